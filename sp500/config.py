@@ -1,0 +1,250 @@
+"""Every setting of a run, checked once at the door.
+
+Pydantic only, so that `--help` is instant; the line under a field is its help text. One flat `ModelConfig` serves all
+kinds, since a union would become subcommands; a key that the chosen kind does not use is refused by name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from datetime import date
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+RUN_NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}$")
+
+MODEL_KEYS: dict[str, frozenset[str]] = {
+    "linear": frozenset(),
+    "mlp": frozenset({"hidden", "layers", "dropout"}),
+    "lstm": frozenset({"hidden", "layers", "dropout"}),
+    "transformer": frozenset({"hidden", "layers", "heads", "dropout"}),
+}
+
+
+class Frozen(BaseModel):
+    """Base of all settings: immutable, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class DataConfig(Frozen):
+    """Which prices, which windows, which split."""
+
+    source: str = "bundled"
+    """bundled (real prices, offline) | yfinance | path of a CSV or Parquet file."""
+    tickers: tuple[str, ...] = ()
+    """Names of series; `stocks` = all but the index. Empty: the index, or all that a file holds."""
+    start: date | None = None
+    """First date; empty: all there is (bundled stocks: 1996-01-01, earlier prices are too coarsely rounded)."""
+    end: date | None = None
+    """Last date; empty: all there is."""
+    window: int = Field(30, gt=0)
+    """Days of features that one forecast sees."""
+    horizon: int = Field(1, gt=0)
+    """Days ahead that are forecast."""
+    test_fraction: float = Field(0.15, gt=0, lt=1)
+    """Last part of the dates, held out for the test."""
+    valid_from_train: float = Field(0.175, ge=0, lt=1)
+    """Last part of the remaining dates (or of X_train) used for validation; 0: no validation."""
+    gap: int | None = Field(None, ge=1)
+    """Sessions purged between two splits; empty, and at least: window + horizon."""
+    norm: Literal["zscore", "minmax", "none"] = "zscore"
+    """Feature scaling, fitted on the training dates only."""
+    shuffle_train: bool = True
+    """A new order of the training windows in every epoch."""
+    seed: int = Field(0, ge=0)
+    """Seed of the batch order and of noisy copies: the same for every config of a search."""
+    multiplier: int = Field(1, gt=0)
+    """Size of the training set: the original and multiplier - 1 noisy copies of the training series."""
+    noise: float = Field(0.1, ge=0)
+    """Noise of a copy, in training standard deviations of each feature."""
+    npz_path: Path | None = None
+    """Arrays X_train, y_train, X_test, y_test (X: samples, window, features) in place of prices."""
+    real_moves: tuple[str, ...] = ()
+    """TICKER:YYYY-MM-DD of large moves that really happened and are no fault in the data."""
+    cache_dir: Path = Path("~/.cache/sp500")
+    """Where downloaded prices are kept."""
+    fallback: Literal["bundled"] | None = None
+    """What to use when a download fails and nothing is cached; empty: end with the error."""
+
+    @field_validator("valid_from_train", mode="before")
+    @classmethod
+    def _switch_means_fraction(cls, value: Any) -> Any:
+        """Accept the switch of earlier settings files: true is the default fraction, false is none."""
+        return {True: 0.175, False: 0.0}[value] if isinstance(value, bool) else value
+
+    @field_validator("real_moves")
+    @classmethod
+    def _moves_are_dated(cls, moves: tuple[str, ...]) -> tuple[str, ...]:
+        for move in moves:
+            if not re.fullmatch(r"[^:]+:\d{4}-\d{2}-\d{2}", move):
+                raise ValueError(f"{move!r} is not TICKER:YYYY-MM-DD")
+        return moves
+
+    @model_validator(mode="after")
+    def _gap_purges(self) -> DataConfig:
+        if self.gap is not None and self.gap < self.window + self.horizon:
+            raise ValueError(
+                f"data.gap is {self.gap}, below window + horizon = {self.window + self.horizon}: a training "
+                "target would lie inside a validation window; leave data.gap empty"
+            )
+        if self.start and self.end and self.start >= self.end:
+            raise ValueError(f"data.start {self.start} is not before data.end {self.end}")
+        return self
+
+    @property
+    def purge(self) -> int:
+        """Sessions between two splits."""
+        return self.gap if self.gap is not None else self.window + self.horizon
+
+
+class SyntheticConfig(Frozen):
+    """The smoke job's classification set, made by every worker for itself."""
+
+    samples: int = Field(4096, gt=9)
+    """Samples in all."""
+    features: int = Field(128, gt=0)
+    """Features per sample."""
+    classes: int = Field(4, gt=1)
+    """Classes, one Gaussian cluster each."""
+
+
+class ModelConfig(Frozen):
+    """Which network."""
+
+    kind: Literal["linear", "mlp", "lstm", "transformer"] = "mlp"
+    """linear | mlp | lstm | transformer."""
+    hidden: int = Field(64, gt=0)
+    """Width of a hidden layer."""
+    layers: int = Field(2, gt=0)
+    """Hidden layers."""
+    heads: int = Field(4, gt=0)
+    """Attention heads (transformer)."""
+    dropout: float = Field(0.1, ge=0, lt=1)
+    """Share of activations dropped in training."""
+
+    @model_validator(mode="after")
+    def _only_used_keys(self) -> ModelConfig:
+        for name, field in type(self).model_fields.items():
+            if name != "kind" and name not in MODEL_KEYS[self.kind] and getattr(self, name) != field.default:
+                raise ValueError(f"model.{name} is not used by model.kind {self.kind}; leave it out")
+        if self.kind == "transformer" and self.hidden % self.heads:
+            raise ValueError(f"model.hidden {self.hidden} is not a multiple of model.heads {self.heads}")
+        return self
+
+    @property
+    def used(self) -> dict[str, Any]:
+        """The kind's own keys and their values."""
+        return {name: getattr(self, name) for name in sorted(MODEL_KEYS[self.kind])}
+
+
+class TrainConfig(Frozen):
+    """How the model is fitted."""
+
+    epochs: int = Field(25, gt=0)
+    """Passes over the training split, at most."""
+    batch_size: int = Field(256, gt=0)
+    """Windows per step over ALL workers, so that results do not depend on their number."""
+    per_worker_batch: bool = False
+    """Take batch_size and lr per worker: both are multiplied by the number of workers."""
+    lr: float = Field(1e-3, gt=0)
+    """Learning rate of AdamW."""
+    weight_decay: float = Field(0.0, ge=0)
+    """Decoupled weight decay of AdamW."""
+    clip: float = Field(1.0, ge=0)
+    """Largest gradient norm; 0: no clipping."""
+    early_stop_patience: int = Field(5, ge=0)
+    """Epochs without a better validation loss before stopping; 0: never stop early."""
+    max_steps: int = Field(0, ge=0)
+    """Stop after this many steps, also inside an epoch; 0: no limit."""
+    seed: int = Field(0, ge=0)
+    """Seed of the initial weights and of dropout."""
+    dtype: Literal["float32", "float64"] = "float32"
+    """Number type of data, weights and optimiser."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto: a GPU where there is one."""
+    threads: int = Field(1, ge=0)
+    """CPU threads per process; 0: all cores. One is fastest for models of this size."""
+
+
+class EvalConfig(Frozen):
+    """How the forecasts are judged."""
+
+    threshold: float = Field(0.5, gt=0, lt=1)
+    """Probability from which a direction forecast counts as up."""
+    save_cm: bool = True
+    """Write the confusion matrix of a classification to the run's folder."""
+    cost_bps: float = Field(1.0, ge=0)
+    """Trading cost per unit of turnover, in basis points."""
+    bootstrap: int = Field(1000, ge=0)
+    """Resamples for the interval of the improvement over the best naive forecast."""
+
+
+class IOConfig(Frozen):
+    """Where results go."""
+
+    save_dir: Path = Path("runs")
+    """Folder of all runs."""
+    run_name: str | None = None
+    """Name of this run's folder; empty: made from experiment, model and time."""
+
+    @field_validator("run_name")
+    @classmethod
+    def _is_a_name(cls, name: str | None) -> str | None:
+        if name is not None and not RUN_NAME.match(name):
+            raise ValueError(f"run name {name!r} must match {RUN_NAME.pattern}: at most 63 of a-z, 0-9, '.', '_', '-'")
+        return name
+
+
+class RunConfig(Frozen):
+    """One run: what is forecast, from what, by which model, trained how."""
+
+    task: Literal["returns", "direction", "synthetic"] = "returns"
+    """returns (regression) | direction (up or not) | synthetic (smoke job of a new machine)."""
+    num_workers: int = Field(0, ge=0)
+    """0: this process, without Ray; N >= 1: Ray Train with N workers."""
+    data: DataConfig = DataConfig()
+    synthetic: SyntheticConfig = SyntheticConfig()
+    model: ModelConfig = ModelConfig()
+    train: TrainConfig = TrainConfig()
+    eval: EvalConfig = EvalConfig()
+    io: IOConfig = IOConfig()
+
+    @property
+    def batch_size(self) -> int:
+        """Global windows per step, whatever the number of workers."""
+        return self.train.batch_size * (max(self.num_workers, 1) if self.train.per_worker_batch else 1)
+
+    @property
+    def lr(self) -> float:
+        """Learning rate; with a per-worker batch it grows with the workers (linear scaling rule,
+        Goyal et al. 2017, arXiv:1706.02677).
+        """
+        return self.train.lr * (max(self.num_workers, 1) if self.train.per_worker_batch else 1)
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash (16 hex digits) of what decides the numbers: task, data, model, train.
+
+        Workers, device, threads and storage are left out, so that a laptop's sequential run and a cluster's
+        parallel one pair up.
+        """
+        places = {"device", "threads", "per_worker_batch"}
+        train = self.train.model_dump(mode="json", exclude=places) | {"batch_size": self.batch_size, "lr": self.lr}
+        data = self.data.model_dump(mode="json", exclude={"cache_dir", "fallback"})
+        made = {**self.synthetic.model_dump(), "seed": self.data.seed, "shuffle_train": self.data.shuffle_train}
+        parts = {
+            "task": self.task,
+            "data": made if self.task == "synthetic" else data,
+            "model": {"kind": self.model.kind, **self.model.used},
+            "train": train,
+        }
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+    def run_config(self) -> RunConfig:
+        """These settings without what a script adds to them."""
+        return RunConfig(**{name: getattr(self, name) for name in RunConfig.model_fields})

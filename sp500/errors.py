@@ -1,0 +1,53 @@
+"""Every error a user can cause or meet, with the exit code it ends in.
+
+    SP500Error                1  the run failed
+    ├── ConfigError           2  a setting, flag or file of settings is wrong
+    │   ├── RunExists         2  the run name is taken
+    │   └── RunLocked         2  another process is writing that run
+    ├── DataError             3  prices or arrays that cannot be used as they are
+    ├── CheckpointError       1  a checkpoint is damaged or belongs to another run
+    ├── ResourcesError        1  the machine or cluster lacks what was asked for
+    └── BudgetError           4  a memory budget or deadline was exceeded
+
+A message names the field, file or row, what was expected, and what to do.
+"""
+
+
+class SP500Error(Exception):
+    """Root of the tree; `exit_code` is what a script ends with."""
+
+    exit_code = 1
+
+
+class ConfigError(SP500Error):
+    """A setting, flag or settings file is wrong."""
+
+    exit_code = 2
+
+
+class RunExists(ConfigError):
+    """A run of that name exists and `--resume` was not given."""
+
+
+class RunLocked(ConfigError):
+    """Another process holds that run."""
+
+
+class DataError(SP500Error):
+    """Prices or arrays that cannot be used as they are."""
+
+    exit_code = 3
+
+
+class CheckpointError(SP500Error):
+    """A checkpoint is damaged or belongs to another run."""
+
+
+class ResourcesError(SP500Error):
+    """The machine or cluster lacks what was asked for."""
+
+
+class BudgetError(SP500Error):
+    """A memory budget or deadline was exceeded."""
+
+    exit_code = 4
