@@ -1,0 +1,184 @@
+"""A run's record: plain data that other programs rely on.
+
+`record.json` is written last; its existence means that the run ended. Unknown keys are ignored on reading, so that
+an old reader survives a newer record.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+from pydantic import BaseModel, ConfigDict, Field
+
+from sp500 import __version__
+from sp500.config import RunConfig
+
+Status = Literal["ok", "out_of_memory", "failed", "stopped"]
+LIBRARIES = ("numpy", "pandas", "ray", "torch")
+
+
+class Plain(BaseModel):
+    """Base of recorded data: immutable, tolerant of keys from a newer version."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="null")
+
+
+class EpochMetrics(Plain):
+    """One pass over the training split."""
+
+    epoch: int
+    """Counted from 1."""
+    train_loss: float
+    """Mean over the windows of the epoch, while the weights moved."""
+    valid_loss: float | None
+    """Mean over the validation windows after the epoch; None without a validation split."""
+    samples: int
+    """Windows trained on."""
+    seconds: float
+    """Training and evaluation."""
+    train_seconds: float = 0.0
+    """Training alone."""
+
+
+class Machine(Plain):
+    """Where a run ran."""
+
+    cpus: int
+    memory_bytes: int
+    threads: int
+    """Threads of one process's linear algebra (torch's setting and OMP_NUM_THREADS)."""
+    system: str
+    cluster: dict[str, float] = Field(default_factory=dict)
+    """Ray's resources, when Ray ran it."""
+
+
+class Seconds(Plain):
+    """Wall-clock seconds of the phases of a run."""
+
+    setup: float
+    """From the start of the process to the first training step: imports, data, workers."""
+    train: float
+    """All epochs."""
+    total: float
+    """From the start of the process to the writing of this record."""
+
+
+class RunRecord(Plain):
+    """What a run was and how it ended."""
+
+    name: str
+    experiment: str
+    arm: str
+    """solo | ray | sequential | parallel | both | in_memory ..."""
+    status: Status
+    reason: str = ""
+    config: dict[str, Any]
+    fingerprint: str
+    seed: int
+    started: datetime
+    finished: datetime
+    seconds: Seconds
+    samples: int = 0
+    """Windows trained on, over all epochs and workers."""
+    samples_per_second: float | None = None
+    peak_memory_bytes: int | None = None
+    """Proportional set size (PSS) of the largest training process at its peak."""
+    num_workers: int = 0
+    device: str = "cpu"
+    machine: Machine
+    versions: dict[str, str]
+    data: dict[str, Any] = Field(default_factory=dict)
+    """Source, tickers, dates, window counts, faults mended, and a hash of the prices used."""
+    metrics: dict[str, Any] = Field(default_factory=dict)
+    """`valid`, `test` and `naive`."""
+    best_epoch: int | None = None
+    search: dict[str, Any] | None = None
+    """Of a search: `space`, `key` (same key: same configs), `configs`, `failed`, `resumed` (not run again),
+    `cores`, `best` {`id`, `overrides`, `valid_loss`}; of one in both modes also `sides` and what `compare.searches`
+    gives."""
+    scale: list[dict[str, Any]] | None = None
+    """Of a scale experiment: one row per multiplier and arm, as `compare.scale_row` gives it."""
+
+
+def ended(
+    config: RunConfig,
+    *,
+    name: str,
+    experiment: str,
+    arm: str,
+    status: Status = "ok",
+    reason: str = "",
+    started: datetime | None = None,
+    setup_seconds: float | None = None,
+    train_seconds: float = 0.0,
+    cluster: dict[str, float] | None = None,
+    **facts: Any,
+) -> RunRecord:
+    """Record of a run that ends now. `started` defaults to the start of this process; `facts` are further fields."""
+    started, finished = started or process_started(), datetime.now(UTC)
+    total = (finished - started).total_seconds()
+    return RunRecord(
+        name=name,
+        experiment=experiment,
+        arm=arm,
+        status=status,
+        reason=reason,
+        config=config.run_config().model_dump(mode="json"),
+        fingerprint=config.fingerprint,
+        seed=config.train.seed,
+        started=started,
+        finished=finished,
+        seconds=Seconds(setup=total if setup_seconds is None else setup_seconds, train=train_seconds, total=total),
+        num_workers=config.num_workers,
+        machine=machine(config.train.threads, cluster),
+        versions=versions(),
+        **facts,
+    )
+
+
+def machine(threads: int, cluster: dict[str, float] | None = None) -> Machine:
+    """This machine, as a record keeps it."""
+    return Machine(
+        cpus=os.cpu_count() or 1,
+        memory_bytes=psutil.virtual_memory().total,
+        threads=threads or (os.cpu_count() or 1),
+        system=platform.platform(),
+        cluster=cluster or {},
+    )
+
+
+def versions() -> dict[str, str]:
+    """Python, libraries, this package, and the git commit with `-dirty` where the tree was changed."""
+    found = {name: metadata.version(name) for name in LIBRARIES}
+    return {"python": platform.python_version(), **found, "sp500": __version__, "git": _git_commit()}
+
+
+def process_started() -> datetime:
+    """When this process began, before any import."""
+    return datetime.fromtimestamp(psutil.Process().create_time(), UTC)
+
+
+def _git_commit() -> str:
+    """Commit of the checkout this package lies in, or 'none'."""
+    command = [
+        "git",
+        "-C",
+        str(Path(__file__).parent),
+        "describe",
+        "--always",
+        "--dirty",
+        "--abbrev=12",
+        "--exclude=*",
+    ]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return "none"
+    return done.stdout.strip() or "none"

@@ -1,0 +1,184 @@
+"""Run folders: atomic writes, checked names, one writer at a time.
+
+    runs/<name>/config.yaml      effective settings, re-runnable with --config
+    runs/<name>/epochs.jsonl     one line per epoch, flushed
+    runs/<name>/record.json      written last: its existence means that the run ended
+
+The lock is the kernel's (flock), so a killed holder frees it; the holder's name lies beside it for the message.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from filelock import FileLock, Timeout
+from pydantic import ValidationError
+
+from sp500.config import RUN_NAME
+from sp500.errors import ConfigError, RunExists, RunLocked
+from sp500.runs.record import EpochMetrics, RunRecord
+
+
+def write_atomic(path: Path, text: str | bytes) -> None:
+    """Write a whole file or nothing: temporary file, fsync, rename, fsync of the folder."""
+    data = text.encode() if isinstance(text, str) else text
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_folder(path.parent)
+
+
+def append_durably(path: Path, line: str) -> None:
+    """Append one line and return when it is on the disk."""
+    with path.open("a") as file:
+        file.write(line + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames inside `folder` durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class Run:
+    """One run's folder. Open it through `RunStore.open`, which holds its lock."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = path.name
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoints."""
+        return self.path / "checkpoints"
+
+    def record(self) -> RunRecord | None:
+        """The record, or None while the run has not ended."""
+        try:
+            return RunRecord.model_validate_json((self.path / "record.json").read_text())
+        except FileNotFoundError:
+            return None
+
+    def write_config(self, settings: dict[str, Any]) -> None:
+        """Keep the effective settings, re-runnable with --config."""
+        write_atomic(self.path / "config.yaml", yaml.safe_dump(settings, sort_keys=False))
+
+    def write_epochs(self, epochs: Iterable[EpochMetrics]) -> None:
+        """Replace the epoch lines, as when a resumed run goes back to its last checkpoint."""
+        write_atomic(self.path / "epochs.jsonl", "".join(epoch.model_dump_json() + "\n" for epoch in epochs))
+
+    def append_epoch(self, epoch: EpochMetrics) -> None:
+        """Add one epoch's line."""
+        append_durably(self.path / "epochs.jsonl", epoch.model_dump_json())
+
+    def epochs(self) -> list[EpochMetrics]:
+        """The epochs so far, each once: of one that a resumed run did again the last; no line cut off by a kill."""
+        path = self.path / "epochs.jsonl"
+        lines = path.read_text().split("\n")[:-1] if path.exists() else []
+        found = [EpochMetrics.model_validate_json(line) for line in lines if line]
+        return sorted({epoch.epoch: epoch for epoch in found}.values(), key=lambda epoch: epoch.epoch)
+
+    @contextmanager
+    def following(self, on_epoch: Callable[[EpochMetrics], None]) -> Iterator[None]:
+        """Hand over each epoch that another process writes, while the block runs."""
+        done = threading.Event()
+
+        def watch() -> None:
+            seen = {epoch.epoch for epoch in self.epochs()}
+            while True:
+                last = done.wait(0.3)
+                for epoch in self.epochs():
+                    if epoch.epoch not in seen:
+                        seen.add(epoch.epoch)
+                        on_epoch(epoch)
+                if last:
+                    return
+
+        thread = threading.Thread(target=watch, name="follow-epochs", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    def write_record(self, record: RunRecord) -> None:
+        """End the run."""
+        write_atomic(self.path / "record.json", record.model_dump_json(indent=1) + "\n")
+
+
+class RunStore:
+    """All runs under one folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @contextmanager
+    def open(self, name: str, *, resume: bool = False) -> Iterator[Run]:
+        """Hold one run for writing, making its folder if need be.
+
+        Raises ConfigError for a name that is none, RunExists for a name taken (without `resume`), RunLocked when
+        another process is writing it.
+        """
+        if not RUN_NAME.match(name):
+            raise ConfigError(f"run name {name!r} must match {RUN_NAME.pattern}")
+        run = Run(self.root / name)
+        try:
+            run.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"io.save_dir {self.root}: cannot make a folder there ({error.strerror})") from error
+        lock = FileLock(run.path / ".lock", timeout=0)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise RunLocked(f"run {name!r} is being written by {_holder(run.path)}; choose another --name") from None
+        try:
+            if not resume and (run.path / "config.yaml").exists():
+                raise RunExists(
+                    f"run {name!r} exists in {self.root}: --resume continues it, another --name starts a new one"
+                )
+            (run.path / ".holder").write_text(f"process {os.getpid()} on {socket.gethostname()}")
+            yield run
+        finally:
+            lock.release()
+
+    def records(self) -> list[RunRecord]:
+        """All ended runs, oldest first. A damaged record raises ConfigError that names its file."""
+        found = []
+        for path in self.root.glob("*/record.json"):
+            try:
+                found.append(RunRecord.model_validate_json(path.read_text()))
+            except (ValidationError, json.JSONDecodeError) as error:
+                raise ConfigError(f"{path} is no run record; move its folder away ({error})") from error
+        return sorted(found, key=lambda record: record.finished)
+
+    def record(self, name: str) -> RunRecord | None:
+        """One run's record, or None while it has not ended."""
+        return Run(self.root / name).record()
+
+    def epochs(self, name: str) -> list[EpochMetrics]:
+        """Epoch lines of one run."""
+        return Run(self.root / name).epochs()
+
+
+def _holder(path: Path) -> str:
+    try:
+        return (path / ".holder").read_text()
+    except FileNotFoundError:
+        return "another process"
