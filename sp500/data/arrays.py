@@ -1,0 +1,97 @@
+"""Windows prepared elsewhere: an npz file that enters the line at windows.
+
+The file holds X_train, y_train, X_test, y_test; X is [sample, window, feature]. The last part of X_train, in the order
+given, becomes the validation set: a shuffle before that cut would let neighbouring windows leak into it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from sp500.config import DataConfig
+from sp500.data import normalize
+from sp500.data.windows import Dataset, Windows
+from sp500.errors import DataError
+
+NAMES = ("X_train", "y_train", "X_test", "y_test")
+
+
+def read(path: Path) -> dict[str, np.ndarray]:
+    """The four arrays, checked. Raises DataError that names the file and the array."""
+    path = path.expanduser()
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            missing = [name for name in NAMES if name not in file]
+            if missing:
+                raise DataError(f"{path}: has no {', '.join(missing)}; expected {', '.join(NAMES)}")
+            arrays = {name: np.asarray(file[name]) for name in NAMES}
+    except FileNotFoundError:
+        raise DataError(f"data.npz_path {path}: no such file") from None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"data.npz_path {path}: is no npz file of plain arrays ({error})") from error
+    for part in ("train", "test"):
+        x, y = arrays[f"X_{part}"], arrays[f"y_{part}"]
+        if x.ndim != 3 or len(x) != len(y) or y.size != len(y) or not len(x):
+            raise DataError(
+                f"{path}: X_{part} {x.shape} and y_{part} {y.shape}: expected [samples, window, features] and one "
+                "target per sample"
+            )
+        for name, values in ((f"X_{part}", x), (f"y_{part}", y)):
+            if not np.issubdtype(values.dtype, np.number) and values.dtype != bool:
+                raise DataError(f"{path}: {name} holds {values.dtype}, not numbers")
+            if not np.isfinite(values).all():
+                row = int(np.argwhere(~np.isfinite(values))[0][0])
+                raise DataError(f"{path}: {name} row {row} holds a value that is not finite")
+        arrays[f"y_{part}"] = y.reshape(-1)
+    if arrays["X_train"].shape[1:] != arrays["X_test"].shape[1:]:
+        raise DataError(f"{path}: X_train and X_test differ in window or features")
+    return arrays
+
+
+def is_direction(arrays: dict[str, np.ndarray]) -> bool:
+    """Whether the targets are 0 and 1 alone, which makes the task a classification."""
+    return bool(np.isin(arrays["y_train"], (0, 1)).all() and np.isin(arrays["y_test"], (0, 1)).all())
+
+
+def dataset(config: DataConfig, dtype: str, *, direction: bool) -> Dataset:
+    """Train, validation and test windows of `config.npz_path`, scaled by the training part."""
+    assert config.npz_path is not None
+    arrays = read(config.npz_path)
+    count = len(arrays["X_train"])
+    cut = count - int(count * config.valid_from_train)
+    x, y = arrays["X_train"], arrays["y_train"]
+    scaler = normalize.fit(x[:cut].reshape(-1, x.shape[2]).astype(np.float64), config.norm)
+    deviation = float(y[:cut].astype(np.float64).std())
+    scale = 1.0 if direction or config.norm == "none" or deviation == 0 else deviation
+
+    def part(x: np.ndarray, y: np.ndarray) -> Windows:
+        samples, length, features = x.shape
+        return Windows(
+            rows=scaler(x.reshape(samples * length, features)).astype(dtype),
+            starts=np.arange(samples, dtype=np.int64) * length,
+            targets=(y / scale).astype(dtype),
+            length=length,
+        )
+
+    card = {
+        "source": str(config.npz_path),
+        "sha256": _digest(arrays),
+        "windows": {"train": cut, "valid": count - cut, "test": len(arrays["X_test"])},
+        "features": [f"feature_{number}" for number in range(x.shape[2])],
+        "tickers": [],
+        "faults_mended": [],
+        "notes": [],
+    }
+    valid = part(x[cut:], y[cut:]) if cut < count else None
+    return Dataset(part(x[:cut], y[:cut]), valid, part(arrays["X_test"], arrays["y_test"]), scale, card)
+
+
+def _digest(arrays: dict[str, np.ndarray]) -> str:
+    digest = hashlib.sha256()
+    for name in NAMES:
+        digest.update(np.ascontiguousarray(arrays[name]).tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,85 @@
+"""Batches for one rank of many, gathered from window views in one process, without Ray.
+
+The global batch is the same whatever the number of ranks: batch b of an epoch is a fixed slice of that epoch's order,
+and rank r takes the r-th part of it. Every rank takes every step; a rank whose part is empty computes one window
+with weight 0, so that gradients can still be added up.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from sp500.data.windows import Windows
+from sp500.seeding import torch_generator
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One rank's part of a global batch.
+
+    x [batch, window, feature]; y [batch]; `count` of its windows count (0 or all), `total` windows over all ranks.
+    """
+
+    x: Float[Tensor, "batch window feature"]
+    y: Tensor
+    count: int
+    total: int
+
+
+class Batches:
+    """Batches of one split on one device, for one rank."""
+
+    def __init__(self, windows: Windows, device: torch.device, *, rank: int = 0, world: int = 1) -> None:
+        self._rank, self._world = rank, world
+        rows = _tensor(windows.rows).to(device)
+        # A view [row, window, feature]: unfold appends the window's axis, the models read it as the second.
+        self._views = rows.unfold(0, windows.length, 1).transpose(1, 2)
+        self._starts = _tensor(windows.starts)
+        self._targets = _tensor(windows.targets).to(device)
+        self._device = device
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def epoch(self, epoch: int, batch_size: int, *, shuffle: bool, seed: int) -> Iterator[Batch]:
+        """Every window once, in an order that depends on seed and epoch alone."""
+        count = len(self)
+        order = (
+            torch.randperm(count, generator=torch_generator(seed, "order", epoch)) if shuffle else torch.arange(count)
+        )
+        for first in range(0, count, batch_size):
+            yield self._part(order[first : first + batch_size])
+
+    def in_order(self, batch_size: int) -> Iterator[Batch]:
+        """Every window once, as they lie: for evaluation."""
+        order = torch.arange(len(self))
+        for first in range(0, len(self), batch_size):
+            yield self._part(order[first : first + batch_size])
+
+    def steps(self, batch_size: int) -> int:
+        """Batches per epoch, the same on every rank."""
+        return math.ceil(len(self) / batch_size)
+
+    def _part(self, chosen: Tensor) -> Batch:
+        total = len(chosen)
+        size = math.ceil(total / self._world)
+        mine = chosen[self._rank * size : (self._rank + 1) * size]
+        count = len(mine)
+        mine = mine if count else chosen[:1]
+        x = self._views[self._starts[mine].to(self._device)]
+        return Batch(x, self._targets[mine.to(self._device)], count, total)
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    """Tensor over the same memory. Arrays in Ray's object store are read-only, which torch warns of: nobody writes."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)

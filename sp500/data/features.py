@@ -1,0 +1,121 @@
+"""Features: what a forecast may know at the close of day t.
+
+Every column is causal: its value on day t is computed from prices up to t, never later ones; a property test changes
+the future and compares bits. The target of day t is the log return from t to t + horizon.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from sp500.data.prices import Prices
+from sp500.errors import DataError
+
+CLOSE_FEATURES = ("log_return", "momentum_5", "momentum_20", "volatility_20", "rsi_14", "distance_50")
+OHLCV_FEATURES = ("range", "gap", "volume_change")
+
+
+@dataclass(frozen=True)
+class Series:
+    """One ticker's features, first row to last without a hole.
+
+    dates [day]; x [day, feature]; y [day], the log return over the next `horizon` days, NaN where not known yet.
+    """
+
+    ticker: str
+    dates: np.ndarray
+    x: np.ndarray
+    y: np.ndarray
+
+
+@dataclass(frozen=True)
+class Features:
+    """Features of all tickers, and the names of the columns of x."""
+
+    names: tuple[str, ...]
+    series: tuple[Series, ...]
+
+    @property
+    def dates(self) -> np.ndarray:
+        """All days on which any ticker has features, in order."""
+        return np.unique(np.concatenate([series.dates for series in self.series]))
+
+
+def features(prices: Prices, horizon: int = 1) -> Features:
+    """Feature table of each ticker; days before a feature is known (50 at the start) are left out."""
+    series = tuple(_series(prices, ticker, horizon) for ticker in prices.tickers)
+    return Features(names(prices), series)
+
+
+def names(prices: Prices) -> tuple[str, ...]:
+    """Columns that these prices allow."""
+    complete = {"open", "high", "low", "volume"} <= prices.fields.keys()
+    return CLOSE_FEATURES + (OHLCV_FEATURES if complete else ())
+
+
+def _series(prices: Prices, ticker: str, horizon: int) -> Series:
+    fields = {name: frame[ticker].dropna() for name, frame in prices.fields.items()}
+    close = fields["close"]
+    table = table_of(fields)[list(names(prices))].dropna()
+    if len(table) <= horizon:
+        raise DataError(f"too_short: {ticker} has {len(close)} prices; features need 50 and a target {horizon} more")
+    log = np.log(close)
+    target = (log.shift(-horizon) - log).reindex(table.index)
+    dates = table.index.to_numpy().astype("datetime64[D]")
+    return Series(ticker, dates, table.to_numpy(np.float64), target.to_numpy(np.float64))
+
+
+def table_of(fields: dict[str, pd.Series]) -> pd.DataFrame:
+    """Features [day, name] of one ticker from its open, high, low, close and volume, as far as given.
+
+    RSI with simple means over 14 days (Cutler's variant of Wilder 1978, which depends on the last 14 days only,
+    where Wilder's own smoothing depends on where the series starts), scaled to -1..1.
+    """
+    close = fields["close"]
+    log = np.log(close)
+    change = log.diff()
+    up, down = _mean(change.clip(lower=0), 14), _mean((-change).clip(lower=0), 14)
+    moved = up + down
+    columns = {
+        "log_return": change,
+        "momentum_5": log.diff(5),
+        "momentum_20": log.diff(20),
+        "volatility_20": _std(change, 20),
+        "rsi_14": ((up - down) / moved.where(moved > 1e-12)).fillna(0.0).where(moved.notna()),
+        "distance_50": log - _mean(log, 50),
+    }
+    if {"open", "high", "low", "volume"} <= fields.keys():
+        volume = np.log1p(fields["volume"])
+        columns |= {
+            "range": np.log(fields["high"] / fields["low"]),
+            "gap": np.log(fields["open"]) - log.shift(1),
+            "volume_change": volume.diff(),
+        }
+    return pd.DataFrame(columns)
+
+
+def _windows(values: pd.Series, length: int) -> np.ndarray:
+    """Views [day, length] of the last `length` values.
+
+    pandas' rolling sums carry rounding errors from far back: a change of a distant past value alters the last bit of
+    today's, which these views rule out.
+    """
+    return np.lib.stride_tricks.sliding_window_view(values.to_numpy(float), length)
+
+
+def _mean(values: pd.Series, length: int) -> pd.Series:
+    return _aligned(values, _windows(values, length).mean(axis=1) if len(values) >= length else np.empty(0))
+
+
+def _std(values: pd.Series, length: int) -> pd.Series:
+    return _aligned(values, _windows(values, length).std(axis=1, ddof=1) if len(values) >= length else np.empty(0))
+
+
+def _aligned(values: pd.Series, computed: np.ndarray) -> pd.Series:
+    result = np.full(len(values), np.nan)
+    if len(computed):
+        result[-len(computed) :] = computed
+    return pd.Series(result, index=values.index)

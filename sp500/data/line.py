@@ -1,0 +1,97 @@
+"""The data line end to end: prices -> features -> splits -> normaliser -> copies -> windows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sp500.config import DataConfig
+from sp500.data import augment, normalize
+from sp500.data.features import Features, Series, features
+from sp500.data.prices import Prices, load
+from sp500.data.splits import Split, split
+from sp500.data.windows import Dataset, Windows, windows
+from sp500.errors import DataError
+
+
+def dataset(config: DataConfig, dtype: str, *, direction: bool) -> Dataset:
+    """Train, validation and test windows of `config`'s prices.
+
+    Targets are log returns divided by their training standard deviation (not with norm none), or 1 for up and 0 for
+    not. Raises DataError.
+    """
+    prices = load(config)
+    return build(prices, features(prices, config.horizon), config, dtype, direction=direction)
+
+
+def build(prices: Prices, table: Features, config: DataConfig, dtype: str, *, direction: bool) -> Dataset:
+    """The same from prices and features at hand."""
+    cut = split(
+        table.dates,
+        test_fraction=config.test_fraction,
+        valid_from_train=config.valid_from_train,
+        gap=config.purge,
+    )
+    train = [early for one in table.series if len((early := until(one, cut.train[1])).dates) >= config.window]
+    if not train:
+        raise DataError(f"too_short: no ticker has data.window = {config.window} days before {cut.train[1]}")
+    rows = np.concatenate([one.x for one in train])
+    scaler = normalize.fit(rows, config.norm)
+    spread = float(np.nanstd(np.concatenate([one.y for one in train])))
+    scale = 1.0 if direction or config.norm == "none" or spread == 0 else spread
+    noisy = augment.copies(train, config.multiplier, noise=config.noise, scale=rows.std(axis=0), seed=config.seed)
+
+    def made(parts: Iterable[Series], span: tuple[np.datetime64, np.datetime64], *, index: bool) -> Windows:
+        found = windows(parts, span, config.window, horizon=config.horizon, dtype=dtype, with_index=index)
+        targets = (found.targets > 0) if direction else found.targets / scale
+        return replace(found, targets=targets.astype(dtype))
+
+    scaled = [replace(one, x=scaler(one.x)) for one in table.series]
+    parts = {
+        "train": made([replace(one, x=scaler(one.x)) for one in noisy], cut.train, index=False),
+        "valid": made(scaled, cut.valid, index=True) if cut.valid else None,
+        "test": made(scaled, cut.test, index=True),
+    }
+    counts = {name: len(found) for name, found in parts.items() if found is not None}
+    if empty := [name for name, count in counts.items() if not count]:
+        raise DataError(f"too_short: no windows of {config.window} days for {', '.join(empty)}; take more dates")
+    assert parts["train"] is not None
+    assert parts["test"] is not None
+    card = describe(prices, table, cut) | {"windows": counts}
+    return Dataset(parts["train"], parts["valid"], parts["test"], scale, card)
+
+
+def summary(config: DataConfig) -> dict[str, dict[str, float]]:
+    """Count, mean, deviation, smallest and largest value of each feature over all tickers and dates."""
+    table = features(load(config), config.horizon)
+    rows = pd.DataFrame(np.concatenate([one.x for one in table.series]), columns=list(table.names))
+    found = rows.agg(["count", "mean", "std", "min", "max"])
+    return {str(name): {str(key): float(value) for key, value in found[name].items()} for name in found}
+
+
+def until(series: Series, last: np.datetime64) -> Series:
+    """The series up to a date; nothing later can leak through what is made of it."""
+    end = int(np.searchsorted(series.dates, last, side="right"))
+    return Series(series.ticker, series.dates[:end], series.x[:end], series.y[:end])
+
+
+def describe(prices: Prices, table: Features, cut: Split) -> dict[str, Any]:
+    """The data card: where the prices came from, how many, which dates, what was mended."""
+    close = prices.close
+    spans = {"train": cut.train, "valid": cut.valid, "test": cut.test}
+    return {
+        "source": prices.source,
+        "sha256": prices.sha256,
+        "tickers": prices.tickers,
+        "rows": int(close.notna().sum().sum()),
+        "first_date": f"{close.index[0]:%Y-%m-%d}",
+        "last_date": f"{close.index[-1]:%Y-%m-%d}",
+        "features": list(table.names),
+        "splits": {name: [str(day) for day in span] for name, span in spans.items() if span},
+        "faults_mended": [str(fault) for fault in prices.faults],
+        "notes": list(prices.notes),
+    }

@@ -1,0 +1,221 @@
+"""Faults in daily prices: each named by rule, ticker and date, then mended by a stated rule or refused.
+
+Mended (and listed in the data card):
+    unsorted        rows are put in order of date
+    duplicate       rows alike in everything are kept once (rows that differ are refused)
+    timezone        one zone for all dates: the calendar date in that zone is taken
+    non_session     a row on a day without trading is dropped
+    missing         up to 5 sessions in a row without a price carry the last one forward, which looks at the past only
+
+Refused, all faults at once in one DataError:
+    duplicate (rows differ), missing (longer, or a lone price), not_positive, not_a_number, high_low, future, split,
+    jump, too_short, calendar.
+
+`split`: a one-day move within 12 % of 2:1, 3:1, ... 20:1. `jump`: a larger move than that, or one that is undone
+within five sessions. Real moves that large are rare; those known are listed here, others are confirmed with
+`data.real_moves`. A 3:2 split cannot be told from a bad day by its size and is not looked for.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+
+import numpy as np
+import pandas as pd
+
+from sp500.errors import DataError
+
+MAX_CARRIED = 5
+SPLIT_RATIOS = np.array([2.0, 3, 4, 5, 6, 7, 8, 10, 15, 20])
+SPLIT_TOLERANCE = 0.12
+JUMP = np.log(2.0)
+# A price is back when it is within 20 % of the one before the move.
+BACK = 0.2
+# One-day moves that happened and look like a fault. Apple's warning of lower earnings on 28 September 2000 took half
+# of its value the next day (closing prices 53.50 and 25.75 dollars, unadjusted).
+REAL_MOVES = frozenset({("AAPL", "2000-09-29")})
+
+Tables = dict[str, pd.DataFrame]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault: which rule, where, and what was done about it."""
+
+    rule: str
+    ticker: str
+    date: str
+    detail: str
+    mended: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.ticker} {self.date}: {self.detail}"
+
+
+def validate(
+    raw: Tables,
+    *,
+    real_moves: Iterable[str] = (),
+    today: date | None = None,
+    start: date | None = None,
+    end: date | None = None,
+) -> tuple[Tables, list[Fault]]:
+    """Tables [date, ticker] over NYSE sessions without faults, and the faults that were mended.
+
+    `raw` maps field names to tables that share columns and an index of dates in order, each once. Raises
+    DataError that lists every fault refused.
+    """
+    today = today or datetime.now(UTC).date()
+    close = raw["close"]
+    if close.empty:
+        raise DataError("empty: no rows of prices")
+    faults: list[Fault] = []
+    first, last = (pd.Timestamp(day) if day else None for day in (start, end))
+    raw = {name: frame.loc[first:last] for name, frame in raw.items()}
+    if raw["close"].empty:
+        raise DataError(
+            f"empty: no prices from {start or 'the first date'} to {end or 'the last'}; the source has "
+            f"{close.index.min():%Y-%m-%d} to {close.index.max():%Y-%m-%d}: set data.start and data.end inside that"
+        )
+    faults += _future(raw["close"].index, today)
+    faults += _values(raw)
+    refuse(faults)
+    raw, calendar_faults = _on_sessions(raw)
+    faults += calendar_faults
+    carried, missing = _carry_forward(raw)
+    faults += missing
+    faults += _moves(carried["close"], {*REAL_MOVES, *(_parsed(move) for move in real_moves)})
+    refuse(faults)
+    return carried, faults
+
+
+def refuse(faults: Iterable[Fault]) -> None:
+    """Raise DataError that lists the faults not mended, if there are any."""
+    fatal = [fault for fault in faults if not fault.mended]
+    if not fatal:
+        return
+    shown = [f"  {fault}" for fault in fatal[:20]]
+    more = [f"  (and {len(fatal) - 20} more)"] if len(fatal) > 20 else []
+    raise DataError("\n".join([f"{len(fatal)} fault(s) in the prices:", *shown, *more]))
+
+
+def _future(index: pd.Index, today: date) -> list[Fault]:
+    late = index[index > pd.Timestamp(today)]
+    return [Fault("future", "*", f"{day:%Y-%m-%d}", f"is after today ({today}); remove the row") for day in late]
+
+
+def _values(raw: Tables) -> list[Fault]:
+    faults = []
+    for name, frame in raw.items():
+        values = frame.to_numpy(float)
+        bad = (values < 0) if name == "volume" else (values <= 0)
+        for rule, mask, way_out in (
+            ("not_positive", bad, "a price is above zero; correct the row or leave it empty"),
+            ("not_a_number", np.isinf(values), "is infinite; correct the row or leave it empty"),
+        ):
+            faults += [_at(rule, frame, row, column, f"{name} {way_out}") for row, column in np.argwhere(mask)]
+    if {"high", "low"} <= raw.keys():
+        high, low = raw["high"].to_numpy(float), raw["low"].to_numpy(float)
+        wrong = high < low
+        for name in ("open", "close"):
+            if name in raw:
+                # Vendors round adjusted fields apart: half a basis point is no fault.
+                price = raw[name].to_numpy(float)
+                wrong |= (price > high * 1.00005) | (price < low * 0.99995)
+        faults += [
+            _at("high_low", raw["close"], row, column, f"high {high[row, column]:g}, low {low[row, column]:g} do "
+                "not enclose open and close; correct the row")
+            for row, column in np.argwhere(wrong)
+        ]  # fmt: skip
+    return faults
+
+
+def _on_sessions(raw: Tables) -> tuple[Tables, list[Fault]]:
+    """Put the tables on the NYSE's sessions; other days are dropped and named."""
+    import exchange_calendars
+
+    index = raw["close"].index
+    first, last = index[0], index[-1]
+    nyse = exchange_calendars.get_calendar(
+        "XNYS", start=first - pd.Timedelta(days=10), end=last + pd.Timedelta(days=10)
+    )
+    sessions = nyse.sessions_in_range(first, last).as_unit("us")
+    extra = index.difference(sessions)
+    if len(extra) > max(5, len(index) // 20):
+        raise DataError(
+            f"calendar: {len(extra)} of {len(index)} dates are no NYSE session (first {extra[0]:%Y-%m-%d}); "
+            "this table does not hold daily prices of New York"
+        )
+    faults = [
+        Fault("non_session", "*", f"{day:%Y-%m-%d}", "no trading on that day; row dropped", mended=True)
+        for day in extra
+    ]
+    return {name: frame.reindex(sessions) for name, frame in raw.items()}, faults
+
+
+def _carry_forward(raw: Tables) -> tuple[Tables, list[Fault]]:
+    """Fill short gaps inside each ticker's life with the last price before them."""
+    faults: list[Fault] = []
+    close = raw["close"]
+    for column, ticker in enumerate(close.columns):
+        known = np.flatnonzero(close.iloc[:, column].notna())
+        if len(known) < 2:
+            faults.append(Fault("missing", str(ticker), f"{close.index[0]:%Y-%m-%d}", "has fewer than two prices"))
+            continue
+        for before, after in itertools.pairwise(known.tolist()):
+            gap = after - before - 1
+            if gap:
+                first = close.index[before + 1]
+                what = f"{gap} session(s) without a price"
+                mended = gap <= MAX_CARRIED
+                what += "; last price carried forward" if mended else f", more than {MAX_CARRIED}: supply them"
+                faults.append(Fault("missing", str(ticker), f"{first:%Y-%m-%d}", what, mended))
+    filled = {name: frame.ffill(limit=MAX_CARRIED, limit_area="inside") for name, frame in raw.items()}
+    if "volume" in raw:
+        filled["volume"] = raw["volume"].where(raw["volume"].notna() | close.notna(), 0.0)
+        filled["volume"] = filled["volume"].where(filled["close"].notna())
+    return filled, faults
+
+
+def _moves(close: pd.DataFrame, real: set[tuple[str, str]]) -> list[Fault]:
+    """One-day moves that look like an unadjusted split or a wrong price."""
+    faults = []
+    for name in close.columns:
+        ticker, log = str(name), np.log(close[name].to_numpy(float))
+        wrong_until = -1
+        for row in (np.flatnonzero(np.abs(np.diff(log)) > JUMP - SPLIT_TOLERANCE) + 1).tolist():
+            day = f"{close.index[row]:%Y-%m-%d}"
+            if (ticker, day) in real or row <= wrong_until:
+                continue
+            back = np.flatnonzero(np.abs(log[row + 1 : row + 6] - log[row - 1]) < BACK)
+            if len(back):
+                wrong_until = row + 1 + int(back[0])
+            if found := _suspect(float(log[row] - log[row - 1]), undone=len(back) > 0):
+                rule, detail = found
+                confirm = f"or, if it happened, confirm it with --data.real-moves {ticker}:{day}"
+                faults.append(Fault(rule, ticker, day, f"{detail}, {confirm}"))
+    return faults
+
+
+def _suspect(move: float, *, undone: bool) -> tuple[str, str] | None:
+    """Rule and detail for a log move that is a fault, or None."""
+    nearest = SPLIT_RATIOS[np.abs(np.log(SPLIT_RATIOS) - abs(move)).argmin()]
+    if not undone and abs(np.log(nearest) - abs(move)) < SPLIT_TOLERANCE:
+        kind = "split" if move < 0 else "reverse split"
+        detail = f"moves by {np.exp(move):.3g}x, like an unadjusted {nearest:g}:1 {kind}; adjust the prices before it"
+        return "split", detail
+    if undone or abs(move) > JUMP:
+        return "jump", f"moves by {np.exp(move):.3g}x in a day; correct the price"
+    return None
+
+
+def _at(rule: str, frame: pd.DataFrame, row: int, column: int, detail: str) -> Fault:
+    return Fault(rule, str(frame.columns[column]), f"{frame.index[row]:%Y-%m-%d}", detail)
+
+
+def _parsed(move: str) -> tuple[str, str]:
+    ticker, day = move.rsplit(":", 1)
+    return ticker, day

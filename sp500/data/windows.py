@@ -1,0 +1,101 @@
+"""Windows are views over rows: a million of them cost no memory until a batch is copied.
+
+Rows are series segments end to end, each day once; a window is named by its first row and never crosses a segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sp500.data.features import Series
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows of one split.
+
+    rows [row, feature] of the run's number type; starts [window], the first row of each; targets [window]: a float,
+    or a class number; length, rows per window. `index` names each window where it came from prices:
+    date, ticker, return (realised over the horizon) and previous (the horizon before, known on that date).
+    """
+
+    rows: np.ndarray
+    starts: np.ndarray
+    targets: np.ndarray
+    length: int
+    index: pd.DataFrame | None = None
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """What a model is trained, stopped and judged on.
+
+    target_scale is what targets were divided by: a forecast is the model's output times it. `card` says where the data
+    came from, as the record keeps it.
+    """
+
+    train: Windows
+    valid: Windows | None
+    test: Windows
+    target_scale: float = 1.0
+    card: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def features(self) -> int:
+        """Columns of a row."""
+        return int(self.train.rows.shape[1])
+
+
+def windows(
+    series: Iterable[Series],
+    span: tuple[np.datetime64, np.datetime64],
+    length: int,
+    *,
+    horizon: int = 1,
+    dtype: str = "float32",
+    with_index: bool = True,
+) -> Windows:
+    """Windows whose last day, the day of the forecast, lies in `span`, and whose target is known.
+
+    A window may reach back before the span, into the purged gap, but not beyond the series' first row.
+    """
+    rows, starts, targets, index = [], [], [], []
+    offset = 0
+    for one in series:
+        inside = (one.dates >= span[0]) & (one.dates <= span[1]) & np.isfinite(one.y)
+        ends = np.flatnonzero(inside)
+        ends = ends[ends >= length - 1]
+        if not len(ends):
+            continue
+        first, last = ends[0] - length + 1, ends[-1]
+        rows.append(one.x[first : last + 1])
+        starts.append(ends - length + 1 - first + offset)
+        targets.append(one.y[ends])
+        if with_index:
+            index.append(_named(one, ends, horizon))
+        offset += last + 1 - first
+    if not rows:
+        return Windows(np.empty((0, 0), dtype), np.empty(0, np.int64), np.empty(0, dtype), length)
+    return Windows(
+        rows=np.ascontiguousarray(np.concatenate(rows), dtype=dtype),
+        starts=np.concatenate(starts).astype(np.int64),
+        targets=np.concatenate(targets).astype(dtype),
+        length=length,
+        index=pd.concat(index, ignore_index=True) if index else None,
+    )
+
+
+def _named(series: Series, ends: np.ndarray, horizon: int) -> pd.DataFrame:
+    # What was the target `horizon` days ago is the latest return known today.
+    previous = np.where(ends >= horizon, series.y[np.maximum(ends - horizon, 0)], 0.0)
+    return pd.DataFrame(
+        {"date": series.dates[ends], "ticker": series.ticker, "return": series.y[ends], "previous": previous}
+    )
