@@ -1,0 +1,1 @@
+"""Networks from a window of features to a forecast; each in its own file, none knows another."""

@@ -1,0 +1,18 @@
+"""Linear regression on the flattened window: the model to beat before any deeper one is believed."""
+
+from __future__ import annotations
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+
+class Linear(nn.Module):
+    """One weight per day and feature."""
+
+    def __init__(self, window: int, features: int, outputs: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(window * features, outputs)
+
+    def forward(self, x: Float[Tensor, "batch window feature"]) -> Float[Tensor, "batch output"]:
+        """Forecasts of a batch of windows."""
+        return self.head(x.flatten(1))

@@ -1,0 +1,25 @@
+"""Multi-layer perceptron on the flattened window."""
+
+from __future__ import annotations
+
+import itertools
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+
+class MLP(nn.Module):
+    """`layers` hidden layers of width `hidden`, ReLU and dropout after each."""
+
+    def __init__(self, window: int, features: int, outputs: int, *, hidden: int, layers: int, dropout: float) -> None:
+        super().__init__()
+        widths = [window * features] + [hidden] * layers
+        blocks: list[nn.Module] = []
+        for inner, outer in itertools.pairwise(widths):
+            blocks += [nn.Linear(inner, outer), nn.ReLU(), nn.Dropout(dropout)]
+        self.body = nn.Sequential(*blocks)
+        self.head = nn.Linear(hidden, outputs)
+
+    def forward(self, x: Float[Tensor, "batch window feature"]) -> Float[Tensor, "batch output"]:
+        """Forecasts of a batch of windows."""
+        return self.head(self.body(x.flatten(1)))

@@ -1,0 +1,35 @@
+"""Transformer encoder over the days of the window, with a learned position per day (Vaswani et al. 2017)."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+
+class Transformer(nn.Module):
+    """`layers` pre-norm encoder layers of width `hidden`; the mean over days makes the forecast."""
+
+    def __init__(
+        self,
+        window: int,
+        features: int,
+        outputs: int,
+        *,
+        hidden: int,
+        layers: int,
+        heads: int,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.embed = nn.Linear(features, hidden)
+        self.position = nn.Parameter(0.02 * torch.randn(window, hidden))
+        layer = nn.TransformerEncoderLayer(
+            hidden, heads, dim_feedforward=2 * hidden, dropout=dropout, batch_first=True, norm_first=True
+        )
+        self.body = nn.TransformerEncoder(layer, layers, norm=nn.LayerNorm(hidden), enable_nested_tensor=False)
+        self.head = nn.Linear(hidden, outputs)
+
+    def forward(self, x: Float[Tensor, "batch window feature"]) -> Float[Tensor, "batch output"]:
+        """Forecasts of a batch of windows."""
+        return self.head(self.body(self.embed(x) + self.position).mean(dim=1))

@@ -1,0 +1,1 @@
+"""Problems that run through the loop."""

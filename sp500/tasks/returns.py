@@ -1,0 +1,180 @@
+"""The next days' log return (regression) or its sign (direction), always beside the naive forecasts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch.nn.functional as F
+from torch import Tensor
+
+from sp500 import metrics
+from sp500.config import RunConfig
+from sp500.data import arrays, line
+from sp500.data.windows import Dataset, Windows
+
+
+@dataclass(frozen=True)
+class Returns:
+    """Log return over the horizon. Naive forecasts: zero, the previous return, the training mean."""
+
+    config: RunConfig
+    made_by_workers: bool = False
+
+    def prepare(self, config: RunConfig) -> Dataset:
+        """Windows of prices, or of an npz file."""
+        return _prepare(config, direction=False)
+
+    def num_outputs(self, dataset: Dataset) -> int:
+        """One: the return, in training standard deviations."""
+        return 1
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """Sum of squared errors."""
+        return F.mse_loss(output.squeeze(-1), target, reduction="sum")
+
+    def judge(self, outputs: dict[str, np.ndarray], dataset: Dataset) -> dict[str, Any]:
+        """Errors, direction and trading per split; the improvement over the best naive forecast on the test."""
+        found = {}
+        for name, part in _splits(dataset):
+            forecast, target = (
+                outputs[name][:, 0].astype(np.float64) * dataset.target_scale,
+                _truth(part, dataset),
+            )
+            found[name] = self._score(forecast, target, part)
+        naive = {
+            name: self._score(f, _truth(dataset.test, dataset), dataset.test) for name, f in _naive(dataset).items()
+        }
+        best = metrics.best_naive(naive, "mse", largest=False)
+        target = _truth(dataset.test, dataset)
+        forecast = outputs["test"][:, 0].astype(np.float64) * dataset.target_scale
+        found["test"]["improvement"] = {
+            "over": best,
+            "metric": "mse",
+            **metrics.improvement(
+                (forecast - target) ** 2,
+                (_naive(dataset)[best] - target) ** 2,
+                _days(dataset.test),
+                resamples=self.config.eval.bootstrap,
+                seed=self.config.data.seed,
+            ),
+        }
+        return {**found, "naive": naive}
+
+    def predictions(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> pd.DataFrame:
+        """Columns date, ticker (where known), forecast, target: log returns."""
+        forecast = output[:, 0].astype(np.float64) * dataset.target_scale
+        return _named(windows, {"forecast": forecast, "target": _truth(windows, dataset)})
+
+    def _score(self, forecast: np.ndarray, target: np.ndarray, part: Windows) -> metrics.Metrics:
+        return metrics.regression(forecast, target) | _traded(np.sign(forecast), part, self.config)
+
+
+@dataclass(frozen=True)
+class Direction:
+    """Whether the log return over the horizon is above zero. Naive forecasts: majority class, previous direction."""
+
+    config: RunConfig
+    made_by_workers: bool = False
+
+    def prepare(self, config: RunConfig) -> Dataset:
+        """Windows of prices, or of an npz file whose targets are 0 and 1."""
+        return _prepare(config, direction=True)
+
+    def num_outputs(self, dataset: Dataset) -> int:
+        """One: the log odds of up."""
+        return 1
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """Sum of binary cross entropies."""
+        return F.binary_cross_entropy_with_logits(output.squeeze(-1), target, reduction="sum")
+
+    def judge(self, outputs: dict[str, np.ndarray], dataset: Dataset) -> dict[str, Any]:
+        """Classification metrics at `eval.threshold` and trading per split; the improvement on the test."""
+        found = {name: self._score(_probability(outputs[name]), part) for name, part in _splits(dataset)}
+        forecasts = self._naive(dataset)
+        naive = {name: self._score(forecast, dataset.test) for name, forecast in forecasts.items()}
+        best = metrics.best_naive(naive, "accuracy", largest=True)
+        found["test"]["improvement"] = {
+            "over": best,
+            "metric": "error_rate",
+            **metrics.improvement(
+                self._wrong(_probability(outputs["test"]), dataset.test),
+                self._wrong(forecasts[best], dataset.test),
+                _days(dataset.test),
+                resamples=self.config.eval.bootstrap,
+                seed=self.config.data.seed,
+            ),
+        }
+        return {**found, "naive": naive}
+
+    def predictions(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> pd.DataFrame:
+        """Columns date, ticker (where known), forecast (probability of up), target (0 or 1)."""
+        return _named(windows, {"forecast": _probability(output), "target": windows.targets})
+
+    def _naive(self, dataset: Dataset) -> dict[str, np.ndarray]:
+        majority = float(dataset.train.targets.mean() >= 0.5)
+        found = {"majority": np.full(len(dataset.test), majority)}
+        if dataset.test.index is not None:
+            found["previous"] = (dataset.test.index["previous"].to_numpy() > 0).astype(np.float64)
+        return found
+
+    def _wrong(self, probability: np.ndarray, part: Windows) -> np.ndarray:
+        wrong = (probability >= self.config.eval.threshold) != (part.targets > 0.5)
+        return np.asarray(wrong, np.float64)
+
+    def _score(self, probability: np.ndarray, part: Windows) -> metrics.Metrics:
+        threshold = self.config.eval.threshold
+        scores = metrics.classification(probability, part.targets, threshold)
+        return scores | _traded(np.where(probability >= threshold, 1.0, -1.0), part, self.config)
+
+
+def _prepare(config: RunConfig, *, direction: bool) -> Dataset:
+    make = arrays.dataset if config.data.npz_path else line.dataset
+    return make(config.data, config.train.dtype, direction=direction)
+
+
+def _splits(dataset: Dataset) -> list[tuple[str, Windows]]:
+    parts = (("valid", dataset.valid), ("test", dataset.test))
+    return [(name, part) for name, part in parts if part is not None]
+
+
+def _truth(part: Windows, dataset: Dataset) -> np.ndarray:
+    """Realised returns [window]; from the prices where they are known, since float32 targets were rounded."""
+    if part.index is not None:
+        return part.index["return"].to_numpy(np.float64)
+    return part.targets.astype(np.float64) * dataset.target_scale
+
+
+def _naive(dataset: Dataset) -> dict[str, np.ndarray]:
+    count = len(dataset.test)
+    mean = float(dataset.train.targets.astype(np.float64).mean()) * dataset.target_scale
+    found = {"zero": np.zeros(count), "mean": np.full(count, mean)}
+    if dataset.test.index is not None:
+        found["previous"] = dataset.test.index["previous"].to_numpy(np.float64)
+    return found
+
+
+def _days(part: Windows) -> np.ndarray:
+    return part.index["date"].to_numpy() if part.index is not None else np.arange(len(part))
+
+
+def _traded(position: np.ndarray, part: Windows, config: RunConfig) -> metrics.Metrics:
+    if part.index is None:
+        return {}
+    return metrics.trading(position, part.index, cost_bps=config.eval.cost_bps, horizon=config.data.horizon)
+
+
+def _probability(output: np.ndarray) -> np.ndarray:
+    # exp of a large positive number overflows to infinity, and 1 / infinity is the right 0.
+    with np.errstate(over="ignore"):
+        return np.asarray(1 / (1 + np.exp(-output[:, 0].astype(np.float64))))
+
+
+def _named(windows: Windows, columns: dict[str, np.ndarray]) -> pd.DataFrame:
+    table = pd.DataFrame(columns)
+    if windows.index is None:
+        return table
+    return pd.concat([windows.index[["date", "ticker"]], table], axis=1)

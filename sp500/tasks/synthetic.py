@@ -1,0 +1,80 @@
+"""The smoke job of a new machine or cluster: seeded Gaussian clusters that every worker makes for itself.
+
+The best possible accuracy is known (assign to the nearest centre) and stands beside the model's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch.nn.functional as F
+from torch import Tensor
+
+from sp500 import metrics
+from sp500.config import RunConfig
+from sp500.data.windows import Dataset, Windows
+from sp500.seeding import numpy_generator
+
+# Distance of the centres from the origin in noise standard deviations: close enough that a few samples are hopeless.
+RADIUS = 3.0
+
+
+@dataclass(frozen=True)
+class Synthetic:
+    """Which of `classes` clusters a sample came from."""
+
+    config: RunConfig
+    made_by_workers: bool = True
+
+    def prepare(self, config: RunConfig) -> Dataset:
+        """70 % training, 15 % validation, 15 % test samples; a window is one sample."""
+        x, y, _ = self._samples()
+        cuts = int(len(x) * 0.7), int(len(x) * 0.85)
+        bounds = ((0, cuts[0]), cuts, (cuts[1], len(x)))
+        train, valid, test = (
+            Windows(x[a:b].astype(config.train.dtype), np.arange(b - a), y[a:b], 1) for a, b in bounds
+        )
+        sizes = {"train": len(train), "valid": len(valid), "test": len(test)}
+        card = {"source": "synthetic", "windows": sizes, "tickers": [], "faults_mended": [], "notes": []}
+        return Dataset(train, valid, test, card=card)
+
+    def num_outputs(self, dataset: Dataset) -> int:
+        """One score per class."""
+        return self.config.synthetic.classes
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """Sum of cross entropies."""
+        return F.cross_entropy(output, target, reduction="sum")
+
+    def judge(self, outputs: dict[str, np.ndarray], dataset: Dataset) -> dict[str, Any]:
+        """Accuracy, f1 and confusion matrix; `naive` holds the majority class, and `best_possible` beside it."""
+        assert dataset.valid is not None
+        test = dataset.test
+        majority = np.bincount(dataset.train.targets, minlength=self.config.synthetic.classes)
+        naive = metrics.multiclass(np.tile(majority, (len(test), 1)), test.targets)
+        x, y, centres = self._samples()
+        distance = ((x[-len(test) :, None, :] - centres) ** 2).sum(axis=2)
+        return {
+            "valid": metrics.multiclass(outputs["valid"], dataset.valid.targets),
+            "test": {
+                **metrics.multiclass(outputs["test"], test.targets),
+                "best_possible_accuracy": metrics.multiclass(-distance, y[-len(test) :])["accuracy"],
+            },
+            "naive": {"majority": naive},
+        }
+
+    def predictions(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> pd.DataFrame:
+        """Columns forecast and target: class numbers."""
+        return pd.DataFrame({"forecast": output.argmax(axis=1), "target": windows.targets})
+
+    def _samples(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """X [sample, feature], class [sample], centres [class, feature]."""
+        wanted = self.config.synthetic
+        generator = numpy_generator(self.config.data.seed, "synthetic")
+        centres = generator.standard_normal((wanted.classes, wanted.features))
+        centres *= RADIUS / np.linalg.norm(centres, axis=1, keepdims=True)
+        y = generator.integers(wanted.classes, size=wanted.samples)
+        return centres[y] + generator.standard_normal((wanted.samples, wanted.features)), y, centres

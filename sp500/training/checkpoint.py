@@ -1,0 +1,152 @@
+"""Checkpoints that are whole or not there, and that know when they are damaged.
+
+    checkpoints/epoch-00007/{model.safetensors, optimizer.safetensors, manifest.json}
+    checkpoints/{last,best} -> epoch-00007
+
+A version is written beside its place and renamed; the links are swapped the same way, so a reader never sees half of
+one. The manifest holds the sha256 of each file and of itself. The newest version, the one before it and the best are
+kept: when the newest is damaged, training goes on from the one before, to the same numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from sp500.errors import CheckpointError
+from sp500.runs.store import sync_folder, write_atomic
+
+log = logging.getLogger(__name__)
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Training after an epoch. `progress` is plain data: epoch, best_epoch, step and the loop's own counters."""
+
+    model: Tensors
+    optimizer: Tensors
+    progress: dict[str, Any]
+
+
+class Checkpoints:
+    """The checkpoints of one run. `fingerprint` keeps another configuration's weights out."""
+
+    def __init__(self, folder: Path, fingerprint: str) -> None:
+        self.folder = folder
+        self._fingerprint = fingerprint
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Make `snapshot` the last version, and the best one where its progress says so."""
+        epoch, best = snapshot.progress["epoch"], snapshot.progress["best_epoch"]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        target = self.folder / _version(epoch)
+        temporary = self.folder / f".{target.name}.{os.getpid()}.tmp"
+        try:
+            _write(temporary, snapshot, self._fingerprint)
+            shutil.rmtree(target, ignore_errors=True)
+            temporary.rename(target)
+        except OSError as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            free = shutil.disk_usage(self.folder).free
+            raise CheckpointError(
+                f"cannot write checkpoint {target}: {error.strerror} ({free / 2**20:.0f} MiB free); earlier "
+                "checkpoints are intact: make room and run again with --resume"
+            ) from error
+        sync_folder(self.folder)
+        _link(self.folder / "best", best)
+        _link(self.folder / "last", epoch)
+        self._prune(epoch, best)
+
+    def resume(self) -> tuple[Snapshot, Tensors] | None:
+        """The newest undamaged snapshot and the best weights up to it; None where there is none.
+
+        Each damaged version is named in a warning. Raises CheckpointError for another configuration's checkpoint.
+        """
+        for number in self._versions()[::-1]:
+            try:
+                snapshot = self._read(number)
+                best = snapshot.progress["best_epoch"]
+                return snapshot, snapshot.model if best == number else self._read(best).model
+            except (OSError, ValueError, KeyError, SafetensorError) as error:
+                log.warning("checkpoint %s is damaged and not used: %s", self.folder / _version(number), error)
+        return None
+
+    def best(self) -> Tensors:
+        """Weights of the best epoch. Raises CheckpointError when they are damaged."""
+        try:
+            return self._read(int((self.folder / "best").readlink().name.removeprefix("epoch-"))).model
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            raise CheckpointError(f"{self.folder / 'best'} cannot be used: {error}; run again with --resume") from error
+
+    def _versions(self) -> list[int]:
+        return sorted(int(path.name.removeprefix("epoch-")) for path in self.folder.glob("epoch-*"))
+
+    def _read(self, number: int) -> Snapshot:
+        folder = self.folder / _version(number)
+        manifest = json.loads((folder / "manifest.json").read_text())
+        if manifest.pop("sha256") != _digest(_canonical(manifest)):
+            raise ValueError(f"{folder / 'manifest.json'} does not match its checksum")
+        if manifest["fingerprint"] != self._fingerprint:
+            raise CheckpointError(
+                f"{folder} belongs to a run with other settings ({manifest['fingerprint']}, not {self._fingerprint}); "
+                "choose another --name"
+            )
+        parts = {}
+        for name, expected in manifest["files"].items():
+            data = (folder / name).read_bytes()
+            if _digest(data) != expected:
+                raise ValueError(f"{folder / name} does not match its checksum")
+            parts[name] = load(data)
+        return Snapshot(parts["model.safetensors"], parts["optimizer.safetensors"], manifest["progress"])
+
+    def _prune(self, epoch: int, best: int) -> None:
+        older = [number for number in self._versions() if number < epoch]
+        keep = {epoch, best, *older[-1:]}
+        for number in self._versions():
+            if number not in keep:
+                shutil.rmtree(self.folder / _version(number), ignore_errors=True)
+
+
+def _write(folder: Path, snapshot: Snapshot, fingerprint: str) -> None:
+    folder.mkdir()
+    files = {"model.safetensors": save(snapshot.model), "optimizer.safetensors": save(snapshot.optimizer)}
+    for name, data in files.items():
+        write_atomic(folder / name, data)
+    manifest = {
+        "fingerprint": fingerprint,
+        "progress": snapshot.progress,
+        "files": {name: _digest(data) for name, data in files.items()},
+    }
+    write_atomic(folder / "manifest.json", json.dumps({**manifest, "sha256": _digest(_canonical(manifest))}, indent=1))
+
+
+def _link(link: Path, number: int) -> None:
+    temporary = link.with_name(f".{link.name}.{os.getpid()}.tmp")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(_version(number))
+    temporary.replace(link)
+    sync_folder(link.parent)
+
+
+def _version(epoch: int) -> str:
+    return f"epoch-{epoch:05d}"
+
+
+def _canonical(manifest: dict[str, Any]) -> bytes:
+    return json.dumps(manifest, sort_keys=True).encode()
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

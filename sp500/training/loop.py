@@ -1,0 +1,215 @@
+"""The one training loop.
+
+It talks to a Worker, so the same lines run alone and as one of N. The gradient of a step is that of the mean loss over
+the global batch, whatever N: each rank weighs its part by what the part holds. Random numbers are drawn anew for every
+epoch from the seeds, so a resumed run needs no saved generator to end in the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sp500.config import RunConfig
+from sp500.data.batches import Batches
+from sp500.data.windows import Dataset, Windows
+from sp500.errors import SP500Error
+from sp500.models import catalog
+from sp500.runs.memory import PeakMemory
+from sp500.runs.record import EpochMetrics
+from sp500.seeding import derive
+from sp500.training.checkpoint import Checkpoints, Snapshot, Tensors
+from sp500.training.optimizer import AdamW
+from sp500.training.progress import Progress
+from sp500.training.task import Task
+from sp500.training.worker import Worker
+
+EVAL_BATCH = 4096
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """A fitted model's numbers. `outputs` [window, output] per split come from the best epoch's weights."""
+
+    epochs: list[EpochMetrics]
+    best_epoch: int
+    best_loss: float | None
+    outputs: dict[str, np.ndarray]
+    peak_worker_bytes: int
+    device: str
+    fit_seconds: float
+    """Seconds in the epochs that this call ran; a resumed run's earlier epochs are not among them."""
+
+    @property
+    def samples(self) -> int:
+        """Windows trained on."""
+        return sum(epoch.samples for epoch in self.epochs)
+
+    @property
+    def train_seconds(self) -> float:
+        """Seconds in training steps, evaluation apart."""
+        return sum(epoch.train_seconds for epoch in self.epochs)
+
+
+def fit(
+    task: Task, dataset: Dataset, config: RunConfig, worker: Worker, checkpoints: Checkpoints | None = None
+) -> FitResult:
+    """Train until the epochs or the patience end, from the last checkpoint where there is one.
+
+    Raises SP500Error when the loss is no longer finite.
+    """
+    torch.set_num_threads(config.train.threads or torch.get_num_threads())
+    with PeakMemory() as peak:
+        fitting = _Fitting(task, dataset, config, worker, checkpoints)
+        fitting.run()
+        outputs = fitting.outputs()
+    peaks = torch.zeros(worker.world, dtype=torch.float64, device=worker.device)
+    peaks[worker.rank] = peak.bytes
+    progress = fitting.progress
+    return FitResult(
+        epochs=progress.epochs,
+        best_epoch=progress.best_epoch,
+        best_loss=progress.best_loss if math.isfinite(progress.best_loss) else None,
+        outputs=outputs,
+        peak_worker_bytes=int(worker.total(peaks).max()),
+        device=worker.device.type,
+        fit_seconds=sum(epoch.seconds for epoch in progress.epochs[fitting.resumed :]),
+    )
+
+
+class _Fitting:
+    """One call of `fit`: model, optimiser and batches, for the length of the call."""
+
+    def __init__(
+        self, task: Task, dataset: Dataset, config: RunConfig, worker: Worker, checkpoints: Checkpoints | None
+    ) -> None:
+        self.task, self.dataset, self.config, self.worker, self.checkpoints = (
+            task,
+            dataset,
+            config,
+            worker,
+            checkpoints,
+        )
+        self.model = self._model()
+        self.wrapped = worker.wrap(self.model)
+        self.optimizer = AdamW(
+            self.model.parameters(), lr=config.lr, weight_decay=config.train.weight_decay, fused=True
+        )
+        self.train = self._batches(dataset.train)
+        self.valid = self._batches(dataset.valid) if dataset.valid is not None else None
+        self.progress = Progress()
+        self.best: Tensors = {}
+        self.resumed = 0
+
+    def _model(self) -> nn.Module:
+        torch.manual_seed(derive(self.config.train.seed, "weights"))
+        windows = self.dataset.train
+        outputs = self.task.num_outputs(self.dataset)
+        model = catalog.build(self.config.model, window=windows.length, features=self.dataset.features, outputs=outputs)
+        return model.to(self.worker.device, DTYPES[self.config.train.dtype])
+
+    def _batches(self, windows: Windows) -> Batches:
+        return Batches(windows, self.worker.device, rank=self.worker.rank, world=self.worker.world)
+
+    def run(self) -> None:
+        """Train to the end."""
+        if self.checkpoints and (found := self.checkpoints.resume()):
+            snapshot, self.best = found
+            self.model.load_state_dict(snapshot.model)
+            _load_optimizer(self.optimizer, snapshot.optimizer)
+            self.progress = Progress.parse(snapshot.progress)
+            self.resumed = self.progress.epoch
+        while not self.progress.done(self.config):
+            self._epoch(self.progress.epoch + 1)
+
+    def _epoch(self, number: int) -> None:
+        started = time.perf_counter()
+        torch.manual_seed(derive(self.config.train.seed, "dropout", number, self.worker.rank))
+        loss, samples, step = self._train(number)
+        trained = time.perf_counter()
+        metrics = EpochMetrics(
+            epoch=number,
+            train_loss=loss,
+            valid_loss=self._validate(),
+            samples=samples,
+            train_seconds=trained - started,
+            seconds=time.perf_counter() - started,
+        )
+        if not math.isfinite(loss) or (metrics.valid_loss is not None and not math.isfinite(metrics.valid_loss)):
+            raise SP500Error(
+                f"training diverged: the loss of epoch {number} is not finite; lower train.lr ({self.config.lr:g}) "
+                "or set train.clip"
+            )
+        if self.progress.record(metrics, step):
+            self.best = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+        if self.checkpoints and self.worker.rank == 0:
+            model = {name: value.detach().cpu() for name, value in self.model.state_dict().items()}
+            self.checkpoints.save(Snapshot(model, _dump_optimizer(self.optimizer), dict(self.progress.dump())))
+        self.worker.report(metrics)
+
+    def _train(self, number: int) -> tuple[float, int, int]:
+        """One pass: mean loss over all ranks, windows, and the step reached."""
+        train, data = self.config.train, self.config.data
+        self.wrapped.train()
+        parameters = list(self.model.parameters())
+        loss_sum = torch.zeros((), dtype=torch.float64, device=self.worker.device)
+        samples, step = 0, self.progress.step
+        batches = self.train.epoch(number, self.config.batch_size, shuffle=data.shuffle_train, seed=data.seed)
+        for batch in batches:
+            if step == train.max_steps > 0:
+                break
+            loss = self.task.loss(self.wrapped(batch.x), batch.y)
+            if not batch.count:
+                loss = loss * 0.0
+            self.optimizer.zero_grad(set_to_none=True)
+            # Ranks' gradients are averaged; times world over total makes that the mean over the global batch.
+            (loss * (self.worker.world / batch.total)).backward()
+            if train.clip:
+                nn.utils.clip_grad_norm_(parameters, train.clip)
+            self.optimizer.step()
+            loss_sum += loss.detach()
+            samples, step = samples + batch.total, step + 1
+        return float(self.worker.total(loss_sum)) / max(samples, 1), samples, step
+
+    @torch.no_grad()
+    def _validate(self) -> float | None:
+        if self.valid is None:
+            return None
+        self.model.eval()
+        loss_sum = torch.zeros((), dtype=torch.float64, device=self.worker.device)
+        for batch in self.valid.in_order(EVAL_BATCH):
+            if batch.count:
+                loss_sum += self.task.loss(self.model(batch.x), batch.y)
+        return float(self.worker.total(loss_sum)) / len(self.valid)
+
+    @torch.no_grad()
+    def outputs(self) -> dict[str, np.ndarray]:
+        """The best weights' outputs for every window of validation and test, on every rank alike."""
+        self.model.load_state_dict(self.best)
+        self.model.eval()
+        found = {}
+        for name, windows in (("valid", self.dataset.valid), ("test", self.dataset.test)):
+            if windows is not None:
+                batches = Batches(windows, self.worker.device).in_order(EVAL_BATCH)
+                found[name] = torch.cat([self.model(batch.x) for batch in batches]).cpu().numpy()
+        return found
+
+
+def _dump_optimizer(optimizer: torch.optim.Optimizer) -> Tensors:
+    """State as flat tensors `<parameter>.<name>`."""
+    state: dict[int, dict[str, Tensor]] = optimizer.state_dict()["state"]
+    return {f"{number}.{name}": value.cpu() for number, values in state.items() for name, value in values.items()}
+
+
+def _load_optimizer(optimizer: torch.optim.Optimizer, tensors: Tensors) -> None:
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        number, name = key.split(".", 1)
+        state.setdefault(int(number), {})[name] = value
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -1,0 +1,28 @@
+"""AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101), fused, without torch's compiler.
+
+torch wraps five methods of its optimisers so that a compiler leaves them out, and each wrapper imports the whole
+compiler at its first call: about 1 s in every process, more than a small trial takes. Nothing is compiled here, so the
+plain methods below the wrappers serve; a test holds them to torch's own.
+"""
+
+from __future__ import annotations
+
+import inspect
+
+import torch
+
+_step = inspect.unwrap(torch.optim.AdamW.step)
+
+
+class AdamW(torch.optim.AdamW):
+    """torch's AdamW, step for step."""
+
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
+    load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
+    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override] # torch's also takes a closure
+        """One update from the gradients that the parameters hold."""
+        _step(self)

@@ -1,0 +1,64 @@
+"""Who computes: this process alone, or one of many. The loop does not ask which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from sp500.errors import ResourcesError
+from sp500.runs.record import EpochMetrics
+
+
+class Worker(Protocol):
+    """One of `world` processes that train one model together."""
+
+    rank: int
+    world: int
+    device: torch.device
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """The model, averaging its gradients over all workers."""
+        ...
+
+    def total(self, value: Tensor) -> Tensor:
+        """Sum of `value` over all workers, the same on each."""
+        ...
+
+    def report(self, epoch: EpochMetrics) -> None:
+        """Tell the user of one epoch; all workers call it."""
+        ...
+
+
+class SoloWorker:
+    """This process, without Ray: the sequential baseline."""
+
+    rank = 0
+    world = 1
+
+    def __init__(self, device: torch.device, on_epoch: Callable[[EpochMetrics], None] | None = None) -> None:
+        self.device = device
+        self._on_epoch = on_epoch
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """The model itself."""
+        return model
+
+    def total(self, value: Tensor) -> Tensor:
+        """The value itself."""
+        return value
+
+    def report(self, epoch: EpochMetrics) -> None:
+        """Hand the epoch to the caller."""
+        if self._on_epoch:
+            self._on_epoch(epoch)
+
+
+def device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
+    """The device asked for; `auto` is a GPU where there is one. Raises ResourcesError for a GPU that is not there."""
+    available = torch.cuda.is_available()
+    if wanted == "cuda" and not available:
+        raise ResourcesError("train.device cuda: this machine has no GPU that torch can use; take auto or cpu")
+    return torch.device("cuda" if available and wanted != "cpu" else "cpu")
