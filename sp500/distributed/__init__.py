@@ -1,0 +1,1 @@
+"""Ray: the same experiments over N workers. The only science package that imports ray."""

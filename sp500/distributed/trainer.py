@@ -1,0 +1,86 @@
+"""Ray Train: `fit` over N workers.
+
+The driver prepares the data once and puts it into the object store; workers read it from there without a copy. A lost
+worker restarts the group, which goes on from the run's own last checkpoint.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+import ray.train
+from ray.train import FailureConfig, ScalingConfig
+from ray.train import RunConfig as TrainRunConfig
+from ray.train.torch import TorchConfig, TorchTrainer, get_device
+
+from sp500.config import RunConfig
+from sp500.data.windows import Dataset
+from sp500.distributed import cluster
+from sp500.distributed.worker import RayWorker
+from sp500.errors import SP500Error
+from sp500.runs.store import Run
+from sp500.training.checkpoint import Checkpoints
+from sp500.training.loop import FitResult, fit
+from sp500.training.task import Task
+
+MAX_RESTARTS = 3
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What every worker is given. `data` refers to the dataset in the object store; None: the worker makes its own."""
+
+    task: Task
+    config: RunConfig
+    run: Run
+    data: ray.ObjectRef | None
+
+
+def fit_on_ray(task: Task, dataset: Dataset, config: RunConfig, run: Run) -> FitResult:
+    """`fit` with `config.num_workers` workers of the connected cluster.
+
+    Raises ResourcesError when the cluster lacks them, SP500Error when training fails.
+    """
+    gpu = cluster.use_gpu(config.train.device, config.num_workers)
+    share = cluster.worker_share(config.num_workers, gpu=gpu)
+    storage = run.path.resolve() / ".ray"
+    # Ray resumes an old run of the same name without a word; the run's own checkpoints are what counts here.
+    shutil.rmtree(storage, ignore_errors=True)
+    trainer = TorchTrainer(
+        _train,
+        train_loop_config={
+            "assignment": Assignment(task, config, run, None if task.made_by_workers else ray.put(dataset))
+        },
+        torch_config=TorchConfig(backend="nccl" if gpu else "gloo"),
+        scaling_config=ScalingConfig(num_workers=config.num_workers, use_gpu=gpu, resources_per_worker=share),
+        run_config=TrainRunConfig(
+            name="train",
+            storage_path=str(storage),
+            failure_config=FailureConfig(
+                max_failures=MAX_RESTARTS, controller_failure_limit=1, max_preemption_failures=10
+            ),
+        ),
+    )
+    try:
+        found = trainer.fit().return_value
+    except ray.train.TrainingFailedError as error:
+        raise SP500Error(f"training on Ray failed after {MAX_RESTARTS} restarts: {error}") from error
+    shutil.rmtree(storage, ignore_errors=True)
+    if isinstance(found, SP500Error):
+        raise found
+    assert isinstance(found, FitResult)
+    return found
+
+
+def _train(settings: dict[str, Any]) -> FitResult | SP500Error:
+    """One worker. A fault of the settings or data comes back as a value: a restart would only repeat it."""
+    given: Assignment = settings["assignment"]
+    dataset = given.task.prepare(given.config) if given.data is None else ray.get(given.data)
+    checkpoints = Checkpoints(given.run.checkpoints, given.config.fingerprint)
+    try:
+        return fit(given.task, dataset, given.config, RayWorker(get_device(), given.run), checkpoints)
+    except SP500Error as error:
+        return error

@@ -1,0 +1,1 @@
+"""Hyper-parameter search: which configs, tried one after another, and the ledger that loses none."""
