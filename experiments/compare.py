@@ -1,0 +1,44 @@
+"""What did it buy? Reads the run records and writes the report: one page, Markdown, and JSON."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from sp500.entry import Answer, Flags, script
+from sp500.runs.store import RunStore
+
+
+class Compare(Flags):
+    """Compare the runs in a folder: models against naive forecasts, parallel against sequential, arms against sizes."""
+
+    runs_dir: Path = Path("runs")
+    """Folder of all runs."""
+    out: Path | None = None
+    """Folder of the report; empty: `report` inside the folder of runs."""
+
+
+def main(config: Compare) -> Answer:
+    """Write the report and say where it lies."""
+    from sp500.report import page
+    from sp500.tuning.ledger import Ledger
+
+    store = RunStore(config.runs_dir)
+    records = store.records()
+    out = config.out or config.runs_dir / "report"
+    if config.dry_run:
+        plan: dict[str, Any] = {"runs": [record.name for record in records], "out": str(out)}
+        return Answer(plan, "\n".join([f"would compare {len(records)} runs into {out}", *plan["runs"]]))
+    epochs = {record.name: store.epochs(record.name) for record in records}
+    trials = {
+        record.name: [result.model_dump(mode="json") for result in Ledger(store.root / record.name).results.values()]
+        for record in records
+        if record.search is not None
+    }
+    report = page.write(records, epochs, trials, out)
+    return Answer(report.numbers, page.summary(report))
+
+
+if __name__ == "__main__":
+    sys.exit(script(Compare, main, sys.argv[1:]))

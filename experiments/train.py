@@ -1,0 +1,34 @@
+"""Train one model, in this process (--num-workers 0) or on Ray with N workers, and judge it beside naive forecasts."""
+
+from __future__ import annotations
+
+import sys
+from typing import ClassVar
+
+from sp500.entry import Command, experiment
+from sp500.progress import Progress
+from sp500.runs.record import EpochMetrics, RunRecord
+from sp500.runs.store import Run
+
+
+class Train(Command):
+    """Train one model and judge it on dates that it has not seen."""
+
+    experiment: ClassVar[str] = "train"
+
+
+def main(config: Train, run: Run) -> RunRecord:
+    """Train `config` and describe the run."""
+    from sp500.distributed import launch
+
+    with Progress("epoch", config.train.epochs) as progress:
+
+        def show(epoch: EpochMetrics) -> None:
+            valid = "" if epoch.valid_loss is None else f"  valid {epoch.valid_loss:.5f}"
+            progress.advance(f"train {epoch.train_loss:.5f}{valid}")
+
+        return launch.train(config, run, on_epoch=show)
+
+
+if __name__ == "__main__":
+    sys.exit(experiment(Train, main, sys.argv[1:]))

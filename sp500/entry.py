@@ -1,0 +1,206 @@
+"""What every script shares: settings file under flags, a run folder, progress, one JSON, exit codes.
+
+A script is a frozen settings model and a function; this module does the rest, so that all of them answer --help in
+under a second, refuse a wrong flag alike, and say what went wrong in one message.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import tyro
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from sp500 import execution
+from sp500.config import Frozen
+from sp500.errors import ConfigError, SP500Error
+from sp500.execution import Experiment, Interrupted
+from sp500.output import Output
+from sp500.runs.record import RunRecord
+from sp500.runs.store import Run
+
+
+class Flags(Frozen):
+    """Flags of every script."""
+
+    config: Path | None = None
+    """YAML file of settings; flags override it."""
+    dry_run: bool = False
+    """Say what would be done, and do nothing."""
+    print_config: bool = False
+    """Print the effective settings as YAML, and do nothing."""
+    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
+    """One JSON object on stdout; all else goes to stderr."""
+
+    def settings(self) -> dict[str, Any]:
+        """Effective settings as plain data."""
+        return self.model_dump(mode="json", exclude=set(Flags.model_fields))
+
+
+class Command(Experiment, Flags):
+    """Settings of an experiment and the flags that all scripts share."""
+
+    name: str | None = None
+    """Name of the run (same as --io.run-name)."""
+    runs_dir: Path | None = None
+    """Folder of all runs (same as --io.save-dir)."""
+    seed: int | None = None
+    """Seed of weights and dropout (same as --train.seed)."""
+    fallback: Literal["bundled"] | None = None
+    """Prices to use when a download fails (same as --data.fallback)."""
+
+
+F = TypeVar("F", bound=Flags)
+C = TypeVar("C", bound=Command)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a script prints: plain data for --json, text for a reader; and its exit code."""
+
+    plain: dict[str, Any]
+    text: str
+    code: int = 0
+
+
+def experiment(
+    model: type[C],
+    main: Callable[[C, Run], RunRecord],
+    argv: Sequence[str],
+    *,
+    plan: Callable[[C], dict[str, Any]] | None = None,
+    answer: Callable[[RunRecord], dict[str, Any]] | None = None,
+) -> int:
+    """Run one experiment to its exit code.
+
+    `main(config, run)` returns the run's record without writing it. `plan(config)` adds what a dry run tells;
+    `answer(record)` is the JSON object (default: the record).
+    """
+
+    def act(config: C) -> Answer:
+        if config.dry_run:
+            plain = execution.outline(config) | (plan(config) if plan else {})
+            return Answer(plain, yaml.safe_dump(plain, sort_keys=False))
+        from sp500.report import terminal
+
+        record = execution.execute(config, main)
+        plain = answer(record) if answer else record.model_dump(mode="json")
+        return Answer(plain, terminal.text(record), 0 if record.status in {"ok", "out_of_memory"} else 1)
+
+    return script(model, act, argv)
+
+
+def script(model: type[F], act: Callable[[F], Answer], argv: Sequence[str]) -> int:
+    """Parse, act, print; any SP500Error becomes one message and its exit code, a signal 128 and its number."""
+    with Output("--json" in argv) as output:
+        try:
+            config = parse(model, argv)
+            if config.print_config:
+                output.result(yaml.safe_dump(config.settings(), sort_keys=False))
+                return 0
+            answer = act(config)
+        except SP500Error as error:
+            output.say(f"{type(error).__name__}: {error}")
+            return error.exit_code
+        except KeyboardInterrupt as error:
+            output.say("interrupted; --resume continues the run")
+            return error.code if isinstance(error, Interrupted) else 130
+        except BrokenPipeError:  # the reader (head, less) has seen enough
+            output.close()
+            return 0
+        output.result(json.dumps(answer.plain, indent=1) if config.json_output else answer.text)
+        return answer.code
+
+
+def parse(model: type[F], argv: Sequence[str]) -> F:
+    """Settings from the file (if --config names one) under the flags. Ends with exit code 2 on a wrong flag.
+
+    With --resume, the file that the run kept is the one under the flags. Raises ConfigError.
+    """
+    base = model()
+    file = _flag(argv, "--config")
+    if not file and "--resume" in argv and isinstance(base, Command):
+        folder = Path(_flag(argv, "--runs-dir", "--io.save-dir") or base.io.save_dir)
+        kept = folder / (_flag(argv, "--name", "--io.run-name") or "") / "config.yaml"
+        file = str(kept) if kept.exists() else None
+    if file:
+        base = from_file(model, Path(file))
+    config = tyro.cli(model, default=base, args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
+    return _with_aliases(config) if isinstance(config, Command) else config
+
+
+def from_file(model: type[F], path: Path) -> F:
+    """Settings of a YAML file over the model's defaults. Raises ConfigError that names file, key and nearest key."""
+    try:
+        given = yaml.safe_load(path.expanduser().read_text()) or {}
+    except OSError as error:
+        raise ConfigError(f"--config {path}: cannot be read ({error.strerror})") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config {path}: is no YAML ({error})") from error
+    if not isinstance(given, dict):
+        raise ConfigError(f"--config {path}: expected sections such as data, model and train, found {given!r:.60}")
+    return validated(model, _merged(model().model_dump(), given), f"--config {path}")
+
+
+def validated(model: type[F], data: dict[str, Any], where: str) -> F:
+    """The model of `data`; a fault is a ConfigError with its key path and, for an unknown key, the nearest name."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        lines = [f"{where}: {_explained(model, fault)}" for fault in error.errors()]
+        raise ConfigError("\n".join(lines)) from None
+
+
+def _explained(model: type[BaseModel], fault: Any) -> str:
+    path = [str(part) for part in fault["loc"]]
+    key = ".".join(path)
+    if fault["type"] != "extra_forbidden":
+        message = str(fault["msg"]).removeprefix("Value error, ")
+        return f"{key}: {message}" + ("" if fault["type"] == "value_error" else f", got {fault['input']!r:.60}")
+    section: Any = model
+    for part in path[:-1]:
+        section = section.model_fields[part].annotation
+    known = list(section.model_fields)
+    near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.4)
+    hint = f"did you mean {'.'.join([*path[:-1], near[0]])}?" if near else f"known keys: {', '.join(known)}"
+    return f"unknown key {key}; {hint}"
+
+
+def _merged(base: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """`given` over `base`, section by section."""
+    both = dict(base)
+    for key, value in given.items():
+        inner = both.get(key)
+        both[key] = _merged(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+    return both
+
+
+def _with_aliases(config: C) -> C:
+    aliases: dict[str, dict[str, Any]] = {
+        "io": {"run_name": config.name, "save_dir": config.runs_dir},
+        "train": {"seed": config.seed},
+        "data": {"fallback": config.fallback},
+    }
+    given: dict[str, Any] = {
+        section: {key: value for key, value in keys.items() if value is not None} for section, keys in aliases.items()
+    }
+    if not any(given.values()):
+        return config
+    return validated(type(config), _merged(config.model_dump(), given), "flags")
+
+
+def _flag(argv: Sequence[str], *names: str) -> str | None:
+    """Value of a flag before the real parsing, which needs the file that the flag names."""
+    for position, word in enumerate(argv):
+        for name in names:
+            if word == name and position + 1 < len(argv):
+                return argv[position + 1]
+            if word.startswith(name + "="):
+                return word.removeprefix(name + "=")
+    return None

@@ -1,0 +1,121 @@
+"""One experiment in its run folder: locked, resumable, and with a record however it ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, ClassVar, TypeVar
+
+import yaml
+
+from sp500.config import RunConfig
+from sp500.errors import ConfigError, SP500Error
+from sp500.runs.record import RunRecord, Status, ended
+from sp500.runs.store import Run, RunStore
+
+# Flags that steer a script and decide nothing about the run: not kept in config.yaml.
+FLAGS = {"config", "name", "runs_dir", "seed", "fallback", "resume", "dry_run", "print_config", "json_output"}
+
+
+class Experiment(RunConfig):
+    """Settings of an experiment: a run's, and what the script adds."""
+
+    experiment: ClassVar[str]
+    """What the record calls it."""
+    resume: bool = False
+    """Continue the run of that name; an ended one prints its record."""
+
+    @property
+    def arm(self) -> str:
+        """Which arm of a comparison this run is."""
+        return "ray" if self.num_workers else "solo"
+
+    def settings(self) -> dict[str, Any]:
+        """Effective settings as plain data, re-runnable with --config: without the flags and the run's name."""
+        plain = self.model_dump(mode="json", exclude=FLAGS)
+        del plain["io"]["run_name"]
+        return plain
+
+    def decisive(self) -> dict[str, Any]:
+        """What a resumed run must have in common with the run it continues, besides the fingerprint."""
+        added = set(type(self).model_fields) - set(RunConfig.model_fields) - FLAGS
+        return self.model_dump(mode="json", include=added)
+
+
+E = TypeVar("E", bound=Experiment)
+
+
+class Interrupted(KeyboardInterrupt):
+    """SIGINT or SIGTERM; `code` is the exit code that tells which."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__()
+        self.code = code
+
+
+def execute(config: E, main: Callable[[E, Run], RunRecord]) -> RunRecord:
+    """Run `main` in the run's folder and write its record; a run that ended well and is resumed gives its record.
+
+    Raises ConfigError for a name that is taken or a run of other settings, and what `main` raises, after a record of it
+    was written.
+    """
+    name = run_name(config)
+    with RunStore(config.io.save_dir).open(name, resume=config.resume) as run:
+        if config.resume:
+            _check_same(run, config)
+            done = run.record()
+            if done is not None and done.status == "ok":
+                return done
+        run.write_config(config.settings())
+        try:
+            record = main(config, run)
+        except Interrupted as error:
+            run.write_record(_unfinished(config, name, "stopped", f"signal {error.code - 128}"))
+            raise
+        except SP500Error as error:
+            run.write_record(_unfinished(config, name, "failed", str(error)))
+            raise
+        except MemoryError as error:
+            record = _unfinished(config, name, "out_of_memory", str(error) or "the machine's memory is exhausted")
+        except Exception as error:  # the record says that it failed; the traceback is for us
+            run.write_record(_unfinished(config, name, "failed", f"{type(error).__name__}: {error}"))
+            raise
+        run.write_record(record)
+        return record
+
+
+def outline(config: Experiment) -> dict[str, Any]:
+    """What would be run, for --dry-run."""
+    name = run_name(config)
+    return {
+        "run": name,
+        "folder": str(config.io.save_dir / name),
+        "experiment": config.experiment,
+        "arm": config.arm,
+        "fingerprint": config.fingerprint,
+        "config": config.settings(),
+    }
+
+
+def run_name(config: Experiment) -> str:
+    """The name given, or one made from experiment, model and the time."""
+    if config.io.run_name:
+        return config.io.run_name
+    return f"{config.experiment}-{config.model.kind}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid() % 0x10000:04x}"
+
+
+def _check_same(run: Run, config: Experiment) -> None:
+    path = run.path / "config.yaml"
+    if not path.exists():
+        return
+    kept = type(config).model_validate(yaml.safe_load(path.read_text()))
+    if (kept.fingerprint, kept.decisive()) != (config.fingerprint, config.decisive()):
+        raise ConfigError(
+            f"run {run.name!r} has other settings than these ({path}): --resume continues it with its own settings; "
+            "for new settings take another --name"
+        )
+
+
+def _unfinished(config: Experiment, name: str, status: Status, reason: str) -> RunRecord:
+    return ended(config, name=name, experiment=config.experiment, arm=config.arm, status=status, reason=reason)

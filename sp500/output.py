@@ -1,0 +1,54 @@
+"""Stdout for the result alone, stderr for everything else, and signals that become one exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+
+from sp500.execution import Interrupted
+
+
+class Output:
+    """Keeps stdout for the result: with --json, what libraries and their child processes print goes to stderr."""
+
+    def __init__(self, only_json: bool) -> None:
+        self._only_json = only_json
+        self._stdout = -1
+
+    def __enter__(self) -> Output:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _interrupt)
+        if self._only_json:
+            sys.stdout.flush()
+            self._stdout = os.dup(1)
+            os.dup2(2, 1)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._only_json:
+            sys.stdout.flush()
+            os.dup2(self._stdout, 1)
+            os.close(self._stdout)
+
+    def result(self, text: str) -> None:
+        """The one thing that belongs on stdout."""
+        sys.stdout.flush()
+        data = (text.rstrip("\n") + "\n").encode()
+        with os.fdopen(os.dup(self._stdout if self._only_json else 1), "wb") as file:
+            file.write(data)
+
+    def close(self) -> None:
+        """Write nothing more, not even what is buffered."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+    def say(self, text: str) -> None:
+        """A message to the user."""
+        print(text, file=sys.stderr, flush=True)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    # A second signal while cleaning up must not cut the clean-up short with a traceback.
+    signal.signal(number, signal.SIG_IGN)
+    raise Interrupted(128 + number)

@@ -1,0 +1,55 @@
+"""Progress of long work on stderr: a bar with the time left in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+
+class Progress:
+    """Counts `total` units of work: `with Progress("epoch", 25) as progress: progress.advance("loss 0.42")`."""
+
+    def __init__(self, unit: str, total: int, console: Console | None = None) -> None:
+        self._console = console or Console(file=sys.stderr)
+        self._unit, self._total, self._done = unit, total, 0
+        self._first: float | None = None
+        self._bar: Bar | None = None
+        if self._console.is_terminal:
+            columns = (
+                TextColumn(unit),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+                TextColumn("{task.description}"),
+            )
+            self._bar = Bar(*columns, console=self._console)
+            self._task = self._bar.add_task("", total=total)
+
+    def __enter__(self) -> Progress:
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def advance(self, text: str) -> None:
+        """One unit is done; `text` says how it went."""
+        self._done += 1
+        if self._bar:
+            self._bar.update(self._task, advance=1, description=text)
+            return
+        # The first unit pays for imports and data: the rate is that of the others.
+        self._first = self._first or time.monotonic()
+        others = self._done - 1
+        rate = (time.monotonic() - self._first) / others if others else None
+        left = "" if rate is None else f"  {rate * (self._total - self._done):.0f} s left"
+        self._console.print(f"{self._unit} {self._done}/{self._total}  {text}{left}", highlight=False, soft_wrap=True)

@@ -1,0 +1,1 @@
+"""The report: what the runs found, as numbers, tables, figures and one page."""

@@ -1,0 +1,172 @@
+"""One page that says what the runs found: index.html, report.md and report.json in one folder.
+
+The page holds its own style and figures and loads nothing, so it can be sent as a file. The price is that it grows
+with the runs: figures show the first dozen models and the thirty best configs, tables show all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from sp500.report import figures, findings, models, scores, tables, verdicts, words
+from sp500.report.findings import Trials
+from sp500.report.tables import Table
+from sp500.runs.record import EpochMetrics, RunRecord
+from sp500.runs.store import write_atomic
+
+TOLD = 3
+"""Failed runs that are told in full."""
+COMMANDS = {
+    "models": ("No model has been trained yet", "python experiments/train.py"),
+    "search": ("No search has run yet", "python experiments/tune.py --mode both --space grid18"),
+    "scale": ("No scale experiment has run yet", "python experiments/scale.py --multipliers 1 10"),
+    "data": ("No run has read prices yet", "python experiments/prepare.py"),
+    "runs": ("No run has ended yet", "python experiments/train.py"),
+}
+
+
+@dataclass(frozen=True)
+class Section:
+    """One part of the page: tables, figures and remarks in the order in which they are read."""
+
+    name: str
+    parts: tuple[Any, ...]
+    """Table, Figure, or a string for a remark; nothing: the section is empty."""
+
+    @property
+    def missing(self) -> tuple[str, str]:
+        """What an empty section says, and the command that fills it."""
+        return COMMANDS[self.name]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was written, and where."""
+
+    path: Path
+    """index.html; report.md and report.json lie beside it."""
+    numbers: dict[str, Any]
+    """What report.json holds: `search`, `scale`, `models`."""
+    verdicts: dict[str, list[str]]
+    """Sentences by section."""
+
+
+def write(
+    records: Sequence[RunRecord],
+    epochs: Mapping[str, Sequence[EpochMetrics]],
+    trials: Mapping[str, Trials],
+    out: Path,
+) -> Report:
+    """Write the report of `records`, oldest first, into the folder `out`; epochs and trials go by their run's name."""
+    groups, unjudged = models.groups(records), models.unjudged(records)
+    search, scale = findings.search(records), findings.scale(records)
+    numbers = {
+        "search": search.numbers,
+        "scale": scale.rows,
+        "models": models.rows(groups, unjudged),
+    }
+    said = {
+        "models": [verdicts.models(group) for group in groups],
+        "search": [verdicts.search(search)] if search.sides or search.numbers["configs"] else [],
+        "scale": verdicts.scale(scale),
+    }
+    sections = [
+        Section("models", (*_models(groups, epochs), *_left_out(groups, unjudged))),
+        Section("search", _search(search, trials)),
+        Section("scale", (tables.scale(scale), figures.scale(scale)) if scale.rows else ()),
+        Section("data", (*findings.notes(records), *tables.data_cards(records))),
+        Section("runs", (tables.runs(records),) if records else ()),
+    ]
+    out.mkdir(parents=True, exist_ok=True)
+    report = Report(out / "index.html", numbers, said)
+    write_atomic(out / "report.json", json.dumps(numbers, indent=1, allow_nan=False) + "\n")
+    write_atomic(out / "report.md", _markdown(records, said, sections))
+    write_atomic(report.path, _html(records, said, sections))
+    return report
+
+
+def summary(report: Report) -> str:
+    """The verdicts and the report's path, in plain lines."""
+    lines = [f"{name}: {said}" for name, sentences in report.verdicts.items() for said in sentences]
+    lines += [f"{name}: {_hint(name)}" for name, sentences in report.verdicts.items() if not sentences]
+    return "\n".join([*lines, f"report: {report.path}"])
+
+
+def _models(groups: Sequence[models.Group], epochs: Mapping[str, Sequence[EpochMetrics]]) -> list[Any]:
+    drawn = [(scores.comparison(group), figures.improvements(group), figures.curves(group, epochs)) for group in groups]
+    return [part for parts in drawn for part in parts if part is not None]
+
+
+def _left_out(groups: Sequence[models.Group], unjudged: Sequence[dict[str, Any]]) -> list[str]:
+    """Remarks on runs that have no row, so that none is missing in silence."""
+    replaced = [name for group in groups for row in group.models for name in row["replaces"]]
+    remarks = []
+    if unjudged:
+        newest = list(reversed(unjudged))[:TOLD]
+        told = "; ".join(f"{row['run']} ({words.ended(row['status'], row['reason'])})" for row in newest)
+        more = "; the rest stands under Runs" if len(unjudged) > TOLD else ""
+        remarks.append(f"{words.some(len(unjudged), 'run')} ended without test metrics: {told}{more}.")
+    if replaced:
+        older = words.some(len(replaced), "older run")
+        remarks.append(f"{older} with the same settings left out for a newer one: {', '.join(replaced)}.")
+    return remarks
+
+
+def _search(found: findings.Search, trials: Mapping[str, Trials]) -> tuple[Any, ...]:
+    if not found.sides and found.numbers["configs"] is None:
+        return ()
+    parts = (
+        tables.key_figures(found),
+        figures.seconds(found),
+        figures.losses(found, trials),
+        tables.best_trials(found, trials),
+        tables.failed_trials(found, trials),
+    )
+    return tuple(part for part in parts if part is not None)
+
+
+def _hint(name: str) -> str:
+    text, command = COMMANDS[name]
+    return f"{text}: {command}"
+
+
+def _span(records: Sequence[RunRecord]) -> str:
+    """How many runs, and from when to when; no clock, so the same runs make the same page."""
+    if not records:
+        return "no runs"
+    first, last = min(one.started for one in records), max(one.finished for one in records)
+    days = dict.fromkeys((f"{first:%Y-%m-%d}", f"{last:%Y-%m-%d}"))
+    return f"{words.some(len(records), 'run')}, {' to '.join(days)}"
+
+
+def _html(records: Sequence[RunRecord], said: Mapping[str, list[str]], sections: Sequence[Section]) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.tests["table"] = lambda part: isinstance(part, Table)
+    environment.filters["svg"] = lambda figure: Markup(figure.svg)  # noqa: S704
+    template = environment.get_template("page.html.jinja")
+    return template.render(span=_span(records), verdicts=said, sections=sections)
+
+
+def _markdown(records: Sequence[RunRecord], said: Mapping[str, list[str]], sections: Sequence[Section]) -> str:
+    lines = ["# What the runs found", "", f"{_span(records)}. Figures: index.html.", ""]
+    lines += [f"- **{name.capitalize()}.** {' '.join(sentences)}" for name, sentences in said.items() if sentences]
+    for section in sections:
+        lines += ["", f"## {section.name.capitalize()}", ""]
+        for part in section.parts:
+            lines += [part.markdown(), ""] if isinstance(part, Table) else []
+            lines += [tables.escaped(part), ""] if isinstance(part, str) else []
+        lines += [] if section.parts else [f"{section.missing[0]}: `{section.missing[1]}`"]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,216 @@
+"""The report's tables: captions, columns and rows of finished text.
+
+One table serves the page and the Markdown, so both say the same. The first cell of a row is its header.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from sp500.report import words
+from sp500.report.findings import Scale, Search, Trials, by_side
+from sp500.report.words import NOTHING, TIMES, fixed, percent, seconds, size
+from sp500.runs.record import RunRecord
+
+TOP, CARDS = 5, 3
+"""Rows of the best configs; sets of prices side by side."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column's title, and whether it holds numbers, which stand to the right."""
+
+    title: str
+    numeric: bool
+
+
+@dataclass(frozen=True)
+class Row:
+    """Cells, and what sets the row apart: naive | bad | ''."""
+
+    cells: tuple[str, ...]
+    kind: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """A caption over columns and rows of text; `look` is '' or key (one row of large figures)."""
+
+    caption: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    look: str = ""
+    note: str = ""
+    """What a reader needs to know of the columns."""
+
+    def markdown(self) -> str:
+        """The table as GitHub shows it; what could be markup in a cell is escaped."""
+        lines = [[column.title for column in self.columns], *(row.cells for row in self.rows)]
+        text = ["| " + " | ".join(map(escaped, line)) + " |" for line in lines]
+        rule = "|" + "|".join("---:" if column.numeric else "---" for column in self.columns) + "|"
+        note = ["", escaped(self.note)] if self.note else []
+        return "\n".join([f"**{escaped(self.caption)}**", "", text[0], rule, *text[1:], *note])
+
+
+def table(
+    caption: str,
+    lines: Sequence[Mapping[str, str]],
+    *,
+    text: Collection[str],
+    kinds: Sequence[str] = (),
+    look: str = "",
+    note: str = "",
+) -> Table:
+    """A table of lines {title: cell}; columns outside `text` hold numbers."""
+    titles = list(dict.fromkeys(title for line in lines for title in line))
+    cells = [tuple(line.get(title, NOTHING) for title in titles) for line in lines]
+    rows = [Row(row, kind) for row, kind in zip(cells, kinds or [""] * len(lines), strict=True)]
+    return Table(caption, tuple(Column(title, title not in text) for title in titles), tuple(rows), look, note)
+
+
+def key_figures(found: Search) -> Table:
+    """The search in one row."""
+    numbers = found.numbers
+    line = {
+        "Configs": fixed(numbers["configs"], 0),
+        "One after another": seconds(numbers["sequential_seconds"]),
+        "Ray Tune": seconds(numbers["parallel_seconds"]),
+        "Speed-up": words.ratio(numbers["speedup"]),
+        "Cores": fixed(found.cores, 0),
+        "Share of ideal": percent(numbers["efficiency"], 0),
+        "Same best config": {None: NOTHING, True: "yes", False: "no"}[numbers["same_best"]],
+        "Gap of best losses": words.gap(numbers["metric_gap"]),
+    }
+    return table("Key figures of the search", [line], text=line, look="key")
+
+
+def best_trials(found: Search, trials: Mapping[str, Trials]) -> Table | None:
+    """The configs with the lowest validation loss, with the seconds that each side took for them."""
+    sides = by_side(found, trials)
+    if not sides:
+        return None
+    ranked = [trial for trial in sides[0][1].values() if trial["valid_loss"] is not None]
+    top = sorted(ranked, key=lambda trial: float(trial["valid_loss"]))[:TOP]
+    lines = []
+    for trial in top:
+        spent = {side: (trials_by_id.get(trial["id"]) or {}).get("seconds") for side, trials_by_id in sides}
+        lines.append(
+            {"Config": words.config(trial["overrides"])}
+            | {"Valid loss": fixed(trial["valid_loss"], 6)}
+            | {"Best epoch": words.setting(trial["best_epoch"]), "Epochs": words.setting(trial["epochs"])}
+            | {f"Seconds, {side}": seconds(value) for side, value in spent.items()}
+            | {"Id": trial["id"]}
+        )
+    caption = f"The {len(top)} best of {words.some(len(sides[0][1]), 'config')}"
+    return table(caption, lines, text=("Config", "Id"))
+
+
+def failed_trials(found: Search, trials: Mapping[str, Trials]) -> Table | None:
+    """Configs that failed, on which side and why."""
+    lines = [
+        {"Config": key, "Side": side, "Settings": words.config(trial["overrides"]), "Reason": trial["reason"]}
+        for side, trials_by_id in by_side(found, trials)
+        for key, trial in trials_by_id.items()
+        if trial["status"] != "ok"
+    ]
+    caption = words.some(len(lines), "failed trial")
+    return table(caption, lines, text=lines[0], kinds=["bad"] * len(lines)) if lines else None
+
+
+def scale(found: Scale) -> Table:
+    """What each arm did with each multiplier."""
+    lines = [
+        {
+            "Data": f"{TIMES}{row['multiplier']:,}",
+            "Arm": words.arm(row["arm"]),
+            "Status": words.ended(row["status"], row.get("reason", "")),
+            "Windows trained": fixed(row["samples"], 0),
+            "Seconds": seconds(row["seconds"]),
+            "of which setup": seconds(row.get("setup_seconds")),
+            "Samples/s": fixed(row["samples_per_second"], 0),
+            "Peak memory": size(row["peak_memory_bytes"]),
+            "Workers": str(row.get("num_workers") or NOTHING),
+        }
+        for row in found.rows
+    ]
+    kinds = [_bad(row["status"]) for row in found.rows]
+    caption = "The training set and its noisy copies, by where the windows come from"
+    note = (
+        "Seconds from the start of an arm to its record. Peak memory is the proportional set size of the largest "
+        "training process."
+    )
+    return table(caption, lines, text=("Data", "Arm", "Status"), kinds=kinds, note=note)
+
+
+def data_cards(records: Sequence[RunRecord]) -> list[Table]:
+    """The sets of prices and splits that the runs were given, newest first, three to a table."""
+    found: dict[str, list[RunRecord]] = {}
+    for record in records:
+        if record.data.get("source"):
+            key = json.dumps([record.data.get(name) for name in ("source", "sha256", "splits")], default=str)
+            found.setdefault(key, []).append(record)
+    cards = [_data_card(alike) for alike in reversed(found.values())]
+    made = []
+    for start in range(0, len(cards), CARDS):
+        some = cards[start : start + CARDS]
+        facts = dict.fromkeys(fact for card in some for fact in card)
+        titles = [f"Set {number}" for number in range(start + 1, start + 1 + len(some))]
+        lines = [
+            {"Fact": fact} | {title: card.get(fact) or NOTHING for title, card in zip(titles, some, strict=True)}
+            for fact in facts
+        ]
+        made.append(table("What the runs were given", lines, text=lines[0]))
+    return made
+
+
+def runs(records: Sequence[RunRecord]) -> Table:
+    """Every run, newest first."""
+    lines = [
+        {
+            "Run": record.name,
+            "Experiment": record.experiment,
+            "Arm": words.arm(record.arm),
+            "Status": words.ended(record.status, record.reason),
+            "Started (UTC)": f"{record.started:%Y-%m-%d %H:%M}",
+            "Seconds": fixed(record.seconds.total, 1),
+            "Device": record.device,
+            "Workers": str(record.num_workers or NOTHING),
+            "Git": record.versions.get("git", NOTHING),
+            "Fingerprint": record.fingerprint,
+        }
+        for record in reversed(records)
+    ]
+    text = lines[0].keys() - {"Seconds", "Workers"} if lines else ()
+    return table("All runs, newest first", lines, text=text, kinds=[_bad(one.status) for one in reversed(records)])
+
+
+def escaped(text: str) -> str:
+    """Text without markup, for Markdown."""
+    plain = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
+    return plain.replace("|", "\\|").replace("`", "\\`")
+
+
+def _data_card(alike: list[RunRecord]) -> dict[str, str]:
+    # Copies multiply the training windows: the smallest run tells how many there are of the original.
+    record = min(alike, key=lambda one: one.config.get("data", {}).get("multiplier", 1))
+    data = record.data
+    splits = {name: " to ".join(map(str, span)) for name, span in (data.get("splits") or {}).items()}
+    windows = [f"{count:,} {name}" for name, count in (data.get("windows") or {}).items()]
+    return {
+        "Source": str(data["source"]),
+        "Tickers": ", ".join(data.get("tickers") or []),
+        "Dates": f"{data['first_date']} to {data['last_date']}" if "first_date" in data else "",
+        "Prices": fixed(data.get("rows"), 0),
+        "Features": ", ".join(data.get("features") or []),
+        **{f"{name.capitalize()} split": span for name, span in splits.items()},
+        "Windows": ", ".join(windows),
+        "Faults mended": "; ".join(map(str, data.get("faults_mended") or [])) or "none",
+        "SHA-256 of the prices": f"{data['sha256'][:16]}..." if data.get("sha256") else "",
+        "Used by": words.some(len(alike), "run"),
+    }
+
+
+def _bad(status: str) -> str:
+    return "" if status == "ok" else "bad"

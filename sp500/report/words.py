@@ -1,0 +1,101 @@
+"""Numbers, names and settings as the report writes them. A number that is not there is '-'."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+NOTHING = "-"
+TIMES, MINUS = "\u00d7", "\u2212"
+MINUTE, HOUR, DAY = 60, 3600, 86400
+NAIVE = {"mean": "training mean", "zero": "zero return", "majority": "majority class"}
+METRIC = {"mse": "test MSE", "error_rate": "test error rate"}
+STATUS = {"ok": "ok", "out_of_memory": "out of memory", "failed": "failed", "stopped": "stopped"}
+ARM = {"in_memory": "in memory", "ray": "Ray", "solo": "solo", "parallel": "Ray Tune"}
+
+
+def fixed(value: float | None, digits: int = 2, *, sign: bool = False) -> str:
+    """A number with so many decimals and a true minus."""
+    if value is None:
+        return NOTHING
+    text = f"{value:{'+' if sign else ''},.{digits}f}"
+    # A rounded zero has no sign.
+    return (text.lstrip("+-") if not float(text.replace(",", "")) else text).replace("-", MINUS)
+
+
+def percent(value: float | None, digits: int = 1, *, sign: bool = False) -> str:
+    """A share in percent."""
+    return NOTHING if value is None else f"{fixed(100 * value, digits, sign=sign)}%"
+
+
+def seconds(value: float | None) -> str:
+    """A duration, three digits at most."""
+    if value is None:
+        return NOTHING
+    if value < 2 * MINUTE:
+        return f"{value:.1f} s" if value < 10 else f"{value:.0f} s"
+    if value < 2 * HOUR:
+        return f"{value / MINUTE:.1f} min"
+    return f"{value / HOUR:.1f} h" if value < 2 * DAY else f"{value / DAY:.1f} days"
+
+
+def size(value: float | None) -> str:
+    """Bytes, in decimal units."""
+    if value is None:
+        return NOTHING
+    return f"{value / 1e9:.2f} GB" if value >= 1e9 else f"{value / 1e6:.0f} MB"
+
+
+def ratio(value: float | None) -> str:
+    """How many times; two decimals below 10."""
+    return NOTHING if value is None else f"{value:.{2 if value < 10 else 0}f}{TIMES}"
+
+
+def gap(value: float | None) -> str:
+    """An upper bound of one digit for a relative gap: 3.2e-9 is within 4e-9."""
+    if not value:
+        return NOTHING if value is None else "0"
+    power = math.floor(math.log10(value))
+    digit = math.ceil(round(value / 10.0**power, 6))
+    return f"{digit}e{power}" if digit < 10 else f"1e{power + 1}"
+
+
+def some(count: int, noun: str) -> str:
+    """'1 model', '2 models'."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def naive_name(name: str, task: str) -> str:
+    """A naive forecast by its full name."""
+    if name == "previous":
+        return "previous direction" if task == "direction" else "previous return"
+    return NAIVE.get(name, name)
+
+
+def arm(name: str) -> str:
+    """An arm by its name in the report."""
+    return ARM.get(name, name)
+
+
+def ended(status: str, reason: str = "") -> str:
+    """How a run ended, and why."""
+    word = STATUS.get(status, status)
+    return f"{word}: {reason}" if reason else word
+
+
+def config(overrides: Mapping[str, Any]) -> str:
+    """A config in one line: 'hidden 64, lr 0.003'."""
+    return ", ".join(f"{key.rsplit('.', 1)[-1]} {setting(value)}" for key, value in overrides.items())
+
+
+def setting(value: Any) -> str:
+    """A setting or a count as one would type it."""
+    return NOTHING if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def against_naive(improvement: dict[str, Any] | None) -> str:
+    """Where the interval lies: better | worse | unclear; '-' without one."""
+    if not improvement or improvement.get("low") is None or improvement.get("high") is None:
+        return NOTHING
+    return "better" if improvement["low"] > 0 else "worse" if improvement["high"] < 0 else "unclear"
