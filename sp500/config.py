@@ -28,7 +28,7 @@ MODEL_KEYS: dict[str, frozenset[str]] = {
 class Frozen(BaseModel):
     """Base of all settings: immutable, and an unknown key is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class DataConfig(Frozen):
@@ -195,7 +195,7 @@ class IOConfig(Frozen):
     @field_validator("run_name")
     @classmethod
     def _is_a_name(cls, name: str | None) -> str | None:
-        if name is not None and not RUN_NAME.match(name):
+        if name is not None and not RUN_NAME.fullmatch(name):
             raise ValueError(f"run name {name!r} must match {RUN_NAME.pattern}: at most 63 of a-z, 0-9, '.', '_', '-'")
         return name
 

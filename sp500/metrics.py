@@ -27,7 +27,7 @@ def regression(forecast: np.ndarray, target: np.ndarray) -> Metrics:
     from scipy.stats import spearmanr
 
     error = forecast - target
-    spread = float(((target - target.mean()) ** 2).sum())
+    spread = float(((target - target.mean()) ** 2).sum()) if np.ptp(target) else 0.0
     moved = target != 0
     constant = np.ptp(forecast) == 0 or np.ptp(target) == 0
     return {
@@ -108,17 +108,22 @@ def improvement(
     """Share by which the mean loss [sample] is below the naive one's, with a 95 % interval.
 
     The interval resamples days, not samples, in blocks of random length (stationary bootstrap, Politis and Romano
-    1994, mean length `block` days), since losses of neighbouring days and of tickers on one day are alike.
+    1994, mean length `block` days), since losses of neighbouring days and of tickers on one day are alike. None where
+    the naive forecast is never wrong.
     """
     days = pd.DataFrame({"date": dates, "loss": loss, "naive": naive_loss, "count": 1.0})
     daily = days.groupby("date").sum().to_numpy()
-    value = 1 - daily[:, 0].sum() / daily[:, 1].sum()
+    if not daily[:, 1].any():
+        return {"value": None, "low": None, "high": None}
+    value = float(1 - daily[:, 0].sum() / daily[:, 1].sum())
     if not resamples or len(daily) < 2:
-        return {"value": float(value), "low": None, "high": None}
+        return {"value": value, "low": None, "high": None}
     chosen = stationary_bootstrap(len(daily), resamples, block, numpy_generator(seed, "bootstrap"))
     sums = daily[chosen].sum(axis=1)
+    if not sums[:, 1].all():  # in some resamples the naive forecast was never wrong
+        return {"value": value, "low": None, "high": None}
     low, high = np.quantile(1 - sums[:, 0] / sums[:, 1], (0.025, 0.975))
-    return {"value": float(value), "low": float(low), "high": float(high)}
+    return {"value": value, "low": float(low), "high": float(high)}
 
 
 def stationary_bootstrap(length: int, resamples: int, block: float, generator: np.random.Generator) -> np.ndarray:

@@ -7,7 +7,9 @@ given, becomes the validation set: a shuffle before that cut would let neighbour
 from __future__ import annotations
 
 import hashlib
+import tokenize
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -17,31 +19,34 @@ from sp500.data import normalize
 from sp500.data.windows import Dataset, Windows
 from sp500.errors import DataError
 
+# What a damaged file makes NumPy, zipfile and zlib raise.
+DAMAGE = (
+    OSError,
+    ValueError,
+    EOFError,
+    SyntaxError,
+    NotImplementedError,
+    RuntimeError,
+    zipfile.BadZipFile,
+    zlib.error,
+    tokenize.TokenError,
+)
 NAMES = ("X_train", "y_train", "X_test", "y_test")
 
 
 def read(path: Path) -> dict[str, np.ndarray]:
     """The four arrays, checked. Raises DataError that names the file and the array."""
     path = path.expanduser()
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            missing = [name for name in NAMES if name not in file]
-            if missing:
-                raise DataError(f"{path}: has no {', '.join(missing)}; expected {', '.join(NAMES)}")
-            arrays = {name: np.asarray(file[name]) for name in NAMES}
-    except FileNotFoundError:
-        raise DataError(f"data.npz_path {path}: no such file") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"data.npz_path {path}: is no npz file of plain arrays ({error})") from error
+    arrays = _unpacked(path)
     for part in ("train", "test"):
         x, y = arrays[f"X_{part}"], arrays[f"y_{part}"]
-        if x.ndim != 3 or len(x) != len(y) or y.size != len(y) or not len(x):
+        if x.ndim != 3 or not x.size or y.ndim == 0 or not len(x) == len(y) == y.size:
             raise DataError(
                 f"{path}: X_{part} {x.shape} and y_{part} {y.shape}: expected [samples, window, features] and one "
                 "target per sample"
             )
         for name, values in ((f"X_{part}", x), (f"y_{part}", y)):
-            if not np.issubdtype(values.dtype, np.number) and values.dtype != bool:
+            if values.dtype.kind not in "biuf":
                 raise DataError(f"{path}: {name} holds {values.dtype}, not numbers")
             if not np.isfinite(values).all():
                 row = int(np.argwhere(~np.isfinite(values))[0][0])
@@ -50,6 +55,21 @@ def read(path: Path) -> dict[str, np.ndarray]:
     if arrays["X_train"].shape[1:] != arrays["X_test"].shape[1:]:
         raise DataError(f"{path}: X_train and X_test differ in window or features")
     return arrays
+
+
+def _unpacked(path: Path) -> dict[str, np.ndarray]:
+    if not path.exists():
+        raise DataError(f"data.npz_path {path}: no such file")
+    if not zipfile.is_zipfile(path):
+        raise DataError(f"data.npz_path {path}: is no npz file")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            missing = [name for name in NAMES if name not in file]
+            if missing:
+                raise DataError(f"{path}: has no {', '.join(missing)}; expected {', '.join(NAMES)}")
+            return {name: np.asarray(file[name]) for name in NAMES}
+    except DAMAGE as error:
+        raise DataError(f"data.npz_path {path}: is no npz file of plain arrays ({error})") from error
 
 
 def is_direction(arrays: dict[str, np.ndarray]) -> bool:
@@ -61,6 +81,8 @@ def dataset(config: DataConfig, dtype: str, *, direction: bool) -> Dataset:
     """Train, validation and test windows of `config.npz_path`, scaled by the training part."""
     assert config.npz_path is not None
     arrays = read(config.npz_path)
+    if direction and not is_direction(arrays):
+        raise DataError(f"{config.npz_path}: task direction needs y_train and y_test of 0 and 1 alone")
     count = len(arrays["X_train"])
     cut = count - int(count * config.valid_from_train)
     x, y = arrays["X_train"], arrays["y_train"]

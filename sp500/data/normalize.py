@@ -38,4 +38,5 @@ def fit(train: np.ndarray, norm: Norm) -> Normalizer:
     else:
         low, high = train.min(axis=0), train.max(axis=0)
         shift, scale = (low + high) / 2, (high - low) / 2
-    return Normalizer(shift, np.where(scale > 1e-12, scale, 1.0))
+    # Rounding leaves a constant feature a spread of about 1e-16 of its size.
+    return Normalizer(shift, np.where(scale > 1e-12 * np.abs(shift), scale, 1.0))

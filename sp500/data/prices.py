@@ -44,8 +44,7 @@ class Prices:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for frame in self.fields.values():
-            frame.to_numpy().flags.writeable = False
+        object.__setattr__(self, "fields", {name: _frozen(frame) for name, frame in self.fields.items()})
 
     @property
     def close(self) -> pd.DataFrame:
@@ -121,3 +120,10 @@ def _bundled(config: DataConfig) -> tuple[Tables, tuple[str, ...]]:
     if config.start is None:
         raw = {name: frame.loc[STOCKS_START:] for name, frame in raw.items()}
     return raw, BUNDLED_NOTES
+
+
+def _frozen(frame: pd.DataFrame) -> pd.DataFrame:
+    """A copy that nobody can write to, and that does not change with the table it came from."""
+    values = frame.to_numpy(np.float64, copy=True)
+    values.flags.writeable = False
+    return pd.DataFrame(values, index=frame.index, columns=frame.columns, copy=False)

@@ -18,7 +18,6 @@ within five sessions. Real moves that large are rare; those known are listed her
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -29,6 +28,7 @@ import pandas as pd
 from sp500.errors import DataError
 
 MAX_CARRIED = 5
+EARLIEST = pd.Timestamp("1900-01-01")
 SPLIT_RATIOS = np.array([2.0, 3, 4, 5, 6, 7, 8, 10, 15, 20])
 SPLIT_TOLERANCE = 0.12
 JUMP = np.log(2.0)
@@ -80,7 +80,7 @@ def validate(
             f"empty: no prices from {start or 'the first date'} to {end or 'the last'}; the source has "
             f"{close.index.min():%Y-%m-%d} to {close.index.max():%Y-%m-%d}: set data.start and data.end inside that"
         )
-    faults += _future(raw["close"].index, today)
+    faults += _dates(pd.DatetimeIndex(raw["close"].index), today)
     faults += _values(raw)
     refuse(faults)
     raw, calendar_faults = _on_sessions(raw)
@@ -102,9 +102,16 @@ def refuse(faults: Iterable[Fault]) -> None:
     raise DataError("\n".join([f"{len(fatal)} fault(s) in the prices:", *shown, *more]))
 
 
-def _future(index: pd.Index, today: date) -> list[Fault]:
-    late = index[index > pd.Timestamp(today)]
-    return [Fault("future", "*", f"{day:%Y-%m-%d}", f"is after today ({today}); remove the row") for day in late]
+def _dates(index: pd.DatetimeIndex, today: date) -> list[Fault]:
+    early = [
+        Fault("calendar", "*", f"{day.year:04}-{day:%m-%d}", f"is before {EARLIEST.year}; correct the year")
+        for day in index[index < EARLIEST]
+    ]
+    late = [
+        Fault("future", "*", f"{day:%Y-%m-%d}", f"is after today ({today}); remove the row")
+        for day in index[index > pd.Timestamp(today)]
+    ]
+    return early + late
 
 
 def _values(raw: Tables) -> list[Fault]:
@@ -116,7 +123,7 @@ def _values(raw: Tables) -> list[Fault]:
             ("not_positive", bad, "a price is above zero; correct the row or leave it empty"),
             ("not_a_number", np.isinf(values), "is infinite; correct the row or leave it empty"),
         ):
-            faults += [_at(rule, frame, row, column, f"{name} {way_out}") for row, column in np.argwhere(mask)]
+            faults += [_at(rule, frame, row, column, f"{name} {way_out}") for row, column in np.argwhere(mask).tolist()]
     if {"high", "low"} <= raw.keys():
         high, low = raw["high"].to_numpy(float), raw["low"].to_numpy(float)
         wrong = high < low
@@ -128,7 +135,7 @@ def _values(raw: Tables) -> list[Fault]:
         faults += [
             _at("high_low", raw["close"], row, column, f"high {high[row, column]:g}, low {low[row, column]:g} do "
                 "not enclose open and close; correct the row")
-            for row, column in np.argwhere(wrong)
+            for row, column in np.argwhere(wrong).tolist()
         ]  # fmt: skip
     return faults
 
@@ -144,6 +151,8 @@ def _on_sessions(raw: Tables) -> tuple[Tables, list[Fault]]:
     )
     sessions = nyse.sessions_in_range(first, last).as_unit("us")
     extra = index.difference(sessions)
+    if len(sessions) < 2:
+        raise DataError(f"too_short: {first:%Y-%m-%d} to {last:%Y-%m-%d} holds {len(sessions)} NYSE session(s)")
     if len(extra) > max(5, len(index) // 20):
         raise DataError(
             f"calendar: {len(extra)} of {len(index)} dates are no NYSE session (first {extra[0]:%Y-%m-%d}); "
@@ -157,27 +166,34 @@ def _on_sessions(raw: Tables) -> tuple[Tables, list[Fault]]:
 
 
 def _carry_forward(raw: Tables) -> tuple[Tables, list[Fault]]:
-    """Fill short gaps inside each ticker's life with the last price before them."""
+    """Fill short gaps inside each ticker's life with the last values before them."""
     faults: list[Fault] = []
     close = raw["close"]
-    for column, ticker in enumerate(close.columns):
-        known = np.flatnonzero(close.iloc[:, column].notna())
-        if len(known) < 2:
+    for ticker in close.columns:
+        life = np.flatnonzero(close[ticker].notna())
+        if len(life) < 2:
             faults.append(Fault("missing", str(ticker), f"{close.index[0]:%Y-%m-%d}", "has fewer than two prices"))
             continue
-        for before, after in itertools.pairwise(known.tolist()):
-            gap = after - before - 1
-            if gap:
-                first = close.index[before + 1]
-                what = f"{gap} session(s) without a price"
-                mended = gap <= MAX_CARRIED
-                what += "; last price carried forward" if mended else f", more than {MAX_CARRIED}: supply them"
-                faults.append(Fault("missing", str(ticker), f"{first:%Y-%m-%d}", what, mended))
-    filled = {name: frame.ffill(limit=MAX_CARRIED, limit_area="inside") for name, frame in raw.items()}
-    if "volume" in raw:
-        filled["volume"] = raw["volume"].where(raw["volume"].notna() | close.notna(), 0.0)
-        filled["volume"] = filled["volume"].where(filled["close"].notna())
-    return filled, faults
+        known = np.all([frame[ticker].notna() for frame in raw.values()], axis=0)[life[0] : life[-1] + 1]
+        faults += [_gap(str(ticker), close.index[life[0] + first], length) for first, length in _runs(~known)]
+    return {name: frame.ffill(limit=MAX_CARRIED).where(_alive(close)) for name, frame in raw.items()}, faults
+
+
+def _alive(close: pd.DataFrame) -> pd.DataFrame:
+    """Where [date, ticker] lies between a ticker's first and last price."""
+    return close.ffill().notna() & close.bfill().notna()
+
+
+def _runs(mask: np.ndarray) -> list[tuple[int, int]]:
+    """First place and length of each run of True."""
+    edges = np.flatnonzero(np.diff(np.r_[False, mask, False]))
+    return [(int(first), int(end - first)) for first, end in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def _gap(ticker: str, first: pd.Timestamp, length: int) -> Fault:
+    mended = length <= MAX_CARRIED
+    done = "last values carried forward" if mended else f"more than {MAX_CARRIED}: supply them"
+    return Fault("missing", ticker, f"{first:%Y-%m-%d}", f"{length} session(s) without a value; {done}", mended)
 
 
 def _moves(close: pd.DataFrame, real: set[tuple[str, str]]) -> list[Fault]:

@@ -12,14 +12,16 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pandas as pd
 from tenacity import Retrying, stop_after_attempt, stop_after_delay, wait_exponential
 
 from sp500.config import DataConfig
+from sp500.data.files import FIELDS, in_order, tables_of
 from sp500.data.prices import INDEX, STOCKS, Prices, checked
-from sp500.data.validation import Tables
+from sp500.data.validation import refuse
 from sp500.errors import DataError
 
 FRESH_SECONDS = 24 * 3600
@@ -47,16 +49,17 @@ def download(
     if STOCKS in tickers:
         raise DataError("data.tickers: yfinance needs the names of the stocks (for example AAPL MSFT)")
     path = _cache_path(config, tickers)
-    age = now() - path.stat().st_mtime if path.exists() else None
-    if age is not None and age < FRESH_SECONDS:
-        return checked(_tables(pd.read_parquet(path), tickers), config, source="yfinance")
+    cached = _cached(path)
+    age = now() - path.stat().st_mtime if cached is not None else None
+    if cached is not None and age is not None and age < FRESH_SECONDS:
+        return _prices(cached, tickers, config)
     try:
         frame = _fetch_with_retries(config, tickers, fetch or _yfinance, sleep)
     except (OSError, ValueError, RuntimeError) as error:
         why = f"Yahoo gave no prices of {', '.join(tickers)} in {TRIES} tries ({type(error).__name__}: {error})"
-        if age is not None:
+        if cached is not None and age is not None:
             note = f"{why}; these come from a cache that is {age / 86400:.1f} days old."
-            return replace(checked(_tables(pd.read_parquet(path), tickers), config, source="yfinance"), notes=(note,))
+            return replace(_prices(cached, tickers, config), notes=(note,))
         if config.fallback == "bundled":
             other = fallback()
             banner = f"NOT the prices asked for: {why}; bundled prices of {', '.join(other.tickers)} were used instead."
@@ -64,7 +67,7 @@ def download(
         raise DataError(
             f"{why} and no cache at {path}; try later, or --fallback bundled for the prices that work offline"
         ) from error
-    prices = checked(_tables(frame, tickers), config, source="yfinance")  # only good prices reach the cache
+    prices = _prices(frame, tickers, config)  # only good prices reach the cache
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
     frame.to_parquet(temporary)
@@ -72,10 +75,31 @@ def download(
     return prices
 
 
+def _cached(path: Path) -> pd.DataFrame | None:
+    """The frame kept at `path`; None where there is none or it is damaged."""
+    try:
+        return pd.read_parquet(path)
+    except (OSError, ValueError):  # pyarrow's ArrowInvalid is a ValueError
+        return None
+
+
+def _prices(frame: pd.DataFrame, tickers: list[str], config: DataConfig) -> Prices:
+    """Validated prices of yfinance's frame, its rows put in order."""
+    index = pd.DatetimeIndex(frame.index).tz_localize(None).normalize().as_unit("us")
+    flat = frame.set_axis(index.rename("date"), axis=0).loc[:, pd.IndexSlice[:, tickers]]
+    long = flat.rename_axis(columns=["field", "ticker"]).stack("ticker").reset_index()
+    long, faults = in_order(long[[name for name in ("date", "ticker", *FIELDS) if name in long.columns]])
+    refuse(faults)
+    tables = {name: table[tickers] for name, table in tables_of(long).items()}
+    prices = checked(tables, config, source="yfinance")
+    return replace(prices, faults=(*faults, *prices.faults))
+
+
 def _fetch_with_retries(
     config: DataConfig, tickers: list[str], fetch: Fetch, sleep: Callable[[float], None]
 ) -> pd.DataFrame:
-    start, end = (day.isoformat() if day else None for day in (config.start, config.end))
+    start = config.start.isoformat() if config.start else None
+    end = (config.end + timedelta(days=1)).isoformat() if config.end else None  # Yahoo leaves the last day out
 
     def complete() -> pd.DataFrame:
         frame = fetch(tickers, start, end)
@@ -114,12 +138,6 @@ def _yfinance(tickers: list[str], start: str | None, end: str | None) -> pd.Data
     if frame is None:
         raise ValueError("no answer")
     return pd.DataFrame(frame.rename(columns=str.lower, level=0))
-
-
-def _tables(frame: pd.DataFrame, tickers: list[str]) -> Tables:
-    index = pd.DatetimeIndex(frame.index).tz_localize(None).normalize().as_unit("us")
-    fields = [name for name in ("open", "high", "low", "close", "volume") if name in frame.columns.get_level_values(0)]
-    return {name: pd.DataFrame(frame[name][tickers].to_numpy(float), index, tickers) for name in fields}
 
 
 def _cache_path(config: DataConfig, tickers: list[str]) -> Path:

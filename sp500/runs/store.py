@@ -9,7 +9,6 @@ The lock is the kernel's (flock), so a killed holder frees it; the holder's name
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import threading
@@ -20,7 +19,6 @@ from typing import Any
 
 import yaml
 from filelock import FileLock, Timeout
-from pydantic import ValidationError
 
 from sp500.config import RUN_NAME
 from sp500.errors import ConfigError, RunExists, RunLocked
@@ -31,11 +29,15 @@ def write_atomic(path: Path, text: str | bytes) -> None:
     """Write a whole file or nothing: temporary file, fsync, rename, fsync of the folder."""
     data = text.encode() if isinstance(text, str) else text
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
     sync_folder(path.parent)
 
 
@@ -69,11 +71,14 @@ class Run:
         return self.path / "checkpoints"
 
     def record(self) -> RunRecord | None:
-        """The record, or None while the run has not ended."""
+        """The record, or None while the run has not ended. A damaged one raises ConfigError that names its file."""
+        path = self.path / "record.json"
         try:
-            return RunRecord.model_validate_json((self.path / "record.json").read_text())
+            return RunRecord.model_validate_json(path.read_text())
         except FileNotFoundError:
             return None
+        except ValueError as error:  # pydantic's and a decoder's errors are such
+            raise ConfigError(f"{path} is no run record; move its folder away ({error})") from error
 
     def write_config(self, settings: dict[str, Any]) -> None:
         """Keep the effective settings, re-runnable with --config."""
@@ -136,7 +141,7 @@ class RunStore:
         Raises ConfigError for a name that is none, RunExists for a name taken (without `resume`), RunLocked when
         another process is writing it.
         """
-        if not RUN_NAME.match(name):
+        if not RUN_NAME.fullmatch(name):
             raise ConfigError(f"run name {name!r} must match {RUN_NAME.pattern}")
         run = Run(self.root / name)
         try:
@@ -160,13 +165,8 @@ class RunStore:
 
     def records(self) -> list[RunRecord]:
         """All ended runs, oldest first. A damaged record raises ConfigError that names its file."""
-        found = []
-        for path in self.root.glob("*/record.json"):
-            try:
-                found.append(RunRecord.model_validate_json(path.read_text()))
-            except (ValidationError, json.JSONDecodeError) as error:
-                raise ConfigError(f"{path} is no run record; move its folder away ({error})") from error
-        return sorted(found, key=lambda record: record.finished)
+        found = (Run(path.parent).record() for path in self.root.glob("*/record.json"))
+        return sorted((record for record in found if record is not None), key=lambda record: record.finished)
 
     def record(self, name: str) -> RunRecord | None:
         """One run's record, or None while it has not ended."""

@@ -4,8 +4,8 @@
     checkpoints/{last,best} -> epoch-00007
 
 A version is written beside its place and renamed; the links are swapped the same way, so a reader never sees half of
-one. The manifest holds the sha256 of each file and of itself. The newest version, the one before it and the best are
-kept: when the newest is damaged, training goes on from the one before, to the same numbers.
+one. The manifest holds the sha256 of each file and of itself. The newest version, the one before it and the best of
+each are kept: when the newest is damaged, training goes on from the one before, to the same numbers.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,8 @@ from sp500.runs.store import sync_folder, write_atomic
 log = logging.getLogger(__name__)
 
 Tensors = dict[str, Tensor]
+VERSION = re.compile(r"epoch-(\d{5,})")
+DAMAGE = (OSError, ValueError, KeyError, TypeError, SafetensorError)
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ class Checkpoints:
                 snapshot = self._read(number)
                 best = snapshot.progress["best_epoch"]
                 return snapshot, snapshot.model if best == number else self._read(best).model
-            except (OSError, ValueError, KeyError, SafetensorError) as error:
+            except DAMAGE as error:
                 log.warning("checkpoint %s is damaged and not used: %s", self.folder / _version(number), error)
         return None
 
@@ -87,15 +90,18 @@ class Checkpoints:
         """Weights of the best epoch. Raises CheckpointError when they are damaged."""
         try:
             return self._read(int((self.folder / "best").readlink().name.removeprefix("epoch-"))).model
-        except (OSError, ValueError, KeyError, SafetensorError) as error:
+        except DAMAGE as error:
             raise CheckpointError(f"{self.folder / 'best'} cannot be used: {error}; run again with --resume") from error
 
     def _versions(self) -> list[int]:
-        return sorted(int(path.name.removeprefix("epoch-")) for path in self.folder.glob("epoch-*"))
+        names = (VERSION.fullmatch(path.name) for path in self.folder.glob("epoch-*"))
+        return sorted(int(name[1]) for name in names if name)
 
     def _read(self, number: int) -> Snapshot:
         folder = self.folder / _version(number)
         manifest = json.loads((folder / "manifest.json").read_text())
+        if not isinstance(manifest, dict):
+            raise ValueError(f"{folder / 'manifest.json'} is no manifest")
         if manifest.pop("sha256") != _digest(_canonical(manifest)):
             raise ValueError(f"{folder / 'manifest.json'} does not match its checksum")
         if manifest["fingerprint"] != self._fingerprint:
@@ -111,15 +117,27 @@ class Checkpoints:
             parts[name] = load(data)
         return Snapshot(parts["model.safetensors"], parts["optimizer.safetensors"], manifest["progress"])
 
+    def _best_of(self, number: int) -> int:
+        """The best epoch as of a version; the version itself when it is damaged."""
+        try:
+            return int(
+                json.loads((self.folder / _version(number) / "manifest.json").read_text())["progress"]["best_epoch"]
+            )
+        except DAMAGE:
+            return number
+
     def _prune(self, epoch: int, best: int) -> None:
-        older = [number for number in self._versions() if number < epoch]
-        keep = {epoch, best, *older[-1:]}
-        for number in self._versions():
+        versions = self._versions()
+        keep = {epoch, best}
+        for number in [number for number in versions if number < epoch][-1:]:
+            keep |= {number, self._best_of(number)}
+        for number in versions:
             if number not in keep:
                 shutil.rmtree(self.folder / _version(number), ignore_errors=True)
 
 
 def _write(folder: Path, snapshot: Snapshot, fingerprint: str) -> None:
+    shutil.rmtree(folder, ignore_errors=True)  # a killed writer's rest; in a container every start has the same pid
     folder.mkdir()
     files = {"model.safetensors": save(snapshot.model), "optimizer.safetensors": save(snapshot.optimizer)}
     for name, data in files.items():

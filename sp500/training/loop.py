@@ -8,6 +8,7 @@ epoch from the seeds, so a resumed run needs no saved generator to end in the sa
 from __future__ import annotations
 
 import math
+import os
 import time
 from dataclasses import dataclass
 
@@ -64,7 +65,7 @@ def fit(
 
     Raises SP500Error when the loss is no longer finite.
     """
-    torch.set_num_threads(config.train.threads or torch.get_num_threads())
+    torch.set_num_threads(config.train.threads or os.cpu_count() or 1)
     with PeakMemory() as peak:
         fitting = _Fitting(task, dataset, config, worker, checkpoints)
         fitting.run()
@@ -142,10 +143,7 @@ class _Fitting:
             seconds=time.perf_counter() - started,
         )
         if not math.isfinite(loss) or (metrics.valid_loss is not None and not math.isfinite(metrics.valid_loss)):
-            raise SP500Error(
-                f"training diverged: the loss of epoch {number} is not finite; lower train.lr ({self.config.lr:g}) "
-                "or set train.clip"
-            )
+            raise self._diverged(number, "loss")
         if self.progress.record(metrics, step):
             self.best = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
         if self.checkpoints and self.worker.rank == 0:
@@ -198,7 +196,13 @@ class _Fitting:
             if windows is not None:
                 batches = Batches(windows, self.worker.device).in_order(EVAL_BATCH)
                 found[name] = torch.cat([self.model(batch.x) for batch in batches]).cpu().numpy()
+                if not np.isfinite(found[name]).all():
+                    raise self._diverged(self.progress.best_epoch, f"{name} output")
         return found
+
+    def _diverged(self, epoch: int, what: str) -> SP500Error:
+        way_out = f"lower train.lr ({self.config.lr:g}) or set train.clip"
+        return SP500Error(f"training diverged: the {what} of epoch {epoch} is not finite; {way_out}")
 
 
 def _dump_optimizer(optimizer: torch.optim.Optimizer) -> Tensors:

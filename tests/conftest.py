@@ -1,0 +1,115 @@
+"""What all tests share: shapes and types are checked in every call, and the bundled prices are loaded once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import runtime_checkable
+
+import hypothesis
+import numpy as np
+import pandas as pd
+import pytest
+from jaxtyping import install_import_hook
+
+assert not [name for name in sys.modules if name.startswith("sp500.")], "imported before its types could be checked"
+# The tower: an int is a float, as in PEP 484.
+install_import_hook("sp500", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
+
+from sp500.training.task import Task  # noqa: E402
+from sp500.training.worker import Worker  # noqa: E402
+
+# beartype checks an annotation that is a protocol with isinstance, which a protocol allows only when told so.
+runtime_checkable(Task)
+runtime_checkable(Worker)
+
+from sp500.config import DataConfig  # noqa: E402
+from sp500.data.prices import Prices, load  # noqa: E402
+from sp500.data.windows import Dataset, Windows  # noqa: E402
+
+hypothesis.settings.register_profile("quick", max_examples=25, deadline=None, derandomize=True, database=None)
+hypothesis.settings.load_profile("quick")
+
+MakePrices = Callable[..., Prices]
+MakeDataset = Callable[..., Dataset]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """exchange_calendars 4.13 uses what pandas 3.1 deprecates; nobody here can change that."""
+    config.addinivalue_line("filterwarnings", "ignore:Series.values returning an ndarray:DeprecationWarning")
+
+
+@pytest.fixture(scope="session")
+def bundled() -> Prices:
+    """The S&P 500 index, 1990 to 2022."""
+    return load(DataConfig())
+
+
+@pytest.fixture(scope="session")
+def bundled_stocks() -> Prices:
+    """The 20 bundled stocks from 1996."""
+    return load(DataConfig(tickers=("stocks",)))
+
+
+@pytest.fixture
+def clean(bundled_stocks: Prices) -> pd.DataFrame:
+    """Two stocks over two quiet years, to be damaged: closing prices [date, ticker]."""
+    return bundled_stocks.close.loc["2017-06-01":"2019-06-28", ["AAPL", "KO"]].copy()
+
+
+@pytest.fixture
+def ohlcv(clean: pd.DataFrame) -> pd.DataFrame:
+    """Rows date, ticker, open, high, low, close, volume of one stock: real closes, the rest made up around them."""
+    close = clean["KO"].to_numpy()
+    opening = np.r_[close[0], close[:-1]]
+    return pd.DataFrame(
+        {
+            "date": clean.index,
+            "ticker": "KO",
+            "open": opening,
+            "high": np.maximum(opening, close) * 1.01,
+            "low": np.minimum(opening, close) * 0.99,
+            "close": close,
+            "volume": 1e6 + 1e5 * np.random.default_rng(0).random(len(close)),
+        }
+    )
+
+
+@pytest.fixture
+def csv(tmp_path: Path) -> Callable[..., str]:
+    """Writes a wide table (dates in the index) or long rows to a CSV file and returns its path."""
+
+    def write(table: pd.DataFrame, name: str = "prices.csv", **options: object) -> str:
+        rows = table.reset_index(names="date") if isinstance(table.index, pd.DatetimeIndex) else table
+        rows.to_csv(tmp_path / name, index=False, **options)
+        return str(tmp_path / name)
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def linear_dataset() -> MakeDataset:
+    """Makes windows whose target is linear in them, plus noise: solvable, and known in closed form."""
+
+    def make(
+        *,
+        samples: int = 96,
+        length: int = 3,
+        features: int = 2,
+        noise: float = 0.1,
+        dtype: str = "float32",
+        seed: int = 0,
+    ) -> Dataset:
+        generator = np.random.default_rng(seed)
+        weights = generator.standard_normal(length * features)
+
+        def part(count: int) -> Windows:
+            rows = generator.standard_normal((count * length, features))
+            x = rows.reshape(count, length * features)
+            y = x @ weights + 0.5 + noise * generator.standard_normal(count)
+            return Windows(rows.astype(dtype), np.arange(count) * length, y.astype(dtype), length)
+
+        return Dataset(part(samples), part(samples // 3), part(samples // 3))
+
+    return make

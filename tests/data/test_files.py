@@ -1,0 +1,176 @@
+"""Price files of every layout end in the same table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sp500.config import DataConfig
+from sp500.data.prices import load
+from sp500.errors import DataError
+
+Csv = Callable[..., str]
+
+
+def long_of(wide: pd.DataFrame) -> pd.DataFrame:
+    return wide.rename_axis("date").reset_index().melt("date", var_name="ticker", value_name="close")
+
+
+def assert_same(source: str, expected: pd.DataFrame) -> None:
+    prices = load(DataConfig(source=source))
+    assert prices.faults == ()
+    pd.testing.assert_frame_equal(prices.close, expected, check_freq=False, check_names=False, check_exact=True)
+
+
+def test_wide_csv_is_read_as_it_is(csv: Csv, clean: pd.DataFrame) -> None:
+    assert_same(csv(clean), clean)
+
+
+def test_long_csv_is_read_as_it_is(csv: Csv, clean: pd.DataFrame) -> None:
+    assert_same(csv(long_of(clean)), clean)
+
+
+@pytest.mark.parametrize("layout", [lambda table: table.reset_index(names="date"), long_of], ids=["wide", "long"])
+def test_parquet_is_read_as_it_is(layout: Callable[..., pd.DataFrame], tmp_path: Path, clean: pd.DataFrame) -> None:
+    layout(clean).to_parquet(tmp_path / "prices.parquet")
+    assert_same(str(tmp_path / "prices.parquet"), clean)
+
+
+def test_parquet_with_dates_in_its_index_is_read_as_it_is(tmp_path: Path, clean: pd.DataFrame) -> None:
+    clean.rename_axis("Date").to_parquet(tmp_path / "prices.parquet")
+    assert_same(str(tmp_path / "prices.parquet"), clean)
+
+
+def test_byte_order_mark_is_read_without_a_word(csv: Csv, clean: pd.DataFrame) -> None:
+    assert_same(csv(clean, encoding="utf-8-sig"), clean)
+
+
+@pytest.mark.parametrize("end", ["\r\n", "\r"], ids=["crlf", "cr"])
+def test_line_ends_of_other_systems_are_read_without_a_word(csv: Csv, clean: pd.DataFrame, end: str) -> None:
+    assert_same(csv(clean, lineterminator=end), clean)
+
+
+@pytest.mark.parametrize("heading", [str.upper, str.title, lambda name: f" {name} "], ids=["upper", "title", "padded"])
+def test_headings_in_another_case_are_read_without_a_word(
+    csv: Csv, clean: pd.DataFrame, heading: Callable[[str], str]
+) -> None:
+    assert_same(csv(long_of(clean).rename(columns=heading)), clean)
+
+
+@pytest.mark.parametrize("written", ["%Y-%m-%d", "%Y%m%d", "%Y/%m/%d", "%m/%d/%Y", "%Y-%m-%d %H:%M:%S"])
+def test_usual_ways_to_write_a_date_are_read(csv: Csv, clean: pd.DataFrame, written: str) -> None:
+    assert_same(csv(clean, date_format=written), clean)
+
+
+@pytest.mark.parametrize("written", ["%d/%m/%Y", "%d.%m.%Y"])
+def test_dates_with_the_day_first_are_never_taken_for_others(csv: Csv, clean: pd.DataFrame, written: str) -> None:
+    with pytest.raises(DataError):
+        load(DataConfig(source=csv(clean, date_format=written)))
+
+
+@pytest.mark.parametrize("written", ["%b %d %Y", "%d-%b-%Y", "%B %d, %Y"])
+def test_dates_written_out_are_read_or_refused_as_no_dates(csv: Csv, clean: pd.DataFrame, written: str) -> None:
+    source = csv(clean.iloc[:60], date_format=written)
+    refused, read = "", []
+    try:
+        read = list(load(DataConfig(source=source)).close.index)
+    except DataError as error:
+        refused = str(error)
+    assert read == list(clean.index[:60]) or "is not a date" in refused
+
+
+def test_file_without_tickers_is_named_after_itself(csv: Csv, clean: pd.DataFrame) -> None:
+    rows = clean[["KO"]].rename(columns={"KO": "close"})
+    assert load(DataConfig(source=csv(rows, "ko.csv"))).tickers == ["KO"]
+
+
+def test_fields_of_a_long_file_are_all_kept(csv: Csv, ohlcv: pd.DataFrame) -> None:
+    prices = load(DataConfig(source=csv(ohlcv)))
+    assert set(prices.fields) == {"open", "high", "low", "close", "volume"}
+    for name, table in prices.fields.items():
+        np.testing.assert_array_equal(table["KO"], ohlcv[name])
+
+
+@pytest.mark.parametrize("ticker", ["LOW", "OPEN", "NA", "TRUE", "0700"])
+@pytest.mark.parametrize("layout", ["wide", "long", "LONG"])
+def test_ticker_that_looks_like_something_else_keeps_its_name(
+    csv: Csv, clean: pd.DataFrame, ticker: str, layout: str
+) -> None:
+    table = clean.rename(columns={"KO": ticker})
+    rows = table if layout == "wide" else long_of(table)
+    source = csv(rows.rename(columns=str.upper) if layout == "LONG" else rows)
+    assert load(DataConfig(source=source, tickers=(ticker,))).tickers == [ticker]
+
+
+@pytest.mark.parametrize("heading", ["ticker", "TICKER"])
+def test_numbered_tickers_of_a_csv_file_are_names(csv: Csv, clean: pd.DataFrame, heading: str) -> None:
+    rows = long_of(clean.set_axis(["0005", "0700"], axis=1)).rename(columns={"ticker": heading})
+    assert load(DataConfig(source=csv(rows))).tickers == ["0005", "0700"]
+
+
+def test_numbered_tickers_of_a_parquet_file_are_names(tmp_path: Path, clean: pd.DataFrame) -> None:
+    long_of(clean.set_axis([5, 700], axis=1)).astype({"ticker": int}).to_parquet(tmp_path / "prices.parquet")
+    assert load(DataConfig(source=str(tmp_path / "prices.parquet"))).tickers == ["5", "700"]
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        (b"", "empty"),
+        (b"\xef\xbb\xbf", "empty"),
+        (b"\n\n", "empty"),
+        (b"date,ticker,close\n", "empty"),
+        (b"day,price\n2020-01-02,5\n", "wrong columns day, price"),
+        (b"date;KO\n2020-01-02;5\n", "wrong columns date;KO"),
+        (b"date,ticker,price\n2020-01-02,KO,5\n", "wrong columns date, ticker, price"),
+        (b"date,ticker,close,mood\n2020-01-02,KO,5,good\n", "wrong columns mood"),
+        (b"date,close,Close\n2020-01-02,5,5\n", "close"),
+        (b"date,KO,KO\n2020-01-02,5,6\n2020-01-03,5,6\n", "KO"),
+        (b"date,KO\nyesterday,5\n", "row 2"),
+        (b"date,KO\n2020-01-02,5\n,6\n", "row 3"),
+        (b"date,KO\n2020-13-02,5\n", "row 2"),
+        (b"date,KO\n1577923200,5\n", "row 2"),
+        (b"date,ticker,close\n2020-01-02,KO,5\n2020-01-03,,6\n", "row 3: ticker"),
+        (b"date,KO\n2020-01-02,5\n2020-01-03,five\n", "not_a_number: KO 2020-01-03"),
+        (b"date,KO\n2020-01-02,5\n2020-01-03,6,7,8\n", "cannot be read"),
+        ("date,KO\n2020-01-02,5\n".encode("utf-16"), "cannot be read"),
+        (bytes(range(256)), "cannot be read"),
+    ],
+)
+def test_file_that_is_no_price_table_is_refused_by_name(tmp_path: Path, content: bytes, named: str) -> None:
+    path = tmp_path / "prices.csv"
+    path.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        load(DataConfig(source=str(path)))
+    assert str(path) in str(caught.value)
+    assert named in str(caught.value)
+
+
+def test_parquet_with_an_empty_date_is_refused_by_row(tmp_path: Path, clean: pd.DataFrame) -> None:
+    rows = clean.reset_index(names="date")
+    rows.loc[3, "date"] = pd.NaT
+    rows.to_parquet(tmp_path / "prices.parquet")
+    with pytest.raises(DataError, match="row 5"):
+        load(DataConfig(source=str(tmp_path / "prices.parquet")))
+
+
+def test_damaged_parquet_is_refused_by_name(tmp_path: Path, clean: pd.DataFrame) -> None:
+    path = tmp_path / "prices.parquet"
+    clean.reset_index(names="date").to_parquet(path)
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(DataError, match=str(path)):
+        load(DataConfig(source=str(path)))
+
+
+def test_missing_file_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such file"):
+        load(DataConfig(source=str(tmp_path / "none.csv")))
+
+
+def test_folder_instead_of_a_file_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=str(tmp_path)):
+        load(DataConfig(source=str(tmp_path)))

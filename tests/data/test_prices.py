@@ -1,0 +1,123 @@
+"""Prices: bundled ones load without a fault, are cut as asked, cannot be changed, and have a hash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from skfolio.datasets import load_sp500_dataset, load_sp500_index
+
+from sp500.config import DataConfig
+from sp500.data.prices import Prices, load
+from sp500.errors import DataError
+
+Csv = Callable[..., str]
+
+
+def test_bundled_index_is_33_years_without_a_fault(bundled: Prices) -> None:
+    expected = load_sp500_index()["SP500"]
+    assert bundled.tickers == ["^GSPC"]
+    assert bundled.faults == ()
+    np.testing.assert_array_equal(bundled.close["^GSPC"], expected)
+    assert (bundled.close.index == expected.index).all()
+
+
+def test_bundled_stocks_are_twenty_from_1996_without_a_false_alarm(bundled_stocks: Prices) -> None:
+    expected = load_sp500_dataset().loc["1996":]
+    assert bundled_stocks.faults == ()
+    pd.testing.assert_frame_equal(bundled_stocks.close, expected, check_freq=False, check_names=False)
+    assert len(bundled_stocks.tickers) == 20
+
+
+def test_bundled_stocks_say_that_they_are_survivors(bundled: Prices, bundled_stocks: Prices) -> None:
+    assert any("survivor" in note for note in bundled_stocks.notes)
+    assert bundled.notes == ()
+
+
+@pytest.mark.parametrize("which", ["index", "stocks"])
+@pytest.mark.parametrize("layout", ["wide", "long"])
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_clean_file_of_all_bundled_prices_loads_without_a_fault(
+    bundled: Prices, bundled_stocks: Prices, tmp_path: Path, csv: Csv, which: str, layout: str, kind: str
+) -> None:
+    close = (bundled if which == "index" else bundled_stocks).close
+    table = close.rename_axis("date").reset_index()
+    if layout == "long":
+        table = table.melt("date", var_name="ticker", value_name="close")
+    source = str(tmp_path / "prices.parquet")
+    if kind == "csv":
+        source = csv(table)
+    else:
+        table.to_parquet(source)
+    prices = load(DataConfig(source=source))
+    assert prices.faults == ()
+    pd.testing.assert_frame_equal(prices.close, close, check_freq=False, check_names=False, check_exact=True)
+
+
+def test_start_and_end_are_both_included() -> None:
+    prices = load(DataConfig(start="2015-03-02", end="2015-03-31"))
+    assert (str(prices.close.index[0])[:10], str(prices.close.index[-1])[:10]) == ("2015-03-02", "2015-03-31")
+
+
+def test_stocks_before_1996_are_given_when_asked_for_by_start() -> None:
+    assert load(DataConfig(tickers=("KO",), start="1992-01-01")).close.index[0] == pd.Timestamp("1992-01-02")
+
+
+def test_dates_without_prices_are_refused_with_the_dates_there_are() -> None:
+    with pytest.raises(DataError, match=r"1990-01-02 to 2022-12-28"):
+        load(DataConfig(start="2023-06-01"))
+
+
+def test_unknown_ticker_is_refused_with_the_names_there_are() -> None:
+    with pytest.raises(DataError, match=r"no TSLA; it has .*AAPL"):
+        load(DataConfig(tickers=("AAPL", "TSLA")))
+
+
+def test_stocks_stands_for_all_but_the_index_and_each_once() -> None:
+    prices = load(DataConfig(tickers=("KO", "stocks", "KO")))
+    assert prices.tickers[0] == "KO"
+    assert sorted(prices.tickers) == sorted(load_sp500_dataset().columns)
+
+
+def test_hash_is_the_same_from_every_layout_of_the_same_prices(
+    bundled_stocks: Prices, tmp_path: Path, csv: Csv
+) -> None:
+    bundled_stocks.close.reset_index(names="date").to_parquet(tmp_path / "prices.parquet")
+    hashes = {
+        load(DataConfig(source=source)).sha256
+        for source in (csv(bundled_stocks.close), str(tmp_path / "prices.parquet"))
+    }
+    assert hashes == {bundled_stocks.sha256}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda close: close * np.where(np.arange(len(close)) == 100, 1 + 1e-15, 1.0)[:, None],
+        lambda close: close.rename(columns={"KO": "PEP"}),
+        lambda close: close.iloc[1:],
+        lambda close: close.set_axis(close.index + pd.Timedelta(days=7)),
+        lambda close: close[["KO", "AAPL"]],
+    ],
+    ids=["a last bit", "a name", "a day", "all days", "the order"],
+)
+def test_hash_changes_with_every_part_of_the_prices(
+    clean: pd.DataFrame, change: Callable[[pd.DataFrame], pd.DataFrame]
+) -> None:
+    assert Prices({"close": change(clean)}, "test").sha256 != Prices({"close": clean}, "test").sha256
+
+
+def test_prices_cannot_be_changed(clean: pd.DataFrame) -> None:
+    prices = Prices({"close": clean}, "test")
+    with pytest.raises(ValueError, match="read-only"):
+        prices.close.iloc[0, 0] = 1.0
+
+
+def test_prices_do_not_change_with_the_table_they_came_from(clean: pd.DataFrame) -> None:
+    prices = Prices({"close": clean}, "test")
+    before = prices.sha256
+    clean.iloc[0, 0] = 1.0
+    assert prices.sha256 == before

@@ -1,0 +1,317 @@
+"""Bad prices: each fault is named by rule, ticker and date, then mended by the stated rule or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sp500.config import DataConfig
+from sp500.data.prices import Prices, load
+from sp500.data.validation import validate
+from sp500.errors import DataError
+
+Csv = Callable[..., str]
+Damage = Callable[[pd.DataFrame], pd.DataFrame]
+
+
+def long_of(wide: pd.DataFrame) -> pd.DataFrame:
+    return wide.rename_axis("date").reset_index().melt("date", var_name="ticker", value_name="close")
+
+
+def day(table: pd.DataFrame, row: int) -> str:
+    return f"{table.index[row]:%Y-%m-%d}"
+
+
+def scaled(first: int, last: int | None, factor: float) -> Damage:
+    """KO's prices of rows first to last, multiplied."""
+
+    def damage(table: pd.DataFrame) -> pd.DataFrame:
+        table.iloc[first:last, 1] *= factor
+        return table
+
+    return damage
+
+
+def blank(first: int, last: int) -> Damage:
+    return scaled(first, last, np.nan)
+
+
+def put(row: int, value: float) -> Damage:
+    def damage(table: pd.DataFrame) -> pd.DataFrame:
+        table.iloc[row, 1] = value
+        return table
+
+    return damage
+
+
+# Mended: the faults' names, and the clean prices with the stated rule applied to them.
+
+
+@pytest.mark.parametrize("length", [1, 3, 5])
+@pytest.mark.parametrize("form", ["blank", "absent"])
+def test_short_run_without_prices_carries_the_last_one_forward(
+    csv: Csv, clean: pd.DataFrame, length: int, form: str
+) -> None:
+    expected = clean.copy()
+    expected.iloc[100 : 100 + length, 1] = expected.iloc[99, 1]
+    rows = long_of(blank(100, 100 + length)(clean.copy()))
+    prices = load(DataConfig(source=csv(rows if form == "blank" else rows.dropna())))
+    assert [(fault.rule, fault.ticker, fault.date) for fault in prices.faults] == [("missing", "KO", day(clean, 100))]
+    pd.testing.assert_frame_equal(prices.close, expected, check_freq=False, check_names=False)
+
+
+def test_session_missing_for_all_tickers_is_carried_forward_for_each(csv: Csv, clean: pd.DataFrame) -> None:
+    expected = clean.copy()
+    expected.iloc[100] = expected.iloc[99]
+    prices = load(DataConfig(source=csv(clean.drop(clean.index[100]))))
+    assert {(fault.rule, fault.ticker, fault.date) for fault in prices.faults} == {
+        ("missing", "AAPL", day(clean, 100)),
+        ("missing", "KO", day(clean, 100)),
+    }
+    pd.testing.assert_frame_equal(prices.close, expected, check_freq=False, check_names=False)
+
+
+def repeated(table: pd.DataFrame) -> pd.DataFrame:
+    return pd.concat([table.iloc[:51], table.iloc[50:]])
+
+
+def swapped(table: pd.DataFrame) -> pd.DataFrame:
+    order = np.arange(len(table))
+    order[[50, 51]] = 51, 50
+    return table.iloc[order]
+
+
+def with_a_saturday(table: pd.DataFrame) -> pd.DataFrame:
+    saturday = pd.Timestamp("2018-03-03")
+    return pd.concat([table, pd.DataFrame(7.0, [saturday], table.columns)]).sort_index()
+
+
+def in_new_york(table: pd.DataFrame) -> pd.DataFrame:
+    return table.tz_localize("America/New_York")
+
+
+@pytest.mark.parametrize(
+    ("damage", "rule", "tickers", "row"),
+    [
+        (repeated, "duplicate", {"AAPL", "KO"}, "2017-08-11"),
+        (swapped, "unsorted", {"AAPL", "KO"}, "2017-08-11"),
+        (with_a_saturday, "non_session", {"*"}, "2018-03-03"),
+        (in_new_york, "timezone", {"*"}, "2017-06-01"),
+        (lambda table: table.tz_localize("UTC"), "timezone", {"*"}, "2017-06-01"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_mended_file_equals_the_clean_one_and_names_the_fault(
+    csv: Csv, tmp_path: Path, clean: pd.DataFrame, damage: Damage, rule: str, tickers: set[str], row: str, kind: str
+) -> None:
+    if kind == "csv":
+        source = csv(damage(clean))
+    else:
+        source = str(tmp_path / "prices.parquet")
+        damage(clean).reset_index(names="date").to_parquet(source)
+    prices = load(DataConfig(source=source))
+    assert {fault.rule for fault in prices.faults} == {rule}
+    assert {fault.ticker for fault in prices.faults} == tickers
+    assert {fault.date for fault in prices.faults} == {row}
+    assert all(fault.mended for fault in prices.faults)
+    pd.testing.assert_frame_equal(prices.close, clean, check_freq=False, check_names=False, check_exact=True)
+
+
+# Refused: what the message names.
+
+REFUSED: dict[str, tuple[Damage, str, int]] = {
+    "long gap": (blank(100, 106), "missing", 100),
+    "long run of NaN": (blank(100, 160), "missing", 100),
+    "zero": (put(100, 0.0), "not_positive", 100),
+    "negative": (put(100, -41.5), "not_positive", 100),
+    "infinite": (put(100, np.inf), "not_a_number", 100),
+    "10x for a day": (scaled(100, 101, 10), "jump", 100),
+    "a tenth for a day": (scaled(100, 101, 0.1), "jump", 100),
+    "10x for a week": (scaled(100, 105, 10), "jump", 100),
+    "100x for a day": (scaled(100, 101, 100), "jump", 100),
+    "10x from then on": (scaled(100, None, 10), "split", 100),
+    "40x from then on": (scaled(100, None, 40), "jump", 100),
+    "2:1 split": (scaled(0, 100, 2), "split", 100),
+    "3:1 split": (scaled(0, 100, 3), "split", 100),
+    "10:1 split": (scaled(0, 100, 10), "split", 100),
+    "20:1 split": (scaled(0, 100, 20), "split", 100),
+    "1:10 reverse split": (scaled(0, 100, 0.1), "split", 100),
+    "2:1 split yesterday": (scaled(0, -1, 2), "split", -1),
+    "10x on the last day": (scaled(-1, None, 10), "split", -1),
+}
+
+
+@pytest.mark.parametrize("layout", ["wide", "long"])
+@pytest.mark.parametrize(("damage", "rule", "row"), REFUSED.values(), ids=REFUSED)
+def test_bad_price_is_refused_by_rule_ticker_and_date(
+    csv: Csv, clean: pd.DataFrame, damage: Damage, rule: str, row: int, layout: str
+) -> None:
+    damaged = damage(clean.copy())
+    source = csv(damaged if layout == "wide" else long_of(damaged))
+    with pytest.raises(DataError) as caught:
+        load(DataConfig(source=source))
+    assert f"{rule}: KO {day(clean, row)}" in str(caught.value)
+    assert "1 fault(s) in the prices" in str(caught.value)
+    assert "AAPL" not in str(caught.value)
+
+
+def test_duplicate_rows_that_differ_are_refused_with_ticker_and_date(csv: Csv, clean: pd.DataFrame) -> None:
+    rows = long_of(clean)
+    twice = rows[(rows["ticker"] == "KO") & (rows["date"] == "2018-03-01")].assign(close=99.0)
+    with pytest.raises(DataError, match="duplicate: KO 2018-03-01"):
+        load(DataConfig(source=csv(pd.concat([rows, twice]))))
+
+
+@pytest.mark.parametrize(
+    "zones",
+    [
+        (" 00:00:00+00:00", " 00:00:00-05:00"),
+        ("T00:00:00Z", ""),
+        (" 00:00-05:00", " 00:00+01:00"),
+        (" 16:00 EST", " 21:00 UTC"),
+    ],
+    ids=["offsets", "with and without", "no seconds", "names"],
+)
+def test_mixed_time_zones_are_refused_with_the_first_odd_date(
+    csv: Csv, clean: pd.DataFrame, zones: tuple[str, str]
+) -> None:
+    dates = [f"{time:%Y-%m-%d}{zones[1] if row == 10 else zones[0]}" for row, time in enumerate(clean.index)]
+    with pytest.raises(DataError, match=f"timezone: .*{day(clean, 10)}"):
+        load(DataConfig(source=csv(clean.reset_index(drop=True).assign(date=dates))))
+
+
+def test_new_yorks_winter_and_summer_offsets_are_one_zone(csv: Csv, clean: pd.DataFrame) -> None:
+    prices = load(DataConfig(source=csv(in_new_york(clean))))
+    assert len({f"{time:%z}" for time in in_new_york(clean).index}) == 2
+    assert [fault.rule for fault in prices.faults] == ["timezone"]
+
+
+@pytest.mark.parametrize(("field", "factor"), [("high", 0.9), ("low", 1.1), ("close", 1.2), ("open", 0.8)], ids=str)
+def test_range_that_does_not_enclose_the_prices_is_refused(
+    csv: Csv, ohlcv: pd.DataFrame, field: str, factor: float
+) -> None:
+    ohlcv.loc[100, field] *= factor
+    with pytest.raises(DataError, match=f"high_low: KO {ohlcv['date'][100]:%Y-%m-%d}"):
+        load(DataConfig(source=csv(ohlcv)))
+
+
+@pytest.mark.parametrize("field", ["open", "high", "low", "volume"])
+def test_negative_value_of_any_field_is_refused(csv: Csv, ohlcv: pd.DataFrame, field: str) -> None:
+    ohlcv.loc[100, field] *= -1
+    with pytest.raises(DataError, match=f"not_positive: KO {ohlcv['date'][100]:%Y-%m-%d}: {field}"):
+        load(DataConfig(source=csv(ohlcv)))
+
+
+@pytest.mark.parametrize("field", ["open", "high", "low", "volume"])
+def test_long_run_without_one_field_is_refused(csv: Csv, ohlcv: pd.DataFrame, field: str) -> None:
+    ohlcv.loc[100:109, field] = np.nan
+    with pytest.raises(DataError, match=f"missing: KO {ohlcv['date'][100]:%Y-%m-%d}"):
+        load(DataConfig(source=csv(ohlcv)))
+
+
+@pytest.mark.parametrize("field", ["open", "high", "low", "volume"])
+def test_short_run_without_one_field_is_mended_by_name(csv: Csv, ohlcv: pd.DataFrame, field: str) -> None:
+    ohlcv.loc[100:101, field] = np.nan
+    prices = load(DataConfig(source=csv(ohlcv)))
+    assert [(fault.rule, fault.date) for fault in prices.faults] == [("missing", f"{ohlcv['date'][100]:%Y-%m-%d}")]
+    assert np.isfinite(prices.fields[field].to_numpy()).all()
+
+
+def test_future_dates_are_refused_by_date(csv: Csv, clean: pd.DataFrame) -> None:
+    with pytest.raises(DataError, match=r"future: .* 2019-06-27") as caught:
+        load(DataConfig(source=csv(clean)), today=date(2019, 6, 26))
+    assert "2019-06-28" in str(caught.value)
+    assert "2019-06-26:" not in str(caught.value)
+
+
+def test_dates_up_to_today_are_no_fault(csv: Csv, clean: pd.DataFrame) -> None:
+    assert load(DataConfig(source=csv(clean)), today=date(2019, 6, 28)).faults == ()
+
+
+def test_table_of_another_calendar_is_refused(csv: Csv, clean: pd.DataFrame) -> None:
+    with pytest.raises(DataError, match=r"calendar: .*2017-06-03"):
+        load(DataConfig(source=csv(clean.resample("D").ffill())))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    ["2020-01-04,5\n", "2020-01-04,5\n2020-01-05,5\n", "2020-01-03,5\n", "0202-01-03,5\n2020-01-03,5\n"],
+    ids=["a Saturday", "a weekend", "one session", "a year of three digits"],
+)
+def test_table_with_next_to_no_sessions_is_refused_with_a_date(tmp_path: Path, rows: str) -> None:
+    (tmp_path / "prices.csv").write_text("date,KO\n" + rows)
+    with pytest.raises(DataError, match=rows[:10]):
+        load(DataConfig(source=str(tmp_path / "prices.csv")))
+
+
+def test_ticker_without_any_price_is_refused_by_name(csv: Csv, clean: pd.DataFrame) -> None:
+    with pytest.raises(DataError, match="missing: KO"):
+        load(DataConfig(source=csv(clean.assign(KO=np.nan))))
+
+
+def test_faults_are_all_named_at_once(csv: Csv, clean: pd.DataFrame) -> None:
+    damaged = put(200, -1.0)(put(100, 0.0)(clean))
+    damaged.iloc[300, 0] = np.inf
+    with pytest.raises(DataError) as caught:
+        load(DataConfig(source=csv(damaged)))
+    for named in (f"KO {day(clean, 100)}", f"KO {day(clean, 200)}", f"AAPL {day(clean, 300)}"):
+        assert named in str(caught.value)
+
+
+def test_fault_outside_the_dates_asked_for_does_not_matter(csv: Csv, clean: pd.DataFrame) -> None:
+    source = csv(put(100, -1.0)(clean.copy()))
+    prices = load(DataConfig(source=source, start=clean.index[101].date()))
+    pd.testing.assert_frame_equal(prices.close, clean.iloc[101:], check_freq=False, check_names=False)
+
+
+def test_fault_of_a_ticker_not_asked_for_does_not_matter(csv: Csv, clean: pd.DataFrame) -> None:
+    assert load(DataConfig(source=csv(put(100, 0.0)(clean)), tickers=("AAPL",))).tickers == ["AAPL"]
+
+
+def test_listing_and_delisting_are_no_faults(csv: Csv, clean: pd.DataFrame) -> None:
+    clean.iloc[:50, 1] = np.nan
+    clean.iloc[-50:, 0] = np.nan
+    prices = load(DataConfig(source=csv(clean)))
+    assert prices.faults == ()
+    pd.testing.assert_frame_equal(prices.close, clean, check_freq=False, check_names=False)
+
+
+def test_real_move_is_accepted_where_it_was_confirmed_and_nowhere_else(csv: Csv, clean: pd.DataFrame) -> None:
+    source = csv(scaled(0, 200, 2)(scaled(0, 100, 2)(clean)))
+    with pytest.raises(DataError) as caught:
+        load(DataConfig(source=source, real_moves=(f"KO:{day(clean, 100)}",)))
+    assert day(clean, 100) not in str(caught.value)
+    assert f"split: KO {day(clean, 200)}" in str(caught.value)
+    both = (f"KO:{day(clean, 100)}", f"KO:{day(clean, 200)}")
+    assert load(DataConfig(source=source, real_moves=both)).faults == ()
+
+
+# Splits anywhere in 33 years.
+
+
+@pytest.mark.parametrize("ratio", [2.0, 10.0])
+@pytest.mark.parametrize("ticker", ["^GSPC", "AAPL", "JPM", "KO", "XOM"])
+def test_split_on_any_date_is_caught_on_that_date(
+    bundled: Prices, bundled_stocks: Prices, ticker: str, ratio: float
+) -> None:
+    close = (bundled if ticker == "^GSPC" else bundled_stocks).close[[ticker]]
+    rows = np.random.default_rng(7).choice(np.arange(1, len(close)), 30, replace=False)
+    for row in rows:
+        unadjusted = close.copy()
+        unadjusted.iloc[:row] *= ratio
+        with pytest.raises(DataError, match=f"split: .{ticker[1:]} {day(close, row)}"):
+            validate({"close": unadjusted})
+
+
+def test_split_on_the_wildest_days_of_the_index_is_caught(bundled: Prices) -> None:
+    moves = np.log(bundled.close["^GSPC"]).diff()
+    for when in [*moves.nlargest(5).index, *moves.nsmallest(5).index]:
+        unadjusted = bundled.close.copy()
+        unadjusted.loc[unadjusted.index < when] *= 2
+        with pytest.raises(DataError, match=f"(split|jump): .GSPC {when:%Y-%m-%d}"):
+            validate({"close": unadjusted})

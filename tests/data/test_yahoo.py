@@ -1,0 +1,264 @@
+"""Downloads: a warm cache makes no call, a bad network at most five, and what was used instead is said."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yfinance
+from yfinance.exceptions import YFRateLimitError
+
+from sp500.config import DataConfig
+from sp500.data.prices import Prices
+from sp500.data.yahoo import DEADLINE_SECONDS, TRY_SECONDS, download
+from sp500.errors import DataError
+
+NOW = 1_700_000_000.0
+DAY = 24 * 3600.0
+
+
+class Yahoo:
+    """A stand-in for yfinance.download: answers as it would (its end is exclusive), after some failures."""
+
+    def __init__(self, close: pd.DataFrame, failures: tuple[object, ...] = ()) -> None:
+        self.close, self.failures, self.calls = close, list(failures), 0
+
+    def __call__(self, tickers: list[str], start: str | None, end: str | None) -> pd.DataFrame:
+        self.calls += 1
+        if self.failures:
+            failure = self.failures.pop(0)
+            if isinstance(failure, Exception):
+                raise failure
+            return failure(self.answer(tickers, start, end))
+        return self.answer(tickers, start, end)
+
+    def answer(self, tickers: list[str], start: str | None, end: str | None) -> pd.DataFrame:
+        close = self.close[tickers].loc[start:end]
+        close = close[close.index < pd.Timestamp(end)] if end else close
+        fields = {"open": close, "high": close * 1.01, "low": close * 0.99, "close": close, "volume": close * 0 + 1e6}
+        return pd.concat(fields, axis=1, names=["Price", "Ticker"])
+
+
+class Clock:
+    """Seconds that pass only in `sleep`."""
+
+    def __init__(self) -> None:
+        self.slept: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> DataConfig:
+    return DataConfig(source="yfinance", tickers=("AAPL", "KO"), cache_dir=tmp_path)
+
+
+def no_fallback() -> Prices:
+    raise AssertionError("the fallback was not asked for")
+
+
+def get(config: DataConfig, yahoo: Yahoo, *, at: float = NOW, fallback: Callable[[], Prices] = no_fallback) -> Prices:
+    prices = download(config, fallback, fetch=yahoo, now=lambda: at, sleep=Clock().sleep)
+    for path in config.cache_dir.glob("*.parquet"):
+        if path.stat().st_mtime > NOW + 365 * DAY:  # just written, by the real clock
+            os.utime(path, (at, at))
+    return prices
+
+
+def test_download_gives_the_prices_of_the_answer(config: DataConfig, clean: pd.DataFrame) -> None:
+    yahoo = Yahoo(clean)
+    prices = get(config, yahoo)
+    assert yahoo.calls == 1
+    assert (prices.source, prices.notes, prices.faults) == ("yfinance", (), ())
+    pd.testing.assert_frame_equal(prices.close, clean, check_freq=False, check_names=False)
+
+
+def test_warm_cache_makes_no_call_and_gives_the_same_prices(config: DataConfig, clean: pd.DataFrame) -> None:
+    first = get(config, Yahoo(clean))
+    silent = Yahoo(clean * 2)
+    second = get(config, silent, at=NOW + 0.9 * DAY)
+    assert silent.calls == 0
+    assert second.sha256 == first.sha256
+
+
+def test_order_of_tickers_shares_a_cache(config: DataConfig, clean: pd.DataFrame) -> None:
+    get(config, Yahoo(clean))
+    silent = Yahoo(clean)
+    prices = get(config.model_copy(update={"tickers": ("KO", "AAPL")}), silent)
+    assert (silent.calls, prices.tickers) == (0, ["KO", "AAPL"])
+
+
+def test_other_dates_do_not_share_a_cache(config: DataConfig, clean: pd.DataFrame) -> None:
+    get(config, Yahoo(clean))
+    yahoo = Yahoo(clean)
+    get(config.model_copy(update={"start": clean.index[10].date()}), yahoo)
+    assert yahoo.calls == 1
+
+
+def test_stale_cache_is_refreshed(config: DataConfig, clean: pd.DataFrame) -> None:
+    get(config, Yahoo(clean))
+    yahoo = Yahoo(clean * 2)
+    assert get(config, yahoo, at=NOW + 2 * DAY).close.iloc[0, 0] == clean.iloc[0, 0] * 2
+    assert yahoo.calls == 1
+
+
+def test_last_date_asked_for_is_included(config: DataConfig, clean: pd.DataFrame) -> None:
+    last = clean.index[-20]
+    prices = get(config.model_copy(update={"end": last.date()}), Yahoo(clean))
+    assert prices.close.index[-1] == last
+
+
+def empty(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.iloc[:0]
+
+
+def without_one_ticker(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.drop(columns="KO", level=1)
+
+
+def one_ticker_blank(frame: pd.DataFrame) -> pd.DataFrame:
+    frame.loc[:, (slice(None), "KO")] = np.nan
+    return frame
+
+
+FAILURES = {
+    "429": OSError("HTTP Error 429: Too Many Requests"),
+    "time-out": TimeoutError("timed out"),
+    "nonsense": ValueError("Expecting value: line 1 column 1"),
+    "empty": empty,
+    "partial": without_one_ticker,
+    "blank": one_ticker_blank,
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
+@pytest.mark.parametrize("times", [1, 4])
+def test_failure_that_passes_is_retried(config: DataConfig, clean: pd.DataFrame, failure: object, times: int) -> None:
+    yahoo = Yahoo(clean, (failure,) * times)
+    assert get(config, yahoo).tickers == ["AAPL", "KO"]
+    assert yahoo.calls == times + 1
+
+
+@pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
+def test_failure_that_stays_is_tried_five_times_and_named(
+    config: DataConfig, clean: pd.DataFrame, failure: object
+) -> None:
+    yahoo = Yahoo(clean, (failure,) * 99)
+    with pytest.raises(DataError, match=r"AAPL, KO.*--fallback bundled"):
+        get(config, yahoo)
+    assert yahoo.calls == 5
+    assert list(config.cache_dir.iterdir()) == []
+
+
+@pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
+def test_failure_that_stays_ends_in_the_old_cache_with_its_age(
+    config: DataConfig, clean: pd.DataFrame, failure: object
+) -> None:
+    get(config, Yahoo(clean))
+    prices = get(config, Yahoo(clean, (failure,) * 99), at=NOW + 3.5 * DAY)
+    pd.testing.assert_frame_equal(prices.close, clean, check_freq=False, check_names=False)
+    assert any("3.5 days" in note for note in prices.notes)
+
+
+@pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
+def test_failure_that_stays_ends_in_the_fallback_under_a_banner(
+    config: DataConfig, clean: pd.DataFrame, bundled: Prices, failure: object
+) -> None:
+    asked = config.model_copy(update={"fallback": "bundled"})
+    prices = get(asked, Yahoo(clean, (failure,) * 99), fallback=lambda: bundled)
+    assert prices.source == "bundled"
+    assert prices.sha256 == bundled.sha256
+    assert "NOT the prices asked for" in prices.notes[0]
+
+
+def test_rate_limit_of_yfinance_is_tried_five_times_and_named(
+    config: DataConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def limited(*_: object, **__: object) -> None:
+        calls.append(1)
+        raise YFRateLimitError
+
+    monkeypatch.setattr(yfinance, "download", limited)
+    with pytest.raises(DataError, match="Too Many Requests"):
+        download(config, no_fallback, now=lambda: NOW, sleep=Clock().sleep)
+    assert len(calls) == 5
+
+
+def test_call_of_yfinance_is_bounded_in_time_and_adjusted(
+    config: DataConfig, clean: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(tickers: list[str], **options: object) -> pd.DataFrame:
+        assert options["timeout"] == TRY_SECONDS
+        assert options["auto_adjust"] is True
+        return Yahoo(clean).answer(tickers, None, None).rename(columns=str.title, level=0)
+
+    monkeypatch.setattr(yfinance, "download", answer)
+    prices = download(config, no_fallback, now=lambda: NOW, sleep=Clock().sleep)
+    pd.testing.assert_frame_equal(prices.close, clean, check_freq=False, check_names=False)
+
+
+def test_pauses_and_tries_stay_within_the_deadline(config: DataConfig, clean: pd.DataFrame) -> None:
+    clock = Clock()
+    with pytest.raises(DataError):
+        download(config, no_fallback, fetch=Yahoo(clean, (TimeoutError(),) * 99), now=lambda: NOW, sleep=clock.sleep)
+    assert sum(clock.slept) + 5 * TRY_SECONDS <= DEADLINE_SECONDS == 120
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:100], lambda data: b""], ids=["cut", "empty"])
+def test_damaged_cache_is_downloaded_anew(
+    config: DataConfig, clean: pd.DataFrame, damage: Callable[[bytes], bytes]
+) -> None:
+    get(config, Yahoo(clean))
+    for path in config.cache_dir.iterdir():
+        path.write_bytes(damage(path.read_bytes()))
+        os.utime(path, (NOW, NOW))
+    yahoo = Yahoo(clean)
+    assert get(config, yahoo).tickers == ["AAPL", "KO"]
+    assert yahoo.calls == 1
+
+
+def test_damaged_cache_without_a_network_is_as_if_there_were_none(config: DataConfig, clean: pd.DataFrame) -> None:
+    get(config, Yahoo(clean))
+    for path in config.cache_dir.iterdir():
+        path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(DataError, match="--fallback bundled"):
+        get(config, Yahoo(clean, (TimeoutError(),) * 99), at=NOW + 2 * DAY)
+
+
+def test_bad_prices_are_refused_and_never_cached(config: DataConfig, clean: pd.DataFrame) -> None:
+    clean.iloc[:100, 1] *= 2
+    with pytest.raises(DataError, match="split: KO"):
+        get(config, Yahoo(clean))
+    assert list(config.cache_dir.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [lambda frame: pd.concat([frame, frame.iloc[-1:]]), lambda frame: frame.iloc[::-1]],
+    ids=["last day twice", "newest first"],
+)
+def test_answer_with_duplicate_or_unsorted_dates_is_mended_by_name(
+    config: DataConfig, clean: pd.DataFrame, answer: Callable[[pd.DataFrame], pd.DataFrame]
+) -> None:
+    prices = get(config, Yahoo(clean, (answer,)))
+    pd.testing.assert_frame_equal(prices.close, clean, check_freq=False, check_names=False)
+    assert {fault.rule for fault in prices.faults} <= {"duplicate", "unsorted"}
+
+
+def test_answer_in_new_yorks_time_keeps_its_dates(config: DataConfig, clean: pd.DataFrame) -> None:
+    prices = get(config, Yahoo(clean, (lambda frame: frame.tz_localize("America/New_York"),)))
+    pd.testing.assert_frame_equal(prices.close, clean, check_freq=False, check_names=False)
+
+
+def test_stocks_as_a_name_is_refused_without_a_call(config: DataConfig, clean: pd.DataFrame) -> None:
+    yahoo = Yahoo(clean)
+    with pytest.raises(DataError, match="names of the stocks"):
+        get(config.model_copy(update={"tickers": ("stocks",)}), yahoo)
+    assert yahoo.calls == 0

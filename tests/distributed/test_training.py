@@ -1,0 +1,96 @@
+"""One loop, any number of workers: real Ray, real processes."""
+
+import json
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sp500.config import DataConfig, ModelConfig, RunConfig, TrainConfig
+from sp500.distributed import launch
+from sp500.errors import ResourcesError, SP500Error
+from sp500.runs.record import RunRecord
+from sp500.runs.store import RunStore
+
+
+def settings(workers: int, **train: object) -> RunConfig:
+    # 5734 windows in batches of 300: the last one holds 34, which three workers cannot share evenly.
+    return RunConfig(
+        num_workers=workers,
+        data=DataConfig(),
+        model=ModelConfig(hidden=16, dropout=0.0),
+        train=TrainConfig(**{"epochs": 3, "batch_size": 300, "dtype": "float64", **train}),
+    )
+
+
+def trained(config: RunConfig, folder: Path) -> RunRecord:
+    with RunStore(folder).open(f"w{config.num_workers}") as run:
+        return launch.train(config, run)
+
+
+@pytest.fixture(scope="module")
+def solo(tmp_path_factory) -> RunRecord:
+    return trained(settings(0), tmp_path_factory.mktemp("solo"))
+
+
+def numbers(metrics: dict) -> dict[str, float]:
+    return {key: value for key, value in metrics["test"].items() if isinstance(value, float)}
+
+
+def test_one_ray_worker_equals_solo_bit_for_bit(ray_cluster, solo, tmp_path):
+    assert trained(settings(1), tmp_path).metrics == solo.metrics
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_several_ray_workers_equal_solo_within_rounding(ray_cluster, solo, tmp_path, workers):
+    found = trained(settings(workers), tmp_path)
+    assert numbers(found.metrics) == pytest.approx(numbers(solo.metrics), rel=1e-9)
+    assert found.fingerprint == solo.fingerprint
+    assert found.samples == solo.samples == 3 * 5734
+
+
+def test_killed_worker_goes_on_from_the_last_checkpoint_to_the_same_numbers(ray_cluster, tmp_path):
+    undisturbed = trained(settings(2, epochs=60, early_stop_patience=0), tmp_path / "a")
+    before = {process.pid for process in psutil.process_iter()}
+    killed = []
+
+    def kill_one() -> None:
+        deadline = time.monotonic() + 60
+        epochs = tmp_path / "b" / "w2" / "epochs.jsonl"
+        while time.monotonic() < deadline and not killed:
+            if epochs.exists() and epochs.read_text().count("\n") >= 3:
+                workers = [
+                    process
+                    for process in psutil.process_iter(["cmdline"])
+                    if process.pid not in before and "RayTrainWorker" in " ".join(process.info["cmdline"] or [])
+                ]
+                for process in workers[:1]:
+                    process.kill()
+                    killed.append(process.pid)
+
+    thread = threading.Thread(target=kill_one)
+    thread.start()
+    found = trained(settings(2, epochs=60, early_stop_patience=0), tmp_path / "b")
+    thread.join()
+    assert killed
+    assert found.metrics == undisturbed.metrics
+    lines = (tmp_path / "b" / "w2" / "epochs.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == list(range(1, 61))
+
+
+def test_divergence_on_workers_is_told_without_restarts(ray_cluster, tmp_path):
+    with pytest.raises(SP500Error, match="diverged"):
+        trained(settings(1, lr=1e300, clip=0.0), tmp_path)
+
+
+def test_gpus_that_are_not_there_are_refused_at_once(ray_cluster, tmp_path):
+    with pytest.raises(ResourcesError, match=r"8 workers with a GPU each .* has 0 GPUs"):
+        trained(settings(8, device="cuda"), tmp_path)
+
+
+def test_data_made_by_workers_gives_the_same_numbers(ray_cluster, tmp_path):
+    base = RunConfig(task="synthetic", model=ModelConfig(dropout=0.0), train=TrainConfig(epochs=2, dtype="float64"))
+    alone, two = (trained(base.model_copy(update={"num_workers": n}), tmp_path) for n in (0, 2))
+    assert numbers(two.metrics) == pytest.approx(numbers(alone.metrics), rel=1e-9)

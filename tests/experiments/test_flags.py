@@ -1,0 +1,97 @@
+"""Flags and settings files: what is wrong is told in one message, with the way out."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent.parent
+SCRIPTS = sorted(path.stem for path in (ROOT / "experiments").glob("*.py"))
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_help_loads_nothing_that_takes_long(name):
+    code = (
+        "import runpy, sys\n"
+        f"sys.argv = ['{name}', '--help']\n"
+        "try:\n"
+        f"    runpy.run_path({str(ROOT / 'experiments' / (name + '.py'))!r}, run_name='__main__')\n"
+        "except SystemExit as end:\n"
+        "    assert end.code == 0, end\n"
+        "print('loaded:', *sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "--runs-dir" in done.stdout
+    loaded = done.stdout.rpartition("loaded:")[2].split()
+    assert {"torch", "ray", "pandas", "numpy"}.isdisjoint(loaded)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--train.epoch", "3"], "--train.epochs"),
+        (["--modle.hidden", "3"], "--model.hidden"),
+        (["--train.epochs", "many"], "--train.epochs"),
+        (["--train.epochs", "0"], "greater than 0"),
+        (["--model.kind", "gru"], "lstm"),
+        (["--name", "../out"], "../out"),
+        (["--data.gap", "5"], "window + horizon"),
+        (["--model.kind", "linear", "--model.hidden", "8"], "model.hidden"),
+        (["--config", "nowhere.yaml"], "nowhere.yaml"),
+    ],
+)
+def test_wrong_flag_exits_2_and_names_it(script, tmp_path, flags, said):
+    done = script("train", "--runs-dir", tmp_path / "runs", *flags)
+    assert done.returncode == 2
+    assert said in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"train": {"epoch": 3}}, "unknown key train.epoch; did you mean train.epochs?"),
+        ({"trian": {"epochs": 3}}, "unknown key trian; did you mean train?"),
+        ({"train": {"epochs": "many"}}, "train.epochs"),
+        ({"train": {"epochs": 0}}, "train.epochs: Input should be greater than 0, got 0"),
+        ({"train": 3}, "train"),
+        (["train"], "expected sections"),
+    ],
+)
+def test_wrong_key_in_a_settings_file_exits_2_and_names_file_and_key(script, tmp_path, settings, said):
+    path = tmp_path / "settings.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    done = script("train", "--config", path, "--runs-dir", tmp_path / "runs")
+    assert done.returncode == 2
+    assert str(path) in done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_flags_stand_above_the_file_and_the_file_above_the_defaults(script, tmp_path):
+    path = tmp_path / "settings.yaml"
+    path.write_text("train: {epochs: 7, lr: 1e-2}\nmodel: {kind: lstm}\n")
+    done = script("train", "--config", path, "--train.epochs", "3", "--seed", "5", "--runs-dir", "x", "--print-config")
+    shown = yaml.safe_load(done.stdout)
+    assert (shown["train"]["epochs"], shown["train"]["lr"], shown["model"]["kind"]) == (3, 0.01, "lstm")
+    assert (shown["train"]["seed"], shown["io"]["save_dir"]) == (5, "x")
+    assert shown["train"]["batch_size"] == 256
+
+
+def test_dry_run_tells_the_plan_and_does_nothing(script, tmp_path):
+    done = script("scale", "--runs-dir", tmp_path / "runs", "--name", "plan", "--dry-run")
+    assert done.returncode == 0
+    assert yaml.safe_load(done.stdout)["run"] == "plan"
+    assert not (tmp_path / "runs").exists()
+
+
+def test_faulty_csv_exits_3_and_names_rule_ticker_and_date(script, tmp_path):
+    path = tmp_path / "prices.csv"
+    path.write_text("date,ticker,close\n2020-01-02,KO,54.99\n2020-01-03,KO,-54.69\n2020-01-06,KO,54.67\n")
+    done = script("train", "--data.source", path, "--runs-dir", tmp_path / "runs")
+    assert done.returncode == 3
+    assert "not_positive: KO 2020-01-03" in done.stderr
+    assert "Traceback" not in done.stderr

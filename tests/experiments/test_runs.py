@@ -1,0 +1,150 @@
+"""The scripts end to end on real prices: records, resuming, signals, the report."""
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from skfolio.datasets import load_sp500_dataset
+
+LONG = ("--train.epochs", 40, "--train.early-stop-patience", 0, "--model.hidden", 128)
+
+
+def epochs(run: Path) -> int:
+    path = run / "epochs.jsonl"
+    return path.read_text().count("\n") if path.exists() else 0
+
+
+def until_epoch(process: subprocess.Popen, run: Path, number: int) -> None:
+    deadline = time.monotonic() + 60
+    while epochs(run) < number:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+
+
+@pytest.fixture(scope="module")
+def undisturbed(script, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed")
+    done = script("train", "--runs-dir", folder, "--name", "a", "--json", *LONG)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("number", [1, 17, 39])
+def test_killed_run_resumes_to_the_same_metrics(command, script, undisturbed, tmp_path, number):
+    process = subprocess.Popen(
+        command("train", "--runs-dir", tmp_path, "--name", "b", *LONG), stderr=subprocess.DEVNULL
+    )
+    until_epoch(process, tmp_path / "b", number)
+    process.kill()
+    process.wait()
+    assert not (tmp_path / "b" / "record.json").exists()
+    done = script("train", "--runs-dir", tmp_path, "--name", "b", "--resume", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["metrics"] == undisturbed["metrics"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signal_leaves_a_stopped_record_and_a_run_that_resumes(command, script, undisturbed, tmp_path, number, code):
+    process = subprocess.Popen(
+        command("train", "--runs-dir", tmp_path, "--name", "c", *LONG), stderr=subprocess.DEVNULL
+    )
+    until_epoch(process, tmp_path / "c", 3)
+    process.send_signal(number)
+    assert process.wait(15) == code
+    assert json.loads((tmp_path / "c" / "record.json").read_text())["status"] == "stopped"
+    done = script("train", "--runs-dir", tmp_path, "--name", "c", "--resume", "--json")
+    assert json.loads(done.stdout)["metrics"] == undisturbed["metrics"]
+
+
+def test_name_that_exists_is_refused_and_resuming_an_ended_run_gives_its_record(script, tmp_path):
+    flags = ("--runs-dir", tmp_path, "--name", "once", "--task", "synthetic", "--train.epochs", 2, "--json")
+    first = script("train", *flags)
+    assert script("train", *flags).returncode == 2
+    again = script("train", *flags, "--resume")
+    assert (again.returncode, again.stdout) == (0, first.stdout)
+    other = script("train", *flags, "--resume", "--train.lr", "0.5")
+    assert other.returncode == 2
+    assert "other settings" in other.stderr
+
+
+def test_settings_of_an_earlier_trainer_run_as_they_are(script, tmp_path):
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((600, 5, 3)).astype(np.float32)
+    y = (x[:, -1, 0] > 0).astype(np.int64)
+    np.savez(tmp_path / "arrays.npz", X_train=x[:500], y_train=y[:500], X_test=x[500:], y_test=y[500:])
+    settings = {
+        "data": {
+            "npz_path": str(tmp_path / "arrays.npz"),
+            "valid_from_train": 0.2,
+            "shuffle_train": True,
+            "norm": "minmax",
+        },
+        "model": {"kind": "lstm", "hidden": 16, "layers": 1, "dropout": 0.1},
+        "train": {"epochs": 8, "batch_size": 32, "lr": 0.01, "early_stop_patience": 4, "seed": 7, "device": "auto"},
+        "eval": {"threshold": 0.5, "save_cm": True},
+        "io": {"save_dir": str(tmp_path / "runs"), "run_name": "earlier"},
+    }
+    (tmp_path / "settings.yaml").write_text(yaml.safe_dump(settings))
+    done = script("train", "--config", tmp_path / "settings.yaml", "--json")
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    assert record["config"]["task"] == "direction"
+    assert record["metrics"]["test"]["accuracy"] > 0.8
+    matrix = np.loadtxt(tmp_path / "runs" / "earlier" / "confusion_matrix.csv", delimiter=",")
+    assert matrix.sum() == 100
+    assert len(pd.read_parquet(tmp_path / "runs" / "earlier" / "predictions.parquet")) == 100
+
+
+def test_prepare_prints_the_data_card(script, runs):
+    done = script("prepare", "--runs-dir", runs, "--data.tickers", "stocks", "--json")
+    card = json.loads(done.stdout)
+    assert (len(card["tickers"]), card["first_date"], card["last_date"]) == (20, "1996-01-02", "2022-12-28")
+    assert card["rows"] == load_sp500_dataset().loc["1996":].size
+    assert any("survivors" in note for note in card["notes"])
+    assert card["feature_summary"]["log_return"]["std"] > 0
+
+
+def test_search_in_both_modes_compares_the_same_configs(script, runs):
+    flags = ("--runs-dir", runs, "--name", "search", "--mode", "both", "--train.epochs", 1, "--pack", "off", "--json")
+    done = script("tune", *flags)
+    assert done.returncode == 0, done.stderr
+    search = json.loads(done.stdout)["search"]
+    assert search["configs"] == 18
+    assert search["same_best"] is True
+    assert search["metric_gap"] <= 1e-6
+    assert search["speedup"] == pytest.approx(search["sequential_seconds"] / search["parallel_seconds"])
+    lines = (runs / "search-parallel" / "trials.jsonl").read_text().splitlines()
+    assert len({json.loads(line)["id"] for line in lines}) == 18
+
+
+def test_scale_has_a_row_per_arm_and_size(script, runs):
+    flags = ("--multipliers", 1, 2, "--arms", "in_memory", "ray", "--num-workers", 2, "--max-steps", 8)
+    done = script("scale", "--runs-dir", runs, "--name", "scale", "--json", *flags)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["scale"]
+    assert [(row["multiplier"], row["arm"], row["status"]) for row in rows] == [
+        (1, "in_memory", "ok"),
+        (1, "ray", "ok"),
+        (2, "in_memory", "ok"),
+        (2, "ray", "ok"),
+    ]
+    assert all(row["samples"] == 8 * 1024 and row["peak_memory_bytes"] > 50e6 for row in rows)
+    assert rows[2]["windows"] == 2 * rows[0]["windows"]
+
+
+def test_report_is_written_from_all_of_these(script, runs):
+    # Stands last: the runs of the tests above are what it reports.
+    done = script("compare", "--runs-dir", runs, "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report == json.loads((runs / "report" / "report.json").read_text())
+    assert report["search"]["configs"] == 18
+    assert len(report["scale"]) == 4
+    assert {row["kind"] for row in report["models"]} == {"model", "naive"}
+    assert (runs / "report" / "index.html").stat().st_size > 10_000

@@ -1,0 +1,120 @@
+"""Models: every kind gives one forecast per window, from that window alone, and can learn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from jaxtyping import TypeCheckError
+from torch import nn
+
+from sp500.config import MODEL_KEYS, ModelConfig
+from sp500.models import catalog
+
+KINDS = pytest.mark.parametrize("kind", list(catalog.MODELS))
+
+
+def build(kind: str, *, window: int = 5, features: int = 3, outputs: int = 2, **keys: float) -> nn.Module:
+    small = {"hidden": 8, "layers": 2} if kind != "linear" else {}
+    torch.manual_seed(0)
+    return catalog.build(ModelConfig(kind=kind, **{**small, **keys}), window=window, features=features, outputs=outputs)
+
+
+def test_catalog_knows_every_kind_that_can_be_configured() -> None:
+    assert set(catalog.MODELS) == set(MODEL_KEYS) == set(ModelConfig.model_fields["kind"].annotation.__args__)
+
+
+@KINDS
+@pytest.mark.parametrize("batch", [1, 7])
+@pytest.mark.parametrize(("window", "features", "outputs"), [(1, 1, 1), (5, 3, 2), (30, 9, 4)])
+def test_model_gives_its_outputs_for_each_window(
+    kind: str, batch: int, window: int, features: int, outputs: int
+) -> None:
+    model = build(kind, window=window, features=features, outputs=outputs)
+    assert model(torch.zeros(batch, window, features)).shape == (batch, outputs)
+
+
+@KINDS
+def test_model_takes_float64(kind: str) -> None:
+    assert build(kind).double()(torch.zeros(2, 5, 3, dtype=torch.float64)).dtype == torch.float64
+
+
+@KINDS
+def test_forecast_of_a_window_does_not_depend_on_its_neighbours(kind: str) -> None:
+    model, x = build(kind).double().eval(), torch.randn(6, 5, 3, dtype=torch.float64)
+    changed = x.clone()
+    changed[3:] = 100.0
+    torch.testing.assert_close(model(x)[:3], model(changed)[:3], rtol=1e-12, atol=1e-12)
+
+
+@KINDS
+def test_every_day_and_feature_of_the_window_matters(kind: str) -> None:
+    model, x = build(kind).eval(), torch.randn(4, 5, 3, requires_grad=True)
+    model(x).sum().backward()
+    assert (x.grad.abs().sum(dim=0) > 0).all()
+
+
+@KINDS
+def test_order_of_days_matters(kind: str) -> None:
+    model, x = build(kind).eval(), torch.randn(4, 5, 3)
+    assert not torch.allclose(model(x), model(x.flip(1)), atol=1e-5)
+
+
+@KINDS
+def test_every_weight_gets_a_gradient(kind: str) -> None:
+    model = build(kind).train()
+    model(torch.randn(16, 5, 3)).pow(2).sum().backward()
+    silent = [name for name, weight in model.named_parameters() if weight.grad is None or not weight.grad.any()]
+    # A shift of all keys cancels in softmax: this bias has no gradient but rounding.
+    assert [name for name in silent if "in_proj_bias" not in name] == []
+
+
+@KINDS
+def test_model_can_learn_a_handful_of_windows_by_heart(kind: str) -> None:
+    model = build(kind, outputs=1, **({} if kind == "linear" else {"dropout": 0.0, "hidden": 16}))
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(8, 5, 3, generator=generator), torch.randn(8, 1, generator=generator)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.03)
+    for _ in range(300):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.01
+
+
+@pytest.mark.parametrize("kind", ["mlp", "lstm", "transformer"])
+def test_dropout_drops_in_training_alone(kind: str) -> None:
+    model, x = build(kind, dropout=0.5), torch.randn(4, 5, 3)
+    model.train()
+    assert not torch.equal(model(x), model(x))
+    model.eval()
+    assert torch.equal(model(x), model(x))
+
+
+@pytest.mark.parametrize("kind", ["mlp", "lstm", "transformer"])
+@pytest.mark.parametrize("key", ["hidden", "layers"])
+def test_larger_setting_makes_a_larger_model(kind: str, key: str) -> None:
+    def size(**keys: int) -> int:
+        return sum(weight.numel() for weight in build(kind, **keys).parameters())
+
+    assert size(**{key: 16}) > size(**{key: 4})
+
+
+@KINDS
+def test_same_seed_makes_the_same_weights(kind: str) -> None:
+    first, second = build(kind).state_dict(), build(kind).state_dict()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_linear_model_is_one_weight_per_day_and_feature() -> None:
+    model, x = build("linear", outputs=1), torch.randn(4, 5, 3)
+    weights = model.head.weight.detach().numpy().reshape(5, 3)
+    expected = [(window * weights).sum() + model.head.bias.item() for window in x.numpy()]
+    np.testing.assert_allclose(model(x).detach()[:, 0], expected, rtol=1e-5, atol=1e-6)
+
+
+@KINDS
+def test_windows_of_another_shape_are_refused(kind: str) -> None:
+    with pytest.raises(TypeCheckError):
+        build(kind)(torch.zeros(4, 5))

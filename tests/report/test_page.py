@@ -1,0 +1,177 @@
+"""The files that a report writes: complete, self-contained, safe against what a run's reason says."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sp500.report import page
+from sp500.runs.record import EpochMetrics, Machine, RunRecord, Seconds
+
+START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
+EVIL = "loss is <script>alert(1)</script> & not finite"
+
+
+def record(name: str, minute: int, **changes: Any) -> RunRecord:
+    ended = START + timedelta(minutes=minute)
+    config = {"task": "returns", "model": {"kind": "mlp", "hidden": 64, "layers": 2}, "train": {}, "data": {}}
+    fields: dict[str, Any] = {
+        "name": name,
+        "experiment": "train",
+        "arm": "solo",
+        "status": "ok",
+        "config": config,
+        "fingerprint": name,
+        "seed": 0,
+        "started": ended,
+        "finished": ended,
+        "seconds": Seconds(setup=2, train=7, total=10),
+        "machine": Machine(cpus=2, memory_bytes=8 << 30, threads=1, system="test"),
+        "versions": {},
+    }
+    return RunRecord(**(fields | changes))
+
+
+def trained(name: str, minute: int, **changes: Any) -> RunRecord:
+    gain = {"over": "mean", "metric": "mse", "value": 0.01, "low": -0.01, "high": 0.03}
+    test = {"mse": 1.98e-4, "information_coefficient": None, "samples": 100, "improvement": gain}
+    naive = {"mean": {"mse": 2e-4, "information_coefficient": 0.1, "samples": 100}}
+    data = {
+        "source": "bundled",
+        "sha256": "ab",
+        "tickers": ["^GSPC"],
+        "splits": {"test": ["a", "b"]},
+        "notes": ["BIASED"],
+    }
+    return record(name, minute, best_epoch=2, data=data, metrics={"test": test, "naive": naive}, **changes)
+
+
+def trials(seconds: float) -> list[dict[str, Any]]:
+    ok = {"status": "ok", "reason": "", "best_epoch": 1, "epochs": 3, "seconds": seconds}
+    good = [{"id": f"c{n}", "overrides": {"model.hidden": 32 * n}, "valid_loss": 0.4 + n / 100} | ok for n in (1, 2, 3)]
+    bad = {"id": "c4", "overrides": {}, "valid_loss": None} | ok | {"status": "failed", "reason": EVIL}
+    return [*good, bad]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[page.Report, Path]:
+    best = {"id": "c1", "overrides": {"model.hidden": 32}, "valid_loss": 0.41}
+    search = {"key": "k", "configs": 4, "failed": 1, "cores": 2, "best": best}
+    shared = {"multiplier": 1, "samples": 10, "seconds": 3.0, "reason": "", "run": "scale"}
+    rows = [
+        shared | {"arm": "in_memory", "status": "ok", "samples_per_second": 10.0, "peak_memory_bytes": 10**8},
+        shared | {"arm": "ray", "status": "failed", "samples_per_second": None, "peak_memory_bytes": None},
+    ]
+    records = [
+        trained("one", 0),
+        record("bad", 1, status="failed", reason=EVIL),
+        trained("s", 2, experiment="tune", arm="sequential", search=search),
+        trained("p", 3, experiment="tune", arm="parallel", search=search),
+        record("scale", 4, experiment="scale", arm="all", scale=rows),
+    ]
+    epochs = [EpochMetrics(epoch=n, train_loss=1 / n, valid_loss=1.0, samples=10, seconds=1.0) for n in (1, 2, 3)]
+    out = tmp_path_factory.mktemp("runs") / "report"
+    return page.write(records, {"one": epochs}, {"s": trials(1.0), "p": trials(2.0)}, out), out
+
+
+class Reader(HTMLParser):
+    """Tags, addresses, and text of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.addresses: list[str] = []
+        self.texts: list[str] = []
+        self.images: list[dict[str, str | None]] = []
+        self.headers: list[dict[str, str | None]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.tags.append(tag)
+        self.addresses += [found[key] or "" for key in ("src", "href", "xlink:href") if key in found]
+        self.images += [found] if tag == "svg" else []
+        self.headers += [found] if tag == "th" else []
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def test_report_json_holds_the_three_parts_and_nothing_else(written: tuple[page.Report, Path]) -> None:
+    report, out = written
+    numbers = json.loads((out / "report.json").read_text())
+    assert set(numbers) == {"search", "scale", "models"}
+    assert numbers == report.numbers
+    assert numbers["search"]["configs"] == 4
+    assert [row["arm"] for row in numbers["scale"]] == ["in_memory", "ray"]
+    assert [(row["kind"], row["run"]) for row in numbers["models"]][-2:] == [("naive", None), ("model", "bad")]
+
+
+def test_page_loads_nothing_from_anywhere(written: tuple[page.Report, Path]) -> None:
+    text = written[0].path.read_text()
+    found = Reader(text)
+    assert not {"script", "link", "img", "iframe", "object"} & set(found.tags)
+    assert all(address.startswith("#") for address in found.addresses)
+    assert "http" not in text
+    assert "@import" not in text
+
+
+def test_reason_of_a_run_stays_text(written: tuple[page.Report, Path]) -> None:
+    report, out = written
+    found = Reader(report.path.read_text())
+    assert "script" not in found.tags
+    assert sum(EVIL in text for text in found.texts) >= 2
+    assert "<script>" not in (out / "report.md").read_text()
+
+
+def test_figures_and_tables_can_be_read_without_eyes(written: tuple[page.Report, Path]) -> None:
+    found = Reader(written[0].path.read_text())
+    assert len(found.images) == 5
+    assert all(image["role"] == "img" and image["aria-label"] for image in found.images)
+    assert all(header.get("scope") in ("row", "col") for header in found.headers)
+
+
+def test_page_and_markdown_hold_every_verdict(written: tuple[page.Report, Path]) -> None:
+    report, out = written
+    said = [sentence for sentences in report.verdicts.values() for sentence in sentences]
+    assert any("none of 2 models beats the best naive forecast (training mean)" in sentence for sentence in said)
+    texts, markdown = Reader(report.path.read_text()).texts, (out / "report.md").read_text()
+    for sentence in said:
+        assert sentence in texts
+        assert sentence in markdown
+        assert sentence in page.summary(report)
+    assert str(report.path) in page.summary(report)
+
+
+def test_metric_that_is_none_reads_as_a_dash(written: tuple[page.Report, Path]) -> None:
+    line = next(line for line in (written[1] / "report.md").read_text().splitlines() if line.startswith("| mlp 64x2 "))
+    assert " | - | " in line
+    assert "None" not in written[0].path.read_text()
+
+
+def test_failed_runs_notes_and_statuses_are_told(written: tuple[page.Report, Path]) -> None:
+    texts = " ".join(Reader(written[0].path.read_text()).texts)
+    assert "1 run ended without test metrics: bad (failed: loss is" in texts
+    assert "BIASED" in texts
+    assert "1 config failed." in texts
+
+
+def test_no_runs_at_all_gives_a_page_of_commands(tmp_path: Path) -> None:
+    report = page.write([], {}, {}, tmp_path / "report")
+    assert json.loads((tmp_path / "report" / "report.json").read_text()) == {
+        "search": dict.fromkeys(report.numbers["search"]),
+        "scale": [],
+        "models": [],
+    }
+    for text in (report.path.read_text(), (tmp_path / "report" / "report.md").read_text(), page.summary(report)):
+        for script in ("train.py", "tune.py", "scale.py"):
+            assert f"python experiments/{script}" in text
+
+
+def test_same_runs_make_the_same_bytes(tmp_path: Path) -> None:
+    epochs = [EpochMetrics(epoch=n, train_loss=1 / n, valid_loss=None, samples=10, seconds=1.0) for n in (1, 2)]
+    pages = [page.write([trained("one", 0)], {"one": epochs}, {}, tmp_path / name).path for name in ("a", "b")]
+    assert pages[0].read_bytes() == pages[1].read_bytes()

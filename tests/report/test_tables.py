@@ -1,0 +1,246 @@
+"""What the findings and tables say, against small records whose answers can be read off."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from sp500.report import findings, models, scores, tables, verdicts, words
+from sp500.runs.record import Machine, RunRecord, Seconds
+
+START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
+DATA = {
+    "source": "bundled",
+    "sha256": "ab" * 32,
+    "tickers": ["^GSPC"],
+    "splits": {"test": ["2018-01-26", "2022-12-28"]},
+    "windows": {"train": 5734, "test": 1239},
+    "notes": ["rounded"],
+}
+NAIVE = {
+    "zero": {"mse": 2.2e-4, "information_coefficient": None, "samples": 1239},
+    "mean": {"mse": 2.0e-4, "information_coefficient": None, "samples": 1239},
+}
+
+
+def record(name: str, minute: int = 0, **changes: Any) -> RunRecord:
+    """A run that ended well, `minute` minutes after the first."""
+    ended = START + timedelta(minutes=minute, seconds=30)
+    fields: dict[str, Any] = {
+        "name": name,
+        "experiment": "train",
+        "arm": "solo",
+        "status": "ok",
+        "config": {"task": "returns", "model": {"kind": "mlp", "hidden": 64, "layers": 2}, "train": {}, "data": {}},
+        "fingerprint": name,
+        "seed": 0,
+        "started": ended - timedelta(seconds=10),
+        "finished": ended,
+        "seconds": Seconds(setup=2, train=7, total=10),
+        "machine": Machine(cpus=2, memory_bytes=8 << 30, threads=1, system="test"),
+        "versions": {"git": "0123456789ab"},
+        "data": DATA,
+    }
+    return RunRecord(**(fields | changes))
+
+
+def scored(mse: float, low: float | None, high: float | None) -> dict[str, Any]:
+    gain = {"over": "mean", "metric": "mse", "value": 1 - mse / 2.0e-4, "low": low, "high": high}
+    test = {"mse": mse, "information_coefficient": 0.02, "samples": 1239, "improvement": gain}
+    return {"test": test, "naive": NAIVE}
+
+
+def side(name: str, minute: int, arm: str, seconds: float, loss: float = 0.4, **more: Any) -> RunRecord:
+    best = {"id": "c07", "overrides": {"model.hidden": 128}, "valid_loss": loss}
+    search = {"key": "k", "configs": 18, "failed": 0, "cores": 1 if arm == "sequential" else 2, "best": best}
+    return record(
+        name,
+        minute,
+        experiment="tune",
+        arm=arm,
+        fingerprint="c07",
+        seconds=Seconds(setup=1, train=1, total=seconds),
+        search=search | more,
+        metrics=scored(1.9e-4, -0.01, 0.02),
+    )
+
+
+def both(minute: int = 3, **numbers: Any) -> RunRecord:
+    told = {"configs": 18, "sequential_seconds": 21.0, "parallel_seconds": 16.0, "speedup": 21 / 16}
+    told |= {"efficiency": 21 / 32, "same_best": True, "metric_gap": 2.5e-9}
+    sides = {"sequential": "s", "parallel": "p"}
+    return side("b", minute, "both", 40.0, **(told | {"sides": sides} | numbers))
+
+
+def test_search_of_one_side_has_nulls_for_the_other() -> None:
+    numbers = findings.search([side("s", 0, "sequential", 21.0)]).numbers
+    unknown = dict.fromkeys(("parallel_seconds", "speedup", "efficiency", "same_best", "metric_gap"))
+    assert numbers == {"configs": 18, "sequential_seconds": 21.0, **unknown}
+
+
+def test_search_of_two_separate_sides_is_computed_from_their_records() -> None:
+    numbers = findings.search([side("s", 0, "sequential", 30.0), side("p", 1, "parallel", 20.0, loss=0.5)]).numbers
+    assert numbers["speedup"] == pytest.approx(1.5)
+    assert numbers["efficiency"] == pytest.approx(0.75)
+    assert numbers["metric_gap"] == pytest.approx(0.2)
+    assert numbers["same_best"] is True
+
+
+def test_search_in_both_modes_shows_its_own_seconds() -> None:
+    records = [side("s", 0, "sequential", 20.0), side("p", 1, "parallel", 15.0), both()]
+    numbers = findings.search(records).numbers
+    assert (numbers["sequential_seconds"], numbers["parallel_seconds"]) == (21.0, 16.0)
+    assert set(numbers) == set(findings.SEARCH_KEYS)
+
+
+def test_no_search_gives_the_keys_with_nulls() -> None:
+    assert findings.search([]).numbers == dict.fromkeys(findings.SEARCH_KEYS)
+
+
+def test_search_verdict_names_the_faster_side_whichever_it_is() -> None:
+    sooner = verdicts.search(findings.search([side("s", 0, "sequential", 1), side("p", 1, "parallel", 1), both()]))
+    assert "1.3\u00d7 sooner than one after another (16 s against 21 s, 2 cores, 66% of ideal)" in sooner
+    assert "the same best config; the best validation losses agree within 3e-9" in sooner
+    slower = verdicts.search(findings.search([side("s", 0, "sequential", 10), side("p", 1, "parallel", 25)]))
+    assert slower.startswith("Ray Tune was slower: the same 18 configs took 2.5\u00d7 as long")
+
+
+def test_runs_on_the_same_test_windows_stand_together_above_one_set_of_naive_rows() -> None:
+    elsewhere = DATA | {"sha256": "cd" * 32}
+    records = [
+        record("worse", 0, metrics=scored(2.1e-4, -0.1, -0.01)),
+        record("better", 1, metrics=scored(1.8e-4, 0.01, 0.2)),
+        record("other-prices", 2, data=elsewhere, metrics=scored(1.8e-4, 0.01, 0.2)),
+    ]
+    first, second = models.groups(records)
+    assert [row["run"] for row in first.models] == ["better", "worse"]
+    assert [row["name"] for row in first.naive] == ["mean", "zero"]
+    assert [row["run"] for row in second.models] == ["other-prices"]
+    rows = models.rows([first, second], [])
+    assert [row["kind"] for row in rows] == ["model", "model", "naive", "naive", "model", "naive", "naive"]
+    assert rows[0]["improvement"] == {
+        "over": "mean",
+        "metric": "mse",
+        "value": pytest.approx(0.1),
+        "low": 0.01,
+        "high": 0.2,
+    }
+    assert rows[0]["test"]["mse"] == 1.8e-4
+
+
+def test_newer_run_of_the_same_settings_replaces_the_older_and_says_so() -> None:
+    again = {"fingerprint": "same", "metrics": scored(1.9e-4, -0.1, 0.1)}
+    records = [
+        record("old", 0, **again),
+        record("new", 1, **again),
+        record("on-ray", 2, arm="ray", num_workers=2, **again),
+    ]
+    (group,) = models.groups(records)
+    assert {row["run"]: row["replaces"] for row in group.models} == {"new": ["old"], "on-ray": []}
+
+
+def test_search_in_both_modes_is_one_model() -> None:
+    records = [side("s", 0, "sequential", 20.0), side("p", 1, "parallel", 15.0), both()]
+    (group,) = models.groups(records)
+    assert [(row["run"], row["name"]) for row in group.models] == [("p", "mlp 128x2, searched")]
+
+
+def test_models_with_one_name_are_told_apart_by_what_differs() -> None:
+    metrics = scored(1.9e-4, -0.1, 0.1)
+    base = {"task": "returns", "data": {}, "model": {"kind": "linear"}}
+    records = [
+        record("one", 0, config=base | {"train": {"lr": 0.1, "epochs": 3}}, metrics=metrics),
+        record("two", 1, config=base | {"train": {"lr": 0.2, "epochs": 3}}, metrics=metrics),
+    ]
+    (group,) = models.groups(records)
+    assert {row["name"] for row in group.models} == {"linear (lr 0.1)", "linear (lr 0.2)"}
+
+
+@pytest.mark.parametrize(
+    ("intervals", "said"),
+    [
+        ([(-0.1, 0.1), (-0.2, -0.1)], "none of 2 models beats the best naive forecast (training mean) on test MSE"),
+        ([(-0.2, 0.1)], "the one model does not beat"),
+        ([(0.01, 0.1), (-0.2, 0.1)], "1 of 2 models beats"),
+        ([(None, None)], "without intervals"),
+    ],
+)
+def test_model_verdict_counts_intervals_that_exclude_zero(intervals: list[tuple[Any, Any]], said: str) -> None:
+    records = [record(f"m{n}", n, metrics=scored(1.9e-4, *ends)) for n, ends in enumerate(intervals)]
+    (group,) = models.groups(records)
+    assert said in verdicts.models(group)
+
+
+def test_failed_run_is_kept_with_its_reason_and_without_metrics() -> None:
+    (row,) = models.unjudged([record("bad", status="failed", reason="diverged"), record("good", 1)])
+    assert (row["run"], row["status"], row["reason"], row["test"]) == ("bad", "failed", "diverged", {})
+
+
+def test_metric_that_is_not_defined_reads_as_a_dash() -> None:
+    (group,) = models.groups([record("m", metrics=scored(1.9e-4, -0.1, 0.1))])
+    table = scores.comparison(group)
+    column = [column.title for column in table.columns].index("IC")
+    assert [row.cells[column] for row in table.rows] == ["0.020", "-", "-"]
+    assert [row.kind for row in table.rows] == ["", "naive", "naive"]
+
+
+def test_small_errors_carry_their_unit_in_the_title() -> None:
+    (group,) = models.groups([record("m", metrics=scored(1.9e-4, -0.1, 0.1))])
+    table = scores.comparison(group)
+    column = [column.title for column in table.columns].index("MSE (10\u207b\u2074)")
+    assert [row.cells[column] for row in table.rows] == ["1.900", "2.000", "2.200"]
+
+
+def test_classification_has_its_own_columns() -> None:
+    test = {"accuracy": 0.5, "f1": 0.4, "roc_auc": None, "confusion_matrix": [[1, 2], [3, 4]], "samples": 10}
+    metrics = {"test": test, "naive": {"majority": test | {"accuracy": 0.6}}}
+    config = {"task": "direction", "model": {"kind": "linear"}, "data": {}, "train": {}}
+    (group,) = models.groups([record("d", config=config, metrics=metrics)])
+    table = scores.comparison(group)
+    assert [column.title for column in table.columns] == ["Model", "Accuracy", "F1", "TN/FP/FN/TP", "Run"]
+    assert table.rows[0].cells == ("linear", "50.0%", "0.400", "1/2/3/4", "d (solo)")
+
+
+def test_scale_says_what_one_machine_cannot_show_and_how_an_arm_ended() -> None:
+    def row(arm: str, status: str, rate: float | None, workers: int) -> dict[str, Any]:
+        shared = {"multiplier": 10, "samples": 1000, "seconds": 5.0, "run": "r", "reason": ""}
+        return shared | {
+            "arm": arm,
+            "status": status,
+            "samples_per_second": rate,
+            "peak_memory_bytes": 2e9 if rate else None,
+            "num_workers": workers,
+        }
+
+    rows = [row("in_memory", "out_of_memory", None, 0), row("ray", "ok", 1000.0, 2)]
+    found = findings.scale([record("r", experiment="scale", scale=rows)])
+    assert found.rows == rows
+    first, last = verdicts.scale(found)
+    assert "Ray trained 1,000 samples/s, peak memory 2.00 GB per process; in memory ended as out of memory" in first
+    assert "2 workers on the 2 cores of one machine are no cluster" in last
+    assert [line.cells[2] for line in tables.scale(found).rows] == ["out of memory", "ok"]
+
+
+def test_markdown_cell_cannot_break_its_table() -> None:
+    (line,) = tables.runs([record("r", status="failed", reason="a | b\n<script>")]).markdown().splitlines()[4:]
+    assert "failed: a \\| b &lt;script>" in line
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (words.fixed(None), "-"),
+        (words.fixed(-0.001), "0.00"),
+        (words.fixed(-1234.5, 1), "\u22121,234.5"),
+        (words.percent(0.0134, 2, sign=True), "+1.34%"),
+        (words.seconds(9.96), "10.0 s"),
+        (words.seconds(150), "2.5 min"),
+        (words.size(412_300_000), "412 MB"),
+        (words.gap(3.2e-9), "4e-9"),
+        (words.gap(3e-9), "3e-9"),
+        (words.gap(0.0), "0"),
+        (words.gap(None), "-"),
+    ],
+)
+def test_numbers_read_as_a_person_writes_them(text: str, expected: str) -> None:
+    assert text == expected

@@ -1,0 +1,71 @@
+"""Memory: what the kernel says of a process, and the largest of it while a block ran."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+
+import psutil
+import pytest
+
+from sp500.runs.memory import PeakMemory, pss_bytes
+
+MIB = 2**20
+
+
+def filled(size: int) -> bytearray:
+    return bytearray(b"x") * size
+
+
+def test_shared_pages_count_in_part_so_pss_is_at_most_rss() -> None:
+    assert 10 * MIB < pss_bytes() <= psutil.Process().memory_info().rss * 1.05
+
+
+def test_memory_in_use_shows() -> None:
+    before = pss_bytes()
+    data = filled(100 * MIB)
+    assert pss_bytes() - before == pytest.approx(len(data), rel=0.1)
+
+
+def test_another_process_is_read_by_its_number() -> None:
+    fork = multiprocessing.get_context("fork")
+    here, there = fork.Pipe()
+    child = fork.Process(target=there.recv, daemon=True)
+    child.start()
+    try:
+        # A fork shares nearly all of its pages with its parent, so it has at most about half of them.
+        assert 0 < pss_bytes(child.pid) < psutil.Process(child.pid).memory_info().rss
+    finally:
+        here.send("end")
+        child.join()
+
+
+def test_peak_stays_after_the_memory_was_given_back() -> None:
+    before = pss_bytes()
+    with PeakMemory(interval_seconds=0.001) as peak:
+        data = filled(100 * MIB)
+        while peak.bytes < before + 90 * MIB:
+            pass
+        del data
+    assert peak.bytes >= before + 90 * MIB
+    assert pss_bytes() < before + 50 * MIB
+
+
+def test_peak_of_the_shortest_block_is_known() -> None:
+    with PeakMemory(interval_seconds=60) as peak:
+        pass
+    assert peak.bytes > 10 * MIB
+
+
+def test_memory_still_held_at_the_end_is_seen_without_a_sample_in_between() -> None:
+    before = pss_bytes()
+    with PeakMemory(interval_seconds=60) as peak:
+        data = filled(100 * MIB)
+    assert peak.bytes >= before + 0.9 * len(data)
+
+
+def test_sampling_ends_with_the_block_also_on_an_error() -> None:
+    threads = threading.active_count()
+    with pytest.raises(ZeroDivisionError), PeakMemory():
+        raise ZeroDivisionError
+    assert threading.active_count() == threads

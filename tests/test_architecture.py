@@ -1,0 +1,89 @@
+"""The shape of the code: budgets, docstrings, and what an import may load."""
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCES = sorted([*ROOT.glob("sp500/**/*.py"), *ROOT.glob("experiments/*.py")])
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def public(body: list[ast.stmt], owner: str = "") -> Iterator[tuple[str, ast.AST]]:
+    for node in body:
+        if isinstance(node, (*Function.__args__, ast.ClassDef)) and not node.name.startswith("_"):
+            yield f"{owner}{node.name}", node
+            if isinstance(node, ast.ClassDef):
+                yield from public(node.body, f"{node.name}.")
+
+
+def names(paths: list[Path]) -> list[str]:
+    return [str(path.relative_to(ROOT)) for path in paths]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=names(SOURCES))
+def test_file_stays_under_250_lines(path):
+    assert len(path.read_text().splitlines()) <= 250
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=names(SOURCES))
+def test_function_stays_under_40_lines(path):
+    long = [
+        f"{node.name}: {node.end_lineno - node.lineno + 1}"
+        for node in ast.walk(parsed(path))
+        if isinstance(node, Function) and node.end_lineno - node.lineno + 1 > 40
+    ]
+    assert long == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=names(SOURCES))
+def test_module_and_everything_public_in_it_has_a_docstring(path):
+    tree = parsed(path)
+    bare = [name for name, node in public(tree.body) if not ast.get_docstring(node)]
+    assert ast.get_docstring(tree)
+    assert bare == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=names(SOURCES))
+def test_no_module_is_named_for_nothing(path):
+    assert path.stem not in {"utils", "util", "helpers", "common", "misc"}
+
+
+@pytest.mark.parametrize(
+    ("module", "forbidden"),
+    [
+        ("sp500.config", {"numpy", "pandas", "torch", "ray"}),
+        ("sp500.entry", {"numpy", "pandas", "torch", "ray"}),
+        ("sp500.report.page", {"torch", "ray"}),
+        ("sp500.data.line", {"torch", "ray"}),
+        ("sp500.distributed.launch", {"ray"}),
+    ],
+)
+def test_import_loads_only_what_it_must(module, forbidden):
+    code = f"import sys, {module}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert forbidden.isdisjoint(loaded)
+
+
+def test_importing_everything_makes_no_file_and_starts_no_ray(tmp_path):
+    modules = [
+        str(path.relative_to(ROOT).with_suffix("")).replace("/", ".") for path in SOURCES if path.stem != "__init__"
+    ]
+    code = f"import {', '.join(modules)}; import ray; assert not ray.is_initialized()"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, env=environment)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_scripts_read_the_command_line():
+    readers = [str(path.relative_to(ROOT)) for path in SOURCES if "sys.argv" in path.read_text()]
+    assert all(name.startswith("experiments/") for name in readers)

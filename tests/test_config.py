@@ -1,0 +1,303 @@
+"""Settings: refused at the door by field, limit and what came; and what makes two runs comparable."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from sp500.config import DataConfig, IOConfig, ModelConfig, RunConfig, TrainConfig
+
+
+def test_settings_of_the_earlier_trainer_run_as_they_are() -> None:
+    text = """
+    data: {npz_path: prepared/windows.npz, valid_from_train: true, shuffle_train: true, norm: zscore}
+    model: {kind: lstm, hidden: 128, layers: 2, dropout: 0.2}
+    train: {epochs: 50, batch_size: 64, lr: 1e-3, early_stop_patience: 10, seed: 42, device: auto}
+    eval: {threshold: 0.5, save_cm: true}
+    io: {save_dir: results, run_name: lstm-1}
+    """
+    config = RunConfig.model_validate(yaml.safe_load(text))
+    assert (config.model.kind, config.model.hidden, config.train.epochs) == ("lstm", 128, 50)
+    assert config.train.lr == 0.001  # YAML takes 1e-3 for text
+    assert (config.data.npz_path, config.data.valid_from_train) == (Path("prepared/windows.npz"), 0.175)
+
+
+def test_validation_switched_off_means_none() -> None:
+    assert DataConfig(valid_from_train=False).valid_from_train == 0.0
+
+
+def test_settings_survive_their_file() -> None:
+    config = RunConfig(
+        task="direction",
+        data={"tickers": ["AAPL", "KO"], "start": "2000-01-03", "real_moves": ["KO:2000-01-04"], "npz_path": "a.npz"},
+        io={"run_name": "a"},
+    )
+    assert RunConfig.model_validate(yaml.safe_load(yaml.safe_dump(config.model_dump(mode="json")))) == config
+
+
+@pytest.mark.parametrize(
+    ("settings", "key", "said"),
+    [
+        ({"data": {"windw": 5}}, "data.windw", "Extra"),
+        ({"modell": {}}, "modell", "Extra"),
+        ({"train": {"optimizer": "sgd"}}, "train.optimizer", "Extra"),
+        ({"train": {"epochs": "many"}}, "train.epochs", "many"),
+        ({"train": {"epochs": 2.5}}, "train.epochs", "2.5"),
+        ({"train": {"epochs": 0}}, "train.epochs", "greater than 0"),
+        ({"train": {"lr": -0.1}}, "train.lr", "greater than 0"),
+        ({"train": {"lr": "nan"}}, "train.lr", "nan"),
+        ({"train": {"lr": "inf"}}, "train.lr", "inf"),
+        ({"train": {"weight_decay": "inf"}}, "train.weight_decay", "inf"),
+        ({"train": {"clip": "inf"}}, "train.clip", "inf"),
+        ({"train": {"dtype": "float16"}}, "train.dtype", "float16"),
+        ({"train": {"device": "tpu"}}, "train.device", "tpu"),
+        ({"data": {"noise": "inf"}}, "data.noise", "inf"),
+        ({"data": {"window": 0}}, "data.window", "greater than 0"),
+        ({"data": {"test_fraction": 1.0}}, "data.test_fraction", "less than 1"),
+        ({"data": {"norm": "robust"}}, "data.norm", "robust"),
+        ({"data": {"start": "yesterday"}}, "data.start", "yesterday"),
+        ({"data": {"tickers": "AAPL"}}, "data.tickers", "AAPL"),
+        ({"data": {"real_moves": ["AAPL"]}}, "data.real_moves", "TICKER:YYYY-MM-DD"),
+        ({"data": {"real_moves": ["AAPL:2000-9-29"]}}, "data.real_moves", "TICKER:YYYY-MM-DD"),
+        ({"model": {"kind": "gru"}}, "model.kind", "gru"),
+        ({"model": {"dropout": 1.0}}, "model.dropout", "less than 1"),
+        ({"eval": {"threshold": 0.0}}, "eval.threshold", "greater than 0"),
+        ({"eval": {"cost_bps": "inf"}}, "eval.cost_bps", "inf"),
+        ({"task": "prices"}, "task", "prices"),
+        ({"num_workers": -1}, "num_workers", "greater than or equal to 0"),
+        ({"synthetic": {"classes": 1}}, "synthetic.classes", "greater than 1"),
+    ],
+)
+def test_bad_setting_is_refused_by_key_and_value(settings: dict[str, Any], key: str, said: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        RunConfig.model_validate(settings)
+    (error,) = caught.value.errors()
+    assert ".".join(map(str, error["loc"])) == key
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("window", "horizon", "gap", "good"), [(30, 1, 30, False), (30, 1, 31, True), (5, 10, 14, False)]
+)
+def test_gap_below_window_and_horizon_is_refused(window: int, horizon: int, gap: int, good: bool) -> None:
+    if good:
+        assert DataConfig(window=window, horizon=horizon, gap=gap).purge == gap
+        return
+    with pytest.raises(ValidationError, match=f"data.gap is {gap}, below window \\+ horizon = {window + horizon}"):
+        DataConfig(window=window, horizon=horizon, gap=gap)
+
+
+def test_gap_left_empty_is_window_and_horizon() -> None:
+    assert DataConfig(window=20, horizon=5).purge == 25
+
+
+def test_start_that_is_not_before_the_end_is_refused() -> None:
+    with pytest.raises(ValidationError, match=r"data\.start 2020-01-02 is not before data\.end 2020-01-02"):
+        DataConfig(start="2020-01-02", end="2020-01-02")
+
+
+@pytest.mark.parametrize("name", ["a", "0", "a.b_c-d", "9" * 63, "run-2020.01.02"])
+def test_run_name_that_is_one_is_taken(name: str) -> None:
+    assert IOConfig(run_name=name).run_name == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        ".",
+        "..",
+        "../..",
+        "/tmp/a",
+        "a/b",
+        "a\\b",
+        "Run",
+        "-a",
+        "_a",
+        ".a",
+        "a b",
+        "ä",
+        "a\n",
+        "a\x00",
+        "9" * 64,
+        "~",
+    ],
+)
+def test_run_name_that_could_leave_the_folder_is_refused(name: str) -> None:
+    with pytest.raises(ValidationError, match="run_name"):
+        IOConfig(run_name=name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value"),
+    [
+        ("linear", "hidden", 32),
+        ("linear", "layers", 3),
+        ("linear", "dropout", 0.5),
+        ("mlp", "heads", 2),
+        ("lstm", "heads", 2),
+    ],
+)
+def test_model_key_that_the_kind_does_not_use_is_refused_by_name(kind: str, key: str, value: float) -> None:
+    with pytest.raises(ValidationError, match=f"model.{key} is not used by model.kind {kind}"):
+        ModelConfig(kind=kind, **{key: value})
+
+
+def test_width_that_heads_do_not_divide_is_refused() -> None:
+    with pytest.raises(ValidationError, match=r"model\.hidden 30 is not a multiple of model\.heads 4"):
+        ModelConfig(kind="transformer", hidden=30)
+
+
+def test_settings_cannot_be_changed() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        RunConfig().train.epochs = 3
+
+
+# The fingerprint.
+
+BASE = RunConfig()
+
+
+def changed(settings: dict[str, Any], base: dict[str, Any] | None = None) -> RunConfig:
+    return RunConfig.model_validate({**(base or {}), **settings})
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"num_workers": 4},
+        {"train": {"device": "cpu"}},
+        {"train": {"threads": 4}},
+        {"io": {"save_dir": "/elsewhere", "run_name": "other"}},
+        {"data": {"cache_dir": "/elsewhere"}},
+        {"synthetic": {"samples": 100}},
+        {"train": {"per_worker_batch": True}},
+    ],
+    ids=str,
+)
+def test_fingerprint_leaves_out_where_and_how_a_run_runs(settings: dict[str, Any]) -> None:
+    assert changed(settings).fingerprint == BASE.fingerprint
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"task": "direction"},
+        {"data": {"source": "prices.csv"}},
+        {"data": {"tickers": ["AAPL"]}},
+        {"data": {"start": "2000-01-03"}},
+        {"data": {"end": "2000-01-03"}},
+        {"data": {"window": 31}},
+        {"data": {"horizon": 2}},
+        {"data": {"test_fraction": 0.2}},
+        {"data": {"valid_from_train": 0.2}},
+        {"data": {"gap": 60}},
+        {"data": {"norm": "minmax"}},
+        {"data": {"shuffle_train": False}},
+        {"data": {"seed": 1}},
+        {"data": {"multiplier": 2}},
+        {"data": {"noise": 0.2}},
+        {"data": {"npz_path": "a.npz"}},
+        {"model": {"kind": "lstm"}},
+        {"model": {"hidden": 32}},
+        {"model": {"layers": 3}},
+        {"model": {"dropout": 0.0}},
+        {"train": {"epochs": 3}},
+        {"train": {"batch_size": 64}},
+        {"train": {"lr": 0.01}},
+        {"train": {"weight_decay": 0.1}},
+        {"train": {"clip": 0.0}},
+        {"train": {"early_stop_patience": 0}},
+        {"train": {"max_steps": 10}},
+        {"train": {"seed": 1}},
+        {"train": {"dtype": "float64"}},
+        {"num_workers": 2, "train": {"per_worker_batch": True}},
+    ],
+    ids=str,
+)
+def test_fingerprint_changes_with_what_decides_the_numbers(settings: dict[str, Any]) -> None:
+    assert changed(settings).fingerprint != BASE.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("settings", "same"),
+    [
+        ({"synthetic": {"samples": 100}}, False),
+        ({"synthetic": {"classes": 3}}, False),
+        ({"data": {"seed": 1}}, False),
+        ({"data": {"shuffle_train": False}}, False),
+        ({"train": {"epochs": 3}}, False),
+        ({"data": {"source": "prices.csv"}}, True),
+        ({"data": {"window": 5}}, True),
+    ],
+    ids=str,
+)
+def test_fingerprint_of_the_smoke_job_covers_what_it_uses(settings: dict[str, Any], same: bool) -> None:
+    smoke = {"task": "synthetic"}
+    assert (changed(settings, smoke).fingerprint == changed({}, smoke).fingerprint) == same
+
+
+def test_fingerprint_of_a_model_leaves_out_keys_it_does_not_use() -> None:
+    plain = RunConfig(model=ModelConfig(kind="linear"))
+    other = plain.model_copy(update={"model": plain.model.model_copy(update={"hidden": 7})})
+    assert plain.fingerprint == other.fingerprint
+
+
+def test_fingerprint_is_16_hex_digits_and_the_same_in_another_process() -> None:
+    program = "from sp500.config import RunConfig; print(RunConfig().fingerprint)"
+    printed = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PYTHONHASHSEED": "1", "PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert printed.strip() == BASE.fingerprint
+    assert int(printed, 16) < 16**16
+    assert len(printed.strip()) == 16
+
+
+def test_per_worker_pair_of_runs_shares_a_fingerprint_with_the_global_batch_it_amounts_to() -> None:
+    per_worker = RunConfig(num_workers=2, train=TrainConfig(per_worker_batch=True, batch_size=128, lr=0.0005))
+    assert per_worker.fingerprint == RunConfig(train=TrainConfig(batch_size=256, lr=0.001)).fingerprint
+
+
+# Batch and rate.
+
+
+@pytest.mark.parametrize(
+    ("workers", "per_worker", "batch_size", "lr"),
+    [
+        (0, False, 256, 0.001),
+        (4, False, 256, 0.001),
+        (0, True, 256, 0.001),
+        (1, True, 256, 0.001),
+        (4, True, 1024, 0.004),
+    ],
+)
+def test_batch_and_rate_grow_with_workers_only_when_they_are_per_worker(
+    workers: int, per_worker: bool, batch_size: int, lr: float
+) -> None:
+    config = RunConfig(num_workers=workers, train=TrainConfig(per_worker_batch=per_worker))
+    assert config.batch_size == batch_size
+    assert config.lr == pytest.approx(lr)
+
+
+def test_settings_load_nothing_heavy() -> None:
+    program = (
+        "import sys, sp500.config; print([name for name in ('torch', 'ray', 'numpy', 'pandas') if name in sys.modules])"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert printed.strip() == "[]"
