@@ -47,7 +47,8 @@ def models(group: Group) -> str:
         part = f"{len(better)} of {some(len(told), 'model')} {'beats' if len(better) == 1 else 'beat'}"
         verdict = f"{part} {contest} with 95% confidence: {gains}. Luck alone does so for one model in 40."
     else:
-        part = "the one model does not beat" if len(told) == 1 else f"none of {len(told)} models beats"
+        twice = " (one that ran in two arms counts once)" if len(judged) < len(group.models) else ""
+        part = "the one model does not beat" if len(told) == 1 else f"none of {len(told)} models{twice} beats"
         usual = ", as is usual for daily returns" if _is_daily(group) else ""
         verdict = f"{part} {contest} with 95% confidence{usual}."
     return f"{group.subject}: {verdict} {_worse(worse, len(told))}".strip()
