@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 
 import numpy as np
@@ -267,6 +268,15 @@ def test_interval_over_a_naive_forecast_that_is_nearly_always_right_is_plain() -
     found = metrics.improvement(np.ones(100), naive, np.arange(100), resamples=200, seed=0)
     assert found["value"] == -99.0
     assert is_plain(found)
+
+
+def test_interval_of_many_days_takes_little_memory() -> None:
+    loss, dates = GENERATOR.random(20_000), np.arange(20_000)
+    tracemalloc.start()
+    metrics.improvement(loss, loss, dates, resamples=200, seed=0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 40 * 2**20
 
 
 # Stationary bootstrap.

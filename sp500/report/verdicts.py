@@ -47,11 +47,11 @@ def models(group: Group) -> str:
         part = f"{len(better)} of {some(len(told), 'model')} {'beats' if len(better) == 1 else 'beat'}"
         verdict = f"{part} {contest} with 95% confidence: {gains}. Luck alone does so for one model in 40."
     else:
-        twice = " (one that ran in two arms counts once)" if len(judged) < len(group.models) else ""
-        part = "the one model does not beat" if len(told) == 1 else f"none of {len(told)} models{twice} beats"
+        part = "the one model does not beat" if len(told) == 1 else f"none of {len(told)} models beats"
         usual = ", as is usual for daily returns" if _is_daily(group) else ""
         verdict = f"{part} {contest} with 95% confidence{usual}."
-    return f"{group.subject}: {verdict} {_worse(worse, len(told))}".strip()
+    once = " Settings that ran in two arms count once." if len(judged) < len(group.models) else ""
+    return f"{group.subject}: {verdict} {_worse(worse, len(told))}".strip() + once
 
 
 def search(found: Search) -> str:

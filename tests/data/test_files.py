@@ -83,6 +83,20 @@ def test_dates_written_out_are_read_or_refused_as_no_dates(csv: Csv, clean: pd.D
     assert read == list(clean.index[:60]) or "is not a date" in refused
 
 
+@pytest.mark.parametrize(
+    "written",
+    ["%Y/%m/%d %H:%M:%S%z", "%m/%d/%Y %H:%M:%S-05:00", "%m/%d/%Y 16:00 EST", "%d %b %Y 16:00:00Z", "%Y%m%dT%H%M%S%z"],
+)
+def test_unusual_dates_with_a_zone_are_read_or_refused_by_file(csv: Csv, clean: pd.DataFrame, written: str) -> None:
+    source = csv(clean.tz_localize("America/New_York"), date_format=written)
+    refused, read = "", []
+    try:
+        read = list(load(DataConfig(source=source)).close.index)
+    except DataError as error:
+        refused = str(error)
+    assert read == list(clean.index) or source in refused
+
+
 def test_file_without_tickers_is_named_after_itself(csv: Csv, clean: pd.DataFrame) -> None:
     rows = clean[["KO"]].rename(columns={"KO": "close"})
     assert load(DataConfig(source=csv(rows, "ko.csv"))).tickers == ["KO"]

@@ -231,6 +231,24 @@ def test_line_cut_off_by_a_kill_is_left_out_wherever_it_was_cut(run: Run) -> Non
         assert run.epochs() == [epoch(1)]
 
 
+def test_epoch_appended_after_one_cut_off_by_a_kill_is_not_glued_to_it(run: Run) -> None:
+    run.append_epoch(epoch(1))
+    with (run.path / "epochs.jsonl").open("a") as file:
+        file.write('{"epoch": 2, "tr')
+    run.append_epoch(epoch(2))
+    run.append_epoch(epoch(3))
+    assert run.epochs() == [epoch(1), epoch(2), epoch(3)]
+
+
+def test_damaged_line_before_the_last_is_refused_by_file(run: Run) -> None:
+    for number in (1, 2, 3):
+        run.append_epoch(epoch(number))
+    path = run.path / "epochs.jsonl"
+    path.write_text(path.read_text().replace('"epoch":2', '"epoch":"two"'))
+    with pytest.raises(ConfigError, match=str(path)):
+        run.epochs()
+
+
 def test_resumed_run_replaces_its_epochs_after_a_cut_off_line(run: Run) -> None:
     append_durably(run.path / "epochs.jsonl", epoch(1).model_dump_json())
     with (run.path / "epochs.jsonl").open("a") as file:

@@ -202,6 +202,15 @@ def test_rest_of_a_killed_writer_with_the_same_process_number_is_no_obstacle(che
     assert not rest.exists()
 
 
+def test_rest_of_a_writer_killed_long_ago_is_cleared_away(checkpoints: Checkpoints) -> None:
+    # Else every kill in the middle of a checkpoint takes its size from the disk for good.
+    checkpoints.save(snapshot(1))
+    rest = checkpoints.folder / ".epoch-00002.999999999.tmp"
+    shutil.copytree(newest(checkpoints), rest)
+    checkpoints.save(snapshot(2))
+    assert not rest.exists()
+
+
 def test_copy_that_somebody_made_beside_the_versions_is_left_alone(checkpoints: Checkpoints) -> None:
     checkpoints.save(snapshot(1))
     shutil.copytree(newest(checkpoints), checkpoints.folder / "epoch-00001-copy")
