@@ -38,13 +38,15 @@ def main(config: Tune, run: Run) -> RunRecord:
     """Search in one mode, or have one child process search in each."""
     if config.mode == "both":
         return both(config, run)
-    from sp500.distributed import launch
+    from sp500.distributed import study
+    from sp500.tasks import catalog
     from sp500.tuning import space
 
-    trials = space.grid(config.run_config(), space.SPACES[config.space]())
+    base = catalog.resolve(config.run_config())
+    trials = space.grid(base, space.SPACES[config.space]())
     with Progress("trial", len(trials)) as progress:
-        return launch.search(
-            config,
+        return study.search(
+            base,
             run,
             trials,
             space=config.space,

@@ -11,7 +11,7 @@ import json
 import re
 from datetime import date
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -60,11 +60,15 @@ class DataConfig(Frozen):
     """Seed of the batch order and of noisy copies: the same for every config of a search."""
     multiplier: int = Field(1, gt=0)
     """Size of the training set: the original and multiplier - 1 noisy copies of the training series."""
+    augment: Literal["noise", "bootstrap"] = "noise"
+    """How copies differ: noise on the features, or a price path of resampled daily returns."""
     noise: float = Field(0.1, ge=0)
     """Noise of a copy, in training standard deviations of each feature."""
+    jitter: float = Field(0.0, ge=0)
+    """Standard deviation of a factor around 1 per copy and feature."""
     npz_path: Path | None = None
     """Arrays X_train, y_train, X_test, y_test (X: samples, window, features) in place of prices."""
-    real_moves: tuple[str, ...] = ()
+    real_moves: tuple[Annotated[str, Field(pattern=r"^[^:]+:\d{4}-\d{2}-\d{2}$")], ...] = ()
     """TICKER:YYYY-MM-DD of large moves that really happened and are no fault in the data."""
     cache_dir: Path = Path("~/.cache/sp500")
     """Where downloaded prices are kept."""
@@ -76,14 +80,6 @@ class DataConfig(Frozen):
     def _switch_means_fraction(cls, value: Any) -> Any:
         """Accept the switch of earlier settings files: true is the default fraction, false is none."""
         return {True: 0.175, False: 0.0}[value] if isinstance(value, bool) else value
-
-    @field_validator("real_moves")
-    @classmethod
-    def _moves_are_dated(cls, moves: tuple[str, ...]) -> tuple[str, ...]:
-        for move in moves:
-            if not re.fullmatch(r"[^:]+:\d{4}-\d{2}-\d{2}", move):
-                raise ValueError(f"{move!r} is not TICKER:YYYY-MM-DD")
-        return moves
 
     @model_validator(mode="after")
     def _gap_purges(self) -> DataConfig:
@@ -230,12 +226,15 @@ class RunConfig(Frozen):
     def fingerprint(self) -> str:
         """Hash (16 hex digits) of what decides the numbers: task, data, model, train.
 
-        Workers, device, threads and storage are left out, so that a laptop's sequential run and a cluster's
-        parallel one pair up.
+        Workers, device, threads and places are left out, so that a laptop's run and a cluster's pair up.
         """
         places = {"device", "threads", "per_worker_batch"}
         train = self.train.model_dump(mode="json", exclude=places) | {"batch_size": self.batch_size, "lr": self.lr}
-        data = self.data.model_dump(mode="json", exclude={"cache_dir", "fallback"})
+        data = self.data.model_dump(mode="json", exclude={"cache_dir", "fallback"}) | {
+            "gap": self.data.purge,
+            "source": Path(self.data.source).name,
+            "npz_path": self.data.npz_path and self.data.npz_path.name,
+        }
         made = {**self.synthetic.model_dump(), "seed": self.data.seed, "shuffle_train": self.data.shuffle_train}
         parts = {
             "task": self.task,

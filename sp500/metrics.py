@@ -118,8 +118,13 @@ def improvement(
     value = float(1 - daily[:, 0].sum() / daily[:, 1].sum())
     if not resamples or len(daily) < 2:
         return {"value": value, "low": None, "high": None}
-    chosen = stationary_bootstrap(len(daily), resamples, block, numpy_generator(seed, "bootstrap"))
-    sums = daily[chosen].sum(axis=1)
+    generator = numpy_generator(seed, "bootstrap")
+    # A few resamples at a time: a thousand of 100,000 days at once would take gigabytes.
+    at_once = max(1, 200_000 // len(daily))
+    parts = [min(at_once, resamples - done) for done in range(0, resamples, at_once)]
+    sums = np.concatenate(
+        [daily[stationary_bootstrap(len(daily), part, block, generator)].sum(axis=1) for part in parts]
+    )
     if not sums[:, 1].all():  # in some resamples the naive forecast was never wrong
         return {"value": value, "low": None, "high": None}
     low, high = np.quantile(1 - sums[:, 0] / sums[:, 1], (0.025, 0.975))

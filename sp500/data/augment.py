@@ -1,31 +1,70 @@
-"""Noisy copies of training series: the dataset "multiplier".
+"""Copies of training series: the dataset "multiplier".
 
-Multiplier M is the original and M - 1 copies. A copy adds Gaussian noise to each feature, as wide as `noise` times that
-feature's training standard deviation; the target is kept. Copy k is drawn from its own stream, so any worker makes
-it alone. Only series cut to the training dates come in here, so nothing later can be copied.
+Multiplier M is the original and M - 1 copies. Copy k of a series is drawn from a stream of its own, so any worker
+makes it alone. Only series cut to the training dates come in here, so nothing later can be copied.
+
+    noise      Gaussian noise on each feature, `noise` training standard deviations wide, and a factor per feature
+               and copy, 1 + `jitter` x a normal number; the target is kept
+    bootstrap  a new price path: daily returns drawn in blocks of random length (stationary bootstrap, Politis and
+               Romano 1994, mean length 20 days), from which features and targets are computed anew
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
+import pandas as pd
 
-from sp500.data.features import Series
+from sp500.data.features import CLOSE_FEATURES, WARM_UP, Series, table_of
+from sp500.errors import DataError
+from sp500.metrics import stationary_bootstrap
 from sp500.seeding import numpy_generator
 
+BLOCK_DAYS = 20.0
 
-def copies(train: Sequence[Series], multiplier: int, *, noise: float, scale: np.ndarray, seed: int) -> Iterator[Series]:
-    """The training series and their copies. `scale` [feature]: training standard deviations."""
+
+@dataclass(frozen=True)
+class Augmentation:
+    """How copies are made. `scale` [feature]: training standard deviations of the features."""
+
+    method: Literal["noise", "bootstrap"]
+    noise: float
+    jitter: float
+    scale: np.ndarray
+    seed: int
+    horizon: int = 1
+
+
+def copies(train: Sequence[Series], multiplier: int, how: Augmentation) -> Iterator[Series]:
+    """The training series and their copies."""
     for number in range(multiplier):
         for series in train:
-            yield copy(series, number, noise=noise, scale=scale, seed=seed)
+            yield copy(series, number, how)
 
 
-def copy(series: Series, number: int, *, noise: float, scale: np.ndarray, seed: int) -> Series:
+def copy(series: Series, number: int, how: Augmentation) -> Series:
     """Copy `number` of a series; copy 0 is the series itself."""
     if number == 0:
         return series
-    generator = numpy_generator(seed, "noise", series.ticker, number)
-    return replace(series, x=series.x + generator.standard_normal(series.x.shape) * (noise * scale))
+    generator = numpy_generator(how.seed, how.method, series.ticker, number)
+    if how.method == "bootstrap":
+        return _resampled(series, how.horizon, generator)
+    noise = generator.standard_normal(series.x.shape) * (how.noise * how.scale)
+    factor = 1 + how.jitter * generator.standard_normal(series.x.shape[1])
+    return replace(series, x=series.x * factor + noise)
+
+
+def _resampled(series: Series, horizon: int, generator: np.random.Generator) -> Series:
+    """A path of the same length from the series' own daily returns, its first feature."""
+    if series.x.shape[1] != len(CLOSE_FEATURES):
+        raise DataError("data.augment bootstrap resamples closing prices; with open, high, low and volume take noise")
+    days = len(series.x) + WARM_UP + horizon
+    blocks = stationary_bootstrap(len(series.x), -(-days // len(series.x)), BLOCK_DAYS, generator).ravel()[:days]
+    log = pd.Series(np.cumsum(series.x[blocks, 0]))
+    table = table_of({"close": pd.Series(np.exp(log))})[list(CLOSE_FEATURES)]
+    target = log.shift(-horizon) - log
+    rows = slice(WARM_UP, WARM_UP + len(series.x))
+    return replace(series, x=table.to_numpy(np.float64)[rows], y=target.to_numpy(np.float64)[rows])

@@ -15,6 +15,8 @@ from sp500.data.prices import Prices
 from sp500.errors import DataError
 
 CLOSE_FEATURES = ("log_return", "momentum_5", "momentum_20", "volatility_20", "rsi_14", "distance_50")
+# Days at the start of a series on which the longest feature is not known yet.
+WARM_UP = 49
 OHLCV_FEATURES = ("range", "gap", "volume_change")
 
 

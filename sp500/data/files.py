@@ -111,6 +111,8 @@ def _dates(column: pd.Series, path: Path, faults: list[Fault]) -> pd.Series:
         raise DataError(f"{path}: row {row + 2}: date {text[row]} is a number; write YYYY-MM-DD")
     _one_zone(text, path, faults)
     plain = text.where(~text.str.match(r"\d{4}-\d{2}-\d{2}"), text.str[:10])
+    time_of_day = r"(?<=\d)(T\d{2}:?\d{2}|\s+\d{1,2}:\d{2}).*$"
+    plain = plain.str.replace(time_of_day, "", regex=True)
     parsed = pd.to_datetime(plain, errors="coerce", format="mixed", dayfirst=False)
     if parsed.isna().any():
         row = int(np.flatnonzero(parsed.isna())[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,24 +11,77 @@ import pandas as pd
 
 from sp500.config import DataConfig
 from sp500.data import augment, normalize
+from sp500.data.augment import Augmentation
 from sp500.data.features import Features, Series, features
+from sp500.data.normalize import Normalizer
 from sp500.data.prices import Prices, load
+from sp500.data.sharding import Source
 from sp500.data.splits import Split, split
 from sp500.data.windows import Dataset, Windows, windows
 from sp500.errors import DataError
 
 
-def dataset(config: DataConfig, dtype: str, *, direction: bool) -> Dataset:
-    """Train, validation and test windows of `config`'s prices.
+@dataclass(frozen=True)
+class Prepared:
+    """Prices on their way to windows: cut by date, with what was fitted on the training part.
+
+    `train`: each ticker's series up to the last training date; nothing that is copied comes from elsewhere.
+    """
+
+    config: DataConfig
+    prices: Prices
+    table: Features
+    cut: Split
+    train: tuple[Series, ...]
+    scaler: Normalizer
+    target_scale: float
+    how: Augmentation
+    direction: bool
+
+    def source(self) -> Source:
+        """What shards of the training part are written from."""
+        multiplier, window = self.config.multiplier, self.config.window
+        return Source(self.train, multiplier, self.how, self.scaler, self.target_scale, window, self.direction)
+
+    def dataset(self, dtype: str, *, multiplier: int | None = None) -> Dataset:
+        """Train (with its copies), validation and test windows. Raises DataError when a part has none."""
+        copies = augment.copies(self.train, multiplier or self.config.multiplier, self.how)
+        parts = {
+            "train": self._windows(copies, self.cut.train, dtype, index=False),
+            "valid": self._windows(self.table.series, self.cut.valid, dtype, index=True) if self.cut.valid else None,
+            "test": self._windows(self.table.series, self.cut.test, dtype, index=True),
+        }
+        counts = {name: len(found) for name, found in parts.items() if found is not None}
+        if empty := [name for name, count in counts.items() if not count]:
+            raise DataError(
+                f"too_short: no windows of {self.config.window} days for {', '.join(empty)}; take more dates"
+            )
+        assert parts["train"] is not None
+        assert parts["test"] is not None
+        card = describe(self.prices, self.table, self.cut) | {"windows": counts}
+        return Dataset(parts["train"], parts["valid"], parts["test"], self.target_scale, card)
+
+    def _windows(
+        self, series: Iterable[Series], span: tuple[np.datetime64, np.datetime64], dtype: str, *, index: bool
+    ) -> Windows:
+        scaled = (replace(one, x=self.scaler(one.x)) for one in series)
+        length, horizon = self.config.window, self.config.horizon
+        found = windows(scaled, span, length, horizon=horizon, dtype=dtype, with_index=index)
+        targets = (found.targets > 0) if self.direction else found.targets / self.target_scale
+        return replace(found, targets=targets.astype(dtype))
+
+
+def prepare(config: DataConfig, *, direction: bool) -> Prepared:
+    """`config`'s prices, cut and fitted.
 
     Targets are log returns divided by their training standard deviation (not with norm none), or 1 for up and 0 for
     not. Raises DataError.
     """
     prices = load(config)
-    return build(prices, features(prices, config.horizon), config, dtype, direction=direction)
+    return fit(prices, features(prices, config.horizon), config, direction=direction)
 
 
-def build(prices: Prices, table: Features, config: DataConfig, dtype: str, *, direction: bool) -> Dataset:
+def fit(prices: Prices, table: Features, config: DataConfig, *, direction: bool) -> Prepared:
     """The same from prices and features at hand."""
     cut = split(
         table.dates,
@@ -36,33 +89,14 @@ def build(prices: Prices, table: Features, config: DataConfig, dtype: str, *, di
         valid_from_train=config.valid_from_train,
         gap=config.purge,
     )
-    train = [early for one in table.series if len((early := until(one, cut.train[1])).dates) >= config.window]
+    train = tuple(early for one in table.series if len((early := until(one, cut.train[1])).dates) >= config.window)
     if not train:
         raise DataError(f"too_short: no ticker has data.window = {config.window} days before {cut.train[1]}")
     rows = np.concatenate([one.x for one in train])
-    scaler = normalize.fit(rows, config.norm)
     spread = float(np.nanstd(np.concatenate([one.y for one in train])))
     scale = 1.0 if direction or config.norm == "none" or spread == 0 else spread
-    noisy = augment.copies(train, config.multiplier, noise=config.noise, scale=rows.std(axis=0), seed=config.seed)
-
-    def made(parts: Iterable[Series], span: tuple[np.datetime64, np.datetime64], *, index: bool) -> Windows:
-        found = windows(parts, span, config.window, horizon=config.horizon, dtype=dtype, with_index=index)
-        targets = (found.targets > 0) if direction else found.targets / scale
-        return replace(found, targets=targets.astype(dtype))
-
-    scaled = [replace(one, x=scaler(one.x)) for one in table.series]
-    parts = {
-        "train": made([replace(one, x=scaler(one.x)) for one in noisy], cut.train, index=False),
-        "valid": made(scaled, cut.valid, index=True) if cut.valid else None,
-        "test": made(scaled, cut.test, index=True),
-    }
-    counts = {name: len(found) for name, found in parts.items() if found is not None}
-    if empty := [name for name, count in counts.items() if not count]:
-        raise DataError(f"too_short: no windows of {config.window} days for {', '.join(empty)}; take more dates")
-    assert parts["train"] is not None
-    assert parts["test"] is not None
-    card = describe(prices, table, cut) | {"windows": counts}
-    return Dataset(parts["train"], parts["valid"], parts["test"], scale, card)
+    how = Augmentation(config.augment, config.noise, config.jitter, rows.std(axis=0), config.seed, config.horizon)
+    return Prepared(config, prices, table, cut, train, normalize.fit(rows, config.norm), scale, how, direction)
 
 
 def summary(config: DataConfig) -> dict[str, dict[str, float]]:

@@ -53,6 +53,11 @@ class Dataset:
         """Columns of a row."""
         return int(self.train.rows.shape[1])
 
+    @property
+    def sha256(self) -> str:
+        """Hash of the data it was made from; empty for data that settings alone decide."""
+        return str(self.card.get("sha256", ""))
+
 
 def windows(
     series: Iterable[Series],

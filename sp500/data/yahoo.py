@@ -131,7 +131,7 @@ def _yfinance(tickers: list[str], start: str | None, end: str | None) -> pd.Data
             auto_adjust=True,
             progress=False,
             threads=False,
-            timeout=TRY_SECONDS,
+            timeout=max(TRY_SECONDS // len(tickers), 2),  # tickers load one after another
         )
     except yfinance.exceptions.YFException as error:
         raise ValueError(str(error)) from error

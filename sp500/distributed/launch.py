@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import UTC, datetime
 
@@ -10,18 +10,13 @@ import numpy as np
 
 from sp500.config import RunConfig
 from sp500.data.windows import Dataset
-from sp500.errors import ConfigError, SP500Error
 from sp500.runs.record import EpochMetrics, RunRecord, ended, process_started
 from sp500.runs.store import Run, write_atomic
 from sp500.tasks import catalog
-from sp500.training.checkpoint import Checkpoints
+from sp500.training import checkpoint
 from sp500.training.loop import FitResult, fit
 from sp500.training.task import Task
 from sp500.training.worker import SoloWorker, device
-from sp500.tuning import sequential
-from sp500.tuning.ledger import Ledger, TrialResult
-from sp500.tuning.space import Trial
-from sp500.tuning.space import key as space_key
 
 
 def train(
@@ -63,74 +58,6 @@ def train(
     )
 
 
-def search(
-    config: RunConfig,
-    run: Run,
-    trials: Sequence[Trial],
-    *,
-    space: str,
-    parallel: bool,
-    on_result: Callable[[TrialResult], None] | None = None,
-) -> RunRecord:
-    """Try every trial, then train the best by validation loss once more, as this run, and only then look at the test.
-
-    Trials that the run's ledger holds are not run again. Raises SP500Error when all trials failed.
-    """
-    if not config.data.valid_from_train:
-        raise ConfigError("data.valid_from_train is 0: a search needs a validation split to choose by")
-    ledger = Ledger(run.path)
-    left = [trial for trial in trials if trial.id not in ledger.results]
-    cores = _try_all(config, run, left, ledger, parallel=parallel, on_result=on_result)
-    best = ledger.best()
-    if best is None:
-        reasons = [f"  {one.overrides}: {one.reason}" for one in ledger.results.values()]
-        raise SP500Error("\n".join([f"all {len(trials)} trials failed:", *reasons[:5]]))
-    chosen = next(trial for trial in trials if trial.id == best.id)
-    record = train(chosen.config, run, experiment="tune", arm="parallel" if parallel else "sequential")
-    summary = {
-        "space": space,
-        "key": space_key(trials),
-        "configs": len(trials),
-        "failed": sum(one.status != "ok" for one in ledger.results.values()),
-        "resumed": len(trials) - len(left),
-        "cores": cores,
-        "best": {"id": best.id, "overrides": best.overrides, "valid_loss": best.valid_loss},
-    }
-    samples = record.samples + sum(one.samples for one in ledger.results.values())
-    return record.model_copy(update={"search": summary, "samples": samples})
-
-
-def _try_all(
-    config: RunConfig,
-    run: Run,
-    trials: Sequence[Trial],
-    ledger: Ledger,
-    *,
-    parallel: bool,
-    on_result: Callable[[TrialResult], None] | None,
-) -> int:
-    """Fill the ledger; gives the number of cores that could be used."""
-
-    def keep(result: TrialResult) -> None:
-        ledger.add(result)
-        if on_result:
-            on_result(result)
-
-    task = catalog.task(config)
-    dataset = task.prepare(config) if trials else None
-    if not parallel:
-        for result in sequential.run(task, dataset, trials) if dataset else ():
-            keep(result)
-        return 1
-    from sp500.distributed import cluster
-    from sp500.distributed import search as tune
-
-    with cluster.connected():
-        if dataset:
-            tune.run(task, dataset, trials, storage=run.path / ".ray", on_result=keep)
-        return tune.cores()
-
-
 def judged(task: Task, dataset: Dataset, result: FitResult, config: RunConfig, run: Run) -> dict[str, object]:
     """Metrics of the best epoch; predictions of the test split and the confusion matrix go to the run's folder."""
     metrics = task.judge(result.outputs, dataset)
@@ -154,7 +81,7 @@ def _fit(
                 on_epoch(epoch)
 
         worker = SoloWorker(device(config.train.device), keep)
-        return fit(task, dataset, config, worker, Checkpoints(run.checkpoints, config.fingerprint)), None
+        return fit(task, dataset, config, worker, checkpoint.of_run(run.checkpoints, config, dataset)), None
     from sp500.distributed import cluster, trainer
 
     with cluster.connected():

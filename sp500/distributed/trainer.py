@@ -22,7 +22,7 @@ from sp500.distributed import cluster
 from sp500.distributed.worker import RayWorker
 from sp500.errors import SP500Error
 from sp500.runs.store import Run
-from sp500.training.checkpoint import Checkpoints
+from sp500.training import checkpoint
 from sp500.training.loop import FitResult, fit
 from sp500.training.task import Task
 
@@ -79,7 +79,7 @@ def _train(settings: dict[str, Any]) -> FitResult | SP500Error:
     """One worker. A fault of the settings or data comes back as a value: a restart would only repeat it."""
     given: Assignment = settings["assignment"]
     dataset = given.task.prepare(given.config) if given.data is None else ray.get(given.data)
-    checkpoints = Checkpoints(given.run.checkpoints, given.config.fingerprint)
+    checkpoints = checkpoint.of_run(given.run.checkpoints, given.config, dataset)
     try:
         return fit(given.task, dataset, given.config, RayWorker(get_device(), given.run), checkpoints)
     except SP500Error as error:

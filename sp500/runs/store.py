@@ -42,9 +42,12 @@ def write_atomic(path: Path, text: str | bytes) -> None:
 
 
 def append_durably(path: Path, line: str) -> None:
-    """Append one line and return when it is on the disk."""
-    with path.open("a") as file:
-        file.write(line + "\n")
+    """Append one line and return when it is on the disk. A line torn by a kill is dropped, not continued."""
+    with path.open("ab+") as file:
+        if file.seek(0, os.SEEK_END) and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)
+        file.write(line.encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
 
@@ -96,7 +99,10 @@ class Run:
         """The epochs so far, each once: of one that a resumed run did again the last; no line cut off by a kill."""
         path = self.path / "epochs.jsonl"
         lines = path.read_text().split("\n")[:-1] if path.exists() else []
-        found = [EpochMetrics.model_validate_json(line) for line in lines if line]
+        try:
+            found = [EpochMetrics.model_validate_json(line) for line in lines if line]
+        except ValueError as error:
+            raise ConfigError(f"{path} is damaged; move its folder away ({error})") from error
         return sorted({epoch.epoch: epoch for epoch in found}.values(), key=lambda epoch: epoch.epoch)
 
     @contextmanager

@@ -132,8 +132,9 @@ class Direction:
 
 
 def _prepare(config: RunConfig, *, direction: bool) -> Dataset:
-    make = arrays.dataset if config.data.npz_path else line.dataset
-    return make(config.data, config.train.dtype, direction=direction)
+    if config.data.npz_path:
+        return arrays.dataset(config.data, config.train.dtype, direction=direction)
+    return line.prepare(config.data, direction=direction).dataset(config.train.dtype)
 
 
 def _splits(dataset: Dataset) -> list[tuple[str, Windows]]:

@@ -24,6 +24,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from sp500.config import RunConfig
+from sp500.data.windows import Dataset
 from sp500.errors import CheckpointError
 from sp500.runs.store import sync_folder, write_atomic
 
@@ -106,8 +108,8 @@ class Checkpoints:
             raise ValueError(f"{folder / 'manifest.json'} does not match its checksum")
         if manifest["fingerprint"] != self._fingerprint:
             raise CheckpointError(
-                f"{folder} belongs to a run with other settings ({manifest['fingerprint']}, not {self._fingerprint}); "
-                "choose another --name"
+                f"{folder} belongs to a run with other settings or data ({manifest['fingerprint']}, not "
+                f"{self._fingerprint}); choose another --name"
             )
         parts = {}
         for name, expected in manifest["files"].items():
@@ -127,6 +129,8 @@ class Checkpoints:
             return number
 
     def _prune(self, epoch: int, best: int) -> None:
+        for rest in self.folder.glob(".epoch-*.tmp"):  # of killed writers: the run's lock lets one write at a time
+            shutil.rmtree(rest, ignore_errors=True)
         versions = self._versions()
         keep = {epoch, best}
         for number in [number for number in versions if number < epoch][-1:]:
@@ -134,6 +138,11 @@ class Checkpoints:
         for number in versions:
             if number not in keep:
                 shutil.rmtree(self.folder / _version(number), ignore_errors=True)
+
+
+def of_run(folder: Path, config: RunConfig, dataset: Dataset) -> Checkpoints:
+    """Checkpoints that a run with other settings or other data does not go on from."""
+    return Checkpoints(folder, f"{config.fingerprint}-{dataset.sha256[:16]}")
 
 
 def _write(folder: Path, snapshot: Snapshot, fingerprint: str) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
+from sp500.errors import ConfigError
 from sp500.runs.record import Plain
-from sp500.runs.store import append_durably, write_atomic
+from sp500.runs.store import append_durably
 
 
 class TrialResult(Plain):
@@ -26,24 +27,28 @@ class TrialResult(Plain):
     samples: int = 0
     seconds: float = 0.0
     """Training and evaluation of this trial alone."""
+    data: str = ""
+    """Hash of the data it was trained on."""
 
 
 class Ledger:
-    """The results of one search, by config fingerprint."""
+    """The results of one search, by config fingerprint. `data` is the hash of the data that they were made on.
 
-    def __init__(self, folder: Path) -> None:
+    Raises ConfigError when the ledger holds results of other data.
+    """
+
+    def __init__(self, folder: Path, data: str = "") -> None:
         self.path = folder / "trials.jsonl"
-        self.results: dict[str, TrialResult] = {}
-        if self.path.exists():
-            text = self.path.read_text()
-            whole = text[: text.rfind("\n") + 1]
-            if whole != text:  # a line appended later would be glued to the torn one
-                write_atomic(self.path, whole)
-            found = [TrialResult.model_validate_json(line) for line in whole.splitlines()]
-            self.results = {result.id: result for result in found}
+        self._data = data
+        lines = self.path.read_text().split("\n")[:-1] if self.path.exists() else []
+        found = [TrialResult.model_validate_json(line) for line in lines]
+        if data and any(result.data != data for result in found):
+            raise ConfigError(f"{self.path} holds trials on other data than now; search it under another --name")
+        self.results = {result.id: result for result in found}
 
     def add(self, result: TrialResult) -> None:
         """Keep a result; it is on the disk when this returns."""
+        result = result.model_copy(update={"data": self._data})
         append_durably(self.path, result.model_dump_json())
         self.results[result.id] = result
 

@@ -219,7 +219,7 @@ CONFIG = DataConfig(window=10, horizon=HORIZON, multiplier=2)
 
 
 def dataset_of(prices: Prices, config: DataConfig, *, direction: bool = False) -> Dataset:
-    return line.build(prices, features(prices, config.horizon), config, "float32", direction=direction)
+    return line.fit(prices, features(prices, config.horizon), config, direction=direction).dataset("float32")
 
 
 def contents(windows: Windows) -> np.ndarray:

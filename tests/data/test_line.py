@@ -19,7 +19,7 @@ from sp500.errors import DataError
 
 def built(prices: Prices, dtype: str = "float64", *, direction: bool = False, **settings: object) -> Dataset:
     config = DataConfig(**settings)
-    return line.build(prices, features(prices, config.horizon), config, dtype, direction=direction)
+    return line.fit(prices, features(prices, config.horizon), config, direction=direction).dataset(dtype)
 
 
 def contents(windows: Windows) -> np.ndarray:
@@ -35,7 +35,7 @@ def three(bundled_stocks: Prices) -> Prices:
 
 
 def test_index_gives_about_5800_training_windows() -> None:
-    dataset = line.dataset(DataConfig(), "float32", direction=False)
+    dataset = line.prepare(DataConfig(), direction=False).dataset("float32")
     assert 5600 < len(dataset.train) < 6000
     assert dataset.features == 6
     assert dataset.card["windows"] == {

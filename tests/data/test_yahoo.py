@@ -195,7 +195,7 @@ def test_call_of_yfinance_is_bounded_in_time_and_adjusted(
     config: DataConfig, clean: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def answer(tickers: list[str], **options: object) -> pd.DataFrame:
-        assert options["timeout"] == TRY_SECONDS
+        assert options["timeout"] * len(tickers) <= TRY_SECONDS
         assert options["auto_adjust"] is True
         return Yahoo(clean).answer(tickers, None, None).rename(columns=str.title, level=0)
 

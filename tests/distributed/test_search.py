@@ -3,7 +3,7 @@
 import pytest
 
 from sp500.config import RunConfig, SyntheticConfig, TrainConfig
-from sp500.distributed import launch
+from sp500.distributed import study
 from sp500.errors import SP500Error
 from sp500.runs import compare
 from sp500.runs.store import RunStore
@@ -26,7 +26,7 @@ def searched(base, folder, name, *, parallel, axes=AXES, resume=False):
     seen = []
     with RunStore(folder).open(name, resume=resume) as run:
         trials = space.grid(base, axes)
-        return launch.search(base, run, trials, space="test", parallel=parallel, on_result=seen.append), seen
+        return study.search(base, run, trials, space="test", parallel=parallel, on_result=seen.append), seen
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,7 @@ def close(bundled_stocks: Prices) -> pd.DataFrame:
 def dataset_of(close: pd.DataFrame, config: RunConfig) -> Dataset:
     prices = Prices({"close": close}, "test")
     table = features(prices, config.data.horizon)
-    return line.build(prices, table, config.data, "float64", direction=config.task == "direction")
+    return line.fit(prices, table, config.data, direction=config.task == "direction").dataset("float64")
 
 
 @pytest.fixture(scope="module")

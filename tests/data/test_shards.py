@@ -1,0 +1,195 @@
+"""Shards: the same bytes whoever writes them, whole or refused by name, exact windows."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sp500.config import DataConfig
+from sp500.data import augment, line, sharding
+from sp500.data.prices import Prices
+from sp500.data.shards import ShardSet
+from sp500.errors import DataError
+
+
+@pytest.fixture(scope="module")
+def prepared(bundled_stocks: Prices) -> line.Prepared:
+    return line.prepare(DataConfig(tickers=("AAPL", "KO", "GE"), start="2010-01-01", multiplier=7), direction=False)
+
+
+@pytest.fixture(scope="module")
+def source(prepared: line.Prepared) -> sharding.Source:
+    return prepared.source()
+
+
+@pytest.fixture
+def written(source: sharding.Source, tmp_path: Path) -> ShardSet:
+    return sharding.write(source, str(tmp_path / "set"))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def windows_of(shards: ShardSet) -> tuple[np.ndarray, np.ndarray]:
+    x, y = [], []
+    for shard in shards.shards:
+        chunk = shards.read(shard)
+        x += [chunk.rows[start : start + shards.window] for start in chunk.starts]
+        y += list(chunk.targets)
+    return np.array(x), np.array(y)
+
+
+def test_windows_of_all_shards_are_those_of_the_copied_training_series(
+    prepared: line.Prepared, written: ShardSet
+) -> None:
+    x, y = [], []
+    for number in range(7):
+        for one in prepared.train:
+            copy = augment.copy(one, number, prepared.how)
+            rows = (copy.x - prepared.scaler.shift) / prepared.scaler.scale
+            for end in range(29, len(rows)):
+                if np.isfinite(copy.y[end]):
+                    x.append(rows[end - 29 : end + 1])
+                    y.append(copy.y[end] / prepared.target_scale)
+    found_x, found_y = windows_of(written)
+    np.testing.assert_array_equal(found_x, np.array(x, np.float32))
+    np.testing.assert_array_equal(found_y, np.array(y, np.float32))
+    assert written.windows == len(y) == prepared.source().windows
+
+
+def test_nothing_after_the_training_dates_is_in_a_shard(prepared: line.Prepared, source: sharding.Source) -> None:
+    last = prepared.cut.train[1]
+    later = [replace_future(one, last) for one in prepared.table.series]
+    assert any((one.x != other.x).any() for one, other in zip(prepared.table.series, later, strict=True))
+    again = line.fit(
+        prepared.prices, type(prepared.table)(prepared.table.names, tuple(later)), prepared.config, direction=False
+    )
+    assert again.source().fingerprint == source.fingerprint
+    assert again.source().table(3)[0].equals(source.table(3)[0])
+
+
+def replace_future(series: augment.Series, last: np.datetime64) -> augment.Series:
+    future = (series.dates > last)[:, None]
+    return augment.Series(series.ticker, series.dates, np.where(future, series.x * 7, series.x), series.y)
+
+
+def test_complete_set_is_reused_and_another_one_refused(
+    prepared: line.Prepared, source: sharding.Source, written: ShardSet, tmp_path: Path
+) -> None:
+    def nobody(numbers: object) -> list:
+        raise AssertionError("a complete set is not written again")
+
+    assert sharding.write(source, written.uri, nobody) == written
+    other = line.fit(
+        prepared.prices, prepared.table, prepared.config.model_copy(update={"noise": 0.2}), direction=False
+    ).source()
+    with pytest.raises(DataError, match="holds another set"):
+        sharding.write(other, written.uri)
+
+
+def test_manifest_is_written_last(source: sharding.Source, tmp_path: Path) -> None:
+    class Killed(Exception):
+        pass
+
+    def half(numbers: range) -> list:
+        for number in list(numbers)[:5]:
+            sharding.write_shard(source, number, str(tmp_path))
+        raise Killed
+
+    with pytest.raises(Killed):
+        sharding.write(source, str(tmp_path), half)
+    assert len(list(tmp_path.iterdir())) == 5
+    with pytest.raises(DataError, match="not complete"):
+        ShardSet.open(str(tmp_path))
+
+
+WRITER = """
+import sys, pickle
+from sp500.data import sharding
+source = pickle.load(open(sys.argv[1], "rb"))
+print("ready", flush=True)
+sharding.write(source, sys.argv[2])
+"""
+
+
+def test_killed_writer_leaves_a_set_that_is_completed_to_the_same_bytes(
+    source: sharding.Source, written: ShardSet, tmp_path: Path
+) -> None:
+    import pickle
+
+    (tmp_path / "source.pickle").write_bytes(pickle.dumps(source))
+    target = tmp_path / "killed"
+    command = [sys.executable, "-c", WRITER, str(tmp_path / "source.pickle"), str(target)]
+    for kill in range(10):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        process.stdout.readline()
+        while process.poll() is None and len(list(target.glob("*.parquet"))) <= kill * 2:
+            time.sleep(0.0005)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+    sharding.write(source, str(target))
+    whole = {name: data for name, data in contents(target).items() if not name.startswith(".")}
+    assert whole == contents(Path(written.uri))
+
+
+DAMAGE = {
+    "cut to nothing": lambda data: b"",
+    "cut in half": lambda data: data[: len(data) // 2],
+    "cut at the end": lambda data: data[:-1],
+    "flipped at the start": lambda data: bytes([data[0] ^ 1]) + data[1:],
+    "flipped in the middle": lambda data: (
+        data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :]
+    ),
+    "flipped at the end": lambda data: data[:-1] + bytes([data[-1] ^ 1]),
+    "missing": None,
+    "foreign": lambda data: b"PAR1 of somebody else".ljust(len(data)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+@pytest.mark.parametrize("number", [0, 11])
+def test_bad_shard_is_refused_by_name_and_skipped_when_asked(written: ShardSet, damage, number: int) -> None:
+    path = Path(written.uri) / f"shard-{number:05d}.parquet"
+    path.write_bytes(damage(path.read_bytes())) if damage else path.unlink()
+    with pytest.raises(DataError, match=path.name):
+        windows_of(ShardSet.open(written.uri))
+    kept = ShardSet.open(written.uri, skip_bad=1)
+    assert len(kept.dropped) == 1
+    assert path.name in kept.dropped[0]
+    assert kept.windows == written.windows - written.shards[number].windows == len(windows_of(kept)[1])
+
+
+@pytest.mark.parametrize("change", ["windows", "segments", "nonsense", "missing"])
+def test_bad_manifest_is_refused_by_name(written: ShardSet, change: str) -> None:
+    path = Path(written.uri) / "manifest.json"
+    manifest = json.loads(path.read_text())
+    if change == "windows":
+        manifest["windows"] += 1
+    if change == "segments":
+        manifest["shards"][0]["segments"][0] += 1
+    path.write_text("nonsense" if change == "nonsense" else json.dumps(manifest))
+    if change == "missing":
+        path.unlink()
+    with pytest.raises(DataError, match=r"manifest\.json"):
+        ShardSet.open(written.uri)
+
+
+def test_shards_take_a_twentieth_of_materialised_windows(written: ShardSet) -> None:
+    assert written.bytes / (written.windows * 30 * 6 * 4) < 0.05
+
+
+def test_set_on_another_filesystem_has_the_same_bytes(
+    source: sharding.Source, written: ShardSet, tmp_path: Path
+) -> None:
+    sharding.write(source, f"file://{tmp_path}/elsewhere")
+    assert contents(tmp_path / "elsewhere") == contents(Path(written.uri))
