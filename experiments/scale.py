@@ -1,16 +1,16 @@
-"""Datasets of growing size, in one process and on Ray: how fast, and with how much memory?"""
+"""Datasets of growing size, three ways under one memory budget: what did streaming buy, and what did the cluster?"""
 
 from __future__ import annotations
 
+import os
+import re
 import sys
-from contextlib import nullcontext
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from sp500.config import DataConfig, RunConfig, TrainConfig
+from sp500.config import DataConfig, TrainConfig
 from sp500.entry import Command, experiment
 from sp500.errors import SP500Error
 from sp500.execution import Experiment, execute
@@ -20,28 +20,54 @@ from sp500.runs.memory import in_child
 from sp500.runs.record import RunRecord, ended
 from sp500.runs.store import Run, RunStore
 
+UNITS = {"MiB": 2**20, "GiB": 2**30}
 
-class Scale(Command):
-    """Train on the 20 stocks and noisy copies of them, once per arm and dataset size."""
+
+class Budgeted(Experiment):
+    """What every arm of the experiment is held to."""
 
     experiment: ClassVar[str] = "scale"
+    memory_limit: str = "2GiB"
+    """Memory of one node, in MiB or GiB: for the process of an arm without Ray, and for each node of Ray."""
+    nodes: int | None = Field(None, gt=0)
+    """Local nodes of the ray arm, a simulation on this machine; empty: one per worker (none on a cluster)."""
+    skip_bad_shards: int = Field(0, ge=0)
+    """Go on without up to this many damaged shards."""
+
+    @field_validator("memory_limit")
+    @classmethod
+    def _is_a_size(cls, size: str) -> str:
+        if not re.fullmatch(r"\d+(\.\d+)?(MiB|GiB)", size):
+            raise ValueError(f"{size!r} is no size such as 512MiB or 2GiB")
+        return size
+
+    @property
+    def limit_bytes(self) -> int:
+        """The budget in bytes."""
+        return int(float(self.memory_limit[:-3]) * UNITS[self.memory_limit[-3:]])
+
+
+class Scale(Command, Budgeted):
+    """Train on the 20 stocks and noisy copies of them, once per arm and dataset size."""
+
     arm: ClassVar[str] = "all"
     multipliers: tuple[Annotated[int, Field(gt=0)], ...] = (1, 10)
     """Sizes: the training series and this many minus one noisy copies."""
-    arms: tuple[Literal["in_memory", "ray"], ...] = ("in_memory", "ray")
-    """in_memory: one process of its own, without Ray; ray: Ray Train with --num-workers."""
+    arms: tuple[Literal["in_memory", "streaming", "ray"], ...] = ("in_memory", "streaming", "ray")
+    """in_memory: windows as arrays; streaming: shards, one process; ray: shards, --num-workers workers."""
     max_steps: int = Field(0, ge=0)
     """Stop each run after this many steps; 0: no limit."""
     num_workers: int = Field(2, gt=0)
     """Workers of the ray arm."""
+    benchmark: bool = False
+    """Measure the arms against training from memory and plain torch.distributed, and print `ratios`."""
     data: DataConfig = DataConfig(tickers=("stocks",))
     train: TrainConfig = TrainConfig(epochs=3, batch_size=1024, early_stop_patience=0)
 
 
-class Arm(Experiment):
+class Arm(Budgeted):
     """One arm at one size."""
 
-    experiment: ClassVar[str] = "scale"
     kind: str = ""
 
     @property
@@ -52,13 +78,13 @@ class Arm(Experiment):
 
 def main(config: Scale, run: Run) -> RunRecord:
     """Every arm at every size, each a run of its own; one that fails is a row that says so."""
-    from sp500.distributed import cluster
+    if config.benchmark:
+        from sp500.distributed import benchmark
 
+        ratios = benchmark.ratios(run.path, lambda line: print(line, file=sys.stderr, flush=True))
+        return ended(config, name=run.name, experiment="scale", arm="benchmark", ratios=ratios)
     arms = [arm(config, run.name, kind, size) for size in config.multipliers for kind in config.arms]
-    with (
-        Progress("arm", len(arms)) as progress,
-        cluster.connected() if "ray" in config.arms else nullcontext(),
-    ):
+    with Progress("arm", len(arms)) as progress:
         rows = []
         for one in arms:
             row = compare.scale_row(attempt(one))
@@ -76,14 +102,16 @@ def arm(config: Scale, name: str, kind: str, size: int) -> Arm:
     plain["io"]["run_name"] = f"{name}-{size}x-{kind}"
     plain["train"]["max_steps"] = config.max_steps or config.train.max_steps
     plain["num_workers"] = config.num_workers if kind == "ray" else 0
-    return Arm(**plain, kind=kind, resume=config.resume)
+    added = config.model_dump(include=set(Budgeted.model_fields) - set(plain))
+    return Arm(**plain, **added, kind=kind)
 
 
 def attempt(one: Arm) -> RunRecord:
     """The record of one arm, also where it failed."""
     try:
-        # The one process starts with nothing loaded, so that its memory is its own.
-        return in_child(run_arm, one) if one.kind == "in_memory" else run_arm(one)
+        if one.kind == "ray":
+            return run_arm(one)
+        return in_child(run_arm, one, limit_bytes=one.limit_bytes)
     except SP500Error as error:
         assert one.io.run_name is not None
         record = RunStore(Path(one.io.save_dir)).record(one.io.run_name)
@@ -95,16 +123,41 @@ def attempt(one: Arm) -> RunRecord:
 
 def run_arm(one: Arm) -> RunRecord:
     """Train one arm in its own run folder."""
-    started = None if one.kind == "in_memory" else datetime.now(UTC)
-    return execute(one, lambda config, run: train(config, run, started))
+    return execute(one, train)
 
 
-def train(config: Arm, run: Run, started: datetime | None) -> RunRecord:
-    """The training itself; the clock of an arm in its own process starts with the process."""
-    from sp500.distributed import launch
+def train(one: Arm, run: Run) -> RunRecord:
+    """The training itself."""
+    from sp500.distributed import arms
 
-    return launch.train(RunConfig.run_config(config), run, experiment="scale", arm=config.kind, started=started)
+    config = one.run_config()
+    if one.kind == "in_memory":
+        return arms.in_memory(config, run)
+    if one.kind == "streaming":
+        return arms.streaming(config, run, one.skip_bad_shards)
+    nodes = one.nodes or (None if "RAY_ADDRESS" in os.environ else one.num_workers)
+    return arms.on_ray(config, run, nodes=nodes, memory_bytes=one.limit_bytes, skip_bad=one.skip_bad_shards)
+
+
+def plan(config: Scale) -> dict[str, Any]:
+    """What a dry run tells: rows and bytes per size."""
+    from sp500.distributed import arms
+
+    rows = []
+    for size in config.multipliers:
+        source = arms.prepared(arm(config, "plan", "streaming", size).run_config()).source()
+        row_bytes = 4 * (source.features + 1)
+        rows.append(
+            {
+                "multiplier": size,
+                "windows": source.windows,
+                "bytes_on_disk": size * sum(len(one.x) for one in source.series) * row_bytes,
+                "bytes_materialised": source.windows * source.window * source.features * 4,
+                "bytes_allowed": config.limit_bytes,
+            }
+        )
+    return {"sizes": rows}
 
 
 if __name__ == "__main__":
-    sys.exit(experiment(Scale, main, sys.argv[1:]))
+    sys.exit(experiment(Scale, main, sys.argv[1:], plan=plan))

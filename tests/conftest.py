@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import runtime_checkable
 
 import hypothesis
 import numpy as np
@@ -16,13 +15,6 @@ from jaxtyping import install_import_hook
 assert not [name for name in sys.modules if name.startswith("sp500.")], "imported before its types could be checked"
 # The tower: an int is a float, as in PEP 484.
 install_import_hook("sp500", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
-
-from sp500.training.task import Task  # noqa: E402
-from sp500.training.worker import Worker  # noqa: E402
-
-# beartype checks an annotation that is a protocol with isinstance, which a protocol allows only when told so.
-runtime_checkable(Task)
-runtime_checkable(Worker)
 
 from sp500.config import DataConfig  # noqa: E402
 from sp500.data.prices import Prices, load  # noqa: E402

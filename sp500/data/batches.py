@@ -11,6 +11,7 @@ import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -32,6 +33,15 @@ class Batch:
     y: Tensor
     count: int
     total: int
+
+
+@runtime_checkable
+class TrainingBatches(Protocol):
+    """One rank's batches of an epoch; every rank gives the same number of them."""
+
+    def epoch(self, epoch: int, batch_size: int, *, shuffle: bool, seed: int) -> Iterator[Batch]:
+        """Every window of all ranks together once, `batch_size` of them per batch over all ranks."""
+        ...
 
 
 class Batches:

@@ -61,6 +61,27 @@ class Prepared:
         card = describe(self.prices, self.table, self.cut) | {"windows": counts}
         return Dataset(parts["train"], parts["valid"], parts["test"], self.target_scale, card)
 
+    def materialised(self, dtype: str) -> Dataset:
+        """The same with every training window copied out, as scripts that keep arrays [window, day, feature] do.
+
+        Raises MemoryError that says how much they need.
+        """
+        length, source = self.config.window, self.source()
+        needed = source.windows * length * source.features * np.dtype(dtype).itemsize
+        small = self.dataset(dtype, multiplier=1)
+        try:
+            x = np.empty((source.windows, length, source.features), dtype)
+        except MemoryError as error:
+            raise MemoryError(f"{needed} bytes for {source.windows} materialised windows") from error
+        targets, done = np.empty(len(x), dtype), 0
+        for one in augment.copies(self.train, self.config.multiplier, self.how):
+            part = self._windows([one], self.cut.train, dtype, index=False)
+            end = done + len(part)
+            views = np.lib.stride_tricks.sliding_window_view(part.rows, length, axis=0)[part.starts]
+            x[done:end], targets[done:end], done = views.transpose(0, 2, 1), part.targets, end
+        train = Windows(x.reshape(-1, source.features), np.arange(done) * length, targets, length)
+        return replace(small, train=train, card=small.card | {"windows": small.card["windows"] | {"train": done}})
+
     def _windows(
         self, series: Iterable[Series], span: tuple[np.datetime64, np.datetime64], dtype: str, *, index: bool
     ) -> Windows:

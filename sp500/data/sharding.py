@@ -121,15 +121,17 @@ def _encoded(source: Source, number: int) -> tuple[bytes, tuple[int, ...], int]:
     return buffer.getvalue(), segments, windows
 
 
-def write(source: Source, uri: str, each: Callable[[Iterable[int]], Iterable[Shard]] | None = None) -> ShardSet:
+def write(
+    source: Source, uri: str, each: Callable[[Iterable[int]], Iterable[Shard]] | None = None, *, skip_bad: int = 0
+) -> ShardSet:
     """The set of `source` at `uri`: reused when complete, else continued, the manifest written last.
 
-    `each` writes the shards of the given numbers, in this process if not given. Raises DataError when another set
-    is there.
+    `each` writes the shards of the given numbers, in this process if not given; `skip_bad` as in `ShardSet.open`.
+    Raises DataError when another set is there.
     """
     folder = Folder(uri)
     if "manifest.json" in folder.sizes():
-        found = ShardSet.open(uri)
+        found = ShardSet.open(uri, skip_bad=skip_bad)
         if found.fingerprint != source.fingerprint:
             raise DataError(
                 f"{uri}: holds another set ({found.fingerprint}, not {source.fingerprint}); take another place"

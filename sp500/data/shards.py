@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -89,17 +90,24 @@ class ShardSet:
         """Size of all files."""
         return sum(shard.bytes for shard in self.shards)
 
+    @cached_property
+    def named(self) -> dict[str, Shard]:
+        """Shards by name."""
+        return {shard.name: shard for shard in self.shards}
+
     def read(self, shard: Shard) -> Chunk:
         """Contents of one shard. Raises DataError that names the file when it is not the one that was written."""
+        return chunk(self.table(shard), shard, self)
+
+    def table(self, shard: Shard) -> pa.Table:
+        """The same as it was stored: columns x0, x1, ... and y."""
         try:
             data = Folder(self.uri).read(shard.name)
         except OSError as error:
             raise DataError(f"{self.uri}/{shard.name}: cannot be read ({error})") from error
         if hashlib.sha256(data).hexdigest() != shard.sha256:
             raise DataError(f"{self.uri}/{shard.name}: is not what was written (checksum differs)")
-        return chunk(
-            pq.read_table(pa.BufferReader(data), page_checksum_verification=True, use_threads=False), shard, self
-        )
+        return pq.read_table(pa.BufferReader(data), page_checksum_verification=True, use_threads=False)
 
 
 def chunk(table: pa.Table, shard: Shard, of: ShardSet) -> Chunk:

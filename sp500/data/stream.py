@@ -57,6 +57,11 @@ def local_chunks(shards: ShardSet, mine: list[Shard], *, shuffle: bool, seed: in
     return read
 
 
+def held(ranks: list[list[Shard]]) -> list[int]:
+    """Windows of each rank."""
+    return [sum(shard.windows for shard in mine) for mine in ranks]
+
+
 class Stream:
     """Batches of one rank from the chunks of its shards.
 

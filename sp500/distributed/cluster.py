@@ -42,13 +42,14 @@ def resources() -> dict[str, float]:
     return {**kept, "nodes": float(len([node for node in ray.nodes() if node["Alive"]]))}
 
 
-def worker_share(num_workers: int, *, gpu: bool) -> dict[str, float]:
+def worker_share(num_workers: int, *, gpu: bool, readers: bool = False) -> dict[str, float]:
     """Resources of one of `num_workers`. Raises ResourcesError, at once, for what the cluster cannot give.
 
-    On one machine with fewer cores than workers each takes its part of a core: slower, but a rehearsal that runs.
+    On one machine with fewer cores than workers each takes its part of a core: slower, but a rehearsal that runs. With
+    `readers`, half of a core per worker is left to the tasks that read for it.
     """
     have = resources()
-    cpus = have.get("CPU", 0.0)
+    cpus = have.get("CPU", 0.0) / (2 if readers else 1)
     if gpu and have.get("GPU", 0.0) < num_workers:
         raise ResourcesError(
             f"{num_workers} workers with a GPU each were asked for; the cluster has {have.get('GPU', 0):g} GPUs and "
@@ -56,7 +57,7 @@ def worker_share(num_workers: int, *, gpu: bool) -> dict[str, float]:
         )
     if cpus >= num_workers:
         share = 1.0
-    elif have["nodes"] == 1 and cpus:
+    elif (have["nodes"] == 1 or have["CPU"] >= num_workers) and cpus:
         share = max(int(100 * cpus / num_workers) / 100, 0.01)
     else:
         raise ResourcesError(

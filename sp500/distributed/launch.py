@@ -37,13 +37,30 @@ def train(
     task = catalog.task(config)
     dataset = task.prepare(config)
     result, cluster = _fit(task, dataset, config, run, on_epoch)
+    arm = arm or ("ray" if config.num_workers else "solo")
+    record = described(config, run, dataset, result, experiment=experiment, arm=arm, started=started, cluster=cluster)
+    return record.model_copy(update={"metrics": judged(task, dataset, result, config, run)})
+
+
+def described(
+    config: RunConfig,
+    run: Run,
+    dataset: Dataset,
+    result: FitResult,
+    *,
+    experiment: str,
+    arm: str,
+    started: datetime,
+    cluster: dict[str, float] | None = None,
+) -> RunRecord:
+    """Record, without metrics, of a fit that has just ended; its epochs go to the run's folder."""
     fitted = (datetime.now(UTC) - started).total_seconds()
     run.write_epochs(result.epochs)
     return ended(
         config,
         name=run.name,
         experiment=experiment,
-        arm=arm or ("ray" if config.num_workers else "solo"),
+        arm=arm,
         started=started,
         setup_seconds=max(fitted - result.fit_seconds, 0.0),
         train_seconds=result.fit_seconds,
@@ -51,9 +68,9 @@ def train(
         samples=result.samples,
         samples_per_second=result.samples / result.train_seconds if result.train_seconds else None,
         peak_memory_bytes=result.peak_worker_bytes,
+        peak_worker_bytes=result.peak_worker_bytes,
         device=result.device,
         data=dataset.card,
-        metrics=judged(task, dataset, result, config, run),
         best_epoch=result.best_epoch,
     )
 

@@ -12,18 +12,21 @@ from typing import Any
 
 import ray
 import ray.train
-from ray.train import FailureConfig, ScalingConfig
+from ray.train import DataConfig, FailureConfig, ScalingConfig
 from ray.train import RunConfig as TrainRunConfig
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 
 from sp500.config import RunConfig
+from sp500.data import stream
+from sp500.data.shards import Chunk, ShardSet
 from sp500.data.windows import Dataset
 from sp500.distributed import cluster
+from sp500.distributed import dataset as data
 from sp500.distributed.worker import RayWorker
 from sp500.errors import SP500Error
 from sp500.runs.store import Run
 from sp500.training import checkpoint
-from sp500.training.loop import FitResult, fit
+from sp500.training.loop import DTYPES, FitResult, fit
 from sp500.training.task import Task
 
 MAX_RESTARTS = 3
@@ -31,31 +34,44 @@ MAX_RESTARTS = 3
 
 @dataclass(frozen=True)
 class Assignment:
-    """What every worker is given. `data` refers to the dataset in the object store; None: the worker makes its own."""
+    """What every worker is given.
+
+    `data` refers to the dataset in the object store; None: the worker makes its own. `shards`: the training windows are
+    streamed from there, else they are the dataset's.
+    """
 
     task: Task
     config: RunConfig
     run: Run
     data: ray.ObjectRef | None
+    shards: ShardSet | None
 
 
-def fit_on_ray(task: Task, dataset: Dataset, config: RunConfig, run: Run) -> FitResult:
-    """`fit` with `config.num_workers` workers of the connected cluster.
+def fit_on_ray(
+    task: Task, dataset: Dataset, config: RunConfig, run: Run, shards: ShardSet | None = None, *, spread: bool = False
+) -> FitResult:
+    """`fit` with `config.num_workers` workers of the connected cluster, one per node where they are to `spread`.
 
     Raises ResourcesError when the cluster lacks them, SP500Error when training fails.
     """
     gpu = cluster.use_gpu(config.train.device, config.num_workers)
-    share = cluster.worker_share(config.num_workers, gpu=gpu)
+    share = cluster.worker_share(config.num_workers, gpu=gpu, readers=shards is not None)
     storage = run.path.resolve() / ".ray"
     # Ray resumes an old run of the same name without a word; the run's own checkpoints are what counts here.
     shutil.rmtree(storage, ignore_errors=True)
+    held = None if task.made_by_workers else ray.put(dataset)
     trainer = TorchTrainer(
         _train,
-        train_loop_config={
-            "assignment": Assignment(task, config, run, None if task.made_by_workers else ray.put(dataset))
-        },
+        train_loop_config={"assignment": Assignment(task, config, run, held, shards)},
         torch_config=TorchConfig(backend="nccl" if gpu else "gloo"),
-        scaling_config=ScalingConfig(num_workers=config.num_workers, use_gpu=gpu, resources_per_worker=share),
+        scaling_config=ScalingConfig(
+            num_workers=config.num_workers,
+            use_gpu=gpu,
+            resources_per_worker=share,
+            placement_strategy="STRICT_SPREAD" if spread else "PACK",
+        ),
+        datasets=_datasets(shards, config) if shards else None,
+        dataset_config=DataConfig(datasets_to_split=[]),
         run_config=TrainRunConfig(
             name="train",
             storage_path=str(storage),
@@ -75,12 +91,37 @@ def fit_on_ray(task: Task, dataset: Dataset, config: RunConfig, run: Run) -> Fit
     return found
 
 
+def _datasets(shards: ShardSet, config: RunConfig) -> dict[str, ray.data.Dataset]:
+    """One dataset per rank, so that each reads its own shards."""
+    ranks = enumerate(stream.assigned(shards.shards, config.num_workers))
+    shuffle, seed = config.data.shuffle_train, config.data.seed
+    return {
+        f"train_{rank}": data.reading(shards, mine, shuffle=shuffle, seed=seed, rank=rank)
+        for rank, mine in ranks
+        if mine
+    }
+
+
 def _train(settings: dict[str, Any]) -> FitResult | SP500Error:
     """One worker. A fault of the settings or data comes back as a value: a restart would only repeat it."""
     given: Assignment = settings["assignment"]
     dataset = given.task.prepare(given.config) if given.data is None else ray.get(given.data)
     checkpoints = checkpoint.of_run(given.run.checkpoints, given.config, dataset)
+    worker = RayWorker(get_device(), given.run)
     try:
-        return fit(given.task, dataset, given.config, RayWorker(get_device(), given.run), checkpoints)
+        train = _stream(given.shards, given.config, worker) if given.shards else None
+        return fit(given.task, dataset, given.config, worker, checkpoints, train=train)
     except SP500Error as error:
         return error
+
+
+def _stream(shards: ShardSet, config: RunConfig, worker: RayWorker) -> stream.Stream:
+    """This rank's batches from its dataset shard."""
+    ranks = stream.assigned(shards.shards, worker.world)
+    mine = data.chunks(ray.train.get_dataset_shard(f"train_{worker.rank}"), shards) if ranks[worker.rank] else _nothing
+    dtype = DTYPES[config.train.dtype]
+    return stream.Stream(mine, shards, stream.held(ranks), worker.device, dtype, rank=worker.rank)
+
+
+def _nothing(epoch: int) -> list[Chunk]:
+    return []

@@ -1,6 +1,8 @@
-"""One of N processes under Ray Train: gradients averaged by DDP, sums by all-reduce."""
+"""One of N processes: gradients averaged by DDP, sums by all-reduce."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import ray.train
 import torch
@@ -12,18 +14,19 @@ from sp500.runs.record import EpochMetrics
 from sp500.runs.store import Run
 
 
-class RayWorker:
-    """This worker's rank and device. Rank 0 writes the epochs to the run's folder on the shared storage."""
+class GroupWorker:
+    """A rank of torch's process group, whoever started it. Rank 0 hands each epoch to `on_epoch`."""
 
-    def __init__(self, device: torch.device, run: Run) -> None:
-        context = ray.train.get_context()
-        self.rank: int = context.get_world_rank()
-        self.world: int = context.get_world_size()
-        self.device = device
-        self._run = run
+    def __init__(
+        self, rank: int, world: int, device: torch.device, on_epoch: Callable[[EpochMetrics], None] | None = None
+    ) -> None:
+        self.rank, self.world, self.device = rank, world, device
+        self._on_epoch = on_epoch
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The model under DDP."""
+        """The model under DDP; alone, as it is: there is nobody to average with."""
+        if self.world == 1:
+            return model
         return DistributedDataParallel(model, device_ids=[self.device] if self.device.type == "cuda" else None)
 
     def total(self, value: Tensor) -> Tensor:
@@ -33,9 +36,17 @@ class RayWorker:
         return summed
 
     def report(self, epoch: EpochMetrics) -> None:
-        """Keep the epoch's line.
+        """Hand over the epoch.
 
         Not through `ray.train.report`: its controller takes one report per poll, every 2 s, and all ranks wait for it.
         """
-        if self.rank == 0:
-            self._run.append_epoch(epoch)
+        if self.rank == 0 and self._on_epoch:
+            self._on_epoch(epoch)
+
+
+class RayWorker(GroupWorker):
+    """This worker of Ray Train. Rank 0 writes the epochs to the run's folder on the shared storage."""
+
+    def __init__(self, device: torch.device, run: Run) -> None:
+        context = ray.train.get_context()
+        super().__init__(context.get_world_rank(), context.get_world_size(), device, run.append_epoch)

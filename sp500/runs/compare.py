@@ -77,7 +77,9 @@ def scale_row(record: RunRecord) -> dict[str, Any]:
         "train_seconds": record.seconds.train,
         "samples_per_second": record.samples_per_second,
         "peak_memory_bytes": record.peak_memory_bytes,
+        "peak_worker_bytes": record.peak_worker_bytes,
         "num_workers": record.num_workers,
+        "simulated_nodes": record.machine.simulated_nodes,
         "test_mse": record.metrics.get("test", {}).get("mse"),
         "run": record.name,
     }

@@ -55,6 +55,8 @@ class Machine(Plain):
     threads: int
     """Threads of one process's linear algebra (torch's setting and OMP_NUM_THREADS)."""
     system: str
+    simulated_nodes: int = 0
+    """Nodes that were processes of this one machine."""
     cluster: dict[str, float] = Field(default_factory=dict)
     """Ray's resources, when Ray ran it."""
 
@@ -89,7 +91,10 @@ class RunRecord(Plain):
     """Windows trained on, over all epochs and workers."""
     samples_per_second: float | None = None
     peak_memory_bytes: int | None = None
-    """Proportional set size (PSS) of the largest training process at its peak."""
+    """Proportional set size (PSS) at its peak: of the training process, or of the largest worker node where nodes were
+    measured (raylet, agents, workers, object store)."""
+    peak_worker_bytes: int | None = None
+    """PSS of the largest training process at its peak."""
     num_workers: int = 0
     device: str = "cpu"
     machine: Machine
@@ -103,6 +108,8 @@ class RunRecord(Plain):
     """Of a search: `space`, `key` (same key: same configs), `configs`, `failed`, `resumed` (not run again),
     `cores`, `best` {`id`, `overrides`, `valid_loss`}; of one in both modes also `sides` and what `compare.searches`
     gives."""
+    ratios: dict[str, float] | None = None
+    """Of a benchmark: measurements of one run over each other."""
     scale: list[dict[str, Any]] | None = None
     """Of a scale experiment: one row per multiplier and arm, as `compare.scale_row` gives it."""
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from sp500.config import RunConfig
-from sp500.data.batches import Batches
+from sp500.data.batches import Batches, TrainingBatches
 from sp500.data.windows import Dataset, Windows
 from sp500.errors import SP500Error
 from sp500.models import catalog
@@ -59,15 +59,22 @@ class FitResult:
 
 
 def fit(
-    task: Task, dataset: Dataset, config: RunConfig, worker: Worker, checkpoints: Checkpoints | None = None
+    task: Task,
+    dataset: Dataset,
+    config: RunConfig,
+    worker: Worker,
+    checkpoints: Checkpoints | None = None,
+    *,
+    train: TrainingBatches | None = None,
 ) -> FitResult:
     """Train until the epochs or the patience end, from the last checkpoint where there is one.
 
-    Raises SP500Error when the loss is no longer finite.
+    `train` gives this rank's batches, from the dataset's own windows if not given. Raises SP500Error when the loss is
+    no longer finite.
     """
     torch.set_num_threads(config.train.threads or os.cpu_count() or 1)
     with PeakMemory() as peak:
-        fitting = _Fitting(task, dataset, config, worker, checkpoints)
+        fitting = _Fitting(task, dataset, config, worker, checkpoints, train=train)
         fitting.run()
         outputs = fitting.outputs()
     peaks = torch.zeros(worker.world, dtype=torch.float64, device=worker.device)
@@ -88,7 +95,14 @@ class _Fitting:
     """One call of `fit`: model, optimiser and batches, for the length of the call."""
 
     def __init__(
-        self, task: Task, dataset: Dataset, config: RunConfig, worker: Worker, checkpoints: Checkpoints | None
+        self,
+        task: Task,
+        dataset: Dataset,
+        config: RunConfig,
+        worker: Worker,
+        checkpoints: Checkpoints | None,
+        *,
+        train: TrainingBatches | None,
     ) -> None:
         self.task, self.dataset, self.config, self.worker, self.checkpoints = (
             task,
@@ -102,7 +116,7 @@ class _Fitting:
         self.optimizer = AdamW(
             self.model.parameters(), lr=config.lr, weight_decay=config.train.weight_decay, fused=True
         )
-        self.train = self._batches(dataset.train)
+        self.train = train or self._batches(dataset.train)
         self.valid = self._batches(dataset.valid) if dataset.valid is not None else None
         self.progress = Progress()
         self.best: Tensors = {}

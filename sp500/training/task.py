@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd
@@ -12,6 +12,7 @@ from sp500.config import RunConfig
 from sp500.data.windows import Dataset, Windows
 
 
+@runtime_checkable
 class Task(Protocol):
     """A problem: its data, its loss, how its forecasts are judged. Plain data, so that it travels to workers."""
 

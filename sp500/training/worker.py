@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from sp500.errors import ResourcesError
 from sp500.runs.record import EpochMetrics
 
 
+@runtime_checkable
 class Worker(Protocol):
     """One of `world` processes that train one model together."""
 

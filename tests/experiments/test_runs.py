@@ -123,19 +123,24 @@ def test_search_in_both_modes_compares_the_same_configs(script, runs):
     assert len({json.loads(line)["id"] for line in lines}) == 18
 
 
-def test_scale_has_a_row_per_arm_and_size(script, runs):
-    flags = ("--multipliers", 1, 2, "--arms", "in_memory", "ray", "--num-workers", 2, "--max-steps", 8)
+def test_scale_has_a_row_per_arm_and_size_within_the_budget(script, runs):
+    flags = ("--multipliers", 1, 20, "--num-workers", 2, "--max-steps", 8, "--memory-limit", "1GiB")
     done = script("scale", "--runs-dir", runs, "--name", "scale", "--json", *flags)
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["scale"]
     assert [(row["multiplier"], row["arm"], row["status"]) for row in rows] == [
         (1, "in_memory", "ok"),
+        (1, "streaming", "ok"),
         (1, "ray", "ok"),
-        (2, "in_memory", "ok"),
-        (2, "ray", "ok"),
+        (20, "in_memory", "out_of_memory"),
+        (20, "streaming", "ok"),
+        (20, "ray", "ok"),
     ]
-    assert all(row["samples"] == 8 * 1024 and row["peak_memory_bytes"] > 50e6 for row in rows)
-    assert rows[2]["windows"] == 2 * rows[0]["windows"]
+    ended_well = [row for row in rows if row["status"] == "ok"]
+    assert all(row["samples"] == 8 * 1024 and 50e6 < row["peak_memory_bytes"] <= 2**30 for row in ended_well)
+    assert rows[4]["windows"] == rows[5]["windows"] == 20 * rows[0]["windows"]
+    assert str(20 * rows[0]["windows"] * 30 * 6 * 4) in rows[3]["reason"]
+    assert rows[5]["simulated_nodes"] == 2
 
 
 def test_report_is_written_from_all_of_these(script, runs):
@@ -145,6 +150,6 @@ def test_report_is_written_from_all_of_these(script, runs):
     report = json.loads(done.stdout)
     assert report == json.loads((runs / "report" / "report.json").read_text())
     assert report["search"]["configs"] == 18
-    assert len(report["scale"]) == 4
+    assert len(report["scale"]) == 6
     assert {row["kind"] for row in report["models"]} == {"model", "naive"}
     assert (runs / "report" / "index.html").stat().st_size > 10_000

@@ -1,0 +1,124 @@
+"""Three ways to train on a dataset of any size, under the same memory budget.
+
+    in_memory   every window copied out into arrays, as most scripts do; one process
+    streaming   shards from disk, windows as views; one process, without Ray
+    ray         the same shards through Ray Data to N workers of Ray Train, one per node
+
+The two without Ray run in a child process that cannot take more memory than the budget. Ray's nodes are given the
+budget as their memory and object store, and what they took is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sp500.config import RunConfig
+from sp500.data import line, sharding, stream
+from sp500.data.shards import ShardSet
+from sp500.data.windows import Dataset
+from sp500.distributed.launch import described, judged
+from sp500.errors import ConfigError
+from sp500.runs.memory import PeakMemory
+from sp500.runs.record import RunRecord, process_started
+from sp500.runs.store import Run
+from sp500.tasks import catalog
+from sp500.training import checkpoint
+from sp500.training.loop import DTYPES, FitResult, fit
+from sp500.training.worker import SoloWorker, device
+
+EXPERIMENT = "scale"
+
+
+def prepared(config: RunConfig) -> line.Prepared:
+    """Prices on their way to windows. Raises ConfigError for what has no training series to copy."""
+    if config.task == "synthetic" or config.data.npz_path:
+        raise ConfigError("scale needs prices: task returns or direction, without data.npz_path")
+    return line.prepare(config.data, direction=config.task == "direction")
+
+
+def shard_folder(save_dir: Path, fingerprint: str) -> str:
+    """Where a set of shards lies, so that the next run with the same data finds it."""
+    return str(save_dir.resolve() / ".shards" / fingerprint)
+
+
+def in_memory(config: RunConfig, run: Run) -> RunRecord:
+    """One process over materialised windows. Raises MemoryError that says how much they need."""
+    dataset = prepared(config).materialised(config.train.dtype)
+    return _alone(config, run, dataset, "in_memory", None)
+
+
+def streaming(config: RunConfig, run: Run, skip_bad: int = 0) -> RunRecord:
+    """One process over shards, which it writes if they are not there yet."""
+    shards, dataset = stored(config, skip_bad)
+    ranks = stream.assigned(shards.shards, 1)
+    chunks = stream.local_chunks(shards, ranks[0], shuffle=config.data.shuffle_train, seed=config.data.seed)
+    on = device(config.train.device)
+    batches = stream.Stream(chunks, shards, stream.held(ranks), on, DTYPES[config.train.dtype])
+    return _alone(config, run, dataset, "streaming", batches)
+
+
+def on_ray(config: RunConfig, run: Run, *, nodes: int | None, memory_bytes: int | None, skip_bad: int = 0) -> RunRecord:
+    """N workers over shards, on `nodes` simulated nodes, or on the connected cluster if None."""
+    from sp500.distributed import cluster, trainer
+
+    started = datetime.now(UTC)
+    shards, dataset = stored(config, skip_bad)
+    with _nodes(nodes, memory_bytes) as raylets:
+        with PeakMemory(interval_seconds=0.5, roots=raylets) if raylets else nullcontext() as peak:
+            spread = nodes is not None and nodes >= config.num_workers
+            result = trainer.fit_on_ray(catalog.task(config), dataset, config, run, shards, spread=spread)
+        have = cluster.resources()
+    record = _judged(config, run, dataset, result, arm="ray", started=started, cluster=have)
+    largest = peak.bytes if peak else record.peak_memory_bytes
+    machine = record.machine.model_copy(update={"simulated_nodes": nodes or 0})
+    return record.model_copy(update={"peak_memory_bytes": largest, "machine": machine})
+
+
+def stored(config: RunConfig, skip_bad: int = 0) -> tuple[ShardSet, Dataset]:
+    """The shards of `config`, written if need be, and the dataset whose training windows they are."""
+    ready = prepared(config)
+    source = ready.source()
+    shards = sharding.write(source, shard_folder(config.io.save_dir, source.fingerprint), skip_bad=skip_bad)
+    small = ready.dataset(config.train.dtype, multiplier=1)
+    windows = {**small.card["windows"], "train": shards.windows}
+    return shards, replace(small, card={**small.card, "windows": windows, "dropped_shards": list(shards.dropped)})
+
+
+@contextmanager
+def _nodes(count: int | None, memory_bytes: int | None) -> Iterator[tuple[int, ...]]:
+    """Raylets whose memory is measured; none on a cluster that is not ours."""
+    if count is None:
+        from sp500.distributed import cluster
+
+        with cluster.connected():
+            yield ()
+        return
+    from sp500.distributed.nodes import simulated
+
+    with simulated(count, memory_bytes) as nodes:
+        yield nodes.raylets
+
+
+def _alone(config: RunConfig, run: Run, dataset: Dataset, arm: str, batches: stream.Stream | None) -> RunRecord:
+    worker = SoloWorker(device(config.train.device), run.append_epoch)
+    checkpoints = checkpoint.of_run(run.checkpoints, config, dataset)
+    result = fit(catalog.task(config), dataset, config, worker, checkpoints, train=batches)
+    return _judged(config, run, dataset, result, arm=arm, started=process_started())
+
+
+def _judged(
+    config: RunConfig,
+    run: Run,
+    dataset: Dataset,
+    result: FitResult,
+    *,
+    arm: str,
+    started: datetime,
+    cluster: dict[str, float] | None = None,
+) -> RunRecord:
+    record = described(config, run, dataset, result, experiment=EXPERIMENT, arm=arm, started=started, cluster=cluster)
+    return record.model_copy(update={"metrics": judged(catalog.task(config), dataset, result, config, run)})
