@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from sp500.entry import Answer, Flags, script
-from sp500.runs.store import RunStore
+from sp500.errors import ConfigError
+from sp500.runs.store import REPORT, RunStore
 
 
 class Compare(Flags):
@@ -24,9 +25,11 @@ def main(config: Compare) -> Answer:
     from sp500.report import page
     from sp500.tuning.ledger import Ledger
 
+    if not config.runs_dir.is_dir():
+        raise ConfigError(f"--runs-dir {config.runs_dir}: no such folder")
     store = RunStore(config.runs_dir)
     records = store.records()
-    out = config.out or config.runs_dir / "report"
+    out = config.out or config.runs_dir / REPORT
     if config.dry_run:
         plan: dict[str, Any] = {"runs": [record.name for record in records], "out": str(out)}
         return Answer(plan, "\n".join([f"would compare {len(records)} runs into {out}", *plan["runs"]]))
@@ -36,7 +39,10 @@ def main(config: Compare) -> Answer:
         for record in records
         if record.search is not None
     }
-    report = page.write(records, epochs, trials, out)
+    try:
+        report = page.write(records, epochs, trials, out)
+    except OSError as error:
+        raise ConfigError(f"--out {out}: cannot be written ({error.strerror})") from error
     return Answer(report.numbers, page.summary(report))
 
 

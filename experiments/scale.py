@@ -10,14 +10,14 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from sp500.config import DataConfig, TrainConfig
+from sp500.config import DataConfig, IOConfig, TrainConfig
 from sp500.entry import Command, experiment
-from sp500.errors import SP500Error
+from sp500.errors import ConfigError, SP500Error
 from sp500.execution import Experiment, execute
 from sp500.progress import Progress
 from sp500.runs import compare
 from sp500.runs.memory import in_child
-from sp500.runs.record import RunRecord, ended
+from sp500.runs.record import RunRecord, Status, ended
 from sp500.runs.store import Run, RunStore
 
 UNITS = {"MiB": 2**20, "GiB": 2**30}
@@ -51,9 +51,9 @@ class Scale(Command, Budgeted):
     """Train on the 20 stocks and noisy copies of them, once per arm and dataset size."""
 
     arm: ClassVar[str] = "all"
-    multipliers: tuple[Annotated[int, Field(gt=0)], ...] = (1, 10)
+    multipliers: tuple[Annotated[int, Field(gt=0)], ...] = Field((1, 10), min_length=1)
     """Sizes: the training series and this many minus one noisy copies."""
-    arms: tuple[Literal["in_memory", "streaming", "ray"], ...] = ("in_memory", "streaming", "ray")
+    arms: tuple[Literal["in_memory", "streaming", "ray"], ...] = Field(("in_memory", "streaming", "ray"), min_length=1)
     """in_memory: windows as arrays; streaming: shards, one process; ray: shards, --num-workers workers."""
     max_steps: int = Field(0, ge=0)
     """Stop each run after this many steps; 0: no limit."""
@@ -63,6 +63,13 @@ class Scale(Command, Budgeted):
     """Measure the arms against training from memory and plain torch.distributed, and print `ratios`."""
     data: DataConfig = DataConfig(tickers=("stocks",))
     train: TrainConfig = TrainConfig(epochs=3, batch_size=1024, early_stop_patience=0)
+
+    @field_validator("io")
+    @classmethod
+    def _name_has_room(cls, io: IOConfig) -> IOConfig:
+        if io.run_name and len(io.run_name) > 40:
+            raise ValueError("run name: at most 40 characters, since every arm and size adds to it")
+        return io
 
 
 class Arm(Budgeted):
@@ -112,12 +119,14 @@ def attempt(one: Arm) -> RunRecord:
         if one.kind == "ray":
             return run_arm(one)
         return in_child(run_arm, one, limit_bytes=one.limit_bytes)
-    except SP500Error as error:
+    except ConfigError:
+        raise
+    except (SP500Error, MemoryError) as error:
         assert one.io.run_name is not None
         record = RunStore(Path(one.io.save_dir)).record(one.io.run_name)
-        reason = str(error)
+        status: Status = "out_of_memory" if isinstance(error, MemoryError) else "failed"
         return record or ended(
-            one, name=one.io.run_name, experiment="scale", arm=one.kind, status="failed", reason=reason
+            one, name=one.io.run_name, experiment="scale", arm=one.kind, status=status, reason=str(error)
         )
 
 

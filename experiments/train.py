@@ -25,7 +25,7 @@ def main(config: Train, run: Run) -> RunRecord:
 
         def show(epoch: EpochMetrics) -> None:
             valid = "" if epoch.valid_loss is None else f"  valid {epoch.valid_loss:.5f}"
-            progress.advance(f"train {epoch.train_loss:.5f}{valid}")
+            progress.advance(f"train {epoch.train_loss:.5f}{valid}", done=epoch.epoch)
 
         return launch.train(config, run, on_epoch=show)
 

@@ -7,6 +7,8 @@ import sys
 import time
 from typing import Any, ClassVar, Literal
 
+from pydantic import model_validator
+
 from sp500.config import TrainConfig
 from sp500.entry import Command, experiment
 from sp500.errors import SP500Error
@@ -14,6 +16,9 @@ from sp500.progress import Progress
 from sp500.runs import compare
 from sp500.runs.record import RunRecord, ended
 from sp500.runs.store import Run, RunStore
+
+# What a child may take to end by itself after a signal.
+GRACE_SECONDS = 10
 
 
 class Tune(Command):
@@ -27,6 +32,14 @@ class Tune(Command):
     pack: Literal["off"] = "off"
     """off: every trial trains alone."""
     train: TrainConfig = TrainConfig(early_stop_patience=0)
+
+    @model_validator(mode="after")
+    def _trials_train_alone(self) -> Tune:
+        if self.num_workers:
+            raise ValueError("num_workers: the trials of a search train alone, side by side; leave it at 0")
+        if self.io.run_name and len(self.io.run_name) > 63 - len("-sequential"):
+            raise ValueError("run name: at most 52 characters, since both modes add to it")
+        return self
 
     @property
     def arm(self) -> str:
@@ -89,8 +102,8 @@ def child(config: Tune, run: Run, side: str, name: str) -> float:
         name,
         "--mode",
         side,
-        "--resume",
         "--json",
+        *(["--resume"] if config.resume else []),
     ]
     print(f"{side} ...", file=sys.stderr, flush=True)
     started = time.monotonic()
@@ -98,8 +111,11 @@ def child(config: Tune, run: Run, side: str, name: str) -> float:
     try:
         code = process.wait()
     finally:
-        process.terminate()  # nothing when it has ended; on a signal the child ends its own way
-        process.wait()
+        try:
+            process.wait(timeout=GRACE_SECONDS)  # Ctrl-C reached the child as well
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            process.wait()
     if code:
         record = RunStore(config.io.save_dir).record(name)
         raise SP500Error(f"the {side} side ended with exit code {code}: {record.reason if record else 'killed'}")

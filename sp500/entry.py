@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,6 +132,8 @@ def parse(model: type[F], argv: Sequence[str]) -> F:
         file = str(kept) if kept.exists() else None
     if file:
         base = from_file(model, Path(file))
+    if "--resume" in argv and isinstance(base, Command) and not file:
+        raise ConfigError("--resume: there is no such run; name one with --name (and --runs-dir)")
     config = tyro.cli(model, default=base, args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
     return _with_aliases(config) if isinstance(config, Command) else config
 
@@ -145,6 +148,9 @@ def from_file(model: type[F], path: Path) -> F:
         raise ConfigError(f"--config {path}: is no YAML ({error})") from error
     if not isinstance(given, dict):
         raise ConfigError(f"--config {path}: expected sections such as data, model and train, found {given!r:.60}")
+    if isinstance(given.get("io"), dict) and isinstance(given["io"].get("run_name"), str):
+        # Earlier files have names with capitals and spaces.
+        given["io"]["run_name"] = re.sub(r"[^a-z0-9._-]+", "-", given["io"]["run_name"].lower())
     return validated(model, _merged(model().model_dump(), given), f"--config {path}")
 
 
@@ -177,6 +183,8 @@ def _merged(base: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     both = dict(base)
     for key, value in given.items():
         inner = both.get(key)
+        if isinstance(inner, dict) and value is None:  # a section without a key under it
+            continue
         both[key] = _merged(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
     return both
 
@@ -197,6 +205,10 @@ def _with_aliases(config: C) -> C:
 
 def _flag(argv: Sequence[str], *names: str) -> str | None:
     """Value of a flag before the real parsing, which needs the file that the flag names."""
+    argv = [
+        word.split("=")[0].replace("_", "-") + word[len(word.split("=")[0]) :] if word.startswith("--") else word
+        for word in argv
+    ]
     for position, word in enumerate(argv):
         for name in names:
             if word == name and position + 1 < len(argv):

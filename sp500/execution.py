@@ -11,6 +11,7 @@ import yaml
 
 from sp500.config import RunConfig
 from sp500.errors import ConfigError, SP500Error
+from sp500.runs.memory import exhausted
 from sp500.runs.record import RunRecord, Status, ended
 from sp500.runs.store import Run, RunStore
 
@@ -63,22 +64,27 @@ def execute(config: E, main: Callable[[E, Run], RunRecord]) -> RunRecord:
     name = run_name(config)
     with RunStore(config.io.save_dir).open(name, resume=config.resume) as run:
         if config.resume:
-            _check_same(run, config)
             done = run.record()
-            if done is not None and done.status == "ok":
+            ok = done is not None and done.status == "ok"
+            _check_same(run, config, ended=ok)
+            if done is not None and ok:
                 return done
         run.write_config(config.settings())
         try:
             record = main(config, run)
-        except Interrupted as error:
-            run.write_record(_unfinished(config, name, "stopped", f"signal {error.code - 128}"))
+        except (KeyboardInterrupt, SystemExit) as error:
+            why = f"signal {error.code - 128}" if isinstance(error, Interrupted) else type(error).__name__
+            run.write_record(_unfinished(config, name, "stopped", why))
             raise
         except SP500Error as error:
             run.write_record(_unfinished(config, name, "failed", str(error)))
             raise
-        except MemoryError as error:
-            record = _unfinished(config, name, "out_of_memory", str(error) or "the machine's memory is exhausted")
-        except Exception as error:  # the record says that it failed; the traceback is for us
+        except Exception as error:
+            if exhausted(error):
+                record = _unfinished(config, name, "out_of_memory", str(error) or "the machine's memory is exhausted")
+                run.write_record(record)
+                return record
+            # The record says that it failed; the traceback is for us.
             run.write_record(_unfinished(config, name, "failed", f"{type(error).__name__}: {error}"))
             raise
         run.write_record(record)
@@ -105,12 +111,15 @@ def run_name(config: Experiment) -> str:
     return f"{config.experiment}-{config.model.kind}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid() % 0x10000:04x}"
 
 
-def _check_same(run: Run, config: Experiment) -> None:
+def _check_same(run: Run, config: Experiment, *, ended: bool) -> None:
     path = run.path / "config.yaml"
     if not path.exists():
         return
     kept = type(config).model_validate(yaml.safe_load(path.read_text()))
-    if (kept.fingerprint, kept.decisive()) != (config.fingerprint, config.decisive()):
+    pairs = [
+        (one.fingerprint, one.decisive(), *((one.eval, one.num_workers) if ended else ())) for one in (kept, config)
+    ]
+    if pairs[0] != pairs[1]:
         raise ConfigError(
             f"run {run.name!r} has other settings than these ({path}): --resume continues it with its own settings; "
             "for new settings take another --name"

@@ -49,6 +49,7 @@ class Output:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    # A second signal while cleaning up must not cut the clean-up short with a traceback.
-    signal.signal(number, signal.SIG_IGN)
+    # Another signal while cleaning up must not cut the clean-up short with a traceback.
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)
     raise Interrupted(128 + number)

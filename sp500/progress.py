@@ -18,6 +18,7 @@ class Progress:
         self._console = console or Console(file=sys.stderr)
         self._unit, self._total, self._done = unit, total, 0
         self._first: float | None = None
+        self._counted = 0
         self._bar: Bar | None = None
         if self._console.is_terminal:
             columns = (
@@ -41,15 +42,15 @@ class Progress:
         if self._bar:
             self._bar.stop()
 
-    def advance(self, text: str) -> None:
-        """One unit is done; `text` says how it went."""
-        self._done += 1
+    def advance(self, text: str, done: int | None = None) -> None:
+        """One more unit is done, or `done` of them altogether; `text` says how it went."""
+        self._done = self._done + 1 if done is None else done
         if self._bar:
-            self._bar.update(self._task, advance=1, description=text)
+            self._bar.update(self._task, completed=self._done, description=text)
             return
         # The first unit pays for imports and data: the rate is that of the others.
         self._first = self._first or time.monotonic()
-        others = self._done - 1
+        others, self._counted = self._counted, self._counted + 1
         rate = (time.monotonic() - self._first) / others if others else None
         left = "" if rate is None else f"  {rate * (self._total - self._done):.0f} s left"
         self._console.print(f"{self._unit} {self._done}/{self._total}  {text}{left}", highlight=False, soft_wrap=True)

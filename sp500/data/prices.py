@@ -83,7 +83,10 @@ def load(config: DataConfig, today: date | None = None) -> Prices:
 
         raw, mended = read_table(Path(config.source).expanduser())
         raw = select(raw, config.tickers or tuple(raw["close"].columns), config.source)
-        prices = checked(raw, config, source=config.source, today=today)
+        try:
+            prices = checked(raw, config, source=config.source, today=today)
+        except DataError as error:
+            raise DataError(f"{config.source}: {error}") from None
         return replace(prices, faults=(*mended, *prices.faults))
     return checked(raw, config, source="bundled", notes=notes, today=today)
 

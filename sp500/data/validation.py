@@ -80,7 +80,7 @@ def validate(
             f"empty: no prices from {start or 'the first date'} to {end or 'the last'}; the source has "
             f"{close.index.min():%Y-%m-%d} to {close.index.max():%Y-%m-%d}: set data.start and data.end inside that"
         )
-    faults += _dates(pd.DatetimeIndex(raw["close"].index), today)
+    faults += _dates(raw["close"], today)
     faults += _values(raw)
     refuse(faults)
     raw, calendar_faults = _on_sessions(raw)
@@ -102,14 +102,17 @@ def refuse(faults: Iterable[Fault]) -> None:
     raise DataError("\n".join([f"{len(fatal)} fault(s) in the prices:", *shown, *more]))
 
 
-def _dates(index: pd.DatetimeIndex, today: date) -> list[Fault]:
+def _dates(close: pd.DataFrame, today: date) -> list[Fault]:
+    index = pd.DatetimeIndex(close.index)
     early = [
         Fault("calendar", "*", f"{day.year:04}-{day:%m-%d}", f"is before {EARLIEST.year}; correct the year")
         for day in index[index < EARLIEST]
     ]
     late = [
-        Fault("future", "*", f"{day:%Y-%m-%d}", f"is after today ({today}); remove the row")
+        Fault("future", str(ticker), f"{day:%Y-%m-%d}", f"is after today ({today}); remove the row")
         for day in index[index > pd.Timestamp(today)]
+        for ticker in close.columns
+        if close.loc[[day], ticker].notna().any()
     ]
     return early + late
 

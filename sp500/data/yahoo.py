@@ -8,6 +8,7 @@ driver prepares the data.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -30,6 +31,7 @@ DEADLINE_SECONDS = 120
 # One try is cut short so that five of them and the pauses between stay within the deadline.
 TRY_SECONDS = 20
 
+log = logging.getLogger(__name__)
 Fetch = Callable[[list[str], str | None, str | None], pd.DataFrame]
 
 
@@ -61,6 +63,7 @@ def download(
             note = f"{why}; these come from a cache that is {age / 86400:.1f} days old."
             return replace(_prices(cached, tickers, config), notes=(note,))
         if config.fallback == "bundled":
+            log.warning("NO PRICES FROM YAHOO: %s; going on with bundled prices", why)
             other = fallback()
             banner = f"NOT the prices asked for: {why}; bundled prices of {', '.join(other.tickers)} were used instead."
             return replace(other, notes=(banner, *other.notes))
@@ -68,11 +71,15 @@ def download(
             f"{why} and no cache at {path}; try later, or --fallback bundled for the prices that work offline"
         ) from error
     prices = _prices(frame, tickers, config)  # only good prices reach the cache
+    _keep(frame, path)
+    return prices
+
+
+def _keep(frame: pd.DataFrame, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
     frame.to_parquet(temporary)
     temporary.replace(path)
-    return prices
 
 
 def _cached(path: Path) -> pd.DataFrame | None:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import TypeVar
 
 import ray
 
 from sp500.errors import ResourcesError
+
+T = TypeVar("T")
 
 # Set before Ray starts its processes. Ray's own default for OMP_NUM_THREADS counts a task's CPUs, and a fraction of a
 # CPU would mean none; torch's threads are set by the loop.
@@ -24,15 +30,44 @@ def connected() -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    own = "RAY_ADDRESS" not in os.environ
+    address = os.environ.get("RAY_ADDRESS")
+    own = address is None
     for key, value in (ENVIRONMENT | LOCAL_ENVIRONMENT if own else ENVIRONMENT).items():
         os.environ.setdefault(key, value)
+    # "local": not the cluster that someone else may run on this machine.
     local = {"include_dashboard": False, "num_cpus": os.cpu_count()} if own else {}
-    ray.init(log_to_driver=False, logging_level=logging.ERROR, **local)
+    with kept_signals():
+        ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **local)
     try:
         yield
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def kept_signals() -> Iterator[None]:
+    """Put back, after the block, the signal handlers that Ray replaces."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+
+def beside(function: Callable[[], T]) -> T:
+    """`function()` in a thread, while this one stays open to signals.
+
+    In the main thread, Ray Train and Tune handle SIGINT in ways of their own that end without a word or a record.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="ray") as pool:
+        future = pool.submit(function)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            ray.shutdown()  # ends what the thread waits for
+            raise
 
 
 def resources() -> dict[str, float]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import ray
 from ray.cluster_utils import Cluster
 
-from sp500.distributed.cluster import ENVIRONMENT, LOCAL_ENVIRONMENT
+from sp500.distributed.cluster import ENVIRONMENT, LOCAL_ENVIRONMENT, kept_signals
 
 # Of a node's memory, the part that is Ray's object store; the rest is for the processes on it.
 STORE_SHARE = 0.25
@@ -46,7 +46,8 @@ def simulated(count: int, memory_bytes: int | None = None) -> Iterator[Nodes]:
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
         nodes = [cluster.add_node(num_cpus=cpus, include_dashboard=False, **share) for _ in range(count)]
-        ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+        with kept_signals():
+            ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
         cluster.wait_for_nodes()
         yield Nodes(tuple(node.all_processes["raylet"][0].process.pid for node in nodes), cpus)
     finally:

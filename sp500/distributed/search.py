@@ -17,6 +17,7 @@ from ray import tune
 from ray.tune.experiment import Trial as TuneTrial
 
 from sp500.data.windows import Dataset
+from sp500.distributed import cluster
 from sp500.errors import SP500Error
 from sp500.training.task import Task
 from sp500.tuning.ledger import TrialResult
@@ -39,6 +40,7 @@ def run(
     # Tune resumes an old experiment of the same name; the ledger is what counts here.
     shutil.rmtree(folder, ignore_errors=True)
     trainable = tune.with_parameters(_Trainable, task=task, dataset=dataset, trials=list(trials))
+    gpu = cluster.use_gpu(trials[0].config.train.device, 1)
     arrived: set[str] = set()
 
     def keep(result: TrialResult) -> None:
@@ -46,14 +48,14 @@ def run(
         on_result(result)
 
     tuner = tune.Tuner(
-        tune.with_resources(trainable, {"cpu": 1}),
+        tune.with_resources(trainable, {"cpu": 1, "gpu": 1 if gpu else 0}),
         param_space={"number": tune.grid_search(list(range(len(trials))))},
         tune_config=tune.TuneConfig(metric="valid_loss", mode="min", reuse_actors=True),
         run_config=tune.RunConfig(name="tune", storage_path=str(folder), verbose=0, callbacks=[_Arrivals(keep)]),
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Tune's own deprecations are not the user's business
-        found = tuner.fit()
+        found = cluster.beside(tuner.fit)
     for error in found.errors:
         raise SP500Error(f"Ray Tune lost a trial: {error}")
     missing = {trial.id for trial in trials} - arrived

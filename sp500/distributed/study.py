@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,12 +44,21 @@ def search(
         if on_result:
             on_result(result)
 
+    started = time.monotonic()
     cores = _try_all(task, dataset, left, run, keep, parallel=parallel)
+    searched = time.monotonic() - started
     chosen = _best(trials, ledger)
     record = launch.train(chosen.config, run, experiment="tune", arm="parallel" if parallel else "sequential")
-    summary = {"space": space, "resumed": len(trials) - len(left), "cores": cores, **_summary(trials, ledger)}
+    summary = {
+        "space": space,
+        "resumed": len(trials) - len(left),
+        "cores": cores,
+        **_summary(trials, ledger),
+        "key": key(trials, dataset.sha256),
+    }
     samples = record.samples + sum(one.samples for one in ledger.results.values())
-    return record.model_copy(update={"search": summary, "samples": samples})
+    seconds = record.seconds.model_copy(update={"setup": record.seconds.setup - searched, "search": searched})
+    return record.model_copy(update={"search": summary, "samples": samples, "seconds": seconds})
 
 
 def _best(trials: Sequence[Trial], ledger: Ledger) -> Trial:
@@ -63,7 +73,6 @@ def _summary(trials: Sequence[Trial], ledger: Ledger) -> dict[str, Any]:
     best = ledger.best()
     assert best is not None
     return {
-        "key": key(trials),
         "configs": len(trials),
         "failed": sum(one.status != "ok" for one in ledger.results.values()),
         "best": {"id": best.id, "overrides": best.overrides, "valid_loss": best.valid_loss},

@@ -30,6 +30,8 @@ from sp500.training.loop import DTYPES, FitResult, fit
 from sp500.training.task import Task
 
 MAX_RESTARTS = 3
+# Ray's own defaults retry some of these for ever.
+FAILURES = FailureConfig(max_failures=MAX_RESTARTS, controller_failure_limit=1, max_preemption_failures=10)
 
 
 @dataclass(frozen=True)
@@ -75,13 +77,11 @@ def fit_on_ray(
         run_config=TrainRunConfig(
             name="train",
             storage_path=str(storage),
-            failure_config=FailureConfig(
-                max_failures=MAX_RESTARTS, controller_failure_limit=1, max_preemption_failures=10
-            ),
+            failure_config=FAILURES,
         ),
     )
     try:
-        found = trainer.fit().return_value
+        found = cluster.beside(trainer.fit).return_value
     except ray.train.TrainingFailedError as error:
         raise SP500Error(f"training on Ray failed after {MAX_RESTARTS} restarts: {error}") from error
     shutil.rmtree(storage, ignore_errors=True)

@@ -85,8 +85,8 @@ def _newest_of_each(records: Sequence[RunRecord]) -> list[tuple[RunRecord, list[
     for record in records:
         if record.experiment in EXPERIMENTS and record.metrics.get("test") and record.name not in doubles:
             # A search keeps its base settings' fingerprint: its key tells two searches apart.
-            key = (record.search or {}).get("key")
-            kept.setdefault((record.fingerprint, record.arm, record.num_workers, key), []).append(record)
+            key, data = (record.search or {}).get("key"), record.data.get("sha256")
+            kept.setdefault((record.fingerprint, record.arm, record.num_workers, key, data), []).append(record)
     newest = [(alike[-1], [record.name for record in alike[:-1]]) for alike in kept.values()]
     return sorted(newest, key=lambda pair: pair[0].finished)
 

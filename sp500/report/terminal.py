@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from sp500.report.words import NOTHING, against_naive
 from sp500.runs.record import RunRecord
+
+VERDICTS = {"better": "beats", "worse": "is worse than", "unclear": "cannot be told from", NOTHING: "against"}
 
 
 def text(record: RunRecord) -> str:
@@ -30,6 +33,8 @@ def _data(card: dict[str, Any]) -> Iterator[str]:
     for name, count in card.get("windows", {}).items():
         span = card.get("splits", {}).get(name)
         yield f"  {name}: {count} windows" + (f", {span[0]} to {span[1]}" if span else "")
+    for name, row in card.get("feature_summary", {}).items():
+        yield f"  {name}: " + ", ".join(f"{key} {value:.4g}" for key, value in row.items())
     yield from (f"  mended: {fault}" for fault in card.get("faults_mended", []))
     yield from (f"  note: {note}" for note in card.get("notes", []))
 
@@ -64,6 +69,6 @@ def _metrics(metrics: dict[str, Any]) -> Iterator[str]:
         yield f"  {name}: {', '.join(numbers)}"
     if better := test.get("improvement"):
         interval = "" if better["low"] is None else f" (95 % interval {better['low']:+.2%} to {better['high']:+.2%})"
-        verdict = "beats" if better["low"] is not None and better["low"] > 0 else "does not clearly beat"
+        verdict = VERDICTS[against_naive(better)]
         gain = f"{better['metric']} better by {better['value']:+.2%}{interval}"
         yield f"{verdict} the naive forecast {better['over']!r}: {gain}"

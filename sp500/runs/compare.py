@@ -17,15 +17,15 @@ def searches(
     sequential_seconds: float | None = None,
     parallel_seconds: float | None = None,
 ) -> dict[str, Any]:
-    """Two sides of one search; null where a side did not run.
+    """Two sides of one search; null where a side did not run or was interrupted and resumed.
 
     Seconds default to the records' own totals (process start to record). `speedup` is sequential over parallel seconds,
     `efficiency` that per core of the parallel side; `metric_gap` the relative gap between the two best validation
     losses.
     """
     sides = [side for side in (sequential, parallel) if side is not None and side.search is not None]
-    first = sequential_seconds if sequential_seconds is not None else _total(sequential)
-    second = parallel_seconds if parallel_seconds is not None else _total(parallel)
+    first = _seconds(sequential, sequential_seconds)
+    second = _seconds(parallel, parallel_seconds)
     speedup = first / second if first and second else None
     cores = parallel.search["cores"] if parallel and parallel.search else None
     bests = [side.search["best"] for side in sides if side.search and side.search["best"]]
@@ -91,5 +91,8 @@ def relative_gap(first: float, second: float) -> float:
     return abs(first - second) / larger if larger else 0.0
 
 
-def _total(record: RunRecord | None) -> float | None:
-    return record.seconds.total if record else None
+def _seconds(record: RunRecord | None, measured: float | None) -> float | None:
+    """What a side took; None when it was resumed, since its last attempt is not the whole of it."""
+    if record is None or record.search is None or record.search.get("resumed"):
+        return None
+    return measured if measured is not None else record.seconds.total

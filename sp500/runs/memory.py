@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import resource
+import signal
 import threading
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
@@ -82,11 +83,17 @@ def tree_pss_bytes(pid: int) -> int:
     return total
 
 
+def exhausted(error: BaseException) -> bool:
+    """Whether an error means that memory ran out: Python's own, or that of torch's allocators."""
+    return isinstance(error, MemoryError) or "out of memory" in str(error) or "can't allocate memory" in str(error)
+
+
 def in_child(function: Callable[..., T], *args: Any, limit_bytes: int | None = None) -> T:
     """`function(*args)` in a fresh process, which holds nothing that this one has loaded.
 
     `limit_bytes` is the most private memory that the kernel gives it (RLIMIT_DATA: what NumPy, torch and Arrow
-    allocate; shared mappings do not count). Raises what the function raised, and SP500Error when the child was killed.
+    allocate; shared mappings do not count). Raises what the function raised, MemoryError when the kernel killed the
+    child, SP500Error when it ended otherwise without an answer.
     """
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
@@ -97,7 +104,9 @@ def in_child(function: Callable[..., T], *args: Any, limit_bytes: int | None = N
         outcome = receiver.recv()
     except EOFError:
         child.join()
-        raise SP500Error(f"the process was killed (exit code {child.exitcode}): too little memory?") from None
+        if child.exitcode == -signal.SIGKILL:
+            raise MemoryError("the kernel killed the process, as it does when memory runs out") from None
+        raise SP500Error(f"the process ended without an answer (exit code {child.exitcode})") from None
     finally:
         child.terminate()
         child.join()

@@ -62,12 +62,14 @@ class Machine(Plain):
 
 
 class Seconds(Plain):
-    """Wall-clock seconds of the phases of a run."""
+    """Wall-clock seconds of the phases of a run; of a resumed one, of its last process."""
 
     setup: float
     """From the start of the process to the first training step: imports, data, workers."""
     train: float
     """All epochs."""
+    search: float = 0.0
+    """Of a search: all its trials; `train` is then the chosen config's last fit."""
     total: float
     """From the start of the process to the writing of this record."""
 

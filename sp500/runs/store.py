@@ -24,6 +24,9 @@ from sp500.config import RUN_NAME
 from sp500.errors import ConfigError, RunExists, RunLocked
 from sp500.runs.record import EpochMetrics, RunRecord
 
+# The report's folder among the runs.
+REPORT = "report"
+
 
 def write_atomic(path: Path, text: str | bytes) -> None:
     """Write a whole file or nothing: temporary file, fsync, rename, fsync of the folder."""
@@ -138,7 +141,8 @@ class RunStore:
     """All runs under one folder."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
+        # Ray's workers run in folders of their own: a relative path would be another place there.
+        self.root = root.expanduser().resolve()
 
     @contextmanager
     def open(self, name: str, *, resume: bool = False) -> Iterator[Run]:
@@ -147,8 +151,8 @@ class RunStore:
         Raises ConfigError for a name that is none, RunExists for a name taken (without `resume`), RunLocked when
         another process is writing it.
         """
-        if not RUN_NAME.fullmatch(name):
-            raise ConfigError(f"run name {name!r} must match {RUN_NAME.pattern}")
+        if not RUN_NAME.fullmatch(name) or name == REPORT:
+            raise ConfigError(f"run name {name!r} must match {RUN_NAME.pattern} and not be {REPORT!r}")
         run = Run(self.root / name)
         try:
             run.path.mkdir(parents=True, exist_ok=True)

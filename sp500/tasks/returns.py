@@ -59,6 +59,7 @@ class Returns:
                 _days(dataset.test),
                 resamples=self.config.eval.bootstrap,
                 seed=self.config.data.seed,
+                block=_block(self.config),
             ),
         }
         return {**found, "naive": naive}
@@ -106,6 +107,7 @@ class Direction:
                 _days(dataset.test),
                 resamples=self.config.eval.bootstrap,
                 seed=self.config.data.seed,
+                block=_block(self.config),
             ),
         }
         return {**found, "naive": naive}
@@ -160,6 +162,11 @@ def _naive(dataset: Dataset) -> dict[str, np.ndarray]:
 
 def _days(part: Windows) -> np.ndarray:
     return part.index["date"].to_numpy() if part.index is not None else np.arange(len(part))
+
+
+def _block(config: RunConfig) -> float:
+    """Mean days of a bootstrap block: targets over a long horizon overlap, so blocks grow with it."""
+    return max(20.0, 2.0 * config.data.horizon)
 
 
 def _traded(position: np.ndarray, part: Windows, config: RunConfig) -> metrics.Metrics:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from sp500.config import RunConfig
 from sp500.data.batches import Batches, TrainingBatches
 from sp500.data.windows import Dataset, Windows
-from sp500.errors import SP500Error
+from sp500.errors import CheckpointError, SP500Error
 from sp500.models import catalog
 from sp500.runs.memory import PeakMemory
 from sp500.runs.record import EpochMetrics
@@ -140,6 +140,9 @@ class _Fitting:
             _load_optimizer(self.optimizer, snapshot.optimizer)
             self.progress = Progress.parse(snapshot.progress)
             self.resumed = self.progress.epoch
+        mine = torch.tensor(float(self.resumed), device=self.worker.device)
+        if float(self.worker.total(mine)) != self.resumed * self.worker.world:
+            raise CheckpointError("workers see different checkpoints: the folder of runs is not on storage they share")
         while not self.progress.done(self.config):
             self._epoch(self.progress.epoch + 1)
 
@@ -160,10 +163,22 @@ class _Fitting:
             raise self._diverged(number, "loss")
         if self.progress.record(metrics, step):
             self.best = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
-        if self.checkpoints and self.worker.rank == 0:
-            model = {name: value.detach().cpu() for name, value in self.model.state_dict().items()}
-            self.checkpoints.save(Snapshot(model, _dump_optimizer(self.optimizer), dict(self.progress.dump())))
+        if self.checkpoints:
+            self._save(self.checkpoints)
         self.worker.report(metrics)
+
+    def _save(self, checkpoints: Checkpoints) -> None:
+        """Rank 0 writes; when it cannot, all ranks stop, since they would wait for it for ever."""
+        failed: CheckpointError | None = None
+        if self.worker.rank == 0:
+            model = {name: value.detach().cpu() for name, value in self.model.state_dict().items()}
+            try:
+                checkpoints.save(Snapshot(model, _dump_optimizer(self.optimizer), dict(self.progress.dump())))
+            except CheckpointError as error:
+                failed = error
+        flag = torch.tensor(float(failed is not None), device=self.worker.device)
+        if float(self.worker.total(flag)):
+            raise failed or CheckpointError("rank 0 cannot write its checkpoint")
 
     def _train(self, number: int) -> tuple[float, int, int]:
         """One pass: mean loss over all ranks, windows, and the step reached."""

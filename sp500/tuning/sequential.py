@@ -29,8 +29,8 @@ def run_trial(task: Task, dataset: Dataset, trial: Trial) -> TrialResult:
     started = time.perf_counter()
     try:
         result = fit(task, dataset, trial.config, SoloWorker(device(trial.config.train.device)))
-    except (SP500Error, MemoryError) as error:
-        reason = str(error) or type(error).__name__
+    except Exception as error:  # noqa: BLE001 - one bad trial, whatever is wrong with it, must not end a search
+        reason = str(error) if isinstance(error, SP500Error) else f"{type(error).__name__}: {error}"
         seconds = time.perf_counter() - started
         return TrialResult(id=trial.id, overrides=trial.overrides, status="failed", reason=reason, seconds=seconds)
     return TrialResult(

@@ -64,6 +64,6 @@ def trial(base: RunConfig, overrides: dict[str, Any]) -> Trial:
     return Trial(config.fingerprint, overrides, config)
 
 
-def key(trials: Sequence[Trial]) -> str:
-    """Hash of a search: two searches of the same configs have the same key, wherever they ran."""
-    return hashlib.sha256(json.dumps([one.id for one in trials]).encode()).hexdigest()[:16]
+def key(trials: Sequence[Trial], data: str = "") -> str:
+    """Hash of a search: the same configs on the same data (by its hash) have the same key, wherever they ran."""
+    return hashlib.sha256(json.dumps([data, *(one.id for one in trials)]).encode()).hexdigest()[:16]

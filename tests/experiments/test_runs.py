@@ -62,6 +62,41 @@ def test_signal_leaves_a_stopped_record_and_a_run_that_resumes(command, script, 
     assert json.loads(done.stdout)["metrics"] == undisturbed["metrics"]
 
 
+def test_interrupted_training_on_ray_in_a_relative_folder_resumes_to_the_same_metrics(command, script, tmp_path):
+    flags = (*LONG, "--train.dtype", "float64", "--model.dropout", 0)
+    solo = json.loads(script("train", "--runs-dir", tmp_path / "a", "--name", "whole", "--json", *flags).stdout)
+    on_ray = command("train", "--name", "cut", "--num-workers", 2, *flags)
+    process = subprocess.Popen(on_ray, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    run = tmp_path / "runs" / "cut"
+    until_epoch(process, run, 5)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == 130
+    assert json.loads((run / "record.json").read_text())["status"] == "stopped"
+    assert (run / "checkpoints" / "last" / "model.safetensors").exists()
+    again = script("train", "--runs-dir", tmp_path / "runs", "--name", "cut", "--resume", "--json")
+    assert "epoch 40/40" in again.stderr
+    assert json.loads(again.stdout)["metrics"]["test"]["mse"] == pytest.approx(solo["metrics"]["test"]["mse"], rel=1e-9)
+
+
+def test_terminated_search_on_ray_resumes_without_running_a_trial_again(command, script, tmp_path):
+    process = subprocess.Popen(command("tune", "--runs-dir", tmp_path, "--name", "s"), stderr=subprocess.DEVNULL)
+    trials = tmp_path / "s" / "trials.jsonl"
+    deadline = time.monotonic() + 90
+    while not (trials.exists() and trials.read_text().count("\n") >= 3):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 143
+    assert json.loads((tmp_path / "s" / "record.json").read_text())["status"] == "stopped"
+    done = script("tune", "--runs-dir", tmp_path, "--name", "s", "--resume", "--json")
+    search = json.loads(done.stdout)["search"]
+    assert search["configs"] == 18
+    assert search["resumed"] >= 3
+    assert search["parallel_seconds"] is None
+    ids = [json.loads(line)["id"] for line in trials.read_text().splitlines()]
+    assert len(ids) == len(set(ids)) == 18
+
+
 def test_name_that_exists_is_refused_and_resuming_an_ended_run_gives_its_record(script, tmp_path):
     flags = ("--runs-dir", tmp_path, "--name", "once", "--task", "synthetic", "--train.epochs", 2, "--json")
     first = script("train", *flags)
@@ -123,24 +158,17 @@ def test_search_in_both_modes_compares_the_same_configs(script, runs):
     assert len({json.loads(line)["id"] for line in lines}) == 18
 
 
-def test_scale_has_a_row_per_arm_and_size_within_the_budget(script, runs):
-    flags = ("--multipliers", 1, 20, "--num-workers", 2, "--max-steps", 8, "--memory-limit", "1GiB")
+def test_scale_tells_which_arms_a_budget_allows(script, runs):
+    flags = ("--multipliers", 50, "--num-workers", 2, "--max-steps", 8, "--memory-limit", "2GiB")
     done = script("scale", "--runs-dir", runs, "--name", "scale", "--json", *flags)
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["scale"]
-    assert [(row["multiplier"], row["arm"], row["status"]) for row in rows] == [
-        (1, "in_memory", "ok"),
-        (1, "streaming", "ok"),
-        (1, "ray", "ok"),
-        (20, "in_memory", "out_of_memory"),
-        (20, "streaming", "ok"),
-        (20, "ray", "ok"),
-    ]
-    ended_well = [row for row in rows if row["status"] == "ok"]
-    assert all(row["samples"] == 8 * 1024 and 50e6 < row["peak_memory_bytes"] <= 2**30 for row in ended_well)
-    assert rows[4]["windows"] == rows[5]["windows"] == 20 * rows[0]["windows"]
-    assert str(20 * rows[0]["windows"] * 30 * 6 * 4) in rows[3]["reason"]
-    assert rows[5]["simulated_nodes"] == 2
+    arms = [(row["arm"], row["status"]) for row in rows]
+    assert arms == [("in_memory", "out_of_memory"), ("streaming", "ok"), ("ray", "ok")]
+    assert all(row["samples"] == 8 * 1024 and 50e6 < row["peak_memory_bytes"] <= 2 * 2**30 for row in rows[1:])
+    assert str(rows[1]["windows"] * 30 * 6 * 4) in rows[0]["reason"]
+    assert rows[2]["windows"] == rows[1]["windows"]
+    assert rows[2]["simulated_nodes"] == 2
 
 
 def test_report_is_written_from_all_of_these(script, runs):
@@ -150,6 +178,6 @@ def test_report_is_written_from_all_of_these(script, runs):
     report = json.loads(done.stdout)
     assert report == json.loads((runs / "report" / "report.json").read_text())
     assert report["search"]["configs"] == 18
-    assert len(report["scale"]) == 6
+    assert len(report["scale"]) == 3
     assert {row["kind"] for row in report["models"]} == {"model", "naive"}
     assert (runs / "report" / "index.html").stat().st_size > 10_000

@@ -48,7 +48,7 @@ def test_record_survives_its_file_to_the_bit() -> None:
 def test_record_has_the_keys_that_other_programs_rely_on() -> None:
     written = RECORD.model_dump(mode="json")
     assert written.keys() >= KEYS
-    assert written["seconds"].keys() == {"setup", "train", "total"}
+    assert written["seconds"].keys() >= {"setup", "train", "total"}
 
 
 def test_record_of_a_newer_version_is_read() -> None:
