@@ -118,7 +118,7 @@ def attempt(one: Arm) -> RunRecord:
     try:
         if one.kind == "ray":
             return run_arm(one)
-        return in_child(run_arm, one, limit_bytes=one.limit_bytes)
+        return in_child(run_arm, one)
     except ConfigError:
         raise
     except (SP500Error, MemoryError) as error:
@@ -141,9 +141,9 @@ def train(one: Arm, run: Run) -> RunRecord:
 
     config = one.run_config()
     if one.kind == "in_memory":
-        return arms.in_memory(config, run)
+        return arms.in_memory(config, run, one.limit_bytes)
     if one.kind == "streaming":
-        return arms.streaming(config, run, one.skip_bad_shards)
+        return arms.streaming(config, run, one.limit_bytes, one.skip_bad_shards)
     nodes = one.nodes or (None if "RAY_ADDRESS" in os.environ else one.num_workers)
     return arms.on_ray(config, run, nodes=nodes, memory_bytes=one.limit_bytes, skip_bad=one.skip_bad_shards)
 

@@ -22,7 +22,7 @@ from sp500.data.shards import ShardSet
 from sp500.data.windows import Dataset
 from sp500.distributed.launch import described, judged
 from sp500.errors import ConfigError
-from sp500.runs.memory import PeakMemory
+from sp500.runs.memory import PeakMemory, hold_to
 from sp500.runs.record import RunRecord, process_started
 from sp500.runs.store import Run
 from sp500.tasks import catalog
@@ -45,15 +45,20 @@ def shard_folder(save_dir: Path, fingerprint: str) -> str:
     return str(save_dir.resolve() / ".shards" / fingerprint)
 
 
-def in_memory(config: RunConfig, run: Run) -> RunRecord:
+def in_memory(config: RunConfig, run: Run, memory_bytes: int) -> RunRecord:
     """One process over materialised windows. Raises MemoryError that says how much they need."""
-    dataset = prepared(config).materialised(config.train.dtype)
+    ready = prepared(config)
+    # From here on: libraries have reserved what they reserve, and nothing that grows with the dataset is there yet.
+    hold_to(memory_bytes)
+    dataset = ready.materialised(config.train.dtype)
     return _alone(config, run, dataset, "in_memory", None)
 
 
-def streaming(config: RunConfig, run: Run, skip_bad: int = 0) -> RunRecord:
+def streaming(config: RunConfig, run: Run, memory_bytes: int, skip_bad: int = 0) -> RunRecord:
     """One process over shards, which it writes if they are not there yet."""
-    shards, dataset = stored(config, skip_bad)
+    ready = prepared(config)
+    hold_to(memory_bytes)
+    shards, dataset = stored(ready, config, skip_bad)
     ranks = stream.assigned(shards.shards, 1)
     chunks = stream.local_chunks(shards, ranks[0], shuffle=config.data.shuffle_train, seed=config.data.seed)
     on = device(config.train.device)
@@ -66,7 +71,7 @@ def on_ray(config: RunConfig, run: Run, *, nodes: int | None, memory_bytes: int 
     from sp500.distributed import cluster, trainer
 
     started = datetime.now(UTC)
-    shards, dataset = stored(config, skip_bad)
+    shards, dataset = stored(prepared(config), config, skip_bad)
     with _nodes(nodes, memory_bytes) as raylets:
         with PeakMemory(interval_seconds=0.5, roots=raylets) if raylets else nullcontext() as peak:
             spread = nodes is not None and nodes >= config.num_workers
@@ -78,9 +83,8 @@ def on_ray(config: RunConfig, run: Run, *, nodes: int | None, memory_bytes: int 
     return record.model_copy(update={"peak_memory_bytes": largest, "machine": machine})
 
 
-def stored(config: RunConfig, skip_bad: int = 0) -> tuple[ShardSet, Dataset]:
+def stored(ready: line.Prepared, config: RunConfig, skip_bad: int = 0) -> tuple[ShardSet, Dataset]:
     """The shards of `config`, written if need be, and the dataset whose training windows they are."""
-    ready = prepared(config)
     source = ready.source()
     shards = sharding.write(source, shard_folder(config.io.save_dir, source.fingerprint), skip_bad=skip_bad)
     small = ready.dataset(config.train.dtype, multiplier=1)

@@ -21,7 +21,12 @@ T = TypeVar("T")
 # CPU would mean none; torch's threads are set by the loop.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1", "RAY_AIR_NEW_OUTPUT": "0"}
 # One machine of our own is not preempted by a cloud, and its controller may ask twice a second if workers are done.
-LOCAL_ENVIRONMENT = {"RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0", "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5"}
+LOCAL_ENVIRONMENT = {
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
+    # A node of one CPU keeps one idle process; readers would be started anew, seconds each, at every pass.
+    "RAY_idle_worker_killing_time_threshold_ms": "600000",
+}
 
 
 @contextmanager

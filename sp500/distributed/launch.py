@@ -10,6 +10,7 @@ import numpy as np
 
 from sp500.config import RunConfig
 from sp500.data.windows import Dataset
+from sp500.runs.memory import PeakMemory
 from sp500.runs.record import EpochMetrics, RunRecord, ended, process_started
 from sp500.runs.store import Run, write_atomic
 from sp500.tasks import catalog
@@ -35,11 +36,15 @@ def train(
     config = catalog.resolve(config)
     started = started or process_started()
     task = catalog.task(config)
-    dataset = task.prepare(config)
-    result, cluster = _fit(task, dataset, config, run, on_epoch)
+    with PeakMemory() as peak:
+        dataset = task.prepare(config)
+        result, cluster = _fit(task, dataset, config, run, on_epoch)
     arm = arm or ("ray" if config.num_workers else "solo")
     record = described(config, run, dataset, result, experiment=experiment, arm=arm, started=started, cluster=cluster)
-    return record.model_copy(update={"metrics": judged(task, dataset, result, config, run)})
+    # Alone, this process prepared the data too; on Ray the driver does, and the record tells of the workers.
+    largest = result.peak_worker_bytes if config.num_workers else peak.bytes
+    metrics = judged(task, dataset, result, config, run)
+    return record.model_copy(update={"metrics": metrics, "peak_memory_bytes": largest})
 
 
 def described(

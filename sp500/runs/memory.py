@@ -88,16 +88,27 @@ def exhausted(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or "out of memory" in str(error) or "can't allocate memory" in str(error)
 
 
-def in_child(function: Callable[..., T], *args: Any, limit_bytes: int | None = None) -> T:
+def hold_to(limit_bytes: int) -> None:
+    """Let this process take no more than `limit_bytes` of private memory, for good.
+
+    The kernel counts address space (RLIMIT_DATA: what NumPy, torch and Arrow allocate; shared mappings do not count),
+    of which libraries reserve more than they use: what is reserved and unused now is added.
+    """
+    status = Path("/proc/self/status").read_text()
+    reserved = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmData:"))
+    limit = limit_bytes + max(reserved - pss_bytes(), 0)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def in_child(function: Callable[..., T], *args: Any) -> T:
     """`function(*args)` in a fresh process, which holds nothing that this one has loaded.
 
-    `limit_bytes` is the most private memory that the kernel gives it (RLIMIT_DATA: what NumPy, torch and Arrow
-    allocate; shared mappings do not count). Raises what the function raised, MemoryError when the kernel killed the
-    child, SP500Error when it ended otherwise without an answer.
+    Raises what the function raised, MemoryError when the kernel killed the child, SP500Error when it ended otherwise
+    without an answer.
     """
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=_answer, args=(sender, function, args, limit_bytes))
+    child = context.Process(target=_answer, args=(sender, function, args))
     child.start()
     sender.close()
     try:
@@ -116,10 +127,8 @@ def in_child(function: Callable[..., T], *args: Any, limit_bytes: int | None = N
     return outcome  # type: ignore[no-any-return]
 
 
-def _answer(sender: Connection, function: Callable[..., Any], args: tuple[Any, ...], limit_bytes: int | None) -> None:
+def _answer(sender: Connection, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
     try:
-        if limit_bytes is not None:
-            resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
         sender.send(function(*args))
     except Exception as error:  # noqa: BLE001 - raised again in the parent
         sender.send(error)
