@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from sp500.bootstrap import stationary_bootstrap
 from sp500.seeding import numpy_generator
 
 TRADING_DAYS = 252
@@ -129,16 +130,6 @@ def improvement(
         return {"value": value, "low": None, "high": None}
     low, high = np.quantile(1 - sums[:, 0] / sums[:, 1], (0.025, 0.975))
     return {"value": value, "low": float(low), "high": float(high)}
-
-
-def stationary_bootstrap(length: int, resamples: int, block: float, generator: np.random.Generator) -> np.ndarray:
-    """Row numbers [resample, length]: blocks of geometric length with mean `block`, wrapping around the end."""
-    fresh = generator.random((resamples, length)) < 1 / block
-    fresh[:, 0] = True
-    jumps = generator.integers(length, size=(resamples, length))
-    positions = np.arange(length)
-    last_fresh = np.maximum.accumulate(np.where(fresh, positions, 0), axis=1)
-    return (np.take_along_axis(jumps, last_fresh, axis=1) + positions - last_fresh) % length
 
 
 def best_naive(naive: Mapping[str, Metrics], metric: str, *, largest: bool) -> str:

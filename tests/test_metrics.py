@@ -12,6 +12,7 @@ from scipy import stats
 from sklearn import metrics as sk
 
 from sp500 import metrics
+from sp500.bootstrap import stationary_bootstrap
 
 GENERATOR = np.random.default_rng(0)
 TARGET = 0.01 * GENERATOR.standard_normal(400)
@@ -284,14 +285,14 @@ def test_interval_of_many_days_takes_little_memory() -> None:
 
 @pytest.mark.parametrize("block", [5.0, 20.0])
 def test_bootstrap_blocks_have_the_mean_length_asked_for(block: float) -> None:
-    rows = metrics.stationary_bootstrap(2000, 200, block, np.random.default_rng(0))
+    rows = stationary_bootstrap(2000, 200, block, np.random.default_rng(0))
     follows = (np.diff(rows, axis=1) % 2000) == 1
     # A block ends with probability 1 / block, and one start in 2000 follows by chance.
     assert 1 / (1 - follows.mean()) == pytest.approx(block, rel=0.05)
 
 
 def test_bootstrap_draws_every_row_about_as_often() -> None:
-    rows = metrics.stationary_bootstrap(50, 4000, 5.0, np.random.default_rng(0))
+    rows = stationary_bootstrap(50, 4000, 5.0, np.random.default_rng(0))
     counts = np.bincount(rows.ravel(), minlength=50)
     assert rows.shape == (4000, 50)
     assert counts.sum() == 200_000
@@ -299,7 +300,7 @@ def test_bootstrap_draws_every_row_about_as_often() -> None:
 
 
 def test_bootstrap_of_blocks_of_one_is_the_plain_one() -> None:
-    rows = metrics.stationary_bootstrap(100, 2000, 1.0, np.random.default_rng(0))
+    rows = stationary_bootstrap(100, 2000, 1.0, np.random.default_rng(0))
     variance = rows.mean(axis=1).var()
     assert variance == pytest.approx((100**2 - 1) / 12 / 100, rel=0.1)
 
@@ -311,7 +312,7 @@ def test_bootstrap_interval_covers_the_truth_of_correlated_days() -> None:
         series = np.zeros(400)
         for day in range(1, 400):
             series[day] = 0.5 * series[day - 1] + noise[day]
-        rows = metrics.stationary_bootstrap(400, 300, 20.0, generator)
+        rows = stationary_bootstrap(400, 300, 20.0, generator)
         low, high = np.quantile(series[rows].mean(axis=1), (0.025, 0.975))
         covered += low < 0 < high
     assert 0.86 < covered / 200 <= 0.99

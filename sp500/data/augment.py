@@ -18,9 +18,9 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
+from sp500.bootstrap import stationary_bootstrap
 from sp500.data.features import CLOSE_FEATURES, WARM_UP, Series, table_of
 from sp500.errors import DataError
-from sp500.metrics import stationary_bootstrap
 from sp500.seeding import numpy_generator
 
 BLOCK_DAYS = 20.0
