@@ -182,9 +182,13 @@ def scale(found: Scale) -> Figure | None:
         rate, memory = row["samples_per_second"], row["peak_memory_bytes"]
         _bar(left, place, 0 if state else rate or 0, state or words.fixed(rate, 0), color)
         _bar(right, place, 0 if state else memory or 0, state or words.size(memory), color)
-    for axes, title in ((left, "samples per second"), (right, "peak memory per process")):
+    for axes, title in ((left, "samples per second"), (right, "peak memory per process or node")):
         axes.set_title(title, loc="left", fontsize=9, color=MUTED)
-    return _drawn(canvas, "scale", "Training windows per second, and peak memory of the largest training process.")
+    return _drawn(
+        canvas,
+        "scale",
+        "Training windows per second, and peak memory of the largest process, or node of Ray.",
+    )
 
 
 def _canvas(

@@ -80,7 +80,8 @@ def scale(records: Sequence[RunRecord]) -> Scale:
     rows = newest.scale or []
     runs = {row.get("run") for row in rows} | {newest.name}
     machines = [record.machine for record in records if record.name in runs]
-    clusters = [machine.cluster for machine in machines]
+    # Simulated nodes are processes of one machine.
+    clusters = [{} if machine.simulated_nodes else machine.cluster for machine in machines]
     cores = [*(machine.cpus for machine in machines), *(int(cluster.get("CPU", 0)) for cluster in clusters)]
     nodes = max(int(cluster.get("nodes", 1)) for cluster in clusters)
     return Scale(rows, max(cores) if nodes > 1 else newest.machine.cpus, nodes)

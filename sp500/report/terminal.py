@@ -53,9 +53,10 @@ def _scale_row(row: dict[str, Any]) -> str:
     head = f"{row['multiplier']:>4}x {row['arm']:<10} {row['status']}"
     if not row["samples_per_second"]:
         return f"{head} {row['reason']}"
+    of = "simulated node" if row.get("simulated_nodes") else "process"
     return (
         f"{head}  {row['samples']} windows in {row['train_seconds']:.1f} s of {row['seconds']:.1f} s, "
-        f"{row['samples_per_second']:.0f} windows/s, peak {row['peak_memory_bytes'] / 2**20:.0f} MiB per process"
+        f"{row['samples_per_second']:.0f} windows/s, peak {row['peak_memory_bytes'] / 2**20:.0f} MiB per {of}"
     )
 
 

@@ -101,17 +101,23 @@ def _arm(row: dict[str, Any], base: dict[str, Any] | None) -> str:
     name, state = arm(row["arm"]), ended(row["status"])
     if row["status"] != "ok":
         return f"{name} ended as {state}" + (f", in memory as {ended(base['status'])}" if base and beside else "")
-    rate, memory = row["samples_per_second"], row["peak_memory_bytes"]
+    rate = row["samples_per_second"]
     told = f"{name} trained {fixed(rate, 0)} samples/s"
     if base is None or not beside:
-        return f"{told}, peak memory {size(memory)} per process"
+        return f"{told}, peak memory {_peak(row)}"
     if base["status"] != "ok":
         other = f"in memory ended as {ended(base['status'])}"
-        return f"{told}, peak memory {size(memory)} per process; {other}"
+        return f"{told}, peak memory {_peak(row)}; {other}"
     other = base["samples_per_second"]
     times = f" ({ratio(rate / other)})" if rate and other else ""
-    peaks = f"{size(memory)} per process against {size(base['peak_memory_bytes'])}"
+    peaks = f"{_peak(row)} against {_peak(base)}"
     return f"{told} against {fixed(other, 0)} in memory{times}; peak memory {peaks}"
+
+
+def _peak(row: dict[str, Any]) -> str:
+    """Memory, and of what: of a node where nodes were measured, else of a process."""
+    of = "simulated node, all its processes" if row.get("simulated_nodes") else "process"
+    return f"{size(row['peak_memory_bytes'])} per {of}"
 
 
 def _worse(count: int, of: int) -> str:
