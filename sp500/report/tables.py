@@ -139,7 +139,8 @@ def scale(found: Scale) -> Table:
     caption = "The training set and its noisy copies, by where the windows come from"
     note = (
         "Seconds from the start of an arm to its record. Peak memory is the proportional set size of the largest "
-        "training process; of Ray on simulated nodes, of the largest node with its workers, agents and object store."
+        "training process; of Ray on simulated nodes, of the largest node with its workers, agents and object store. "
+        "Ray's first epoch includes starting the processes that read for it, seconds that weigh most on small sets."
     )
     return table(caption, lines, text=("Data", "Arm", "Status"), kinds=kinds, note=note)
 
