@@ -6,8 +6,7 @@
     │   └── RunLocked         2  another process is writing that run
     ├── DataError             3  prices or arrays that cannot be used as they are
     ├── CheckpointError       1  a checkpoint is damaged or belongs to another run
-    ├── ResourcesError        1  the machine or cluster lacks what was asked for
-    └── BudgetError           4  a memory budget or deadline was exceeded
+    └── ResourcesError        1  the machine or cluster lacks what was asked for
 
 A message names the field, file or row, what was expected, and what to do.
 """
@@ -45,9 +44,3 @@ class CheckpointError(SP500Error):
 
 class ResourcesError(SP500Error):
     """The machine or cluster lacks what was asked for."""
-
-
-class BudgetError(SP500Error):
-    """A memory budget or deadline was exceeded."""
-
-    exit_code = 4
