@@ -150,7 +150,7 @@ class Stream:
                 )
 
     def _views(self, rows: Tensor) -> Tensor:
-        return self._moved(rows).unfold(0, self._of.window, 1).transpose(1, 2)
+        return rows.unfold(0, self._of.window, 1).transpose(1, 2)
 
     def _moved(self, values: Tensor) -> Tensor:
         return values.to(self._device, self._dtype) if values.is_floating_point() else values.to(self._device)
