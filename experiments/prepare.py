@@ -1,4 +1,4 @@
-"""Prices, validated: a data card (rows, dates, faults mended) and a summary of the feature table."""
+"""Prices, validated: a data card (rows, dates, faults mended), a summary of the feature table, or shards."""
 
 from __future__ import annotations
 
@@ -11,9 +11,15 @@ from sp500.runs.store import Run
 
 
 class Prepare(Command):
-    """Check prices and show what a model would be trained on, without training."""
+    """Check prices and show what a model would be trained on, without training; with --out, write its shards."""
 
     experiment: ClassVar[str] = "prepare"
+    out: str = ""
+    """Folder or URI (s3://, gs://) to write the training windows' shards to, for scale.py --shards. One process
+    writes them; with --num-workers N, N tasks of Ray at once, to the same bytes."""
+    aliases: ClassVar[dict[str, tuple[str, str]]] = Command.aliases | {"multiplier": ("data", "multiplier")}
+    multiplier: int | None = None
+    """Size of the set (same as --data.multiplier)."""
 
 
 def main(config: Prepare, run: Run) -> RunRecord:
@@ -21,9 +27,14 @@ def main(config: Prepare, run: Run) -> RunRecord:
     from sp500.data import line
     from sp500.tasks import catalog
 
-    resolved = catalog.resolve(config)
-    card = catalog.task(resolved).prepare(resolved).card
-    if resolved.task != "synthetic" and not resolved.data.npz_path:
+    if config.out:
+        from sp500.distributed import arms
+
+        card = arms.write(config.run_config(), config.out)
+    else:
+        resolved = catalog.resolve(config)
+        card = catalog.task(resolved).prepare(resolved).card
+    if config.task != "synthetic" and not config.data.npz_path:
         card = card | {"feature_summary": line.summary(config.data)}
     return ended(config, name=run.name, experiment=config.experiment, arm=config.arm, data=card)
 

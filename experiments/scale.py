@@ -10,12 +10,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from sp500.config import DataConfig, IOConfig, TrainConfig
+from sp500.config import DataConfig, IOConfig, RunConfig, TrainConfig
 from sp500.entry import Command, experiment
 from sp500.errors import ConfigError, SP500Error
 from sp500.execution import Experiment, execute
 from sp500.progress import Progress
-from sp500.runs import compare
+from sp500.runs import scaling
 from sp500.runs.memory import in_child
 from sp500.runs.record import RunRecord, Status, ended
 from sp500.runs.store import Run, RunStore
@@ -31,6 +31,8 @@ class Budgeted(Experiment):
     """Memory of one node, in MiB or GiB: for the process of an arm without Ray, and for each node of Ray."""
     nodes: int | None = Field(None, gt=0)
     """Local nodes of the ray arm, a simulation on this machine; empty: one per worker (none on a cluster)."""
+    shards: str = ""
+    """Folder or URI (s3://, gs://) of sets of shards, or of one that prepare.py --out made; empty: beside the runs."""
     skip_bad_shards: int = Field(0, ge=0)
     """Go on without up to this many damaged shards."""
 
@@ -57,12 +59,27 @@ class Scale(Command, Budgeted):
     """in_memory: windows as arrays; streaming: shards, one process; ray: shards, --num-workers workers."""
     max_steps: int = Field(0, ge=0)
     """Stop each run after this many steps; 0: no limit."""
-    num_workers: int = Field(2, gt=0)
-    """Workers of the ray arm."""
+    num_workers: tuple[Annotated[int, Field(gt=0)], ...] = Field((2,), min_length=1)  # type: ignore[assignment]
+    """Workers of the ray arm; several: one run each, for strong and weak scaling."""
     benchmark: bool = False
     """Measure the arms against training from memory and plain torch.distributed, and print `ratios`."""
     data: DataConfig = DataConfig(tickers=("stocks",))
     train: TrainConfig = TrainConfig(epochs=3, batch_size=1024, early_stop_patience=0)
+
+    @field_validator("num_workers", mode="before")
+    @classmethod
+    def _one_is_a_list(cls, workers: object) -> object:
+        return (workers,) if isinstance(workers, int) else workers
+
+    def run_config(self) -> RunConfig:
+        """Settings of the largest of its runs."""
+        plain = self.model_dump(include=set(RunConfig.model_fields))
+        return RunConfig(**plain | {"num_workers": max(self.num_workers)})
+
+    @property
+    def fingerprint(self) -> str:
+        """That of its largest run, the size apart."""
+        return self.run_config().fingerprint
 
     @field_validator("io")
     @classmethod
@@ -82,6 +99,11 @@ class Arm(Budgeted):
         """Its name in the table."""
         return self.kind
 
+    @property
+    def label(self) -> str:
+        """Its name on the way."""
+        return f"{self.data.multiplier}x {self.kind}" + (f" ({self.num_workers} workers)" if self.num_workers else "")
+
 
 def main(config: Scale, run: Run) -> RunRecord:
     """Every arm at every size, each a run of its own; one that fails is a row that says so."""
@@ -90,25 +112,36 @@ def main(config: Scale, run: Run) -> RunRecord:
 
         ratios = benchmark.ratios(run.path, lambda line: print(line, file=sys.stderr, flush=True))
         return ended(config, name=run.name, experiment="scale", arm="benchmark", ratios=ratios)
-    arms = [arm(config, run.name, kind, size) for size in config.multipliers for kind in config.arms]
+    arms = each(config, run.name)
     with Progress("arm", len(arms)) as progress:
         rows = []
         for one in arms:
-            row = compare.scale_row(attempt(one))
+            row = scaling.row(attempt(one), one.limit_bytes)
             rows.append(row)
-            progress.advance(f"{row['multiplier']}x {row['arm']}: {row['status']} {row['reason']}")
+            progress.advance(f"{one.label}: {row['status']} {row['reason']}")
     if not any(row["status"] == "ok" for row in rows):
         raise SP500Error("no arm ended well: " + "; ".join(f"{row['arm']}: {row['reason']}" for row in rows))
     return ended(config, name=run.name, experiment="scale", arm="all", scale=rows)
 
 
-def arm(config: Scale, name: str, kind: str, size: int) -> Arm:
+def each(config: Scale, name: str) -> list[Arm]:
+    """All arms at all sizes; the ray arm once per number of workers."""
+    workers = {kind: config.num_workers if kind == "ray" else (0,) for kind in config.arms}
+    return [
+        arm(config, name, kind, size, count)
+        for size in config.multipliers
+        for kind in config.arms
+        for count in workers[kind]
+    ]
+
+
+def arm(config: Scale, name: str, kind: str, size: int, workers: int) -> Arm:
     """Settings of one arm at one size."""
     plain = config.run_config().model_dump()
     plain["data"]["multiplier"] = size
-    plain["io"]["run_name"] = f"{name}-{size}x-{kind}"
+    plain["io"]["run_name"] = f"{name}-{size}x-{kind}" + (f"-{workers}" if workers else "")
     plain["train"]["max_steps"] = config.max_steps or config.train.max_steps
-    plain["num_workers"] = config.num_workers if kind == "ray" else 0
+    plain["num_workers"] = workers
     added = config.model_dump(include=set(Budgeted.model_fields) - set(plain))
     return Arm(**plain, **added, kind=kind)
 
@@ -143,29 +176,18 @@ def train(one: Arm, run: Run) -> RunRecord:
     if one.kind == "in_memory":
         return arms.in_memory(config, run, one.limit_bytes)
     if one.kind == "streaming":
-        return arms.streaming(config, run, one.limit_bytes, one.skip_bad_shards)
+        return arms.streaming(config, run, one.limit_bytes, one.shards, one.skip_bad_shards)
     nodes = one.nodes or (None if "RAY_ADDRESS" in os.environ else one.num_workers)
-    return arms.on_ray(config, run, nodes=nodes, memory_bytes=one.limit_bytes, skip_bad=one.skip_bad_shards)
+    budget, root, skip_bad = one.limit_bytes, one.shards, one.skip_bad_shards
+    return arms.on_ray(config, run, nodes=nodes, memory_bytes=budget, root=root, skip_bad=skip_bad)
 
 
 def plan(config: Scale) -> dict[str, Any]:
-    """What a dry run tells: rows and bytes per size."""
-    from sp500.distributed import arms
+    """What a dry run tells: rows and bytes per size, and what each arm is expected to take."""
+    from sp500.distributed import estimate
 
-    rows = []
-    for size in config.multipliers:
-        source = arms.prepared(arm(config, "plan", "streaming", size).run_config()).source()
-        row_bytes = 4 * (source.features + 1)
-        rows.append(
-            {
-                "multiplier": size,
-                "windows": source.windows,
-                "bytes_on_disk": size * sum(len(one.x) for one in source.series) * row_bytes,
-                "bytes_materialised": source.windows * source.window * source.features * 4,
-                "bytes_allowed": config.limit_bytes,
-            }
-        )
-    return {"sizes": rows}
+    runs = [(one.kind, one.run_config()) for one in each(config, "plan")]
+    return estimate.table(runs, config.limit_bytes)
 
 
 if __name__ == "__main__":

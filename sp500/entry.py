@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import tyro
 import yaml
@@ -47,6 +47,12 @@ class Flags(Frozen):
 class Command(Experiment, Flags):
     """Settings of an experiment and the flags that all scripts share."""
 
+    aliases: ClassVar[dict[str, tuple[str, str]]] = {
+        "name": ("io", "run_name"),
+        "runs_dir": ("io", "save_dir"),
+        "seed": ("train", "seed"),
+        "fallback": ("data", "fallback"),
+    }
     name: str | None = None
     """Name of the run (same as --io.run-name)."""
     runs_dir: Path | None = None
@@ -190,15 +196,11 @@ def _merged(base: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_aliases(config: C) -> C:
-    aliases: dict[str, dict[str, Any]] = {
-        "io": {"run_name": config.name, "save_dir": config.runs_dir},
-        "train": {"seed": config.seed},
-        "data": {"fallback": config.fallback},
-    }
-    given: dict[str, Any] = {
-        section: {key: value for key, value in keys.items() if value is not None} for section, keys in aliases.items()
-    }
-    if not any(given.values()):
+    given: dict[str, Any] = {}
+    for flag, (section, key) in type(config).aliases.items():
+        if (value := getattr(config, flag)) is not None:
+            given.setdefault(section, {})[key] = value
+    if not given:
         return config
     return validated(type(config), _merged(config.model_dump(), given), "flags")
 

@@ -16,7 +16,7 @@ from sp500.runs.record import RunRecord, Status, ended
 from sp500.runs.store import Run, RunStore
 
 # Flags that steer a script and decide nothing about the run: not kept in config.yaml.
-FLAGS = {"config", "name", "runs_dir", "seed", "fallback", "resume", "dry_run", "print_config", "json_output"}
+FLAGS = {"config", "resume", "dry_run", "print_config", "json_output"}
 
 
 class Experiment(RunConfig):
@@ -24,6 +24,8 @@ class Experiment(RunConfig):
 
     experiment: ClassVar[str]
     """What the record calls it."""
+    aliases: ClassVar[dict[str, tuple[str, str]]] = {}
+    """Flags that stand for a key of a section."""
     resume: bool = False
     """Continue the run of that name; an ended one prints its record."""
 
@@ -34,13 +36,13 @@ class Experiment(RunConfig):
 
     def settings(self) -> dict[str, Any]:
         """Effective settings as plain data, re-runnable with --config: without the flags and the run's name."""
-        plain = self.model_dump(mode="json", exclude=FLAGS)
+        plain = self.model_dump(mode="json", exclude=FLAGS | set(self.aliases))
         del plain["io"]["run_name"]
         return plain
 
     def decisive(self) -> dict[str, Any]:
         """What a resumed run must have in common with the run it continues, besides the fingerprint."""
-        added = set(type(self).model_fields) - set(RunConfig.model_fields) - FLAGS
+        added = set(type(self).model_fields) - set(RunConfig.model_fields) - FLAGS - set(self.aliases)
         return self.model_dump(mode="json", include=added)
 
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pyarrow.fs
+
+from sp500.errors import DataError
 
 
 class Folder:
-    """A folder on any filesystem that pyarrow knows: a path, s3://, gs://."""
+    """A folder on any filesystem that pyarrow knows: a path, s3://, gs://. Raises DataError for another scheme."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
-        if "://" in uri:
-            self._files, self._path = pyarrow.fs.FileSystem.from_uri(uri)
-        else:
+        if "://" not in uri:
             self._files, self._path = pyarrow.fs.LocalFileSystem(), uri
+            return
+        try:
+            self._files, self._path = pyarrow.fs.FileSystem.from_uri(uri)
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"{uri}: cannot be opened ({error}); take a path, s3:// or gs://") from error
 
     def read(self, name: str) -> bytes:
         """A whole file. Raises OSError."""
@@ -21,12 +27,20 @@ class Folder:
             return bytes(file.read())
 
     def write(self, name: str, data: bytes) -> None:
-        """A whole file or nothing: elsewhere first, then moved to its name."""
-        self._files.create_dir(self._path, recursive=True)
+        """A whole file or nothing: elsewhere first, then moved to its name. Raises DataError."""
         temporary = f"{self._path}/.{name}.tmp"
-        with self._files.open_output_stream(temporary) as file:
-            file.write(data)
-        self._files.move(temporary, f"{self._path}/{name}")
+        try:
+            self._files.create_dir(self._path, recursive=True)
+            with self._files.open_output_stream(temporary) as file:
+                file.write(data)
+            self._files.move(temporary, f"{self._path}/{name}")
+        except OSError as error:
+            raise DataError(f"{self.uri}/{name}: cannot be written ({error})") from error
+
+    def size(self, name: str) -> int | None:
+        """Bytes of a file; None where there is none."""
+        info = self._files.get_file_info(f"{self._path}/{name}")
+        return int(info.size) if info.is_file else None
 
     def sizes(self) -> dict[str, int]:
         """Bytes of each file in the folder."""

@@ -72,7 +72,9 @@ class Prepared:
         try:
             x = np.empty((source.windows, length, source.features), dtype)
         except MemoryError as error:
-            raise MemoryError(f"{needed} bytes for {source.windows} materialised windows") from error
+            raise MemoryError(
+                f"{source.windows} materialised windows need {needed} bytes ({needed / 2**30:.1f} GiB)"
+            ) from error
         targets, done = np.empty(len(x), dtype), 0
         for one in augment.copies(self.train, self.config.multiplier, self.how):
             part = self._windows([one], self.cut.train, dtype, index=False)

@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -22,12 +23,12 @@ from sp500.data.augment import Augmentation
 from sp500.data.features import Series
 from sp500.data.folder import Folder
 from sp500.data.normalize import Normalizer
-from sp500.data.shards import FORMAT, Shard, ShardSet
+from sp500.data.shards import FORMAT, Shard, ShardSet, manifest_of
 from sp500.errors import DataError
 
-# A shard holds this many series at most (about 300,000 windows, 8 MiB, of 6 features over 18 years), and a set at least
+# A shard holds this many series at most (about 150,000 windows, 4 MiB, of 6 features over 18 years), and a set at least
 # this many shards where it can, so that workers and shuffling have something to choose from.
-SERIES_PER_SHARD = 64
+SERIES_PER_SHARD = 32
 SHARDS_AT_LEAST = 16
 
 
@@ -102,9 +103,21 @@ def write_shard(source: Source, number: int, uri: str) -> Shard:
     folder, name = Folder(uri), f"shard-{number:05d}.parquet"
     data, segments, windows = _encoded(source, number)
     shard = Shard(name, segments, windows, len(data), hashlib.sha256(data).hexdigest())
-    if folder.sizes().get(name) != len(data) or hashlib.sha256(folder.read(name)).hexdigest() != shard.sha256:
+    if folder.size(name) != len(data) or hashlib.sha256(folder.read(name)).hexdigest() != shard.sha256:
         folder.write(name, data)
     return shard
+
+
+def absolute(uri: str) -> str:
+    """The same place for processes that run in another folder."""
+    return uri.rstrip("/") if "://" in uri else str(Path(uri).expanduser().resolve())
+
+
+def fingerprint_at(uri: str) -> str | None:
+    """Fingerprint of the complete set at `uri`; None where there is none."""
+    if Folder(uri).size("manifest.json") is None:
+        return None
+    return str(manifest_of(Folder(uri))["fingerprint"])
 
 
 def _encoded(source: Source, number: int) -> tuple[bytes, tuple[int, ...], int]:
@@ -129,14 +142,10 @@ def write(
     `each` writes the shards of the given numbers, in this process if not given; `skip_bad` as in `ShardSet.open`.
     Raises DataError when another set is there.
     """
-    folder = Folder(uri)
-    if "manifest.json" in folder.sizes():
-        found = ShardSet.open(uri, skip_bad=skip_bad)
-        if found.fingerprint != source.fingerprint:
-            raise DataError(
-                f"{uri}: holds another set ({found.fingerprint}, not {source.fingerprint}); take another place"
-            )
-        return found
+    if held := fingerprint_at(uri):
+        if held != source.fingerprint:
+            raise DataError(f"{uri}: holds another set ({held}, not {source.fingerprint}); take another place")
+        return ShardSet.open(uri, skip_bad=skip_bad)
     numbers = range(source.shards)
     done = list(each(numbers) if each else (write_shard(source, number, uri) for number in numbers))
     manifest = {
@@ -148,5 +157,5 @@ def write(
         "shards": [asdict(shard) for shard in sorted(done, key=lambda shard: shard.name)],
     }
     digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-    folder.write("manifest.json", json.dumps({**manifest, "sha256": digest}, indent=1).encode())
+    Folder(uri).write("manifest.json", json.dumps({**manifest, "sha256": digest}, indent=1).encode())
     return ShardSet.open(uri)

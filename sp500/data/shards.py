@@ -62,7 +62,7 @@ class ShardSet:
         that names the bad file.
         """
         folder = Folder(uri)
-        manifest = _manifest(folder)
+        manifest = manifest_of(folder)
         shards = tuple(Shard(**{**one, "segments": tuple(one["segments"])}) for one in manifest["shards"])
         found = cls(uri, manifest["fingerprint"], manifest["window"], manifest["features"], shards)
         sizes, bad = folder.sizes(), {}
@@ -123,7 +123,8 @@ def chunk(table: pa.Table, shard: Shard, of: ShardSet) -> Chunk:
     return Chunk(np.stack(columns, axis=1), targets[known], first[known].astype(np.int64))
 
 
-def _manifest(folder: Folder) -> dict[str, Any]:
+def manifest_of(folder: Folder) -> dict[str, Any]:
+    """What the manifest of a set says. Raises DataError that names it when it is missing or not what was written."""
     name = f"{folder.uri}/manifest.json"
     try:
         manifest = json.loads(folder.read("manifest.json"))

@@ -10,11 +10,12 @@ budget as their memory and object store, and what they took is measured.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
+from typing import Any
 
 from sp500.config import RunConfig
 from sp500.data import line, sharding, stream
@@ -40,9 +41,13 @@ def prepared(config: RunConfig) -> line.Prepared:
     return line.prepare(config.data, direction=config.task == "direction")
 
 
-def shard_folder(save_dir: Path, fingerprint: str) -> str:
-    """Where a set of shards lies, so that the next run with the same data finds it."""
-    return str(save_dir.resolve() / ".shards" / fingerprint)
+def place(config: RunConfig, root: str, fingerprint: str) -> str:
+    """Where the set with that fingerprint lies: `root` itself where it is there, else a folder of that name in it.
+
+    Without a root, sets lie beside the runs, so that the next run with the same data finds them.
+    """
+    root = sharding.absolute(root or str(config.io.save_dir / ".shards"))
+    return root if sharding.fingerprint_at(root) == fingerprint else f"{root}/{fingerprint}"
 
 
 def in_memory(config: RunConfig, run: Run, memory_bytes: int) -> RunRecord:
@@ -54,11 +59,11 @@ def in_memory(config: RunConfig, run: Run, memory_bytes: int) -> RunRecord:
     return _alone(config, run, dataset, "in_memory", None)
 
 
-def streaming(config: RunConfig, run: Run, memory_bytes: int, skip_bad: int = 0) -> RunRecord:
+def streaming(config: RunConfig, run: Run, memory_bytes: int, root: str = "", skip_bad: int = 0) -> RunRecord:
     """One process over shards, which it writes if they are not there yet."""
     ready = prepared(config)
     hold_to(memory_bytes)
-    shards, dataset = stored(ready, config, skip_bad)
+    shards, dataset = stored(ready, config, root, skip_bad)
     ranks = stream.assigned(shards.shards, 1)
     chunks = stream.local_chunks(shards, ranks[0], shuffle=config.data.shuffle_train, seed=config.data.seed)
     on = device(config.train.device)
@@ -66,14 +71,17 @@ def streaming(config: RunConfig, run: Run, memory_bytes: int, skip_bad: int = 0)
     return _alone(config, run, dataset, "streaming", batches)
 
 
-def on_ray(config: RunConfig, run: Run, *, nodes: int | None, memory_bytes: int | None, skip_bad: int = 0) -> RunRecord:
+def on_ray(
+    config: RunConfig, run: Run, *, nodes: int | None, memory_bytes: int | None, root: str = "", skip_bad: int = 0
+) -> RunRecord:
     """N workers over shards, on `nodes` simulated nodes, or on the connected cluster if None."""
     from sp500.distributed import cluster, trainer
 
     started = datetime.now(UTC)
-    shards, dataset = stored(prepared(config), config, skip_bad)
+    ready = prepared(config)
     with _nodes(nodes, memory_bytes) as raylets:
         with PeakMemory(interval_seconds=0.5, roots=raylets) if raylets else nullcontext() as peak:
+            shards, dataset = stored(ready, config, root, skip_bad, tasks=config.num_workers)
             spread = nodes is not None and nodes >= config.num_workers
             result = trainer.fit_on_ray(catalog.task(config), dataset, config, run, shards, spread=spread)
         have = cluster.resources()
@@ -83,13 +91,46 @@ def on_ray(config: RunConfig, run: Run, *, nodes: int | None, memory_bytes: int 
     return record.model_copy(update={"peak_memory_bytes": largest, "machine": machine})
 
 
-def stored(ready: line.Prepared, config: RunConfig, skip_bad: int = 0) -> tuple[ShardSet, Dataset]:
+def stored(
+    ready: line.Prepared, config: RunConfig, root: str = "", skip_bad: int = 0, *, tasks: int = 0
+) -> tuple[ShardSet, Dataset]:
     """The shards of `config`, written if need be, and the dataset whose training windows they are."""
     source = ready.source()
-    shards = sharding.write(source, shard_folder(config.io.save_dir, source.fingerprint), skip_bad=skip_bad)
+    shards, facts = written(source, place(config, root, source.fingerprint), skip_bad, tasks=tasks)
     small = ready.dataset(config.train.dtype, multiplier=1)
     windows = {**small.card["windows"], "train": shards.windows}
-    return shards, replace(small, card={**small.card, "windows": windows, "dropped_shards": list(shards.dropped)})
+    return shards, replace(small, card={**small.card, "windows": windows, "shards": facts})
+
+
+def write(config: RunConfig, uri: str) -> dict[str, Any]:
+    """Write the set of `config` to `uri` and say what it holds; with workers, as many tasks of Ray write at once."""
+    ready = prepared(config)
+    with _nodes(None, None) if config.num_workers else nullcontext():
+        shards, facts = written(ready.source(), sharding.absolute(uri), tasks=config.num_workers)
+    card = ready.dataset(config.train.dtype, multiplier=1).card
+    return card | {"windows": card["windows"] | {"train": shards.windows}, "shards": facts}
+
+
+def written(source: sharding.Source, uri: str, skip_bad: int = 0, *, tasks: int = 0) -> tuple[ShardSet, dict[str, Any]]:
+    """The set at `uri`, written by this process or by tasks on the connected cluster, and what a record says of it."""
+    each = None
+    if tasks:
+        from sp500.distributed import dataset
+
+        each = dataset.writing(source, uri, tasks)
+    started, reused = time.perf_counter(), sharding.fingerprint_at(uri) == source.fingerprint
+    shards = sharding.write(source, uri, each, skip_bad=skip_bad)
+    facts = {
+        "uri": uri,
+        "fingerprint": shards.fingerprint,
+        "files": len(shards.shards),
+        "windows": shards.windows,
+        "bytes": shards.bytes,
+        "reused": reused,
+        "writing_seconds": 0.0 if reused else time.perf_counter() - started,
+        "dropped": list(shards.dropped),
+    }
+    return shards, facts
 
 
 @contextmanager

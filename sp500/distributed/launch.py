@@ -60,6 +60,7 @@ def described(
 ) -> RunRecord:
     """Record, without metrics, of a fit that has just ended; its epochs go to the run's folder."""
     fitted = (datetime.now(UTC) - started).total_seconds()
+    warm = result.train_seconds - result.first_batch_seconds
     run.write_epochs(result.epochs)
     return ended(
         config,
@@ -72,6 +73,7 @@ def described(
         cluster=cluster,
         samples=result.samples,
         samples_per_second=result.samples / result.train_seconds if result.train_seconds else None,
+        warm_samples_per_second=result.samples / warm if warm > 0 else None,
         peak_memory_bytes=result.peak_worker_bytes,
         peak_worker_bytes=result.peak_worker_bytes,
         device=result.device,

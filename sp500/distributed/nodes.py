@@ -31,16 +31,16 @@ class Nodes:
 
 
 @contextmanager
-def simulated(count: int, memory_bytes: int | None = None) -> Iterator[Nodes]:
+def simulated(count: int, memory_bytes: int | None = None, store_bytes: int | None = None) -> Iterator[Nodes]:
     """`count` worker nodes beside a head without CPUs, for the length of the block.
 
-    `memory_bytes` is a node's budget, split between object store and processes.
+    `memory_bytes` is a node's budget, of which `store_bytes` (default: a quarter) are its object store.
     """
     os.environ.update({key: os.environ.get(key, value) for key, value in (ENVIRONMENT | LOCAL_ENVIRONMENT).items()})
     cpus = max((os.cpu_count() or 1) // count, 1)
     share: dict[str, int] = {}
     if memory_bytes is not None:
-        store = max(int(memory_bytes * STORE_SHARE), STORE_LEAST)
+        store = store_bytes or max(int(memory_bytes * STORE_SHARE), STORE_LEAST)
         share = {"object_store_memory": store, "memory": memory_bytes - store}
     head = {"num_cpus": 0, "object_store_memory": STORE_LEAST, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=head)

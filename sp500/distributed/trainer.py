@@ -118,7 +118,9 @@ def _train(settings: dict[str, Any]) -> FitResult | SP500Error:
 def _stream(shards: ShardSet, config: RunConfig, worker: RayWorker) -> stream.Stream:
     """This rank's batches from its dataset shard."""
     ranks = stream.assigned(shards.shards, worker.world)
-    mine = data.chunks(ray.train.get_dataset_shard(f"train_{worker.rank}"), shards) if ranks[worker.rank] else _nothing
+    mine: stream.Chunks = _nothing
+    if ranks[worker.rank]:
+        mine = data.chunks(ray.train.get_dataset_shard(f"train_{worker.rank}"), shards, config.train.epochs)
     dtype = DTYPES[config.train.dtype]
     return stream.Stream(mine, shards, stream.held(ranks), worker.device, dtype, rank=worker.rank)
 

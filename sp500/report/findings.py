@@ -1,4 +1,4 @@
-"""What searches and scale experiments found, as numbers. Pure functions of records, oldest first."""
+"""What searches found, as numbers, and what the sources say. Pure functions of records, oldest first."""
 
 from __future__ import annotations
 
@@ -42,17 +42,6 @@ class Search:
         return [(name, record) for name, record in named if record is not None]
 
 
-@dataclass(frozen=True)
-class Scale:
-    """The newest scale experiment, one row per multiplier and arm."""
-
-    rows: list[dict[str, Any]]
-    cores: int
-    """Of the machine, or of the whole cluster where there is one."""
-    nodes: int
-    """Machines that took part."""
-
-
 def search(records: Sequence[RunRecord]) -> Search:
     """The newest search. One that ran in both modes timed its sides from start to exit: its numbers count."""
     sequential, parallel, both = compare.newest_search(records)
@@ -69,22 +58,6 @@ def by_side(found: Search, trials: Mapping[str, Trials]) -> list[tuple[str, dict
     """The search's trials by id, for each side that kept some."""
     sides = [(name, {trial["id"]: trial for trial in trials.get(record.name, [])}) for name, record in found.sides]
     return [(name, by_id) for name, by_id in sides if by_id]
-
-
-def scale(records: Sequence[RunRecord]) -> Scale:
-    """The newest scale experiment; no rows where none ran."""
-    found = [record for record in records if record.scale is not None]
-    if not found:
-        return Scale([], 0, 0)
-    newest = found[-1]
-    rows = newest.scale or []
-    runs = {row.get("run") for row in rows} | {newest.name}
-    machines = [record.machine for record in records if record.name in runs]
-    # Simulated nodes are processes of one machine.
-    clusters = [{} if machine.simulated_nodes else machine.cluster for machine in machines]
-    cores = [*(machine.cpus for machine in machines), *(int(cluster.get("CPU", 0)) for cluster in clusters)]
-    nodes = max(int(cluster.get("nodes", 1)) for cluster in clusters)
-    return Scale(rows, max(cores) if nodes > 1 else newest.machine.cpus, nodes)
 
 
 def notes(records: Sequence[RunRecord]) -> list[str]:

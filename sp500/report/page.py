@@ -15,7 +15,18 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from sp500.report import figures, findings, models, scores, tables, verdicts, words
+from sp500.report import (
+    figures,
+    findings,
+    models,
+    scale,
+    scale_figures,
+    scale_verdicts,
+    scores,
+    tables,
+    verdicts,
+    words,
+)
 from sp500.report.findings import Trials
 from sp500.report.tables import Table
 from sp500.runs.record import EpochMetrics, RunRecord
@@ -53,7 +64,7 @@ class Report:
     path: Path
     """index.html; report.md and report.json lie beside it."""
     numbers: dict[str, Any]
-    """What report.json holds: `search`, `scale`, `models`."""
+    """What report.json holds: `search`, `scale` and what was computed of it, `models`."""
     verdicts: dict[str, list[str]]
     """Sentences by section."""
 
@@ -66,21 +77,17 @@ def write(
 ) -> Report:
     """Write the report of `records`, oldest first, into the folder `out`; epochs and trials go by their run's name."""
     groups, unjudged = models.groups(records), models.unjudged(records)
-    search, scale = findings.search(records), findings.scale(records)
-    numbers = {
-        "search": search.numbers,
-        "scale": scale.rows,
-        "models": models.rows(groups, unjudged),
-    }
+    search, scaled = findings.search(records), scale.newest(records)
+    numbers = {"search": search.numbers, **scaled.numbers, "models": models.rows(groups, unjudged)}
     said = {
         "models": [verdicts.models(group) for group in groups],
         "search": [verdicts.search(search)] if search.sides or search.numbers["configs"] else [],
-        "scale": verdicts.scale(scale),
+        "scale": scale_verdicts.sentences(scaled),
     }
     sections = [
         Section("models", (*_models(groups, epochs), *_left_out(groups, unjudged))),
         Section("search", _search(search, trials)),
-        Section("scale", (tables.scale(scale), figures.scale(scale)) if scale.rows else ()),
+        Section("scale", _scale(scaled)),
         Section("data", (*findings.notes(records), *tables.data_cards(records))),
         Section("runs", (tables.runs(records),) if records else ()),
     ]
@@ -132,6 +139,10 @@ def _search(found: findings.Search, trials: Mapping[str, Trials]) -> tuple[Any, 
     return tuple(part for part in parts if part is not None)
 
 
+def _scale(found: scale.Scale) -> tuple[Any, ...]:
+    return (*scale_figures.figures(found), *scale.tables(found)) if found.rows else ()
+
+
 def _hint(name: str) -> str:
     text, command = COMMANDS[name]
     return f"{text}: {command}"
@@ -162,7 +173,11 @@ def _html(records: Sequence[RunRecord], said: Mapping[str, list[str]], sections:
 
 def _markdown(records: Sequence[RunRecord], said: Mapping[str, list[str]], sections: Sequence[Section]) -> str:
     lines = ["# What the runs found", "", f"{_span(records)}. Figures: index.html.", ""]
-    lines += [f"- **{name.capitalize()}.** {' '.join(sentences)}" for name, sentences in said.items() if sentences]
+    lines += [
+        f"- **{name.capitalize()}.** {tables.escaped(' '.join(sentences))}"
+        for name, sentences in said.items()
+        if sentences
+    ]
     for section in sections:
         lines += ["", f"## {section.name.capitalize()}", ""]
         for part in section.parts:

@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from sp500.report import words
-from sp500.report.findings import Scale, Search, Trials, by_side
-from sp500.report.words import NOTHING, TIMES, fixed, percent, seconds, size
+from sp500.report.findings import Search, Trials, by_side
+from sp500.report.words import NOTHING, fixed, percent, seconds
 from sp500.runs.record import RunRecord
 
 TOP, CARDS = 5, 3
@@ -117,32 +117,6 @@ def failed_trials(found: Search, trials: Mapping[str, Trials]) -> Table | None:
     ]
     caption = words.some(len(lines), "failed trial")
     return table(caption, lines, text=lines[0], kinds=["bad"] * len(lines)) if lines else None
-
-
-def scale(found: Scale) -> Table:
-    """What each arm did with each multiplier."""
-    lines = [
-        {
-            "Data": f"{TIMES}{row['multiplier']:,}",
-            "Arm": words.arm(row["arm"]),
-            "Status": words.ended(row["status"], row.get("reason", "")),
-            "Windows trained": fixed(row["samples"], 0),
-            "Seconds": seconds(row["seconds"]),
-            "of which setup": seconds(row.get("setup_seconds")),
-            "Samples/s": fixed(row["samples_per_second"], 0),
-            "Peak memory": size(row["peak_memory_bytes"]),
-            "Workers": str(row.get("num_workers") or NOTHING),
-        }
-        for row in found.rows
-    ]
-    kinds = [_bad(row["status"]) for row in found.rows]
-    caption = "The training set and its noisy copies, by where the windows come from"
-    note = (
-        "Seconds from the start of an arm to its record. Peak memory is the proportional set size of the largest "
-        "training process; of Ray on simulated nodes, of the largest node with its workers, agents and object store. "
-        "Ray's first epoch includes starting the processes that read for it, seconds that weigh most on small sets."
-    )
-    return table(caption, lines, text=("Data", "Arm", "Status"), kinds=kinds, note=note)
 
 
 def data_cards(records: Sequence[RunRecord]) -> list[Table]:

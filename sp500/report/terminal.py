@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sp500.report.words import NOTHING, against_naive
+from sp500.report import scale, scale_verdicts
+from sp500.report.words import NOTHING, against_naive, fixed, seconds, size
 from sp500.runs.record import RunRecord
 
 VERDICTS = {"better": "beats", "worse": "is worse than", "unclear": "cannot be told from", NOTHING: "against"}
@@ -18,7 +19,7 @@ def text(record: RunRecord) -> str:
     if record.search:
         lines += _search(record.search)
     if record.scale is not None:
-        lines += [_scale_row(row) for row in record.scale]
+        lines += _scale(record)
     if record.metrics:
         lines += _metrics(record.metrics)
     lines.append(f"{record.seconds.total:.1f} s; folder {record.config['io']['save_dir']}/{record.name}")
@@ -49,15 +50,19 @@ def _search(search: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def _scale_row(row: dict[str, Any]) -> str:
-    head = f"{row['multiplier']:>4}x {row['arm']:<10} {row['status']}"
-    if not row["samples_per_second"]:
-        return f"{head} {row['reason']}"
-    of = "simulated node" if row.get("simulated_nodes") else "process"
-    return (
-        f"{head}  {row['samples']} windows in {row['train_seconds']:.1f} s of {row['seconds']:.1f} s, "
-        f"{row['samples_per_second']:.0f} windows/s, peak {row['peak_memory_bytes'] / 2**20:.0f} MiB per {of}"
-    )
+def _scale(record: RunRecord) -> Iterator[str]:
+    found = scale.newest([record])
+    for row in found.rows:
+        head = f"{row['multiplier']:>4}x {scale.label(row):<13} {row['status']}"
+        if row["status"] != "ok":
+            yield f"{head} {row['reason']}"
+            continue
+        of = "simulated node" if row["simulated_nodes"] else "process"
+        yield (
+            f"{head}  {row['samples']} windows in {seconds(row['train_seconds'])} of {seconds(row['seconds'])}, "
+            f"{fixed(scale.rate(row), 0)} windows/s, peak {size(row['peak_memory_bytes'])} per {of}"
+        )
+    yield from scale_verdicts.break_even(found)
 
 
 def _metrics(metrics: dict[str, Any]) -> Iterator[str]:

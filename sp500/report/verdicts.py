@@ -1,4 +1,4 @@
-"""What the runs found, in sentences.
+"""What models and searches found, in sentences.
 
 Every sentence is computed from the findings, and says "slower", "worse" or "cannot be told" where that is so.
 """
@@ -7,22 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from sp500.report.findings import Scale, Search
+from sp500.report.findings import Search
 from sp500.report.models import Group
 from sp500.report.words import (
     METRIC,
     NOTHING,
     TIMES,
     against_naive,
-    arm,
-    ended,
-    fixed,
     gap,
     naive_name,
     percent,
-    ratio,
     seconds,
-    size,
     some,
 )
 
@@ -77,47 +72,6 @@ def search(found: Search) -> str:
         longer = f"{1 / speedup:.1f}{TIMES} as long as one after another"
         verdict = f"Ray Tune was slower: the same {configs} took {longer} {times}"
     return f"{verdict}{_same(numbers)}.{failed}"
-
-
-def scale(found: Scale) -> list[str]:
-    """What each arm did against in_memory for each multiplier, and what one machine cannot show."""
-    said = []
-    for multiplier in dict.fromkeys(row["multiplier"] for row in found.rows):
-        rows = [row for row in found.rows if row["multiplier"] == multiplier]
-        base = next((row for row in rows if row["arm"] == "in_memory"), None)
-        others = [row for row in rows if row is not base]
-        said += [f"Data {TIMES}{multiplier:,}: {_arm(row, base)}." for row in others or rows]
-    workers = max((row.get("num_workers") or 0 for row in found.rows), default=0)
-    if found.nodes == 1 and workers:
-        place = f"{some(workers, 'worker')} on the {some(found.cores, 'core')} of one machine"
-        verb = "is" if workers == 1 else "are"
-        said.append(f"{place} {verb} no cluster: this shows what distributing costs, not what more machines would buy.")
-    return said
-
-
-def _arm(row: dict[str, Any], base: dict[str, Any] | None) -> str:
-    """One arm against the one in memory, where that ran."""
-    beside = base is not None and base is not row
-    name, state = arm(row["arm"]), ended(row["status"])
-    if row["status"] != "ok":
-        return f"{name} ended as {state}" + (f", in memory as {ended(base['status'])}" if base and beside else "")
-    rate = row["samples_per_second"]
-    told = f"{name} trained {fixed(rate, 0)} samples/s"
-    if base is None or not beside:
-        return f"{told}, peak memory {_peak(row)}"
-    if base["status"] != "ok":
-        other = f"in memory ended as {ended(base['status'])}"
-        return f"{told}, peak memory {_peak(row)}; {other}"
-    other = base["samples_per_second"]
-    times = f" ({ratio(rate / other)})" if rate and other else ""
-    peaks = f"{_peak(row)} against {_peak(base)}"
-    return f"{told} against {fixed(other, 0)} in memory{times}; peak memory {peaks}"
-
-
-def _peak(row: dict[str, Any]) -> str:
-    """Memory, and of what: of a node where nodes were measured, else of a process."""
-    of = "simulated node, all its processes" if row.get("simulated_nodes") else "process"
-    return f"{size(row['peak_memory_bytes'])} per {of}"
 
 
 def _worse(count: int, of: int) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 NOTHING = "-"
 TIMES, MINUS = "\u00d7", "\u2212"
 MINUTE, HOUR, DAY = 60, 3600, 86400
+MIB, GIB = 2**20, 2**30
 NAIVE = {"mean": "training mean", "zero": "zero return", "majority": "majority class"}
 METRIC = {"mse": "test MSE", "error_rate": "test error rate"}
 STATUS = {"ok": "ok", "out_of_memory": "out of memory", "failed": "failed", "stopped": "stopped"}
@@ -41,10 +42,15 @@ def seconds(value: float | None) -> str:
 
 
 def size(value: float | None) -> str:
-    """Bytes, in decimal units."""
+    """Bytes, three digits, in the units that a memory limit is given in."""
     if value is None:
         return NOTHING
-    return f"{value / 1e9:.2f} GB" if value >= 1e9 else f"{value / 1e6:.0f} MB"
+    return f"{float(f'{value / GIB:.3g}'):,g} GiB" if value >= GIB else f"{value / MIB:.0f} MiB"
+
+
+def rounded(value: float) -> str:
+    """A large number to three digits, as far as a measurement can be trusted: 112,669 is 113,000."""
+    return fixed(float(f"{value:.3g}"), 0)
 
 
 def ratio(value: float | None) -> str:
@@ -64,6 +70,11 @@ def gap(value: float | None) -> str:
 def some(count: int, noun: str) -> str:
     """'1 model', '2 models'."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def listed(items: Sequence[str]) -> str:
+    """'a', 'a and b', 'a, b and c'."""
+    return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
 
 
 def naive_name(name: str, task: str) -> str:

@@ -63,28 +63,6 @@ def newest_search(
     return by_arm.get("sequential"), by_arm.get("parallel"), None
 
 
-def scale_row(record: RunRecord) -> dict[str, Any]:
-    """One line of the scale table: what one arm did with one multiplier."""
-    return {
-        "multiplier": record.config["data"]["multiplier"],
-        "arm": record.arm,
-        "status": record.status,
-        "reason": record.reason,
-        "samples": record.samples,
-        "windows": record.data.get("windows", {}).get("train"),
-        "seconds": record.seconds.total,
-        "setup_seconds": record.seconds.setup,
-        "train_seconds": record.seconds.train,
-        "samples_per_second": record.samples_per_second,
-        "peak_memory_bytes": record.peak_memory_bytes,
-        "peak_worker_bytes": record.peak_worker_bytes,
-        "num_workers": record.num_workers,
-        "simulated_nodes": record.machine.simulated_nodes,
-        "test_mse": record.metrics.get("test", {}).get("mse"),
-        "run": record.name,
-    }
-
-
 def relative_gap(first: float, second: float) -> float:
     """Distance of two numbers as a share of the larger."""
     larger = max(abs(first), abs(second))

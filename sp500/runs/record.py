@@ -45,6 +45,8 @@ class EpochMetrics(Plain):
     """Training and evaluation."""
     train_seconds: float = 0.0
     """Training alone."""
+    first_batch_seconds: float = 0.0
+    """Of these, until the first batch came."""
 
 
 class Machine(Plain):
@@ -92,6 +94,9 @@ class RunRecord(Plain):
     samples: int = 0
     """Windows trained on, over all epochs and workers."""
     samples_per_second: float | None = None
+    """Over all seconds in training steps."""
+    warm_samples_per_second: float | None = None
+    """The same without the wait for the very first batch, which Ray's readers need to start."""
     peak_memory_bytes: int | None = None
     """Proportional set size (PSS) at its peak: of the training process, or of the largest worker node where nodes were
     measured (raylet, agents, workers, object store)."""
@@ -113,7 +118,7 @@ class RunRecord(Plain):
     ratios: dict[str, float] | None = None
     """Of a benchmark: measurements of one run over each other."""
     scale: list[dict[str, Any]] | None = None
-    """Of a scale experiment: one row per multiplier and arm, as `compare.scale_row` gives it."""
+    """Of a scale experiment: one row per multiplier and arm, as `scaling.row` gives it."""
 
 
 def ended(
@@ -133,20 +138,21 @@ def ended(
     """Record of a run that ends now. `started` defaults to the start of this process; `facts` are further fields."""
     started, finished = started or process_started(), datetime.now(UTC)
     total = (finished - started).total_seconds()
+    settings = config.run_config()
     return RunRecord(
         name=name,
         experiment=experiment,
         arm=arm,
         status=status,
         reason=reason,
-        config=config.run_config().model_dump(mode="json"),
-        fingerprint=config.fingerprint,
-        seed=config.train.seed,
+        config=settings.model_dump(mode="json"),
+        fingerprint=settings.fingerprint,
+        seed=settings.train.seed,
         started=started,
         finished=finished,
         seconds=Seconds(setup=total if setup_seconds is None else setup_seconds, train=train_seconds, total=total),
-        num_workers=config.num_workers,
-        machine=machine(config.train.threads, cluster),
+        num_workers=settings.num_workers,
+        machine=machine(settings.train.threads, cluster),
         versions=versions(),
         **facts,
     )

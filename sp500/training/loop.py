@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from sp500.config import RunConfig
 from sp500.data.batches import Batches, TrainingBatches
@@ -56,6 +56,11 @@ class FitResult:
     def train_seconds(self) -> float:
         """Seconds in training steps, evaluation apart."""
         return sum(epoch.train_seconds for epoch in self.epochs)
+
+    @property
+    def first_batch_seconds(self) -> float:
+        """Of these, what passed before the very first batch: a start that is paid once."""
+        return self.epochs[0].first_batch_seconds
 
 
 def fit(
@@ -137,7 +142,7 @@ class _Fitting:
         if self.checkpoints and (found := self.checkpoints.resume()):
             snapshot, self.best = found
             self.model.load_state_dict(snapshot.model)
-            _load_optimizer(self.optimizer, snapshot.optimizer)
+            self.optimizer.load(snapshot.optimizer)
             self.progress = Progress.parse(snapshot.progress)
             self.resumed = self.progress.epoch
         mine = torch.tensor(float(self.resumed), device=self.worker.device)
@@ -149,7 +154,7 @@ class _Fitting:
     def _epoch(self, number: int) -> None:
         started = time.perf_counter()
         torch.manual_seed(derive(self.config.train.seed, "dropout", number, self.worker.rank))
-        loss, samples, step = self._train(number)
+        loss, samples, step, waited = self._train(number)
         trained = time.perf_counter()
         metrics = EpochMetrics(
             epoch=number,
@@ -157,10 +162,11 @@ class _Fitting:
             valid_loss=self._validate(),
             samples=samples,
             train_seconds=trained - started,
+            first_batch_seconds=waited,
             seconds=time.perf_counter() - started,
         )
         if not math.isfinite(loss) or (metrics.valid_loss is not None and not math.isfinite(metrics.valid_loss)):
-            raise self._diverged(number, "loss")
+            raise diverged(self.config, number, "loss")
         if self.progress.record(metrics, step):
             self.best = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
         if self.checkpoints:
@@ -173,22 +179,24 @@ class _Fitting:
         if self.worker.rank == 0:
             model = {name: value.detach().cpu() for name, value in self.model.state_dict().items()}
             try:
-                checkpoints.save(Snapshot(model, _dump_optimizer(self.optimizer), dict(self.progress.dump())))
+                checkpoints.save(Snapshot(model, self.optimizer.dump(), dict(self.progress.dump())))
             except CheckpointError as error:
                 failed = error
         flag = torch.tensor(float(failed is not None), device=self.worker.device)
         if float(self.worker.total(flag)):
             raise failed or CheckpointError("rank 0 cannot write its checkpoint")
 
-    def _train(self, number: int) -> tuple[float, int, int]:
-        """One pass: mean loss over all ranks, windows, and the step reached."""
+    def _train(self, number: int) -> tuple[float, int, int, float]:
+        """One pass: mean loss over all ranks, windows, the step reached, and seconds until the first batch came."""
         train, data = self.config.train, self.config.data
         self.wrapped.train()
         parameters = list(self.model.parameters())
         loss_sum = torch.zeros((), dtype=torch.float64, device=self.worker.device)
         samples, step = 0, self.progress.step
+        started, waited = time.perf_counter(), 0.0
         batches = self.train.epoch(number, self.config.batch_size, shuffle=data.shuffle_train, seed=data.seed)
         for batch in batches:
+            waited = waited or time.perf_counter() - started
             if step == train.max_steps > 0:
                 break
             loss = self.task.loss(self.wrapped(batch.x), batch.y)
@@ -202,7 +210,7 @@ class _Fitting:
             self.optimizer.step()
             loss_sum += loss.detach()
             samples, step = samples + batch.total, step + 1
-        return float(self.worker.total(loss_sum)) / max(samples, 1), samples, step
+        return float(self.worker.total(loss_sum)) / max(samples, 1), samples, step, waited
 
     @torch.no_grad()
     def _validate(self) -> float | None:
@@ -226,23 +234,11 @@ class _Fitting:
                 batches = Batches(windows, self.worker.device).in_order(EVAL_BATCH)
                 found[name] = torch.cat([self.model(batch.x) for batch in batches]).cpu().numpy()
                 if not np.isfinite(found[name]).all():
-                    raise self._diverged(self.progress.best_epoch, f"{name} output")
+                    raise diverged(self.config, self.progress.best_epoch, f"{name} output")
         return found
 
-    def _diverged(self, epoch: int, what: str) -> SP500Error:
-        way_out = f"lower train.lr ({self.config.lr:g}) or set train.clip"
-        return SP500Error(f"training diverged: the {what} of epoch {epoch} is not finite; {way_out}")
 
-
-def _dump_optimizer(optimizer: torch.optim.Optimizer) -> Tensors:
-    """State as flat tensors `<parameter>.<name>`."""
-    state: dict[int, dict[str, Tensor]] = optimizer.state_dict()["state"]
-    return {f"{number}.{name}": value.cpu() for number, values in state.items() for name, value in values.items()}
-
-
-def _load_optimizer(optimizer: torch.optim.Optimizer, tensors: Tensors) -> None:
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
-        number, name = key.split(".", 1)
-        state.setdefault(int(number), {})[name] = value
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+def diverged(config: RunConfig, epoch: int, what: str) -> SP500Error:
+    """The error of a run whose numbers are no longer finite."""
+    way_out = f"lower train.lr ({config.lr:g}) or set train.clip"
+    return SP500Error(f"training diverged: the {what} of epoch {epoch} is not finite; {way_out}")

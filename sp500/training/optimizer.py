@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 
 import torch
+from torch import Tensor
 
 _step = inspect.unwrap(torch.optim.AdamW.step)
 
@@ -26,3 +27,16 @@ class AdamW(torch.optim.AdamW):
     def step(self, closure: None = None) -> None:  # type: ignore[override] # torch's also takes a closure
         """One update from the gradients that the parameters hold."""
         _step(self)
+
+    def dump(self) -> dict[str, Tensor]:
+        """State as flat tensors `<parameter>.<name>`."""
+        state: dict[int, dict[str, Tensor]] = self.state_dict()["state"]
+        return {f"{number}.{name}": value.cpu() for number, values in state.items() for name, value in values.items()}
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Take the state that `dump` gave."""
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, value in tensors.items():
+            number, name = key.split(".", 1)
+            state.setdefault(int(number), {})[name] = value
+        self.load_state_dict({"state": state, "param_groups": self.state_dict()["param_groups"]})

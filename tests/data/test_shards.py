@@ -193,3 +193,9 @@ def test_set_on_another_filesystem_has_the_same_bytes(
 ) -> None:
     sharding.write(source, f"file://{tmp_path}/elsewhere")
     assert contents(tmp_path / "elsewhere") == contents(Path(written.uri))
+
+
+@pytest.mark.parametrize("uri", ["gopher://bucket/set", "/proc/set"])
+def test_place_that_cannot_be_written_is_named(source: sharding.Source, uri: str) -> None:
+    with pytest.raises(DataError, match=uri):
+        sharding.write(source, uri)

@@ -40,7 +40,7 @@ def seen(chunks, epoch: int) -> list[bytes]:
 
 def test_ray_tasks_write_the_same_bytes_as_one_process(ray_cluster, prepared, shards, tmp_path):
     uri = str(tmp_path / "by-ray")
-    sharding.write(prepared.source(), uri, dataset.writing(prepared.source(), uri))
+    sharding.write(prepared.source(), uri, dataset.writing(prepared.source(), uri, 2))
     assert contents(uri) == contents(shards.uri)
 
 
@@ -50,7 +50,7 @@ def test_ranks_together_read_every_window_once_at_every_pass(ray_cluster, shards
     reference = sorted(seen(local, 1))
     ranks = stream.assigned(shards.shards, world)
     readers = [
-        dataset.chunks(dataset.reading(shards, mine, shuffle=True, seed=0, rank=rank).iterator(), shards)
+        dataset.chunks(dataset.reading(shards, mine, shuffle=True, seed=0, rank=rank).iterator(), shards, 2)
         for rank, mine in enumerate(ranks)
     ]
     passes = [[window for read in readers for window in seen(read, epoch)] for epoch in (1, 2)]
@@ -66,7 +66,7 @@ def test_bad_shard_is_named(ray_cluster, shards, tmp_path):
     path.write_bytes(path.read_bytes()[:-9] + b"not right")
     reading = dataset.reading(copy, list(copy.shards), shuffle=False, seed=0, rank=0)
     with pytest.raises(DataError, match=path.name):
-        seen(dataset.chunks(reading.iterator(), copy), 1)
+        seen(dataset.chunks(reading.iterator(), copy, 1), 1)
 
 
 def test_two_workers_train_on_every_window_of_every_epoch(ray_cluster, prepared, shards, tmp_path):

@@ -169,6 +169,44 @@ def test_scale_tells_which_arms_a_budget_allows(script, runs):
     assert str(rows[1]["windows"] * 30 * 6 * 4) in rows[0]["reason"]
     assert rows[2]["windows"] == rows[1]["windows"]
     assert rows[2]["simulated_nodes"] == 2
+    assert all(row["warm_samples_per_second"] >= row["samples_per_second"] for row in rows[1:])
+
+
+def test_prepare_writes_a_set_that_scale_trains_on(script, tmp_path):
+    few = ("--data.tickers", "AAPL", "KO", "--runs-dir", tmp_path / "runs", "--json")
+    done = script("prepare", "--multiplier", 3, "--out", tmp_path / "set", *few)
+    assert done.returncode == 0, done.stderr
+    card = json.loads(done.stdout)
+    files = {path.name: path.stat().st_size for path in (tmp_path / "set").iterdir()}
+    assert files.pop("manifest.json")
+    assert (sum(files.values()), len(files)) == (card["shards"]["bytes"], card["shards"]["files"])
+    assert card["windows"]["train"] == card["shards"]["windows"] > 0
+    flags = ("--arms", "streaming", "--multipliers", 3, "--max-steps", 2)
+    done = script("scale", "--shards", tmp_path / "set", *flags, *few)
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)["scale"]
+    assert (row["windows"], row["writing_seconds"]) == (card["windows"]["train"], 0.0)
+    assert row["bytes_on_disk"] == card["shards"]["bytes"]
+
+
+def test_dry_run_of_scale_tells_sizes_and_what_to_expect(script, tmp_path):
+    flags = ("--multipliers", 10, 50, "--num-workers", 1, 2, "--runs-dir", tmp_path / "runs", "--json")
+    done = script("scale", "--dry-run", *flags)
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)
+    assert [size["windows"] for size in plan["sizes"]] == [934_000, 4_670_000]
+    for size in plan["sizes"]:
+        assert size["bytes_materialised"] == size["windows"] * 30 * 6 * 4
+        assert [(arm["arm"], arm["num_workers"]) for arm in size["arms"]] == [
+            ("in_memory", 0),
+            ("streaming", 0),
+            ("ray", 1),
+            ("ray", 2),
+        ]
+        assert all(arm["expected_seconds"] > 1 for arm in size["arms"])
+    expected = [arm["expected_status"] for size in plan["sizes"] for arm in size["arms"]]
+    assert expected == ["ok", "ok", "ok", "ok", "out_of_memory", "ok", "ok", "ok"]
+    assert not (tmp_path / "runs").exists()
 
 
 def test_report_is_written_from_all_of_these(script, runs):

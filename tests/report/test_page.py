@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sp500.report import page
+from sp500.report import page, tables
 from sp500.runs.record import EpochMetrics, Machine, RunRecord, Seconds
 
 START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
@@ -63,7 +63,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[page.Report, Path
     shared = {"multiplier": 1, "samples": 10, "seconds": 3.0, "reason": "", "run": "scale"}
     rows = [
         shared | {"arm": "in_memory", "status": "ok", "samples_per_second": 10.0, "peak_memory_bytes": 10**8},
-        shared | {"arm": "ray", "status": "failed", "samples_per_second": None, "peak_memory_bytes": None},
+        shared
+        | {"arm": "ray", "status": "failed", "samples_per_second": None, "peak_memory_bytes": None, "reason": EVIL},
     ]
     records = [
         trained("one", 0),
@@ -100,10 +101,10 @@ class Reader(HTMLParser):
         self.texts.append(data)
 
 
-def test_report_json_holds_the_three_parts_and_nothing_else(written: tuple[page.Report, Path]) -> None:
+def test_report_json_holds_its_parts_and_nothing_else(written: tuple[page.Report, Path]) -> None:
     report, out = written
     numbers = json.loads((out / "report.json").read_text())
-    assert set(numbers) == {"search", "scale", "models"}
+    assert set(numbers) == {"search", "scale", "break_even", "strong_scaling", "weak_scaling", "models"}
     assert numbers == report.numbers
     assert numbers["search"]["configs"] == 4
     assert [row["arm"] for row in numbers["scale"]] == ["in_memory", "ray"]
@@ -123,7 +124,7 @@ def test_reason_of_a_run_stays_text(written: tuple[page.Report, Path]) -> None:
     report, out = written
     found = Reader(report.path.read_text())
     assert "script" not in found.tags
-    assert sum(EVIL in text for text in found.texts) >= 2
+    assert sum(EVIL in text for text in found.texts) >= 3
     assert "<script>" not in (out / "report.md").read_text()
 
 
@@ -141,7 +142,7 @@ def test_page_and_markdown_hold_every_verdict(written: tuple[page.Report, Path])
     texts, markdown = Reader(report.path.read_text()).texts, (out / "report.md").read_text()
     for sentence in said:
         assert sentence in texts
-        assert sentence in markdown
+        assert tables.escaped(sentence) in markdown
         assert sentence in page.summary(report)
     assert str(report.path) in page.summary(report)
 
@@ -163,8 +164,7 @@ def test_no_runs_at_all_gives_a_page_of_commands(tmp_path: Path) -> None:
     report = page.write([], {}, {}, tmp_path / "report")
     assert json.loads((tmp_path / "report" / "report.json").read_text()) == {
         "search": dict.fromkeys(report.numbers["search"]),
-        "scale": [],
-        "models": [],
+        **{name: [] for name in ("scale", "break_even", "strong_scaling", "weak_scaling", "models")},
     }
     for text in (report.path.read_text(), (tmp_path / "report" / "report.md").read_text(), page.summary(report)):
         for script in ("train.py", "tune.py", "scale.py"):

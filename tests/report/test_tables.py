@@ -201,26 +201,6 @@ def test_classification_has_its_own_columns() -> None:
     assert table.rows[0].cells == ("linear", "50.0%", "0.400", "1/2/3/4", "d (solo)")
 
 
-def test_scale_says_what_one_machine_cannot_show_and_how_an_arm_ended() -> None:
-    def row(arm: str, status: str, rate: float | None, workers: int) -> dict[str, Any]:
-        shared = {"multiplier": 10, "samples": 1000, "seconds": 5.0, "run": "r", "reason": ""}
-        return shared | {
-            "arm": arm,
-            "status": status,
-            "samples_per_second": rate,
-            "peak_memory_bytes": 2e9 if rate else None,
-            "num_workers": workers,
-        }
-
-    rows = [row("in_memory", "out_of_memory", None, 0), row("ray", "ok", 1000.0, 2)]
-    found = findings.scale([record("r", experiment="scale", scale=rows)])
-    assert found.rows == rows
-    first, last = verdicts.scale(found)
-    assert "Ray trained 1,000 samples/s, peak memory 2.00 GB per process; in memory ended as out of memory" in first
-    assert "2 workers on the 2 cores of one machine are no cluster" in last
-    assert [line.cells[2] for line in tables.scale(found).rows] == ["out of memory", "ok"]
-
-
 def test_markdown_cell_cannot_break_its_table() -> None:
     (line,) = tables.runs([record("r", status="failed", reason="a | b\n<script>")]).markdown().splitlines()[4:]
     assert "failed: a \\| b &lt;script>" in line
@@ -235,7 +215,12 @@ def test_markdown_cell_cannot_break_its_table() -> None:
         (words.percent(0.0134, 2, sign=True), "+1.34%"),
         (words.seconds(9.96), "10.0 s"),
         (words.seconds(150), "2.5 min"),
-        (words.size(412_300_000), "412 MB"),
+        (words.size(412 * 2**20), "412 MiB"),
+        (words.size(2 * 2**30), "2 GiB"),
+        (words.size(1234.5 * 2**30), "1,230 GiB"),
+        (words.rounded(112_669), "113,000"),
+        (words.listed(["a"]), "a"),
+        (words.listed(["a", "b", "c"]), "a, b and c"),
         (words.gap(3.2e-9), "4e-9"),
         (words.gap(3e-9), "3e-9"),
         (words.gap(0.0), "0"),

@@ -1,0 +1,173 @@
+"""Break-even, strong and weak scaling, against numbers worked out by hand."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sp500.runs import scaling
+from sp500.runs.record import Machine, RunRecord, Seconds
+
+NOW = datetime(2026, 1, 5, tzinfo=UTC)
+
+
+def record(**changes: Any) -> RunRecord:
+    fields: dict[str, Any] = {
+        "name": "r",
+        "experiment": "scale",
+        "arm": "streaming",
+        "status": "ok",
+        "config": {"data": {"multiplier": 10}},
+        "fingerprint": "f",
+        "seed": 0,
+        "started": NOW,
+        "finished": NOW,
+        "seconds": Seconds(setup=4, train=15, total=20),
+        "samples": 3000,
+        "samples_per_second": 200.0,
+        "warm_samples_per_second": 250.0,
+        "peak_memory_bytes": 10**8,
+        "machine": Machine(cpus=2, memory_bytes=8 << 30, threads=1, system="test"),
+        "versions": {},
+        "data": {"windows": {"train": 1000, "test": 50}, "shards": {"bytes": 4096, "writing_seconds": 1.5}},
+        "metrics": {"test": {"mse": 2e-4}},
+    }
+    return RunRecord(**(fields | changes))
+
+
+def one(arm: str, rate: float | None, *, fixed: float = 0.0, workers: int = 0, **changes: Any) -> scaling.Row:
+    """A row of an arm that takes `fixed` seconds and then trains 1,000 windows per multiplier at `rate`."""
+    multiplier = changes.get("multiplier", 1)
+    samples = 1000 * multiplier
+    row: scaling.Row = {"multiplier": multiplier, "arm": arm, "num_workers": workers, "status": "ok"}
+    row |= {"samples": samples, "warm_samples_per_second": rate, "writing_seconds": 0.0}
+    return row | {"seconds": fixed + (samples / rate if rate else 0.0)} | changes
+
+
+def test_row_takes_the_epoch_at_the_warm_rate_and_writing_from_the_shards() -> None:
+    row = scaling.row(record(), 2 << 30)
+    assert row["epoch_seconds"] == 4.0  # 1,000 windows at 250 a second, also after three epochs
+    assert (row["windows"], row["samples"], row["writing_seconds"], row["bytes_on_disk"]) == (1000, 3000, 1.5, 4096)
+    assert (row["seconds"], row["setup_seconds"], row["train_seconds"]) == (20, 4, 15)
+    assert (row["multiplier"], row["memory_limit_bytes"], row["test_mse"]) == (10, 2 << 30, 2e-4)
+
+
+def test_row_of_an_arm_that_failed_at_once_has_nothing_to_tell_but_why() -> None:
+    bad = record(status="out_of_memory", reason="5 bytes", data={}, metrics={}, samples=0, warm_samples_per_second=None)
+    row = scaling.row(bad, 1)
+    assert (row["status"], row["reason"]) == ("out_of_memory", "5 bytes")
+    assert [row[key] for key in ("windows", "epoch_seconds", "bytes_on_disk", "test_mse")] == [None] * 4
+    assert row["writing_seconds"] == 0.0
+
+
+def test_two_arms_cross_where_the_saved_seconds_have_paid_the_fixed_ones() -> None:
+    # 2 + n/100 = 12 + n/200  =>  n (1/100 - 1/200) = 10  =>  n = 2,000
+    rows = [one("streaming", 100.0, fixed=2.0), one("ray", 200.0, fixed=12.0, workers=2)]
+    (found,) = scaling.break_even(rows)
+    assert found["windows"] == pytest.approx(2000)
+    assert found["workers"] == 2
+    assert found["alone"] == {"arm": "streaming", "fixed_seconds": pytest.approx(2.0), "samples_per_second": 100.0}
+    assert found["ray"] == {"arm": "ray", "fixed_seconds": pytest.approx(12.0), "samples_per_second": 200.0}
+
+
+@given(
+    fixed=st.floats(0, 50),
+    more=st.floats(0.1, 100),
+    rate=st.floats(10, 1000),
+    times=st.floats(1.1, 20),
+)
+def test_at_the_break_even_both_take_as_long(fixed: float, more: float, rate: float, times: float) -> None:
+    rows = [one("streaming", rate, fixed=fixed), one("ray", rate * times, fixed=fixed + more, workers=2)]
+    (found,) = scaling.break_even(rows)
+    alone, ray = (
+        side["fixed_seconds"] + found["windows"] / side["samples_per_second"] for side in (found["alone"], found["ray"])
+    )
+    assert alone == pytest.approx(ray)
+
+
+@pytest.mark.parametrize(("rate", "fixed"), [(100.0, 12.0), (100.0, 2.0), (99.0, 12.0), (50.0, 1.0)])
+def test_ray_that_is_no_faster_has_no_break_even(rate: float, fixed: float) -> None:
+    rows = [one("streaming", 100.0, fixed=2.0), one("ray", rate, fixed=fixed, workers=2)]
+    assert [found["windows"] for found in scaling.break_even(rows)] == [None]
+
+
+def test_ray_that_is_faster_and_starts_no_later_is_sooner_from_the_first_window() -> None:
+    rows = [one("streaming", 100.0, fixed=12.0), one("ray", 200.0, fixed=2.0, workers=2)]
+    assert [found["windows"] for found in scaling.break_even(rows)] == [0.0]
+
+
+def test_every_number_of_workers_has_its_own_break_even_fewest_first() -> None:
+    rows = [
+        one("ray", 400.0, fixed=12.0, workers=4),
+        one("streaming", 100.0, fixed=2.0),
+        one("ray", 200.0, fixed=12.0, workers=2),
+    ]
+    # Four workers: n (1/100 - 1/400) = 10  =>  n = 1,333.
+    expected = [(2, pytest.approx(2000)), (4, pytest.approx(4000 / 3))]
+    assert [(found["workers"], found["windows"]) for found in scaling.break_even(rows)] == expected
+
+
+def test_seconds_that_wrote_shards_are_not_fixed_seconds() -> None:
+    wrote = one("streaming", 100.0, fixed=9.0, writing_seconds=7.0)
+    (found,) = scaling.break_even([wrote, one("ray", 200.0, fixed=12.0, workers=2)])
+    assert found["alone"]["fixed_seconds"] == pytest.approx(2.0)
+
+
+def test_rate_is_that_of_the_largest_set_and_fixed_seconds_the_median() -> None:
+    sizes = [(1, 50.0, 2.0), (10, 100.0, 3.0), (4, 80.0, 40.0)]
+    alone = [one("streaming", rate, fixed=fixed, multiplier=size) for size, rate, fixed in sizes]
+    (found,) = scaling.break_even([*alone, one("ray", 200.0, fixed=12.0, workers=2)])
+    assert found["alone"] == {"arm": "streaming", "fixed_seconds": pytest.approx(3.0), "samples_per_second": 100.0}
+
+
+def test_one_process_streams_where_it_can_and_keeps_arrays_otherwise() -> None:
+    arrays, ray = one("in_memory", 300.0), one("ray", 200.0, fixed=12.0, workers=2)
+    (both,) = scaling.break_even([arrays, one("streaming", 100.0, fixed=2.0), ray])
+    (only,) = scaling.break_even([arrays, ray])
+    assert (both["alone"]["arm"], only["alone"]["arm"]) == ("streaming", "in_memory")
+
+
+@pytest.mark.parametrize("change", [{"status": "out_of_memory"}, {"status": "failed"}, {"warm": None}])
+def test_rows_that_did_not_end_well_or_have_no_warm_rate_do_not_count(change: dict[str, Any]) -> None:
+    rate = None if "warm" in change else 100.0
+    broken = {"status": change.get("status", "ok"), "multiplier": 50}
+    good = [one("streaming", 100.0, fixed=2.0), one("ray", 200.0, fixed=12.0, workers=2)]
+    bad = [one("streaming", rate, fixed=500.0, **broken), one("ray", rate, fixed=500.0, workers=2, **broken)]
+    (found,) = scaling.break_even([*good, *bad])
+    assert found["windows"] == pytest.approx(2000)
+    assert scaling.break_even(bad) == []
+    assert scaling.break_even([good[0], bad[1]]) == []
+    assert scaling.strong([good[1], one("ray", rate, workers=4, **(broken | {"multiplier": 1}))]) == []
+
+
+def test_strong_scaling_compares_one_set_on_more_workers() -> None:
+    rates = {1: 100.0, 2: 150.0, 4: 400.0}
+    rows = [one("ray", rate, workers=workers, multiplier=10) for workers, rate in reversed(rates.items())]
+    found = scaling.strong([*rows, one("ray", 999.0, workers=2, multiplier=20), one("streaming", 999.0, multiplier=10)])
+    assert [(row["multiplier"], row["workers"]) for row in found] == [(10, 1), (10, 2), (10, 4)]
+    assert [row["speedup"] for row in found] == [1.0, 1.5, 4.0]
+    assert [row["efficiency"] for row in found] == [1.0, 0.75, 1.0]
+
+
+def test_efficiency_is_over_the_fewest_workers_that_ran() -> None:
+    rows = [one("ray", rate, workers=workers) for workers, rate in ((2, 100.0), (6, 240.0))]
+    assert [row["efficiency"] for row in scaling.strong(rows)] == [1.0, pytest.approx(0.8)]
+
+
+def test_weak_scaling_compares_sets_that_grow_with_the_workers_smallest_share_first() -> None:
+    grid = {(2, 1): 70.0, (4, 2): 120.0, (1, 1): 100.0, (2, 2): 180.0, (1, 2): 90.0}
+    found = scaling.weak([one("ray", rate, workers=w, multiplier=size) for (size, w), rate in grid.items()])
+    told = [(row["multiplier_per_worker"], row["workers"], row["speedup"], row["efficiency"]) for row in found]
+    assert told == [
+        (1.0, 1, 1.0, 1.0),
+        (1.0, 2, 1.8, 0.9),
+        (2.0, 1, 1.0, 1.0),
+        (2.0, 2, pytest.approx(120 / 70), pytest.approx(60 / 70)),
+    ]
+
+
+def test_one_number_of_workers_shows_no_scaling() -> None:
+    rows = [one("ray", 100.0, workers=2, multiplier=size) for size in (1, 10)]
+    assert scaling.strong(rows) == scaling.weak(rows) == []
