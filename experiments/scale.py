@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -19,8 +18,7 @@ from sp500.runs import scaling
 from sp500.runs.memory import in_child
 from sp500.runs.record import RunRecord, Status, ended
 from sp500.runs.store import Run, RunStore
-
-UNITS = {"MiB": 2**20, "GiB": 2**30}
+from sp500.units import size_bytes
 
 
 class Budgeted(Experiment):
@@ -39,14 +37,13 @@ class Budgeted(Experiment):
     @field_validator("memory_limit")
     @classmethod
     def _is_a_size(cls, size: str) -> str:
-        if not re.fullmatch(r"\d+(\.\d+)?(MiB|GiB)", size):
-            raise ValueError(f"{size!r} is no size such as 512MiB or 2GiB")
+        size_bytes(size)
         return size
 
     @property
     def limit_bytes(self) -> int:
         """The budget in bytes."""
-        return int(float(self.memory_limit[:-3]) * UNITS[self.memory_limit[-3:]])
+        return size_bytes(self.memory_limit)
 
 
 class Scale(Command, Budgeted):

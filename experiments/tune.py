@@ -1,13 +1,15 @@
-"""Hyper-parameter search: one trial after another, side by side under Ray Tune, or both, timed against each other."""
+"""Hyper-parameter search: one trial after another, packs side by side under Ray Tune, or one against the other."""
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import time
-from typing import Any, ClassVar, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import model_validator
+from pydantic import Field, field_validator, model_validator
 
 from sp500.config import TrainConfig
 from sp500.entry import Command, experiment
@@ -16,6 +18,11 @@ from sp500.progress import Progress
 from sp500.runs import compare
 from sp500.runs.record import RunRecord, ended
 from sp500.runs.store import Run, RunStore
+from sp500.units import size_bytes
+
+if TYPE_CHECKING:
+    from sp500.distributed.study import Plan
+    from sp500.tuning.ledger import TrialResult
 
 # What a child may take to end by itself after a signal.
 GRACE_SECONDS = 10
@@ -25,20 +32,60 @@ class Tune(Command):
     """Find the best of many configs by validation loss, and judge that one on the test dates."""
 
     experiment: ClassVar[str] = "tune"
+    aliases: ClassVar[dict[str, tuple[str, str]]] = Command.aliases | {"tickers": ("data", "tickers")}
     mode: Literal["parallel", "sequential", "both"] = "parallel"
     """parallel: Ray Tune; sequential: this process; both: one child process each, timed from start to exit."""
-    space: Literal["grid18"] = "grid18"
-    """grid18: MLP, hidden 32/64/128 x lr 1e-3/3e-3/1e-2 x dropout 0/0.2."""
-    pack: Literal["off"] = "off"
-    """off: every trial trains alone."""
+    space: str = "grid18"
+    """grid18 (MLP: hidden x lr x dropout) | grid108 (the same x 6 seeds) | lstm12 | wide (mlp, lstm and transformer) |
+    path of a YAML file of settings, each with a value, a list or {low, high, log}."""
+    method: Literal["auto", "grid", "random", "tpe"] = "auto"
+    """How to choose configs; auto: all of a grid, TPE where the space has ranges."""
+    trials: int | None = Field(None, gt=0)
+    """Configs to try; empty: all of a grid, 60 otherwise."""
+    tickers: tuple[str, ...] | None = None
+    """Names of series (same as --data.tickers)."""
+    by_ticker: bool = False
+    """Search each ticker for itself, and rank the configs per ticker and overall."""
+    windows: tuple[int, ...] = ()
+    """Search each of these lengths of the window (data.window)."""
+    pack: str = "auto"
+    """Configs of the same shape train together as one batched model: auto | off | how many at most."""
+    halving: int = Field(0, ge=0)
+    """Of a pack's members only the best 1/N go on after a part of the epochs (successive halving); 0: all do."""
+    trial_timeout: float | None = Field(None, gt=0)
+    """Seconds that a trial may take."""
+    trial_memory: str | None = None
+    """Memory that a process with trials may take, such as 2GiB."""
+    workers_per_trial: int = Field(0, ge=0)
+    """Each trial is itself a run of Ray Train over N workers; 0: a trial is one process."""
+    benchmark: bool = False
+    """Measure grids and trial costs against each other, and print `ratios`."""
     train: TrainConfig = TrainConfig(early_stop_patience=0)
 
+    @field_validator("pack")
+    @classmethod
+    def _is_a_size(cls, pack: str) -> str:
+        if pack not in {"auto", "off"} and not (pack.isdigit() and int(pack) > 0):
+            raise ValueError(f"{pack!r} is none of auto, off and a number of configs")
+        return pack
+
+    @field_validator("trial_memory")
+    @classmethod
+    def _is_memory(cls, size: str | None) -> str | None:
+        if size:
+            size_bytes(size)
+        return size
+
     @model_validator(mode="after")
-    def _trials_train_alone(self) -> Tune:
+    def _sides_are_alike(self) -> Tune:
         if self.num_workers:
-            raise ValueError("num_workers: the trials of a search train alone, side by side; leave it at 0")
+            raise ValueError("num_workers: the trials of a search run side by side; see --workers-per-trial")
         if self.io.run_name and len(self.io.run_name) > 63 - len("-sequential"):
             raise ValueError("run name: at most 52 characters, since both modes add to it")
+        if self.halving == 1 or (self.halving and (self.mode != "parallel" or self.pack == "off")):
+            raise ValueError("halving: stops members of packs, 2 or more to one, so it needs --mode parallel and packs")
+        if self.workers_per_trial and self.mode != "parallel":
+            raise ValueError("workers-per-trial: needs --mode parallel")
         return self
 
     @property
@@ -49,23 +96,75 @@ class Tune(Command):
 
 def main(config: Tune, run: Run) -> RunRecord:
     """Search in one mode, or have one child process search in each."""
+    if config.benchmark:
+        from sp500.distributed import search_benchmark
+
+        ratios = search_benchmark.ratios(run.path, lambda line: print(line, file=sys.stderr, flush=True))
+        return ended(config, name=run.name, experiment="tune", arm="benchmark", ratios=ratios)
     if config.mode == "both":
         return both(config, run)
     from sp500.distributed import study
     from sp500.tasks import catalog
-    from sp500.tuning import space
 
     base = catalog.resolve(config.run_config())
-    trials = space.grid(base, space.SPACES[config.space]())
-    with Progress("trial", len(trials)) as progress:
-        return study.search(
-            base,
-            run,
-            trials,
-            space=config.space,
-            parallel=config.mode == "parallel",
-            on_result=lambda one: progress.advance(f"{one.overrides} {one.valid_loss or one.reason}"),
-        )
+    with Live() as live:
+        return study.search(base, run, plan(config), on_start=live.start, on_result=live.advance)
+
+
+def plan(config: Tune) -> Plan:
+    """What to search and how."""
+    from sp500.distributed.study import Plan
+    from sp500.tuning import space
+    from sp500.tuning.limits import Limits
+
+    found = space.load(config.space)
+    axes = dict(found.axes)
+    if config.by_ticker:
+        from sp500.data import prices
+
+        tickers = prices.load(config.data).tickers  # `stocks` stands for many
+        axes = {"data.tickers": space.Choice(tuple((one,) for one in tickers)), **axes}
+    if config.windows:
+        axes = {"data.window": space.Choice(config.windows), **axes}
+    found = replace(found, axes=axes)
+    method = config.method if config.method != "auto" else "grid" if found.is_grid else "tpe"
+    limits = Limits(
+        pack=int(config.pack) if config.pack.isdigit() else "off" if config.pack == "off" else "auto",
+        timeout=config.trial_timeout,
+        memory=size_bytes(config.trial_memory) if config.trial_memory else None,
+        halving=config.halving,
+        workers=config.workers_per_trial,
+        device=config.train.device,
+    )
+    trials = config.trials or (None if method == "grid" else found.size or 60)
+    return Plan(found, method, trials, config.mode == "parallel", limits)
+
+
+class Live:
+    """How a search goes, on stderr."""
+
+    def __init__(self) -> None:
+        self._progress: Progress | None = None
+        self._failed, self._best = 0, math.inf
+
+    def __enter__(self) -> Live:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._progress:
+            self._progress.__exit__(None, None, None)
+
+    def start(self, total: int, done: int) -> None:
+        """The search has `total` configs, of which `done` are done."""
+        self._progress = Progress("trial", total, done=done).__enter__()
+
+    def advance(self, result: TrialResult, running: int) -> None:
+        """One more has ended."""
+        assert self._progress is not None
+        self._failed += result.status != "ok"
+        self._best = min(self._best, result.valid_loss if result.valid_loss is not None else math.inf)
+        state = f"{running} running, {self._failed} failed, best {self._best:.6g}"
+        self._progress.advance(f"{state}; {result.overrides} {result.valid_loss or result.reason}")
 
 
 def both(config: Tune, run: Run) -> RunRecord:

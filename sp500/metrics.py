@@ -6,7 +6,9 @@ on the given data (a correlation with a constant forecast) is None, never NaN.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,8 @@ from sp500.bootstrap import stationary_bootstrap
 from sp500.seeding import numpy_generator
 
 TRADING_DAYS = 252
+EULER = 0.5772156649015329
+"""The Euler-Mascheroni constant."""
 Metrics = dict[str, Any]
 
 
@@ -49,19 +53,60 @@ def trading(position: np.ndarray, index: pd.DataFrame, *, cost_bps: float, horiz
     `index` has date, ticker and return (log, over `horizon` days). Tickers weigh the same on a day; with a horizon
     above 1 only every horizon-th day trades, so that holdings do not overlap. Turnover is the mean traded share of the
     capital per trade, entry from cash included. Annualised with 252 days, no risk-free rate (Sharpe 1994).
+    `daily_sharpe` is the ratio before costs, per trade and not annualised; with skew, kurtosis (3 for a normal
+    distribution) and `observations`, the number of trades, it is what `deflated_sharpe` takes.
     """
-    table = index.assign(position=position)
-    positions = table.pivot(index="date", columns="ticker", values="position").iloc[::horizon]
-    simple = table.assign(simple=np.expm1(table["return"]))
-    returns = simple.pivot(index="date", columns="ticker", values="simple").iloc[::horizon]
+    gross = _earned(position, index, horizon)
+    positions = index.assign(position=position).pivot(index="date", columns="ticker", values="position").iloc[::horizon]
     weights = positions.div(positions.notna().sum(axis=1), axis=0).fillna(0.0)
-    gross = (weights * returns.fillna(0.0)).sum(axis=1)
-    turnover = weights.diff().fillna(weights.iloc[:1]).abs().sum(axis=1)
+    turnover = weights.diff().fillna(weights.iloc[:1]).abs().sum(axis=1).to_numpy()
     net = gross - turnover * cost_bps / 1e4
+    year = float(np.sqrt(TRADING_DAYS / horizon))
+    before, after = _sharpe(gross), _sharpe(net)
     return {
-        "sharpe": _sharpe(gross, horizon),
-        "sharpe_after_cost": _sharpe(net, horizon),
+        "sharpe": None if before is None else before * year,
+        "sharpe_after_cost": None if after is None else after * year,
         "turnover": float(turnover.mean()),
+        "daily_sharpe": before,
+        **_shape(gross),
+        "observations": len(gross),
+    }
+
+
+def daily_sharpe(position: np.ndarray, index: pd.DataFrame, *, horizon: int = 1) -> float | None:
+    """`daily_sharpe` of `trading` alone, in a tenth of the time: a search asks for it once per config."""
+    return _sharpe(_earned(position, index, horizon))
+
+
+def deflated_sharpe(
+    sharpe: float | None,
+    trial_sharpes: Sequence[float | None],
+    skew: float | None,
+    kurtosis: float | None,
+    observations: int,
+) -> Metrics | None:
+    """What luck alone makes of the best of `trials` configs, and the probability that the true ratio is above zero.
+
+    `expected_max` is the largest Sharpe ratio to be expected of as many configs without skill, and `probability` the
+    deflated Sharpe ratio: P(true > 0) of `sharpe` held against it (Bailey and Lopez de Prado 2014, "The Deflated
+    Sharpe Ratio"). No ratio is annualised; kurtosis is not excess; `observations` are the returns behind `sharpe`.
+    Each of `trial_sharpes` is a config tried: one without a ratio (None) still counts as a try. None where fewer than
+    two have a ratio, or the chosen one has none. The price: configs count as independent tries, also where they hardly
+    differ.
+    """
+    known = [one for one in trial_sharpes if one is not None]
+    if len(known) < 2 or sharpe is None or skew is None or kurtosis is None or observations < 2:
+        return None
+    count, normal = len(trial_sharpes), NormalDist()
+    luck = (1 - EULER) * normal.inv_cdf(1 - 1 / count) + EULER * normal.inv_cdf(1 - 1 / (count * math.e))
+    expected = float(np.std(known, ddof=1)) * luck
+    # The variance of the ratio's estimate, times the observations. It is zero for some two-valued returns.
+    spread = 1 - skew * sharpe + (kurtosis - 1) / 4 * sharpe**2
+    sure = (sharpe - expected) * math.sqrt((observations - 1) / spread) if spread > 0 else None
+    return {
+        "expected_max": expected,
+        "probability": None if sure is None else normal.cdf(sure),
+        "trials": count,
     }
 
 
@@ -137,9 +182,26 @@ def best_naive(naive: Mapping[str, Metrics], metric: str, *, largest: bool) -> s
     return (max if largest else min)(naive, key=lambda name: naive[name][metric])
 
 
-def _sharpe(returns: pd.Series, horizon: int) -> float | None:
-    deviation = float(returns.std())
+def _earned(position: np.ndarray, index: pd.DataFrame, horizon: int) -> np.ndarray:
+    """Simple return [trade] of the capital spread evenly over the tickers of a day, on every horizon-th day."""
+    days, day = np.unique(index["date"].to_numpy(), return_inverse=True)
+    earned = position * np.expm1(index["return"].to_numpy(np.float64))
+    mean = np.bincount(day, earned, len(days)) / np.bincount(day, minlength=len(days))
+    return np.asarray(mean[::horizon])
+
+
+def _sharpe(returns: np.ndarray) -> float | None:
+    return float(returns.mean() / returns.std(ddof=1)) if _vary(returns) else None
+
+
+def _shape(returns: np.ndarray) -> Metrics:
+    """Third and fourth standardised moments, as SciPy's `skew` and `kurtosis(fisher=False)`."""
+    if not _vary(returns):
+        return {"skew": None, "kurtosis": None}
+    scores = (returns - returns.mean()) / returns.std()
+    return {"skew": float((scores**3).mean()), "kurtosis": float((scores**4).mean())}
+
+
+def _vary(returns: np.ndarray) -> bool:
     # Rounding leaves a deviation of about 1e-19 where every return is the same.
-    if not deviation > 1e-12:
-        return None
-    return float(returns.mean()) / deviation * float(np.sqrt(TRADING_DAYS / horizon))
+    return len(returns) > 1 and float(returns.std(ddof=1)) > 1e-12

@@ -12,11 +12,14 @@ from rich.progress import Progress as Bar
 
 
 class Progress:
-    """Counts `total` units of work: `with Progress("epoch", 25) as progress: progress.advance("loss 0.42")`."""
+    """Counts `total` units of work: `with Progress("epoch", 25) as progress: progress.advance("loss 0.42")`.
 
-    def __init__(self, unit: str, total: int, console: Console | None = None) -> None:
+    `done`: units done by an earlier attempt.
+    """
+
+    def __init__(self, unit: str, total: int, console: Console | None = None, *, done: int = 0) -> None:
         self._console = console or Console(file=sys.stderr)
-        self._unit, self._total, self._done = unit, total, 0
+        self._unit, self._total, self._done = unit, total, done
         self._first: float | None = None
         self._counted = 0
         self._bar: Bar | None = None
@@ -29,7 +32,7 @@ class Progress:
                 TextColumn("{task.description}"),
             )
             self._bar = Bar(*columns, console=self._console)
-            self._task = self._bar.add_task("", total=total)
+            self._task = self._bar.add_task("", total=total, completed=done)
 
     def __enter__(self) -> Progress:
         if self._bar:
@@ -52,5 +55,7 @@ class Progress:
         self._first = self._first or time.monotonic()
         others, self._counted = self._counted, self._counted + 1
         rate = (time.monotonic() - self._first) / others if others else None
-        left = "" if rate is None else f"  {rate * (self._total - self._done):.0f} s left"
+        left = ""
+        if rate is not None:
+            left = f"  {1 / max(rate, 1e-6):.2g}/s, {rate * (self._total - self._done):.0f} s left"
         self._console.print(f"{self._unit} {self._done}/{self._total}  {text}{left}", highlight=False, soft_wrap=True)

@@ -152,6 +152,125 @@ def test_sharpe_ratio_that_is_not_defined_is_none(position: list[float], returns
     assert is_plain(found)
 
 
+def test_daily_sharpe_and_moments_are_those_of_the_returns_before_costs() -> None:
+    generator = np.random.default_rng(0)
+    returns = 0.01 * generator.standard_t(4, (250, 2))
+    position = generator.choice([-1.0, 0.0, 1.0], 500)
+    found = metrics.trading(position, days_of(returns.tolist()), cost_bps=10)
+    earned = (position.reshape(250, 2) * returns).mean(axis=1)
+    assert found["daily_sharpe"] == pytest.approx(earned.mean() / earned.std(ddof=1))
+    assert found["skew"] == pytest.approx(stats.skew(earned))
+    assert found["kurtosis"] == pytest.approx(stats.kurtosis(earned, fisher=False))
+    assert found["observations"] == 250
+    assert found["sharpe"] == pytest.approx(found["daily_sharpe"] * np.sqrt(252))
+
+
+@pytest.mark.parametrize("horizon", [1, 2, 5])
+def test_daily_sharpe_alone_is_that_of_trading(horizon: int) -> None:
+    generator = np.random.default_rng(1)
+    index = days_of((0.01 * generator.standard_normal((60, 3))).tolist(), "ABC").drop(index=[4, 50, 51])
+    index = index.sample(frac=1, random_state=0)
+    position = generator.choice([-1.0, 1.0], len(index))
+    found = metrics.trading(position, index, cost_bps=5, horizon=horizon)
+    assert metrics.daily_sharpe(position, index, horizon=horizon) == pytest.approx(found["daily_sharpe"])
+    assert found["observations"] == -(-60 // horizon)
+
+
+def test_moments_of_returns_that_never_change_are_none() -> None:
+    found = metrics.trading(np.ones(3), days_of([[0.01]] * 3, "A"), cost_bps=0)
+    undefined = {name for name, value in found.items() if value is None}
+    assert undefined >= {"sharpe", "daily_sharpe", "skew", "kurtosis"}
+    assert found["observations"] == 3
+
+
+# The deflated Sharpe ratio.
+
+
+def spread_of(variance: float, count: int) -> list[float | None]:
+    """So many numbers with exactly this sample variance."""
+    drawn = np.random.default_rng(0).standard_normal(count)
+    return list((drawn - drawn.mean()) / drawn.std(ddof=1) * np.sqrt(variance))
+
+
+def test_deflated_sharpe_is_that_of_the_papers_example() -> None:
+    # Bailey and Lopez de Prado 2014, "A numerical example": 2.5 a year over 5 years of 250 days, the best of 100.
+    trials = spread_of(0.5 / 250, 100)
+    found = metrics.deflated_sharpe(2.5 / np.sqrt(250), trials, skew=-3.0, kurtosis=10.0, observations=1250)
+    assert found is not None
+    assert found["expected_max"] == pytest.approx(0.1132, abs=5e-5)
+    assert found["probability"] == pytest.approx(0.9004, abs=5e-5)
+    assert found["trials"] == 100
+
+
+def test_expected_maximum_is_about_that_of_draws_without_skill() -> None:
+    draws = np.random.default_rng(0).standard_normal((20_000, 50)).max(axis=1)
+    found = metrics.deflated_sharpe(0.1, spread_of(1.0, 50), skew=0.0, kurtosis=3.0, observations=100)
+    assert found is not None
+    assert found["expected_max"] == pytest.approx(draws.mean(), rel=0.02)
+
+
+def test_two_trials_are_deflated_as_worked_out_by_hand() -> None:
+    found = metrics.deflated_sharpe(0.1, [0.0, 0.2], skew=-0.5, kurtosis=4.0, observations=401)
+    # Z^-1(1 - 1/2) is 0, so that only Z^-1(1 - 1/2e) = Z^-1(0.81606) = 0.90045 counts.
+    expected = np.sqrt(0.02) * 0.5772157 * 0.90045
+    assert found is not None
+    assert found["expected_max"] == pytest.approx(expected, rel=1e-4)
+    ratio = (0.1 - expected) * 20 / np.sqrt(1 + 0.05 + 0.0075)
+    assert found["probability"] == pytest.approx(stats.norm.cdf(ratio), rel=1e-4)
+
+
+def test_trials_that_are_all_alike_leave_the_probability_of_the_ratio_itself() -> None:
+    found = metrics.deflated_sharpe(0.1, [0.1] * 10, skew=0.0, kurtosis=3.0, observations=101)
+    assert found is not None
+    assert found["expected_max"] == 0
+    assert found["probability"] == pytest.approx(stats.norm.cdf(0.1 * 10 / np.sqrt(1 + 0.5 * 0.01)))
+
+
+def test_more_tries_or_a_wider_spread_deflate_more() -> None:
+    def probability(count: int, variance: float) -> float:
+        found = metrics.deflated_sharpe(0.1, spread_of(variance, count), skew=0.0, kurtosis=3.0, observations=500)
+        assert found is not None
+        return found["probability"]
+
+    assert probability(10, 0.001) > probability(100, 0.001) > probability(1000, 0.001)
+    assert probability(10, 0.001) > probability(10, 0.01)
+
+
+def test_trial_without_a_ratio_counts_as_a_try() -> None:
+    some, more = ([0.0, 0.1, 0.2, *[None] * count] for count in (0, 5))
+    few, many = (metrics.deflated_sharpe(0.1, trials, 0.0, 3.0, 500) for trials in (some, more))
+    assert few is not None
+    assert many is not None
+    assert (few["trials"], many["trials"]) == (3, 8)
+    assert many["expected_max"] > few["expected_max"]
+
+
+@pytest.mark.parametrize(
+    ("sharpe", "trials", "skew", "observations"),
+    [
+        (0.1, [0.1], 0.0, 500),
+        (0.1, [0.1, None], 0.0, 500),
+        (0.1, [], 0.0, 500),
+        (None, [0.1, 0.2], 0.0, 500),
+        (0.1, [0.1, 0.2], None, 500),
+        (0.1, [0.1, 0.2], 0.0, 1),
+    ],
+    ids=["one trial", "one ratio", "none", "no ratio", "no moments", "one day"],
+)
+def test_deflated_sharpe_that_is_not_defined_is_none(
+    sharpe: float | None, trials: list[float | None], skew: float | None, observations: int
+) -> None:
+    assert metrics.deflated_sharpe(sharpe, trials, skew, 3.0, observations) is None
+
+
+def test_ratio_without_an_error_has_no_probability() -> None:
+    # Returns of two values, 3 of 4 days up: skew -2 / sqrt(3), kurtosis 7 / 3, and at a ratio of -sqrt(3) no spread.
+    found = metrics.deflated_sharpe(-np.sqrt(3.0), [0.1, 0.2], -2 / np.sqrt(3.0), 7 / 3 - 1e-9, 500)
+    assert found is not None
+    assert found["probability"] is None
+    assert found["expected_max"] > 0
+
+
 # Classification.
 
 

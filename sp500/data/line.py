@@ -104,9 +104,9 @@ def prepare(config: DataConfig, *, direction: bool) -> Prepared:
     return fit(prices, features(prices, config.horizon), config, direction=direction)
 
 
-def fit(prices: Prices, table: Features, config: DataConfig, *, direction: bool) -> Prepared:
-    """The same from prices and features at hand."""
-    cut = split(
+def fit(prices: Prices, table: Features, config: DataConfig, *, direction: bool, cut: Split | None = None) -> Prepared:
+    """The same from prices and features at hand, cut as `config` says or where `cut` does."""
+    cut = cut or split(
         table.dates,
         test_fraction=config.test_fraction,
         valid_from_train=config.valid_from_train,

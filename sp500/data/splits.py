@@ -29,6 +29,35 @@ def split(dates: np.ndarray, *, test_fraction: float, valid_from_train: float, g
     are dropped. Raises DataError when a part would be empty.
     """
     test_start = int(len(dates) * (1 - test_fraction))
+    return _cut(dates, test_start, valid_from_train=valid_from_train, gap=gap)
+
+
+def walk_forward(dates: np.ndarray, *, folds: int, test_days: int, valid_from_train: float, gap: int) -> list[Split]:
+    """Splits whose tests of `test_days` sessions follow each other without a hole and end with the last date.
+
+    The idea is to be judged on many years without ever training on a later one: each fold trains on all dates before
+    its test (skfolio's WalkForward, expanding), cut into training and validation as `split` does. The price is a fit
+    per fold, and first folds with shorter histories. Raises DataError when the dates do not hold them.
+    """
+    # skfolio takes seconds to import, and most runs do without folds.
+    from skfolio.model_selection import WalkForward
+
+    first_train = len(dates) - folds * test_days - gap
+    if first_train < 1:
+        raise DataError(
+            f"too_short: {len(dates)} dates do not hold {folds} tests of {test_days} sessions, a gap of {gap}, and "
+            "dates to train on before; take fewer folds, shorter tests, or more dates"
+        )
+    splitter = WalkForward(test_size=test_days, train_size=first_train, purged_size=gap, expand_train=True)
+    found = []
+    for before, test in splitter.split(dates):
+        cut = _cut(dates[: test[-1] + 1], int(test[0]), valid_from_train=valid_from_train, gap=gap)
+        assert (cut.valid or cut.train)[1] == dates[before[-1]]
+        found.append(cut)
+    return found
+
+
+def _cut(dates: np.ndarray, test_start: int, *, valid_from_train: float, gap: int) -> Split:
     valid_start = int(test_start * (1 - valid_from_train)) if valid_from_train else test_start
     train_end = valid_start - gap - 1
     valid_end = test_start - gap - 1

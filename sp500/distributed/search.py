@@ -1,94 +1,194 @@
-"""Ray Tune: the trials of a search side by side.
+"""Ray Tune: packs of trials side by side.
 
-Actors are reused and the data is put into the object store once: without that, 18 trials of a second each took three
-times as long as a for-loop (55 to 62 s against 20 s on two cores). A trial takes one CPU and one thread.
+A Tune trial runs a pack of configs (see `tuning/packs.py`). Actors are reused and the data is put into the object store
+once: without that, 18 trials of a second each took three times as long as a for-loop (55 to 62 s against 20 s on two
+cores). A pack takes one CPU and one thread; what a config needs beyond that is a search's, not Tune's: suggestions,
+results and what to do after a kill.
 """
 
 from __future__ import annotations
 
+import faulthandler
+import importlib
 import shutil
+import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray import tune
 from ray.tune.experiment import Trial as TuneTrial
+from ray.tune.search import Searcher
 
-from sp500.data.windows import Dataset
 from sp500.distributed import cluster
 from sp500.errors import SP500Error
-from sp500.training.task import Task
+from sp500.runs.memory import hold_to
+from sp500.runs.store import Run
+from sp500.training.loop import FitResult
+from sp500.tuning import material, packs
 from sp500.tuning.ledger import TrialResult
-from sp500.tuning.sequential import run_trial
+from sp500.tuning.limits import Limits
+from sp500.tuning.material import Material
+from sp500.tuning.sequential import failed, run_trial
 from sp500.tuning.space import Trial
+from sp500.tuning.suggest import Suggester
 
-RESULT = "result"
+RESULTS = "results"
+# A call into C that does not return is ended with its process this long after its deadline.
+GRACE_SECONDS = 10
 
 
 def run(
-    task: Task,
-    dataset: Dataset,
-    trials: Sequence[Trial],
+    made: Mapping[str, Material | str],
+    suggester: Suggester,
+    limits: Limits,
     *,
+    at_once: int,
     storage: Path,
-    on_result: Callable[[TrialResult], None],
+    on_result: Callable[[TrialResult, int], None],
 ) -> None:
-    """Train every trial on the connected cluster; `on_result` gets each result here in the driver as it arrives."""
+    """Try what the suggester says, asked for `at_once` trials at a time, on the connected cluster.
+
+    `on_result` gets each result here as it arrives, and how many configs are on their way. Raises SP500Error when
+    trials are left without one.
+    """
     folder = storage.resolve()
     # Tune resumes an old experiment of the same name; the ledger is what counts here.
     shutil.rmtree(folder, ignore_errors=True)
-    trainable = tune.with_parameters(_Trainable, task=task, dataset=dataset, trials=list(trials))
-    gpu = cluster.use_gpu(trials[0].config.train.device, 1)
-    arrived: set[str] = set()
-
-    def keep(result: TrialResult) -> None:
-        arrived.add(result.id)
-        on_result(result)
-
+    queue = _Queue(suggester, limits, at_once)
+    arrived = _Arrivals(lambda result: on_result(result, len(queue.given) - len(arrived.ids)))
     tuner = tune.Tuner(
-        tune.with_resources(trainable, {"cpu": 1, "gpu": 1 if gpu else 0}),
-        param_space={"number": tune.grid_search(list(range(len(trials))))},
-        tune_config=tune.TuneConfig(metric="valid_loss", mode="min", reuse_actors=True),
-        run_config=tune.RunConfig(name="tune", storage_path=str(folder), verbose=0, callbacks=[_Arrivals(keep)]),
+        tune.with_resources(tune.with_parameters(_Trainable, made=dict(made), limits=limits), _share(limits)),
+        tune_config=tune.TuneConfig(
+            metric="loss",
+            mode="min",
+            search_alg=queue,
+            num_samples=-1,
+            # Also how many actors may be on their way at once: Tune's default for a searcher is one.
+            max_concurrent_trials=max(cores() // max(limits.workers, 1), 1),
+            reuse_actors=True,
+        ),
+        run_config=tune.RunConfig(name="tune", storage_path=str(folder), verbose=0, callbacks=[arrived]),
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Tune's own deprecations are not the user's business
         found = cluster.beside(tuner.fit)
-    for error in found.errors:
-        raise SP500Error(f"Ray Tune lost a trial: {error}")
-    missing = {trial.id for trial in trials} - arrived
+    missing = queue.given - arrived.ids
     if missing:
-        raise SP500Error(f"Ray Tune ended without {len(missing)} of {len(trials)} trials; --resume runs them")
+        errors = "; ".join(str(error) for error in found.errors)[:500]
+        raise SP500Error(f"Ray Tune ended without {len(missing)} trials; --resume runs them. {errors}")
     shutil.rmtree(folder, ignore_errors=True)
 
 
-class _Trainable(tune.Trainable):  # type: ignore[misc] # Ray has no types
-    """One actor: a trial is one step."""
+def _share(limits: Limits) -> dict[str, float]:
+    """What a pack takes. A trial of N workers takes no CPU from them itself, or all could wait for each other for
+    ever; but Tune wants it to take something.
+    """
+    if limits.workers:
+        return {"memory": 1}
+    return {"cpu": 1, "gpu": int(cluster.use_gpu(limits.device, 1))}
 
-    def setup(self, config: dict[str, Any], task: Task, dataset: Dataset, trials: list[Trial]) -> None:
-        self._task, self._dataset, self._trials = task, dataset, trials
+
+def warm() -> None:
+    """Have a process per CPU load what a pack needs, while the driver still prepares: two seconds of torch."""
+    loaded = ray.remote(num_cpus=1, max_retries=0)(_loaded)
+    for _ in range(cores()):
+        loaded.remote()
+
+
+def _loaded() -> None:
+    importlib.import_module("sp500.tuning.packed")
+
+
+def cores() -> int:
+    """CPUs that trials run on."""
+    return int(ray.cluster_resources().get("CPU", 0))
+
+
+class _Queue(Searcher):  # type: ignore[misc] # Ray has no types
+    """Packs of the suggester's trials, one per call."""
+
+    def __init__(self, suggester: Suggester, limits: Limits, at_once: int) -> None:
+        super().__init__(metric="loss", mode="min")
+        self._suggester, self._limits = suggester, limits
+        self._at_once, self._packs = at_once, list[list[Trial]]()
+        self.given: set[str] = set()
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str:
+        del trial_id
+        if not self._packs:
+            trials = self._suggester.ask(self._at_once)
+            self._packs = packs.packs(trials, "off" if self._limits.workers else self._limits.pack)
+        if not self._packs:
+            return str(Searcher.FINISHED)
+        pack = self._packs.pop(0)
+        self.given |= {trial.id for trial in pack}
+        return {"pack": pack}
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """Nothing: the suggester is told of each config as it arrives."""
+
+    def save(self, checkpoint_path: str) -> None:
+        """Nothing: the ledger is what a search goes on from."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Nothing, for the same reason."""
+
+
+class _Trainable(tune.Trainable):  # type: ignore[misc]
+    """One actor. A step of Tune is what a pack does until some of its configs are done."""
+
+    def setup(self, config: dict[str, Any], made: dict[str, Material | str], limits: Limits) -> None:
+        self._made, self._limits = made, limits
+        if limits.memory:
+            hold_to(limits.memory)
+        self._begin(config["pack"])
+
+    def _begin(self, pack: list[Trial]) -> None:
+        made = self._made[material.key(pack[0].config)]
+        self._left, self._loss = len(pack), float("inf")
+        limits = self._limits
+        if limits.workers:
+            self._results: Iterator[TrialResult] = iter([run_trial(made, pack[0], limits.timeout, self._distributed)])
+        else:
+            self._results = packs.run(made, pack, limits.timeout, limits.halving)
 
     def step(self) -> dict[str, Any]:
-        result = run_trial(self._task, self._dataset, self._trials[self.config["number"]])
+        timeout = self._limits.timeout
+        if timeout:
+            faulthandler.dump_traceback_later(2 * timeout * self._left + GRACE_SECONDS, exit=True)
+        result = next(self._results)
+        faulthandler.cancel_dump_traceback_later()
+        self._left -= 1
         # A failed trial has no loss; infinity keeps Tune's own book-keeping in order.
-        loss = result.valid_loss if result.valid_loss is not None else float("inf")
-        return {"valid_loss": loss, RESULT: result.model_dump_json(), "done": True}
+        self._loss = min(self._loss, result.score if result.score is not None else float("inf"))
+        return {"loss": self._loss, RESULTS: result.model_dump_json(), "done": not self._left}
+
+    def _distributed(self, made: Material, trial: Trial) -> FitResult:
+        """A trial that is itself a run of Ray Train."""
+        from sp500.distributed import trainer
+
+        config = trial.config.model_copy(update={"num_workers": self._limits.workers})
+        with tempfile.TemporaryDirectory() as folder:
+            return trainer.fit_on_ray(made.task, made.dataset, config, Run(Path(folder)))
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Nothing: Tune saves before it reuses an actor, and a trial of one step has nothing to go on from."""
+        """Nothing: Tune saves before it reuses an actor, and a pack begins anew after a kill."""
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         self.config = new_config
+        self._begin(new_config["pack"])
         return True
 
 
 class _Arrivals(tune.Callback):  # type: ignore[misc]
-    """Hands each trial's result to the driver."""
+    """Hands each result to the driver; those of a process that died are failures."""
 
     def __init__(self, on_result: Callable[[TrialResult], None]) -> None:
         self._on_result = on_result
+        self.ids: set[str] = set()
 
     def __getstate__(self) -> dict[str, Any]:
         """Nothing: Tune writes its callbacks to disk for a restore, which the ledger makes unnecessary."""
@@ -97,9 +197,14 @@ class _Arrivals(tune.Callback):  # type: ignore[misc]
     def on_trial_result(
         self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, result: dict[str, Any], **info: Any
     ) -> None:
-        self._on_result(TrialResult.model_validate_json(result[RESULT]))
+        self._keep(TrialResult.model_validate_json(result[RESULTS]))
 
+    def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
+        error = trial.get_error()
+        for one in trial.config["pack"]:
+            if one.id not in self.ids:
+                self._keep(failed(one, f"its process ended: {' '.join(str(error).split())[:300]}"))
 
-def cores() -> int:
-    """CPUs that trials run on."""
-    return int(ray.cluster_resources().get("CPU", 0))
+    def _keep(self, result: TrialResult) -> None:
+        self.ids.add(result.id)
+        self._on_result(result)

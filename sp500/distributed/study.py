@@ -1,102 +1,206 @@
-"""A search from its settings to its record: try every config, choose by validation, look at the test once."""
+"""A search from its settings to its record: try configs, choose by validation, look at the test once."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
 
+from sp500 import metrics
 from sp500.config import RunConfig
-from sp500.data.windows import Dataset
 from sp500.distributed import launch
 from sp500.errors import ConfigError, SP500Error
+from sp500.runs.memory import hold_to
 from sp500.runs.record import RunRecord
 from sp500.runs.store import Run
-from sp500.tasks import catalog
-from sp500.training.task import Task
-from sp500.tuning import sequential
+from sp500.tuning import material, optuna_log, sequential
 from sp500.tuning.ledger import Ledger, TrialResult
-from sp500.tuning.space import Trial, key
+from sp500.tuning.limits import Limits
+from sp500.tuning.material import Material
+from sp500.tuning.space import Choice, Space, trial
+from sp500.tuning.suggest import Suggester, suggester
+
+# Configs that TPE is asked for at once: about a pack for each of a few cores.
+GUESSES_AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to search and how: `trials` configs, or None for all of a grid."""
+
+    space: Space
+    method: Literal["grid", "random", "tpe"]
+    trials: int | None
+    parallel: bool
+    limits: Limits
 
 
 def search(
     config: RunConfig,
     run: Run,
-    trials: Sequence[Trial],
+    plan: Plan,
     *,
-    space: str,
-    parallel: bool,
-    on_result: Callable[[TrialResult], None] | None = None,
+    on_start: Callable[[int, int], None] | None = None,
+    on_result: Callable[[TrialResult, int], None] | None = None,
 ) -> RunRecord:
-    """Try every trial, then train the best by validation loss once more, as this run, and only then look at the test.
+    """Try the configs, then train the best by validation loss once more, as this run, and only then look at the test.
 
-    Trials that the run's ledger holds are not run again. Raises SP500Error when all trials failed.
+    Trials that the run's ledger holds are not run again. `on_start` is told how many there are in all and how many are
+    done, `on_result` of each result and how many are on their way. Raises SP500Error when all trials failed.
     """
     if not config.data.valid_from_train:
         raise ConfigError("data.valid_from_train is 0: a search needs a validation split to choose by")
-    task = catalog.task(config)
-    dataset = task.prepare(config)
-    ledger = Ledger(run.path, dataset.sha256)
-    left = [trial for trial in trials if trial.id not in ledger.results]
+    suggested = suggester(plan.method, config, plan.space, plan.trials, config.train.seed)
+    configs = _data_configs(config, plan.space)
+    with ThreadPoolExecutor(1, thread_name_prefix="beside") as beside:
+        # The data is prepared while Ray starts, and the chosen config trained while Ray ends.
+        coming = beside.submit(material.prepare, configs)
+        with _ray(plan, beside):
+            made = coming.result()
+            ledger = Ledger(run.path, _hash(made))
+            for result in ledger.results.values():
+                suggested.tell(result)
+            if on_start:
+                on_start(suggested.total, len(ledger.results))
+            tried = _tried(made, suggested, plan, run, ledger=ledger, on_result=on_result)
+        return _chosen(config, run, plan, ledger, tried)
 
-    def keep(result: TrialResult) -> None:
+
+@contextmanager
+def _ray(plan: Plan, beside: ThreadPoolExecutor) -> Iterator[None]:
+    """The cluster that a parallel search needs, its workers importing already. It is left to end by itself."""
+    if not plan.parallel:
+        yield
+        return
+    from sp500.distributed import cluster
+
+    with ExitStack() as stack:
+        stack.enter_context(cluster.connected())
+        from sp500.distributed import search as tune
+
+        tune.warm()
+        yield
+        beside.submit(stack.pop_all().close)
+
+
+def _tried(
+    made: dict[str, Material | str],
+    suggested: Suggester,
+    plan: Plan,
+    run: Run,
+    *,
+    ledger: Ledger,
+    on_result: Callable[[TrialResult, int], None] | None,
+) -> dict[str, Any]:
+    """Try what is left; `resumed`, `cores` and seconds of it."""
+
+    def keep(result: TrialResult, running: int) -> None:
         ledger.add(result)
+        suggested.tell(result)
         if on_result:
-            on_result(result)
+            on_result(result, running)
 
-    started = time.monotonic()
-    cores = _try_all(task, dataset, left, run, keep, parallel=parallel)
-    searched = time.monotonic() - started
-    chosen = _best(trials, ledger)
-    record = launch.train(chosen.config, run, experiment="tune", arm="parallel" if parallel else "sequential")
-    summary = {
-        "space": space,
-        "resumed": len(trials) - len(left),
-        "cores": cores,
-        **_summary(trials, ledger),
-        "key": key(trials, dataset.sha256),
-    }
-    samples = record.samples + sum(one.samples for one in ledger.results.values())
-    seconds = record.seconds.model_copy(update={"setup": record.seconds.setup - searched, "search": searched})
-    return record.model_copy(update={"search": summary, "samples": samples, "seconds": seconds})
+    done, started = len(ledger.results), time.monotonic()
+    try:
+        cores = _try_all(made, suggested, plan, run, keep, left=suggested.total - done)
+    finally:
+        optuna_log.write(run.path / "optuna.db", run.name, plan.space, ledger.results.values())
+    return {"resumed": done, "cores": cores, "seconds": time.monotonic() - started, "data": _hash(made)}
 
 
-def _best(trials: Sequence[Trial], ledger: Ledger) -> Trial:
+def _chosen(config: RunConfig, run: Run, plan: Plan, ledger: Ledger, tried: dict[str, Any]) -> RunRecord:
+    """Record of the best config's run, and of the search that chose it."""
     best = ledger.best()
     if best is None:
         reasons = [f"  {one.overrides}: {one.reason}" for one in ledger.results.values()]
-        raise SP500Error("\n".join([f"all {len(trials)} trials failed:", *reasons[:5]]))
-    return next(trial for trial in trials if trial.id == best.id)
+        raise SP500Error("\n".join([f"all {len(reasons)} trials failed:", *reasons[:5]]))
+    chosen = trial(config, best.overrides).config
+    record = launch.train(chosen, run, experiment="tune", arm="parallel" if plan.parallel else "sequential")
+    summary = {
+        "space": plan.space.name,
+        "method": plan.method,
+        "resumed": tried["resumed"],
+        "cores": tried["cores"],
+        **_summary(ledger, best, record),
+        "key": _key(ledger, tried["data"]),
+    }
+    samples = record.samples + sum(one.samples for one in ledger.results.values())
+    setup = record.seconds.setup - tried["seconds"]
+    seconds = record.seconds.model_copy(update={"setup": setup, "search": tried["seconds"]})
+    return record.model_copy(update={"search": summary, "samples": samples, "seconds": seconds})
 
 
-def _summary(trials: Sequence[Trial], ledger: Ledger) -> dict[str, Any]:
-    best = ledger.best()
-    assert best is not None
+def _data_configs(config: RunConfig, space: Space) -> list[RunConfig]:
+    """A config for each of the space's settings of the data."""
+    found = [config]
+    for key, axis in space.axes.items():
+        if not key.startswith(("data.", "task", "synthetic.")):
+            continue
+        if not isinstance(axis, Choice):
+            raise ConfigError(f"search space {space.name}: {key} decides the data; list its values, no range")
+        found = [trial(one, {key: value}).config for one in found for value in axis.values]
+    return found
+
+
+def _hash(made: dict[str, Material | str]) -> str:
+    """Hash of all data of a search; that of the one dataset where there is one."""
+    hashes = [one.dataset.sha256 if isinstance(one, Material) else one for one in made.values()]
+    return hashes[0] if len(hashes) == 1 else hashlib.sha256(json.dumps(sorted(hashes)).encode()).hexdigest()
+
+
+def _key(ledger: Ledger, data: str) -> str:
+    """The same configs on the same data have the same key, wherever they ran and in whatever order."""
+    return hashlib.sha256(json.dumps([data, *sorted(ledger.results)]).encode()).hexdigest()[:16]
+
+
+def _summary(ledger: Ledger, best: TrialResult, record: RunRecord) -> dict[str, Any]:
+    results = list(ledger.results.values())
+    sharpes = [one.valid_sharpe for one in results if one.status == "ok"]
+    valid = record.metrics.get("valid", {})
+    by_dataset: dict[str, TrialResult] = {}
+    for one in sorted((one for one in results if one.score is not None), key=lambda one: one.score or 0.0):
+        by_dataset.setdefault(one.dataset, one)
     return {
-        "configs": len(trials),
-        "failed": sum(one.status != "ok" for one in ledger.results.values()),
-        "best": {"id": best.id, "overrides": best.overrides, "valid_loss": best.valid_loss},
+        "configs": len(results),
+        "failed": sum(one.status != "ok" for one in results),
+        "rerun": ledger.rerun,
+        "best": _named(best),
+        "by_dataset": [{"dataset": name, **_named(one)} for name, one in by_dataset.items()],
+        "deflated_sharpe": metrics.deflated_sharpe(
+            valid.get("daily_sharpe"), sharpes, valid.get("skew"), valid.get("kurtosis"), valid.get("observations") or 0
+        ),
     }
 
 
+def _named(result: TrialResult) -> dict[str, Any]:
+    return {**result.model_dump(include={"id", "overrides", "valid_loss"}), "score": result.score}
+
+
 def _try_all(
-    task: Task,
-    dataset: Dataset,
-    trials: Sequence[Trial],
+    made: dict[str, Material | str],
+    suggested: Suggester,
+    plan: Plan,
     run: Run,
-    keep: Callable[[TrialResult], None],
+    keep: Callable[[TrialResult, int], None],
     *,
-    parallel: bool,
+    left: int,
 ) -> int:
     """Hand each trial's result to `keep`; gives the number of cores that could be used."""
-    if not parallel:
-        for result in sequential.run(task, dataset, trials):
-            keep(result)
+    limits = plan.limits
+    if not plan.parallel:
+        if limits.memory:
+            hold_to(limits.memory)
+        while trials := suggested.ask(1):
+            keep(sequential.run_trial(made[material.key(trials[0].config)], trials[0], limits.timeout), 0)
         return 1
-    from sp500.distributed import cluster
     from sp500.distributed import search as tune
 
-    with cluster.connected():
-        if trials:
-            tune.run(task, dataset, trials, storage=run.path / ".ray", on_result=keep)
-        return tune.cores()
+    at_once = GUESSES_AT_ONCE if plan.method == "tpe" else left
+    if left:
+        tune.run(made, suggested, limits, at_once=at_once, storage=run.path / ".ray", on_result=keep)
+    return tune.cores()

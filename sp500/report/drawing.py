@@ -30,6 +30,7 @@ STYLE: dict[Any, Any] = {
     "axes.edgecolor": RULE,
     "axes.labelcolor": MUTED,
     "axes.axisbelow": True,
+    "axes.formatter.useoffset": False,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.spines.left": False,

@@ -1,4 +1,4 @@
-"""Figures of models and searches, as SVG that can stand inside a page."""
+"""Figures of models, as SVG that can stand inside a page."""
 
 from __future__ import annotations
 
@@ -11,17 +11,12 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
 from sp500.report import words
-from sp500.report.drawing import BLUE, GREY, INK, ORANGE, RULE, WIDTH, Figure, bar, canvas, drawn, styled
-from sp500.report.findings import Search, Trials, by_side
+from sp500.report.drawing import BLUE, GREY, INK, ORANGE, RULE, WIDTH, Figure, canvas, drawn, styled
 from sp500.report.models import Group
 from sp500.runs.record import EpochMetrics
 
 VERDICT = {"better": BLUE, "worse": ORANGE}
-PANELS, ACROSS, CONFIGS = 15, 5, 30
-SIDES: tuple[dict[str, Any], ...] = (
-    {"markersize": 8, "markerfacecolor": "none", "markeredgecolor": GREY, "markeredgewidth": 1.6},
-    {"markersize": 3.5, "color": BLUE},
-)
+PANELS, ACROSS = 15, 5
 
 
 @styled()
@@ -74,42 +69,6 @@ def curves(group: Group, epochs: Mapping[str, Sequence[EpochMetrics]]) -> Figure
         f"validation rises while training falls, a model learns its training set by heart.{kept}"
     )
     return drawn(made, "curves" + group.name, caption)
-
-
-@styled()
-def seconds(found: Search) -> Figure | None:
-    """The two sides' seconds as a pair of bars."""
-    first, second = found.numbers["sequential_seconds"], found.numbers["parallel_seconds"]
-    if first is None or second is None:
-        return None
-    cores = f", {words.some(found.cores, 'core')}" if found.cores else ""
-    made, axes = canvas(0.66, ["one after another", f"Ray Tune{cores}"], right=0.6)
-    for place, (value, color) in enumerate(((first, GREY), (second, BLUE))):
-        bar(axes, place, value, words.seconds(value), color)
-    return drawn(made, "seconds", "Seconds from the start of the process to its end; shorter is better.")
-
-
-@styled()
-def losses(found: Search, trials: Mapping[str, Trials]) -> Figure | None:
-    """Validation loss of every config, best first; both sides over each other where both ran."""
-    sides = by_side(found, trials)
-    ended = [one for one in (sides[0][1].values() if sides else ()) if one["valid_loss"] is not None]
-    if not ended:
-        return None
-    shown = sorted(ended, key=lambda one: float(one["valid_loss"]))[:CONFIGS]
-    labels = [words.config(one["overrides"]) for one in shown]
-    made, axes = canvas(0.95 + 0.19 * len(shown), labels, right=0.2, above=0.32, below=0.5)
-    places = {one["id"]: place for place, one in enumerate(shown)}
-    for (side, by_id), style in zip(sides, SIDES, strict=False):
-        found_losses = {place: by_id.get(key, {}).get("valid_loss") for key, place in places.items()}
-        kept = {place: loss for place, loss in found_losses.items() if loss is not None}
-        axes.plot(list(kept.values()), list(kept), "o", label=side, linestyle="none", **style)
-    axes.grid(axis="y")
-    axes.set(xlabel="validation loss at the best epoch")
-    axes.legend(loc="lower left", bbox_to_anchor=(-0.01, 1), ncols=2, borderaxespad=0.2)
-    cut = "" if len(shown) == len(ended) else f" The {len(shown)} best of {len(ended):,}."
-    rings = " A dot inside its ring: both sides found the same." if len(sides) > 1 else ""
-    return drawn(made, "losses", f"Validation loss of every config, best first.{rings}{cut}")
 
 
 def _curve(axes: Axes, epochs: Sequence[EpochMetrics], row: dict[str, Any]) -> None:

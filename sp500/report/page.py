@@ -1,7 +1,7 @@
 """One page that says what the runs found: index.html, report.md and report.json in one folder.
 
 The page holds its own style and figures and loads nothing, so it can be sent as a file. The price is that it grows
-with the runs: figures show the first dozen models and the thirty best configs, tables show all.
+with the runs: figures show the first fifteen models and the three hundred best configs, tables every model.
 """
 
 from __future__ import annotations
@@ -17,17 +17,21 @@ from markupsafe import Markup
 
 from sp500.report import (
     figures,
-    findings,
+    folds,
     models,
     scale,
     scale_figures,
     scale_verdicts,
     scores,
+    search,
+    search_figures,
+    search_tables,
+    search_verdicts,
     tables,
     verdicts,
     words,
 )
-from sp500.report.findings import Trials
+from sp500.report.search import Trials
 from sp500.report.tables import Table
 from sp500.runs.record import EpochMetrics, RunRecord
 from sp500.runs.store import write_atomic
@@ -37,10 +41,12 @@ TOLD = 3
 COMMANDS = {
     "models": ("No model has been trained yet", "python experiments/train.py"),
     "search": ("No search has run yet", "python experiments/tune.py --mode both --space grid18"),
+    "folds": ("No walk-forward run has ended yet", "python experiments/walk_forward.py"),
     "scale": ("No scale experiment has run yet", "python experiments/scale.py --multipliers 1 10"),
     "data": ("No run has read prices yet", "python experiments/prepare.py"),
     "runs": ("No run has ended yet", "python experiments/train.py"),
 }
+TITLES = {"folds": "Walk forward"}
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,11 @@ class Section:
     name: str
     parts: tuple[Any, ...]
     """Table, Figure, or a string for a remark; nothing: the section is empty."""
+
+    @property
+    def title(self) -> str:
+        """Its heading."""
+        return title(self.name)
 
     @property
     def missing(self) -> tuple[str, str]:
@@ -77,18 +88,20 @@ def write(
 ) -> Report:
     """Write the report of `records`, oldest first, into the folder `out`; epochs and trials go by their run's name."""
     groups, unjudged = models.groups(records), models.unjudged(records)
-    search, scaled = findings.search(records), scale.newest(records)
-    numbers = {"search": search.numbers, **scaled.numbers, "models": models.rows(groups, unjudged)}
+    searched, walked, scaled = search.newest(records, trials), folds.newest(records), scale.newest(records)
+    numbers = {"search": searched.numbers, **scaled.numbers, "models": models.rows(groups, unjudged)}
     said = {
         "models": [verdicts.models(group) for group in groups],
-        "search": [verdicts.search(search)] if search.sides or search.numbers["configs"] else [],
+        "search": search_verdicts.sentences(searched),
+        "folds": [folds.verdict(walked)] if walked else [],
         "scale": scale_verdicts.sentences(scaled),
     }
     sections = [
         Section("models", (*_models(groups, epochs), *_left_out(groups, unjudged))),
-        Section("search", _search(search, trials)),
+        Section("search", _search(searched)),
+        Section("folds", folds.parts(walked)),
         Section("scale", _scale(scaled)),
-        Section("data", (*findings.notes(records), *tables.data_cards(records))),
+        Section("data", (*tables.notes(records), *tables.data_cards(records))),
         Section("runs", (tables.runs(records),) if records else ()),
     ]
     out.mkdir(parents=True, exist_ok=True)
@@ -97,6 +110,11 @@ def write(
     write_atomic(out / "report.md", _markdown(records, said, sections))
     write_atomic(report.path, _html(records, said, sections))
     return report
+
+
+def title(name: str) -> str:
+    """Heading of a section by its name."""
+    return TITLES.get(name, name.capitalize())
 
 
 def summary(report: Report) -> str:
@@ -126,17 +144,10 @@ def _left_out(groups: Sequence[models.Group], unjudged: Sequence[dict[str, Any]]
     return remarks
 
 
-def _search(found: findings.Search, trials: Mapping[str, Trials]) -> tuple[Any, ...]:
-    if not found.sides and found.numbers["configs"] is None:
+def _search(found: search.Search) -> tuple[Any, ...]:
+    if found.told is None:
         return ()
-    parts = (
-        tables.key_figures(found),
-        figures.seconds(found),
-        figures.losses(found, trials),
-        tables.best_trials(found, trials),
-        tables.failed_trials(found, trials),
-    )
-    return tuple(part for part in parts if part is not None)
+    return (search_tables.key_figures(found), *search_figures.figures(found), *search_tables.tables(found))
 
 
 def _scale(found: scale.Scale) -> tuple[Any, ...]:
@@ -174,12 +185,10 @@ def _html(records: Sequence[RunRecord], said: Mapping[str, list[str]], sections:
 def _markdown(records: Sequence[RunRecord], said: Mapping[str, list[str]], sections: Sequence[Section]) -> str:
     lines = ["# What the runs found", "", f"{_span(records)}. Figures: index.html.", ""]
     lines += [
-        f"- **{name.capitalize()}.** {tables.escaped(' '.join(sentences))}"
-        for name, sentences in said.items()
-        if sentences
+        f"- **{title(name)}.** {tables.escaped(' '.join(sentences))}" for name, sentences in said.items() if sentences
     ]
     for section in sections:
-        lines += ["", f"## {section.name.capitalize()}", ""]
+        lines += ["", f"## {section.title}", ""]
         for part in section.parts:
             lines += [part.markdown(), ""] if isinstance(part, Table) else []
             lines += [tables.escaped(part), ""] if isinstance(part, str) else []

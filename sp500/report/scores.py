@@ -39,7 +39,7 @@ SCALED = {"mse": "MSE", "mae": "MAE"}
 def comparison(group: Group) -> Table:
     """One group: models, best first, and the naive forecasts beneath."""
     rows = [*group.models, *group.naive]
-    metrics = _metrics([row["test"] for row in rows])
+    metrics = columns([row["test"] for row in rows])
     judged = any(row["improvement"] for row in rows)
     lines = []
     for row in rows:
@@ -52,7 +52,7 @@ def comparison(group: Group) -> Table:
     return table(_caption(group), lines, text=("Model", "Verdict", "Run"), kinds=kinds, note=_note(group, metrics))
 
 
-def _metrics(tests: list[dict[str, Any]]) -> list[Metric]:
+def columns(tests: list[dict[str, Any]]) -> list[Metric]:
     """Title, key and format of every metric that some row has."""
     shown: list[Metric] = []
     for key, title in SCALED.items():

@@ -10,12 +10,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from sp500.report import words
-from sp500.report.findings import Search, Trials, by_side
-from sp500.report.words import NOTHING, fixed, percent, seconds
+from sp500.report.words import NOTHING, fixed
 from sp500.runs.record import RunRecord
 
-TOP, CARDS = 5, 3
-"""Rows of the best configs; sets of prices side by side."""
+CARDS = 3
+"""Sets of prices side by side."""
 
 
 @dataclass(frozen=True)
@@ -70,53 +69,9 @@ def table(
     return Table(caption, tuple(Column(title, title not in text) for title in titles), tuple(rows), look, note)
 
 
-def key_figures(found: Search) -> Table:
-    """The search in one row."""
-    numbers = found.numbers
-    line = {
-        "Configs": fixed(numbers["configs"], 0),
-        "One after another": seconds(numbers["sequential_seconds"]),
-        "Ray Tune": seconds(numbers["parallel_seconds"]),
-        "Speed-up": words.ratio(numbers["speedup"]),
-        "Cores": fixed(found.cores, 0),
-        "Share of ideal": percent(numbers["efficiency"], 0),
-        "Same best config": {None: NOTHING, True: "yes", False: "no"}[numbers["same_best"]],
-        "Gap of best losses": words.gap(numbers["metric_gap"]),
-    }
-    return table("Key figures of the search", [line], text=line, look="key")
-
-
-def best_trials(found: Search, trials: Mapping[str, Trials]) -> Table | None:
-    """The configs with the lowest validation loss, with the seconds that each side took for them."""
-    sides = by_side(found, trials)
-    if not sides:
-        return None
-    ranked = [trial for trial in sides[0][1].values() if trial["valid_loss"] is not None]
-    top = sorted(ranked, key=lambda trial: float(trial["valid_loss"]))[:TOP]
-    lines = []
-    for trial in top:
-        spent = {side: (trials_by_id.get(trial["id"]) or {}).get("seconds") for side, trials_by_id in sides}
-        lines.append(
-            {"Config": words.config(trial["overrides"])}
-            | {"Valid loss": fixed(trial["valid_loss"], 6)}
-            | {"Best epoch": words.setting(trial["best_epoch"]), "Epochs": words.setting(trial["epochs"])}
-            | {f"Seconds, {side}": seconds(value) for side, value in spent.items()}
-            | {"Id": trial["id"]}
-        )
-    caption = f"The {len(top)} best of {words.some(len(sides[0][1]), 'config')}"
-    return table(caption, lines, text=("Config", "Id"))
-
-
-def failed_trials(found: Search, trials: Mapping[str, Trials]) -> Table | None:
-    """Configs that failed, on which side and why."""
-    lines = [
-        {"Config": key, "Side": side, "Settings": words.config(trial["overrides"]), "Reason": trial["reason"]}
-        for side, trials_by_id in by_side(found, trials)
-        for key, trial in trials_by_id.items()
-        if trial["status"] != "ok"
-    ]
-    caption = words.some(len(lines), "failed trial")
-    return table(caption, lines, text=lines[0], kinds=["bad"] * len(lines)) if lines else None
+def notes(records: Sequence[RunRecord]) -> list[str]:
+    """What the sources say against themselves, each once: rounding, survivorship."""
+    return list(dict.fromkeys(str(note) for record in records for note in record.data.get("notes") or ()))
 
 
 def data_cards(records: Sequence[RunRecord]) -> list[Table]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sp500.report import scale, scale_verdicts
+from sp500.report import folds, scale, scale_verdicts
 from sp500.report.words import NOTHING, against_naive, fixed, seconds, size
 from sp500.runs.record import RunRecord
 
 VERDICTS = {"better": "beats", "worse": "is worse than", "unclear": "cannot be told from", NOTHING: "against"}
+MOMENTS = ("daily_sharpe", "skew", "kurtosis")
+"""What the deflated Sharpe ratio is made of, and nobody reads."""
 
 
 def text(record: RunRecord) -> str:
@@ -20,7 +22,9 @@ def text(record: RunRecord) -> str:
         lines += _search(record.search)
     if record.scale is not None:
         lines += _scale(record)
-    if record.metrics:
+    if record.folds is not None:
+        lines += folds.lines(record)
+    elif record.metrics:
         lines += _metrics(record.metrics)
     lines.append(f"{record.seconds.total:.1f} s; folder {record.config['io']['save_dir']}/{record.name}")
     return "\n".join(lines)
@@ -71,7 +75,8 @@ def _metrics(metrics: dict[str, Any]) -> Iterator[str]:
         "test": test,
         **{f"naive {name}": row for name, row in metrics["naive"].items()},
     }.items():
-        numbers = [f"{key} {value:.6g}" for key, value in row.items() if isinstance(value, float)]
+        told = {key: value for key, value in row.items() if isinstance(value, float) and key not in MOMENTS}
+        numbers = [f"{key} {value:.6g}" for key, value in told.items()]
         yield f"  {name}: {', '.join(numbers)}"
     if better := test.get("improvement"):
         interval = "" if better["low"] is None else f" (95 % interval {better['low']:+.2%} to {better['high']:+.2%})"

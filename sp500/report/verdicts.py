@@ -1,4 +1,4 @@
-"""What models and searches found, in sentences.
+"""What models found, in sentences.
 
 Every sentence is computed from the findings, and says "slower", "worse" or "cannot be told" where that is so.
 """
@@ -7,19 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sp500.report.findings import Search
 from sp500.report.models import Group
-from sp500.report.words import (
-    METRIC,
-    NOTHING,
-    TIMES,
-    against_naive,
-    gap,
-    naive_name,
-    percent,
-    seconds,
-    some,
-)
+from sp500.report.words import METRIC, NOTHING, against_naive, naive_name, percent, some
 
 
 def models(group: Group) -> str:
@@ -49,48 +38,12 @@ def models(group: Group) -> str:
     return f"{group.subject}: {verdict} {_worse(worse, len(told))}".strip() + once
 
 
-def search(found: Search) -> str:
-    """Which side was sooner, and whether both found the same."""
-    numbers = found.numbers
-    first, second = numbers["sequential_seconds"], numbers["parallel_seconds"]
-    configs = some(numbers["configs"] or 0, "config")
-    failed = f" {some(found.failed, 'config')} failed." if found.failed else ""
-    if first is None or second is None:
-        if first is second:
-            return "No search has run yet."
-        side = "on Ray Tune" if first is None else "one after another"
-        ran = f"{configs} ran {side} in {seconds(second if first is None else first)}"
-        return f"{ran}; the other side has not run, so nothing can be compared.{failed}"
-    speedup, cores = first / second, f", {some(found.cores, 'core')}" if found.cores else ""
-    share = f", {percent(numbers['efficiency'], 0)} of ideal" if numbers["efficiency"] is not None else ""
-    times = f"({seconds(second)} against {seconds(first)}{cores}{share})"
-    if f"{speedup:.1f}" == "1.0":
-        verdict = f"Ray Tune took about as long for the same {configs} as one after another {times}"
-    elif speedup > 1:
-        verdict = f"Ray Tune finished the same {configs} {speedup:.1f}{TIMES} sooner than one after another {times}"
-    else:
-        longer = f"{1 / speedup:.1f}{TIMES} as long as one after another"
-        verdict = f"Ray Tune was slower: the same {configs} took {longer} {times}"
-    return f"{verdict}{_same(numbers)}.{failed}"
-
-
 def _worse(count: int, of: int) -> str:
     if not count:
         return ""
     if of == 1:
         return "It is reliably worse."
     return f"{count} {'is' if count == 1 else 'are'} reliably worse."
-
-
-def _same(numbers: dict[str, Any]) -> str:
-    same, distance = numbers["same_best"], numbers["metric_gap"]
-    if same is None:
-        return ""
-    found = f", and found {'the same' if same else 'another'} best config"
-    if distance is None:
-        return found
-    agree = "are equal" if not distance else f"{'agree within' if same else 'differ by'} {gap(distance)}"
-    return f"{found}; the best validation losses {agree}"
 
 
 def _accuracies(group: Group) -> str:

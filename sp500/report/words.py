@@ -96,12 +96,15 @@ def ended(status: str, reason: str = "") -> str:
 
 
 def config(overrides: Mapping[str, Any]) -> str:
-    """A config in one line: 'hidden 64, lr 0.003'."""
-    return ", ".join(f"{key.rsplit('.', 1)[-1]} {setting(value)}" for key, value in overrides.items())
+    """A config in one line: 'hidden 64, lr 0.003'; numbers to four digits."""
+    short = {key: float(f"{value:.4g}") if isinstance(value, float) else value for key, value in overrides.items()}
+    return ", ".join(f"{key.rsplit('.', 1)[-1]} {setting(value)}" for key, value in short.items())
 
 
 def setting(value: Any) -> str:
-    """A setting or a count as one would type it."""
+    """A setting or a count as one would type it; the parts of a list with a plus."""
+    if isinstance(value, (list, tuple)):
+        return "+".join(map(setting, value))
     return NOTHING if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 

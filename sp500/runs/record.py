@@ -112,13 +112,33 @@ class RunRecord(Plain):
     """`valid`, `test` and `naive`."""
     best_epoch: int | None = None
     search: dict[str, Any] | None = None
-    """Of a search: `space`, `key` (same key: same configs), `configs`, `failed`, `resumed` (not run again),
-    `cores`, `best` {`id`, `overrides`, `valid_loss`}; of one in both modes also `sides` and what `compare.searches`
-    gives."""
+    """Of a search: `space`, `method` (how configs were picked), `key` (same key: same configs), `configs`, `failed`,
+    `resumed` (not run again), `rerun` (run again), `cores`, `best` {`id`, `overrides`, `valid_loss`},
+    `deflated_sharpe` (what `metrics.deflated_sharpe` gives, or null); of one in both modes also `sides` and what
+    `compare.searches` gives."""
     ratios: dict[str, float] | None = None
     """Of a benchmark: measurements of one run over each other."""
     scale: list[dict[str, Any]] | None = None
     """Of a scale experiment: one row per multiplier and arm, as `scaling.row` gives it."""
+    folds: list[dict[str, Any]] | None = None
+    """Of a walk-forward run, whose `metrics` hold mean, deviation and count over its folds. One row per fold: `fold`,
+    `status`, `reason`, `seconds`, `splits` (first and last date of each), `blind` (false: the choice of the config
+    used dates of the fold's test or later), and of a fold that ended well `windows`, `best_epoch`, `epochs`, `samples`,
+    `test`, `naive`, `improvement`."""
+
+    def best_config(self) -> RunConfig:
+        """Settings of the run's model, of a search those of its best config, for training it alone.
+
+        Raises pydantic's ValidationError for settings that this version does not know.
+        """
+        plain = {key: dict(value) if isinstance(value, dict) else value for key, value in self.config.items()}
+        for key, value in ((self.search or {}).get("best") or {}).get("overrides", {}).items():
+            section, _, field = key.rpartition(".")
+            (plain[section] if section else plain)[field] = value
+        config = RunConfig.model_validate(plain)
+        # A batch per worker is many times larger together: alone it is that in one.
+        train = {"batch_size": config.batch_size, "lr": config.lr, "per_worker_batch": False}
+        return config.model_copy(update={"num_workers": 0, "train": config.train.model_copy(update=train)})
 
 
 def ended(

@@ -69,6 +69,10 @@ class Returns:
         forecast = output[:, 0].astype(np.float64) * dataset.target_scale
         return _named(windows, {"forecast": forecast, "target": _truth(windows, dataset)})
 
+    def sharpe(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> float | None:
+        """Of going long where the forecast is above zero and short where it is below."""
+        return _daily_sharpe(np.sign(output[:, 0].astype(np.float64)), windows, self.config)
+
     def _score(self, forecast: np.ndarray, target: np.ndarray, part: Windows) -> metrics.Metrics:
         return metrics.regression(forecast, target) | _traded(np.sign(forecast), part, self.config)
 
@@ -116,6 +120,10 @@ class Direction:
         """Columns date, ticker (where known), forecast (probability of up), target (0 or 1)."""
         return _named(windows, {"forecast": _probability(output), "target": windows.targets})
 
+    def sharpe(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> float | None:
+        """Of going long where the probability of up reaches `eval.threshold` and short elsewhere."""
+        return _daily_sharpe(self._position(_probability(output)), windows, self.config)
+
     def _naive(self, dataset: Dataset) -> dict[str, np.ndarray]:
         majority = float(dataset.train.targets.mean() >= 0.5)
         found = {"majority": np.full(len(dataset.test), majority)}
@@ -130,7 +138,10 @@ class Direction:
     def _score(self, probability: np.ndarray, part: Windows) -> metrics.Metrics:
         threshold = self.config.eval.threshold
         scores = metrics.classification(probability, part.targets, threshold)
-        return scores | _traded(np.where(probability >= threshold, 1.0, -1.0), part, self.config)
+        return scores | _traded(self._position(probability), part, self.config)
+
+    def _position(self, probability: np.ndarray) -> np.ndarray:
+        return np.where(probability >= self.config.eval.threshold, 1.0, -1.0)
 
 
 def _prepare(config: RunConfig, *, direction: bool) -> Dataset:
@@ -173,6 +184,12 @@ def _traded(position: np.ndarray, part: Windows, config: RunConfig) -> metrics.M
     if part.index is None:
         return {}
     return metrics.trading(position, part.index, cost_bps=config.eval.cost_bps, horizon=config.data.horizon)
+
+
+def _daily_sharpe(position: np.ndarray, part: Windows, config: RunConfig) -> float | None:
+    if part.index is None or not len(part):
+        return None
+    return metrics.daily_sharpe(position, part.index, horizon=config.data.horizon)
 
 
 def _probability(output: np.ndarray) -> np.ndarray:

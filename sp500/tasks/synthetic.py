@@ -70,6 +70,9 @@ class Synthetic:
         """Columns forecast and target: class numbers."""
         return pd.DataFrame({"forecast": output.argmax(axis=1), "target": windows.targets})
 
+    def sharpe(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> None:
+        """None: clusters have no price."""
+
     def _samples(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """X [sample, feature], class [sample], centres [class, feature]."""
         wanted = self.config.synthetic

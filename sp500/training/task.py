@@ -40,3 +40,9 @@ class Task(Protocol):
     def predictions(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> pd.DataFrame:
         """One row per window: what was forecast and what came."""
         ...
+
+    def sharpe(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> float | None:
+        """Daily Sharpe ratio, not annualised, of trading the model's output [window, output]; None where nothing can
+        be traded. A search asks for it once per config, so it takes milliseconds.
+        """
+        ...

@@ -5,6 +5,7 @@ A resumed search runs none of them again. A line cut off by a kill was not finis
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,13 +23,28 @@ class TrialResult(Plain):
     reason: str = ""
     valid_loss: float | None = None
     """Best mean validation loss over the epochs."""
+    naive_loss: float | None = None
+    """That of a model that always answers zero."""
     best_epoch: int | None = None
     epochs: int = 0
     samples: int = 0
     seconds: float = 0.0
     """Training and evaluation of this trial alone."""
+    dataset: str = ""
+    """Name of the data that it was trained on."""
     data: str = ""
-    """Hash of the data it was trained on."""
+    """Hash of all data of its search."""
+    valid_sharpe: float | None = None
+    """Daily Sharpe ratio, not annualised, of trading the validation forecasts; None where nothing can be traded."""
+    finished: datetime | None = None
+    """When it ended (UTC)."""
+    pack: int = 1
+    """Configs that trained together, this one included."""
+
+    @property
+    def score(self) -> float | None:
+        """Validation loss as a share of the naive one, so that trials on different data compare; lower is better."""
+        return self.valid_loss / self.naive_loss if self.valid_loss is not None and self.naive_loss else self.valid_loss
 
 
 class Ledger:
@@ -45,14 +61,17 @@ class Ledger:
         if data and any(result.data != data for result in found):
             raise ConfigError(f"{self.path} holds trials on other data than now; search it under another --name")
         self.results = {result.id: result for result in found}
+        self.rerun = len(found) - len(self.results)
+        """Results of configs that had one before: nothing should run twice."""
 
     def add(self, result: TrialResult) -> None:
         """Keep a result; it is on the disk when this returns."""
         result = result.model_copy(update={"data": self._data})
         append_durably(self.path, result.model_dump_json())
+        self.rerun += result.id in self.results
         self.results[result.id] = result
 
     def best(self) -> TrialResult | None:
-        """The trial with the lowest validation loss; ties go to the one that stands first in order of id."""
-        scored = [(one.valid_loss, one.id) for one in self.results.values() if one.valid_loss is not None]
+        """The trial with the lowest score; ties go to the one that stands first in order of id."""
+        scored = [(one.score, one.id) for one in self.results.values() if one.score is not None]
         return self.results[min(scored)[1]] if scored else None

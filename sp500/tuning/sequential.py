@@ -7,39 +7,69 @@ At its best: the data is prepared once, one torch thread (faster than two for mo
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable
+from datetime import UTC, datetime
 
-from sp500.data.windows import Dataset
 from sp500.errors import SP500Error
-from sp500.training.loop import fit
-from sp500.training.task import Task
+from sp500.runs.memory import exhausted
+from sp500.training.loop import FitResult, fit
 from sp500.training.worker import SoloWorker, device
+from sp500.tuning import material
 from sp500.tuning.ledger import TrialResult
+from sp500.tuning.limits import deadline
+from sp500.tuning.material import Material
 from sp500.tuning.space import Trial
 
-
-def run(task: Task, dataset: Dataset, trials: Iterable[Trial]) -> Iterator[TrialResult]:
-    """Results in the order of the trials, each as it finishes."""
-    for trial in trials:
-        yield run_trial(task, dataset, trial)
+Fit = Callable[[Material, Trial], FitResult]
 
 
-def run_trial(task: Task, dataset: Dataset, trial: Trial) -> TrialResult:
+def alone(made: Material, trial: Trial) -> FitResult:
+    """Train one config in this process."""
+    return fit(made.task, made.dataset, trial.config, SoloWorker(device(trial.config.train.device)))
+
+
+def run_trial(made: Material | str, trial: Trial, timeout: float | None = None, fitted: Fit = alone) -> TrialResult:
     """Train one config; a trial that fails says why and spoils no other."""
     started = time.perf_counter()
     try:
-        result = fit(task, dataset, trial.config, SoloWorker(device(trial.config.train.device)))
+        if isinstance(made, str):
+            raise SP500Error(made)
+        with deadline(timeout):
+            result = fitted(made, trial)
     except Exception as error:  # noqa: BLE001 - one bad trial, whatever is wrong with it, must not end a search
-        reason = str(error) if isinstance(error, SP500Error) else f"{type(error).__name__}: {error}"
-        seconds = time.perf_counter() - started
-        return TrialResult(id=trial.id, overrides=trial.overrides, status="failed", reason=reason, seconds=seconds)
+        return failed(trial, why(error), time.perf_counter() - started)
+    assert made.dataset.valid is not None
     return TrialResult(
         id=trial.id,
         overrides=trial.overrides,
         status="ok",
         valid_loss=result.best_loss,
+        naive_loss=made.naive_loss,
+        valid_sharpe=made.task.sharpe(result.outputs["valid"], made.dataset.valid, made.dataset),
         best_epoch=result.best_epoch,
         epochs=len(result.epochs),
         samples=result.samples,
         seconds=time.perf_counter() - started,
+        dataset=material.name(trial.config),
+        finished=datetime.now(UTC),
     )
+
+
+def failed(trial: Trial, reason: str, seconds: float = 0.0) -> TrialResult:
+    """The result of a trial that did not end well."""
+    return TrialResult(
+        id=trial.id,
+        overrides=trial.overrides,
+        status="failed",
+        reason=reason,
+        seconds=seconds,
+        dataset=material.name(trial.config),
+        finished=datetime.now(UTC),
+    )
+
+
+def why(error: BaseException) -> str:
+    """What a failed trial says."""
+    if exhausted(error):
+        return f"out of memory: {error or 'no more could be had'}"
+    return str(error) if isinstance(error, SP500Error) else f"{type(error).__name__}: {error}"

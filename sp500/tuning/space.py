@@ -1,11 +1,16 @@
-"""Which configs a search tries: a grid of dotted settings over one base configuration."""
+"""Which configs a search tries: a space of dotted settings over one base configuration.
+
+A space of listed values is a grid and can be tried in full; one with a range is drawn from. What can be refused is
+refused here, before a cluster is started. The price: every combination of a grid is validated, so a grid has a limit.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +18,15 @@ from pydantic import ValidationError
 
 from sp500.config import RunConfig
 from sp500.errors import ConfigError
+from sp500.seeding import numpy_generator
+from sp500.tuning.axes import Axis, Choice, Integers, Space, Uniform, choices, text
+from sp500.tuning.presets import PRESETS, load, unknown
 
-Axes = Mapping[str, Sequence[Any]]
+__all__ = ["PRESETS", "Axis", "Choice", "Integers", "Space", "Trial", "Uniform", "check", "choices", "distinct"]
+__all__ += ["grid", "key", "load", "trial", "valid"]
+
+# Combinations that are validated one by one, at a fraction of a millisecond each.
+MOST = 10_000
 
 
 @dataclass(frozen=True)
@@ -26,44 +38,122 @@ class Trial:
     config: RunConfig
 
 
-def grid18() -> Axes:
-    """18 small MLPs: width x learning rate x dropout."""
-    return {"model.hidden": (32, 64, 128), "train.lr": (1e-3, 3e-3, 1e-2), "model.dropout": (0.0, 0.2)}
+def grid(base: RunConfig, axes: Space | Mapping[str, Sequence[Any]]) -> list[Trial]:
+    """Every combination of a grid, the last axis fastest.
 
-
-SPACES: dict[str, Callable[[], Axes]] = {"grid18": grid18}
-
-
-def grid(base: RunConfig, axes: Axes) -> list[Trial]:
-    """Every combination of the axes' values, the last axis fastest.
-
-    Raises ConfigError for a space without configs or with a setting that is none.
+    Raises ConfigError for a space that is no grid or too large for one, and for a combination that is no valid config
+    or has the numbers of another.
     """
-    empty = [key for key, values in axes.items() if not len(values)]
-    if empty or not axes:
-        raise ConfigError(f"the search space is empty: {', '.join(empty) or 'it has no axes'}")
-    trials = [trial(base, dict(zip(axes, values, strict=True))) for values in itertools.product(*axes.values())]
-    if len({one.id for one in trials}) < len(trials):
-        raise ConfigError(f"the search space names some configs twice: {dict(axes)}")
+    space = axes if isinstance(axes, Space) else choices("grid", axes)
+    where = f"search space {space.name}"
+    ranges = [key for key, axis in space.axes.items() if not isinstance(axis, Choice)]
+    if ranges:
+        raise ConfigError(f"{where}: {ranges[0]} is a range, which no grid covers; list values")
+    if (space.size or 0) > MOST:
+        raise ConfigError(f"{where}: a grid of {space.size:,} configs, over {MOST:,}; draw from it")
+    points = [axis.points for axis in space.axes.values()]
+    trials = [trial(base, overrides, where) for overrides in _combinations(space, points)]
+    _refuse_twins(space, trials)
     return trials
 
 
-def trial(base: RunConfig, overrides: dict[str, Any]) -> Trial:
-    """The base with some settings changed. Raises ConfigError that names them."""
+def check(base: RunConfig, space: Space) -> None:
+    """Refuse, before anything is started, what cannot be searched over this base.
+
+    Every combination of a grid has to be valid. Of a space with ranges (or a huge grid), so has at least one with each
+    choice and with each end of a range; combinations that are not are never drawn. Raises ConfigError with the reason.
+    """
+    if space.is_grid and (space.size or 0) <= MOST:
+        grid(base, space)
+        return
+    where, trials = f"search space {space.name}", list[Trial]()
+    faults: dict[tuple[str, str], str] = {}
+    for overrides in _corners(space):
+        try:
+            trials.append(trial(base, overrides, where))
+        except ConfigError as error:
+            for key, value in overrides.items():
+                faults.setdefault((key, text(value)), str(error).removeprefix(f"{where}: "))
+    if not trials:
+        raise ConfigError(f"{where}: no combination is valid; {next(iter(faults.values()))}")
+    _refuse_twins(space, trials)
+    fine = {(key, text(value)) for one in trials for key, value in one.overrides.items()}
+    for (key, value), reason in faults.items():
+        if (key, value) not in fine:
+            raise ConfigError(f"{where}: {key} {value} is valid nowhere in it; {reason}")
+
+
+def distinct(base: RunConfig, space: Space) -> int | None:
+    """Number of valid configs. None: no end of them, or too many to count."""
+    values: list[Sequence[Any]] = []
+    for axis in space.axes.values():
+        if isinstance(axis, Uniform):
+            return None
+        values.append(range(axis.low, axis.high + 1) if isinstance(axis, Integers) else axis.points)
+    if math.prod(map(len, values)) > MOST:
+        return None
+    return sum(valid(base, overrides) is not None for overrides in _combinations(space, values))
+
+
+def trial(base: RunConfig, overrides: dict[str, Any], where: str = "search space") -> Trial:
+    """The base with some settings changed. Raises ConfigError that begins with `where` and names them."""
     data = base.run_config().model_dump()
     for key, value in overrides.items():
-        part, _, name = key.rpartition(".")
-        section = data.get(part) if part else data
-        if not isinstance(section, dict) or name not in section:
-            raise ConfigError(f"search space: {key} is no setting")
-        section[name] = value
+        if wrong := unknown(data, key):
+            raise ConfigError(f"{where}: {wrong}")
+        section, _, field = key.rpartition(".")
+        (data[section] if section else data)[field] = value
     try:
         config = RunConfig.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(f"search space: {overrides} is no valid config: {error.errors()[0]['msg']}") from None
+        fault = error.errors()[0]
+        reason = fault["msg"].removeprefix("Value error, ")
+        part = "" if fault["type"] == "value_error" else ".".join(map(str, fault["loc"])) + ": "
+        raise ConfigError(f"{where}: {overrides} is no valid config: {part}{reason}") from None
     return Trial(config.fingerprint, overrides, config)
+
+
+def valid(base: RunConfig, overrides: dict[str, Any]) -> Trial | None:
+    """The trial, or None where the settings are no valid config."""
+    try:
+        return trial(base, overrides)
+    except ConfigError:
+        return None
 
 
 def key(trials: Sequence[Trial], data: str = "") -> str:
     """Hash of a search: the same configs on the same data (by its hash) have the same key, wherever they ran."""
     return hashlib.sha256(json.dumps([data, *(one.id for one in trials)]).encode()).hexdigest()[:16]
+
+
+def _combinations(space: Space, values: Sequence[Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    return (dict(zip(space.axes, row, strict=True)) for row in itertools.product(*values))
+
+
+def _corners(space: Space) -> Iterator[dict[str, Any]]:
+    """Every combination of choices and ends of ranges; of a huge space a fixed sample that has each value often."""
+    points = [axis.points for axis in space.axes.values()]
+    if math.prod(map(len, points)) <= MOST:
+        rows: Iterable[tuple[Any, ...]] = itertools.product(*points)
+    else:
+        longest, generator = max(map(len, points)), numpy_generator(0, "corners")
+        # Latin squares: in each round every axis goes through its values once or more.
+        orders = ([generator.permutation(longest) for _ in points] for _ in range(max(MOST // longest, 1)))
+        rows = {
+            text(row): row
+            for order in orders
+            for row in (
+                tuple(values[at[step] % len(values)] for values, at in zip(points, order, strict=True))
+                for step in range(longest)
+            )
+        }.values()
+    return (dict(zip(space.axes, row, strict=True)) for row in rows)
+
+
+def _refuse_twins(space: Space, trials: Iterable[Trial]) -> None:
+    seen: dict[str, Trial] = {}
+    for one in trials:
+        if one.id in seen:
+            both = f"{seen[one.id].overrides} and {one.overrides}"
+            raise ConfigError(f"search space {space.name}: names one config twice: {both} have the same numbers")
+        seen[one.id] = one

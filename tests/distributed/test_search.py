@@ -2,13 +2,16 @@
 
 import pytest
 
-from sp500.config import RunConfig, SyntheticConfig, TrainConfig
+from sp500.config import DataConfig, ModelConfig, RunConfig, SyntheticConfig, TrainConfig
 from sp500.distributed import study
+from sp500.distributed.study import Plan
 from sp500.errors import SP500Error
 from sp500.runs import compare
 from sp500.runs.store import RunStore
-from sp500.tuning import space
+from sp500.tuning.axes import choices
 from sp500.tuning.ledger import Ledger
+from sp500.tuning.limits import Limits
+from sp500.tuning.space import PRESETS
 
 AXES = {"model.hidden": (4, 8), "train.lr": (1e-3, 1e-2), "model.dropout": (0.0, 0.5)}
 
@@ -22,11 +25,12 @@ def base() -> RunConfig:
     )
 
 
-def searched(base, folder, name, *, parallel, axes=AXES, resume=False):
+def searched(base, folder, name, *, parallel, axes=AXES, resume=False, method="grid", trials=None, limits=None):
     seen = []
+    found = axes if isinstance(axes, study.Space) else choices("test", axes)
+    plan = Plan(found, method, trials, parallel, limits or Limits())
     with RunStore(folder).open(name, resume=resume) as run:
-        trials = space.grid(base, axes)
-        return study.search(base, run, trials, space="test", parallel=parallel, on_result=seen.append), seen
+        return study.search(base, run, plan, on_result=lambda one, running: seen.append(one)), seen
 
 
 @pytest.fixture(scope="module")
@@ -79,3 +83,76 @@ def test_failing_trials_do_not_spoil_the_search(ray_cluster, base, tmp_path, par
 def test_search_without_any_success_says_the_reasons(base, tmp_path):
     with pytest.raises(SP500Error, match=r"all 2 trials failed(.|\n)*diverged"):
         searched(base, tmp_path, "none", parallel=False, axes={"train.lr": (1e30, 1e31), "train.clip": (0.0,)})
+
+
+def test_packed_unpacked_and_one_after_another_agree(sides, base, tmp_path):
+    folder, _, _ = sides
+    searched(base, tmp_path, "unpacked", parallel=True, limits=Limits(pack="off"))
+    packed, unpacked = Ledger(folder / "parallel").results, Ledger(tmp_path / "unpacked").results
+    assert {one.pack for one in packed.values()} == {2}
+    assert {one.pack for one in unpacked.values()} == {1}
+    for name, one in packed.items():
+        assert one.valid_loss == pytest.approx(unpacked[name].valid_loss, rel=1e-6)
+        assert one.valid_sharpe is None  # synthetic classes cannot be traded
+
+
+def test_bad_trials_are_listed_with_their_reasons_and_the_best_of_the_rest_is_named(ray_cluster, tmp_path):
+    # One raises (no data of that window), one diverges, one is too large for the machine, one never ends.
+    base = RunConfig(
+        data=DataConfig(tickers=("AAPL",), start="2016-01-01"),
+        train=TrainConfig(epochs=2, early_stop_patience=0, clip=0.0),
+    )
+    good = {"data.window": 5, "train.lr": 1e-3, "model.hidden": 8, "train.epochs": 2}
+    bad = [
+        {"data.window": 100_000},
+        {"train.lr": 1e30},
+        {"model.hidden": 10_000_000},
+        {"train.epochs": 1_000_000},
+    ]
+    axes = {key: tuple(dict.fromkeys([value, *(one[key] for one in bad if key in one)])) for key, value in good.items()}
+    record, seen = searched(base, tmp_path, "bad", parallel=True, axes=axes, limits=Limits(timeout=3.0))
+    assert len(seen) == len({one.id for one in seen}) == 16
+    by_reason = {
+        "too_short": [one for one in seen if one.overrides["data.window"] == 100_000],
+        "out of memory": [one for one in seen if one.overrides["model.hidden"] == 10_000_000],
+    }
+    for reason, ones in by_reason.items():
+        assert any(reason in one.reason for one in ones)
+    assert {one.status for one in seen if one.overrides["data.window"] == 100_000} == {"failed"}
+    alone = {tuple(one.overrides.values()): one for one in seen if one.overrides["data.window"] == 5}
+    assert "diverged" in alone[5, 1e30, 8, 2].reason
+    assert "longer than 3 s" in alone[5, 1e-3, 8, 1_000_000].reason
+    assert alone[5, 1e-3, 8, 2].status == "ok"
+    assert record.search["best"]["id"] == alone[5, 1e-3, 8, 2].id
+    assert record.search["failed"] == 15
+
+
+def test_tpe_asks_on_the_results_and_tries_as_many_as_asked_for(ray_cluster, tmp_path):
+    base = RunConfig(data=DataConfig(tickers=("AAPL",), start="2016-01-01", window=5), train=TrainConfig(epochs=1))
+    record, seen = searched(
+        base, tmp_path, "tpe", parallel=True, axes=PRESETS["wide"](), method="tpe", trials=12, limits=Limits()
+    )
+    assert len({one.id for one in seen}) == record.search["configs"] == 12
+    assert record.search["deflated_sharpe"]["trials"] == 12
+    best = min(one.valid_loss for one in seen if one.valid_loss is not None)
+    assert record.search["best"]["valid_loss"] == best
+
+
+def test_several_datasets_are_ranked_each_and_overall(base, tmp_path):
+    base = RunConfig(data=DataConfig(start="2016-01-01"), model=ModelConfig(kind="linear"), train=TrainConfig(epochs=2))
+    axes = {"data.tickers": (("AAPL",), ("KO",)), "data.window": (5, 10), "train.lr": (1e-3, 1e-2)}
+    record, seen = searched(base, tmp_path, "many", parallel=False, axes=axes)
+    ranked = record.search["by_dataset"]
+    order = dict.fromkeys(one.dataset for one in sorted(seen, key=lambda one: one.score))
+    assert [one["dataset"] for one in ranked] == list(order)
+    assert {one["dataset"] for one in ranked} == {f"{name}, {days} days" for name in ("AAPL", "KO") for days in (5, 10)}
+    assert record.search["best"]["score"] == min(one.score for one in seen)
+    assert record.config["data"]["tickers"] == list(record.search["best"]["overrides"]["data.tickers"])
+
+
+def test_a_trial_can_be_a_run_of_two_workers(ray_cluster, base, tmp_path):
+    axes = {"train.lr": (1e-3, 1e-2), "model.dropout": (0.0,)}
+    _, alone = searched(base, tmp_path, "alone", parallel=False, axes=axes)
+    _, seen = searched(base, tmp_path, "two", parallel=True, axes=axes, limits=Limits(workers=2))
+    losses = [{one.id: one.valid_loss for one in ones} for ones in (alone, seen)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)

@@ -130,7 +130,7 @@ def test_reason_of_a_run_stays_text(written: tuple[page.Report, Path]) -> None:
 
 def test_figures_and_tables_can_be_read_without_eyes(written: tuple[page.Report, Path]) -> None:
     found = Reader(written[0].path.read_text())
-    assert len(found.images) == 5
+    assert len(found.images) == 6
     assert all(image["role"] == "img" and image["aria-label"] for image in found.images)
     assert all(header.get("scope") in ("row", "col") for header in found.headers)
 
@@ -157,7 +157,7 @@ def test_failed_runs_notes_and_statuses_are_told(written: tuple[page.Report, Pat
     texts = " ".join(Reader(written[0].path.read_text()).texts)
     assert "1 run ended without test metrics: bad (failed: loss is" in texts
     assert "BIASED" in texts
-    assert "1 config failed." in texts
+    assert "Best of 4 configs tried, 1 of which failed: hidden 32" in texts
 
 
 def test_no_runs_at_all_gives_a_page_of_commands(tmp_path: Path) -> None:

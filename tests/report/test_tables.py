@@ -1,11 +1,11 @@
-"""What the findings and tables say, against small records whose answers can be read off."""
+"""What tables and verdicts say of models, against small records whose answers can be read off."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from sp500.report import findings, models, scores, tables, verdicts, words
+from sp500.report import models, scores, tables, verdicts, words
 from sp500.runs.record import Machine, RunRecord, Seconds
 
 START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
@@ -50,59 +50,11 @@ def scored(mse: float, low: float | None, high: float | None) -> dict[str, Any]:
     return {"test": test, "naive": NAIVE}
 
 
-def side(name: str, minute: int, arm: str, seconds: float, loss: float = 0.4, **more: Any) -> RunRecord:
-    best = {"id": "c07", "overrides": {"model.hidden": 128}, "valid_loss": loss}
+def side(name: str, minute: int, arm: str, **more: Any) -> RunRecord:
+    best = {"id": "c07", "overrides": {"model.hidden": 128}, "valid_loss": 0.4}
     search = {"key": "k", "configs": 18, "failed": 0, "cores": 1 if arm == "sequential" else 2, "best": best}
-    return record(
-        name,
-        minute,
-        experiment="tune",
-        arm=arm,
-        fingerprint="c07",
-        seconds=Seconds(setup=1, train=1, total=seconds),
-        search=search | more,
-        metrics=scored(1.9e-4, -0.01, 0.02),
-    )
-
-
-def both(minute: int = 3, **numbers: Any) -> RunRecord:
-    told = {"configs": 18, "sequential_seconds": 21.0, "parallel_seconds": 16.0, "speedup": 21 / 16}
-    told |= {"efficiency": 21 / 32, "same_best": True, "metric_gap": 2.5e-9}
-    sides = {"sequential": "s", "parallel": "p"}
-    return side("b", minute, "both", 40.0, **(told | {"sides": sides} | numbers))
-
-
-def test_search_of_one_side_has_nulls_for_the_other() -> None:
-    numbers = findings.search([side("s", 0, "sequential", 21.0)]).numbers
-    unknown = dict.fromkeys(("parallel_seconds", "speedup", "efficiency", "same_best", "metric_gap"))
-    assert numbers == {"configs": 18, "sequential_seconds": 21.0, **unknown}
-
-
-def test_search_of_two_separate_sides_is_computed_from_their_records() -> None:
-    numbers = findings.search([side("s", 0, "sequential", 30.0), side("p", 1, "parallel", 20.0, loss=0.5)]).numbers
-    assert numbers["speedup"] == pytest.approx(1.5)
-    assert numbers["efficiency"] == pytest.approx(0.75)
-    assert numbers["metric_gap"] == pytest.approx(0.2)
-    assert numbers["same_best"] is True
-
-
-def test_search_in_both_modes_shows_its_own_seconds() -> None:
-    records = [side("s", 0, "sequential", 20.0), side("p", 1, "parallel", 15.0), both()]
-    numbers = findings.search(records).numbers
-    assert (numbers["sequential_seconds"], numbers["parallel_seconds"]) == (21.0, 16.0)
-    assert set(numbers) == set(findings.SEARCH_KEYS)
-
-
-def test_no_search_gives_the_keys_with_nulls() -> None:
-    assert findings.search([]).numbers == dict.fromkeys(findings.SEARCH_KEYS)
-
-
-def test_search_verdict_names_the_faster_side_whichever_it_is() -> None:
-    sooner = verdicts.search(findings.search([side("s", 0, "sequential", 1), side("p", 1, "parallel", 1), both()]))
-    assert "1.3\u00d7 sooner than one after another (16 s against 21 s, 2 cores, 66% of ideal)" in sooner
-    assert "the same best config; the best validation losses agree within 3e-9" in sooner
-    slower = verdicts.search(findings.search([side("s", 0, "sequential", 10), side("p", 1, "parallel", 25)]))
-    assert slower.startswith("Ray Tune was slower: the same 18 configs took 2.5\u00d7 as long")
+    fields = {"experiment": "tune", "arm": arm, "fingerprint": "c07", "metrics": scored(1.9e-4, -0.01, 0.02)}
+    return record(name, minute, search=search | more, **fields)
 
 
 def test_runs_on_the_same_test_windows_stand_together_above_one_set_of_naive_rows() -> None:
@@ -140,7 +92,8 @@ def test_newer_run_of_the_same_settings_replaces_the_older_and_says_so() -> None
 
 
 def test_search_in_both_modes_is_one_model() -> None:
-    records = [side("s", 0, "sequential", 20.0), side("p", 1, "parallel", 15.0), both()]
+    told = {"sides": {"sequential": "s", "parallel": "p"}, "same_best": True}
+    records = [side("s", 0, "sequential"), side("p", 1, "parallel"), side("b", 3, "both", **told)]
     (group,) = models.groups(records)
     assert [(row["run"], row["name"]) for row in group.models] == [("p", "mlp 128x2, searched")]
 
@@ -225,6 +178,7 @@ def test_markdown_cell_cannot_break_its_table() -> None:
         (words.gap(3e-9), "3e-9"),
         (words.gap(0.0), "0"),
         (words.gap(None), "-"),
+        (words.config({"train.lr": 0.00190351, "data.tickers": ["AAPL", "KO"]}), "lr 0.001904, tickers AAPL+KO"),
     ],
 )
 def test_numbers_read_as_a_person_writes_them(text: str, expected: str) -> None:

@@ -249,6 +249,31 @@ def test_test_part_of_one_class_is_judged_plainly(linear_dataset: MakeDataset, s
     assert found["naive"]["majority"]["accuracy"] == 1.0
 
 
+# The Sharpe ratio that a search keeps of every config.
+
+
+@pytest.mark.parametrize("config", [RETURNS, DIRECTION], ids=["returns", "direction"])
+@pytest.mark.parametrize("part", ["valid", "test"])
+def test_sharpe_of_a_config_is_that_which_its_trading_is_judged_by(
+    close: pd.DataFrame, config: RunConfig, part: str
+) -> None:
+    dataset, task = dataset_of(close, config), catalog.task(config)
+    made = outputs(dataset, noise)
+    found = task.sharpe(made[part], getattr(dataset, part), dataset)
+    assert found == pytest.approx(task.judge(made, dataset)[part]["daily_sharpe"])
+    assert task.sharpe(made[part].astype(np.float32), getattr(dataset, part), dataset) == pytest.approx(found)
+
+
+def test_sharpe_of_a_config_that_never_trades_is_none(returns: Dataset) -> None:
+    assert catalog.task(RETURNS).sharpe(np.zeros((len(returns.test), 1)), returns.test, returns) is None
+
+
+@pytest.mark.parametrize("config", [RETURNS, DIRECTION], ids=["returns", "direction"])
+def test_windows_without_dates_have_no_sharpe(linear_dataset: MakeDataset, config: RunConfig) -> None:
+    dataset = linear_dataset()
+    assert catalog.task(config).sharpe(noise(32)[:, None], dataset.test, dataset) is None
+
+
 # End to end.
 
 

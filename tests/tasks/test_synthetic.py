@@ -118,3 +118,9 @@ def test_predictions_are_class_numbers() -> None:
     table = task.predictions(scores, dataset.test, dataset)
     assert (table["forecast"] == table["target"]).all()
     assert task.num_outputs(dataset) == 4
+
+
+def test_clusters_are_not_traded() -> None:
+    config = settings(samples=100)
+    dataset = made(config)
+    assert catalog.task(config).sharpe(np.zeros((len(dataset.test), 4)), dataset.test, dataset) is None

@@ -1,0 +1,87 @@
+"""Walk-forward folds: prices and features made once, and the dates that every fold is cut at.
+
+The idea is that a fold is a split like any other, so that the data line makes its windows; whatever is fitted on the
+way (scaling, the scale of the targets) is fitted anew on the fold's own training dates. The price is that windows are
+made once per fold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sp500.config import DataConfig
+from sp500.data import line
+from sp500.data.features import Features, features
+from sp500.data.prices import Prices, load
+from sp500.data.splits import Split, walk_forward
+from sp500.data.windows import Dataset
+
+
+@dataclass(frozen=True)
+class Folds:
+    """What every fold is made from, a few megabytes. Folds are counted from 1.
+
+    `blind`: whether the config was chosen without the fold's test dates; None where that is not known.
+    """
+
+    config: DataConfig
+    prices: Prices
+    table: Features
+    cuts: tuple[Split, ...]
+    blind: tuple[bool | None, ...]
+
+    def __len__(self) -> int:
+        return len(self.cuts)
+
+    def named(self, number: int) -> dict[str, Any]:
+        """The fold's number, first and last date of its parts, and whether it is blind, as plain data."""
+        cut = self.cuts[number - 1]
+        spans = {"train": cut.train, "valid": cut.valid, "test": cut.test}
+        splits = {name: [str(day) for day in span] for name, span in spans.items() if span}
+        return {"fold": number, "splits": splits, "blind": self.blind[number - 1]}
+
+    def dataset(self, number: int, dtype: str, *, direction: bool) -> Dataset:
+        """The fold's windows. Raises DataError when a part has none."""
+        cut = self.cuts[number - 1]
+        return line.fit(self.prices, self.table, self.config, direction=direction, cut=cut).dataset(dtype)
+
+    @property
+    def card(self) -> dict[str, Any]:
+        """Where the prices came from, as the record keeps it; dates of splits stand in every fold's row."""
+        card = line.describe(self.prices, self.table, self.cuts[-1])
+        return {key: value for key, value in card.items() if key != "splits"}
+
+
+def prepare(config: DataConfig, *, folds: int, test_days: int, chosen_until: str | None = None) -> Folds:
+    """Prices, features, and the dates of the folds; the last test ends with the last date whose return is known.
+
+    `chosen_until` is the last validation date of the search that chose the config. Raises DataError for too few dates.
+    """
+    prices = load(config)
+    table = features(prices, config.horizon)
+    return cut(prices, table, config, folds=folds, test_days=test_days, chosen_until=chosen_until)
+
+
+def cut(
+    prices: Prices,
+    table: Features,
+    config: DataConfig,
+    *,
+    folds: int,
+    test_days: int,
+    chosen_until: str | None = None,
+) -> Folds:
+    """The same from prices and features at hand."""
+    dates = np.unique(np.concatenate([one.dates[np.isfinite(one.y)] for one in table.series]))
+    cuts = walk_forward(
+        dates, folds=folds, test_days=test_days, valid_from_train=config.valid_from_train, gap=config.purge
+    )
+    blind: list[bool | None] = [None] * folds
+    if chosen_until:
+        # The return that the choice saw last was known `horizon` sessions after its date.
+        between = [dates[(dates > np.datetime64(chosen_until)) & (dates <= one.test[0])] for one in cuts]
+        blind = [len(sessions) >= config.horizon for sessions in between]
+    return Folds(config, prices, table, tuple(cuts), tuple(blind))

@@ -1,0 +1,220 @@
+"""What the newest walk-forward run found: a sentence, a table, a figure, and its lines in a terminal.
+
+The spread over folds is the standard deviation of what single folds found, not the error of their mean: it says what
+one more year may bring. Where it covers zero, nothing is claimed. The price is that a small steady gain goes untold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any, Literal
+
+from sp500.report import words
+from sp500.report.models import Group
+from sp500.report.scores import columns
+from sp500.report.tables import Table, table
+from sp500.report.words import METRIC, NOTHING, against_naive, fixed, percent, seconds, some
+from sp500.runs.record import RunRecord
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from sp500.report.drawing import Figure
+
+Row = dict[str, Any]
+SCORE = {"mse": "mse", "error_rate": "accuracy"}
+"""The metric that is shown for what an improvement is measured in."""
+SHOWN = ("mse", "accuracy", "directional_accuracy", "sharpe_after_cost")
+
+
+def newest(records: Sequence[RunRecord]) -> RunRecord | None:
+    """The newest walk-forward run that ended well, among records, oldest first."""
+    found = [record for record in records if record.folds and record.metrics]
+    return found[-1] if found else None
+
+
+def verdict(record: RunRecord) -> str:
+    """In how many folds the model beat the best naive forecast, by how much, and whether that can be told from luck."""
+    rows, model = _good(record), record.config["model"]
+    name = model["kind"] if model["kind"] == "linear" else f"{model['kind']} {model['hidden']}x{model['layers']}"
+    subject = Group(record.name, record.config["task"], record, [], []).subject
+    metric = METRIC.get(rows[0]["improvement"]["metric"], "test error")
+    folds = f"{record.metrics['better']} of {some(len(rows), 'fold')}"
+    told = f"in {folds} the model's {metric} was below that of the best naive forecast"
+    return f"{subject}, {name} re-trained for every fold: {told}. {_mean(record.metrics['improvement'])}{_but(record)}"
+
+
+def parts(record: RunRecord | None) -> tuple[Any, ...]:
+    """The section of the page: figure, table, and remarks on folds that failed."""
+    if record is None:
+        return ()
+    failed = [f"Fold {row['fold']} failed: {row['reason']}" for row in record.folds or () if row["status"] != "ok"]
+    return (_figure(record), _table(record), *failed)
+
+
+def lines(record: RunRecord) -> list[str]:
+    """The run in a terminal: every fold, mean and spread, and the verdict."""
+    told = [f"  {line(row)}" for row in record.folds or ()]
+    naive = {f"naive {name}": found for name, found in record.metrics["naive"].items()}
+    for name, found in {"model": record.metrics["test"], **naive}.items():
+        spreads = [_spread(key, found[key]) for key in SHOWN if key in found]
+        told.append(f"  mean over folds, {name}: {', '.join(spreads)}")
+    return [*told, verdict(record)]
+
+
+def line(row: Row) -> str:
+    """One fold in a terminal."""
+    head = f"#{row['fold']}, test {' to '.join(row['splits']['test'])}"
+    if row["status"] != "ok":
+        return f"{head}: failed: {row['reason']}"
+    gain, took = row["improvement"], f"epoch {row['best_epoch']}, {seconds(row['seconds'])}"
+    key = SCORE[gain["metric"]]
+    scores = f"{key} {row['test'][key]:.6g}, naive {gain['over']} {_rival(row)[key]:.6g}"
+    if gain["low"] is None:
+        return f"{head}: {scores}, {took}"
+    interval = f"{gain['value']:+.2%} ({gain['low']:+.2%} to {gain['high']:+.2%}, {against_naive(gain)})"
+    return f"{head}: {scores}, {interval}, {took}"
+
+
+def _good(record: RunRecord) -> list[Row]:
+    return [row for row in record.folds or () if row["status"] == "ok"]
+
+
+def _metric(record: RunRecord) -> str:
+    return SCORE[_good(record)[0]["improvement"]["metric"]]
+
+
+def _spread(key: str, found: Row) -> str:
+    spread = "" if found["deviation"] is None else f" (spread {found['deviation']:.3g})"
+    return f"{key} {found['mean']:.6g}{spread}"
+
+
+def _ends(gain: Row) -> str:
+    if gain["low"] is None:
+        return NOTHING
+    return " to ".join(fixed(100 * gain[end], 2, sign=True) for end in ("low", "high"))
+
+
+def _mean(gain: Row | None) -> str:
+    """The mean improvement, and what its spread allows to say."""
+    if gain is None:
+        return "No improvement can be computed, since the naive forecast is never wrong."
+    mean, spread = gain["mean"], gain["deviation"]
+    head = f"Mean improvement {percent(mean, 2, sign=True)}"
+    if spread is None:
+        return f"{head}; one fold has no spread, so whether that is more than luck cannot be told."
+    head += f" (spread over folds {percent(spread, 2)})"
+    if abs(mean) <= spread:
+        return f"{head}: the spread covers zero, so whether the model is better or worse cannot be told."
+    return f"{head}: {'better' if mean > 0 else 'worse'} by more than the spread."
+
+
+def _but(record: RunRecord) -> str:
+    """What stands against the verdict: folds that failed, or whose dates the choice of the config has seen."""
+    failed = record.metrics["failed"]
+    told = f" {some(failed, 'fold')} failed." if failed else ""
+    seen = [str(row["fold"]) for row in _good(record) if row["blind"] is False]
+    if seen:
+        one = len(seen) == 1
+        told += (
+            f" {'Fold' if one else 'Folds'} {words.listed(seen)} {'is' if one else 'are'} not blind: the search that "
+            "chose the config validated on dates of the test or after."
+        )
+    return told
+
+
+def _table(record: RunRecord) -> Table:
+    """One line per fold, then mean and spread."""
+    task, numeric = record.config["task"], _columns(record)
+    made = []
+    for row in record.folds or ():
+        cells = {"Fold": str(row["fold"])} | dict(zip(("Test from", "to"), row["splits"]["test"], strict=True))
+        if row["status"] == "ok":
+            gain = row["improvement"]
+            cells |= {"Trained on": fixed(row["windows"]["train"], 0), "Best epoch": str(row["best_epoch"])}
+            cells |= {title: show(value(row)) for title, value, show in numeric[:3]}
+            cells |= {"95% interval, %": _ends(gain), "Verdict": against_naive(gain)}
+            cells |= {"Best naive": words.naive_name(gain["over"], task)}
+            cells |= {title: show(value(row)) for title, value, show in numeric[3:]}
+        made.append(cells)
+    for name, of in (("Mean", fmean), ("Spread", stdev)):
+        cells = {"Fold": name}
+        for title, value, show in numeric:
+            values = [found for row in _good(record) if (found := value(row)) is not None]
+            cells[title] = show(of(values)).lstrip("+" if of is stdev else "") if len(values) > 1 else NOTHING
+        made.append(cells)
+    kinds = ["" if row["status"] == "ok" else "bad" for row in record.folds or ()]
+    note = (
+        "Trained on: training windows, all before the test and purged of what overlaps it. Best naive: the naive "
+        "forecast with the lowest error on that fold's test, which nobody could have known. Spread: standard deviation "
+        f"over the folds. Net Sharpe: after {words.setting(record.config['eval']['cost_bps'])} bp per unit of turnover."
+    )
+    text = ("Fold", "Test from", "to", "Verdict", "Best naive")
+    return table(f"Every fold of {record.name}", made, text=text, kinds=[*kinds, "naive", "naive"], note=note)
+
+
+def _columns(record: RunRecord) -> list[tuple[str, Callable[[Row], float | None], Callable[[Any], str]]]:
+    """Title, value of a fold, and format of every column that has a mean: the three that are compared come first."""
+    rows, metric = _good(record), _metric(record)
+    tests = [test for row in rows for test in (row["test"], _rival(row))]
+    shown = [one for one in columns(tests) if one[1] in SHOWN]
+    title, _, show = next(one for one in shown if one[1] == metric)
+    return [
+        (title, partial(_tested, key=metric), show),
+        (f"Naive {title}", lambda row: _rival(row).get(metric), show),
+        ("Against naive", lambda row: row["improvement"]["value"], partial(percent, digits=2, sign=True)),
+        *((title, partial(_tested, key=key), show) for title, key, show in shown if key != metric),
+    ]
+
+
+def _tested(row: Row, key: str) -> float | None:
+    value: float | None = row["test"].get(key)
+    return value
+
+
+def _rival(row: Row) -> Row:
+    rival: Row = row["naive"][row["improvement"]["over"]]
+    return rival
+
+
+def _figure(record: RunRecord) -> Figure:
+    """Dot and whisker per fold, and the mean with the spread."""
+    # matplotlib takes a second to load, which a terminal need not wait for.
+    from sp500.report.drawing import INK, canvas, drawn, styled
+
+    rows = _good(record)
+    labels = [f"{row['fold']}: {' to '.join(row['splits']['test'])}" for row in rows]
+    with styled():
+        made, axes = canvas(0.89 + 0.27 * len(rows), [*labels, "mean and spread"], right=1.6, below=0.45)
+        for place, row in enumerate(rows):
+            _whisker(axes, place, row["improvement"], "o")
+        if mean := record.metrics["improvement"]:
+            reach = mean["deviation"] or 0.0
+            ends = {"value": mean["mean"], "low": mean["mean"] - reach, "high": mean["mean"] + reach}
+            _whisker(axes, len(rows), ends, "D")
+        axes.axvline(0, color=INK, linewidth=0.8)
+        metric = METRIC.get(rows[0]["improvement"]["metric"], "error")
+        axes.set(xlabel=f"{metric} below that of the best naive forecast, %   (right of the line: better)")
+        caption = (
+            "Improvement over the best naive forecast of each fold: a dot with its 95% interval; a fold whose interval "
+            "crosses the line cannot be told from the naive forecast. The diamond is the mean of the folds, the line "
+            "through it one standard deviation to each side."
+        )
+        return drawn(made, "folds", caption)
+
+
+def _whisker(axes: Axes, place: int, gain: Row, mark: Literal["o", "D"]) -> None:
+    """A fold as a dot with its interval, or the mean as a diamond with the spread, which is no interval."""
+    from sp500.report.drawing import BLUE, GREY, INK, ORANGE
+
+    if gain["value"] is None:
+        return
+    word = against_naive(gain) if mark == "o" else NOTHING
+    color = {"better": BLUE, "worse": ORANGE}.get(word, INK)
+    if gain["low"] is not None:
+        axes.plot([100 * gain["low"], 100 * gain["high"]], [place, place], color=color if mark == "o" else GREY)
+    axes.plot([100 * gain["value"]], [place], mark, color=color, markersize=6)
+    text = f"{percent(gain['value'], 2, sign=True)}  {'' if word == NOTHING else word}"
+    axes.text(1.02, place, text, transform=axes.get_yaxis_transform(), va="center", color=color)

@@ -1,0 +1,152 @@
+"""What the newest search found: its sides, their trials, and what was computed of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sp500.report.search_settings import Trial, ended, importance
+from sp500.runs import compare
+from sp500.runs.record import RunRecord
+
+COMPARED = (
+    "configs",
+    "sequential_seconds",
+    "parallel_seconds",
+    "speedup",
+    "efficiency",
+    "same_best",
+    "metric_gap",
+)
+NAIVE = " Naive: the loss of always answering zero, which compares sets of data."
+"""What a caption adds where trials ran on several."""
+Trials = list[Trial]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One way in which the search ran."""
+
+    name: str
+    """one after another | Ray Tune."""
+    record: RunRecord
+    trials: dict[str, Trial]
+    """By id, in the order in which they ended."""
+
+    @property
+    def elapsed(self) -> dict[str, float] | None:
+        """Seconds from the start of the first trial to the end of each; None where an older ledger does not tell, and
+        where the search was interrupted, since the pause would be counted.
+        """
+        if (self.record.search or {}).get("resumed") or not all(one.get("finished") for one in self.trials.values()):
+            return None
+        ends = {key: _end(one) for key, one in self.trials.items()}
+        begun = min((ends[key] - timedelta(seconds=one["seconds"]) for key, one in self.trials.items()), default=None)
+        return {key: (end - begun).total_seconds() for key, end in ends.items()} if begun else None
+
+
+@dataclass(frozen=True)
+class Search:
+    """One search; nothing in it where none ran."""
+
+    compared: dict[str, Any]
+    """What `compare.searches` gives; null where a side did not run."""
+    sides: list[Side]
+    told: RunRecord | None
+    """The record that speaks for the search: of both modes, or of the newest side."""
+    cores: int | None
+    """Cores of the parallel side."""
+    importance: dict[str, float] | str
+    """Share of each setting in the variation of the loss, or why it is not known."""
+    relative: bool
+    """Whether trials on different data are compared: by their loss as a share of that of always answering zero."""
+
+    @property
+    def loss(self) -> str:
+        """What trials are compared by."""
+        return "validation loss / naive" if self.relative else "validation loss"
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What the record says of the search."""
+        return (self.told.search if self.told else None) or {}
+
+    @property
+    def trials(self) -> Trials:
+        """One side's trials, the fuller side's where two ran."""
+        return _fuller(self.sides)
+
+    @property
+    def failed(self) -> int:
+        """Configs that failed on the side where most did."""
+        told = [self.summary, *(side.record.search or {} for side in self.sides)]
+        return max(int(summary.get("failed") or 0) for summary in told)
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """Its part of report.json; nulls where no search ran."""
+        metrics = self.told.metrics if self.told else {}
+        test = {key: value for key, value in metrics.get("test", {}).items() if key != "improvement"}
+        return {
+            **self.compared,
+            "failed": self.failed if self.told else None,
+            "method": self.summary.get("method"),
+            "best": self.summary.get("best"),
+            "valid": metrics.get("valid"),
+            "test": test or None,
+            "deflated_sharpe": self.summary.get("deflated_sharpe"),
+            "importance": None if isinstance(self.importance, str) else self.importance,
+            "history": {side.record.arm: best_so_far(side) for side in self.sides} or None,
+        }
+
+
+def newest(records: Sequence[RunRecord], trials: Mapping[str, Trials]) -> Search:
+    """The newest search among records, oldest first; trials by run. One that ran in both modes timed its sides from
+    start to exit: its numbers count.
+    """
+    sequential, parallel, both = compare.newest_search(records)
+    numbers = compare.searches(sequential, parallel)
+    if both is not None and both.search is not None:
+        numbers = {key: both.search.get(key) for key in COMPARED}
+    named = (("one after another", sequential), ("Ray Tune", parallel))
+    ran = [(name, record, trials.get(record.name, [])) for name, record in named if record is not None]
+    relative = any(len({trial.get("dataset") for trial in kept}) > 1 for _, _, kept in ran)
+    sides = [_side(*one, relative=relative) for one in ran]
+    newer = max((side.record for side in sides), key=lambda record: record.finished, default=None)
+    cores = [record.search.get("cores") for record in (parallel, both) if record is not None and record.search]
+    mattered = importance(_fuller(sides))
+    return Search(numbers, sides, both or newer, cores[0] if cores else None, mattered, relative)
+
+
+def best_so_far(side: Side) -> list[dict[str, Any]]:
+    """The trials that were better than all before them: `trial`, counted from 1, `seconds` and `loss`."""
+    found: list[dict[str, Any]] = []
+    elapsed = side.elapsed
+    for number, (key, one) in enumerate(side.trials.items(), 1):
+        if ended([one]) and (not found or one["loss"] < found[-1]["loss"]):
+            at = None if elapsed is None else elapsed[key]
+            found.append({"trial": number, "seconds": at, "loss": one["loss"]})
+    return found
+
+
+def _side(name: str, record: RunRecord, trials: Trials, *, relative: bool) -> Side:
+    # A config that was run again stands where it stood first in the ledger.
+    timed = all(trial.get("finished") for trial in trials)
+    ordered = sorted(trials, key=_end) if timed else trials
+    return Side(name, record, {trial["id"]: trial | {"loss": _loss(trial, relative)} for trial in ordered})
+
+
+def _loss(trial: Trial, relative: bool) -> float | None:
+    loss: float | None = trial["valid_loss"]
+    naive: float | None = trial.get("naive_loss")
+    return loss / naive if relative and loss is not None and naive else loss
+
+
+def _end(trial: Trial) -> datetime:
+    return datetime.fromisoformat(trial["finished"])
+
+
+def _fuller(sides: Sequence[Side]) -> Trials:
+    return list(max((side.trials for side in sides), key=len, default={}).values())

@@ -1,0 +1,212 @@
+"""The values that a search tries for a setting (an axis: listed ones, or a range), and the axes together (a space).
+
+An axis is built as it is given and says what is wrong with it (`fault`); the space adds which setting it is.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+import numpy as np
+
+from sp500.errors import ConfigError
+
+# YAML 1.1 reads 1e-4 as text.
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+")
+HOW_TO_WRITE = "write a value, a list [16, 32], or a range {low: 1.0e-4, high: 1.0e-2, log: true}"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of some values, each anything that JSON can say, also a list."""
+
+    values: tuple[Any, ...]
+
+    @property
+    def count(self) -> int:
+        """Number of different values."""
+        return len(self.values)
+
+    @property
+    def points(self) -> tuple[Any, ...]:
+        """Values to try before a search starts: all."""
+        return self.values
+
+    @property
+    def fault(self) -> str:
+        """What is wrong with it and the way out; empty: nothing."""
+        said = [text(value) for value in self.values]
+        twice = next((one for one in said if said.count(one) > 1), None)
+        if twice:
+            return f"names {twice} twice; leave one out"
+        return "" if said else "has no values, so the space is empty; list some, or leave the key out"
+
+    def draw(self, generator: np.random.Generator) -> Any:
+        """One value, all equally likely."""
+        return self.values[int(generator.integers(len(self.values)))]
+
+    def contains(self, value: Any) -> bool:
+        """Whether it is one of the values; a list and a tuple are the same."""
+        return text(value) in {text(one) for one in self.values}
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """A number from low to high, both included; with `log` every factor is equally likely, not every difference."""
+
+    low: float
+    high: float
+    log: bool = False
+
+    @property
+    def count(self) -> None:
+        """None: no end of values."""
+        return None
+
+    @property
+    def points(self) -> tuple[float, ...]:
+        """Values to try before a search starts: both ends, and one between them that is no whole number."""
+        return (self.low, self.low + (self.high - self.low) / math.pi, self.high)
+
+    @property
+    def fault(self) -> str:
+        """What is wrong with it and the way out; empty: nothing."""
+        if self.log and self.low <= 0:
+            return f"has log: true with low {self.low}; raise low above 0, or drop log"
+        return _range_fault(self.low, self.high)
+
+    def draw(self, generator: np.random.Generator) -> float:
+        """One number."""
+        low, high = (math.log(self.low), math.log(self.high)) if self.log else (self.low, self.high)
+        drawn = low + (high - low) * float(generator.random())
+        return min(max(math.exp(drawn) if self.log else drawn, self.low), self.high)
+
+    def contains(self, value: Any) -> bool:
+        """Whether it is a number within the range."""
+        return _is_number(value) and self.low <= value <= self.high
+
+
+@dataclass(frozen=True)
+class Integers:
+    """A whole number from low to high, both included; with `log` every factor is about equally likely."""
+
+    low: int
+    high: int
+    log: bool = False
+
+    @property
+    def count(self) -> int:
+        """Number of different values."""
+        return self.high - self.low + 1
+
+    @property
+    def points(self) -> tuple[int, ...]:
+        """Values to try before a search starts: both ends."""
+        return (self.low, self.high)
+
+    @property
+    def fault(self) -> str:
+        """What is wrong with it and the way out; empty: nothing."""
+        if self.log and self.low < 1:
+            return f"has log: true with low {self.low}; raise low to 1 or more, or drop log"
+        return _range_fault(self.low, self.high)
+
+    def draw(self, generator: np.random.Generator) -> int:
+        """One whole number."""
+        if not self.log:
+            return int(generator.integers(self.low, self.high + 1))
+        # Half a step beyond both ends, so that the ends are drawn as often as their neighbours.
+        ends = math.log(self.low - 0.5), math.log(self.high + 0.5)
+        drawn = math.exp(ends[0] + (ends[1] - ends[0]) * float(generator.random()))
+        return min(max(round(drawn), self.low), self.high)
+
+    def contains(self, value: Any) -> bool:
+        """Whether it is a whole number within the range."""
+        return isinstance(value, int) and _is_number(value) and self.low <= value <= self.high
+
+
+Axis = Choice | Uniform | Integers
+
+
+@dataclass(frozen=True)
+class Space:
+    """The settings a search varies, each with its axis. Raises ConfigError without axes, or for a faulty one."""
+
+    name: str
+    axes: dict[str, Axis]
+
+    def __post_init__(self) -> None:
+        faults = [f"{key} {axis.fault}" for key, axis in self.axes.items() if axis.fault]
+        if faults or not self.axes:
+            raise ConfigError(f"search space {self.name}: {faults[0] if faults else 'it is empty; name a setting'}")
+
+    @property
+    def is_grid(self) -> bool:
+        """Whether every axis lists its values."""
+        return all(isinstance(axis, Choice) for axis in self.axes.values())
+
+    @property
+    def size(self) -> int | None:
+        """Combinations of a grid; None for a space with a range."""
+        return math.prod(axis.count or 0 for axis in self.axes.values()) if self.is_grid else None
+
+    def draw(self, generator: np.random.Generator) -> dict[str, Any]:
+        """One value of every axis, by dotted key."""
+        return {key: axis.draw(generator) for key, axis in self.axes.items()}
+
+    def contains(self, overrides: Mapping[str, Any]) -> bool:
+        """Whether these are its settings, each with a value that its axis has."""
+        return set(overrides) == set(self.axes) and all(
+            axis.contains(overrides[key]) for key, axis in self.axes.items()
+        )
+
+
+def choices(name: str, values: Mapping[str, Sequence[Any]]) -> Space:
+    """The grid of some listed values by dotted key."""
+    return Space(name, {key: Choice(tuple(listed)) for key, listed in values.items()})
+
+
+def read(given: Any, *, whole: bool) -> Axis:
+    """The axis that a value in a YAML file means: one value, a list, or low and high.
+
+    Whole ends give whole numbers where `whole` says that the setting takes such. Raises ValueError with what is wrong.
+    """
+    if isinstance(given, list):
+        return Choice(tuple(_plain(value) for value in given))
+    if not isinstance(given, dict):
+        return Choice(() if given is None else (_plain(given),))
+    ends = {name: _plain(value) for name, value in given.items()}
+    low, high, log = ends.pop("low", None), ends.pop("high", None), ends.pop("log", False)
+    if ends or not (_is_number(low) and _is_number(high) and isinstance(log, bool)):
+        raise ValueError(f"cannot be {given}; {HOW_TO_WRITE}")
+    if whole and isinstance(low, int) and isinstance(high, int):
+        return Integers(low, high, log)
+    return Uniform(float(low), float(high), log)
+
+
+def text(value: Any) -> str:
+    """One value as JSON: how values are compared, and how Optuna is told of lists."""
+    return json.dumps(value, default=str)
+
+
+def _plain(value: Any) -> Any:
+    """A value from YAML as JSON has it: 1e-4 a number, a date a text."""
+    if isinstance(value, str) and NUMBER.fullmatch(value):
+        return float(value)
+    return value.isoformat() if isinstance(value, date) else value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _range_fault(low: float, high: float) -> str:
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return f"ranges from {low} to {high}; give finite numbers"
+    return "" if low < high else f"has low {low} not below high {high}; swap them, or give a single value"

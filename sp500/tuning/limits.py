@@ -1,0 +1,61 @@
+"""How trials run, and how long one may take."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Literal
+
+from sp500.errors import SP500Error
+
+PackSize = Literal["off", "auto"] | int
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How trials run.
+
+    `pack`: how many configs train together; `timeout`: seconds of a trial; `memory`: bytes of a process with trials;
+    `halving`: see `packed.Pack`; `workers`: processes of each trial (0: it shares one); `device` of all.
+    """
+
+    pack: PackSize = "auto"
+    timeout: float | None = None
+    memory: int | None = None
+    halving: int = 0
+    workers: int = 0
+    device: str = "auto"
+
+
+class TrialTimeout(SP500Error):
+    """A trial took longer than the seconds that it may."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"took longer than {seconds:g} s")
+
+
+@contextmanager
+def deadline(seconds: float | None) -> Iterator[None]:
+    """Raise TrialTimeout in the block when it takes longer; None: never.
+
+    By SIGALRM, which reaches the main thread alone and waits for a call into C to return.
+    """
+    if seconds is None:
+        yield
+        return
+    assert threading.current_thread() is threading.main_thread()
+
+    def ring(number: int, frame: FrameType | None) -> None:
+        raise TrialTimeout(seconds)
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,77 @@
+"""One config of a pack: where its training stands, and its result."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import numpy as np
+
+from sp500.config import RunConfig
+from sp500.runs.record import EpochMetrics
+from sp500.training.progress import Progress
+from sp500.tuning import material
+from sp500.tuning.ledger import TrialResult
+from sp500.tuning.material import Material
+from sp500.tuning.sequential import failed
+from sp500.tuning.space import Trial
+
+
+@dataclass
+class Member:
+    """One config of a pack of `pack` configs."""
+
+    trial: Trial
+    pack: int
+    progress: Progress = field(default_factory=Progress)
+    seconds: float = 0.0
+    """Its share of the pack's."""
+    output: np.ndarray | None = None
+    """Of its best epoch, on the validation windows [window, output]."""
+
+    @property
+    def config(self) -> RunConfig:
+        """Its settings."""
+        return self.trial.config
+
+    @property
+    def optimised(self) -> tuple[float, float]:
+        """What members must have in common to share a call of the optimiser."""
+        return self.config.lr, self.config.train.weight_decay
+
+    @property
+    def stream(self) -> tuple[int, float]:
+        """What decides its dropout masks."""
+        return self.config.train.seed, self.config.model.dropout
+
+    def record(self, epoch: EpochMetrics, step: int, output: np.ndarray) -> None:
+        """Take in an epoch and its outputs on the validation windows."""
+        self.seconds += epoch.seconds
+        if self.progress.record(epoch, step):
+            self.output = output
+
+    def failed(self, reason: str) -> TrialResult:
+        """Its result when it did not end well."""
+        return failed(self.trial, reason, self.seconds).model_copy(update={"pack": self.pack})
+
+    def result(self, made: Material) -> TrialResult:
+        """Its result."""
+        progress = self.progress
+        assert self.output is not None
+        assert made.dataset.valid is not None
+        return TrialResult(
+            id=self.trial.id,
+            overrides=self.trial.overrides,
+            status="ok",
+            valid_loss=progress.best_loss if math.isfinite(progress.best_loss) else None,
+            naive_loss=made.naive_loss,
+            valid_sharpe=made.task.sharpe(self.output, made.dataset.valid, made.dataset),
+            best_epoch=progress.best_epoch,
+            epochs=len(progress.epochs),
+            samples=sum(epoch.samples for epoch in progress.epochs),
+            seconds=self.seconds,
+            dataset=material.name(self.config),
+            finished=datetime.now(UTC),
+            pack=self.pack,
+        )

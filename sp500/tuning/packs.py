@@ -1,0 +1,98 @@
+"""Which configs train together, how many at a time, and what happens when that fails."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+
+from sp500.config import RunConfig
+from sp500.errors import SP500Error
+from sp500.tuning.ledger import TrialResult
+from sp500.tuning.limits import PackSize, deadline
+from sp500.tuning.material import Material
+from sp500.tuning.sequential import run_trial
+from sp500.tuning.space import Trial
+
+# Families that gain, measured (docs/LOG.md); an LSTM of batched products takes four times as long as torch's own.
+FAMILIES = {"linear", "mlp"}
+# Settings that are values, not shapes: members of a pack may differ in them.
+FREE = {
+    "train": {"lr", "weight_decay", "clip", "seed", "epochs", "early_stop_patience"},
+    "model": {"dropout"},
+}
+# A pack is fastest while the activations of a layer stay in a core's cache. Width 128, batch 256: 6 members take
+# 0.74 ms each per step, 36 take 0.92; width 32: 6 take 0.18, 18 take 0.14.
+CACHE_BYTES = 800_000
+MOST = 36
+
+
+def packs(trials: Sequence[Trial], size: PackSize) -> list[list[Trial]]:
+    """Trials in packs, the longest work first, so that what is left at the end is short."""
+    groups: dict[str, list[Trial]] = {}
+    for trial in trials:
+        shape = trial.id if size == "off" or trial.config.model.kind not in FAMILIES else _shape(trial.config)
+        groups.setdefault(shape, []).append(trial)
+    found = []
+    for alike in groups.values():
+        # Neighbours draw the same dropout masks, and draw them once.
+        ordered = sorted(alike, key=lambda trial: (trial.config.train.seed, trial.config.model.dropout))
+        most = size if isinstance(size, int) else best_size(alike[0].config)
+        count = -(-len(ordered) // most)
+        even = -(-len(ordered) // count)
+        found += [ordered[first : first + even] for first in range(0, len(ordered), even)]
+    return sorted(found, key=_work, reverse=True)
+
+
+def best_size(config: RunConfig) -> int:
+    """Members of a pack, from a table of measurements."""
+    width = config.model.hidden if config.model.kind == "mlp" else 1
+    bytes_each = config.batch_size * width * (8 if config.train.dtype == "float64" else 4)
+    return max(4, min(MOST, CACHE_BYTES // bytes_each))
+
+
+def run(
+    made: Material | str, trials: Sequence[Trial], timeout: float | None = None, halving: int = 0
+) -> Iterator[TrialResult]:
+    """Results of one pack, each as it finishes. A pack that fails as a whole is tried again one by one."""
+    left = {trial.id: trial for trial in trials}
+    if isinstance(made, Material) and len(left) > 1:
+        for result in _together(made, trials, timeout, halving):
+            del left[result.id]
+            yield result
+    for trial in left.values():
+        yield run_trial(made, trial, timeout)
+
+
+def _together(made: Material, trials: Sequence[Trial], timeout: float | None, halving: int) -> Iterator[TrialResult]:
+    """Results of the pack for as long as it goes well; whose fault it was shows when each trains alone."""
+    from sp500.tuning.packed import Pack
+
+    remaining = timeout and timeout * len(trials)
+    try:
+        with deadline(remaining):
+            results = Pack(made, trials, timeout, halving).run()
+        while True:
+            started = time.perf_counter()
+            # Not around the yield: time that the caller takes is not the pack's.
+            with deadline(remaining):
+                result = next(results, None)
+            if result is None:
+                return
+            remaining = remaining and max(remaining - (time.perf_counter() - started), 0.01)
+            yield result
+    except (SP500Error, MemoryError, RuntimeError):
+        return
+
+
+def _shape(config: RunConfig) -> str:
+    """What members must share, and whether they draw masks."""
+    plain = config.model_dump(mode="json", exclude={"io": True, "eval": True, **FREE})
+    return json.dumps([plain, config.model.dropout > 0], sort_keys=True)
+
+
+def _work(pack: Sequence[Trial]) -> float:
+    """About how long a pack takes, in no unit."""
+    model = pack[0].config.model
+    recurrent = 30 if model.kind in {"lstm", "transformer"} else 1
+    return sum(trial.config.train.epochs for trial in pack) * recurrent * model.hidden * model.layers

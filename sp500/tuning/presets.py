@@ -1,0 +1,102 @@
+"""Spaces by name, and spaces from a YAML file."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sp500.config import RunConfig
+from sp500.errors import ConfigError
+from sp500.tuning.axes import Axis, Choice, Integers, Space, Uniform, choices, read
+
+
+def grid18() -> Space:
+    """18 small MLPs: width x learning rate x dropout."""
+    axes = {"model.hidden": (32, 64, 128), "train.lr": (1e-3, 3e-3, 1e-2), "model.dropout": (0.0, 0.2)}
+    return choices("grid18", axes)
+
+
+def grid108() -> Space:
+    """The 18 MLPs, each with six seeds: which differences are more than luck."""
+    return Space("grid108", {**grid18().axes, "train.seed": Choice(tuple(range(6)))})
+
+
+def lstm12() -> Space:
+    """12 LSTMs: width x learning rate x dropout."""
+    axes = {"model.hidden": (16, 32, 64), "train.lr": (1e-3, 3e-3), "model.dropout": (0.0, 0.2)}
+    return choices("lstm12", {"model.kind": ("lstm",), **axes})
+
+
+def wide() -> Space:
+    """Ranges over three kinds of network. Widths are multiples of a transformer's four heads."""
+    return Space(
+        "wide",
+        {
+            "model.kind": Choice(("mlp", "lstm", "transformer")),
+            "model.hidden": Choice((16, 32, 64, 128)),
+            "model.layers": Integers(1, 3),
+            "model.dropout": Uniform(0.0, 0.5),
+            "train.lr": Uniform(1e-4, 3e-2, log=True),
+            "train.weight_decay": Uniform(1e-6, 1e-1, log=True),
+        },
+    )
+
+
+PRESETS: dict[str, Callable[[], Space]] = {"grid18": grid18, "grid108": grid108, "lstm12": lstm12, "wide": wide}
+
+
+def load(name: str) -> Space:
+    """The preset of that name, or the space in that YAML file: dotted settings with a value, a list or a range.
+
+    Raises ConfigError that names file, key and way out.
+    """
+    if name in PRESETS:
+        return PRESETS[name]()
+    try:
+        source = Path(name).expanduser().read_text()
+        given = yaml.safe_load(source)
+    except FileNotFoundError:
+        raise ConfigError(f"search space {name}: no such file, nor a preset ({', '.join(PRESETS)})") from None
+    except OSError as error:
+        raise ConfigError(f"search space {name}: cannot be read ({error.strerror})") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"search space {name}: is no YAML ({error})") from error
+    if not isinstance(given, dict):
+        found = "it is empty" if given is None else f"it is {given!r:.60}"
+        raise ConfigError(f"search space {name}: {found}; write lines such as 'model.hidden: [16, 32]'")
+    node = yaml.compose(source, Loader=yaml.SafeLoader)
+    written = [one.value for one, _ in node.value] if isinstance(node, yaml.MappingNode) else []
+    if twice := {one for one in written if written.count(one) > 1}:
+        raise ConfigError(f"search space {name}: {min(twice)} stands there twice; leave one out")
+    return Space(name, {str(one): _axis(name, str(one), values) for one, values in given.items()})
+
+
+def _axis(name: str, key: str, given: Any) -> Axis:
+    section, _, field = key.rpartition(".")
+    known = RunConfig().model_dump()
+    if wrong := unknown(known, key):
+        raise ConfigError(f"search space {name}: {wrong}")
+    model: Any = RunConfig.model_fields[section].annotation if section else RunConfig
+    try:
+        return read(given, whole=model.model_fields[field].annotation is not float)
+    except ValueError as error:
+        raise ConfigError(f"search space {name}: {key} {error}") from None
+
+
+def unknown(settings: dict[str, Any], key: str) -> str:
+    """Why a dotted key is no setting, with the nearest one; empty: it is one."""
+    names = [
+        f"{section}.{field}" if field else section
+        for section, held in settings.items()
+        for field in (held if isinstance(held, dict) else ("",))
+    ]
+    if key in names:
+        return ""
+    if isinstance(settings.get(key), dict):
+        return f"{key} is a section, no setting; write {key}.{next(iter(settings[key]))}: ..."
+    near = difflib.get_close_matches(key, names, n=1, cutoff=0.4)
+    return f"{key} is no setting; " + (f"did you mean {near[0]}?" if near else "write a key such as model.hidden")

@@ -1,0 +1,195 @@
+"""What the report says of a walk-forward run, against rows whose answers can be read off."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import pytest
+
+from sp500.distributed.walk_forward import summary
+from sp500.report import folds, page, terminal
+from sp500.report.tables import Table
+from sp500.runs.record import Machine, RunRecord, Seconds
+
+NOW = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
+UP = [0.01, 0.02, 0.03]
+EVIL = "diverged <b>&"
+
+
+def row(number: int, gain: float | None, half: float = 0.005, **changes: Any) -> dict[str, Any]:
+    """A fold whose naive MSE is 2e-4, and whose improvement over it has an interval of `half` to each side."""
+    ends = {"low": None, "high": None} if gain is None else {"low": gain - half, "high": gain + half}
+    return {
+        "fold": number,
+        "status": "ok",
+        "reason": "",
+        "splits": {"train": ["2000-01-03", "2009-12-31"], "test": [f"201{number}-01-02", f"201{number}-12-30"]},
+        "blind": None,
+        "seconds": 3.0,
+        "windows": {"train": 1000 * number, "test": 252},
+        "best_epoch": number,
+        "epochs": 9,
+        "samples": 9000,
+        "improvement": {"over": "mean", "metric": "mse", "value": gain} | ends,
+        "test": {"mse": 2e-4 * (1 - (gain or 0)), "directional_accuracy": 0.5, "sharpe_after_cost": 1.0 * number},
+        "naive": {"mean": {"mse": 2e-4, "directional_accuracy": 0.52}, "zero": {"mse": 2.2e-4}},
+    } | changes
+
+
+def failed(number: int) -> dict[str, Any]:
+    kept = {key: value for key, value in row(number, 0.0).items() if key in ("fold", "splits", "blind", "seconds")}
+    return kept | {"status": "failed", "reason": EVIL}
+
+
+def record(rows: list[dict[str, Any]], **changes: Any) -> RunRecord:
+    fields: dict[str, Any] = {
+        "name": "walk",
+        "experiment": "walk_forward",
+        "arm": "solo",
+        "status": "ok",
+        "config": {
+            "task": "returns",
+            "model": {"kind": "mlp", "hidden": 64, "layers": 2},
+            "train": {},
+            "data": {"horizon": 1},
+            "eval": {"cost_bps": 1.0},
+            "io": {"save_dir": "runs"},
+        },
+        "fingerprint": "f",
+        "seed": 0,
+        "started": NOW,
+        "finished": NOW,
+        "seconds": Seconds(setup=2, train=7, total=10),
+        "machine": Machine(cpus=2, memory_bytes=8 << 30, threads=1, system="test"),
+        "versions": {},
+        "data": {"source": "bundled", "tickers": ["AAPL", "KO"]},
+        "metrics": summary(rows),
+        "folds": rows,
+    }
+    return RunRecord(**(fields | changes))
+
+
+def gains(*values: float | None, **changes: Any) -> RunRecord:
+    return record([row(number, value, **changes) for number, value in enumerate(values, start=1)])
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (UP, "in 3 of 3 folds the model's test MSE was below that of the best naive forecast. Mean improvement "
+             "+2.00% (spread over folds 1.00%): better by more than the spread."),
+        ([-0.03, -0.02, -0.01], "in 0 of 3 folds the model's test MSE was below that of the best naive forecast. Mean "
+                                "improvement −2.00% (spread over folds 1.00%): worse by more than the spread."),  # noqa: RUF001
+        ([-0.01, 0.02, 0.03], "in 2 of 3 folds the model's test MSE was below that of the best naive forecast. Mean "
+                              "improvement +1.33% (spread over folds 2.08%): the spread covers zero, so whether the "
+                              "model is better or worse cannot be told."),
+        ([0.01], "in 1 of 1 fold the model's test MSE was below that of the best naive forecast. Mean improvement "
+                 "+1.00%; one fold has no spread, so whether that is more than luck cannot be told."),
+        ([None, None], "in 0 of 2 folds the model's test MSE was below that of the best naive forecast. No "
+                       "improvement can be computed, since the naive forecast is never wrong."),
+    ],
+    ids=["better", "worse", "unclear", "one", "none"],
+)  # fmt: skip
+def test_verdict_claims_no_more_than_the_spread_allows(values: list[float | None], said: str) -> None:
+    assert folds.verdict(gains(*values)) == f"Returns of AAPL, KO, mlp 64x2 re-trained for every fold: {said}"
+
+
+def test_verdict_tells_of_failed_folds_and_of_those_that_are_not_blind() -> None:
+    said = folds.verdict(record([row(1, 0.01, blind=False), failed(2), row(3, 0.02, blind=True)]))
+    assert "in 2 of 2 folds" in said
+    assert said.endswith(
+        "1 fold failed. Fold 1 is not blind: the search that chose the config validated on dates of the test or after."
+    )
+    both = folds.verdict(gains(*UP, blind=False))
+    assert "Folds 1, 2 and 3 are not blind" in both
+
+
+def test_table_has_a_line_per_fold_then_mean_and_spread() -> None:
+    found = next(part for part in folds.parts(gains(*UP)) if isinstance(part, Table))
+    assert [one.cells[0] for one in found.rows] == ["1", "2", "3", "Mean", "Spread"]
+    titles = [column.title for column in found.columns]
+    cells = [dict(zip(titles, one.cells, strict=True)) for one in found.rows]
+    assert cells[1] == {
+        "Fold": "2",
+        "Test from": "2012-01-02",
+        "to": "2012-12-30",
+        "Trained on": "2,000",
+        "Best epoch": "2",
+        "MSE (10⁻⁴)": "1.960",
+        "Naive MSE (10⁻⁴)": "2.000",
+        "Against naive": "+2.00%",
+        "95% interval, %": "+1.50 to +2.50",
+        "Verdict": "better",
+        "Best naive": "training mean",
+        "Right direction": "50.0%",
+        "Net Sharpe": "2.00",
+    }
+    assert (cells[3]["Against naive"], cells[4]["Against naive"]) == ("+2.00%", "1.00%")
+    sharpes = [1.0, 2.0, 3.0]
+    assert (cells[3]["Net Sharpe"], cells[4]["Net Sharpe"]) == (f"{fmean(sharpes):.2f}", f"{stdev(sharpes):.2f}")
+    assert (cells[3]["Trained on"], cells[4]["Verdict"]) == ("-", "-")
+
+
+def test_failed_fold_is_a_marked_line_and_a_remark() -> None:
+    parts = folds.parts(record([failed(1), row(2, 0.01), row(3, 0.02)]))
+    found = next(part for part in parts if isinstance(part, Table))
+    assert (found.rows[0].kind, found.rows[0].cells[1], found.rows[0].cells[4]) == ("bad", "2011-01-02", "-")
+    assert parts[-1] == f"Fold 1 failed: {EVIL}"
+
+
+def test_figure_shows_every_fold_and_the_mean() -> None:
+    svg = folds.parts(gains(0.01, -0.02, 0.0))[0].svg
+    for text in ("1: 2011-01-02 to 2011-12-30", "mean and spread", "+1.00%  better", "worse", "0.00%  unclear"):
+        assert text in svg
+
+
+def test_terminal_tells_every_fold_and_the_verdict() -> None:
+    found = record([row(1, 0.01), failed(2), row(3, None)])
+    said = terminal.text(found)
+    assert (
+        "#1, test 2011-01-02 to 2011-12-30: mse 0.000198, naive mean 0.0002, +1.00% (+0.50% to +1.50%, better)" in said
+    )
+    assert f"#2, test 2012-01-02 to 2012-12-30: failed: {EVIL}" in said
+    assert "mean over folds, naive zero: mse 0.00022 (spread 0)" in said
+    assert folds.verdict(found) in said
+
+
+def test_direction_is_told_in_error_rates_and_shown_in_accuracies() -> None:
+    rows = [
+        row(
+            number,
+            gain,
+            improvement={"over": "majority", "metric": "error_rate", "value": gain, "low": -0.1, "high": 0.1},
+            test={"accuracy": 0.51, "confusion_matrix": [[1, 2], [3, 4]]},
+            naive={"majority": {"accuracy": 0.53, "confusion_matrix": [[0, 3], [0, 7]]}},
+        )
+        for number, gain in ((1, -0.04), (2, -0.05))
+    ]
+    found = record(rows, config=record(rows).config | {"task": "direction"})
+    assert "the model's test error rate was below" in folds.verdict(found)
+    shown = next(part for part in folds.parts(found) if isinstance(part, Table))
+    assert [column.title for column in shown.columns][5:7] == ["Accuracy", "Naive Accuracy"]
+    assert "accuracy 0.51, naive majority 0.53" in terminal.text(found)
+
+
+def test_page_has_the_newest_run_as_a_section_and_none_among_the_models(tmp_path: Path) -> None:
+    older, newer = gains(0.5, 0.6), record([row(1, 0.01), failed(2)], name="newer")
+    stopped = record([], status="stopped", metrics={}, folds=None)
+    report = page.write([older, newer, stopped], {}, {}, tmp_path)
+    assert report.verdicts["folds"] == [folds.verdict(newer)]
+    assert report.verdicts["models"] == []
+    assert report.numbers["models"] == []
+    html, markdown = report.path.read_text(), (tmp_path / "report.md").read_text()
+    assert "<h2>Walk forward</h2>" in html
+    assert "## Walk forward" in markdown
+    assert "Every fold of newer" in markdown
+    assert "<b>" not in html
+
+
+def test_empty_section_says_the_command(tmp_path: Path) -> None:
+    report = page.write([], {}, {}, tmp_path)
+    for text in (report.path.read_text(), (tmp_path / "report.md").read_text(), page.summary(report)):
+        assert "python experiments/walk_forward.py" in text

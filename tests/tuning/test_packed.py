@@ -1,0 +1,136 @@
+"""A member of a pack ends as it would alone."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sp500.config import DataConfig, ModelConfig, RunConfig, TrainConfig
+from sp500.tuning import material, packs, space
+from sp500.tuning.packed import Pack
+from sp500.tuning.sequential import run_trial
+
+DATA = DataConfig(tickers=("AAPL",), start="2017-01-01", window=4)
+
+
+def made_of(base: RunConfig) -> material.Material:
+    return material.prepare([base])[material.key(base)]
+
+
+def compared(base, overrides):
+    """Result of each config alone and packed."""
+    made = made_of(base)
+    trials = [space.trial(base, one) for one in overrides]
+    packed = {result.id: result for result in Pack(made, trials).run()}
+    return [(run_trial(made, trial), packed[trial.id]) for trial in trials]
+
+
+member = st.fixed_dictionaries(
+    {
+        "train.lr": st.sampled_from([1e-3, 1e-2]) | st.floats(1e-4, 3e-2),
+        "train.weight_decay": st.sampled_from([0.0, 0.1]),
+        "train.clip": st.sampled_from([0.0, 0.05, 1.0]),
+        "train.seed": st.integers(0, 2),
+        "train.early_stop_patience": st.sampled_from([0, 1]),
+        "train.epochs": st.integers(1, 4),
+    }
+)
+models = st.builds(ModelConfig, kind=st.just("linear")) | st.builds(
+    ModelConfig, kind=st.just("mlp"), hidden=st.integers(1, 9), layers=st.integers(1, 3)
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    model=models,
+    members=st.lists(member, min_size=1, max_size=6, unique_by=str),
+    dropouts=st.lists(st.sampled_from([0.0, 0.2, 0.5]), min_size=6, max_size=6),
+    batch=st.sampled_from([64, 200, 10_000]),
+)
+def test_packed_equals_alone_in_float64(model, members, dropouts, batch):
+    base = RunConfig(data=DATA, model=model, train=TrainConfig(dtype="float64", batch_size=batch))
+    if model.kind == "mlp":
+        members = [one | {"model.dropout": rate} for one, rate in zip(members, dropouts, strict=False)]
+    ids = {space.trial(base, one).id: one for one in members}
+    for alone, packed in compared(base, list(ids.values())):
+        assert (packed.status, packed.epochs, packed.best_epoch, packed.samples) == (
+            alone.status,
+            alone.epochs,
+            alone.best_epoch,
+            alone.samples,
+        )
+        assert packed.valid_loss == pytest.approx(alone.valid_loss, rel=1e-9)
+        assert packed.valid_sharpe == pytest.approx(alone.valid_sharpe, rel=1e-6)
+        assert packed.naive_loss == alone.naive_loss
+
+
+def test_packed_is_near_alone_in_float32():
+    base = RunConfig(data=DATA, train=TrainConfig(epochs=10))
+    overrides = [
+        {"train.lr": lr, "model.dropout": rate, "train.seed": seed}
+        for lr in (1e-3, 1e-2)
+        for rate in (0.0, 0.2)
+        for seed in (0, 1, 2)
+    ]
+    gaps = [abs(packed.valid_loss / alone.valid_loss - 1) for alone, packed in compared(base, overrides)]
+    assert np.median(gaps) <= 1e-6
+
+
+def test_synthetic_classes_pack_too():
+    base = RunConfig(task="synthetic", train=TrainConfig(epochs=2, dtype="float64"))
+    for alone, packed in compared(base, [{"train.lr": 1e-3}, {"train.lr": 1e-2}]):
+        assert packed.valid_loss == pytest.approx(alone.valid_loss, rel=1e-9)
+
+
+def test_diverging_member_drops_out_alone():
+    base = RunConfig(data=DATA, train=TrainConfig(epochs=3, dtype="float64"))
+    pairs = compared(base, [{"train.lr": 1e-3}, {"train.lr": 1e200, "train.clip": 0.0}, {"train.lr": 1e-2}])
+    assert [packed.status for _, packed in pairs] == ["ok", "failed", "ok"]
+    assert pairs[1][1].reason == pairs[1][0].reason
+    for alone, packed in (pairs[0], pairs[2]):
+        assert packed.valid_loss == pytest.approx(alone.valid_loss, rel=1e-9)
+
+
+def test_halving_lets_the_best_go_on():
+    base = RunConfig(data=DATA, train=TrainConfig(epochs=9, early_stop_patience=0))
+    made = made_of(base)
+    trials = [space.trial(base, {"train.seed": seed}) for seed in range(9)]
+    results = list(Pack(made, trials, halving=3).run())
+    assert sorted(one.epochs for one in results) == [1] * 6 + [3] * 2 + [9]
+    after = {}
+    for result in results:
+        after.setdefault(result.epochs, []).append(result.valid_loss)
+    first = {trial.id: run_trial(made, space.trial(base, trial.overrides | {"train.epochs": 1})) for trial in trials}
+    stopped = {one.id for one in results if one.epochs == 1}
+    losses = {name: one.valid_loss for name, one in first.items()}
+    assert max(loss for name, loss in losses.items() if name not in stopped) <= min(losses[name] for name in stopped)
+
+
+def test_member_that_goes_on_for_too_long_is_a_failure_and_the_others_are_not():
+    base = RunConfig(data=DATA, train=TrainConfig(epochs=2, early_stop_patience=0))
+    made = made_of(base)
+    trials = [space.trial(base, {"train.epochs": count}) for count in (2, 3, 1_000_000)]
+    results = {one.overrides["train.epochs"]: one for one in packs.run(made, trials, timeout=1.0)}
+    assert [results[count].status for count in (2, 3, 1_000_000)] == ["ok", "ok", "failed"]
+    assert "longer than 1 s" in results[1_000_000].reason
+
+
+def test_packs_hold_what_differs_in_values_alone_and_every_trial_once():
+    base = RunConfig(train=TrainConfig(batch_size=256))
+    trials = space.grid(base, space.PRESETS["grid108"]())
+    found = packs.packs(trials, "auto")
+    assert sorted(one.id for pack in found for one in pack) == sorted(one.id for one in trials)
+    for pack in found:
+        assert len({(one.config.model.hidden, one.config.model.dropout > 0) for one in pack}) == 1
+    assert max(len(pack) for pack in found) <= packs.MOST
+    assert found[0][0].config.model.hidden == 128
+    assert [len(pack) for pack in packs.packs(trials, "off")] == [1] * 108
+    assert all(len(pack) <= 5 for pack in packs.packs(trials, 5))
+    assert len(packs.packs(trials, 5)) == 6 * math.ceil(18 / 5)
+
+
+def test_recurrent_models_do_not_pack():
+    trials = space.grid(RunConfig(), space.PRESETS["lstm12"]())
+    assert [len(pack) for pack in packs.packs(trials, "auto")] == [1] * 12

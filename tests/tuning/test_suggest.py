@@ -1,0 +1,186 @@
+import pytest
+
+from sp500.config import ModelConfig, RunConfig
+from sp500.errors import ConfigError
+from sp500.tuning import space
+from sp500.tuning.ledger import TrialResult
+from sp500.tuning.space import PRESETS, Choice, Integers, Space, Uniform, choices
+from sp500.tuning.suggest import suggester
+
+METHODS = ("grid", "random", "tpe")
+
+
+def result(trial, loss=None, status="ok"):
+    """What training said: by default the distance of the learning rate from 3e-3."""
+    scored = abs(trial.config.train.lr - 3e-3) if loss is None else loss
+    told = TrialResult(
+        id=trial.id, overrides=trial.overrides, status=status, valid_loss=scored if status == "ok" else None
+    )
+    return TrialResult.model_validate_json(told.model_dump_json())  # as the ledger gives it back
+
+
+def made(method, total, name="grid108", seed=0, told=(), base=None):
+    made = suggester(method, base or RunConfig(), PRESETS[name](), total, seed)
+    for one in told:
+        made.tell(one)
+    return made
+
+
+def rest(suggester, pack=5, tell=True):
+    """All that is left, asked a pack at a time and told after each."""
+    trials = []
+    while asked := suggester.ask(pack):
+        assert len(asked) <= pack
+        trials += asked
+        for one in asked if tell else ():
+            suggester.tell(result(one))
+    assert suggester.ask(pack) == []
+    return trials
+
+
+def ids(trials):
+    return [one.id for one in trials]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_grid_is_tried_in_full_without_a_total(method):
+    asked = rest(made(method, None, "grid18"), pack=7)
+    assert sorted(ids(asked)) == sorted(ids(space.grid(RunConfig(), PRESETS["grid18"]())))
+
+
+@pytest.mark.parametrize(("method", "name"), [("grid", "grid108"), *((m, n) for m in METHODS[1:] for n in PRESETS)])
+@pytest.mark.parametrize("tell", [True, False])
+def test_search_asks_for_its_total_of_different_configs(method, name, tell):
+    total = 12
+    search = made(method, total, name)
+    asked = rest(search, tell=tell)
+    assert len(set(ids(asked))) == len(asked) == search.total == total
+    assert all(one == space.trial(RunConfig(), one.overrides) for one in asked)
+    assert all(PRESETS[name]().contains(one.overrides) for one in asked)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("failed", [True, False])
+def test_resumed_search_asks_for_the_rest_and_nothing_twice(method, failed):
+    whole = rest(made(method, 20), tell=not failed)
+    status = "failed" if failed else "ok"
+    told = [result(one, status=status) for one in whole[:13]]
+    again = made(method, 20, told=[*told, *told])
+    left = rest(again, pack=4)
+    assert len(left) == 7
+    assert len({*ids(whole[:13]), *ids(left)}) == 20
+    assert again.total == 20
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_search_stopped_in_the_middle_goes_on_to_the_same_configs(method):
+    whole = rest(made(method, 24), pack=4)
+    told = [result(one) for one in whole[:16]]
+    assert ids(rest(made(method, 24, told=told), pack=4)) == ids(whole[16:])
+
+
+@pytest.mark.parametrize("method", ["grid", "random"])
+def test_configs_do_not_depend_on_what_was_finished_when_it_stopped(method):
+    whole = rest(made(method, 20))
+    told = [result(one) for one in reversed(whole[::3])]
+    left = rest(made(method, 20, told=told), pack=3)
+    assert {*ids(left)} == {*ids(whole)} - {one.id for one in told}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_search_that_was_finished_asks_for_nothing(method):
+    told = [result(one) for one in rest(made(method, 10))]
+    assert made(method, 10, told=told).ask(5) == []
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_seed_decides_the_configs(method):
+    first, again, other = (ids(rest(made(method, 12, seed=seed))) for seed in (1, 1, 2))
+    assert first == again
+    assert set(first) != set(other)
+
+
+@pytest.mark.parametrize("method", ["grid", "random"])
+def test_larger_search_holds_the_smaller(method):
+    assert set(ids(rest(made(method, 9)))) < set(ids(rest(made(method, 18))))
+
+
+def test_part_of_a_grid_is_in_the_order_of_the_grid():
+    every = ids(space.grid(RunConfig(), PRESETS["grid108"]()))
+    asked = ids(rest(made("grid", 30)))
+    assert asked == [one for one in every if one in set(asked)]
+    assert asked != every[:30]
+
+
+@pytest.mark.parametrize("method", ["random", "tpe"])
+def test_combinations_that_are_no_config_are_drawn_again(method):
+    mixed = Space("mixed", {"model.kind": Choice(("mlp", "transformer")), "model.hidden": Integers(4, 11)})
+    asked = rest(suggester(method, RunConfig(), mixed, 10, 0), pack=3)
+    assert len(set(ids(asked))) == 10
+    assert {one.config.model.hidden for one in asked if one.config.model.kind == "transformer"} == {4, 8}
+    with pytest.raises(ConfigError, match="mixed: has 10 different configs, 11 asked for; ask for fewer"):
+        suggester(method, RunConfig(), mixed, 11, 0)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_results_of_another_space_or_base_count_for_nothing(method):
+    strangers = [
+        result(space.trial(RunConfig(), {"model.hidden": 32})),
+        result(space.trial(RunConfig(), {**rest(made("grid", 1))[0].overrides, "model.hidden": 8})),
+        *map(result, rest(made(method, 6, base=RunConfig(model=ModelConfig(layers=1))))),
+    ]
+    assert ids(rest(made(method, 6, told=strangers))) == ids(rest(made(method, 6)))
+
+
+def test_tpe_learns_from_results_and_waits_for_none():
+    told = [result(one) for one in rest(made("tpe", 20, "wide"))]
+    bad = [one.model_copy(update={"valid_loss": -one.valid_loss}) for one in told]
+    asked = [made("tpe", 40, "wide", told=results).ask(8) for results in (told, bad)]
+    assert set(ids(asked[0])).isdisjoint(ids(asked[1]))
+    assert [len(one) for one in asked] == [8, 8]
+
+
+def test_tpe_guesses_by_itself_and_leaves_random_draws_for_the_last_resort():
+    assert set(ids(rest(made("tpe", 30, "wide")))).isdisjoint(ids(rest(made("random", 30, "wide"))))
+
+
+def test_tpe_takes_lists_as_choices():
+    lists = choices("lists", {"data.tickers": (["AAPL"], ["MSFT", "KO"]), "train.seed": range(10)})
+    asked = rest(suggester("tpe", RunConfig(), lists, 20, 0))
+    assert {one.config.data.tickers for one in asked} == {("AAPL",), ("MSFT", "KO")}
+    again = suggester("tpe", RunConfig(), lists, 20, 0)
+    for one in asked[:15]:
+        again.tell(result(one))
+    assert {*ids(rest(again))} == {*ids(asked[15:])}
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "total", "said"),
+    [
+        ("grid", "wide", None, r"wide: model\.layers is a range, which no grid covers; list values"),
+        ("random", "wide", None, "wide: a range has no end of configs; say how many to try"),
+        ("tpe", "wide", None, "say how many"),
+        ("random", "grid18", 19, "grid18: has 18 different configs, 19 asked for"),
+        ("tpe", "grid18", 19, "grid18: has 18 different configs, 19 asked for"),
+        ("grid", "grid18", 0, "grid18: 0 configs asked for; at least 1"),
+    ],
+)
+def test_search_that_cannot_be_done_is_refused_before_it_starts(method, name, total, said):
+    with pytest.raises(ConfigError, match=said):
+        made(method, total, name)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_space_that_does_not_fit_the_base_is_refused_before_it_starts(method):
+    with pytest.raises(ConfigError, match=r"not used by model\.kind linear"):
+        made(method, 5, "grid18", base=RunConfig(model=ModelConfig(kind="linear")))
+
+
+def test_grid_with_a_larger_total_is_all_of_it():
+    assert made("grid", 500, "grid18").total == len(rest(made("grid", 500, "grid18"))) == 18
+
+
+def test_random_draws_spread_over_a_range():
+    axis = Space("lr", {"train.lr": Uniform(1e-4, 1e-2, log=True)})
+    rates = [one.config.train.lr for one in suggester("random", RunConfig(), axis, 200, 0).ask(200)]
+    assert sum(rate < 1e-3 for rate in rates) == pytest.approx(100, abs=25)
