@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import math
-import subprocess
 import sys
-import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from sp500.config import TrainConfig
+from sp500.config import RunConfig, TrainConfig
 from sp500.entry import Command, experiment
-from sp500.errors import SP500Error
 from sp500.progress import Progress
-from sp500.runs import compare
+from sp500.runs import compare, sides
 from sp500.runs.record import RunRecord, ended
-from sp500.runs.store import Run, RunStore
+from sp500.runs.store import Run
 from sp500.units import size_bytes
 
 if TYPE_CHECKING:
-    from sp500.distributed.study import Plan
     from sp500.tuning.ledger import TrialResult
-
-# What a child may take to end by itself after a signal.
-GRACE_SECONDS = 10
+    from sp500.tuning.limits import Plan
+    from sp500.tuning.material import Material
 
 
 class Tune(Command):
@@ -102,20 +100,39 @@ def main(config: Tune, run: Run) -> RunRecord:
         ratios = search_benchmark.ratios(run.path, lambda line: print(line, file=sys.stderr, flush=True))
         return ended(config, name=run.name, experiment="tune", arm="benchmark", ratios=ratios)
     if config.mode == "both":
-        return both(config, run)
-    from sp500.distributed import study
+        return sides.both(config, run, Path(__file__), resume=config.resume)
     from sp500.tasks import catalog
 
-    base = catalog.resolve(config.run_config())
-    with Live() as live:
-        return study.search(base, run, plan(config), on_start=live.start, on_result=live.advance)
+    base, planned = catalog.resolve(config.run_config()), plan(config)
+    with ThreadPoolExecutor(1, thread_name_prefix="data") as beside, ExitStack() as stack:
+        # torch is loaded and the data prepared while Ray starts.
+        coming = beside.submit(prepare, base, planned)
+        live, release = stack.enter_context(Live()), nothing
+        if planned.parallel:
+            from sp500.distributed import cluster
+
+            release = stack.enter_context(cluster.connected()).release
+        made = coming.result()
+        from sp500.distributed import study
+
+        return study.search(base, run, planned, made, on_start=live.start, on_result=live.advance, on_tried=release)
+
+
+def prepare(base: RunConfig, planned: Plan) -> dict[str, Material | str]:
+    """The data that the trials share."""
+    from sp500.distributed import study
+
+    return study.prepare(base, planned)
+
+
+def nothing() -> None:
+    """What a search without Ray has to end."""
 
 
 def plan(config: Tune) -> Plan:
     """What to search and how."""
-    from sp500.distributed.study import Plan
     from sp500.tuning import space
-    from sp500.tuning.limits import Limits
+    from sp500.tuning.limits import Limits, Plan
 
     found = space.load(config.space)
     axes = dict(found.axes)
@@ -127,6 +144,7 @@ def plan(config: Tune) -> Plan:
     if config.windows:
         axes = {"data.window": space.Choice(config.windows), **axes}
     found = replace(found, axes=axes)
+    space.check(config.run_config(), found)
     method = config.method if config.method != "auto" else "grid" if found.is_grid else "tpe"
     limits = Limits(
         pack=int(config.pack) if config.pack.isdigit() else "off" if config.pack == "off" else "auto",
@@ -165,60 +183,6 @@ class Live:
         self._best = min(self._best, result.valid_loss if result.valid_loss is not None else math.inf)
         state = f"{running} running, {self._failed} failed, best {self._best:.6g}"
         self._progress.advance(f"{state}; {result.overrides} {result.valid_loss or result.reason}")
-
-
-def both(config: Tune, run: Run) -> RunRecord:
-    """Each side as a child process; what it takes from its start to its exit is what a user waits."""
-    store = RunStore(config.io.save_dir)
-    names = {side: f"{run.name}-{side}" for side in ("sequential", "parallel")}
-    seconds: dict[str, float | None] = {}
-    for side, name in names.items():
-        # A side that ended in an earlier attempt keeps the seconds of its own record.
-        ended_before = store.record(name) is not None
-        taken = child(config, run, side, name)
-        seconds[side] = None if ended_before else taken
-    sides = {side: store.record(name) for side, name in names.items()}
-    shown = compare.searches(sides["sequential"], sides["parallel"], seconds["sequential"], seconds["parallel"])
-    best = sides["parallel"]
-    assert best is not None
-    assert best.search is not None
-    record = ended(
-        config, name=run.name, experiment="tune", arm="both", search={**best.search, **shown, "sides": names}
-    )
-    facts = {"samples": best.samples, "data": best.data, "metrics": best.metrics, "best_epoch": best.best_epoch}
-    return record.model_copy(update=facts)
-
-
-def child(config: Tune, run: Run, side: str, name: str) -> float:
-    """Seconds from the start to the exit of one side. Raises SP500Error when it fails."""
-    kept = str(run.path / "config.yaml")
-    command = [
-        sys.executable,
-        __file__,
-        "--config",
-        kept,
-        "--name",
-        name,
-        "--mode",
-        side,
-        "--json",
-        *(["--resume"] if config.resume else []),
-    ]
-    print(f"{side} ...", file=sys.stderr, flush=True)
-    started = time.monotonic()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)  # noqa: S603 - our own argv
-    try:
-        code = process.wait()
-    finally:
-        try:
-            process.wait(timeout=GRACE_SECONDS)  # Ctrl-C reached the child as well
-        except subprocess.TimeoutExpired:
-            process.terminate()
-            process.wait()
-    if code:
-        record = RunStore(config.io.save_dir).record(name)
-        raise SP500Error(f"the {side} side ended with exit code {code}: {record.reason if record else 'killed'}")
-    return time.monotonic() - started
 
 
 def answer(record: RunRecord) -> dict[str, Any]:

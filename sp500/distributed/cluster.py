@@ -29,11 +29,31 @@ LOCAL_ENVIRONMENT = {
 }
 
 
+class Connection:
+    """A connection to Ray, ours to end or not."""
+
+    def __init__(self, *, ours: bool) -> None:
+        self._ours = ours
+        self._ending: threading.Thread | None = None
+
+    def release(self) -> None:
+        """Begin to end it, in a thread: that takes more than a second, in which nobody needs to wait."""
+        if self._ours and self._ending is None:
+            self._ending = threading.Thread(target=ray.shutdown, name="ray-shutdown")
+            self._ending.start()
+
+    def close(self) -> None:
+        """Return when it has ended."""
+        self.release()
+        if self._ending:
+            self._ending.join()
+
+
 @contextmanager
-def connected() -> Iterator[None]:
+def connected() -> Iterator[Connection]:
     """Ray for the length of the block: the cluster of RAY_ADDRESS or of an earlier call, else one on this machine."""
     if ray.is_initialized():
-        yield
+        yield Connection(ours=False)
         return
     address = os.environ.get("RAY_ADDRESS")
     own = address is None
@@ -43,10 +63,11 @@ def connected() -> Iterator[None]:
     local = {"include_dashboard": False, "num_cpus": os.cpu_count()} if own else {}
     with kept_signals():
         ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **local)
+    connection = Connection(ours=True)
     try:
-        yield
+        yield connection
     finally:
-        ray.shutdown()
+        connection.close()
 
 
 @contextmanager

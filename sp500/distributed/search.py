@@ -9,7 +9,7 @@ results and what to do after a kill.
 from __future__ import annotations
 
 import faulthandler
-import importlib
+import math
 import shutil
 import tempfile
 import warnings
@@ -91,17 +91,6 @@ def _share(limits: Limits) -> dict[str, float]:
     return {"cpu": 1, "gpu": int(cluster.use_gpu(limits.device, 1))}
 
 
-def warm() -> None:
-    """Have a process per CPU load what a pack needs, while the driver still prepares: two seconds of torch."""
-    loaded = ray.remote(num_cpus=1, max_retries=0)(_loaded)
-    for _ in range(cores()):
-        loaded.remote()
-
-
-def _loaded() -> None:
-    importlib.import_module("sp500.tuning.packed")
-
-
 def cores() -> int:
     """CPUs that trials run on."""
     return int(ray.cluster_resources().get("CPU", 0))
@@ -148,23 +137,25 @@ class _Trainable(tune.Trainable):  # type: ignore[misc]
 
     def _begin(self, pack: list[Trial]) -> None:
         made = self._made[material.key(pack[0].config)]
-        self._left, self._loss = len(pack), float("inf")
+        self._left, self._loss = len(pack), math.inf
         limits = self._limits
         if limits.workers:
-            self._results: Iterator[TrialResult] = iter([run_trial(made, pack[0], limits.timeout, self._distributed)])
+            alone = run_trial(made, pack[0], limits.timeout, self._distributed)
+            self._coming: Iterator[list[TrialResult]] = iter([[alone]])
         else:
-            self._results = packs.run(made, pack, limits.timeout, limits.halving)
+            self._coming = packs.run(made, pack, limits.timeout, limits.halving)
 
     def step(self) -> dict[str, Any]:
         timeout = self._limits.timeout
         if timeout:
             faulthandler.dump_traceback_later(2 * timeout * self._left + GRACE_SECONDS, exit=True)
-        result = next(self._results)
+        results = next(self._coming)
         faulthandler.cancel_dump_traceback_later()
-        self._left -= 1
+        self._left -= len(results)
         # A failed trial has no loss; infinity keeps Tune's own book-keeping in order.
-        self._loss = min(self._loss, result.score if result.score is not None else float("inf"))
-        return {"loss": self._loss, RESULTS: result.model_dump_json(), "done": not self._left}
+        self._loss = min(self._loss, *(one.score if one.score is not None else math.inf for one in results))
+        said = [one.model_dump_json() for one in results]
+        return {"loss": self._loss, RESULTS: said, "done": not self._left}
 
     def _distributed(self, made: Material, trial: Trial) -> FitResult:
         """A trial that is itself a run of Ray Train."""
@@ -197,7 +188,8 @@ class _Arrivals(tune.Callback):  # type: ignore[misc]
     def on_trial_result(
         self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, result: dict[str, Any], **info: Any
     ) -> None:
-        self._keep(TrialResult.model_validate_json(result[RESULTS]))
+        for said in result[RESULTS]:
+            self._keep(TrialResult.model_validate_json(said))
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         error = trial.get_error()

@@ -5,11 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from sp500 import metrics
 from sp500.config import RunConfig
@@ -20,7 +18,7 @@ from sp500.runs.record import RunRecord
 from sp500.runs.store import Run
 from sp500.tuning import material, optuna_log, sequential
 from sp500.tuning.ledger import Ledger, TrialResult
-from sp500.tuning.limits import Limits
+from sp500.tuning.limits import Plan
 from sp500.tuning.material import Material
 from sp500.tuning.space import Choice, Space, trial
 from sp500.tuning.suggest import Suggester, suggester
@@ -29,110 +27,69 @@ from sp500.tuning.suggest import Suggester, suggester
 GUESSES_AT_ONCE = 8
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What to search and how: `trials` configs, or None for all of a grid."""
-
-    space: Space
-    method: Literal["grid", "random", "tpe"]
-    trials: int | None
-    parallel: bool
-    limits: Limits
+def prepare(config: RunConfig, plan: Plan) -> dict[str, Material | str]:
+    """The data of the search. Raises ConfigError for a search without validation, DataError when none can be made."""
+    if not config.data.valid_from_train:
+        raise ConfigError("data.valid_from_train is 0: a search needs a validation split to choose by")
+    return material.prepare(_data_configs(config, plan.space))
 
 
 def search(
     config: RunConfig,
     run: Run,
     plan: Plan,
+    made: dict[str, Material | str],
     *,
-    on_start: Callable[[int, int], None] | None = None,
-    on_result: Callable[[TrialResult, int], None] | None = None,
+    on_start: Callable[[int, int], None] = lambda total, done: None,
+    on_result: Callable[[TrialResult, int], None] = lambda result, running: None,
+    on_tried: Callable[[], None] = lambda: None,
 ) -> RunRecord:
     """Try the configs, then train the best by validation loss once more, as this run, and only then look at the test.
 
     Trials that the run's ledger holds are not run again. `on_start` is told how many there are in all and how many are
-    done, `on_result` of each result and how many are on their way. Raises SP500Error when all trials failed.
+    done, `on_result` of each result and how many are on their way, `on_tried` when all are done. Raises SP500Error when
+    all trials failed.
     """
-    if not config.data.valid_from_train:
-        raise ConfigError("data.valid_from_train is 0: a search needs a validation split to choose by")
     suggested = suggester(plan.method, config, plan.space, plan.trials, config.train.seed)
-    configs = _data_configs(config, plan.space)
-    with ThreadPoolExecutor(1, thread_name_prefix="beside") as beside:
-        # The data is prepared while Ray starts, and the chosen config trained while Ray ends.
-        coming = beside.submit(material.prepare, configs)
-        with _ray(plan, beside):
-            made = coming.result()
-            ledger = Ledger(run.path, _hash(made))
-            for result in ledger.results.values():
-                suggested.tell(result)
-            if on_start:
-                on_start(suggested.total, len(ledger.results))
-            tried = _tried(made, suggested, plan, run, ledger=ledger, on_result=on_result)
-        return _chosen(config, run, plan, ledger, tried)
-
-
-@contextmanager
-def _ray(plan: Plan, beside: ThreadPoolExecutor) -> Iterator[None]:
-    """The cluster that a parallel search needs, its workers importing already. It is left to end by itself."""
-    if not plan.parallel:
-        yield
-        return
-    from sp500.distributed import cluster
-
-    with ExitStack() as stack:
-        stack.enter_context(cluster.connected())
-        from sp500.distributed import search as tune
-
-        tune.warm()
-        yield
-        beside.submit(stack.pop_all().close)
-
-
-def _tried(
-    made: dict[str, Material | str],
-    suggested: Suggester,
-    plan: Plan,
-    run: Run,
-    *,
-    ledger: Ledger,
-    on_result: Callable[[TrialResult, int], None] | None,
-) -> dict[str, Any]:
-    """Try what is left; `resumed`, `cores` and seconds of it."""
+    ledger = Ledger(run.path, _hash(made))
+    for result in ledger.results.values():
+        suggested.tell(result)
+    done, started = len(ledger.results), time.monotonic()
+    on_start(suggested.total, done)
 
     def keep(result: TrialResult, running: int) -> None:
         ledger.add(result)
         suggested.tell(result)
-        if on_result:
-            on_result(result, running)
+        on_result(result, running)
 
-    done, started = len(ledger.results), time.monotonic()
-    try:
-        cores = _try_all(made, suggested, plan, run, keep, left=suggested.total - done)
-    finally:
-        optuna_log.write(run.path / "optuna.db", run.name, plan.space, ledger.results.values())
-    return {"resumed": done, "cores": cores, "seconds": time.monotonic() - started, "data": _hash(made)}
+    with ThreadPoolExecutor(1, thread_name_prefix="optuna") as beside:
+        try:
+            cores = _try_all(made, suggested, plan, run, keep, left=suggested.total - done)
+        finally:
+            on_tried()
+            written = beside.submit(
+                optuna_log.write, run.path / "optuna.db", run.name, plan.space, list(ledger.results.values())
+            )
+        facts = {"resumed": done, "cores": cores, "key": _key(ledger, _hash(made))}
+        record = _chosen(config, run, plan, ledger, facts=facts, seconds=time.monotonic() - started)
+        written.result()
+        return record
 
 
-def _chosen(config: RunConfig, run: Run, plan: Plan, ledger: Ledger, tried: dict[str, Any]) -> RunRecord:
-    """Record of the best config's run, and of the search that chose it."""
+def _chosen(
+    config: RunConfig, run: Run, plan: Plan, ledger: Ledger, *, facts: dict[str, Any], seconds: float
+) -> RunRecord:
+    """Record of the best config's run, and of the search that chose it in so many seconds."""
     best = ledger.best()
     if best is None:
         reasons = [f"  {one.overrides}: {one.reason}" for one in ledger.results.values()]
         raise SP500Error("\n".join([f"all {len(reasons)} trials failed:", *reasons[:5]]))
     chosen = trial(config, best.overrides).config
     record = launch.train(chosen, run, experiment="tune", arm="parallel" if plan.parallel else "sequential")
-    summary = {
-        "space": plan.space.name,
-        "method": plan.method,
-        "resumed": tried["resumed"],
-        "cores": tried["cores"],
-        **_summary(ledger, best, record),
-        "key": _key(ledger, tried["data"]),
-    }
+    summary = {"space": plan.space.name, "method": plan.method, **facts, **_summary(ledger, best, record)}
     samples = record.samples + sum(one.samples for one in ledger.results.values())
-    setup = record.seconds.setup - tried["seconds"]
-    seconds = record.seconds.model_copy(update={"setup": setup, "search": tried["seconds"]})
-    return record.model_copy(update={"search": summary, "samples": samples, "seconds": seconds})
+    spent = record.seconds.model_copy(update={"setup": record.seconds.setup - seconds, "search": seconds})
+    return record.model_copy(update={"search": summary, "samples": samples, "seconds": spent})
 
 
 def _data_configs(config: RunConfig, space: Space) -> list[RunConfig]:
@@ -198,9 +155,11 @@ def _try_all(
         while trials := suggested.ask(1):
             keep(sequential.run_trial(made[material.key(trials[0].config)], trials[0], limits.timeout), 0)
         return 1
+    from sp500.distributed import cluster
     from sp500.distributed import search as tune
 
     at_once = GUESSES_AT_ONCE if plan.method == "tpe" else left
-    if left:
-        tune.run(made, suggested, limits, at_once=at_once, storage=run.path / ".ray", on_result=keep)
-    return tune.cores()
+    with cluster.connected():
+        if left:
+            tune.run(made, suggested, limits, at_once=at_once, storage=run.path / ".ray", on_result=keep)
+        return tune.cores()

@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Literal
 
 from sp500.errors import SP500Error
+from sp500.tuning.axes import Space
 
 PackSize = Literal["off", "auto"] | int
 
@@ -29,6 +30,17 @@ class Limits:
     halving: int = 0
     workers: int = 0
     device: str = "auto"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to search and how: `trials` configs, or None for all of a grid."""
+
+    space: Space
+    method: Literal["grid", "random", "tpe"]
+    trials: int | None
+    parallel: bool
+    limits: Limits
 
 
 class TrialTimeout(SP500Error):

@@ -39,7 +39,7 @@ Streams = dict[tuple[int, float], torch.Generator]
 
 
 class Pack:
-    """Members with weights [member, output, input] and biases [member, 1, output] per layer.
+    """Members with weights [member, input, output] and biases [member, 1, output] per layer.
 
     `timeout`: seconds that a member's share of the time may be. `halving`: of the members there, at about 1/halving**2
     and 1/halving of the epochs, only the best 1/halving go on (successive halving, Jamieson and Talwalkar 2016).
@@ -83,10 +83,11 @@ class Pack:
             first = end
         return AdamW(groups, fused=True)
 
-    def run(self) -> Iterator[TrialResult]:
-        """Train to the end; each result comes with the epoch that was the member's last."""
+    def run(self) -> Iterator[list[TrialResult]]:
+        """Train to the end; results come with the epoch that was their members' last."""
         while self.members:
-            yield from self._epoch(self.members[0].progress.epoch + 1)
+            if ended := self._epoch(self.members[0].progress.epoch + 1):
+                yield ended
 
     def _epoch(self, number: int) -> list[TrialResult]:
         """One epoch of all members; the results of those for which it was the last."""
@@ -171,7 +172,7 @@ class Pack:
         """Outputs [member, batch, output] of windows [batch, window, feature]; with streams, with dropout."""
         values = x.flatten(1).expand(len(self.members), -1, -1)
         for place, (weight, bias) in enumerate(self._layers):
-            values = torch.baddbmm(bias, values, weight.transpose(1, 2))
+            values = torch.baddbmm(bias, values, weight)
             if place < len(self._layers) - 1:
                 values = values.relu_()
                 if streams:
@@ -191,7 +192,8 @@ class Pack:
     def _step(self) -> None:
         """Clip each member's gradient, and step."""
         gradients = [weight.grad for weight in self._weights if weight.grad is not None]
-        norms = torch.stack([gradient.flatten(1).square().sum(1) for gradient in gradients]).sum(0).sqrt()
+        parts = [torch.linalg.vector_norm(gradient.flatten(1), dim=1) for gradient in gradients]
+        norms = torch.linalg.vector_norm(torch.stack(parts), dim=0)
         for place, (member, norm) in enumerate(zip(self.members, norms.tolist(), strict=True)):
             clip = member.config.train.clip
             if clip and not norm + 1e-6 <= clip:
@@ -229,7 +231,7 @@ class Pack:
 
 def _stacked(layers: Sequence[nn.Linear]) -> tuple[Tensor, Tensor]:
     return _leaves(
-        torch.stack([layer.weight.detach() for layer in layers]),
+        torch.stack([layer.weight.detach().T for layer in layers]).contiguous(),
         torch.stack([layer.bias.detach() for layer in layers])[:, None],
     )
 

@@ -53,34 +53,37 @@ def best_size(config: RunConfig) -> int:
 
 def run(
     made: Material | str, trials: Sequence[Trial], timeout: float | None = None, halving: int = 0
-) -> Iterator[TrialResult]:
-    """Results of one pack, each as it finishes. A pack that fails as a whole is tried again one by one."""
+) -> Iterator[list[TrialResult]]:
+    """Results of one pack, as they come. A pack that fails as a whole is tried again one by one."""
     left = {trial.id: trial for trial in trials}
     if isinstance(made, Material) and len(left) > 1:
-        for result in _together(made, trials, timeout, halving):
-            del left[result.id]
-            yield result
+        for results in _together(made, trials, timeout, halving):
+            for result in results:
+                del left[result.id]
+            yield results
     for trial in left.values():
-        yield run_trial(made, trial, timeout)
+        yield [run_trial(made, trial, timeout)]
 
 
-def _together(made: Material, trials: Sequence[Trial], timeout: float | None, halving: int) -> Iterator[TrialResult]:
+def _together(
+    made: Material, trials: Sequence[Trial], timeout: float | None, halving: int
+) -> Iterator[list[TrialResult]]:
     """Results of the pack for as long as it goes well; whose fault it was shows when each trains alone."""
     from sp500.tuning.packed import Pack
 
     remaining = timeout and timeout * len(trials)
     try:
         with deadline(remaining):
-            results = Pack(made, trials, timeout, halving).run()
+            coming = Pack(made, trials, timeout, halving).run()
         while True:
             started = time.perf_counter()
             # Not around the yield: time that the caller takes is not the pack's.
             with deadline(remaining):
-                result = next(results, None)
-            if result is None:
+                results = next(coming, None)
+            if results is None:
                 return
             remaining = remaining and max(remaining - (time.perf_counter() - started), 0.01)
-            yield result
+            yield results
     except (SP500Error, MemoryError, RuntimeError):
         return
 

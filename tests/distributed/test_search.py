@@ -4,13 +4,12 @@ import pytest
 
 from sp500.config import DataConfig, ModelConfig, RunConfig, SyntheticConfig, TrainConfig
 from sp500.distributed import study
-from sp500.distributed.study import Plan
 from sp500.errors import SP500Error
 from sp500.runs import compare
 from sp500.runs.store import RunStore
-from sp500.tuning.axes import choices
+from sp500.tuning.axes import Space, choices
 from sp500.tuning.ledger import Ledger
-from sp500.tuning.limits import Limits
+from sp500.tuning.limits import Limits, Plan
 from sp500.tuning.space import PRESETS
 
 AXES = {"model.hidden": (4, 8), "train.lr": (1e-3, 1e-2), "model.dropout": (0.0, 0.5)}
@@ -27,10 +26,11 @@ def base() -> RunConfig:
 
 def searched(base, folder, name, *, parallel, axes=AXES, resume=False, method="grid", trials=None, limits=None):
     seen = []
-    found = axes if isinstance(axes, study.Space) else choices("test", axes)
+    found = axes if isinstance(axes, Space) else choices("test", axes)
     plan = Plan(found, method, trials, parallel, limits or Limits())
     with RunStore(folder).open(name, resume=resume) as run:
-        return study.search(base, run, plan, on_result=lambda one, running: seen.append(one)), seen
+        made = study.prepare(base, plan)
+        return study.search(base, run, plan, made, on_result=lambda one, running: seen.append(one)), seen
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ def compared(base, overrides):
     """Result of each config alone and packed."""
     made = made_of(base)
     trials = [space.trial(base, one) for one in overrides]
-    packed = {result.id: result for result in Pack(made, trials).run()}
+    packed = {result.id: result for results in Pack(made, trials).run() for result in results}
     return [(run_trial(made, trial), packed[trial.id]) for trial in trials]
 
 
@@ -97,7 +97,7 @@ def test_halving_lets_the_best_go_on():
     base = RunConfig(data=DATA, train=TrainConfig(epochs=9, early_stop_patience=0))
     made = made_of(base)
     trials = [space.trial(base, {"train.seed": seed}) for seed in range(9)]
-    results = list(Pack(made, trials, halving=3).run())
+    results = [one for ended in Pack(made, trials, halving=3).run() for one in ended]
     assert sorted(one.epochs for one in results) == [1] * 6 + [3] * 2 + [9]
     after = {}
     for result in results:
@@ -112,7 +112,8 @@ def test_member_that_goes_on_for_too_long_is_a_failure_and_the_others_are_not():
     base = RunConfig(data=DATA, train=TrainConfig(epochs=2, early_stop_patience=0))
     made = made_of(base)
     trials = [space.trial(base, {"train.epochs": count}) for count in (2, 3, 1_000_000)]
-    results = {one.overrides["train.epochs"]: one for one in packs.run(made, trials, timeout=1.0)}
+    ended = [one for results in packs.run(made, trials, timeout=1.0) for one in results]
+    results = {one.overrides["train.epochs"]: one for one in ended}
     assert [results[count].status for count in (2, 3, 1_000_000)] == ["ok", "ok", "failed"]
     assert "longer than 1 s" in results[1_000_000].reason
 
