@@ -27,17 +27,19 @@ def train(
     experiment: str = "train",
     arm: str | None = None,
     started: datetime | None = None,
+    dataset: Dataset | None = None,
     on_epoch: Callable[[EpochMetrics], None] | None = None,
 ) -> RunRecord:
     """Train, judge and describe one run; checkpoints, epochs and predictions go to its folder.
 
-    `started` is when the run's clock began (default: this process). Raises SP500Error.
+    `started` is when the run's clock began (default: this process); `dataset`: the run's, where it is at hand. Raises
+    SP500Error.
     """
     config = catalog.resolve(config)
     started = started or process_started()
     task = catalog.task(config)
     with PeakMemory() as peak:
-        dataset = task.prepare(config)
+        dataset = dataset or task.prepare(config)
         result, cluster = _fit(task, dataset, config, run, on_epoch)
     arm = arm or ("ray" if config.num_workers else "solo")
     record = described(config, run, dataset, result, experiment=experiment, arm=arm, started=started, cluster=cluster)

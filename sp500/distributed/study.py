@@ -71,13 +71,20 @@ def search(
                 optuna_log.write, run.path / "optuna.db", run.name, plan.space, list(ledger.results.values())
             )
         facts = {"resumed": done, "cores": cores, "key": _key(ledger, _hash(made))}
-        record = _chosen(config, run, plan, ledger, facts=facts, seconds=time.monotonic() - started)
+        record = _chosen(config, run, plan, ledger, made, facts=facts, seconds=time.monotonic() - started)
         written.result()
         return record
 
 
 def _chosen(
-    config: RunConfig, run: Run, plan: Plan, ledger: Ledger, *, facts: dict[str, Any], seconds: float
+    config: RunConfig,
+    run: Run,
+    plan: Plan,
+    ledger: Ledger,
+    made: dict[str, Material | str],
+    *,
+    facts: dict[str, Any],
+    seconds: float,
 ) -> RunRecord:
     """Record of the best config's run, and of the search that chose it in so many seconds."""
     best = ledger.best()
@@ -85,7 +92,9 @@ def _chosen(
         reasons = [f"  {one.overrides}: {one.reason}" for one in ledger.results.values()]
         raise SP500Error("\n".join([f"all {len(reasons)} trials failed:", *reasons[:5]]))
     chosen = trial(config, best.overrides).config
-    record = launch.train(chosen, run, experiment="tune", arm="parallel" if plan.parallel else "sequential")
+    ready, arm = made[material.key(chosen)], "parallel" if plan.parallel else "sequential"
+    assert isinstance(ready, Material)
+    record = launch.train(chosen, run, experiment="tune", arm=arm, dataset=ready.dataset)
     summary = {"space": plan.space.name, "method": plan.method, **facts, **_summary(ledger, best, record)}
     samples = record.samples + sum(one.samples for one in ledger.results.values())
     spent = record.seconds.model_copy(update={"setup": record.seconds.setup - seconds, "search": seconds})

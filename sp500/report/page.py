@@ -89,7 +89,12 @@ def write(
     """Write the report of `records`, oldest first, into the folder `out`; epochs and trials go by their run's name."""
     groups, unjudged = models.groups(records), models.unjudged(records)
     searched, walked, scaled = search.newest(records, trials), folds.newest(records), scale.newest(records)
-    numbers = {"search": searched.numbers, **scaled.numbers, "models": models.rows(groups, unjudged)}
+    numbers = {
+        "search": searched.numbers,
+        "folds": list(walked.folds or ()) if walked else [],
+        **scaled.numbers,
+        "models": models.rows(groups, unjudged),
+    }
     said = {
         "models": [verdicts.models(group) for group in groups],
         "search": search_verdicts.sentences(searched),
