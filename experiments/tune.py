@@ -84,6 +84,12 @@ class Tune(Command):
             raise ValueError("halving: stops members of packs, 2 or more to one, so it needs --mode parallel and packs")
         if self.workers_per_trial and self.mode != "parallel":
             raise ValueError("workers-per-trial: needs --mode parallel")
+        others = (self.halving, self.trial_timeout, self.trial_memory, self.train.per_worker_batch)
+        if self.workers_per_trial and any(others):
+            raise ValueError(
+                "workers-per-trial: not with --halving, --trial-timeout, --trial-memory or --train.per-worker-batch, "
+                "which reach one process and not the workers of a trial"
+            )
         return self
 
     @property
@@ -107,15 +113,15 @@ def main(config: Tune, run: Run) -> RunRecord:
     with ThreadPoolExecutor(1, thread_name_prefix="data") as beside, ExitStack() as stack:
         # torch is loaded and the data prepared while Ray starts.
         coming = beside.submit(prepare, base, planned)
-        live, release = stack.enter_context(Live()), nothing
+        live = stack.enter_context(Live())
         if planned.parallel:
             from sp500.distributed import cluster
 
-            release = stack.enter_context(cluster.connected()).release
+            stack.enter_context(cluster.connected())
         made = coming.result()
         from sp500.distributed import study
 
-        return study.search(base, run, planned, made, on_start=live.start, on_result=live.advance, on_tried=release)
+        return study.search(base, run, planned, made, on_start=live.start, on_result=live.advance)
 
 
 def prepare(base: RunConfig, planned: Plan) -> dict[str, Material | str]:
@@ -123,10 +129,6 @@ def prepare(base: RunConfig, planned: Plan) -> dict[str, Material | str]:
     from sp500.distributed import study
 
     return study.prepare(base, planned)
-
-
-def nothing() -> None:
-    """What a search without Ray has to end."""
 
 
 def plan(config: Tune) -> Plan:

@@ -29,31 +29,11 @@ LOCAL_ENVIRONMENT = {
 }
 
 
-class Connection:
-    """A connection to Ray, ours to end or not."""
-
-    def __init__(self, *, ours: bool) -> None:
-        self._ours = ours
-        self._ending: threading.Thread | None = None
-
-    def release(self) -> None:
-        """Begin to end it, in a thread: that takes more than a second, in which nobody needs to wait."""
-        if self._ours and self._ending is None:
-            self._ending = threading.Thread(target=ray.shutdown, name="ray-shutdown")
-            self._ending.start()
-
-    def close(self) -> None:
-        """Return when it has ended."""
-        self.release()
-        if self._ending:
-            self._ending.join()
-
-
 @contextmanager
-def connected() -> Iterator[Connection]:
+def connected() -> Iterator[None]:
     """Ray for the length of the block: the cluster of RAY_ADDRESS or of an earlier call, else one on this machine."""
     if ray.is_initialized():
-        yield Connection(ours=False)
+        yield
         return
     address = os.environ.get("RAY_ADDRESS")
     own = address is None
@@ -63,11 +43,10 @@ def connected() -> Iterator[Connection]:
     local = {"include_dashboard": False, "num_cpus": os.cpu_count()} if own else {}
     with kept_signals():
         ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **local)
-    connection = Connection(ours=True)
     try:
-        yield connection
+        yield
     finally:
-        connection.close()
+        ray.shutdown()
 
 
 @contextmanager

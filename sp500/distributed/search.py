@@ -23,7 +23,7 @@ from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.search import Searcher
 
 from sp500.distributed import cluster
-from sp500.errors import SP500Error
+from sp500.errors import ResourcesError, SP500Error
 from sp500.runs.memory import hold_to
 from sp500.runs.store import Run
 from sp500.training.loop import FitResult
@@ -57,17 +57,18 @@ def run(
     folder = storage.resolve()
     # Tune resumes an old experiment of the same name; the ledger is what counts here.
     shutil.rmtree(folder, ignore_errors=True)
-    queue = _Queue(suggester, limits, at_once)
-    arrived = _Arrivals(lambda result: on_result(result, len(queue.given) - len(arrived.ids)))
+    share, slots = _share(limits)
+    queue = _Queue(suggester, limits, at_once, slots)
+    arrived = _Arrivals(on_result, queue)
     tuner = tune.Tuner(
-        tune.with_resources(tune.with_parameters(_Trainable, made=dict(made), limits=limits), _share(limits)),
+        tune.with_resources(tune.with_parameters(_Trainable, made=dict(made), limits=limits), share),
         tune_config=tune.TuneConfig(
             metric="loss",
             mode="min",
             search_alg=queue,
             num_samples=-1,
             # Also how many actors may be on their way at once: Tune's default for a searcher is one.
-            max_concurrent_trials=max(cores() // max(limits.workers, 1), 1),
+            max_concurrent_trials=slots,
             reuse_actors=True,
         ),
         run_config=tune.RunConfig(name="tune", storage_path=str(folder), verbose=0, callbacks=[arrived]),
@@ -75,20 +76,23 @@ def run(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Tune's own deprecations are not the user's business
         found = cluster.beside(tuner.fit)
-    missing = queue.given - arrived.ids
-    if missing:
+    if queue.waiting:
         errors = "; ".join(str(error) for error in found.errors)[:500]
-        raise SP500Error(f"Ray Tune ended without {len(missing)} trials; --resume runs them. {errors}")
+        raise SP500Error(f"Ray Tune ended without {len(queue.waiting)} trials; --resume runs them. {errors}")
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _share(limits: Limits) -> dict[str, float]:
-    """What a pack takes. A trial of N workers takes no CPU from them itself, or all could wait for each other for
-    ever; but Tune wants it to take something.
+def _share(limits: Limits) -> tuple[dict[str, float], int]:
+    """What a pack takes of the cluster, and how many packs run at once.
+
+    A trial of N workers takes no CPU from them itself, or all could wait for each other for ever; but Tune wants it to
+    take something. Raises ResourcesError for GPUs that are not there.
     """
-    if limits.workers:
-        return {"memory": 1}
-    return {"cpu": 1, "gpu": int(cluster.use_gpu(limits.device, 1))}
+    gpu, gpus = cluster.use_gpu(limits.device, 1), int(cluster.resources().get("GPU", 0))
+    if gpu and not gpus:
+        raise ResourcesError("train.device cuda: the cluster has no GPU; take auto or cpu")
+    slots = max((gpus if gpu else cores()) // max(limits.workers, 1), 1)
+    return ({"memory": 1} if limits.workers else {"cpu": 1, "gpu": int(gpu)}), slots
 
 
 def cores() -> int:
@@ -99,22 +103,28 @@ def cores() -> int:
 class _Queue(Searcher):  # type: ignore[misc] # Ray has no types
     """Packs of the suggester's trials, one per call."""
 
-    def __init__(self, suggester: Suggester, limits: Limits, at_once: int) -> None:
+    def __init__(self, suggester: Suggester, limits: Limits, at_once: int, slots: int) -> None:
         super().__init__(metric="loss", mode="min")
         self._suggester, self._limits = suggester, limits
-        self._at_once, self._packs = at_once, list[list[Trial]]()
-        self.given: set[str] = set()
+        self._at_once, self._slots, self._packs = at_once, slots, list[list[Trial]]()
+        self.waiting: set[str] = set()
+        """Configs on their way."""
 
-    def suggest(self, trial_id: str) -> dict[str, Any] | str:
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         del trial_id
         if not self._packs:
             trials = self._suggester.ask(self._at_once)
-            self._packs = packs.packs(trials, "off" if self._limits.workers else self._limits.pack)
+            self._packs = packs.packs(trials, "off" if self._limits.workers else self._limits.pack, self._slots)
         if not self._packs:
-            return str(Searcher.FINISHED)
+            # Of a pack on its way, some may have to be tried again.
+            return None if self.waiting else str(Searcher.FINISHED)
         pack = self._packs.pop(0)
-        self.given |= {trial.id for trial in pack}
+        self.waiting |= {trial.id for trial in pack}
         return {"pack": pack}
+
+    def again(self, trials: list[Trial]) -> None:
+        """Try these once more, each alone."""
+        self._packs += [[trial] for trial in trials]
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Nothing: the suggester is told of each config as it arrives."""
@@ -175,11 +185,10 @@ class _Trainable(tune.Trainable):  # type: ignore[misc]
 
 
 class _Arrivals(tune.Callback):  # type: ignore[misc]
-    """Hands each result to the driver; those of a process that died are failures."""
+    """Hands each result to the driver. A pack whose process died is tried again one by one; one alone has failed."""
 
-    def __init__(self, on_result: Callable[[TrialResult], None]) -> None:
-        self._on_result = on_result
-        self.ids: set[str] = set()
+    def __init__(self, on_result: Callable[[TrialResult, int], None], queue: _Queue) -> None:
+        self._on_result, self._queue = on_result, queue
 
     def __getstate__(self) -> dict[str, Any]:
         """Nothing: Tune writes its callbacks to disk for a restore, which the ledger makes unnecessary."""
@@ -192,11 +201,16 @@ class _Arrivals(tune.Callback):  # type: ignore[misc]
             self._keep(TrialResult.model_validate_json(said))
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
-        error = trial.get_error()
-        for one in trial.config["pack"]:
-            if one.id not in self.ids:
-                self._keep(failed(one, f"its process ended: {' '.join(str(error).split())[:300]}"))
+        pack, error = trial.config["pack"], " ".join(str(trial.get_error()).split())
+        left = [one for one in pack if one.id in self._queue.waiting]
+        if not ray.is_initialized():
+            return  # the search was interrupted, which is no fault of theirs
+        if len(pack) > 1:
+            self._queue.again(left)  # whose fault it was shows when each trains alone
+            return
+        for one in left:
+            self._keep(failed(one, f"its process ended: {error[:300]}"))
 
     def _keep(self, result: TrialResult) -> None:
-        self.ids.add(result.id)
-        self._on_result(result)
+        self._queue.waiting.discard(result.id)
+        self._on_result(result, len(self._queue.waiting))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,11 +22,12 @@ from sp500.tuning import material, optuna_log, sequential
 from sp500.tuning.ledger import Ledger, TrialResult
 from sp500.tuning.limits import Plan
 from sp500.tuning.material import Material
-from sp500.tuning.space import Choice, Space, trial
+from sp500.tuning.space import Choice, Space, trial, valid
 from sp500.tuning.suggest import Suggester, suggester
 
 # Configs that TPE is asked for at once: about a pack for each of a few cores.
 GUESSES_AT_ONCE = 8
+DECIDE_DATA = ("data.", "task", "synthetic.", "train.dtype")
 
 
 def prepare(config: RunConfig, plan: Plan) -> dict[str, Material | str]:
@@ -42,18 +45,14 @@ def search(
     *,
     on_start: Callable[[int, int], None] = lambda total, done: None,
     on_result: Callable[[TrialResult, int], None] = lambda result, running: None,
-    on_tried: Callable[[], None] = lambda: None,
 ) -> RunRecord:
     """Try the configs, then train the best by validation loss once more, as this run, and only then look at the test.
 
     Trials that the run's ledger holds are not run again. `on_start` is told how many there are in all and how many are
-    done, `on_result` of each result and how many are on their way, `on_tried` when all are done. Raises SP500Error when
-    all trials failed.
+    done, `on_result` of each result and how many are on their way. Raises SP500Error when all trials failed.
     """
     suggested = suggester(plan.method, config, plan.space, plan.trials, config.train.seed)
-    ledger = Ledger(run.path, _hash(made))
-    for result in ledger.results.values():
-        suggested.tell(result)
+    ledger = _ledger(run, plan.space, made, suggested)
     done, started = len(ledger.results), time.monotonic()
     on_start(suggested.total, done)
 
@@ -66,14 +65,25 @@ def search(
         try:
             cores = _try_all(made, suggested, plan, run, keep, left=suggested.total - done)
         finally:
-            on_tried()
             written = beside.submit(
                 optuna_log.write, run.path / "optuna.db", run.name, plan.space, list(ledger.results.values())
             )
         facts = {"resumed": done, "cores": cores, "key": _key(ledger, _hash(made))}
         record = _chosen(config, run, plan, ledger, made, facts=facts, seconds=time.monotonic() - started)
-        written.result()
+        if error := written.exception():
+            # The ledger is what counts; this file is for others to look at.
+            logging.getLogger(__name__).warning("%s could not be written: %s", run.path / "optuna.db", error)
         return record
+
+
+def _ledger(run: Run, space: Space, made: dict[str, Material | str], suggested: Suggester) -> Ledger:
+    """What an earlier attempt found, told to the suggester. Raises ConfigError for results of another space."""
+    ledger = Ledger(run.path, _hash(made))
+    for result in ledger.results.values():
+        if not space.contains(result.overrides):
+            raise ConfigError(f"{ledger.path} holds trials of another space than {space.name}; take another --name")
+        suggested.tell(result)
+    return ledger
 
 
 def _chosen(
@@ -103,14 +113,14 @@ def _chosen(
 
 def _data_configs(config: RunConfig, space: Space) -> list[RunConfig]:
     """A config for each of the space's settings of the data."""
-    found = [config]
-    for key, axis in space.axes.items():
-        if not key.startswith(("data.", "task", "synthetic.")):
-            continue
+    axes = {key: axis for key, axis in space.axes.items() if key.startswith(DECIDE_DATA)}
+    values = []
+    for key, axis in axes.items():
         if not isinstance(axis, Choice):
             raise ConfigError(f"search space {space.name}: {key} decides the data; list its values, no range")
-        found = [trial(one, {key: value}).config for one in found for value in axis.values]
-    return found
+        values.append(axis.values)
+    found = [valid(config, dict(zip(axes, chosen, strict=True))) for chosen in itertools.product(*values)]
+    return [one.config for one in found if one]  # what is no valid config is never tried
 
 
 def _hash(made: dict[str, Material | str]) -> str:

@@ -32,6 +32,9 @@ def both(config: RunConfig, run: Run, script: Path, *, resume: bool) -> RunRecor
         seconds[side] = None if ended_before else taken
     sides = {side: store.record(name) for side, name in names.items()}
     shown = compare.searches(sides["sequential"], sides["parallel"], seconds["sequential"], seconds["parallel"])
+    for side, found in sides.items():
+        if found is None or found.search is None:
+            raise SP500Error(f"the {side} side ended without a result: {found.reason if found else 'no record'}")
     best = sides["parallel"]
     assert best is not None
     assert best.search is not None

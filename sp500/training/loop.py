@@ -71,17 +71,18 @@ def fit(
     checkpoints: Checkpoints | None = None,
     *,
     train: TrainingBatches | None = None,
+    splits: tuple[str, ...] = ("valid", "test"),
 ) -> FitResult:
     """Train until the epochs or the patience end, from the last checkpoint where there is one.
 
-    `train` gives this rank's batches, from the dataset's own windows if not given. Raises SP500Error when the loss is
-    no longer finite.
+    `train` gives this rank's batches, from the dataset's own windows if not given; `splits` those whose outputs are
+    wanted. Raises SP500Error when the loss is no longer finite.
     """
     torch.set_num_threads(config.train.threads or os.cpu_count() or 1)
     with PeakMemory() as peak:
         fitting = _Fitting(task, dataset, config, worker, checkpoints, train=train)
         fitting.run()
-        outputs = fitting.outputs()
+        outputs = fitting.outputs(splits)
     peaks = torch.zeros(worker.world, dtype=torch.float64, device=worker.device)
     peaks[worker.rank] = peak.bytes
     progress = fitting.progress
@@ -224,13 +225,13 @@ class _Fitting:
         return float(self.worker.total(loss_sum)) / len(self.valid)
 
     @torch.no_grad()
-    def outputs(self) -> dict[str, np.ndarray]:
-        """The best weights' outputs for every window of validation and test, on every rank alike."""
+    def outputs(self, splits: tuple[str, ...]) -> dict[str, np.ndarray]:
+        """The best weights' outputs for every window of these splits, on every rank alike."""
         self.model.load_state_dict(self.best)
         self.model.eval()
         found = {}
         for name, windows in (("valid", self.dataset.valid), ("test", self.dataset.test)):
-            if windows is not None:
+            if name in splits and windows is not None:
                 batches = Batches(windows, self.worker.device).in_order(EVAL_BATCH)
                 found[name] = torch.cat([self.model(batch.x) for batch in batches]).cpu().numpy()
                 if not np.isfinite(found[name]).all():

@@ -49,7 +49,7 @@ class Member:
         """Take in an epoch and its outputs on the validation windows."""
         self.seconds += epoch.seconds
         if self.progress.record(epoch, step):
-            self.output = output
+            self.output = output.copy()  # of the whole pack, a view would keep all
 
     def failed(self, reason: str) -> TrialResult:
         """Its result when it did not end well."""

@@ -52,18 +52,18 @@ def study(space: Space, results: Iterable[TrialResult]) -> optuna.Study:
 
 
 def finished(space: Space, result: TrialResult) -> FrozenTrial:
-    """A result as a trial that is complete, or failed where it has no loss; id, reason and seconds are its user attrs.
+    """A result as a trial that is complete, or failed where it has no score; user attrs: id, reason, loss, seconds.
 
     Raises ValueError for a result that is not of the space.
     """
-    loss = result.valid_loss if result.status == "ok" else None
-    scored = loss is not None and math.isfinite(loss)
+    score = result.score if result.status == "ok" else None
+    scored = score is not None and math.isfinite(score)
     trial = optuna.trial.create_trial(
         state=TrialState.COMPLETE if scored else FAIL,
-        value=loss if scored else None,
+        value=score if scored else None,
         params=params(result.overrides),
         distributions=distributions(space),
-        user_attrs={"id": result.id, "reason": result.reason, "seconds": result.seconds},
+        user_attrs={"id": result.id, "reason": result.reason, "loss": result.valid_loss, "seconds": result.seconds},
     )
     # Optuna's clock is local time without a zone.
     ended = result.finished.astimezone() if result.finished else datetime.now()

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Sequence
 
 from sp500.config import RunConfig
-from sp500.errors import SP500Error
 from sp500.tuning.ledger import TrialResult
 from sp500.tuning.limits import PackSize, deadline
 from sp500.tuning.material import Material
@@ -27,8 +26,8 @@ CACHE_BYTES = 800_000
 MOST = 36
 
 
-def packs(trials: Sequence[Trial], size: PackSize) -> list[list[Trial]]:
-    """Trials in packs, the longest work first, so that what is left at the end is short."""
+def packs(trials: Sequence[Trial], size: PackSize, slots: int = 1) -> list[list[Trial]]:
+    """Trials in packs for so many processes, the longest work first, so that what is left at the end is short."""
     groups: dict[str, list[Trial]] = {}
     for trial in trials:
         shape = trial.id if size == "off" or trial.config.model.kind not in FAMILIES else _shape(trial.config)
@@ -37,7 +36,7 @@ def packs(trials: Sequence[Trial], size: PackSize) -> list[list[Trial]]:
     for alike in groups.values():
         # Neighbours draw the same dropout masks, and draw them once.
         ordered = sorted(alike, key=lambda trial: (trial.config.train.seed, trial.config.model.dropout))
-        most = size if isinstance(size, int) else best_size(alike[0].config)
+        most = size if isinstance(size, int) else min(best_size(alike[0].config), -(-len(trials) // slots))
         count = -(-len(ordered) // most)
         even = -(-len(ordered) // count)
         found += [ordered[first : first + even] for first in range(0, len(ordered), even)]
@@ -84,7 +83,7 @@ def _together(
                 return
             remaining = remaining and max(remaining - (time.perf_counter() - started), 0.01)
             yield results
-    except (SP500Error, MemoryError, RuntimeError):
+    except Exception:  # noqa: BLE001 - whose fault it was shows when each trains alone
         return
 
 

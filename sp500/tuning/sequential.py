@@ -24,8 +24,9 @@ Fit = Callable[[Material, Trial], FitResult]
 
 
 def alone(made: Material, trial: Trial) -> FitResult:
-    """Train one config in this process."""
-    return fit(made.task, made.dataset, trial.config, SoloWorker(device(trial.config.train.device)))
+    """Train one config in this process. Nobody looks at the test split here."""
+    worker = SoloWorker(device(trial.config.train.device))
+    return fit(made.task, made.dataset, trial.config, worker, splits=("valid",))
 
 
 def run_trial(made: Material | str, trial: Trial, timeout: float | None = None, fitted: Fit = alone) -> TrialResult:

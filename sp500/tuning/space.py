@@ -27,6 +27,7 @@ __all__ += ["grid", "key", "load", "trial", "valid"]
 
 # Combinations that are validated one by one, at a fraction of a millisecond each.
 MOST = 10_000
+DECIDE_NOTHING = ("num_workers", "io.", "eval.", "train.device", "train.threads", "train.per_worker_batch")
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,10 @@ def check(base: RunConfig, space: Space) -> None:
     Every combination of a grid has to be valid. Of a space with ranges (or a huge grid), so has at least one with each
     choice and with each end of a range; combinations that are not are never drawn. Raises ConfigError with the reason.
     """
+    if idle := [key for key in space.axes if key.startswith(DECIDE_NOTHING)]:
+        raise ConfigError(
+            f"search space {space.name}: {idle[0]} changes no result of a trial; set it for the whole search"
+        )
     if space.is_grid and (space.size or 0) <= MOST:
         grid(base, space)
         return

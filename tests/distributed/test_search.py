@@ -1,5 +1,6 @@
 """The search side by side and one after another: the same trials, the same numbers."""
 
+import psutil
 import pytest
 
 from sp500.config import DataConfig, ModelConfig, RunConfig, SyntheticConfig, TrainConfig
@@ -24,13 +25,21 @@ def base() -> RunConfig:
     )
 
 
-def searched(base, folder, name, *, parallel, axes=AXES, resume=False, method="grid", trials=None, limits=None):
+def searched(
+    base, folder, name, *, parallel, axes=AXES, resume=False, method="grid", trials=None, limits=None, then=None
+):
     seen = []
+
+    def keep(result, running):
+        seen.append(result)
+        if then:
+            then(len(seen))
+
     found = axes if isinstance(axes, Space) else choices("test", axes)
     plan = Plan(found, method, trials, parallel, limits or Limits())
     with RunStore(folder).open(name, resume=resume) as run:
         made = study.prepare(base, plan)
-        return study.search(base, run, plan, made, on_result=lambda one, running: seen.append(one)), seen
+        return study.search(base, run, plan, made, on_result=keep), seen
 
 
 @pytest.fixture(scope="module")
@@ -156,3 +165,21 @@ def test_a_trial_can_be_a_run_of_two_workers(ray_cluster, base, tmp_path):
     _, seen = searched(base, tmp_path, "two", parallel=True, axes=axes, limits=Limits(workers=2))
     losses = [{one.id: one.valid_loss for one in ones} for ones in (alone, seen)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
+def kill_a_pack(count: int) -> None:
+    if count == 1:
+        packs = [one for one in psutil.Process().children(recursive=True) if "_Trainable" in " ".join(one.cmdline())]
+        assert packs
+        for process in packs:
+            process.kill()
+
+
+def test_pack_whose_process_dies_is_tried_again_one_by_one(ray_cluster, base, tmp_path):
+    # One of each two is done early: its result comes, and the process dies, while the other still trains.
+    axes = {"train.lr": (1e-3, 1e-2), "train.epochs": (20, 2000)}
+    record, seen = searched(base, tmp_path, "killed", parallel=True, axes=axes, then=kill_a_pack)
+    assert len({one.id for one in seen}) == len(seen) == 4
+    assert {one.status for one in seen} == {"ok"}
+    assert {one.pack for one in seen} == {1, 2}
+    assert record.search["rerun"] == 0

@@ -51,7 +51,7 @@ def test_killed_search_runs_nothing_twice_and_loses_nothing(command, script, tmp
     assert search["best"]["id"] == found.best().id
     study = optuna.load_study(study_name="s", storage=f"sqlite:///{tmp_path / 's' / 'optuna.db'}")
     assert len(study.trials) == 72
-    assert study.best_value == found.best().valid_loss
+    assert study.best_value == found.best().score
 
 
 def test_space_that_cannot_be_searched_is_refused_before_anything_starts(script, tmp_path):

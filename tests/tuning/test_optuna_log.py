@@ -58,7 +58,7 @@ def test_file_has_every_result_with_what_became_of_it(tmp_path):
     direction, trials = opened(tmp_path / "optuna.db")
     assert direction.name == "MINIMIZE"
     assert said(trials) == wanted(told)
-    assert trials[0].user_attrs == {"id": told[0].id, "reason": "diverged", "seconds": 1.5}
+    assert trials[0].user_attrs == {"id": told[0].id, "reason": "diverged", "loss": None, "seconds": 1.5}
     assert all(one.distributions == optuna_log.distributions(WIDE) for one in trials)
     assert [one.duration.total_seconds() for one in trials] == [1.5] * 10
 

@@ -196,7 +196,7 @@ def test_name_of_no_preset_and_no_file_is_refused_with_the_presets():
             {"model.hidden": Choice((8, 30)), "train.lr": Uniform(0.1, 0.2)},
             r"model\.hidden 30 is valid nowhere in it; .*not a multiple of model\.heads",
         ),
-        ({}, {"train.threads": Integers(1, 2)}, "one config twice"),
+        ({}, {"train.threads": Integers(1, 2)}, "train.threads changes no result of a trial"),
     ],
 )
 def test_space_that_cannot_be_searched_over_the_base_is_refused(base, axes, said):
