@@ -43,7 +43,7 @@ class Tune(Command):
     tickers: tuple[str, ...] | None = None
     """Names of series (same as --data.tickers)."""
     by_ticker: bool = False
-    """Search each ticker for itself, and rank the configs per ticker and overall."""
+    """Make each ticker a dataset of its own, and rank the configs per ticker and overall."""
     windows: tuple[int, ...] = ()
     """Search each of these lengths of the window (data.window)."""
     pack: str = "auto"
