@@ -111,6 +111,7 @@ class _Queue(Searcher):  # type: ignore[misc] # Ray has no types
         """Configs on their way."""
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        """The next pack; None while one may come back, FINISHED when all are done."""
         del trial_id
         if not self._packs:
             trials = self._suggester.ask(self._at_once)
@@ -150,12 +151,15 @@ class _Trainable(tune.Trainable):  # type: ignore[misc]
         self._left, self._loss = len(pack), math.inf
         limits = self._limits
         if limits.workers:
-            alone = run_trial(made, pack[0], limits.timeout, self._distributed)
-            self._coming: Iterator[list[TrialResult]] = iter([[alone]])
+            # Trained in `step`: what begins an actor should not wait for a whole training.
+            self._coming: Iterator[list[TrialResult]] = (
+                [run_trial(made, one, limits.timeout, self._distributed)] for one in pack
+            )
         else:
             self._coming = packs.run(made, pack, limits.timeout, limits.halving)
 
     def step(self) -> dict[str, Any]:
+        """Results of the next configs that are done."""
         timeout = self._limits.timeout
         if timeout:
             faulthandler.dump_traceback_later(2 * timeout * self._left + GRACE_SECONDS, exit=True)
@@ -201,6 +205,7 @@ class _Arrivals(tune.Callback):  # type: ignore[misc]
             self._keep(TrialResult.model_validate_json(said))
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
+        """What becomes of a pack whose process died."""
         pack, error = trial.config["pack"], " ".join(str(trial.get_error()).split())
         left = [one for one in pack if one.id in self._queue.waiting]
         if not ray.is_initialized():

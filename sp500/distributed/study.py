@@ -22,7 +22,7 @@ from sp500.tuning import material, optuna_log, sequential
 from sp500.tuning.ledger import Ledger, TrialResult
 from sp500.tuning.limits import Plan
 from sp500.tuning.material import Material
-from sp500.tuning.space import Choice, Space, trial, valid
+from sp500.tuning.space import Choice, Space, key, trial, valid
 from sp500.tuning.suggest import Suggester, suggester
 
 # Configs that TPE is asked for at once: about a pack for each of a few cores.
@@ -68,7 +68,7 @@ def search(
             written = beside.submit(
                 optuna_log.write, run.path / "optuna.db", run.name, plan.space, list(ledger.results.values())
             )
-        facts = {"resumed": done, "cores": cores, "key": _key(ledger, _hash(made))}
+        facts = {"resumed": done, "cores": cores, "key": key(ledger.results, _hash(made))}
         record = _chosen(config, run, plan, ledger, made, facts=facts, seconds=time.monotonic() - started)
         if error := written.exception():
             # The ledger is what counts; this file is for others to look at.
@@ -113,11 +113,11 @@ def _chosen(
 
 def _data_configs(config: RunConfig, space: Space) -> list[RunConfig]:
     """A config for each of the space's settings of the data."""
-    axes = {key: axis for key, axis in space.axes.items() if key.startswith(DECIDE_DATA)}
+    axes = {name: axis for name, axis in space.axes.items() if name.startswith(DECIDE_DATA)}
     values = []
-    for key, axis in axes.items():
+    for name, axis in axes.items():
         if not isinstance(axis, Choice):
-            raise ConfigError(f"search space {space.name}: {key} decides the data; list its values, no range")
+            raise ConfigError(f"search space {space.name}: {name} decides the data; list its values, no range")
         values.append(axis.values)
     found = [valid(config, dict(zip(axes, chosen, strict=True))) for chosen in itertools.product(*values)]
     return [one.config for one in found if one]  # what is no valid config is never tried
@@ -127,11 +127,6 @@ def _hash(made: dict[str, Material | str]) -> str:
     """Hash of all data of a search; that of the one dataset where there is one."""
     hashes = [one.dataset.sha256 if isinstance(one, Material) else one for one in made.values()]
     return hashes[0] if len(hashes) == 1 else hashlib.sha256(json.dumps(sorted(hashes)).encode()).hexdigest()
-
-
-def _key(ledger: Ledger, data: str) -> str:
-    """The same configs on the same data have the same key, wherever they ran and in whatever order."""
-    return hashlib.sha256(json.dumps([data, *sorted(ledger.results)]).encode()).hexdigest()[:16]
 
 
 def _summary(ledger: Ledger, best: TrialResult, record: RunRecord) -> dict[str, Any]:

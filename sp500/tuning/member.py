@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 import numpy as np
 
 from sp500.config import RunConfig
 from sp500.runs.record import EpochMetrics
 from sp500.training.progress import Progress
-from sp500.tuning import material
 from sp500.tuning.ledger import TrialResult
 from sp500.tuning.material import Material
-from sp500.tuning.sequential import failed
+from sp500.tuning.sequential import ended, failed
 from sp500.tuning.space import Trial
 
 
@@ -59,19 +57,14 @@ class Member:
         """Its result."""
         progress = self.progress
         assert self.output is not None
-        assert made.dataset.valid is not None
-        return TrialResult(
-            id=self.trial.id,
-            overrides=self.trial.overrides,
-            status="ok",
+        return ended(
+            made,
+            self.trial,
+            self.output,
             valid_loss=progress.best_loss if math.isfinite(progress.best_loss) else None,
-            naive_loss=made.naive_loss,
-            valid_sharpe=made.task.sharpe(self.output, made.dataset.valid, made.dataset),
             best_epoch=progress.best_epoch,
             epochs=len(progress.epochs),
             samples=sum(epoch.samples for epoch in progress.epochs),
             seconds=self.seconds,
-            dataset=material.name(self.config),
-            finished=datetime.now(UTC),
             pack=self.pack,
         )

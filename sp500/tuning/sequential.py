@@ -9,6 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
 
 from sp500.errors import SP500Error
 from sp500.runs.memory import exhausted
@@ -39,20 +42,30 @@ def run_trial(made: Material | str, trial: Trial, timeout: float | None = None, 
             result = fitted(made, trial)
     except Exception as error:  # noqa: BLE001 - one bad trial, whatever is wrong with it, must not end a search
         return failed(trial, why(error), time.perf_counter() - started)
+    return ended(
+        made,
+        trial,
+        result.outputs["valid"],
+        valid_loss=result.best_loss,
+        best_epoch=result.best_epoch,
+        epochs=len(result.epochs),
+        samples=result.samples,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def ended(made: Material, trial: Trial, output: np.ndarray, **facts: Any) -> TrialResult:
+    """The result of a trial that ended well with these outputs [window, output] on the validation windows."""
     assert made.dataset.valid is not None
     return TrialResult(
         id=trial.id,
         overrides=trial.overrides,
         status="ok",
-        valid_loss=result.best_loss,
         naive_loss=made.naive_loss,
-        valid_sharpe=made.task.sharpe(result.outputs["valid"], made.dataset.valid, made.dataset),
-        best_epoch=result.best_epoch,
-        epochs=len(result.epochs),
-        samples=result.samples,
-        seconds=time.perf_counter() - started,
+        valid_sharpe=made.task.sharpe(output, made.dataset.valid, made.dataset),
         dataset=material.name(trial.config),
         finished=datetime.now(UTC),
+        **facts,
     )
 
 

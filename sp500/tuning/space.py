@@ -126,9 +126,9 @@ def valid(base: RunConfig, overrides: dict[str, Any]) -> Trial | None:
         return None
 
 
-def key(trials: Sequence[Trial], data: str = "") -> str:
-    """Hash of a search: the same configs on the same data (by its hash) have the same key, wherever they ran."""
-    return hashlib.sha256(json.dumps([data, *(one.id for one in trials)]).encode()).hexdigest()[:16]
+def key(ids: Iterable[str], data: str = "") -> str:
+    """Hash of a search: the same configs on the same data have the same key, in whatever order they ran."""
+    return hashlib.sha256(json.dumps([data, *sorted(ids)]).encode()).hexdigest()[:16]
 
 
 def _combinations(space: Space, values: Sequence[Sequence[Any]]) -> Iterator[dict[str, Any]]:
