@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -82,6 +83,8 @@ class Tune(Command):
             raise ValueError("run name: at most 52 characters, since both modes add to it")
         if self.halving == 1 or (self.halving and (self.mode != "parallel" or self.pack == "off")):
             raise ValueError("halving: stops members of packs, 2 or more to one, so it needs --mode parallel and packs")
+        if self.benchmark and self.resume:
+            raise ValueError("benchmark: measures anew each time; without --resume")
         if self.workers_per_trial and self.mode != "parallel":
             raise ValueError("workers-per-trial: needs --mode parallel")
         others = (self.halving, self.trial_timeout, self.trial_memory, self.train.per_worker_batch)
@@ -107,28 +110,39 @@ def main(config: Tune, run: Run) -> RunRecord:
         return ended(config, name=run.name, experiment="tune", arm="benchmark", ratios=ratios)
     if config.mode == "both":
         return sides.both(config, run, Path(__file__), resume=config.resume)
+    planned, stopped = plan(config), Event()
+    with ThreadPoolExecutor(1, thread_name_prefix="beside") as beside, Live() as live:
+        # torch is loaded and the data prepared while Ray starts, and the best config trained while Ray ends.
+        coming = beside.submit(prepare, config.run_config(), run, planned)
+        try:
+            with connected() if planned.parallel else nullcontext():
+                from sp500.distributed import study
+
+                base, made = coming.result()
+                found = study.search(base, run, planned, made, on_start=live.start, on_result=live.advance)
+                chosen = beside.submit(study.choose, base, run, planned, made, found, stopped=stopped)
+                beside.submit(study.log, run, planned, found.ledger.results.values())
+            return chosen.result()
+        finally:
+            stopped.set()
+
+
+def connected() -> AbstractContextManager[None]:
+    """Ray, imported where it is used."""
+    from sp500.distributed import cluster
+
+    return cluster.connected()
+
+
+def prepare(base: RunConfig, run: Run, planned: Plan) -> tuple[RunConfig, dict[str, Material | str]]:
+    """The settings with their task, and the data that the trials share."""
+    from sp500.distributed import study
     from sp500.tasks import catalog
 
-    base, planned = catalog.resolve(config.run_config()), plan(config)
-    with ThreadPoolExecutor(1, thread_name_prefix="data") as beside, ExitStack() as stack:
-        # torch is loaded and the data prepared while Ray starts.
-        coming = beside.submit(prepare, base, planned)
-        live = stack.enter_context(Live())
-        if planned.parallel:
-            from sp500.distributed import cluster
-
-            stack.enter_context(cluster.connected())
-        made = coming.result()
-        from sp500.distributed import study
-
-        return study.search(base, run, planned, made, on_start=live.start, on_result=live.advance)
-
-
-def prepare(base: RunConfig, planned: Plan) -> dict[str, Material | str]:
-    """The data that the trials share."""
-    from sp500.distributed import study
-
-    return study.prepare(base, planned)
+    base = catalog.resolve(base)
+    made = study.prepare(base, planned)
+    study.log(run, planned)  # its libraries load while Ray starts, too
+    return base, made
 
 
 def plan(config: Tune) -> Plan:

@@ -29,12 +29,11 @@ def regression(forecast: np.ndarray, target: np.ndarray) -> Metrics:
     Directional accuracy counts samples whose target is not 0; a forecast of 0 names no direction and counts as wrong.
     The information coefficient is Spearman's rank correlation (Grinold and Kahn 2000).
     """
-    from scipy.stats import spearmanr
-
     error = forecast - target
     spread = float(((target - target.mean()) ** 2).sum()) if np.ptp(target) else 0.0
     moved = target != 0
     constant = np.ptp(forecast) == 0 or np.ptp(target) == 0
+    both = pd.DataFrame({"forecast": forecast, "target": target})
     return {
         "mse": float((error**2).mean()),
         "mae": float(np.abs(error).mean()),
@@ -42,7 +41,7 @@ def regression(forecast: np.ndarray, target: np.ndarray) -> Metrics:
         "directional_accuracy": float((np.sign(forecast[moved]) == np.sign(target[moved])).mean())
         if moved.any()
         else None,
-        "information_coefficient": None if constant else float(spearmanr(forecast, target).statistic),
+        "information_coefficient": None if constant else float(both.corr("spearman").to_numpy()[0, 1]),
         "samples": len(target),
     }
 

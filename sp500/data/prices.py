@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from datetime import date
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -114,15 +115,24 @@ def select(raw: Tables, wanted: tuple[str, ...], source: str) -> Tables:
 
 def _bundled(config: DataConfig) -> tuple[Tables, tuple[str, ...]]:
     """S&P 500 index and 20 of its stocks, 1990 to 2022, as they come with skfolio."""
-    from skfolio.datasets import load_sp500_dataset, load_sp500_index
-
-    index = load_sp500_index().rename(columns={"SP500": INDEX})
-    raw = select({"close": index.join(load_sp500_dataset())}, config.tickers or (INDEX,), "bundled")
+    index = _packaged("sp500_index").rename(columns={"SP500": INDEX})
+    raw = select({"close": index.join(_packaged("sp500_dataset"))}, config.tickers or (INDEX,), "bundled")
     if list(raw["close"].columns) == [INDEX]:
         return raw, ()
     if config.start is None:
         raw = {name: frame.loc[STOCKS_START:] for name, frame in raw.items()}
     return raw, BUNDLED_NOTES
+
+
+def _packaged(name: str) -> pd.DataFrame:
+    """A table [date, ticker] of those that lie in skfolio.
+
+    Read where they lie: to ask the package itself imports scikit-learn and half of scipy, over a second in every run.
+    """
+    found = find_spec("skfolio")
+    assert found is not None, "pyproject.toml requires skfolio"
+    folder = Path(str(found.origin)).parent / "datasets" / "data"
+    return pd.read_csv(folder / f"{name}.csv.gz", index_col=0, parse_dates=True)
 
 
 def _frozen(frame: pd.DataFrame) -> pd.DataFrame:

@@ -9,9 +9,9 @@ results and what to do after a kill.
 from __future__ import annotations
 
 import faulthandler
+import gc
 import math
 import shutil
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -61,7 +61,7 @@ def run(
     queue = _Queue(suggester, limits, at_once, slots)
     arrived = _Arrivals(on_result, queue)
     tuner = tune.Tuner(
-        tune.with_resources(tune.with_parameters(_Trainable, made=dict(made), limits=limits), share),
+        tune.with_resources(tune.with_parameters(_Trainable, made=dict(made), limits=limits, folder=folder), share),
         tune_config=tune.TuneConfig(
             metric="loss",
             mode="min",
@@ -76,6 +76,9 @@ def run(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Tune's own deprecations are not the user's business
         found = cluster.beside(tuner.fit)
+    # Handles of actors that the collector found in another thread, while Ray ends in this one, would end the process.
+    del tuner
+    gc.collect()
     if queue.waiting:
         errors = "; ".join(str(error) for error in found.errors)[:500]
         raise SP500Error(f"Ray Tune ended without {len(queue.waiting)} trials; --resume runs them. {errors}")
@@ -140,8 +143,8 @@ class _Queue(Searcher):  # type: ignore[misc] # Ray has no types
 class _Trainable(tune.Trainable):  # type: ignore[misc]
     """One actor. A step of Tune is what a pack does until some of its configs are done."""
 
-    def setup(self, config: dict[str, Any], made: dict[str, Material | str], limits: Limits) -> None:
-        self._made, self._limits = made, limits
+    def setup(self, config: dict[str, Any], made: dict[str, Material | str], limits: Limits, folder: Path) -> None:
+        self._made, self._limits, self._folder = made, limits, folder
         if limits.memory:
             hold_to(limits.memory)
         self._begin(config["pack"])
@@ -176,8 +179,12 @@ class _Trainable(tune.Trainable):  # type: ignore[misc]
         from sp500.distributed import trainer
 
         config = trial.config.model_copy(update={"num_workers": self._limits.workers})
-        with tempfile.TemporaryDirectory() as folder:
-            return trainer.fit_on_ray(made.task, made.dataset, config, Run(Path(folder)))
+        # Beside the search's own, which every node reaches.
+        run = Run(self._folder / trial.id)
+        try:
+            return trainer.fit_on_ray(made.task, made.dataset, config, run)
+        finally:
+            shutil.rmtree(run.path, ignore_errors=True)
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Nothing: Tune saves before it reuses an actor, and a pack begins anew after a kill."""

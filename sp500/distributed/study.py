@@ -7,16 +7,19 @@ import itertools
 import json
 import logging
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from threading import Event
 from typing import Any
+
+from sqlalchemy.exc import SQLAlchemyError
 
 from sp500 import metrics
 from sp500.config import RunConfig
 from sp500.distributed import launch
 from sp500.errors import ConfigError, SP500Error
 from sp500.runs.memory import hold_to
-from sp500.runs.record import RunRecord
+from sp500.runs.record import EpochMetrics, RunRecord
 from sp500.runs.store import Run
 from sp500.tuning import material, optuna_log, sequential
 from sp500.tuning.ledger import Ledger, TrialResult
@@ -37,6 +40,16 @@ def prepare(config: RunConfig, plan: Plan) -> dict[str, Material | str]:
     return material.prepare(_data_configs(config, plan.space))
 
 
+@dataclass(frozen=True)
+class Searched:
+    """What a search found: its ledger, how many trials that held before, cores that could be used, and seconds."""
+
+    ledger: Ledger
+    resumed: int
+    cores: int
+    seconds: float
+
+
 def search(
     config: RunConfig,
     run: Run,
@@ -45,11 +58,11 @@ def search(
     *,
     on_start: Callable[[int, int], None] = lambda total, done: None,
     on_result: Callable[[TrialResult, int], None] = lambda result, running: None,
-) -> RunRecord:
-    """Try the configs, then train the best by validation loss once more, as this run, and only then look at the test.
+) -> Searched:
+    """Try the configs. Trials that the run's ledger holds are not run again.
 
-    Trials that the run's ledger holds are not run again. `on_start` is told how many there are in all and how many are
-    done, `on_result` of each result and how many are on their way. Raises SP500Error when all trials failed.
+    `on_start` is told how many there are in all and how many are done, `on_result` of each result and how many are on
+    their way.
     """
     suggested = suggester(plan.method, config, plan.space, plan.trials, config.train.seed)
     ledger = _ledger(run, plan.space, made, suggested)
@@ -61,19 +74,65 @@ def search(
         suggested.tell(result)
         on_result(result, running)
 
-    with ThreadPoolExecutor(1, thread_name_prefix="optuna") as beside:
-        try:
-            cores = _try_all(made, suggested, plan, run, keep, left=suggested.total - done)
-        finally:
-            written = beside.submit(
-                optuna_log.write, run.path / "optuna.db", run.name, plan.space, list(ledger.results.values())
-            )
-        facts = {"resumed": done, "cores": cores, "key": key(ledger.results, _hash(made))}
-        record = _chosen(config, run, plan, ledger, made, facts=facts, seconds=time.monotonic() - started)
-        if error := written.exception():
-            # The ledger is what counts; this file is for others to look at.
-            logging.getLogger(__name__).warning("%s could not be written: %s", run.path / "optuna.db", error)
-        return record
+    cores = _try_all(made, suggested, plan, run, keep, left=suggested.total - done)
+    return Searched(ledger, done, cores, time.monotonic() - started)
+
+
+def choose(
+    config: RunConfig,
+    run: Run,
+    plan: Plan,
+    made: dict[str, Material | str],
+    searched: Searched,
+    *,
+    stopped: Event,
+) -> RunRecord:
+    """Train the best by validation loss once more, as this run, and only then look at the test.
+
+    Ends at the next epoch once `stopped` is set. Raises SP500Error when all trials failed.
+    """
+
+    def go_on(epoch: EpochMetrics) -> None:
+        if stopped.is_set():
+            raise SP500Error(f"stopped after epoch {epoch.epoch}")
+
+    best = searched.ledger.best()
+    if best is None:
+        reasons = [f"  {one.overrides}: {one.reason}" for one in searched.ledger.results.values()]
+        raise SP500Error("\n".join([f"all {len(reasons)} trials failed:", *reasons[:5]]))
+    chosen = trial(config, best.overrides).config
+    ready, arm = made[material.key(chosen)], "parallel" if plan.parallel else "sequential"
+    assert isinstance(ready, Material)
+    record = launch.train(chosen, run, experiment="tune", arm=arm, dataset=ready.dataset, on_epoch=go_on)
+    return _with_search(record, plan, made, searched, best)
+
+
+def log(run: Run, plan: Plan, results: Iterable[TrialResult] = ()) -> None:
+    """Add results to the file that optuna-dashboard opens; the ledger is what counts, so a fault is only told."""
+    path = run.path / "optuna.db"
+    try:
+        optuna_log.write(path, run.name, plan.space, results)
+    except (ConfigError, SQLAlchemyError, OSError) as error:
+        logging.getLogger(__name__).warning("%s could not be written: %s", path, error)
+
+
+def _with_search(
+    record: RunRecord, plan: Plan, made: dict[str, Material | str], searched: Searched, best: TrialResult
+) -> RunRecord:
+    """The chosen config's record, and what the search that chose it did."""
+    results = searched.ledger.results
+    summary = {
+        "space": plan.space.name,
+        "method": plan.method,
+        "resumed": searched.resumed,
+        "cores": searched.cores,
+        "key": key(results, _hash(made)),
+        **_summary(searched.ledger, best, record),
+    }
+    samples = record.samples + sum(one.samples for one in results.values())
+    setup = record.seconds.setup - searched.seconds
+    spent = record.seconds.model_copy(update={"setup": setup, "search": searched.seconds})
+    return record.model_copy(update={"search": summary, "samples": samples, "seconds": spent})
 
 
 def _ledger(run: Run, space: Space, made: dict[str, Material | str], suggested: Suggester) -> Ledger:
@@ -84,31 +143,6 @@ def _ledger(run: Run, space: Space, made: dict[str, Material | str], suggested: 
             raise ConfigError(f"{ledger.path} holds trials of another space than {space.name}; take another --name")
         suggested.tell(result)
     return ledger
-
-
-def _chosen(
-    config: RunConfig,
-    run: Run,
-    plan: Plan,
-    ledger: Ledger,
-    made: dict[str, Material | str],
-    *,
-    facts: dict[str, Any],
-    seconds: float,
-) -> RunRecord:
-    """Record of the best config's run, and of the search that chose it in so many seconds."""
-    best = ledger.best()
-    if best is None:
-        reasons = [f"  {one.overrides}: {one.reason}" for one in ledger.results.values()]
-        raise SP500Error("\n".join([f"all {len(reasons)} trials failed:", *reasons[:5]]))
-    chosen = trial(config, best.overrides).config
-    ready, arm = made[material.key(chosen)], "parallel" if plan.parallel else "sequential"
-    assert isinstance(ready, Material)
-    record = launch.train(chosen, run, experiment="tune", arm=arm, dataset=ready.dataset)
-    summary = {"space": plan.space.name, "method": plan.method, **facts, **_summary(ledger, best, record)}
-    samples = record.samples + sum(one.samples for one in ledger.results.values())
-    spent = record.seconds.model_copy(update={"setup": record.seconds.setup - seconds, "search": seconds})
-    return record.model_copy(update={"search": summary, "samples": samples, "seconds": spent})
 
 
 def _data_configs(config: RunConfig, space: Space) -> list[RunConfig]:
@@ -124,8 +158,8 @@ def _data_configs(config: RunConfig, space: Space) -> list[RunConfig]:
 
 
 def _hash(made: dict[str, Material | str]) -> str:
-    """Hash of all data of a search; that of the one dataset where there is one."""
-    hashes = [one.dataset.sha256 if isinstance(one, Material) else one for one in made.values()]
+    """Hash of all data of a search; that of the one dataset where there is one. What could not be made has none."""
+    hashes = [one.dataset.sha256 for one in made.values() if isinstance(one, Material)]
     return hashes[0] if len(hashes) == 1 else hashlib.sha256(json.dumps(sorted(hashes)).encode()).hexdigest()
 
 

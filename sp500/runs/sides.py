@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from sp500.config import RunConfig
-from sp500.errors import SP500Error
+from sp500.errors import ConfigError, SP500Error
 from sp500.runs import compare
 from sp500.runs.record import RunRecord, ended
 from sp500.runs.store import Run, RunStore
@@ -62,16 +62,25 @@ def _child(run: Run, script: Path, side: str, name: str, store: RunStore, *, res
     ]
     print(f"{side} ...", file=sys.stderr, flush=True)
     started = time.monotonic()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)  # noqa: S603 - our own argv
+    # A group of its own: what interrupts this process is handed on once, and not also by the terminal.
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, process_group=0)  # noqa: S603 - our own argv
     try:
         code = process.wait()
-    finally:
-        try:
-            process.wait(timeout=GRACE_SECONDS)  # Ctrl-C reached the child as well
-        except subprocess.TimeoutExpired:
-            process.terminate()
-            process.wait()
+    except BaseException:
+        _end(process)
+        raise
     if code:
-        record = store.record(name)
-        raise SP500Error(f"the {side} side ended with exit code {code}: {record.reason if record else 'killed'}")
+        # One that was refused at the door has no record of this attempt.
+        record = store.record(name) if code != ConfigError.exit_code else None
+        raise SP500Error(f"the {side} side ended with exit code {code}" + (f": {record.reason}" if record else ""))
     return time.monotonic() - started
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Let it write its record; what does not end in time is killed."""
+    process.terminate()
+    try:
+        process.wait(timeout=GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

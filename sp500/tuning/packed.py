@@ -14,32 +14,30 @@ import math
 import os
 import time
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sp500.data.batches import Batches
+from sp500.data.batches import Batch, Batches
 from sp500.data.windows import Dataset
 from sp500.models import catalog
 from sp500.runs.record import EpochMetrics
 from sp500.seeding import derive
-from sp500.training.loop import DTYPES, EVAL_BATCH, diverged
-from sp500.training.optimizer import AdamW
+from sp500.training.loop import DTYPES, diverged
 from sp500.training.worker import device
+from sp500.tuning.adamw import MemberAdamW
+from sp500.tuning.layers import Dropout, Layers
 from sp500.tuning.ledger import TrialResult
 from sp500.tuning.limits import TrialTimeout
 from sp500.tuning.material import Material
 from sp500.tuning.member import Member
 from sp500.tuning.space import Trial
 
-AVERAGES = ("exp_avg", "exp_avg_sq")
-Streams = dict[tuple[int, float], torch.Generator]
-
 
 class Pack:
-    """Members with weights [member, input, output] and biases [member, 1, output] per layer.
+    """Members of the same shape, and their batched layers.
 
     `timeout`: seconds that a member's share of the time may be. `halving`: of the members there, at about 1/halving**2
     and 1/halving of the epochs, only the best 1/halving go on (successive halving, Jamieson and Talwalkar 2016).
@@ -55,11 +53,11 @@ class Pack:
         members = (Member(trial, pack=len(trials)) for trial in trials)
         self.members = sorted(members, key=lambda member: member.optimised)
         models = [self._model(member, dataset) for member in self.members]
-        self._layers = [_stacked([linears[place] for linears in models]) for place in range(len(models[0]))]
+        self._layers = Layers(models)
         self._train = Batches(dataset.train, self._device)
         assert dataset.valid is not None
         self._valid = Batches(dataset.valid, self._device)
-        self._optimizer = self._new_optimizer()
+        self._optimizer = MemberAdamW(self._layers.tensors, [member.optimised for member in self.members])
 
     def _model(self, member: Member, dataset: Dataset) -> list[nn.Linear]:
         """The member's initial layers, drawn as when it trains alone."""
@@ -68,20 +66,6 @@ class Pack:
         model = catalog.build(member.config.model, window=window, features=dataset.features, outputs=outputs)
         model.to(self._device, DTYPES[self.config.train.dtype])
         return [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
-
-    @property
-    def _weights(self) -> list[Tensor]:
-        return [tensor for layer in self._layers for tensor in layer]
-
-    def _new_optimizer(self) -> AdamW:
-        """One parameter group per learning rate and weight decay, over slices of the packed weights."""
-        groups, first = [], 0
-        for (lr, decay), alike in groupby(self.members, key=lambda member: member.optimised):
-            end = first + len(list(alike))
-            slices = [weight.detach()[first:end].requires_grad_() for weight in self._weights]
-            groups.append({"params": slices, "lr": lr, "weight_decay": decay})
-            first = end
-        return AdamW(groups, fused=True)
 
     def run(self) -> Iterator[list[TrialResult]]:
         """Train to the end; results come with the epoch that was their members' last."""
@@ -131,18 +115,15 @@ class Pack:
     def _trained(self, number: int) -> tuple[list[float], int, int]:
         """One pass: each member's mean loss, windows, and the step reached."""
         train, data = self.config.train, self.config.data
-        streams = self._streams(number)
+        dropout = self._dropout(number)
         sums = torch.zeros(len(self.members), dtype=torch.float64, device=self._device)
         samples, step = 0, self.members[0].progress.step
         for batch in self._train.epoch(number, self.config.batch_size, shuffle=data.shuffle_train, seed=data.seed):
             if step == train.max_steps > 0:
                 break
-            losses = self._losses(self._forward(batch.x, streams), batch.y)
-            for weight in self._weights:
-                weight.grad = None
-            (losses.sum() / batch.total).backward()
-            self._step()
-            sums += losses.detach()
+            losses, gradients = self._layers.gradients(batch.x, partial(self._losses, batch), dropout)
+            self._step(gradients)
+            sums += losses * batch.total
             samples, step = samples + batch.total, step + 1
         return (sums / max(samples, 1)).tolist(), samples, step
 
@@ -151,47 +132,22 @@ class Pack:
         """Each member's mean loss on the validation windows, and its outputs there [member, window, output]."""
         sums = torch.zeros(len(self.members), dtype=torch.float64, device=self._device)
         parts = []
-        for batch in self._valid.in_order(EVAL_BATCH):
-            parts.append(self._forward(batch.x))
-            sums += self._losses(parts[-1], batch.y)
+        for batch in self._valid.in_order(self.config.batch_size):  # more would not stay in a core's cache
+            parts.append(self._layers.outputs(batch.x))
+            sums += self._losses(batch, parts[-1]) * batch.total
         return (sums / len(self._valid)).tolist(), torch.cat(parts, dim=1).cpu().numpy()
 
-    def _losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Sum over the batch of each member's loss [member] from outputs [member, batch, output]."""
-        return torch.vmap(self._made.task.loss, in_dims=(0, None))(outputs, targets)
+    def _losses(self, batch: Batch, outputs: Tensor) -> Tensor:
+        """Each member's mean loss over the batch [member] from outputs [member, batch, output]."""
+        return torch.vmap(self._made.task.loss, in_dims=(0, None))(outputs, batch.y) / batch.total
 
-    def _streams(self, epoch: int) -> Streams:
-        """A generator per seed and rate: members that share both draw the same masks, as they would alone."""
-        return {
-            key: torch.Generator(self._device).manual_seed(derive(key[0], "dropout", epoch, 0))
-            for key in dict.fromkeys(member.stream for member in self.members)
-            if key[1]
-        }
+    def _dropout(self, epoch: int) -> Dropout | None:
+        """The epoch's masks, where members draw any."""
+        streams = [member.stream for member in self.members]
+        return Dropout(streams, epoch, self._layers.tensors[0]) if any(rate for _, rate in streams) else None
 
-    def _forward(self, x: Tensor, streams: Streams | None = None) -> Tensor:
-        """Outputs [member, batch, output] of windows [batch, window, feature]; with streams, with dropout."""
-        values = x.flatten(1).expand(len(self.members), -1, -1)
-        for place, (weight, bias) in enumerate(self._layers):
-            values = torch.baddbmm(bias, values, weight)
-            if place < len(self._layers) - 1:
-                values = values.relu_()
-                if streams:
-                    values = values * self._masks(values, streams)
-        return values
-
-    def _masks(self, values: Tensor, streams: Streams) -> Tensor:
-        """Dropout's factors [member, batch, width]; the last of those drawn are ones, for members without dropout."""
-        drawn = {key: place for place, key in enumerate(streams)}
-        masks = values.new_ones(len(drawn) + 1, *values.shape[1:])
-        for (key, place), generator in zip(drawn.items(), streams.values(), strict=True):
-            masks[place].bernoulli_(1 - key[1], generator=generator).div_(1 - key[1])
-        chosen = [drawn.get(member.stream, len(drawn)) for member in self.members]
-        return masks[torch.tensor(chosen, device=values.device)]
-
-    @torch.no_grad()
-    def _step(self) -> None:
+    def _step(self, gradients: list[Tensor]) -> None:
         """Clip each member's gradient, and step."""
-        gradients = [weight.grad for weight in self._weights if weight.grad is not None]
         parts = [torch.linalg.vector_norm(gradient.flatten(1), dim=1) for gradient in gradients]
         norms = torch.linalg.vector_norm(torch.stack(parts), dim=0)
         for place, (member, norm) in enumerate(zip(self.members, norms.tolist(), strict=True)):
@@ -199,42 +155,10 @@ class Pack:
             if clip and not norm + 1e-6 <= clip:
                 for gradient in gradients:
                     gradient[place] *= clip / (norm + 1e-6)
-        first = 0
-        for group in self._optimizer.param_groups:
-            end = first + len(group["params"][0])
-            for part, gradient in zip(group["params"], gradients, strict=True):
-                part.grad = gradient[first:end]
-            first = end
-        self._optimizer.step()
+        self._optimizer.step(gradients)
 
     def _keep(self, places: list[int]) -> None:
         """Go on with some of the members."""
-        state = self._optimizer.state
-        groups = [group["params"] for group in self._optimizer.param_groups]
-        averages = [
-            {name: torch.cat([state[params[place]][name] for params in groups])[places] for name in AVERAGES}
-            for place in range(len(self._weights))
-        ]
-        step = state[groups[0][0]]["step"]
         self.members = [self.members[place] for place in places]
-        self._layers = [_leaves(*(tensor.detach()[places] for tensor in layer)) for layer in self._layers]
-        if not places:
-            return
-        self._optimizer, first = self._new_optimizer(), 0
-        for group in self._optimizer.param_groups:
-            end = first + len(group["params"][0])
-            for part, average in zip(group["params"], averages, strict=True):
-                kept = {name: values[first:end].clone() for name, values in average.items()}
-                self._optimizer.state[part] = {"step": step.clone(), **kept}
-            first = end
-
-
-def _stacked(layers: Sequence[nn.Linear]) -> tuple[Tensor, Tensor]:
-    return _leaves(
-        torch.stack([layer.weight.detach().T for layer in layers]).contiguous(),
-        torch.stack([layer.bias.detach() for layer in layers])[:, None],
-    )
-
-
-def _leaves(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    return weight.requires_grad_(), bias.requires_grad_()
+        self._layers.keep(places)
+        self._optimizer.keep(self._layers.tensors, places)

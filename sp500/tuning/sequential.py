@@ -40,18 +40,18 @@ def run_trial(made: Material | str, trial: Trial, timeout: float | None = None, 
             raise SP500Error(made)
         with deadline(timeout):
             result = fitted(made, trial)
+        return ended(
+            made,
+            trial,
+            result.outputs["valid"],
+            valid_loss=result.best_loss,
+            best_epoch=result.best_epoch,
+            epochs=len(result.epochs),
+            samples=result.samples,
+            seconds=time.perf_counter() - started,
+        )
     except Exception as error:  # noqa: BLE001 - one bad trial, whatever is wrong with it, must not end a search
         return failed(trial, why(error), time.perf_counter() - started)
-    return ended(
-        made,
-        trial,
-        result.outputs["valid"],
-        valid_loss=result.best_loss,
-        best_epoch=result.best_epoch,
-        epochs=len(result.epochs),
-        samples=result.samples,
-        seconds=time.perf_counter() - started,
-    )
 
 
 def ended(made: Material, trial: Trial, output: np.ndarray, **facts: Any) -> TrialResult:

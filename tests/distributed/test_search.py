@@ -1,5 +1,7 @@
 """The search side by side and one after another: the same trials, the same numbers."""
 
+from threading import Event
+
 import psutil
 import pytest
 
@@ -39,7 +41,8 @@ def searched(
     plan = Plan(found, method, trials, parallel, limits or Limits())
     with RunStore(folder).open(name, resume=resume) as run:
         made = study.prepare(base, plan)
-        return study.search(base, run, plan, made, on_result=keep), seen
+        found = study.search(base, run, plan, made, on_result=keep)
+        return study.choose(base, run, plan, made, found, stopped=Event()), seen
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +101,7 @@ def test_packed_unpacked_and_one_after_another_agree(sides, base, tmp_path):
     folder, _, _ = sides
     searched(base, tmp_path, "unpacked", parallel=True, limits=Limits(pack="off"))
     packed, unpacked = Ledger(folder / "parallel").results, Ledger(tmp_path / "unpacked").results
-    assert {one.pack for one in packed.values()} == {2}
+    assert {one.pack for one in packed.values()} == {4}
     assert {one.pack for one in unpacked.values()} == {1}
     for name, one in packed.items():
         assert one.valid_loss == pytest.approx(unpacked[name].valid_loss, rel=1e-6)
