@@ -25,7 +25,8 @@ def found(document, key):
         return [value for part in document for value in found(part, key)]
     if not isinstance(document, dict):
         return []
-    return [document[key]] * (key in document) + found(list(document.values()), key)
+    here = [document[key]] if key in document else []
+    return here + found(list(document.values()), key)
 
 
 def pods_of(documents):
