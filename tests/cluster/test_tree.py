@@ -98,7 +98,7 @@ def test_everything_is_labelled_as_ours(tree):
 
 
 @EACH_TREE
-def test_quota_has_room_for_two_clusters_at_their_full_size(tree):
+def test_quota_has_room_for_two_clusters_at_their_full_size_or_one_with_gpus(tree):
     documents = rendered(tree)
     [quota] = of_kind(documents, "ResourceQuota")
     hard = {name: pod_rules.amount(value) for name, value in quota["spec"]["hard"].items()}
@@ -159,12 +159,10 @@ def test_raycluster_says_what_the_operator_would_guess(tree):
 
 def selected(selector, labels):
     """Does a label selector choose these labels?"""
+    expressions = selector.get("matchExpressions", [])
+    assert all(one["operator"] == "In" for one in expressions)
     exact = selector.get("matchLabels", {}).items() <= labels.items()
-    return exact and all(
-        labels.get(one["key"]) in one["values"]
-        for one in selector.get("matchExpressions", [])
-        if one["operator"] == "In"
-    )
+    return exact and all(labels.get(one["key"]) in one["values"] for one in expressions)
 
 
 def open_ports(documents, target, source, namespace, direction="Ingress"):
@@ -199,6 +197,12 @@ def ways_out(documents, pod):
         if "ipBlock" in peer
         for port in rule["ports"]
     }
+
+
+@EACH_TREE
+def test_network_is_closed_to_every_pod_that_no_rule_names(tree):
+    closed = {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    assert closed in [policy["spec"] for policy in of_kind(rendered(tree), "NetworkPolicy")]
 
 
 @EACH_TREE
