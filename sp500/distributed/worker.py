@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from sp500.distributed.gauges import EpochGauges
 from sp500.runs.record import EpochMetrics
 from sp500.runs.store import Run
 
@@ -45,8 +46,14 @@ class GroupWorker:
 
 
 class RayWorker(GroupWorker):
-    """This worker of Ray Train. Rank 0 writes the epochs to the run's folder on the shared storage."""
+    """This worker of Ray Train. Rank 0 writes the epochs to the run's folder and shows the last one to Prometheus."""
 
     def __init__(self, device: torch.device, run: Run) -> None:
         context = ray.train.get_context()
-        super().__init__(context.get_world_rank(), context.get_world_size(), device, run.append_epoch)
+        gauges = EpochGauges(run.name)
+
+        def keep(epoch: EpochMetrics) -> None:
+            run.append_epoch(epoch)
+            gauges.set(epoch)
+
+        super().__init__(context.get_world_rank(), context.get_world_size(), device, keep)
