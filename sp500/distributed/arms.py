@@ -75,7 +75,7 @@ def on_ray(
     config: RunConfig, run: Run, *, nodes: int | None, memory_bytes: int | None, root: str = "", skip_bad: int = 0
 ) -> RunRecord:
     """N workers over shards, on `nodes` simulated nodes, or on the connected cluster if None."""
-    from sp500.distributed import cluster, trainer
+    from sp500.distributed import preflight, trainer
 
     started = datetime.now(UTC)
     ready = prepared(config)
@@ -84,7 +84,7 @@ def on_ray(
             shards, dataset = stored(ready, config, root, skip_bad, tasks=config.num_workers)
             spread = nodes is not None and nodes >= config.num_workers
             result = trainer.fit_on_ray(catalog.task(config), dataset, config, run, shards, spread=spread)
-        have = cluster.resources()
+        have = preflight.resources()
     record = _judged(config, run, dataset, result, arm="ray", started=started, cluster=have)
     largest = peak.bytes if peak else record.peak_memory_bytes
     machine = record.machine.model_copy(update={"simulated_nodes": nodes or 0})

@@ -13,8 +13,6 @@ from typing import TypeVar
 
 import ray
 
-from sp500.errors import ResourcesError
-
 T = TypeVar("T")
 
 # Set before Ray starts its processes. Ray's own default for OMP_NUM_THREADS counts a task's CPUs, and a fraction of a
@@ -75,40 +73,3 @@ def beside(function: Callable[[], T]) -> T:
         except KeyboardInterrupt:
             ray.shutdown()  # ends what the thread waits for
             raise
-
-
-def resources() -> dict[str, float]:
-    """What the cluster has: CPU, GPU, memory and object_store_memory in bytes, nodes."""
-    found = ray.cluster_resources()
-    kept = {name: found[name] for name in ("CPU", "GPU", "memory", "object_store_memory") if name in found}
-    return {**kept, "nodes": float(len([node for node in ray.nodes() if node["Alive"]]))}
-
-
-def worker_share(num_workers: int, *, gpu: bool, readers: bool = False) -> dict[str, float]:
-    """Resources of one of `num_workers`. Raises ResourcesError, at once, for what the cluster cannot give.
-
-    On one machine with fewer cores than workers each takes its part of a core: slower, but a rehearsal that runs. With
-    `readers`, half of a core per worker is left to the tasks that read for it.
-    """
-    have = resources()
-    cpus = have.get("CPU", 0.0) / (2 if readers else 1)
-    if gpu and have.get("GPU", 0.0) < num_workers:
-        raise ResourcesError(
-            f"{num_workers} workers with a GPU each were asked for; the cluster has {have.get('GPU', 0):g} GPUs and "
-            f"{cpus:g} CPUs: fewer --num-workers, or --train.device cpu"
-        )
-    if cpus >= num_workers:
-        share = 1.0
-    elif (have["nodes"] == 1 or have["CPU"] >= num_workers) and cpus:
-        share = max(int(100 * cpus / num_workers) / 100, 0.01)
-    else:
-        raise ResourcesError(
-            f"{num_workers} workers with a CPU each were asked for; the cluster has {cpus:g} CPUs on "
-            f"{have['nodes']:g} nodes: fewer --num-workers, or more nodes"
-        )
-    return {"CPU": share, "GPU": 1.0} if gpu else {"CPU": share}
-
-
-def use_gpu(device: str, num_workers: int) -> bool:
-    """Whether workers take a GPU: where asked for, and with auto where the cluster has one for each."""
-    return device == "cuda" or (device == "auto" and resources().get("GPU", 0.0) >= num_workers)

@@ -108,9 +108,9 @@ def _fit(
 
         worker = SoloWorker(device(config.train.device), keep)
         return fit(task, dataset, config, worker, checkpoint.of_run(run.checkpoints, config, dataset)), None
-    from sp500.distributed import cluster, trainer
+    from sp500.distributed import cluster, preflight, trainer
 
     with cluster.connected():
         follow = run.following(on_epoch) if on_epoch else nullcontext()
         with follow:
-            return trainer.fit_on_ray(task, dataset, config, run), cluster.resources()
+            return trainer.fit_on_ray(task, dataset, config, run), preflight.resources()

@@ -22,7 +22,7 @@ from ray import tune
 from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.search import Searcher
 
-from sp500.distributed import cluster
+from sp500.distributed import cluster, preflight
 from sp500.errors import ResourcesError, SP500Error
 from sp500.runs.memory import hold_to
 from sp500.runs.store import Run
@@ -91,10 +91,11 @@ def _share(limits: Limits) -> tuple[dict[str, float], int]:
     A trial of N workers takes no CPU from them itself, or all could wait for each other for ever; but Tune wants it to
     take something. Raises ResourcesError for GPUs that are not there.
     """
-    gpu, gpus = cluster.use_gpu(limits.device, 1), int(cluster.resources().get("GPU", 0))
+    have = preflight.most()
+    gpu, gpus = preflight.use_gpu(limits.device, 1), int(have["GPU"])
     if gpu and not gpus:
         raise ResourcesError("train.device cuda: the cluster has no GPU; take auto or cpu")
-    slots = max((gpus if gpu else cores()) // max(limits.workers, 1), 1)
+    slots = max((gpus if gpu else int(have.get("CPU", 0))) // max(limits.workers, 1), 1)
     return ({"memory": 1} if limits.workers else {"cpu": 1, "gpu": int(gpu)}), slots
 
 

@@ -203,11 +203,12 @@ def _try_all(
         while trials := suggested.ask(1):
             keep(sequential.run_trial(made[material.key(trials[0].config)], trials[0], limits.timeout), 0)
         return 1
-    from sp500.distributed import cluster
+    from sp500.distributed import cluster, preflight
     from sp500.distributed import search as tune
 
     at_once = GUESSES_AT_ONCE if plan.method == "tpe" else left
     with cluster.connected():
         if left:
+            preflight.shared(run.path)
             tune.run(made, suggested, limits, at_once=at_once, storage=run.path / ".ray", on_result=keep)
         return tune.cores()

@@ -20,7 +20,7 @@ from sp500.config import RunConfig
 from sp500.data import stream
 from sp500.data.shards import Chunk, ShardSet
 from sp500.data.windows import Dataset
-from sp500.distributed import cluster
+from sp500.distributed import cluster, preflight
 from sp500.distributed import dataset as data
 from sp500.distributed.worker import RayWorker
 from sp500.errors import SP500Error
@@ -56,8 +56,9 @@ def fit_on_ray(
 
     Raises ResourcesError when the cluster lacks them, SP500Error when training fails.
     """
-    gpu = cluster.use_gpu(config.train.device, config.num_workers)
-    share = cluster.worker_share(config.num_workers, gpu=gpu, readers=shards is not None)
+    gpu = preflight.use_gpu(config.train.device, config.num_workers)
+    preflight.shared(run.path)
+    share = preflight.worker_share(config.num_workers, gpu=gpu, readers=shards is not None)
     storage = run.path.resolve() / ".ray"
     # Ray resumes an old run of the same name without a word; the run's own checkpoints are what counts here.
     shutil.rmtree(storage, ignore_errors=True)

@@ -165,10 +165,10 @@ def _on_ray(config: RunConfig, folds: Folds, left: list[int], keep: Keep) -> dic
     import ray
     from ray.exceptions import RayError
 
-    from sp500.distributed import cluster
+    from sp500.distributed import cluster, preflight
 
     with cluster.connected():
-        gpu = cluster.use_gpu(config.train.device, 1)
+        gpu = preflight.use_gpu(config.train.device, 1)
         # Ray would try a task that ran out of memory again without end.
         task = ray.remote(num_cpus=1, num_gpus=1 if gpu else 0, max_retries=0)(fold)
         # A task has one CPU, and so one thread.
@@ -189,4 +189,4 @@ def _on_ray(config: RunConfig, folds: Folds, left: list[int], keep: Keep) -> dic
                     why = f"{type(error).__name__}: {error}".splitlines()[0]
                     row = folds.named(number) | _failed(why)
                 keep(row)
-        return cluster.resources()
+        return preflight.resources()

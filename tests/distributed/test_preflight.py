@@ -1,0 +1,101 @@
+"""What a cluster lacks is said before anything starts."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from threading import Timer
+
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+
+from sp500.distributed import preflight
+from sp500.errors import ResourcesError
+from sp500.runs.memory import in_child
+
+# A node in a mount namespace of its own, which sees another folder under the same path.
+ELSEWHERE = 'mount -t tmpfs none "$1" && shift && exec "$@"'
+
+
+def two_nodes(folder: Path) -> list[str]:
+    cluster = Cluster(initialize_head=True, connect=True, head_node_args={"num_cpus": 0})
+    cluster.add_node(num_cpus=1)
+    preflight.shared(folder)
+    left = [path.name for path in folder.iterdir()]
+    ray.shutdown()
+    cluster.shutdown()
+    return left
+
+
+def a_node_elsewhere(folder: Path) -> str:
+    cluster = Cluster(initialize_head=True, connect=True, head_node_args={"num_cpus": 0})
+    start = [
+        str(Path(sys.executable).with_name("ray")),
+        "start",
+        f"--address={cluster.address}",
+        "--num-cpus=1",
+        "--block",
+    ]
+    node = subprocess.Popen(["unshare", "--mount", "sh", "-c", ELSEWHERE, "sh", str(folder), *start], env=os.environ)
+    try:
+        until(lambda: preflight.resources()["nodes"] == 2)
+        preflight.shared(folder)
+    except ResourcesError as error:
+        return str(error)
+    finally:
+        node.terminate()
+        node.wait(timeout=30)
+        ray.shutdown()
+        cluster.shutdown()
+    return "passed"
+
+
+def a_node_that_comes(folder: Path) -> list[object]:
+    cluster = Cluster(initialize_head=True, connect=True, head_node_args={"num_cpus": 1})
+    found: list[object] = []
+    preflight.NODES_SECONDS = 1
+    try:
+        preflight.grown(2, {"CPU": 1.0})
+    except ResourcesError as error:
+        found.append(str(error))
+    preflight.NODES_SECONDS = 60
+    Timer(1, lambda: cluster.add_node(num_cpus=1, wait=False)).start()
+    preflight.grown(2, {"CPU": 1.0})
+    found.append(preflight.resources()["CPU"])
+    ray.shutdown()
+    cluster.shutdown()
+    return found
+
+
+def until(ready):
+    deadline = time.monotonic() + 60
+    while not ready():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def can_mount(folder: Path) -> bool:
+    argv = ["unshare", "--mount", "sh", "-c", ELSEWHERE, "sh", str(folder), "true"]
+    return subprocess.run(argv, capture_output=True, check=False).returncode == 0
+
+
+def test_folder_that_all_nodes_share_passes_and_keeps_no_trace(tmp_path):
+    assert in_child(two_nodes, tmp_path) == []
+
+
+def test_folder_that_one_node_does_not_see_is_refused_with_its_address(tmp_path):
+    if not can_mount(tmp_path):
+        pytest.skip("this user may not make a mount namespace (unshare --mount)")
+    said = in_child(a_node_elsewhere, tmp_path)
+    assert f"{tmp_path} is not on storage that the whole cluster shares" in said
+    assert "of 2 nodes cannot read" in said
+    assert "SP500_RUNS_DIR" in said
+
+
+def test_workers_wait_for_nodes_on_their_way_but_not_for_ever(tmp_path):
+    said, cpus = in_child(a_node_that_comes, tmp_path)
+    assert "2 workers with 1 CPUs each" in said
+    assert "after 1 s it has 1 CPUs" in said
+    assert cpus == 2

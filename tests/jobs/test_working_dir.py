@@ -1,0 +1,68 @@
+"""A working directory that is too large is refused before anything is packed."""
+
+from pathlib import Path
+
+import pytest
+from ray._private.runtime_env import packaging
+
+from sp500.errors import ConfigError
+from sp500.jobs import working_dir
+
+MIB = 2**20
+ROOT = Path(__file__).parents[2]
+
+
+def of_size(path: Path, size: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        file.truncate(size)
+
+
+def test_101_mib_are_refused_with_the_largest_files_named(tmp_path):
+    of_size(tmp_path / "data" / "prices.parquet", 80 * MIB)
+    of_size(tmp_path / "notes.bin", 21 * MIB)
+    for number in range(9):
+        of_size(tmp_path / f"small{number}.py", 10)
+    with pytest.raises(ConfigError) as error:
+        working_dir.check(tmp_path)
+    said = str(error.value)
+    assert "101.0 MiB, over the 100 MiB" in said
+    assert said.index("80.0 MiB  data/prices.parquet") < said.index("21.0 MiB  notes.bin")
+    assert said.count("small") == 3
+
+
+def test_what_the_ignore_files_and_ray_leave_out_does_not_count(tmp_path):
+    (tmp_path / ".rayignore").write_text("# a comment\n*.parquet\n/runs/\n!keep.parquet\n")
+    (tmp_path / ".gitignore").write_text("build/\n")
+    kept = ["experiments/tune.py", "keep.parquet", "deep/runs/a"]
+    for name in ["a.parquet", "runs/x", "build/y", ".git/z", ".venv/lib/q", "deep/__pycache__/c", *kept]:
+        of_size(tmp_path / name, MIB)
+    assert set(working_dir.files(tmp_path)) == {*kept, ".rayignore", ".gitignore"}
+    assert working_dir.check(tmp_path) == pytest.approx(3 * MIB, abs=100)
+
+
+def test_files_are_those_that_ray_packs(tmp_path):
+    for name in ["a.py", "pkg/b.py", "runs/c", "pkg/.venv/d", "logs/e.log", "pkg/f.log"]:
+        of_size(tmp_path / name, 5)
+    (tmp_path / ".rayignore").write_text("/runs/\nlogs/\n")
+    (tmp_path / ".gitignore").write_text("*.log\n")
+    package = tmp_path.parent / "package.zip"
+    packaging.create_package(str(tmp_path), package, excludes=list(working_dir.ALWAYS_LEFT_OUT))
+    import zipfile
+
+    with zipfile.ZipFile(package) as packed:
+        names = {info.filename for info in packed.infolist() if not info.is_dir()}
+        assert all(info.compress_type == zipfile.ZIP_STORED for info in packed.infolist())
+    assert {name.removeprefix(f"{tmp_path.name}/") for name in names} == set(working_dir.files(tmp_path))
+
+
+def test_this_repository_is_small_and_leaves_out_what_jobs_do_not_need():
+    found = working_dir.files(ROOT)
+    assert {"experiments/tune.py", "sp500/errors.py"} <= set(found)
+    assert not [name for name in found if name.startswith(("tests/", "runs/", ".git/", ".venv/"))]
+    assert sum(found.values()) < 5 * MIB
+
+
+def test_folder_that_is_none_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"nowhere: no such folder"):
+        working_dir.check(tmp_path / "nowhere")
