@@ -38,7 +38,9 @@ def resources_once(cluster: Cluster) -> Iterator[Violation]:
         both = [name for name in RESOURCE_PARAMS if name in group.params]
         if section(group.body, "resources") and both:
             path = f"{group.path}.rayStartParams.{both[0]}"
-            yield Violation(path, f"stands beside {group.path}.resources", "say the group's resources in one of the two")
+            yield Violation(
+                path, f"stands beside {group.path}.resources", "say the group's resources in one of the two"
+            )
 
 
 def labels(cluster: Cluster) -> Iterator[Violation]:
@@ -88,7 +90,9 @@ def priority(cluster: Cluster) -> Iterator[Violation]:
         if cluster.version is None or cluster.version < (2, 56):
             yield Violation(path, f"{found} with {_version(cluster)}", "it needs Ray 2.56; raise rayVersion")
         if not cluster.v2:
-            yield Violation(path, f"{found} without autoscaler v2", "set autoscalerOptions.version: v2, or leave it out")
+            yield Violation(
+                path, f"{found} without autoscaler v2", "set autoscalerOptions.version: v2, or leave it out"
+            )
 
 
 def redis_names(cluster: Cluster) -> Iterator[Violation]:

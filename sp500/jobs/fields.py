@@ -16,7 +16,9 @@ MOST = 2**31 - 1
 # A raylet, its agents and one process with a model; 30 % of it is also the least that Ray takes as an object store.
 LEAST_MEMORY = 256 * 2**20
 
-SECRET_NAME = re.compile(r"(^|_)(TOKEN|PASSWORD|PASSWD|SECRET|ACCESS_KEY|SECRET_KEY|API_KEY|PRIVATE_KEY)$", re.IGNORECASE)
+SECRET_NAME = re.compile(
+    r"(^|_)(TOKEN|PASSWORD|PASSWD|SECRET|ACCESS_KEY|SECRET_KEY|API_KEY|PRIVATE_KEY)$", re.IGNORECASE
+)
 PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:[^/@\s]+@")
 # What the operator sets in its pods, or forbids there.
 RESERVED = re.compile(
@@ -72,7 +74,9 @@ def _references(secrets: dict[str, str]) -> dict[str, str]:
         secret, _, key = reference.partition("/")
         if not names.SUBDOMAIN.fullmatch(secret) or not SECRET_KEY.fullmatch(key):
             # What came may be the secret itself, so it is not repeated.
-            raise ValueError(f"{name} is no reference; give SECRET/KEY, a Secret's name and a key in it, such as hf/token")
+            raise ValueError(
+                f"{name} is no reference; give SECRET/KEY, a Secret's name and a key in it, such as hf/token"
+            )
     return secrets
 
 
@@ -85,7 +89,9 @@ def _image(image: str) -> str:
 
 def _archive(uri: str) -> str:
     if not ARCHIVE.fullmatch(uri):
-        raise ValueError(f"{uri!r:.80} is no https://, s3:// or gs:// URI of a .zip; --mode InteractiveMode takes a folder")
+        raise ValueError(
+            f"{uri!r:.80} is no https://, s3:// or gs:// URI of a .zip; --mode InteractiveMode takes a folder"
+        )
     return uri
 
 

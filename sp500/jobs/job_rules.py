@@ -25,7 +25,7 @@ def suspension(job: Document) -> Iterator[Violation]:
 
 
 def time_to_live(job: Document) -> Iterator[Violation]:
-    """ttlSecondsAfterFinished counts to a shutdown."""
+    """What ttlSecondsAfterFinished counts to is a shutdown."""
     spec = section(job, "spec")
     seconds = spec.get("ttlSecondsAfterFinished", 0)
     if isinstance(seconds, int) and seconds < 0:
@@ -84,7 +84,7 @@ def authentication(job: Document) -> Iterator[Violation]:
 
 
 def runtime_env(job: Document) -> Iterator[Violation]:
-    """runtimeEnvYAML is YAML."""
+    """The text of runtimeEnvYAML is YAML."""
     try:
         yaml.safe_load(section(job, "spec").get("runtimeEnvYAML") or "")
     except yaml.YAMLError as error:
@@ -123,7 +123,9 @@ def deletion(job: Document) -> Iterator[Violation]:
     for key in ("onSuccess", "onFailure"):
         policy = section(strategy, key).get("policy")
         if policy not in POLICIES:
-            yield Violation(f"{path}.{key}.policy", f"is {policy}", f"give one of {', '.join(POLICIES)}, or deletionRules")
+            yield Violation(
+                f"{path}.{key}.policy", f"is {policy}", f"give one of {', '.join(POLICIES)}, or deletionRules"
+            )
         if policy == "DeleteNone" and _shuts_down(spec):
             found = "is DeleteNone beside shutdownAfterJobFinishes"
             yield Violation(f"{path}.{key}.policy", found, "leave one of the two out")
@@ -138,16 +140,14 @@ def deletion_rules(job: Document) -> Iterator[Violation]:
             yield Violation(path, "needs one of jobStatus and jobDeploymentStatus", "give exactly one")
         if _seconds(rule) < 0:
             yield Violation(f"{path}.ttlSeconds", f"is {_seconds(rule)}", "give 0 or more")
-    for (condition, policy), count in Counter((_condition(rule), rule.get("policy")) for rule in found).items():
-        if count > 1:
-            remedy = "keep one of them"
-            yield Violation(RULES_PATH, f"has {policy} on {condition} {count} times", remedy)
+    twins = Counter(f"{rule.get('policy')} on {_condition(rule)}" for rule in found)
+    for twin in (twin for twin, count in twins.items() if count > 1):
+        yield Violation(RULES_PATH, f"has {twin} more than once", "keep one of them")
     for at, late in enumerate(found):
-        for soon in found[:at] + found[at + 1 :]:
+        for soon in found:
             if _condition(soon) == _condition(late) and _contains(late, soon) and _seconds(late) < _seconds(soon):
-                what = f"{late['policy']} after {_seconds(late)} s is sooner than {soon['policy']}"
-                remedy = f"give it {_seconds(soon)} or more"
-                yield Violation(f"{RULES_PATH}[{at}].condition.ttlSeconds", f"of {what}", remedy)
+                what = f"{_seconds(late)} lets {late['policy']} come before {soon['policy']}"
+                yield Violation(f"{RULES_PATH}[{at}].condition.ttlSeconds", what, f"give {_seconds(soon)} or more")
 
 
 def deletion_reach(job: Document) -> Iterator[Violation]:

@@ -71,7 +71,7 @@ def _submission(spec: JobSpec, ray: Document) -> Document:
 def _ending(spec: JobSpec) -> Document:
     """What goes when. The RayJob and the log of its submitter stay until somebody deletes them.
 
-    Kueue takes a queued job's cluster away and back by `suspend`, for which the operator wants the older pair of fields.
+    Kueue holds a queued job back by `suspend`, with which the operator wants the older pair of fields.
     A job stopped through Ray counts as neither success nor failure, so its cluster goes with the RayJob.
     """
     if spec.queue:

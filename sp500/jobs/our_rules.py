@@ -26,7 +26,9 @@ def ray_first(cluster: Cluster) -> Iterator[Violation]:
     for group in cluster.groups:
         for container in group.containers[1:]:
             if container.body.get("name") in RAY_NAMES:
-                yield _trap(container.path, f"is {container.body['name']}, after another", "make it the first container")
+                yield _trap(
+                    container.path, f"is {container.body['name']}, after another", "make it the first container"
+                )
 
 
 def dashboard_port(cluster: Cluster) -> Iterator[Violation]:
@@ -82,7 +84,9 @@ def submitter(job: Document) -> Iterator[Violation]:
     template = section(section(spec, "submitterPodTemplate"), "spec")
     if spec.get("submissionMode", "K8sJobMode") != "K8sJobMode":
         return
-    found = [Container(f"{path}.spec.containers[{at}]", one) for at, one in enumerate(items(template.get("containers")))]
+    found = [
+        Container(f"{path}.spec.containers[{at}]", one) for at, one in enumerate(items(template.get("containers")))
+    ]
     if found and found[0].body.get("name") != SUBMITTER:
         yield _trap(f"{found[0].path}.name", f"is {found[0].body.get('name')}", f"the operator looks for {SUBMITTER}")
     for cluster in clusters(job):

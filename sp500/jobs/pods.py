@@ -15,7 +15,7 @@ from sp500.units import size_bytes
 
 GPU = "nvidia.com/gpu"
 SETTINGS_FOLDER, SETTINGS_FILE = "/etc/sp500", "settings.yaml"
-# Ray's own share of memory for its object store, said in bytes: it has to follow the pod's limit, not the node's memory.
+# Ray's own share of memory for its object store, said in bytes so that it follows the pod's limit.
 OBJECT_STORE = 0.3
 # Enough for `ray job submit` and for following its log.
 SUBMITTER = {"cpu": "250m", "memory": "512Mi"}
@@ -30,9 +30,11 @@ def settings_map(spec: JobSpec) -> str:
 
 def ray_cluster(spec: JobSpec, cluster: Document) -> Document:
     """Spec of the RayCluster document with the job's pods. Raises ConfigError for a document without workers."""
-    found = Cluster("spec", deepcopy(section(cluster, "spec")), {})
+    found = Cluster("spec", section(cluster, "spec"), {})
     if not found.workers:
-        raise ConfigError("spec.workerGroupSpecs of the cluster is empty; it needs the group that a job's workers are of")
+        raise ConfigError(
+            "spec.workerGroupSpecs of the cluster is empty; it needs the group that a job's workers are of"
+        )
     # Of several groups, the one that has GPUs if the job wants some, and none if it does not.
     suits = [group for group in found.workers if bool(group.ray.resource("limits", GPU)) == bool(spec.gpus)]
     kept = {key: value for key, value in found.spec.items() if key not in NOT_A_JOBS}
@@ -53,7 +55,7 @@ def submitter(head: Group) -> Document:
         "name": "ray-job-submitter",
         "image": ray.get("image"),
         "imagePullPolicy": ray.get("imagePullPolicy"),
-        "resources": {"requests": SUBMITTER, "limits": SUBMITTER},
+        "resources": {"requests": dict(SUBMITTER), "limits": dict(SUBMITTER)},
         "securityContext": ray.get("securityContext"),
     }
     pod = {
@@ -106,13 +108,13 @@ def _worker(group: Group, spec: JobSpec, image: Any) -> Document:
     body["rayStartParams"] = params | {"object-store-memory": str(int(OBJECT_STORE * size_bytes(spec.memory)))}
     if custom := section(body, "resources"):
         body["resources"] = {key: value for key, value in custom.items() if key not in {"CPU", "GPU", "memory"}}
-    replicas = {key: spec.workers for key in ("replicas", "minReplicas", "maxReplicas")}
+    replicas = dict.fromkeys(("replicas", "minReplicas", "maxReplicas"), spec.workers)
     return {key: value for key, value in body.items() if key not in {"idleTimeoutSeconds", "priority"}} | replicas
 
 
 def _pod(group: Group, spec: JobSpec, image: Any) -> Document:
     """What head and workers have in common. `image` is the one that the document uses for Ray."""
-    pod = group.pod
+    pod = deepcopy(group.pod)  # which may be the same object for head and workers, by a YAML anchor
     for container in [*pod["containers"], *pod.get("initContainers", [])]:
         if spec.image and container.get("image") == image:
             container["image"] = spec.image

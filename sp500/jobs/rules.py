@@ -11,7 +11,7 @@ from itertools import chain
 
 from sp500.errors import ConfigError
 from sp500.jobs import cluster_rules, feature_rules, job_rules, names, our_rules, service_rules
-from sp500.jobs.document import Cluster, Document, clusters, section
+from sp500.jobs.document import Cluster, Document, clusters, items, section
 from sp500.jobs.violation import OPEN, Gates, Violation
 
 UPGRADES = ("Recreate", "None")
@@ -77,8 +77,7 @@ def upgrades(document: Document) -> Iterator[Violation]:
 
 def conditions(document: Document) -> Iterator[Violation]:
     """A cluster is not at once suspended and about to be."""
-    given = section(document, "status").get("conditions")
-    states = [one for one in given if isinstance(one, dict)] if isinstance(given, list) else []
+    states = items(section(document, "status").get("conditions"))
     true = {one.get("type") for one in states if one.get("status") == "True"}
     if {"RayClusterSuspending", "RayClusterSuspended"} <= true:
         found = "has RayClusterSuspending and RayClusterSuspended both true"
@@ -101,7 +100,11 @@ def _of_job(job: Document, gates: Gates) -> Iterator[Violation]:
 
 def _of_template(cron: Document, gates: Gates) -> Iterator[Violation]:
     """The rules of the jobs that a RayCronJob makes, which have its name and a time."""
-    job = {"kind": "RayJob", "metadata": {"generateName": "cron-"}, "spec": section(section(cron, "spec"), "jobTemplate")}
+    job = {
+        "kind": "RayJob",
+        "metadata": {"generateName": "cron-"},
+        "spec": section(section(cron, "spec"), "jobTemplate"),
+    }
     for one in violations(job, gates):
         path = one.path.replace("spec", "spec.jobTemplate", 1)
         yield Violation(path, one.found, one.remedy, one.ours)

@@ -1,4 +1,4 @@
-"""The operator's rules for a RayService and a RayCronJob (KubeRay 1.7), beside those for the cluster and job in them."""
+"""The operator's rules for a RayService and a RayCronJob (KubeRay 1.7), beside those for what they hold."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ def upgrade(service: Document) -> Iterator[Violation]:
 def _steps(options: Document) -> Iterator[Violation]:
     path = "spec.upgradeStrategy.clusterUpgradeOptions"
     if not options:
-        yield Violation(path, "is unset for an incremental upgrade", "give stepSizePercent, intervalSeconds and a gateway")
+        yield Violation(
+            path, "is unset for an incremental upgrade", "give stepSizePercent, intervalSeconds and a gateway"
+        )
         return
     surge, step = options.get("maxSurgePercent", 100), options.get("stepSizePercent", -1)
     for key, value in (("maxSurgePercent", surge), ("stepSizePercent", step)):

@@ -66,7 +66,7 @@ class JobSpec(BaseModel):
     working_dir: Archive | None = None
     """URI of a zip of the code (https://, s3://, gs://); empty: the code in the image."""
     keep_succeeded: Whole = 300
-    """Seconds that the head is kept after a success, the workers go at once; with a queue: the cluster after any end."""
+    """Seconds that the head is kept after a success (the workers go at once); with a queue, the cluster after any end."""
     keep_failed: Whole | None = None
     """Seconds that the cluster is kept after a failure, to look into it; empty: an hour."""
     namespace: Label | None = None
@@ -85,11 +85,12 @@ class JobSpec(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _takes_its_name_from_the_command(cls, data: Any) -> Any:
-        if not isinstance(data, dict) or data.get("name"):
+        if not isinstance(data, dict) or data.get("name", "") != "":
             return data
-        argv = data.get("argv")
-        whole = isinstance(argv, list | tuple) and argv and all(isinstance(word, str) for word in argv)
-        return data | {"name": names.of_command(argv)} if whole else data
+        argv, rest = data.get("argv"), {key: value for key, value in data.items() if key != "name"}
+        if isinstance(argv, list | tuple) and argv and all(isinstance(word, str) for word in argv):
+            return rest | {"name": names.of_command(argv)}
+        return rest  # the argv's own fault is told
 
     @model_validator(mode="after")
     def _fits_together(self) -> JobSpec:
