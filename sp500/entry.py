@@ -120,18 +120,19 @@ def script(model: type[F], act: Callable[[F], Answer], argv: Sequence[str]) -> i
 def parse(model: type[F], argv: Sequence[str]) -> F:
     """Settings from the file (if --config names one) under the flags. Ends with exit code 2 on a wrong flag.
 
-    With --resume, the file that the run kept is the one under the flags. Raises ConfigError.
+    With --resume, the file that the run kept is the one under the flags; a run that is missing starts, so that a job that
+    is tried again can have one command. Raises ConfigError.
     """
     base = model()
-    file = flag(argv, "--config")
+    file, name = flag(argv, "--config"), flag(argv, "--name", "--io.run-name")
     if not file and "--resume" in argv and isinstance(base, Command):
         folder = Path(flag(argv, "--runs-dir", "--io.save-dir") or base.io.save_dir)
-        kept = folder / (flag(argv, "--name", "--io.run-name") or "") / "config.yaml"
+        kept = folder / (name or "") / "config.yaml"
         file = str(kept) if kept.exists() else None
     if file:
         base = from_file(model, Path(file))
-    if "--resume" in argv and isinstance(base, Command) and not file:
-        raise ConfigError("--resume: there is no such run; name one with --name (and --runs-dir)")
+    if "--resume" in argv and isinstance(base, Command) and not file and not name:
+        raise ConfigError("--resume: which run? Name it with --name (and --runs-dir)")
     config = tyro.cli(model, default=base, args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
     return _with_aliases(config) if isinstance(config, Command) else config
 

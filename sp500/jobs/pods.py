@@ -18,7 +18,7 @@ SETTINGS_FOLDER, SETTINGS_FILE = "/etc/sp500", "settings.yaml"
 # Ray's own share of memory for its object store, said in bytes so that it follows the pod's limit.
 OBJECT_STORE = 0.3
 # Enough for `ray job submit` and for following its log.
-SUBMITTER = {"cpu": "250m", "memory": "512Mi"}
+SUBMITTER = {"requests": {"cpu": "250m", "memory": "512Mi"}, "limits": {"cpu": "1", "memory": "512Mi"}}
 # Settings of a cluster that the autoscaler alone reads, or that the operator refuses in a RayJob.
 NOT_A_JOBS = ("enableInTreeAutoscaling", "autoscalerOptions", "upgradeStrategy", "suspend", "managedBy")
 
@@ -55,7 +55,7 @@ def submitter(head: Group) -> Document:
         "name": "ray-job-submitter",
         "image": ray.get("image"),
         "imagePullPolicy": ray.get("imagePullPolicy"),
-        "resources": {"requests": dict(SUBMITTER), "limits": dict(SUBMITTER)},
+        "resources": deepcopy(SUBMITTER),
         "securityContext": ray.get("securityContext"),
     }
     pod = {

@@ -66,7 +66,7 @@ class JobSpec(BaseModel):
     working_dir: Archive | None = None
     """URI of a zip of the code (https://, s3://, gs://); empty: the code in the image."""
     keep_succeeded: Whole = 300
-    """Seconds that the head is kept after a success (the workers go at once); with a queue, the cluster after any end."""
+    """Seconds that the head is kept after a success, without workers; with a queue, the cluster after any end."""
     keep_failed: Whole | None = None
     """Seconds that the cluster is kept after a failure, to look into it; empty: an hour."""
     namespace: Label | None = None
