@@ -120,8 +120,8 @@ def script(model: type[F], act: Callable[[F], Answer], argv: Sequence[str]) -> i
 def parse(model: type[F], argv: Sequence[str]) -> F:
     """Settings from the file (if --config names one) under the flags. Ends with exit code 2 on a wrong flag.
 
-    With --resume, the file that the run kept is the one under the flags; a run that is missing starts, so that a job that
-    is tried again can have one command. Raises ConfigError.
+    With --resume, the file that the run kept is the one under the flags. A run that is missing starts, so that a job
+    that is tried again has the same command. Raises ConfigError.
     """
     base = model()
     file, name = flag(argv, "--config"), flag(argv, "--name", "--io.run-name")

@@ -11,16 +11,20 @@ import yaml
 
 from sp500 import cli
 
-JOBS = Path(__file__).parent / "jobs"
+ROOT = Path(__file__).parent.parent
+JOBS = ROOT / "tests" / "jobs"
 COMMAND = ("--", "python", "experiments/tune.py", "--space", "grid 18", "--json")
 
 
 @pytest.fixture(scope="module")
 def sp500():
     """Runs the command to its end."""
-    return lambda *words: subprocess.run(
-        [sys.executable, "-m", "sp500.cli", *map(str, words)], capture_output=True, text=True, timeout=60, check=False
-    )
+
+    def run(*words):
+        command = [sys.executable, "-m", "sp500.cli", *map(str, words)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
+
+    return run
 
 
 @pytest.fixture(scope="module")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import tyro
 import yaml
-from pydantic import ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import ValidationError, model_validator
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from sp500 import entry
@@ -29,7 +29,7 @@ class JobFlags(JobSpec):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _told_in_one_message(cls, data: Any, validate: ModelWrapValidatorHandler[F]) -> F:
+    def _told_in_one_message(cls, data: Any, validate: Callable[[Any], F]) -> F:
         """What is wrong becomes a ConfigError here, since tyro's own words would show what may be a secret."""
         try:
             return validate(data)

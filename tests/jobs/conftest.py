@@ -11,7 +11,6 @@ from sp500.jobs import manifest
 from sp500.jobs.spec import JobSpec
 
 HERE = Path(__file__).parent
-REMOVED = object()
 
 
 @pytest.fixture(scope="session")
@@ -62,7 +61,7 @@ def raycronjob(rayjob):
 
 @pytest.fixture
 def changed():
-    """Sets fields by path, a/b/0 (a number for a place in a list) in a copy; REMOVED takes one away."""
+    """Sets fields by path, a/b/0 (a number for a place in a list) in a copy; ... takes one away."""
 
     def change(document, changes):
         document = json.loads(json.dumps(document))  # YAML's anchors would change in several places
@@ -72,7 +71,7 @@ def changed():
             for key in parents:
                 at = at[int(key)] if isinstance(at, list) else at.setdefault(key, {})
             key = int(last) if isinstance(at, list) else last
-            if value is REMOVED:
+            if value is ...:
                 del at[key]
             elif isinstance(at, list) and key == len(at):
                 at.append(copy.deepcopy(value))

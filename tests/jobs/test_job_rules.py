@@ -1,7 +1,6 @@
 """Every rule of the operator for a RayJob: one change breaks it, and the message names field and way out."""
 
 import pytest
-from conftest import REMOVED
 
 from sp500.errors import ConfigError
 from sp500.jobs import job_rules, rules
@@ -9,8 +8,8 @@ from sp500.jobs.violation import OPEN
 
 RULES = "spec/deletionStrategy/deletionRules"
 CLUSTER = "spec/rayClusterSpec"
-NONE = {"spec/deletionStrategy": REMOVED}
-SELECTED = NONE | {CLUSTER: REMOVED, "spec/clusterSelector": {"ray.io/cluster": "sp500"}}
+NONE = {"spec/deletionStrategy": ...}
+SELECTED = NONE | {CLUSTER: ..., "spec/clusterSelector": {"ray.io/cluster": "sp500"}}
 
 
 def rule(policy, seconds=0, **condition):
@@ -31,7 +30,7 @@ BROKEN = [
         ["is 60 without a shutdown", "deletionRules"],
     ),
     ({"spec/ttlSecondsAfterFinished": -1}, "spec.ttlSecondsAfterFinished", ["is -1", "0 or more"]),
-    ({CLUSTER: REMOVED}, "spec.rayClusterSpec", ["is unset", "clusterSelector"]),
+    ({CLUSTER: ...}, "spec.rayClusterSpec", ["is unset", "clusterSelector"]),
     (SELECTED | {"spec/clusterSelector": {"ray.io/cluster": ""}}, "spec.clusterSelector[ray.io/cluster]", ["is empty"]),
     (
         SELECTED | {"spec/suspend": True, "spec/shutdownAfterJobFinishes": True},
@@ -39,7 +38,7 @@ BROKEN = [
         ["with spec.clusterSelector"],
     ),
     (
-        SELECTED | {"spec/submissionMode": "SidecarMode", "spec/submitterPodTemplate": REMOVED},
+        SELECTED | {"spec/submissionMode": "SidecarMode", "spec/submitterPodTemplate": ...},
         "spec.submissionMode",
         ["SidecarMode with spec.clusterSelector"],
     ),
@@ -57,7 +56,7 @@ BROKEN = [
     (
         {
             "spec/submissionMode": "SidecarMode",
-            "spec/submitterPodTemplate": REMOVED,
+            "spec/submitterPodTemplate": ...,
             "spec/submitterConfig": {"backoffLimit": 1},
         },
         "spec.submitterConfig",
@@ -66,7 +65,7 @@ BROKEN = [
     (
         {
             "spec/submissionMode": "SidecarMode",
-            "spec/submitterPodTemplate": REMOVED,
+            "spec/submitterPodTemplate": ...,
             f"{CLUSTER}/headGroupSpec/template/spec/restartPolicy": "Always",
         },
         "spec.rayClusterSpec.headGroupSpec.template.spec.restartPolicy",
@@ -89,7 +88,7 @@ BROKEN = [
     ),
     ({"spec/runtimeEnvYAML": "working_dir: ["}, "spec.runtimeEnvYAML", ["is no YAML", "runtime_env"]),
     (
-        {"spec/activeDeadlineSeconds": 0, "spec/preRunningDeadlineSeconds": REMOVED},
+        {"spec/activeDeadlineSeconds": 0, "spec/preRunningDeadlineSeconds": ...},
         "spec.activeDeadlineSeconds",
         ["is 0"],
     ),
@@ -164,8 +163,8 @@ def test_good_job_breaks_no_rule(rayjob):
     "changes",
     [
         SELECTED,
-        {"spec/submissionMode": "HTTPMode", "spec/submitterPodTemplate": REMOVED},
-        {"spec/submissionMode": "SidecarMode", "spec/submitterPodTemplate": REMOVED},
+        {"spec/submissionMode": "HTTPMode", "spec/submitterPodTemplate": ...},
+        {"spec/submissionMode": "SidecarMode", "spec/submitterPodTemplate": ...},
         NONE | {"spec/shutdownAfterJobFinishes": True, "spec/ttlSecondsAfterFinished": 60, "spec/suspend": True},
         strategy({"policy": "DeleteNone"}, {"policy": "DeleteWorkers"}),
         {f"{RULES}/0/condition/ttlSeconds": 300},
