@@ -13,7 +13,7 @@ from sp500.units import size_bytes
 
 # The largest number of Kubernetes' int32 fields.
 MOST = 2**31 - 1
-# A raylet, its agents and one process with a model; 30 % of it is also the least that Ray takes as an object store.
+# A raylet, its agents and one process without much in it.
 LEAST_MEMORY = 256 * 2**20
 
 SECRET_NAME = re.compile(

@@ -10,7 +10,7 @@ import shlex
 
 import yaml
 
-from sp500.jobs.document import Cluster, Document
+from sp500.jobs.document import Cluster, Document, section
 from sp500.jobs.pods import SETTINGS_FILE, SETTINGS_FOLDER, ray_cluster, settings_map, submitter
 from sp500.jobs.spec import JobSpec
 
@@ -25,15 +25,15 @@ def documents(spec: JobSpec, cluster: Document) -> list[Document]:
     Raises ConfigError for one without workers.
     """
     rendered = rayjob(spec, cluster)
-    return [config_map(spec), rendered] if spec.settings else [rendered]
+    return [config_map(spec, cluster), rendered] if spec.settings else [rendered]
 
 
-def config_map(spec: JobSpec) -> Document:
+def config_map(spec: JobSpec, cluster: Document) -> Document:
     """The settings, which cannot change under a job that runs."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": _metadata(spec, settings_map(spec)),
+        "metadata": _metadata(spec, cluster, settings_map(spec)),
         "data": {SETTINGS_FILE: yaml.safe_dump(spec.settings, sort_keys=False)},
         "immutable": True,
     }
@@ -59,7 +59,7 @@ def rayjob(spec: JobSpec, cluster: Document) -> Document:
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayJob",
-        "metadata": _metadata(spec, spec.name, {QUEUE: spec.queue} if spec.queue else {}),
+        "metadata": _metadata(spec, cluster, spec.name, {QUEUE: spec.queue} if spec.queue else {}),
         "spec": {key: value for key, value in body.items() if value is not None},
     }
 
@@ -87,6 +87,8 @@ def _ending(spec: JobSpec) -> Document:
     return {"deletionStrategy": {"deletionRules": rules}}
 
 
-def _metadata(spec: JobSpec, name: str, more: Document | None = None) -> Document:
+def _metadata(spec: JobSpec, cluster: Document, name: str, more: Document | None = None) -> Document:
     labels = {"app.kubernetes.io/part-of": "sp500", "app.kubernetes.io/name": "job", **(more or {})}
-    return {"name": name} | ({"namespace": spec.namespace} if spec.namespace else {}) | {"labels": labels}
+    # The claims that the pods mount are where the cluster's document is.
+    namespace = spec.namespace or section(cluster, "metadata").get("namespace")
+    return {"name": name} | ({"namespace": namespace} if namespace else {}) | {"labels": labels}

@@ -9,14 +9,15 @@ from copy import deepcopy
 from typing import Any
 
 from sp500.errors import ConfigError
-from sp500.jobs.document import Cluster, Document, Group, section
+from sp500.jobs.document import Cluster, Document, Group, items, quantity, section
 from sp500.jobs.spec import JobSpec
 from sp500.units import size_bytes
 
 GPU = "nvidia.com/gpu"
 SETTINGS_FOLDER, SETTINGS_FILE = "/etc/sp500", "settings.yaml"
-# Ray's own share of memory for its object store, said in bytes so that it follows the pod's limit.
+# Ray's own share of memory for its object store, for a document that says none; and the least that Ray takes.
 OBJECT_STORE = 0.3
+LEAST_STORE = 75 * 2**20
 # Enough for `ray job submit` and for following its log.
 SUBMITTER = {"requests": {"cpu": "250m", "memory": "512Mi"}, "limits": {"cpu": "1", "memory": "512Mi"}}
 # Settings of a cluster that the autoscaler alone reads, or that the operator refuses in a RayJob.
@@ -40,7 +41,7 @@ def ray_cluster(spec: JobSpec, cluster: Document) -> Document:
     kept = {key: value for key, value in found.spec.items() if key not in NOT_A_JOBS}
     image = found.head.ray.body.get("image")
     return kept | {
-        "headGroupSpec": _head(found.head, spec, image),
+        "headGroupSpec": _head(found.head, spec, image, items(found.autoscaler.get("volumeMounts"))),
         "workerGroupSpecs": [_worker((suits or found.workers)[0], spec, image)],
     }
 
@@ -71,10 +72,15 @@ def submitter(head: Group) -> Document:
     return {"metadata": {"labels": labels}, "spec": _given(pod)}
 
 
-def _head(group: Group, spec: JobSpec, image: Any) -> Document:
+def _head(group: Group, spec: JobSpec, image: Any, autoscalers: list[Document]) -> Document:
+    """`autoscalers`: the mounts of the autoscaler's container, which is gone, and nobody else's volumes with it."""
     pod = _pod(group, spec, image)
     ray = pod["containers"][0]
-    # The autoscaler is gone, and nobody else on the head speaks to the API server.
+    used = {mount["name"] for one in _containers(pod) for mount in items(one.get("volumeMounts"))}
+    gone = {mount["name"] for mount in autoscalers} - used
+    if gone:
+        pod["volumes"] = [volume for volume in pod["volumes"] if volume["name"] not in gone]
+    # Nobody is left on the head who speaks to the API server.
     pod["automountServiceAccountToken"] = False
     ray["env"] = [entry for entry in ray["env"] if entry["name"] != "RAY_enable_autoscaler_v2"]
     if spec.settings:
@@ -97,25 +103,30 @@ def _worker(group: Group, spec: JobSpec, image: Any) -> Document:
     }
     if spec.node_labels:
         pod["nodeSelector"] = section(pod, "nodeSelector") | spec.node_labels
-    if tolerations := [_toleration(taint) for taint in spec.tolerations] + (
-        [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}] if spec.gpus else []
-    ):
+    if taints := [*spec.tolerations, *([f"{GPU}:NoSchedule"] if spec.gpus else [])]:
         known = pod.get("tolerations", [])
-        pod["tolerations"] = known + [one for one in tolerations if one not in known]
+        pod["tolerations"] = known + [one for one in map(_toleration, taints) if one not in known]
     body = _with_pod(group, pod)
     # The operator reads CPUs, GPUs and memory off the limits.
     params = {key: value for key, value in group.params.items() if key not in {"num-cpus", "num-gpus", "memory"}}
-    body["rayStartParams"] = params | {"object-store-memory": str(int(OBJECT_STORE * size_bytes(spec.memory)))}
+    body["rayStartParams"] = params | {"object-store-memory": str(_object_store(group, spec))}
     if custom := section(body, "resources"):
         body["resources"] = {key: value for key, value in custom.items() if key not in {"CPU", "GPU", "memory"}}
     replicas = dict.fromkeys(("replicas", "minReplicas", "maxReplicas"), spec.workers)
     return {key: value for key, value in body.items() if key not in {"idleTimeoutSeconds", "priority"}} | replicas
 
 
+def _object_store(group: Group, spec: JobSpec) -> int:
+    """Bytes: the document's share of memory, in the job's."""
+    store, limit = quantity(group.params.get("object-store-memory")), quantity(group.ray.resource("limits", "memory"))
+    share = store / limit if store and limit else OBJECT_STORE
+    return max(int(share * size_bytes(spec.memory)), LEAST_STORE)
+
+
 def _pod(group: Group, spec: JobSpec, image: Any) -> Document:
     """What head and workers have in common. `image` is the one that the document uses for Ray."""
     pod = deepcopy(group.pod)  # which may be the same object for head and workers, by a YAML anchor
-    for container in [*pod["containers"], *pod.get("initContainers", [])]:
+    for container in _containers(pod):
         if spec.image and container.get("image") == image:
             container["image"] = spec.image
     ray = pod["containers"][0]
@@ -127,6 +138,10 @@ def _pod(group: Group, spec: JobSpec, image: Any) -> Document:
     if spec.pull_secrets:
         pod["imagePullSecrets"] = [{"name": name} for name in spec.pull_secrets]
     return pod
+
+
+def _containers(pod: Document) -> list[Document]:
+    return [*pod["containers"], *pod.get("initContainers", [])]
 
 
 def _environment(spec: JobSpec) -> list[Document]:

@@ -42,7 +42,7 @@ class JobSpec(BaseModel):
     """Nodes of Ray that do the work, all alike; they start together."""
     cpus: Positive = 1
     """Whole CPUs of each worker."""
-    memory: Memory = "3GiB"
+    memory: Memory = "2.5GiB"
     """Memory of each worker, in MiB or GiB."""
     gpus: Whole = 0
     """GPUs of each worker."""
@@ -70,7 +70,7 @@ class JobSpec(BaseModel):
     keep_failed: Whole | None = None
     """Seconds that the cluster is kept after a failure, to look into it; empty: an hour."""
     namespace: Label | None = None
-    """Namespace; empty: that of kubectl's context."""
+    """Namespace; empty: the cluster's, or else that of kubectl's context."""
     service_account: ObjectName | None = None
     """ServiceAccount of head and workers, for cloud storage without keys; empty: the cluster's."""
     pull_secrets: tuple[ObjectName, ...] = ()

@@ -57,11 +57,33 @@ def test_what_the_job_does_not_speak_of_is_as_in_the_clusters_document(cluster, 
     for role in ("headGroupSpec", "workerGroupSpecs"):
         ours, theirs = rayjob["spec"]["rayClusterSpec"][role], cluster["spec"][role]
         ours, theirs = (one[0] if isinstance(one, list) else one for one in (ours, theirs))
-        for key in ("volumes", "securityContext", "restartPolicy"):
+        for key in ("securityContext", "restartPolicy"):
             assert ours["template"]["spec"][key] == theirs["template"]["spec"][key]
+        both = [one["template"]["spec"]["volumes"] for one in (ours, theirs)]
+        assert both[0] == [volume for volume in both[1] if "projected" not in volume]
         for key in ("image", "volumeMounts", "securityContext"):
             both = [one["template"]["spec"]["containers"][0][key] for one in (ours, theirs)]
             assert both[0] == both[1]
+
+
+def test_token_of_the_autoscaler_goes_with_it_unless_somebody_else_mounts_it(cluster, make, changed):
+    def head(document):
+        return json.dumps(manifest.rayjob(make(), document)["spec"]["rayClusterSpec"]["headGroupSpec"])
+
+    mounted = {"spec/headGroupSpec/template/spec/containers/0/volumeMounts/2": {"name": "api-token", "mountPath": "/t"}}
+    assert "serviceAccountToken" not in head(cluster).replace("automountServiceAccountToken", "")
+    assert "serviceAccountToken" in head(changed(cluster, mounted))
+
+
+def test_object_store_has_the_clusters_share_of_the_jobs_memory_and_no_less_than_ray_takes(cluster, make, changed):
+    def store(document, memory):
+        (group,) = manifest.rayjob(make(memory=memory), document)["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+        return int(group["rayStartParams"]["object-store-memory"])
+
+    path = "spec/workerGroupSpecs/0/rayStartParams/object-store-memory"
+    assert store(changed(cluster, {path: str(3 * 2**30 // 4)}), "12GiB") == 3 * 2**30
+    assert store(changed(cluster, {path: ...}), "10GiB") == 3 * 2**30
+    assert store(cluster, "256MiB") == 75 * 2**20
 
 
 def test_workers_start_together_with_equal_requests_and_limits(cluster, make):
@@ -72,7 +94,6 @@ def test_workers_start_together_with_equal_requests_and_limits(cluster, make):
     assert resources["requests"]["memory"] == resources["limits"]["memory"] == "12Gi"
     assert resources["requests"]["cpu"] == resources["limits"]["cpu"] == "4"
     assert resources["requests"]["nvidia.com/gpu"] == resources["limits"]["nvidia.com/gpu"] == "2"
-    assert 0.25 * 12 * 2**30 < int(group["rayStartParams"]["object-store-memory"]) < 0.35 * 12 * 2**30
 
 
 def test_environment_reaches_head_and_workers_as_it_was_given(cluster, make):
@@ -118,6 +139,13 @@ def test_settings_are_a_read_only_file_on_the_head_and_under_config(cluster, mak
     ((file, text),) = config_map["data"].items()
     assert shlex.split(job["spec"]["entrypoint"])[-2:] == ["--config", f"{mount['mountPath']}/{file}"]
     assert yaml.safe_load(text) == {"train": {"epochs": 3}}
+
+
+@pytest.mark.parametrize(("given", "placed"), [(None, "ours"), ("mine", "mine")])
+def test_job_lies_in_its_own_namespace_or_in_the_clusters(cluster, make, changed, given, placed):
+    there = changed(cluster, {"metadata/namespace": "ours"})
+    rendered = manifest.documents(make(namespace=given, settings={"a": 1}), there)
+    assert [one["metadata"]["namespace"] for one in rendered] == [placed, placed]
 
 
 def test_interactive_job_has_no_submitter_and_no_retries(cluster, make):
