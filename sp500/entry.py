@@ -20,9 +20,9 @@ from pydantic import BaseModel, ValidationError
 
 from sp500 import execution
 from sp500.config import Frozen
-from sp500.errors import ConfigError, SP500Error
-from sp500.execution import Experiment, Interrupted
-from sp500.output import Output
+from sp500.errors import ConfigError
+from sp500.execution import Experiment
+from sp500.output import concluded
 from sp500.runs.record import RunRecord
 from sp500.runs.store import Run
 
@@ -65,6 +65,7 @@ class Command(Experiment, Flags):
 
 F = TypeVar("F", bound=Flags)
 C = TypeVar("C", bound=Command)
+M = TypeVar("M", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -104,77 +105,86 @@ def experiment(
 
 
 def script(model: type[F], act: Callable[[F], Answer], argv: Sequence[str]) -> int:
-    """Parse, act, print; any SP500Error becomes one message and its exit code, a signal 128 and its number."""
-    with Output("--json" in argv) as output:
-        try:
-            config = parse(model, argv)
-            if config.print_config:
-                output.result(yaml.safe_dump(config.settings(), sort_keys=False))
-                return 0
-            answer = act(config)
-        except SP500Error as error:
-            output.say(f"{type(error).__name__}: {error}")
-            return error.exit_code
-        except KeyboardInterrupt as error:
-            output.say("interrupted; --resume continues the run")
-            return error.code if isinstance(error, Interrupted) else 130
-        except BrokenPipeError:  # the reader (head, less) has seen enough
-            output.close()
-            return 0
-        output.result(json.dumps(answer.plain, indent=1) if config.json_output else answer.text)
-        return answer.code
+    """Parse, act, print, to the exit code."""
+
+    def acted() -> tuple[str, int]:
+        config = parse(model, argv)
+        if config.print_config:
+            return yaml.safe_dump(config.settings(), sort_keys=False), 0
+        answer = act(config)
+        return json.dumps(answer.plain, indent=1) if config.json_output else answer.text, answer.code
+
+    return concluded(acted, only_json="--json" in argv)
 
 
 def parse(model: type[F], argv: Sequence[str]) -> F:
     """Settings from the file (if --config names one) under the flags. Ends with exit code 2 on a wrong flag.
 
-    With --resume, the file that the run kept is the one under the flags. Raises ConfigError.
+    With --resume, the file that the run kept is the one under the flags. A run that is missing starts, so that a job
+    that is tried again has the same command. Raises ConfigError.
     """
     base = model()
-    file = _flag(argv, "--config")
+    file, name = flag(argv, "--config"), flag(argv, "--name", "--io.run-name")
     if not file and "--resume" in argv and isinstance(base, Command):
-        folder = Path(_flag(argv, "--runs-dir", "--io.save-dir") or base.io.save_dir)
-        kept = folder / (_flag(argv, "--name", "--io.run-name") or "") / "config.yaml"
+        folder = Path(flag(argv, "--runs-dir", "--io.save-dir") or base.io.save_dir)
+        kept = folder / (name or "") / "config.yaml"
         file = str(kept) if kept.exists() else None
     if file:
         base = from_file(model, Path(file))
-    if "--resume" in argv and isinstance(base, Command) and not file:
-        raise ConfigError("--resume: there is no such run; name one with --name (and --runs-dir)")
+    if "--resume" in argv and isinstance(base, Command) and not file and not name:
+        raise ConfigError("--resume: which run? Name it with --name (and --runs-dir)")
     config = tyro.cli(model, default=base, args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
     return _with_aliases(config) if isinstance(config, Command) else config
 
 
 def from_file(model: type[F], path: Path) -> F:
     """Settings of a YAML file over the model's defaults. Raises ConfigError that names file, key and nearest key."""
-    try:
-        given = yaml.safe_load(path.expanduser().read_text()) or {}
-    except OSError as error:
-        raise ConfigError(f"--config {path}: cannot be read ({error.strerror})") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--config {path}: is no YAML ({error})") from error
-    if not isinstance(given, dict):
-        raise ConfigError(f"--config {path}: expected sections such as data, model and train, found {given!r:.60}")
+    given = mapping(path, "--config", "sections such as data, model and train")
     if isinstance(given.get("io"), dict) and isinstance(given["io"].get("run_name"), str):
         # Earlier files have names with capitals and spaces.
         given["io"]["run_name"] = re.sub(r"[^a-z0-9._-]+", "-", given["io"]["run_name"].lower())
     return validated(model, _merged(model().model_dump(), given), f"--config {path}")
 
 
-def validated(model: type[F], data: dict[str, Any], where: str) -> F:
+def mapping(path: Path, flag: str, expected: str) -> dict[str, Any]:
+    """A YAML file that holds one mapping; empty for an empty file. Raises ConfigError that names flag and file."""
+    found = documents(path, flag)
+    given = (found[0] if found else None) or {}
+    if len(found) > 1 or not isinstance(given, dict):
+        raise ConfigError(f"{flag} {path}: expected {expected}, found {found if len(found) > 1 else given!r:.60}")
+    return given
+
+
+def documents(path: Path, flag: str) -> list[Any]:
+    """The documents of a YAML file. Raises ConfigError that names flag and file."""
+    try:
+        return list(yaml.safe_load_all(path.expanduser().read_text()))
+    except OSError as error:
+        raise ConfigError(f"{flag} {path}: cannot be read ({error.strerror})") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{flag} {path}: is no YAML ({error})") from error
+
+
+def validated(model: type[M], data: dict[str, Any], where: str) -> M:
     """The model of `data`; a fault is a ConfigError with its key path and, for an unknown key, the nearest name."""
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        lines = [f"{where}: {_explained(model, fault)}" for fault in error.errors()]
+        lines = [f"{where}: {explained(model, fault)}" for fault in error.errors()]
         raise ConfigError("\n".join(lines)) from None
 
 
-def _explained(model: type[BaseModel], fault: Any) -> str:
+def explained(model: type[BaseModel], fault: Any) -> str:
+    """One of pydantic's faults in our words: key path, what was expected, what came."""
     path = [str(part) for part in fault["loc"]]
     key = ".".join(path)
     if fault["type"] != "extra_forbidden":
         message = str(fault["msg"]).removeprefix("Value error, ")
-        return f"{key}: {message}" + ("" if fault["type"] == "value_error" else f", got {fault['input']!r:.60}")
+        return (
+            (f"{key}: " if key else "")
+            + message
+            + ("" if fault["type"] == "value_error" else f", got {fault['input']!r:.60}")
+        )
     section: Any = model
     for part in path[:-1]:
         section = section.model_fields[part].annotation
@@ -205,7 +215,7 @@ def _with_aliases(config: C) -> C:
     return validated(type(config), _merged(config.model_dump(), given), "flags")
 
 
-def _flag(argv: Sequence[str], *names: str) -> str | None:
+def flag(argv: Sequence[str], *names: str) -> str | None:
     """Value of a flag before the real parsing, which needs the file that the flag names."""
     argv = [
         word.split("=")[0].replace("_", "-") + word[len(word.split("=")[0]) :] if word.startswith("--") else word

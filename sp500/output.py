@@ -5,9 +5,32 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 from types import FrameType
 
+from sp500.errors import SP500Error
 from sp500.execution import Interrupted
+
+
+def concluded(act: Callable[[], tuple[str, int]], *, only_json: bool) -> int:
+    """Act, print the text that comes of it, and return its exit code.
+
+    Any SP500Error becomes one message and its exit code, a signal 128 and its number.
+    """
+    with Output(only_json) as output:
+        try:
+            text, code = act()
+        except SP500Error as error:
+            output.say(f"{type(error).__name__}: {error}")
+            return error.exit_code
+        except KeyboardInterrupt as error:
+            output.say("interrupted; --resume continues the run")
+            return error.code if isinstance(error, Interrupted) else 130
+        except BrokenPipeError:  # the reader (head, less) has seen enough
+            output.close()
+            return 0
+        output.result(text)
+        return code
 
 
 class Output:

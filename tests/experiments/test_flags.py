@@ -1,5 +1,6 @@
 """Flags and settings files: what is wrong is told in one message, with the way out."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,18 @@ def test_wrong_flag_exits_2_and_names_it(script, tmp_path, flags, said):
     assert said in done.stderr + done.stdout
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "runs").exists()
+
+
+def test_resume_of_a_run_that_is_missing_starts_it(script, tmp_path):
+    flags = ("--runs-dir", tmp_path, "--train.epochs", "3", "--resume", "--dry-run", "--json")
+    done = script("train", *flags, "--name", "new")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["config"]["train"]["epochs"] == 3
+
+
+def test_resume_without_a_name_asks_for_one(script, tmp_path):
+    done = script("train", "--runs-dir", tmp_path, "--resume", "--dry-run")
+    assert (done.returncode, "--name" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,52 @@
+"""`sp500 jobs render ...`: finds the verb, which does the rest.
+
+A verb is a line in VERBS and a module with `main(argv) -> int`, imported when it is called, so that help is instant.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from collections.abc import Sequence
+
+from sp500 import __version__
+
+# Words of a verb: its module, and what it does.
+VERBS = {
+    "jobs render": ("sp500.commands.render", "Print the manifests of a job on Kubernetes, after checking them."),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The verb's exit code; 2 for a verb that is none."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    for verb, (module, _) in VERBS.items():
+        own = verb.split()
+        if words[: len(own)] == own:
+            return int(importlib.import_module(module).main(words[len(own) :]))
+    if words[:1] == ["--version"]:
+        print(__version__)
+        return 0
+    asked = [word for word in words if not word.startswith("-")]
+    listed = {verb: what for verb, (_, what) in VERBS.items() if verb.split()[: len(asked)] == asked}
+    if listed and words[len(asked) :] in ([], ["--help"], ["-h"]):
+        print(_listing(listed))
+        return 0
+    print(_unknown(" ".join(asked) or words[0]), file=sys.stderr)
+    return 2
+
+
+def _listing(verbs: dict[str, str]) -> str:
+    lines = [f"  sp500 {verb:<14} {what}" for verb, what in verbs.items()]
+    return "\n".join(["usage: sp500 VERB [flags]; sp500 VERB --help shows its flags", "", *lines])
+
+
+def _unknown(given: str) -> str:
+    near = difflib.get_close_matches(given, VERBS, n=1, cutoff=0.3)
+    hint = f"did you mean sp500 {near[0]}?" if near else f"verbs: {', '.join(VERBS)}"
+    return f"sp500 {given}: no such verb; {hint}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""Manifests as plain data: how to read a Ray cluster's out of one, and to write YAML.
+
+Reading forgives a value of the wrong shape, as if it were not there: shapes are for the CRD's schema to judge.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+Document = dict[str, Any]
+
+SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+
+
+@dataclass(frozen=True)
+class Container:
+    """One container of a pod, and the path that leads to it."""
+
+    path: str
+    body: Document
+
+    @property
+    def env(self) -> dict[str, Any]:
+        """Value per variable; None for one that comes from elsewhere."""
+        return {str(entry.get("name")): entry.get("value") for entry in items(self.body.get("env"))}
+
+    def resource(self, side: str, name: str) -> Any:
+        """What `resources.requests` or `.limits` say of one resource."""
+        return section(section(self.body, "resources"), side).get(name)
+
+
+@dataclass(frozen=True)
+class Group:
+    """The head group or a worker group of a Ray cluster."""
+
+    path: str
+    body: Document
+
+    @property
+    def params(self) -> Document:
+        """Its rayStartParams."""
+        return section(self.body, "rayStartParams")
+
+    @property
+    def pod(self) -> Document:
+        """Spec of its pods."""
+        return section(section(self.body, "template"), "spec")
+
+    @property
+    def pod_path(self) -> str:
+        """Path of that spec."""
+        return f"{self.path}.template.spec"
+
+    @property
+    def containers(self) -> list[Container]:
+        """Containers of its pods; the operator takes the first for Ray's."""
+        found = items(self.pod.get("containers"))
+        return [Container(f"{self.pod_path}.containers[{at}]", one) for at, one in enumerate(found)]
+
+    @property
+    def ray(self) -> Container:
+        """Ray's container; an empty one where the pod has none."""
+        return next(iter(self.containers), Container(f"{self.pod_path}.containers[0]", {}))
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A Ray cluster inside a document: of a RayCluster, a RayJob or a RayService."""
+
+    path: str
+    spec: Document
+    metadata: Document
+
+    @property
+    def head(self) -> Group:
+        """The head group."""
+        return Group(f"{self.path}.headGroupSpec", section(self.spec, "headGroupSpec"))
+
+    @property
+    def workers(self) -> list[Group]:
+        """The worker groups."""
+        found = items(self.spec.get("workerGroupSpecs"))
+        return [Group(f"{self.path}.workerGroupSpecs[{at}]", one) for at, one in enumerate(found)]
+
+    @property
+    def groups(self) -> list[Group]:
+        """Head and workers."""
+        return [self.head, *self.workers]
+
+    @property
+    def annotations(self) -> Document:
+        """Annotations of the document."""
+        return section(self.metadata, "annotations")
+
+    @property
+    def autoscaling(self) -> bool:
+        """Whether Ray's autoscaler runs."""
+        return self.spec.get("enableInTreeAutoscaling") is True
+
+    @property
+    def autoscaler(self) -> Document:
+        """Its options."""
+        return section(self.spec, "autoscalerOptions")
+
+    @property
+    def v2(self) -> bool:
+        """Whether version 2 of it is asked for explicitly, as the operator wants to see it."""
+        return self.autoscaler.get("version") == "v2" or switched_on(self.head.ray.env.get("RAY_enable_autoscaler_v2"))
+
+    @property
+    def version(self) -> tuple[int, int] | None:
+        """Major and minor of rayVersion; None where it is unset or no version."""
+        found = re.fullmatch(r"v?(\d+)\.(\d+)(\.\d+)?([-+].*)?", str(self.spec.get("rayVersion", "")))
+        return (int(found[1]), int(found[2])) if found else None
+
+
+def section(body: Document, key: str) -> Document:
+    """The mapping under `key`; an empty one where there is none."""
+    found = body.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def items(value: Any) -> list[Document]:
+    """The mappings of a list; none where it is no list."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def switched_on(value: Any) -> bool:
+    """Whether the operator takes a variable's value for yes."""
+    return str(value).lower() in {"1", "true"}
+
+
+def quantity(value: Any) -> float | None:
+    """Number of a Kubernetes quantity such as 3Gi, 500m or 2; None for what is none."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(m|[kMGT]|[KMGT]i)?", str(value))
+    if not found:
+        return None
+    return float(found[1]) * (0.001 if found[2] == "m" else SUFFIXES[found[2] or ""])
+
+
+def clusters(document: Document) -> Iterator[Cluster]:
+    """The Ray cluster that a document describes, if it does."""
+    spec, metadata = section(document, "spec"), section(document, "metadata")
+    inside = {"RayJob": "rayClusterSpec", "RayService": "rayClusterConfig"}
+    kind = document.get("kind")
+    if kind == "RayCluster":
+        yield Cluster("spec", spec, metadata)
+    elif kind in inside and isinstance(spec.get(inside[kind]), dict):
+        yield Cluster(f"spec.{inside[kind]}", spec[inside[kind]], metadata)
+
+
+class _Plain(yaml.SafeDumper):
+    """YAML for readers: nothing by reference, long texts as they are."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+
+_Plain.add_representer(str, _text)
+
+
+def text(documents: list[Document]) -> str:
+    """The documents as YAML, in their order."""
+    return yaml.dump_all(documents, Dumper=_Plain, sort_keys=False, width=110, explicit_start=True)

@@ -1,0 +1,142 @@
+"""What the fields of a job may hold: each type checks its text at the door and says what it expected."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from sp500.jobs import names
+from sp500.units import size_bytes
+
+# The largest number of Kubernetes' int32 fields.
+MOST = 2**31 - 1
+# A raylet, its agents and one process without much in it.
+LEAST_MEMORY = 256 * 2**20
+
+SECRET_NAME = re.compile(
+    r"(^|_)(TOKEN|PASSWORD|PASSWD|SECRET|ACCESS_KEY|SECRET_KEY|API_KEY|PRIVATE_KEY)$", re.IGNORECASE
+)
+PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:[^/@\s]+@")
+# What the operator sets in its pods, or forbids there.
+RESERVED = re.compile(
+    r"KUBERAY_.*|FQ_RAY_IP|REDIS_(USERNAME|PASSWORD)|RAY_(ADDRESS|AUTH_MODE|AUTH_TOKEN.*|CLUSTER_NAME.*|IP|PORT|"
+    r"CLOUD_INSTANCE_ID|NODE_TYPE_NAME|REDIS_ADDRESS|USE_TLS|TLS_.*|enable_autoscaler_v2|gcs_storage.*)"
+)
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+SECRET_KEY = re.compile(r"[-._a-zA-Z0-9]+")
+IMAGE = re.compile(r"[\w./:-]+?(:(?P<tag>\w[\w.-]{0,127})|@sha256:[0-9a-f]{64})", re.ASCII)
+ARCHIVE = re.compile(r"(https|s3|gs)://[\w./%+~-]+\.zip", re.ASCII)
+EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+
+
+def _command(argv: tuple[str, ...]) -> tuple[str, ...]:
+    if not argv or not argv[0]:
+        raise ValueError("is empty; give a command, such as: -- python experiments/tune.py")
+    if torn := [word for word in argv if not word.isprintable()]:
+        raise ValueError(f"{torn[0]!r:.60} has a control character; put such text into a file")
+    _refuse_passwords(argv)
+    return argv
+
+
+def _job_name(name: str) -> str:
+    if len(name) > (longest := names.LONGEST["RayJob"]) or not names.DNS_1035.fullmatch(name):
+        raise ValueError(f"{name!r} is no name of a job; at most {longest} of a-z, 0-9 and '-', a letter first")
+    return name
+
+
+def _memory(size: str) -> str:
+    if not LEAST_MEMORY <= size_bytes(size) < 2**63:
+        raise ValueError(f"{size!r} is no memory of a worker; give 256MiB or more")
+    return size
+
+
+def _variables(given: dict[str, str]) -> dict[str, str]:
+    for name in given:
+        if not VARIABLE.fullmatch(name):
+            raise ValueError(f"{name!r} is no name of a variable; letters, digits and '_', no digit first")
+        if RESERVED.fullmatch(name):
+            raise ValueError(f"{name} is the operator's own; leave it out")
+    return given
+
+
+def _not_secret(env: dict[str, str]) -> dict[str, str]:
+    if secret := [name for name in env if SECRET_NAME.search(name)]:
+        raise ValueError(f"{secret[0]} looks like a secret; give {secret[0]}=SECRET/KEY under secrets instead")
+    _refuse_passwords(env.values())
+    return env
+
+
+def _references(secrets: dict[str, str]) -> dict[str, str]:
+    for name, reference in secrets.items():
+        secret, _, key = reference.partition("/")
+        if not names.SUBDOMAIN.fullmatch(secret) or not SECRET_KEY.fullmatch(key):
+            # What came may be the secret itself, so it is not repeated.
+            raise ValueError(
+                f"{name} is no reference; give SECRET/KEY, a Secret's name and a key in it, such as hf/token"
+            )
+    return secrets
+
+
+def _image(image: str) -> str:
+    found = IMAGE.fullmatch(image)
+    if not found or found["tag"] == "latest":
+        raise ValueError(f"{image!r} does not say which image; give a tag other than latest, or @sha256:...")
+    return image
+
+
+def _archive(uri: str) -> str:
+    if not ARCHIVE.fullmatch(uri):
+        raise ValueError(
+            f"{uri!r:.80} is no https://, s3:// or gs:// URI of a .zip; --mode InteractiveMode takes a folder"
+        )
+    return uri
+
+
+def _label(name: str) -> str:
+    if not names.DNS_1123.fullmatch(name):
+        raise ValueError(f"{name!r} is no name; at most 63 of a-z, 0-9 and '-', a letter or digit at both ends")
+    return name
+
+
+def _object_name(name: str) -> str:
+    if not names.SUBDOMAIN.fullmatch(name):
+        raise ValueError(f"{name!r} is no name; at most 253 of a-z, 0-9, '-' and '.', a letter or digit at both ends")
+    return name
+
+
+def _labels(given: dict[str, str]) -> dict[str, str]:
+    for key, value in given.items():
+        if not names.LABEL_KEY.fullmatch(key) or not names.LABEL_VALUE.fullmatch(value):
+            raise ValueError(f"{key}={value} is no label; at most 63 of letters, digits, '-', '_' and '.' on each side")
+    return given
+
+
+def _taint(text: str) -> str:
+    label, _, effect = text.rpartition(":")
+    key, _, value = label.partition("=")
+    if effect not in EFFECTS or not names.LABEL_KEY.fullmatch(key) or not names.LABEL_VALUE.fullmatch(value):
+        raise ValueError(f"{text!r} is no taint; give KEY[=VALUE]:EFFECT with an effect of {', '.join(EFFECTS)}")
+    return text
+
+
+def _refuse_passwords(words: Iterable[str]) -> None:
+    if any(PASSWORD_IN_URL.search(word) for word in words):
+        raise ValueError("an address holds a password (://user:password@); give it under secrets")
+
+
+Command = Annotated[tuple[str, ...], AfterValidator(_command)]
+JobName = Annotated[str, AfterValidator(_job_name)]
+Positive = Annotated[int, Field(gt=0, le=MOST)]
+Whole = Annotated[int, Field(ge=0, le=MOST)]
+Memory = Annotated[str, AfterValidator(_memory)]
+Environment = Annotated[dict[str, str], AfterValidator(_variables), AfterValidator(_not_secret)]
+SecretReferences = Annotated[dict[str, str], AfterValidator(_variables), AfterValidator(_references)]
+Image = Annotated[str, AfterValidator(_image)]
+Archive = Annotated[str, AfterValidator(_archive)]
+Label = Annotated[str, AfterValidator(_label)]
+ObjectName = Annotated[str, AfterValidator(_object_name)]
+Labels = Annotated[dict[str, str], AfterValidator(_labels)]
+Taint = Annotated[str, AfterValidator(_taint)]

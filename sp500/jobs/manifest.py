@@ -1,0 +1,94 @@
+"""A job as what Kubernetes gets: a RayJob, and a ConfigMap with its settings.
+
+One truth for pods: the RayJob's cluster is that of the RayCluster document, changed by what the job asks for. It has no
+autoscaler and one worker group, since the workers of a job start together and stay.
+"""
+
+from __future__ import annotations
+
+import shlex
+
+import yaml
+
+from sp500.jobs.document import Cluster, Document, section
+from sp500.jobs.pods import SETTINGS_FILE, SETTINGS_FOLDER, ray_cluster, settings_map, submitter
+from sp500.jobs.spec import JobSpec
+
+QUEUE = "kueue.x-k8s.io/queue-name"
+# Seconds that a failed job's cluster is kept for a look into it.
+KEEP_FAILED = 3600
+
+
+def documents(spec: JobSpec, cluster: Document) -> list[Document]:
+    """What to send, in order. `cluster` is a RayCluster document that passes the rules.
+
+    Raises ConfigError for one without workers.
+    """
+    rendered = rayjob(spec, cluster)
+    return [config_map(spec, cluster), rendered] if spec.settings else [rendered]
+
+
+def config_map(spec: JobSpec, cluster: Document) -> Document:
+    """The settings, which cannot change under a job that runs."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": _metadata(spec, cluster, settings_map(spec)),
+        "data": {SETTINGS_FILE: yaml.safe_dump(spec.settings, sort_keys=False)},
+        "immutable": True,
+    }
+
+
+def rayjob(spec: JobSpec, cluster: Document) -> Document:
+    """The RayJob of a job on such a cluster. Raises ConfigError for a document without workers.
+
+    The argv is quoted once, for the shell that submits it; Ray quotes it again for the one that runs it. It asks for no
+    CPU, since it runs on the head, which has none to give. A retry is the same argv on a new cluster.
+    """
+    ray = ray_cluster(spec, cluster)
+    body = {
+        "entrypoint": shlex.join(spec.command(f"{SETTINGS_FOLDER}/{SETTINGS_FILE}")),
+        "runtimeEnvYAML": yaml.safe_dump({"working_dir": spec.working_dir}) if spec.working_dir else None,
+        "submissionMode": spec.mode,
+        **(_submission(spec, ray) if spec.mode == "K8sJobMode" else {}),
+        "preRunningDeadlineSeconds": spec.start_deadline,
+        "activeDeadlineSeconds": spec.deadline,
+        **_ending(spec),
+        "rayClusterSpec": ray,
+    }
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayJob",
+        "metadata": _metadata(spec, cluster, spec.name, {QUEUE: spec.queue} if spec.queue else {}),
+        "spec": {key: value for key, value in body.items() if value is not None},
+    }
+
+
+def _submission(spec: JobSpec, ray: Document) -> Document:
+    return {"submitterPodTemplate": submitter(Cluster("", ray, {}).head), "backoffLimit": spec.retries}
+
+
+def _ending(spec: JobSpec) -> Document:
+    """What goes when. The RayJob and the log of its submitter stay until somebody deletes them.
+
+    Kueue holds a queued job back by `suspend`, with which the operator wants the older pair of fields.
+    A job stopped through Ray counts as neither success nor failure, so its cluster goes with the RayJob.
+    """
+    if spec.queue:
+        return {"shutdownAfterJobFinishes": True, "ttlSecondsAfterFinished": spec.keep_succeeded}
+    keep_failed = KEEP_FAILED if spec.keep_failed is None else spec.keep_failed
+    rules = [
+        # What workers made is in the run's folder; their GPUs cost.
+        {"policy": "DeleteWorkers", "condition": {"jobStatus": "SUCCEEDED", "ttlSeconds": 0}},
+        {"policy": "DeleteCluster", "condition": {"jobStatus": "SUCCEEDED", "ttlSeconds": spec.keep_succeeded}},
+        # Covers a failed argv as well as one that was never started.
+        {"policy": "DeleteCluster", "condition": {"jobDeploymentStatus": "Failed", "ttlSeconds": keep_failed}},
+    ]
+    return {"deletionStrategy": {"deletionRules": rules}}
+
+
+def _metadata(spec: JobSpec, cluster: Document, name: str, more: Document | None = None) -> Document:
+    labels = {"app.kubernetes.io/part-of": "sp500", "app.kubernetes.io/name": "job", **(more or {})}
+    # The claims that the pods mount are where the cluster's document is.
+    namespace = spec.namespace or section(cluster, "metadata").get("namespace")
+    return {"name": name} | ({"namespace": namespace} if namespace else {}) | {"labels": labels}

@@ -1,0 +1,114 @@
+"""What a job is: an argv and a resource request, the same words for a laptop, a Ray cluster and Kubernetes.
+
+A job knows no science: its argv is started as it stands, and what it found is in the run records that it writes. So a
+retry starts the same argv again. Whether that goes on where it stopped is the argv's own matter: an experiment given
+`--name NAME --resume` does, from the storage that all its pods share.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from sp500.jobs import names
+from sp500.jobs.fields import (
+    Archive,
+    Command,
+    Environment,
+    Image,
+    JobName,
+    Label,
+    Labels,
+    Memory,
+    ObjectName,
+    Positive,
+    SecretReferences,
+    Taint,
+    Whole,
+)
+
+
+class JobSpec(BaseModel):
+    """One job. Every field is checked here, so that whoever runs it can trust it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+
+    argv: Command
+    """The command and its arguments; no shell reads them."""
+    name: JobName = ""
+    """Name of the job; empty: that of the script."""
+    workers: Positive = 2
+    """Nodes of Ray that do the work, all alike; they start together."""
+    cpus: Positive = 1
+    """Whole CPUs of each worker."""
+    memory: Memory = "2.5GiB"
+    """Memory of each worker, in MiB or GiB."""
+    gpus: Whole = 0
+    """GPUs of each worker."""
+    env: Environment = {}
+    """Environment, NAME=VALUE; nothing secret."""
+    secrets: SecretReferences = {}
+    """Environment from secrets, NAME=SECRET/KEY: the name of a Secret that exists and a key in it, never its value."""
+    settings: dict[str, Any] = {}
+    """Settings of the experiment; the argv gets them as a read-only file under --config."""
+    retries: Whole = 0
+    """Starts after a failure, each of the same argv; on Kubernetes each on a new cluster."""
+    start_deadline: Positive = 600
+    """Seconds in which the argv has to run: the wait for nodes, images and, in InteractiveMode, for you."""
+    deadline: Positive | None = None
+    """Seconds in which the job has to end, the start included; empty: no limit."""
+
+    mode: Literal["K8sJobMode", "InteractiveMode"] = "K8sJobMode"
+    """K8sJobMode: a pod submits the argv; InteractiveMode: the cluster waits for `ray job submit --working-dir`."""
+    image: Image | None = None
+    """Image of head, workers and submitter, with its tag; empty: the cluster's."""
+    working_dir: Archive | None = None
+    """URI of a zip of the code (https://, s3://, gs://); empty: the code in the image."""
+    keep_succeeded: Whole = 300
+    """Seconds that the head is kept after a success, without workers; with a queue, the cluster after any end."""
+    keep_failed: Whole | None = None
+    """Seconds that the cluster is kept after a failure, to look into it; empty: an hour."""
+    namespace: Label | None = None
+    """Namespace; empty: the cluster's, or else that of kubectl's context."""
+    service_account: ObjectName | None = None
+    """ServiceAccount of head and workers, for cloud storage without keys; empty: the cluster's."""
+    pull_secrets: tuple[ObjectName, ...] = ()
+    """Secrets to pull the image with; empty: the cluster's."""
+    queue: Label | None = None
+    """Kueue's LocalQueue; empty: the job starts at once."""
+    node_labels: Labels = {}
+    """Labels of the nodes that workers run on, KEY=VALUE."""
+    tolerations: tuple[Taint, ...] = ()
+    """Taints that workers tolerate, KEY[=VALUE]:EFFECT; with gpus, that of GPU nodes is added."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _takes_its_name_from_the_command(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or data.get("name", "") != "":
+            return data
+        argv, rest = data.get("argv"), {key: value for key, value in data.items() if key != "name"}
+        if isinstance(argv, list | tuple) and argv and all(isinstance(word, str) for word in argv):
+            return rest | {"name": names.of_command(argv)}
+        return rest  # the argv's own fault is told
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> JobSpec:
+        if both := sorted(set(self.env) & set(self.secrets)):
+            raise ValueError(f"{both[0]} stands under env and under secrets; give it once")
+        if self.settings and any(word == "--config" or word.startswith("--config=") for word in self.argv):
+            raise ValueError("settings: the argv has a --config of its own; give one of the two")
+        if self.deadline is not None and self.deadline <= self.start_deadline:
+            raise ValueError(
+                f"deadline {self.deadline} s is not after start_deadline {self.start_deadline} s, which is part of it"
+            )
+        if self.mode == "InteractiveMode" and (self.retries or self.working_dir):
+            field = "retries" if self.retries else "working_dir"
+            raise ValueError(f"{field}: not in InteractiveMode, where you submit the argv and its folder; leave it out")
+        if self.queue and self.keep_failed is not None:
+            raise ValueError("keep_failed: with a queue one time holds for every end; give keep_succeeded alone")
+        return self
+
+    def command(self, settings_file: str) -> tuple[str, ...]:
+        """The argv as it is started, where `settings_file` holds the settings."""
+        return (*self.argv, "--config", settings_file) if self.settings else self.argv

@@ -1,0 +1,82 @@
+"""Manifests that keep every rule, and how to change one field of them."""
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sp500.jobs import manifest
+from sp500.jobs.spec import JobSpec
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="session")
+def cluster_file():
+    """A RayCluster with an autoscaler, a token and restricted pods, beside a claim."""
+    return HERE / "raycluster.yaml"
+
+
+@pytest.fixture
+def cluster(cluster_file):
+    """The RayCluster alone."""
+    return next(one for one in yaml.safe_load_all(cluster_file.read_text()) if one["kind"] == "RayCluster")
+
+
+@pytest.fixture
+def make():
+    """Makes a job of the fewest fields and those given."""
+    return lambda **given: JobSpec(**{"argv": ("python", "experiments/tune.py"), **given})
+
+
+@pytest.fixture
+def rayjob(cluster, make):
+    """A RayJob of the fewest fields."""
+    return manifest.rayjob(make(), cluster)
+
+
+@pytest.fixture
+def rayservice(cluster):
+    """A RayService on the same cluster."""
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayService",
+        "metadata": {"name": "forecasts"},
+        "spec": {"rayClusterConfig": copy.deepcopy(cluster["spec"])},
+    }
+
+
+@pytest.fixture
+def raycronjob(rayjob):
+    """A RayCronJob that starts the RayJob every night."""
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayCronJob",
+        "metadata": {"name": "nightly"},
+        "spec": {"schedule": "0 3 * * 1-5", "timeZone": "Europe/Zurich", "jobTemplate": rayjob["spec"]},
+    }
+
+
+@pytest.fixture
+def changed():
+    """Sets fields by path, a/b/0 (a number for a place in a list) in a copy; ... takes one away."""
+
+    def change(document, changes):
+        document = json.loads(json.dumps(document))  # YAML's anchors would change in several places
+        for path, value in changes.items():
+            *parents, last = path.split("/")
+            at = document
+            for key in parents:
+                at = at[int(key)] if isinstance(at, list) else at.setdefault(key, {})
+            key = int(last) if isinstance(at, list) else last
+            if value is ...:
+                del at[key]
+            elif isinstance(at, list) and key == len(at):
+                at.append(copy.deepcopy(value))
+            else:
+                at[key] = copy.deepcopy(value)
+        return document
+
+    return change
