@@ -111,14 +111,16 @@ def main(config: Tune, run: Run) -> RunRecord:
     if config.mode == "both":
         return sides.both(config, run, Path(__file__), resume=config.resume)
     planned, stopped = plan(config), Event()
+    # Ray is imported before the other thread imports: two that do so at once may meet half of a module.
+    ray = connected() if planned.parallel else nullcontext()
     with ThreadPoolExecutor(1, thread_name_prefix="beside") as beside, Live() as live:
         # torch is loaded and the data prepared while Ray starts, and the best config trained while Ray ends.
         coming = beside.submit(prepare, config.run_config(), run, planned)
         try:
-            with connected() if planned.parallel else nullcontext():
+            with ray:
+                base, made = coming.result()
                 from sp500.distributed import study
 
-                base, made = coming.result()
                 found = study.search(base, run, planned, made, on_start=live.start, on_result=live.advance)
                 chosen = beside.submit(study.choose, base, run, planned, made, found, stopped=stopped)
                 beside.submit(study.log, run, planned, found.ledger.results.values())

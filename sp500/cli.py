@@ -15,6 +15,7 @@ from sp500 import __version__
 # Words of a verb: its module, and what it does.
 VERBS = {
     "jobs render": ("sp500.commands.render", "Print the manifests of a job on Kubernetes, after checking them."),
+    "jobs rehearse": ("sp500.commands.rehearse", "Start a local Ray cluster of a manifest's shape, or end it."),
 }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -123,7 +124,7 @@ def parse(model: type[F], argv: Sequence[str]) -> F:
     With --resume, the file that the run kept is the one under the flags. A run that is missing starts, so that a job
     that is tried again has the same command. Raises ConfigError.
     """
-    base = model()
+    base = defaults(model)
     file, name = flag(argv, "--config"), flag(argv, "--name", "--io.run-name")
     if not file and "--resume" in argv and isinstance(base, Command):
         folder = Path(flag(argv, "--runs-dir", "--io.save-dir") or base.io.save_dir)
@@ -143,7 +144,17 @@ def from_file(model: type[F], path: Path) -> F:
     if isinstance(given.get("io"), dict) and isinstance(given["io"].get("run_name"), str):
         # Earlier files have names with capitals and spaces.
         given["io"]["run_name"] = re.sub(r"[^a-z0-9._-]+", "-", given["io"]["run_name"].lower())
-    return validated(model, _merged(model().model_dump(), given), f"--config {path}")
+    return validated(model, _merged(defaults(model).model_dump(), given), f"--config {path}")
+
+
+def defaults(model: type[F]) -> F:
+    """The model's own, with runs in the folder of SP500_RUNS_DIR where a cluster's manifest or a user sets that."""
+    base, folder = model(), os.environ.get("SP500_RUNS_DIR")
+    if not folder:
+        return base
+    if isinstance(base, Command):
+        return base.model_copy(update={"io": base.io.model_copy(update={"save_dir": Path(folder)})})
+    return base.model_copy(update={"runs_dir": Path(folder)}) if "runs_dir" in model.model_fields else base
 
 
 def mapping(path: Path, flag: str, expected: str) -> dict[str, Any]:

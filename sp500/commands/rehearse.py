@@ -38,9 +38,7 @@ def main(argv: Sequence[str]) -> int:
     """Start or end the rehearsal, to the exit code."""
 
     def acted() -> tuple[str, int]:
-        flags = tyro.cli(
-            Rehearse, prog="sp500 jobs rehearse", args=list(argv), config=(tyro.conf.FlagCreatePairsOff,)
-        )
+        flags = tyro.cli(Rehearse, prog="sp500 jobs rehearse", args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
         state = flags.state_dir or _state_home() / "sp500" / "rehearsal"
         if flags.down:
             count = rehearsal.down(state)

@@ -99,9 +99,9 @@ def shared(folder: Path) -> None:
 def _blind(nodes: dict[str, str], probe: Path, text: str) -> list[str]:
     """Addresses of the nodes that do not see the file, or do not answer."""
     asked = {
-        address: _sees.options(  # type: ignore[attr-defined] # Ray has no types
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False), num_cpus=0
-        ).remote(str(probe), text)
+        address: ray.remote(_sees)
+        .options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False), num_cpus=0)
+        .remote(str(probe), text)
         for node, address in nodes.items()
     }
     deadline = time.monotonic() + PROBE_SECONDS
@@ -116,7 +116,6 @@ def _blind(nodes: dict[str, str], probe: Path, text: str) -> list[str]:
     return found
 
 
-@ray.remote
 def _sees(probe: str, text: str) -> bool:
     path = Path(probe)
     try:

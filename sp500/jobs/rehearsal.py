@@ -49,9 +49,8 @@ def up(made: Sequence[Node], state: Path, dashboard: int, say: Callable[[str], N
     started: list[psutil.Process] = []
     try:
         for number, node in enumerate(made, 1):
-            argv = command(
-                node, ray=Path(sys.executable).with_name("ray"), port=port, dashboard=dashboard, folder=folder
-            )
+            own = folder / str(number)
+            argv = command(node, ray=Path(sys.executable).with_name("ray"), port=port, dashboard=dashboard, folder=own)
             started.append(_start(argv, node, state / f"{node.name}.log"))
             _keep(state, folder, started)
             # One after the other: nodes of one machine choose their ports by looking which are free.

@@ -43,7 +43,7 @@ def nodes(cluster: Cluster, folders: Mapping[str, Path]) -> list[Node]:
     found = [_node(cluster.head, "head", folders, head=True)]
     for group in cluster.workers:
         name = str(group.body.get("groupName"))
-        count = int(group.body.get("replicas", group.body.get("minReplicas", 0)))
+        count = int(group.body.get("replicas") or group.body.get("minReplicas") or 0)
         found += [_node(group, f"{name}-{number}", folders, head=False) for number in range(count)]
     return found
 
@@ -55,7 +55,10 @@ def claims(cluster: Cluster) -> list[str]:
 
 
 def command(node: Node, *, ray: Path, port: int, dashboard: int, folder: Path) -> list[str]:
-    """The `ray start` of a node whose head listens at `port`, with everything of it under `folder`."""
+    """The `ray start` of a node whose head listens at `port`, with everything of it under `folder`, which is its own.
+
+    Nodes that shared one would unpack a job's working directory over each other, under the feet of what runs in it.
+    """
     params = {
         **node.params,
         "node-ip-address": "127.0.0.1",
@@ -66,7 +69,6 @@ def command(node: Node, *, ray: Path, port: int, dashboard: int, folder: Path) -
     if node.head:
         params |= {"port": str(port), "dashboard-host": "127.0.0.1", "dashboard-port": str(dashboard)}
     else:
-        del params["temp-dir"]  # the head's
         params |= {"address": f"127.0.0.1:{port}"}
     flags = [f"--{name}={value}" for name, value in params.items()]
     return [str(ray), "start", *(["--head"] if node.head else []), "--block", "--disable-usage-stats", *flags]

@@ -48,13 +48,8 @@ def check(folder: Path) -> int:
         largest = sorted(sizes, key=lambda name: -sizes[name])[:NAMED]
         lines = [f"  {sizes[name] / 2**20:8.1f} MiB  {name}" for name in largest]
         raise ConfigError(
-            "\n".join(
-                [
-                    f"--working-dir {folder}: {total / 2**20:.1f} MiB, over the {LIMIT_BYTES >> 20} MiB that Ray takes; "
-                    "name what a job does not need in .rayignore, and put data on the cluster's storage "
-                    "(scripts/upload-data). The largest files:",
-                    *lines,
-                ]
-            )
+            f"--working-dir {folder}: {total / 2**20:.1f} MiB, over the {LIMIT_BYTES >> 20} MiB that Ray takes. Name "
+            "in .rayignore what a job does not need, and put data on the cluster's storage (scripts/upload-data). "
+            "The largest files:\n" + "\n".join(lines)
         )
     return total

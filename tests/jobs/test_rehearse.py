@@ -64,9 +64,8 @@ def test_values_from_secrets_are_left_out(plain):
 
 def test_commands_join_the_head_on_this_machine_alone(plain):
     head, worker, _ = rehearse.nodes(cluster_of(plain), {})
-    argv = [
-        rehearse.command(node, ray=Path("ray"), port=7001, dashboard=8265, folder=Path("/tmp/x")) for node in (head, worker)
-    ]
+    where = {"ray": Path("ray"), "port": 7001, "dashboard": 8265, "folder": Path("/tmp/x")}
+    argv = [rehearse.command(node, **where) for node in (head, worker)]
     assert argv[0][:4] == ["ray", "start", "--head", "--block"]
     assert {"--num-cpus=0", "--port=7001", "--dashboard-port=8265", "--dashboard-host=127.0.0.1"} <= set(argv[0])
     assert {"--num-cpus=1", "--address=127.0.0.1:7001"} <= set(argv[1])
