@@ -191,11 +191,8 @@ def explained(model: type[BaseModel], fault: Any) -> str:
     key = ".".join(path)
     if fault["type"] != "extra_forbidden":
         message = str(fault["msg"]).removeprefix("Value error, ")
-        return (
-            (f"{key}: " if key else "")
-            + message
-            + ("" if fault["type"] == "value_error" else f", got {fault['input']!r:.60}")
-        )
+        where = f"{key}: " if key else ""  # a fault of several fields together names them itself
+        return where + message + ("" if fault["type"] == "value_error" else f", got {fault['input']!r:.60}")
     section: Any = model
     for part in path[:-1]:
         section = section.model_fields[part].annotation
