@@ -9,7 +9,6 @@ results and what to do after a kill.
 from __future__ import annotations
 
 import faulthandler
-import gc
 import math
 import shutil
 import warnings
@@ -76,9 +75,6 @@ def run(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Tune's own deprecations are not the user's business
         found = cluster.beside(tuner.fit)
-    # Handles of actors that the collector found in another thread, while Ray ends in this one, would end the process.
-    del tuner
-    gc.collect()
     if queue.waiting:
         errors = "; ".join(str(error) for error in found.errors)[:500]
         raise SP500Error(f"Ray Tune ended without {len(queue.waiting)} trials; --resume runs them. {errors}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import itertools
 import json
@@ -211,4 +212,7 @@ def _try_all(
         if left:
             preflight.shared(run.path)
             tune.run(made, suggested, limits, at_once=at_once, storage=run.path / ".ray", on_result=keep)
+            # Handles of actors that the collector found in another thread, while Ray ends in this one, would end the
+            # process.
+            gc.collect()
         return tune.cores()

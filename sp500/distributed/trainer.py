@@ -75,11 +75,7 @@ def fit_on_ray(
         ),
         datasets=_datasets(shards, config) if shards else None,
         dataset_config=DataConfig(datasets_to_split=[]),
-        run_config=TrainRunConfig(
-            name="train",
-            storage_path=str(storage),
-            failure_config=FAILURES,
-        ),
+        run_config=TrainRunConfig(name="train", storage_path=str(storage), failure_config=FAILURES),
     )
     try:
         found = cluster.beside(trainer.fit).return_value

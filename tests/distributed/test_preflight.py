@@ -5,7 +5,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from threading import Timer
 
 import pytest
 import ray
@@ -61,7 +60,7 @@ def a_node_that_comes(folder: Path) -> list[object]:
     except ResourcesError as error:
         found.append(str(error))
     preflight.NODES_SECONDS = 60
-    Timer(1, lambda: cluster.add_node(num_cpus=1, wait=False)).start()
+    cluster.add_node(num_cpus=1, wait=False)
     preflight.grown(2, {"CPU": 1.0})
     found.append(preflight.resources()["CPU"])
     ray.shutdown()

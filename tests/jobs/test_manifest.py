@@ -1,7 +1,7 @@
 """A job's manifests: what the job asks for is in them, what it does not speak of is the cluster's, and no rule breaks.
 
-The golden ones are written by `sp500 jobs render --cluster tests/jobs/raycluster.yaml --file tests/jobs/specs/NAME.yaml
-> tests/jobs/golden/NAME.yaml`; read the difference before committing it.
+The golden ones are written by `sp500 jobs render --file tests/jobs/specs/NAME.yaml >
+tests/jobs/golden/NAME.yaml`; read the difference before committing it.
 """
 
 import json
@@ -20,7 +20,14 @@ from sp500.jobs import document, manifest, rules
 from sp500.jobs.spec import JobSpec
 
 HERE = Path(__file__).parent
+CLUSTER = HERE.parents[1] / "cluster" / "raycluster.yaml"
 GOLDEN = sorted(path.stem for path in (HERE / "golden").glob("*.yaml"))
+
+
+@pytest.fixture(scope="module")
+def cluster_file():
+    """The one that jobs are rendered from."""
+    return CLUSTER
 
 
 def containers(rayjob):
@@ -81,7 +88,7 @@ def test_object_store_has_the_clusters_share_of_the_jobs_memory_and_no_less_than
         return int(group["rayStartParams"]["object-store-memory"])
 
     path = "spec/workerGroupSpecs/0/rayStartParams/object-store-memory"
-    assert store(changed(cluster, {path: str(3 * 2**30 // 4)}), "12GiB") == 3 * 2**30
+    assert store(changed(cluster, {path: str(640 * 2**20)}), "12GiB") == 3 * 2**30
     assert store(changed(cluster, {path: ...}), "10GiB") == 3 * 2**30
     assert store(cluster, "256MiB") == 75 * 2**20
 

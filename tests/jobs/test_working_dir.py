@@ -1,5 +1,6 @@
 """A working directory that is too large is refused before anything is packed."""
 
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -47,9 +48,7 @@ def test_files_are_those_that_ray_packs(tmp_path):
     (tmp_path / ".rayignore").write_text("/runs/\nlogs/\n")
     (tmp_path / ".gitignore").write_text("*.log\n")
     package = tmp_path.parent / "package.zip"
-    packaging.create_package(str(tmp_path), package, excludes=list(working_dir.ALWAYS_LEFT_OUT))
-    import zipfile
-
+    packaging.create_package(str(tmp_path), package, True, excludes=list(working_dir.ALWAYS_LEFT_OUT))
     with zipfile.ZipFile(package) as packed:
         names = {info.filename for info in packed.infolist() if not info.is_dir()}
         assert all(info.compress_type == zipfile.ZIP_STORED for info in packed.infolist())
