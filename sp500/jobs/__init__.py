@@ -1,0 +1,1 @@
+"""Experiments as jobs: on this machine, on a Ray cluster, on KubeRay."""
