@@ -1,8 +1,8 @@
 """Why pods are not ready, in the cluster's own words: what `kubectl wait` leaves out.
 
-A pod tells it in one of three places: the condition PodScheduled (no node has room, a claim does not bind), the state of
-a container (the image is not pulled, the process was killed), or an event (a volume does not mount). Where there is no pod
-at all, its owner's events tell why it was refused (quota, pod security).
+A pod tells it in one of three places: the condition PodScheduled (no node has room, a claim does not bind), the state
+of a container (the image is not pulled, the process was killed), or an event (a volume does not mount). Where there is
+no pod at all, its owner's events tell why it was refused (quota, pod security).
 """
 
 from __future__ import annotations
