@@ -2,6 +2,8 @@
 
 import json
 import os
+import select
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -53,6 +55,18 @@ class Cluster:
 
     def calls(self, verb):
         return [line for line in (self.folder / "log").read_text().splitlines() if line.startswith(verb)]
+
+    def terminated_in_transfer(self, *words):
+        """Exit code of a command that gets SIGTERM while the other side reads or writes its archive."""
+        self.fault("hang")
+        os.mkfifo(self.folder / "reached")
+        reached = os.open(self.folder / "reached", os.O_RDONLY | os.O_NONBLOCK)
+        process = self.start(*words)
+        assert select.select([reached], [], [], 60)[0]
+        os.close(reached)
+        process.send_signal(signal.SIGTERM)
+        process.communicate()
+        return process.returncode
 
     @property
     def pods(self):

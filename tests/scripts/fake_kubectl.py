@@ -66,7 +66,7 @@ def execute(*words):
         sys.stdin.buffer.read(512)
         fail("unexpected EOF")
     if command[0] == "tar" and FAULT == "hang":
-        (HERE / "reached").open("w").close()  # a pipe: waits for the test to open its other end
+        (HERE / "reached").write_text("here")  # a pipe whose other end the test holds
         sys.stdin.buffer.read()
         fail("hung up")
     given = spoilt(given) if FAULT == "damage" else given

@@ -78,13 +78,7 @@ def test_pod_that_never_gets_ready_is_told_with_its_reason_and_deleted(cluster, 
 
 
 def test_terminated_upload_deletes_its_pod_and_what_it_wrote(cluster, prices):
-    cluster.fault("hang")
-    os.mkfifo(cluster.folder / "reached")
-    process = cluster.start("upload-data", "prices")
-    (cluster.folder / "reached").open().close()
-    process.send_signal(signal.SIGTERM)
-    process.communicate()
-    assert process.returncode == 128 + signal.SIGTERM
+    assert cluster.terminated_in_transfer("upload-data", "prices") == 128 + signal.SIGTERM
     assert cluster.pods == []
     assert list(cluster.data.iterdir()) == []
 
