@@ -57,7 +57,8 @@ RUN set -eu; \
     chmod -R a+rX /app
 USER 1000:1000
 # A broken image ends here, not in a pod.
-RUN ray --version && python -m pip check && python -c "import torch" && python experiments/train.py --dry-run
+RUN ray --version && python -m pip check && python -c "import torch, ray.dashboard.optional_deps" && \
+    python experiments/train.py --dry-run
 ARG COMMIT=unknown
 LABEL org.opencontainers.image.title="sp500" org.opencontainers.image.revision="${COMMIT}"
 ENTRYPOINT []

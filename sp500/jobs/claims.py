@@ -44,24 +44,29 @@ class Fetched:
     """Here already under the same name, with other files: left as they are."""
 
 
-def upload(kubectl: Kubectl, pod: str, folder: Path, name: str, *, overwrite: bool) -> Checksums | None:
-    """Put `folder` onto the claim as /data/`name`: its checksums, or None where just these files lay there already.
+def contents(folder: Path, name: str) -> Checksums:
+    """Checksums of a folder that can be uploaded as `name`; nothing of the cluster is needed to tell.
 
-    Raises ConfigError for a name that is none; DataError for a folder without files, for other files there under that
-    name (without `overwrite`), and for files that arrived damaged; ResourcesError when the connection breaks.
+    Raises ConfigError for a name that is none, DataError for a folder without files or with anything but files.
     """
     if not NAME.fullmatch(name):
-        raise ConfigError(
-            f"--name {name!r}: expected letters, digits, '.', '_' and '-', beginning with a letter or digit"
-        )
-    wanted = checksums.of_folder(folder)
-    if not wanted:
+        raise ConfigError(f"--name {name!r}: expected letters, digits, '.', '_' and '-', the first a letter or digit")
+    if not (found := checksums.of_folder(folder)):
         raise DataError(f"{folder} has no files to upload")
+    return found
+
+
+def upload(kubectl: Kubectl, pod: str, folder: Path, wanted: Checksums, name: str, *, overwrite: bool) -> bool:
+    """Put `folder`, with the contents `wanted`, onto the claim as /data/`name`; False where just these lie there.
+
+    Raises DataError for other files there under that name (without `overwrite`) and for files that arrived damaged,
+    ResourcesError when the connection breaks.
+    """
     target, incoming = f"{DATA}/{name}", f"{DATA}/{UNFINISHED}{secrets.token_hex(4)}"
     if target in _found(kubectl, pod, "find", DATA, "-mindepth", "1", "-maxdepth", "1", "-print0"):
         how = checksums.difference(wanted, _remote(kubectl, pod, target))
         if not how:
-            return None
+            return False
         if not overwrite:
             raise DataError(f"{target} holds other files ({how}): --overwrite replaces it, --name puts yours beside it")
     _exec(kubectl, pod, *FORGOTTEN, "-exec", "rm", "-rf", "{}", "+")
@@ -75,7 +80,7 @@ def upload(kubectl: Kubectl, pod: str, folder: Path, name: str, *, overwrite: bo
     finally:
         with suppress(ResourcesError):  # a later upload clears what this one cannot
             _exec(kubectl, pod, "rm", "-rf", incoming)
-    return wanted
+    return True
 
 
 def fetch(kubectl: Kubectl, pod: str, runs: Path, names: Sequence[str], *, overwrite: bool) -> Fetched:

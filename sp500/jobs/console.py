@@ -42,9 +42,10 @@ def _upload(arguments: argparse.Namespace) -> None:
 def _send(kubectl: Kubectl, arguments: argparse.Namespace, folder: Path, name: str, *, overwrite: bool) -> None:
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder to upload")
+    wanted = claims.contents(folder, name)
     with _pod(kubectl, arguments, "sp500-data", claims.DATA, read_only=False) as pod:
-        sent = claims.upload(kubectl, pod, folder, name, overwrite=overwrite)
-    told = "is there already, file by file" if sent is None else f"uploaded: {len(sent)} files, checksums equal"
+        sent = claims.upload(kubectl, pod, folder, wanted, name, overwrite=overwrite)
+    told = f"uploaded: {len(wanted)} files, checksums equal" if sent else "is there already, file by file"
     print(f"{claims.DATA}/{name} {told}")
 
 
