@@ -1,1 +1,1 @@
-"""Experiments as jobs: on this machine, on a Ray cluster, on KubeRay."""
+"""Jobs: an argv and a resource request, described once and rendered for where it runs. Knows no science."""
