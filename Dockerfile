@@ -1,0 +1,65 @@
+# One image for head, workers and submitter: scripts/image builds it.
+#
+#   BASE         any image with Python 3.11, bash and glibc. Ray's own, its -gpu sister, python:3.11-slim, yours. Of a base only
+#                the interpreter is used: the project and its libraries lie in /opt/sp500, as locked, Ray among them.
+#   TORCH_INDEX  where torch comes from; empty: from where the rest comes (on PyPI that is the CUDA build).
+#   PIP_*        pip's own settings, where PyPI cannot be reached; with a password in them, give a pip.conf as secret `pip`.
+ARG BASE=docker.io/rayproject/ray:2.60.0-py311
+
+# Podman and Buildah ignore SHELL in their default format, so each RUN sets what it needs.
+#
+# Nothing of this stage but the finished folder is kept: neither pip's cache nor its settings.
+FROM ${BASE} AS packages
+# hadolint ignore=DL3002
+USER 0
+RUN set -eu; \
+    python=$(command -v python3.11 || command -v python3 || command -v python || true); \
+    "${python:-false}" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' \
+        || { echo "BASE must have Python 3.11 on its PATH; found: ${python:-none}" >&2; exit 1; }; \
+    "$python" -m venv /opt/sp500
+WORKDIR /build
+COPY scripts/runtime.lock ./
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
+ARG PIP_FIND_LINKS
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# torch first and alone: no other package may come from its index, and it is the largest. Wheels only: no compiler
+# is needed, here or in the base.
+RUN --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=cache,target=/root/.cache/pip \
+    set -eu; \
+    pip() { /opt/sp500/bin/python -m pip --disable-pip-version-check install --only-binary :all: "$@"; }; \
+    if [ -n "$TORCH_INDEX" ]; then pip --no-deps --index-url "$TORCH_INDEX" "$(grep '^torch==' runtime.lock)"; fi; \
+    pip --requirement runtime.lock
+
+FROM ${BASE}
+USER 0
+# Manifests say uid 1000. Libraries ask for its name, and some bases have none; a cluster that picks its own uid puts it into
+# group 0.
+RUN set -eu; \
+    getent passwd 1000 >/dev/null || echo 'sp500:x:1000:1000::/home/sp500:/bin/bash' >> /etc/passwd; \
+    getent group 1000 >/dev/null || echo 'sp500:x:1000:' >> /etc/group; \
+    mkdir -p /home/sp500; \
+    chown 1000:0 /home/sp500; \
+    chmod 775 /home/sp500
+COPY --from=packages /opt/sp500 /opt/sp500
+ENV PATH=/opt/sp500/bin:$PATH \
+    HOME=/home/sp500 \
+    PYTHONUNBUFFERED=1
+WORKDIR /app
+COPY pyproject.toml ./
+COPY sp500 sp500/
+COPY experiments experiments/
+# Byte code now: at run time nobody may write here. A checkout may be readable by its owner alone, the image is for all.
+RUN set -eu; \
+    python -m pip --disable-pip-version-check install --no-index --no-deps --no-build-isolation --no-cache-dir \
+        --editable .; \
+    python -m compileall -q sp500 experiments; \
+    chmod -R a+rX /app
+USER 1000:1000
+# A broken image ends here, not in a pod.
+RUN ray --version && python -m pip check && python -c "import torch, ray.dashboard.optional_deps" && \
+    python experiments/train.py --dry-run
+ARG COMMIT=unknown
+LABEL org.opencontainers.image.title="sp500" org.opencontainers.image.revision="${COMMIT}"
+ENTRYPOINT []
+CMD ["/bin/bash"]

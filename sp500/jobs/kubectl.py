@@ -1,0 +1,102 @@
+"""kubectl: run with lists of words, never through a shell; its complaints become errors."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import IO, Any
+
+from sp500.errors import ConfigError, ResourcesError
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Kubectl:
+    """One namespace of one cluster, reached with the user's own kubeconfig."""
+
+    namespace: str
+    context: str | None = None
+    """A context of the kubeconfig; None is the current one."""
+
+    def argv(self, *words: str) -> list[str]:
+        """The command line."""
+        context = [f"--context={self.context}"] if self.context else []
+        return ["kubectl", *context, f"--namespace={self.namespace}", *words]
+
+    def text(self, *words: str, given: str = "") -> str:
+        """What a command prints. Raises ResourcesError with kubectl's own words when it fails."""
+        try:
+            done = subprocess.run(  # noqa: S603 - a list of words
+                self.argv(*words),
+                input=given,
+                capture_output=True,
+                encoding="utf-8",
+                errors="surrogateescape",
+                check=False,
+            )
+        except FileNotFoundError as error:
+            raise _missing() from error
+        if done.returncode:
+            raise ResourcesError(f"kubectl {words[0]}: {done.stderr.strip() or f'exit code {done.returncode}'}")
+        return done.stdout
+
+    def document(self, *words: str) -> Document:
+        """What a command answers with `--output json`; empty where there is nothing."""
+        answer = self.text(*words, "--output=json", "--ignore-not-found")
+        found: Document = json.loads(answer) if answer.strip() else {}
+        return found
+
+    def items(self, *words: str) -> list[Document]:
+        """The members of the list that a command answers with."""
+        found: list[Document] = self.document(*words).get("items", [])
+        return found
+
+    @contextmanager
+    def reading(self, *words: str) -> Iterator[IO[bytes]]:
+        """The output of a command as it comes. Raises ResourcesError at the end when the command failed."""
+        with self._started(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            yield process.stdout
+
+    @contextmanager
+    def writing(self, *words: str) -> Iterator[IO[bytes]]:
+        """The input of a command. Raises ResourcesError when the command failed or stopped to listen."""
+        with self._started(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+            assert process.stdin is not None
+            yield process.stdin
+
+    @contextmanager
+    def _started(self, words: tuple[str, ...], stdin: int, stdout: int) -> Iterator[subprocess.Popen[bytes]]:
+        with tempfile.TemporaryFile() as complaints:
+            try:
+                process = subprocess.Popen(self.argv(*words), stdin=stdin, stdout=stdout, stderr=complaints)  # noqa: S603
+            except FileNotFoundError as error:
+                raise _missing() from error
+            broken = False
+            try:
+                yield process
+                if process.stdin:
+                    process.stdin.close()
+            except BrokenPipeError:
+                broken = True
+            except BaseException:
+                process.kill()
+                raise
+            finally:
+                for pipe in filter(None, (process.stdin, process.stdout)):
+                    with suppress(BrokenPipeError):
+                        pipe.close()
+                process.wait()
+            complaints.seek(0)
+            why = complaints.read().decode(errors="replace").strip()
+            if process.returncode or broken:
+                raise ResourcesError(f"kubectl {words[0]}: {why or 'the connection broke'}")
+
+
+def _missing() -> ConfigError:
+    return ConfigError("kubectl is not on PATH; it comes with every Kubernetes distribution")

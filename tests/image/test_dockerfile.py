@@ -1,0 +1,130 @@
+"""The image by rule. That it builds, only scripts/image can tell: these tests need no builder."""
+
+import fnmatch
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def instructions():
+    """(word, rest) of each instruction, its lines joined, without comments."""
+    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    text = "\n".join(line for line in lines if not line.lstrip().startswith("#")).replace("\\\n", " ")
+    return [(line.split()[0].upper(), line.split(maxsplit=1)[1]) for line in text.splitlines() if line.strip()]
+
+
+def given(word):
+    return [rest for each, rest in instructions() if each == word]
+
+
+def last_stage():
+    found = instructions()
+    start = max(position for position, (word, _) in enumerate(found) if word == "FROM")
+    return found[start:]
+
+
+def ignored(path):
+    """Whether .dockerignore leaves a path out: the last line that matches it, or a folder above it, decides."""
+    out = False
+    parts = Path(path).parts
+    for line in (ROOT / ".dockerignore").read_text().splitlines():
+        if line and not line.startswith("#"):
+            pattern = line.removeprefix("!")
+            above = ["/".join(parts[: end + 1]) for end in range(len(parts))]
+            if any(
+                fnmatch.fnmatchcase(each, pattern) or fnmatch.fnmatchcase(f"/{each}", f"/{pattern}") for each in above
+            ):
+                out = not line.startswith("!")
+            elif pattern.startswith("**/") and any(fnmatch.fnmatchcase(part, pattern[3:]) for part in parts):
+                out = True
+    return out
+
+
+def locked(name):
+    lines = (ROOT / "scripts" / name).read_text().splitlines()
+    return dict(line.split("==") for line in lines if not line.startswith("#"))
+
+
+def test_image_runs_as_a_number_that_is_not_root():
+    users = [rest for word, rest in last_stage() if word == "USER"]
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", users[-1])
+
+
+def test_every_stage_begins_with_the_base_that_the_builder_names():
+    assert {rest.split()[0] for rest in given("FROM")} == {"${BASE}"}
+
+
+def test_default_base_is_pinned_to_the_locked_ray_and_this_python():
+    (base,) = [rest.removeprefix("BASE=") for rest in given("ARG") if rest.startswith("BASE=")]
+    assert base.endswith(f"rayproject/ray:{locked('runtime.lock')['ray']}-py311")
+    assert "latest" not in (ROOT / "Dockerfile").read_text()
+
+
+def test_nothing_is_downloaded_but_by_pip():
+    assert given("ADD") == []
+    assert not re.search(r"\b(curl|wget|apt-get|apk|git clone)\b", " ".join(given("RUN")))
+
+
+def test_wheels_alone_are_installed_so_that_no_compiler_is_needed():
+    installs = [run for run in given("RUN") if "runtime.lock" in run]
+    assert installs
+    assert all("--only-binary :all:" in run for run in installs)
+
+
+def test_no_secret_and_no_index_stays_in_the_image():
+    kept = " ".join(rest for _, rest in last_stage())
+    assert not re.search(r"PIP_|--mount=type=secret|://", kept)
+
+
+def test_everything_copied_is_there_and_not_ignored():
+    for rest in given("COPY"):
+        if "--from=" not in rest:
+            *sources, _ = rest.split()
+            assert all((ROOT / source).exists() for source in sources)
+            assert not any(ignored(source) for source in sources)
+
+
+def test_what_changes_often_comes_after_what_changes_seldom():
+    copies = [rest for word, rest in last_stage() if word == "COPY"]
+    assert "--from=packages" in copies[0]
+    assert [copy.split()[0] for copy in copies[1:]] == ["pyproject.toml", "sp500", "experiments"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ".git/config",
+        ".venv/bin/python",
+        "runs/search/record.json",
+        ".env",
+        "tests/conftest.py",
+        "cluster/base/raycluster.yaml",
+        "sp500/__pycache__/errors.cpython-311.pyc",
+        "sp500.egg-info/PKG-INFO",
+    ],
+)
+def test_what_the_image_needs_not_is_never_sent_to_the_builder(path):
+    assert ignored(path)
+
+
+@pytest.mark.parametrize("path", ["pyproject.toml", "scripts/runtime.lock", "sp500/report/page.html.jinja"])
+def test_what_the_image_needs_is_sent(path):
+    assert not ignored(path)
+
+
+def test_image_has_what_was_tested_and_no_tool_of_tests():
+    image, tested = locked("runtime.lock"), locked("requirements.lock")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    dev = {line.lower() for line in project["optional-dependencies"]["dev"]}
+    assert image.items() <= tested.items()
+    assert dev.isdisjoint(name.lower() for name in image)
+
+
+def test_lock_of_the_image_has_every_dependency_of_the_project():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = {re.match(r"[\w-]+", line)[0].lower().replace("_", "-") for line in project["dependencies"]}
+    assert wanted <= {name.lower().replace("_", "-") for name in locked("runtime.lock")}

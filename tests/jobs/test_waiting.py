@@ -1,0 +1,48 @@
+import pytest
+
+from sp500.errors import ResourcesError
+from sp500.jobs import waiting
+
+
+class Slow:
+    """Ready at the `turns`-th look; says why not before."""
+
+    def __init__(self, turns):
+        self.turns, self.looked, self.paused, self.said = turns, 0, 0.0, []
+
+    def done(self):
+        self.looked += 1
+        return self.looked >= self.turns
+
+    def reasons(self):
+        return ["pulling"] if self.looked < 3 else ["pulling", "starting"]
+
+    def wait(self, seconds):
+        waiting.until(self.done, self.reasons, what="the head", seconds=seconds, say=self.said.append, pause=self.pause)
+
+    def pause(self, seconds):
+        self.paused += seconds
+
+
+def test_what_is_ready_is_not_waited_for():
+    slow = Slow(1)
+    slow.wait(60)
+    assert (slow.paused, slow.said) == (0, [])
+
+
+def test_each_reason_is_said_once_while_it_lasts():
+    slow = Slow(5)
+    slow.wait(60)
+    assert slow.said == ["  waiting for the head: pulling", "  waiting for the head: starting"]
+
+
+@pytest.mark.parametrize("seconds", [0, 1, 7, 60])
+def test_deadline_holds_and_the_last_reasons_are_named(seconds):
+    slow = Slow(1000)
+    with pytest.raises(ResourcesError, match=rf"the head did not get ready within {seconds} s:\n  pulling"):
+        slow.wait(seconds)
+    assert seconds <= slow.paused < seconds + 2
+
+
+def test_what_gets_ready_in_the_last_pause_counts():
+    Slow(2).wait(2)

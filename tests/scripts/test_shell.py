@@ -1,0 +1,134 @@
+"""The shell side: every script parses, and finds or names what it needs."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = sorted(path for path in (ROOT / "scripts").iterdir() if path.read_bytes().startswith(b"#!"))
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """The scripts beside stand-ins: an install that has nothing to do, and a bin that holds what a test puts there."""
+    root = tmp_path / "checkout"
+    (root / ".venv/bin").mkdir(parents=True)
+    (root / "bin").mkdir()
+    shutil.copytree(ROOT / "scripts", root / "scripts")
+    (root / "scripts/install").write_text("#!/bin/sh\n")
+    for tool in ("sh", "sed", "dirname", "mktemp", "rm", "grep", "cat"):
+        (root / "bin" / tool).symlink_to(shutil.which(tool))
+    return root
+
+
+def stand_in(checkout, name, body):
+    path = checkout / "bin" / name
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+
+
+def engine(checkout, name, answers=True):
+    """A builder of images that writes down what it is asked."""
+    log = checkout / "log"
+    stand_in(checkout, name, f'[ "$1" = info ] && exit {0 if answers else 1}\necho "{name} $*" >> "{log}"')
+
+
+def call(checkout, script, *words, **environment):
+    return subprocess.run(
+        [checkout / "scripts" / script, *words],
+        env={"PATH": str(checkout / "bin"), "PYTHONPATH": str(ROOT), **environment},
+        cwd=checkout.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=[path.name for path in SCRIPTS])
+def test_script_parses_stops_at_errors_and_can_be_run(path):
+    subprocess.run(["sh", "-n", path], check=True)
+    assert "\nset -eu\n" in path.read_text()
+    assert os.access(path, os.X_OK)
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=[path.name for path in SCRIPTS])
+def test_every_script_is_told_in_its_first_lines(path):
+    assert path.read_text().splitlines()[1].startswith("# ")
+
+
+@pytest.mark.parametrize("script", ["upload-data", "fetch-results", "deploy"])
+def test_script_of_the_cluster_hands_its_words_to_python(checkout, script):
+    (checkout / ".venv/bin/python").symlink_to(sys.executable)
+    done = call(checkout, script, "--help")
+    assert done.returncode == 0
+    assert f"usage: scripts {script}" in done.stdout
+
+
+def test_deploy_finds_the_overlays_of_its_checkout_from_anywhere(checkout):
+    (checkout / ".venv/bin/python").symlink_to(sys.executable)
+    (checkout / "cluster/overlays/kind").mkdir(parents=True)
+    done = call(checkout, "deploy", "knid")
+    assert done.returncode == 2
+    assert "(those are: kind)" in done.stderr
+
+
+def test_first_engine_that_answers_is_taken(checkout):
+    engine(checkout, "docker", answers=False)
+    engine(checkout, "podman")
+    engine(checkout, "buildah")
+    assert call(checkout, "engine").stdout == "podman\n"
+    assert call(checkout, "engine", ENGINE="buildah").stdout == "buildah\n"
+
+
+def test_without_an_engine_one_is_told_which_there_could_be(checkout):
+    done = call(checkout, "image")
+    assert done.returncode == 2
+    assert "looked for docker, podman and buildah" in done.stderr
+    engine(checkout, "docker", answers=False)
+    assert "Installed but not answering: docker" in call(checkout, "image").stderr
+
+
+def test_image_is_built_from_the_checkout_under_the_name_that_manifests_use(checkout):
+    engine(checkout, "docker")
+    assert call(checkout, "image", "--build-arg", "BASE=mine").returncode == 0
+    assert (checkout / "log").read_text() == (
+        "docker build --tag docker.io/library/sp500:2.60.0 --build-arg COMMIT=unknown --build-arg BASE=mine .\n"
+    )
+
+
+def test_image_for_gpus_is_pushed_under_its_own_tag(checkout):
+    engine(checkout, "podman")
+    assert call(checkout, "image", "--gpu", "--push", "registry.example/lab").returncode == 0
+    build, tag, push = (checkout / "log").read_text().splitlines()
+    assert "BASE=docker.io/rayproject/ray:2.60.0-py311-gpu --build-arg TORCH_INDEX= ." in build
+    assert tag == "podman tag docker.io/library/sp500:2.60.0-gpu registry.example/lab/sp500:2.60.0-gpu"
+    assert push == "podman push registry.example/lab/sp500:2.60.0-gpu"
+
+
+def test_kind_up_builds_loads_installs_and_deploys_in_this_order(checkout):
+    engine(checkout, "docker")
+    for tool in ("kind", "helm", "kubectl"):
+        stand_in(checkout, tool, f'echo "{tool} $*" >> "{checkout / "log"}"')
+    (checkout / "scripts/deploy").write_text(f'#!/bin/sh\necho "deploy $*" >> "{checkout / "log"}"\n')
+    assert call(checkout, "kind-up").returncode == 0
+    steps = [" ".join(line.split()[:3]) for line in (checkout / "log").read_text().splitlines()]
+    assert steps == [
+        "docker build --tag",
+        "kind get clusters",
+        "kind create cluster",
+        "docker save --output",
+        "kind load image-archive",
+        "helm upgrade --install",
+        "deploy kind --context",
+    ]
+
+
+def test_kind_up_names_the_tool_that_is_missing(checkout):
+    engine(checkout, "docker")
+    done = call(checkout, "kind-up")
+    assert done.returncode == 2
+    assert "needs kind on PATH" in done.stderr
