@@ -2,7 +2,7 @@
 #
 #   BASE         any image with Python 3.11, bash and glibc. Ray's own, its -gpu sister, python:3.11-slim, yours. Of a base only
 #                the interpreter is used: the project and its libraries lie in /opt/sp500, as locked, Ray among them.
-#   TORCH_INDEX  where torch comes from; empty: from where the rest comes (on PyPI that is the CUDA build).
+#   TORCH_INDEX  has the torch to prefer; empty, or where it cannot be reached: from where the rest comes (PyPI's is for CUDA).
 #   PIP_*        pip's own settings, where PyPI cannot be reached; with a password in them, give a pip.conf as secret `pip`.
 ARG BASE=docker.io/rayproject/ray:2.60.0-py311
 
@@ -28,7 +28,9 @@ ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=cache,target=/root/.cache/pip \
     set -eu; \
     pip() { /opt/sp500/bin/python -m pip --disable-pip-version-check install --only-binary :all: "$@"; }; \
-    if [ -n "$TORCH_INDEX" ]; then pip --no-deps --index-url "$TORCH_INDEX" "$(grep '^torch==' runtime.lock)"; fi; \
+    if [ -n "$TORCH_INDEX" ]; then \
+        pip --no-deps --retries 1 --extra-index-url "$TORCH_INDEX" "$(grep '^torch==' runtime.lock)"; \
+    fi; \
     pip --requirement runtime.lock
 
 FROM ${BASE}

@@ -25,6 +25,7 @@ from sp500.report import (
     scores,
     search,
     search_figures,
+    search_methods,
     search_tables,
     search_verdicts,
     tables,
@@ -97,13 +98,13 @@ def write(
     }
     said = {
         "models": [verdicts.models(group) for group in groups],
-        "search": search_verdicts.sentences(searched),
+        "search": [*search_verdicts.sentences(searched), *search_methods.verdicts(records)],
         "folds": [folds.verdict(walked)] if walked else [],
         "scale": scale_verdicts.sentences(scaled),
     }
     sections = [
         Section("models", (*_models(groups, epochs), *_left_out(groups, unjudged))),
-        Section("search", _search(searched)),
+        Section("search", (*_search(searched), *search_methods.methods(records))),
         Section("folds", folds.parts(walked)),
         Section("scale", _scale(scaled)),
         Section("data", (*tables.notes(records), *tables.data_cards(records))),

@@ -180,7 +180,7 @@ def kill_a_pack(count: int) -> None:
 
 def test_pack_whose_process_dies_is_tried_again_one_by_one(ray_cluster, base, tmp_path):
     # One of each two is done early: its result comes, and the process dies, while the other still trains.
-    axes = {"train.lr": (1e-3, 1e-2), "train.epochs": (20, 2000)}
+    axes = {"train.lr": (1e-3, 1e-2), "train.epochs": (20, 500)}
     record, seen = searched(base, tmp_path, "killed", parallel=True, axes=axes, then=kill_a_pack)
     assert len({one.id for one in seen}) == len(seen) == 4
     assert {one.status for one in seen} == {"ok"}
