@@ -13,7 +13,7 @@ import tyro
 from pydantic import Field, ValidationError, create_model, model_validator
 
 from sp500.config import DataConfig
-from sp500.entry import Command, experiment, from_file
+from sp500.entry import Command, defaults, experiment, from_file
 from sp500.errors import ConfigError, SP500Error
 from sp500.progress import Progress
 from sp500.runs.record import RunRecord
@@ -76,7 +76,7 @@ def based(argv: Sequence[str]) -> type[WalkForward]:
     flags.add_argument("--config", type=Path)
     flags.add_argument("--runs-dir", "--runs_dir", "--io.save-dir", "--io.save_dir", type=Path)
     given = flags.parse_known_args(argv)[0]
-    file = from_file(WalkForward, given.config) if given.config else WalkForward()
+    file = from_file(WalkForward, given.config) if given.config else defaults(WalkForward)
     name = given.best_of or file.best_of
     if not name:
         return WalkForward

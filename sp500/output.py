@@ -12,10 +12,10 @@ from sp500.errors import SP500Error
 from sp500.execution import Interrupted
 
 
-def concluded(act: Callable[[], tuple[str, int]], *, only_json: bool) -> int:
+def concluded(act: Callable[[], tuple[str, int]], *, only_json: bool, hint: str = "") -> int:
     """Act, print the text that comes of it, and return its exit code.
 
-    Any SP500Error becomes one message and its exit code, a signal 128 and its number.
+    Any SP500Error becomes one message and its exit code, a signal 128 and its number; `hint` says how to go on then.
     """
     with Output(only_json) as output:
         try:
@@ -24,7 +24,7 @@ def concluded(act: Callable[[], tuple[str, int]], *, only_json: bool) -> int:
             output.say(f"{type(error).__name__}: {error}")
             return error.exit_code
         except KeyboardInterrupt as error:
-            output.say("interrupted; --resume continues the run")
+            output.say("; ".join(filter(None, ["interrupted", hint])))
             return error.code if isinstance(error, Interrupted) else 130
         except BrokenPipeError:  # the reader (head, less) has seen enough
             output.close()

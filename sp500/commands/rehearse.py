@@ -13,6 +13,7 @@ import tyro
 
 from sp500.commands.render import ray_cluster
 from sp500.config import Frozen
+from sp500.errors import ConfigError
 from sp500.jobs import document, rehearsal, rehearse, rules, working_dir
 from sp500.output import concluded
 
@@ -49,15 +50,21 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _up(flags: Rehearse, state: Path) -> str:
-    found = ray_cluster(flags.manifest)
+    try:
+        found = ray_cluster(flags.manifest)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("--cluster ", "", 1)) from None
     rules.check(found)
     [cluster] = document.clusters(found)
     folders = {
         claim: flags.runs_dir.resolve() if claim == RUNS else state / "claims" / claim
         for claim in rehearse.claims(cluster)
     }
-    for folder in folders.values():
-        folder.mkdir(parents=True, exist_ok=True)
+    for claim, folder in folders.items():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{folder}, for the claim {claim}: cannot be made ({error.strerror})") from error
     upload = working_dir.check(Path.cwd())
     rehearsal.up(rehearse.nodes(cluster, folders), state, flags.port, lambda line: print(line, file=sys.stderr))
     left = rehearse.not_rehearsed(cluster, os.cpu_count() or 1, psutil.virtual_memory().total)
@@ -70,6 +77,7 @@ def _up(flags: Rehearse, state: Path) -> str:
             "",
             "    export RAY_AUTH_MODE=token",
             f"    export RAY_ADDRESS=http://127.0.0.1:{flags.port}",
+            "    export RAY_JOB_SUBMIT_HOOK=sp500.jobs.working_dir.submit_hook    # refuses a folder that is too large",
             f"    {Path(sys.executable).with_name('ray')} job submit --working-dir . -- python experiments/scale.py",
             "",
             "scripts/rehearse --down ends it.",

@@ -80,6 +80,11 @@ def on_ray(
     started = datetime.now(UTC)
     ready = prepared(config)
     with _nodes(nodes, memory_bytes) as raylets:
+        # Before tasks write shards, which may take minutes.
+        preflight.shared(run.path)
+        preflight.worker_share(
+            config.num_workers, gpu=preflight.use_gpu(config.train.device, config.num_workers), readers=True
+        )
         with PeakMemory(interval_seconds=0.5, roots=raylets) if raylets else nullcontext() as peak:
             shards, dataset = stored(ready, config, root, skip_bad, tasks=config.num_workers)
             spread = nodes is not None and nodes >= config.num_workers

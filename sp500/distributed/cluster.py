@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 import ray
+from ray._private import auto_init_hook
 
 T = TypeVar("T")
 
@@ -41,6 +42,9 @@ def connected() -> Iterator[None]:
         os.environ.setdefault(key, value)
     # "local": not the cluster that someone else may run on this machine.
     local = {"include_dashboard": False, "num_cpus": os.cpu_count()} if own else {}
+    # A thread of Tune's that calls Ray once more after Ctrl-C has ended it would start a whole cluster anew. (The
+    # public switch, RAY_ENABLE_AUTO_CONNECT, is read when Ray is imported.)
+    auto_init_hook.enable_auto_connect = False
     with kept_signals():
         ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **local)
     try:

@@ -6,6 +6,7 @@ workers that no node can hold are waited for without end.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import uuid
@@ -45,27 +46,36 @@ def worker_share(num_workers: int, *, gpu: bool, readers: bool = False) -> Share
     """Resources of one of `num_workers`. Raises ResourcesError, at once, for what the cluster cannot give.
 
     On one machine with fewer cores than workers each takes its part of a core: slower, but a rehearsal that runs. With
-    `readers`, half of a core per worker is left to the tasks that read for it. A cluster that grows is waited for.
+    `readers`, half of a core per worker is left to the tasks that read for it. A cluster that can grow is waited for
+    where it is too small as it is.
     """
+    for have in (resources(), most()):
+        if share := _share(have, num_workers, gpu=gpu, readers=readers):
+            each = {"CPU": share, "GPU": 1.0} if gpu else {"CPU": share}
+            grown({"CPU": num_workers * share * (2 if readers else 1), "GPU": each.get("GPU", 0.0) * num_workers})
+            return each
     have = most()
+    said = f"{have['GPU']:g} GPUs and {have.get('CPU', 0.0):g} CPUs on {have['nodes']:g} nodes"
+    if gpu:
+        raise ResourcesError(
+            f"{num_workers} workers with a GPU each were asked for; the cluster has {said}: fewer --num-workers, or "
+            "--train.device cpu"
+        )
+    raise ResourcesError(
+        f"{num_workers} workers with a CPU each were asked for; the cluster has {said}: fewer --num-workers, or more "
+        "nodes"
+    )
+
+
+def _share(have: Shares, num_workers: int, *, gpu: bool, readers: bool) -> float | None:
+    """Part of a CPU for each worker; None where the cluster has too little."""
     cpus = have.get("CPU", 0.0) / (2 if readers else 1)
-    if gpu and have["GPU"] < num_workers:
-        raise ResourcesError(
-            f"{num_workers} workers with a GPU each were asked for; the cluster has {have['GPU']:g} GPUs and "
-            f"{have.get('CPU', 0.0):g} CPUs: fewer --num-workers, or --train.device cpu"
-        )
+    if (gpu and have.get("GPU", 0.0) < num_workers) or not cpus:
+        return None
     if cpus >= num_workers:
-        share = 1.0
-    elif (have["nodes"] == 1 or have["CPU"] >= num_workers) and cpus:
-        share = max(int(100 * cpus / num_workers) / 100, 0.01)
-    else:
-        raise ResourcesError(
-            f"{num_workers} workers with a CPU each were asked for; the cluster has {cpus:g} CPUs on "
-            f"{have['nodes']:g} nodes: fewer --num-workers, or more nodes"
-        )
-    each = {"CPU": share, "GPU": 1.0} if gpu else {"CPU": share}
-    grown(num_workers, each)
-    return each
+        return 1.0
+    together = have["nodes"] == 1 or have["CPU"] >= num_workers
+    return max(int(100 * cpus / num_workers) / 100, 0.01) if together else None
 
 
 def use_gpu(device: str, num_workers: int) -> bool:
@@ -83,12 +93,19 @@ def shared(folder: Path) -> None:
     if len(nodes) < 2:
         return
     probe, text = folder.resolve() / f".probe-{uuid.uuid4().hex}", uuid.uuid4().hex
-    probe.write_text(text)
     try:
-        blind = _blind(nodes, probe, text)
+        probe.parent.mkdir(parents=True, exist_ok=True)
+        probe.write_text(text)
+    except OSError as error:
+        raise ResourcesError(f"{probe.parent}: cannot be written to ({error.strerror})") from error
+    try:
+        seen = _seen(nodes, probe, text)
     finally:
         probe.unlink()
-    if blind:
+    if silent := {address: why for address, why in seen.items() if isinstance(why, str)}:
+        lines = [f"  {address}: {why}" for address, why in silent.items()]
+        raise ResourcesError("\n".join([f"{len(silent)} of {len(nodes)} nodes did not answer a probe:", *lines]))
+    if blind := [address for address, found in seen.items() if not found]:
         raise ResourcesError(
             f"{folder.resolve()} is not on storage that the whole cluster shares: {', '.join(blind)} of {len(nodes)} "
             "nodes cannot read what the driver wrote there, or not write. Give --runs-dir (or SP500_RUNS_DIR) a folder "
@@ -96,8 +113,8 @@ def shared(folder: Path) -> None:
         )
 
 
-def _blind(nodes: dict[str, str], probe: Path, text: str) -> list[str]:
-    """Addresses of the nodes that do not see the file, or do not answer."""
+def _seen(nodes: dict[str, str], probe: Path, text: str) -> dict[str, bool | str]:
+    """For each node's address whether it sees the file, or why it did not answer."""
     asked = {
         address: ray.remote(_sees)
         .options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False), num_cpus=0)
@@ -105,14 +122,15 @@ def _blind(nodes: dict[str, str], probe: Path, text: str) -> list[str]:
         for node, address in nodes.items()
     }
     deadline = time.monotonic() + PROBE_SECONDS
-    found = []
+    found: dict[str, bool | str] = {}
     for address, answer in asked.items():
         try:
-            seen = ray.get(answer, timeout=max(deadline - time.monotonic(), 0.1))
-        except (GetTimeoutError, RayError):
-            seen = False
-        if not seen:
-            found.append(address)
+            found[address] = bool(ray.get(answer, timeout=max(deadline - time.monotonic(), 0.1)))
+        except GetTimeoutError:
+            ray.cancel(answer)
+            found[address] = f"nothing within {PROBE_SECONDS} s"
+        except RayError as error:
+            found[address] = str(error).splitlines()[0]
     return found
 
 
@@ -124,38 +142,37 @@ def _sees(probe: str, text: str) -> bool:
         return False
 
 
-def grown(count: int, each: Shares) -> None:
-    """Wait until the cluster has room for `count` workers with `each` of CPU and GPU; its autoscaler is asked for them.
+def grown(wanted: Shares) -> None:
+    """Wait until the cluster has so much of CPU and GPU in all; its autoscaler is asked for it.
 
-    Raises ResourcesError when they have not come in time.
+    Raises ResourcesError when that has not come in time. (Ray keeps one such request for the whole cluster: of two
+    drivers that ask at once, the later counts.)
     """
-    names = [name for name in ("CPU", "GPU") if each.get(name)]
-    if _holds(resources(), count, each, names):
+    if _holds(resources(), wanted):
         return
-    request_resources(bundles=[{name: each[name] for name in names}] * count)
+    request_resources(bundles=[{name: 1} for name in ("CPU", "GPU") for _ in range(math.ceil(wanted.get(name, 0.0)))])
     try:
         deadline = time.monotonic() + NODES_SECONDS
-        while not _holds(resources(), count, each, names):
+        while not _holds(resources(), wanted):
             if time.monotonic() > deadline:
                 raise ResourcesError(
-                    f"{count} workers with {_said(each, names)} each were asked for, which the cluster's autoscaler "
-                    f"may add; after {NODES_SECONDS} s it has {_said(resources(), names)}. Its pods wait for "
-                    "something: kubectl get events says for what"
+                    f"{_said(wanted)} were asked for, which the cluster's autoscaler may add; after {NODES_SECONDS} s "
+                    f"it has {_said(resources())}. Its pods wait for something: kubectl get events says for what"
                 )
             time.sleep(POLL_SECONDS)
     finally:
         request_resources(bundles=[])
 
 
-def _holds(have: Shares, count: int, each: Shares, names: list[str]) -> bool:
-    return all(have.get(name, 0.0) >= count * each[name] for name in names)
+def _holds(have: Shares, wanted: Shares) -> bool:
+    return all(have.get(name, 0.0) >= much for name, much in wanted.items())
 
 
-def _said(shares: Shares, names: list[str]) -> str:
-    return " and ".join(f"{shares.get(name, 0.0):g} {name}s" for name in names)
+def _said(shares: Shares) -> str:
+    return f"{shares.get('CPU', 0.0):g} CPUs and {shares.get('GPU', 0.0):g} GPUs"
 
 
 def _nodes() -> dict[str, str]:
-    """Address of each living node, with a name where two have the same, by its id."""
+    """Address of each living node, with the start of its id, by its id."""
     alive = [node for node in ray.nodes() if node["Alive"]]
     return {node["NodeID"]: f"{node['NodeManagerAddress']} ({node['NodeID'][:8]})" for node in alive}

@@ -22,7 +22,7 @@ from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.search import Searcher
 
 from sp500.distributed import cluster, preflight
-from sp500.errors import ResourcesError, SP500Error
+from sp500.errors import SP500Error
 from sp500.runs.memory import hold_to
 from sp500.runs.store import Run
 from sp500.training.loop import FitResult
@@ -89,8 +89,7 @@ def _share(limits: Limits) -> tuple[dict[str, float], int]:
     """
     have = preflight.most()
     gpu, gpus = preflight.use_gpu(limits.device, 1), int(have["GPU"])
-    if gpu and not gpus:
-        raise ResourcesError("train.device cuda: the cluster has no GPU; take auto or cpu")
+    preflight.worker_share(max(limits.workers, 1), gpu=gpu)
     slots = max((gpus if gpu else int(have.get("CPU", 0))) // max(limits.workers, 1), 1)
     return ({"memory": 1} if limits.workers else {"cpu": 1, "gpu": int(gpu)}), slots
 

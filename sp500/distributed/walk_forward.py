@@ -169,6 +169,7 @@ def _on_ray(config: RunConfig, folds: Folds, left: list[int], keep: Keep) -> dic
 
     with cluster.connected():
         gpu = preflight.use_gpu(config.train.device, 1)
+        preflight.worker_share(1, gpu=gpu)
         # Ray would try a task that ran out of memory again without end.
         task = ray.remote(num_cpus=1, num_gpus=1 if gpu else 0, max_retries=0)(fold)
         # A task has one CPU, and so one thread.

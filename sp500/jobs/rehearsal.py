@@ -137,7 +137,9 @@ def _until(ready: Callable[[], bool], process: psutil.Process, log: Path) -> Non
 
 def _keep(state: Path, folder: Path, starts: Sequence[psutil.Process]) -> None:
     plain = {"folder": str(folder), "starts": [[process.pid, process.create_time()] for process in starts]}
-    (state / PROCESSES).write_text(json.dumps(plain))
+    whole = state / f"{PROCESSES}.new"
+    whole.write_text(json.dumps(plain))
+    whole.replace(state / PROCESSES)
 
 
 def _kept(state: Path) -> tuple[Path, list[psutil.Process]] | None:

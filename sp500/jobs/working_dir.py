@@ -38,6 +38,15 @@ def files(folder: Path) -> dict[str, int]:
     return found
 
 
+def submit_hook(*, working_dir: str | None = None, **_: object) -> None:
+    """What `ray job submit` calls first where RAY_JOB_SUBMIT_HOOK names it; too large a folder ends it there."""
+    if working_dir and "://" not in working_dir and not working_dir.endswith(".zip"):
+        try:
+            check(Path(working_dir))
+        except ConfigError as error:
+            raise SystemExit(f"ConfigError: {error}") from None
+
+
 def check(folder: Path) -> int:
     """Bytes that would be uploaded. Raises ConfigError, naming the largest files, for more than Ray takes."""
     if not folder.is_dir():

@@ -56,12 +56,12 @@ def a_node_that_comes(folder: Path) -> list[object]:
     found: list[object] = []
     preflight.NODES_SECONDS = 1
     try:
-        preflight.grown(2, {"CPU": 1.0})
+        preflight.grown({"CPU": 2.0})
     except ResourcesError as error:
         found.append(str(error))
     preflight.NODES_SECONDS = 60
     cluster.add_node(num_cpus=1, wait=False)
-    preflight.grown(2, {"CPU": 1.0})
+    preflight.grown({"CPU": 2.0})
     found.append(preflight.resources()["CPU"])
     ray.shutdown()
     cluster.shutdown()
@@ -93,8 +93,35 @@ def test_folder_that_one_node_does_not_see_is_refused_with_its_address(tmp_path)
     assert "SP500_RUNS_DIR" in said
 
 
+@pytest.mark.parametrize(
+    ("now", "most", "workers", "readers", "share"),
+    [
+        ((1, 2), (1, 2), 2, False, 1.0),
+        ((1, 2), (1, 2), 3, False, 0.66),  # one machine: a rehearsal that runs
+        ((3, 2), (3, 4), 2, True, 0.5),  # as it is, with half a CPU per worker for its readers
+        ((3, 2), (3, 2), 2, True, 0.5),
+        ((2, 1), (2, 4), 2, True, 1.0),  # it has to grow, to all four
+        ((2, 1), (2, 2), 2, True, 0.5),
+        ((2, 1), (2, 1), 2, False, None),
+        ((2, 0), (2, 0), 1, False, None),
+    ],
+)
+def test_share_leaves_readers_their_part_and_what_cannot_be_is_refused(monkeypatch, now, most, workers, readers, share):
+    asked = []
+    monkeypatch.setattr(preflight, "resources", lambda: {"nodes": float(now[0]), "CPU": float(now[1]), "GPU": 0.0})
+    monkeypatch.setattr(preflight, "most", lambda: {"nodes": float(most[0]), "CPU": float(most[1]), "GPU": 0.0})
+    monkeypatch.setattr(preflight, "grown", asked.append)
+    if share is None:
+        with pytest.raises(ResourcesError, match=f"{workers} workers with a CPU each were asked for"):
+            preflight.worker_share(workers, gpu=False, readers=readers)
+        return
+    assert preflight.worker_share(workers, gpu=False, readers=readers) == {"CPU": share}
+    assert asked[0]["CPU"] <= most[1]
+    assert asked[0]["CPU"] == pytest.approx(workers * share * (2 if readers else 1))
+
+
 def test_workers_wait_for_nodes_on_their_way_but_not_for_ever(tmp_path):
     said, cpus = in_child(a_node_that_comes, tmp_path)
-    assert "2 workers with 1 CPUs each" in said
+    assert "2 CPUs and 0 GPUs were asked for" in said
     assert "after 1 s it has 1 CPUs" in said
     assert cpus == 2

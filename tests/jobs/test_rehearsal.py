@@ -36,10 +36,18 @@ def cluster(tmp_path_factory):
     try:
         yield port, folder, done
     finally:
+        kept = json.loads((folder / "state" / "processes.json").read_text())
+        assert naming(kept["folder"])
         sp500("jobs", "rehearse", "--down", *state)
-        assert not [
-            one for one in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(one.info["cmdline"] or [])
-        ]
+        assert naming(kept["folder"]) == []
+        assert not any(psutil.pid_exists(pid) for pid, _ in kept["starts"])
+        assert not Path(kept["folder"]).exists()
+
+
+def naming(folder):
+    """Command lines that name a folder, as those of Ray's processes do."""
+    lines = [" ".join(one.info["cmdline"] or []) for one in psutil.process_iter(["cmdline"])]
+    return [line for line in lines if folder in line]
 
 
 def submitted(port, *argv, **environment):
@@ -90,6 +98,22 @@ def test_second_rehearsal_is_refused_and_the_first_stays(cluster):
     assert (refused.returncode, "is up already" in refused.stderr) == (2, True)
     refused = sp500("jobs", "rehearse", "--port", port, "--state-dir", folder / "other", check=False)
     assert (refused.returncode, f"port {port} is taken" in refused.stderr) == (2, True)
+
+
+def test_what_cannot_be_rehearsed_is_refused_in_one_message(tmp_path):
+    (tmp_path / "file").write_text("x")
+    for flags, told in (
+        (("--runs-dir", tmp_path / "file" / "runs"), "for the claim sp500-runs: cannot be made"),
+        ((tmp_path / "none.yaml",), "none.yaml: cannot be read"),
+        ((tmp_path / "file",), "expected one document of kind RayCluster"),
+    ):
+        refused = sp500("jobs", "rehearse", "--state-dir", tmp_path / "state", *flags, check=False)
+        assert (refused.returncode, "Traceback" in refused.stderr) == (2, False)
+        assert told in refused.stderr
+
+
+def test_down_without_a_rehearsal_says_so(tmp_path):
+    assert "no rehearsal is up" in sp500("jobs", "rehearse", "--down", "--state-dir", tmp_path).stdout
 
 
 def test_wrong_token_and_none_are_refused(cluster):

@@ -1,5 +1,8 @@
 """A working directory that is too large is refused before anything is packed."""
 
+import os
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -30,6 +33,17 @@ def test_101_mib_are_refused_with_the_largest_files_named(tmp_path):
     assert "101.0 MiB, over the 100 MiB" in said
     assert said.index("80.0 MiB  data/prices.parquet") < said.index("21.0 MiB  notes.bin")
     assert said.count("small") == 3
+
+
+def test_ray_job_submit_refuses_it_before_it_packs_or_asks_a_cluster(tmp_path):
+    of_size(tmp_path / "big.bin", 101 * MIB)
+    hook = {"RAY_JOB_SUBMIT_HOOK": "sp500.jobs.working_dir.submit_hook"}
+    command = [Path(sys.executable).with_name("ray"), "job", "submit", "--address", "http://127.0.0.1:9"]
+    command += ["--working-dir", tmp_path, "--", "true"]
+    done = subprocess.run(command, env=os.environ | hook, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "101.0 MiB, over the 100 MiB" in done.stderr
+    assert "big.bin" in done.stderr
 
 
 def test_what_the_ignore_files_and_ray_leave_out_does_not_count(tmp_path):
