@@ -2,9 +2,11 @@
 
 import copy
 import functools
+import itertools
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,12 @@ Document = dict[str, Any]
 CLUSTER = Path(__file__).parents[2] / "cluster"
 RAYCLUSTER = CLUSTER / "raycluster.yaml"
 TREES = [CLUSTER, *sorted(path.parent for path in CLUSTER.glob("overlays/*/kustomization.yaml"))]
+COMPONENTS = sorted(path.parent.name for path in CLUSTER.glob("components/*/kustomization.yaml"))
+# A laptop's sizes stand against those of GPUs and of claims for many nodes.
+AGAINST = {("gpu", "kind"), ("kind", "shared-storage")}
+PAIRS = [pair for pair in itertools.combinations(COMPONENTS, 2) if pair not in AGAINST]
+# A folder in cluster/, or components that a folder elsewhere lists.
+Tree = Path | tuple[str, ...]
 # What others define, and whose schemas are not at hand.
 THIRD_PARTY = {
     ("monitoring.coreos.com/v1", "PodMonitor"),
@@ -45,18 +53,39 @@ def alone() -> list[Document]:
     return parsed(RAYCLUSTER.read_text())
 
 
-def tree_id(tree: Path) -> str:
-    return str(tree.relative_to(CLUSTER.parent))
+def tree_id(tree: Tree) -> str:
+    return "+".join(tree) if isinstance(tree, tuple) else str(tree.relative_to(CLUSTER.parent))
 
 
-@functools.cache
-def _rendered(tree: Path) -> str:
-    done = subprocess.run(["kubectl", "kustomize", str(tree)], capture_output=True, text=True, check=False)
+def _kustomized(folder: Path) -> str:
+    done = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def rendered(tree: Path) -> list[Document]:
+def _listed(components: tuple[str, ...], folder: Path) -> None:
+    """Makes the folder an overlay of one's own: the base, with these components."""
+    cluster = Path(os.path.relpath(CLUSTER, folder))
+    overlay = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [str(cluster / "base")],
+        "components": [str(cluster / "components" / name) for name in components],
+    }
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+
+
+@functools.cache
+def _rendered(tree: Tree) -> str:
+    if isinstance(tree, Path):
+        return _kustomized(tree)
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made).resolve()
+        _listed(tree, folder)
+        return _kustomized(folder)
+
+
+def rendered(tree: Tree) -> list[Document]:
     """The documents of a tree as `kubectl apply -k` would send them."""
     if not shutil.which("kubectl"):
         pytest.skip("kubectl, which renders the overlays, is not on PATH")

@@ -10,7 +10,7 @@ from manifests import CLUSTER, TREES, of_kind, rendered
 
 from sp500.distributed import gauges
 
-FILE = CLUSTER / "overlays" / "monitoring" / "dashboard.json"
+FILE = CLUSTER / "components" / "monitoring" / "dashboard.json"
 METRIC = re.compile(r"\b(?:ray|autoscaler)_[a-z0-9_]+(?=\{)")
 OURS = {f"ray_{name}" for name in gauges.NAMES}
 

@@ -7,10 +7,23 @@ import crd_schema
 import kubernetes_validate
 import pytest
 import yaml
-from manifests import CLUSTER, RAYCLUSTER, THIRD_PARTY, TREES, alone, crds, of_kind, parsed, pods, rendered, tree_id
+from manifests import (
+    CLUSTER,
+    PAIRS,
+    RAYCLUSTER,
+    THIRD_PARTY,
+    TREES,
+    alone,
+    crds,
+    of_kind,
+    parsed,
+    pods,
+    rendered,
+    tree_id,
+)
 
 FILES = sorted(path for path in CLUSTER.rglob("*.yaml") if not path.is_symlink())
-EACH_TREE = pytest.mark.parametrize("tree", TREES, ids=tree_id)
+EACH_TREE = pytest.mark.parametrize("tree", [*TREES, *PAIRS], ids=tree_id)
 # The oldest release in which all that is used here is on by default (matchLabelKeys of a pod affinity), and a new one.
 RELEASES = ("1.31", "1.36")
 
@@ -110,7 +123,7 @@ def test_names_of_a_tree_are_names_and_stand_once(tree):
     assert all(re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", name) for _, _, name in found)
 
 
-def test_kinds_of_others_come_from_two_overlays_alone():
+def test_kinds_of_others_come_from_the_queue_and_the_monitor_alone():
     found = {tree.name: {(one["apiVersion"], one["kind"]) for one in rendered(tree)} & THIRD_PARTY for tree in TREES}
-    assert {name for name, kinds in found.items() if kinds} == {"kueue", "monitoring"}
+    assert {name for name, kinds in found.items() if kinds} == {"gpu-kueue", "kueue", "monitoring"}
     assert set().union(*found.values()) == THIRD_PARTY

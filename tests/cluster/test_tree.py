@@ -4,9 +4,9 @@ import itertools
 
 import pod_rules
 import pytest
-from manifests import TREES, alone, of_kind, pods, rendered, tree_id
+from manifests import PAIRS, TREES, alone, of_kind, pods, rendered, tree_id
 
-EACH_TREE = pytest.mark.parametrize("tree", TREES, ids=tree_id)
+EACH_TREE = pytest.mark.parametrize("tree", [*TREES, *PAIRS], ids=tree_id)
 SP500 = {"app.kubernetes.io/part-of": "sp500"}
 
 
@@ -137,6 +137,7 @@ def test_raycluster_says_what_the_operator_would_guess(tree):
     images = {pod["spec"]["containers"][0]["image"] for pod in pods_of([cluster])}
     assert {image.rpartition(":")[2].partition("-")[0] for image in images} == {spec["rayVersion"]}
     assert spec["authOptions"] == {"mode": "token"}
+    assert spec["upgradeStrategy"] == {"type": "Recreate"}
     assert head["rayStartParams"]["num-cpus"] == "0"
     if spec["enableInTreeAutoscaling"]:
         assert spec["autoscalerOptions"]["version"] == "v2"
@@ -212,7 +213,7 @@ def test_network_lets_in_only_whom_it_names(tree):
     operator = {"app.kubernetes.io/name": "kuberay-operator"}
     prometheus = {"app.kubernetes.io/name": "prometheus"}
     submitter = SP500 | {"app.kubernetes.io/name": "submitter"}
-    extra = {44217, 44227} if tree.name == "monitoring" else set()
+    extra = {44217, 44227} if "monitoring" in tree_id(tree) else set()
     assert open_ports(documents, head, worker, "sp500") is None
     assert open_ports(documents, worker, head, "sp500") is None
     assert open_ports(documents, head, operator, "ray-system") == {8265, 52365}
@@ -286,8 +287,9 @@ def test_spot_moves_workers_alone_and_marks_them_by_the_way_that_ray_accepts():
     assert not any(key.startswith("ray.io/") for key in group.get("labels", {}))
 
 
-def test_kueue_admits_a_fixed_size_that_its_budget_and_the_quota_hold():
-    documents = overlay("kueue")
+@pytest.mark.parametrize("name", ["kueue", "gpu-kueue"])
+def test_queue_admits_a_fixed_size_that_its_budget_and_the_quota_hold(name):
+    documents = overlay(name)
     cluster = raycluster(documents)
     [queue], [local] = of_kind(documents, "ClusterQueue"), of_kind(documents, "LocalQueue")
     [flavor], [quota] = of_kind(documents, "ResourceFlavor"), of_kind(documents, "ResourceQuota")
@@ -301,8 +303,14 @@ def test_kueue_admits_a_fixed_size_that_its_budget_and_the_quota_hold():
     budget = {one["name"]: pod_rules.amount(one["nominalQuota"]) for one in offered["resources"]}
     wanted = pod_rules.demand(pods(cluster))
     hard = {name: pod_rules.amount(value) for name, value in quota["spec"]["hard"].items()}
-    for name in ("cpu", "memory"):
-        assert wanted[f"requests.{name}"] <= budget[name] <= hard[f"requests.{name}"]
+    for resource in ("cpu", "memory", "nvidia.com/gpu"):
+        wish = wanted.get(f"requests.{resource}", 0)
+        assert wish <= budget[resource] <= hard.get(f"requests.{resource}", 0)
+
+
+def test_queue_for_gpus_starts_every_worker_that_its_budget_pays_for():
+    [group] = raycluster(overlay("gpu-kueue"))["spec"]["workerGroupSpecs"]
+    assert group["replicas"] == group["maxReplicas"] == 4
 
 
 def test_monitor_reads_ports_that_the_head_declares():
