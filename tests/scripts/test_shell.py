@@ -62,14 +62,14 @@ def test_every_script_is_told_in_its_first_lines(path):
 
 @pytest.mark.parametrize("script", ["upload-data", "fetch-results", "deploy"])
 def test_script_of_the_cluster_hands_its_words_to_python(checkout, script):
-    (checkout / ".venv/bin/python").symlink_to(sys.executable)
+    stand_in(checkout, "../.venv/bin/python", f'exec "{sys.executable}" "$@"')
     done = call(checkout, script, "--help")
     assert done.returncode == 0
-    assert f"usage: scripts {script}" in done.stdout
+    assert f"usage: sp500 cluster {script}" in done.stdout
 
 
 def test_deploy_finds_the_overlays_of_its_checkout_from_anywhere(checkout):
-    (checkout / ".venv/bin/python").symlink_to(sys.executable)
+    stand_in(checkout, "../.venv/bin/python", f'exec "{sys.executable}" "$@"')
     (checkout / "cluster/overlays/kind").mkdir(parents=True)
     done = call(checkout, "deploy", "knid")
     assert done.returncode == 2
