@@ -41,9 +41,9 @@ class JobSpec(BaseModel):
     workers: Positive = 2
     """Nodes of Ray that do the work, all alike; they start together."""
     cpus: Positive | None = None
-    """Whole CPUs of each worker; empty: the limit of the cluster's. They are reserved: a job's requests are its limits."""
+    """Whole CPUs of each worker; empty: the limit of the cluster's pods. A job's requests are its limits."""
     memory: Memory | None = None
-    """Memory of each worker, in MiB or GiB; empty: the limit of the cluster's. Reserved like CPUs."""
+    """Memory of each worker, in MiB or GiB; empty: the limit of the cluster's pods, requested as well."""
     gpus: Whole = 0
     """GPUs of each worker."""
     env: Environment = {}

@@ -22,7 +22,7 @@ def until(
 ) -> None:
     """Return when `done()`; meanwhile `say` each new line of `reasons()`.
 
-    `seconds` are those of `clock`: what a look at the cluster takes counts. Raises ResourcesError with all reasons after.
+    What a look at the cluster takes counts as well. Raises ResourcesError with all reasons after `seconds`.
     """
     end = clock() + seconds
     said: set[str] = set()
