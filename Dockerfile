@@ -24,12 +24,15 @@ ARG PIP_EXTRA_INDEX_URL
 ARG PIP_FIND_LINKS
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 # torch first and alone: no other package may come from its index, and it is the largest. Wheels only: no compiler
-# is needed, here or in the base.
+# is needed, here or in the base. Only builds of torch's own indexes carry a version with a +.
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=cache,target=/root/.cache/pip \
     set -eu; \
+    export PIP_CACHE_DIR=/root/.cache/pip; \
     pip() { /opt/sp500/bin/python -m pip --disable-pip-version-check install --only-binary :all: "$@"; }; \
     if [ -n "$TORCH_INDEX" ]; then \
         pip --no-deps --retries 1 --extra-index-url "$TORCH_INDEX" "$(grep '^torch==' runtime.lock)"; \
+        /opt/sp500/bin/python -c 'from importlib.metadata import version; assert "+" in version("torch")' 2>/dev/null \
+            || echo "torch came from where the rest comes, not from TORCH_INDEX: it may be the build for CUDA" >&2; \
     fi; \
     pip --requirement runtime.lock
 

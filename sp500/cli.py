@@ -16,6 +16,9 @@ from sp500 import __version__
 VERBS = {
     "jobs render": ("sp500.commands.render", "Print the manifests of a job on Kubernetes, after checking them."),
     "jobs rehearse": ("sp500.commands.rehearse", "Start a local Ray cluster of a manifest's shape, or end it."),
+    "cluster deploy": ("sp500.commands.deploy", "Bring an overlay onto a cluster, and wait until Ray is ready."),
+    "cluster upload-data": ("sp500.commands.upload_data", "Put a folder onto the cluster's data claim."),
+    "cluster fetch-results": ("sp500.commands.fetch_results", "Bring ended runs from the cluster's claim."),
 }
 
 
@@ -39,7 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _listing(verbs: dict[str, str]) -> str:
-    lines = [f"  sp500 {verb:<14} {what}" for verb, what in verbs.items()]
+    width = max(map(len, verbs))
+    lines = [f"  sp500 {verb:<{width}}  {what}" for verb, what in verbs.items()]
     return "\n".join(["usage: sp500 VERB [flags]; sp500 VERB --help shows its flags", "", *lines])
 
 

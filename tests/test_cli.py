@@ -20,9 +20,9 @@ COMMAND = ("--", "python", "experiments/tune.py", "--space", "grid 18", "--json"
 def sp500():
     """Runs the command to its end."""
 
-    def run(*words):
+    def run(*words, given=""):
         command = [sys.executable, "-m", "sp500.cli", *map(str, words)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
+        return subprocess.run(command, input=given, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
 
     return run
 
@@ -114,6 +114,13 @@ def test_file_without_a_cluster_exits_2(sp500, tmp_path):
     (tmp_path / "empty.yaml").write_text("")
     done = sp500("jobs", "render", "--cluster", tmp_path / "empty.yaml", *COMMAND)
     assert (done.returncode, "expected one document of kind RayCluster, found 0" in done.stderr) == (2, True)
+
+
+def test_cluster_on_stdin_is_rendered_from(sp500):
+    text = (JOBS / "raycluster.yaml").read_text().replace("groupName: workers", "groupName: others")
+    done = sp500("jobs", "render", "--cluster", "-", *COMMAND, given=text)
+    (job,) = yaml.safe_load_all(done.stdout)
+    assert [one["groupName"] for one in job["spec"]["rayClusterSpec"]["workerGroupSpecs"]] == ["others"]
 
 
 def test_help_of_the_verb_shows_its_flags(sp500):

@@ -21,7 +21,7 @@ class Render(job_flags.JobFlags):
     """Print the manifests of a job on Kubernetes, after checking them."""
 
     cluster: Path = Path("cluster/raycluster.yaml")
-    """File with the RayCluster whose pods the job gets."""
+    """File with the RayCluster whose pods the job gets; - reads stdin: kubectl kustomize cluster/overlays/gpu | ..."""
     json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
     """One JSON object on stdout, with the manifests under `documents`."""
 
@@ -49,8 +49,9 @@ def manifests(flags: Render) -> list[Document]:
 
 def ray_cluster(path: Path) -> Document:
     """The RayCluster among a file's documents. Raises ConfigError for none or several."""
+    file = Path("/dev/stdin") if path == Path("-") else path
     found = [
-        one for one in entry.documents(path, "--cluster") if isinstance(one, dict) and one.get("kind") == "RayCluster"
+        one for one in entry.documents(file, "--cluster") if isinstance(one, dict) and one.get("kind") == "RayCluster"
     ]
     if len(found) != 1:
         raise ConfigError(f"--cluster {path}: expected one document of kind RayCluster, found {len(found)}")

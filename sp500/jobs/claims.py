@@ -29,6 +29,9 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 # Folders being written. What is older than a transfer pod gets was left by a client that was killed.
 UNFINISHED = ".incoming-"
 FORGOTTEN = ["find", DATA, "-maxdepth", "1", "-name", f"{UNFINISHED}*", "-mmin", f"+{LIVES_SECONDS // 60 + 1}"]
+# The folder that another takes the place of, until it has: the only one of its name if the pod dies in between.
+REPLACED = ".replaced-"
+RESTORE = ["sh", "-c", 'if [ -e "$1" ]; then rm -rf "$2"; elif [ -e "$2" ]; then mv -T "$2" "$1"; fi', "restore"]
 # Both steps on the other side, so that no connection can break between them: the old folder away, the new one there.
 REPLACE = ["sh", "-c", 'if [ -e "$2" ]; then mv -T "$2" "$3"; fi && mv -T "$1" "$2" && rm -rf "$3"', "replace"]
 
@@ -63,6 +66,8 @@ def upload(kubectl: Kubectl, pod: str, folder: Path, wanted: Checksums, name: st
     ResourcesError when the connection breaks.
     """
     target, incoming = f"{DATA}/{name}", f"{DATA}/{UNFINISHED}{secrets.token_hex(4)}"
+    replaced = f"{DATA}/{REPLACED}{name}"
+    _exec(kubectl, pod, *RESTORE, target, replaced)
     if target in _found(kubectl, pod, "find", DATA, "-mindepth", "1", "-maxdepth", "1", "-print0"):
         how = checksums.difference(wanted, _remote(kubectl, pod, target))
         if not how:
@@ -76,7 +81,7 @@ def upload(kubectl: Kubectl, pod: str, folder: Path, wanted: Checksums, name: st
             _pack(folder, list(wanted), stream)
         if how := checksums.difference(wanted, _remote(kubectl, pod, incoming)):
             raise DataError(f"{folder} arrived damaged and was not kept ({how}); upload it again")
-        _exec(kubectl, pod, *REPLACE, incoming, target, f"{incoming}-replaced")
+        _exec(kubectl, pod, *REPLACE, incoming, target, replaced)
     finally:
         with suppress(ResourcesError):  # a later upload clears what this one cannot
             _exec(kubectl, pod, "rm", "-rf", incoming)

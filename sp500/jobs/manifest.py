@@ -11,7 +11,7 @@ import shlex
 import yaml
 
 from sp500.jobs.document import Cluster, Document, section
-from sp500.jobs.pods import SETTINGS_FILE, SETTINGS_FOLDER, ray_cluster, settings_map, submitter
+from sp500.jobs.pods import SETTINGS_FILE, SETTINGS_FOLDER, literal, ray_cluster, settings_map, submitter
 from sp500.jobs.spec import JobSpec
 
 QUEUE = "kueue.x-k8s.io/queue-name"
@@ -44,10 +44,12 @@ def rayjob(spec: JobSpec, cluster: Document) -> Document:
 
     The argv is quoted once, for the shell that submits it; Ray quotes it again for the one that runs it. It asks for no
     CPU, since it runs on the head, which has none to give. A retry is the same argv on a new cluster.
+    The operator puts the entrypoint into its submitter's `args`, where Kubernetes looks for references.
     """
     ray = ray_cluster(spec, cluster)
+    entrypoint = shlex.join(spec.command(f"{SETTINGS_FOLDER}/{SETTINGS_FILE}"))
     body = {
-        "entrypoint": shlex.join(spec.command(f"{SETTINGS_FOLDER}/{SETTINGS_FILE}")),
+        "entrypoint": literal(entrypoint) if spec.mode == "K8sJobMode" else entrypoint,
         "runtimeEnvYAML": yaml.safe_dump({"working_dir": spec.working_dir}) if spec.working_dir else None,
         "submissionMode": spec.mode,
         **(_submission(spec, ray) if spec.mode == "K8sJobMode" else {}),

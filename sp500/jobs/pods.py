@@ -62,6 +62,7 @@ def submitter(head: Group) -> Document:
     pod = {
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
         "securityContext": head.pod.get("securityContext"),
         "imagePullSecrets": head.pod.get("imagePullSecrets"),
         "nodeSelector": head.pod.get("nodeSelector"),
@@ -94,9 +95,15 @@ def _head(group: Group, spec: JobSpec, image: Any, autoscalers: list[Document]) 
 def _worker(group: Group, spec: JobSpec, image: Any) -> Document:
     pod = _pod(group, spec, image)
     ray = pod["containers"][0]
-    wanted = {"cpu": str(spec.cpus), "memory": spec.memory.removesuffix("B")}
-    wanted |= {GPU: str(spec.gpus)} if spec.gpus else {}
     given = section(ray, "resources")
+    # What Ray counts: the limits, and requests where there are none.
+    own = section(given, "requests") | section(given, "limits")
+    asked = {
+        "cpu": str(spec.cpus) if spec.cpus else own.get("cpu"),
+        "memory": spec.memory.removesuffix("B") if spec.memory else own.get("memory"),
+        GPU: str(spec.gpus) if spec.gpus else None,
+    }
+    wanted = _given(asked)
     ray["resources"] = {
         side: {key: value for key, value in section(given, side).items() if key != GPU} | wanted
         for side in ("requests", "limits")
@@ -117,10 +124,13 @@ def _worker(group: Group, spec: JobSpec, image: Any) -> Document:
 
 
 def _object_store(group: Group, spec: JobSpec) -> int:
-    """Bytes: the document's share of memory, in the job's."""
+    """Bytes: the document's own, or its share of memory in the job's."""
     store, limit = quantity(group.params.get("object-store-memory")), quantity(group.ray.resource("limits", "memory"))
+    if store and not spec.memory:
+        return int(store)
     share = store / limit if store and limit else OBJECT_STORE
-    return max(int(share * size_bytes(spec.memory)), LEAST_STORE)
+    memory = size_bytes(spec.memory) if spec.memory else limit or 0
+    return max(int(share * memory), LEAST_STORE)
 
 
 def _pod(group: Group, spec: JobSpec, image: Any) -> Document:
@@ -145,13 +155,17 @@ def _containers(pod: Document) -> list[Document]:
 
 
 def _environment(spec: JobSpec) -> list[Document]:
-    # Kubernetes reads $(NAME) as a reference and $$ as one $; a job's values mean what they say.
-    plain = [{"name": name, "value": value.replace("$", "$$")} for name, value in spec.env.items()]
+    plain = [{"name": name, "value": literal(value)} for name, value in spec.env.items()]
     references = [(name, reference.split("/")) for name, reference in spec.secrets.items()]
     return plain + [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
         for name, (secret, key) in references
     ]
+
+
+def literal(text: str) -> str:
+    """Text that means what it says, where Kubernetes reads $(NAME) as a reference and $$ as one $."""
+    return text.replace("$", "$$")
 
 
 def _toleration(taint: str) -> Document:

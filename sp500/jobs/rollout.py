@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -50,8 +49,13 @@ def apply(kubectl: Kubectl, overlay: Rendered) -> str:
 
 
 def ready(cluster: Document) -> bool:
-    """Whether a RayCluster's head is ready, and as many workers as it is never without."""
-    status = cluster.get("status", {})
+    """Whether a RayCluster's head is ready, and as many workers as it is never without.
+
+    A status of an older generation tells of a cluster that the manifests have changed since.
+    """
+    status, generation = cluster.get("status", {}), cluster.get("metadata", {}).get("generation", 0)
+    if status.get("observedGeneration", generation) < generation:
+        return False
     conditions = {one["type"]: one["status"] for one in status.get("conditions", [])}
     workers = status.get("readyWorkerReplicas", 0) >= status.get("minWorkerReplicas", 0)
     return conditions.get("HeadPodReady") == "True" and workers
@@ -63,7 +67,6 @@ def wait(
     *,
     seconds: float,
     say: Callable[[str], None],
-    pause: Callable[[float], None] = time.sleep,
 ) -> None:
     """Return when its Ray cluster is ready. Raises ResourcesError with the cluster's reasons after `seconds`."""
 
@@ -79,5 +82,4 @@ def wait(
         what=f"RayCluster {overlay.name}",
         seconds=seconds,
         say=say,
-        pause=pause,
     )

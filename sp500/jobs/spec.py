@@ -40,10 +40,10 @@ class JobSpec(BaseModel):
     """Name of the job; empty: that of the script."""
     workers: Positive = 2
     """Nodes of Ray that do the work, all alike; they start together."""
-    cpus: Positive = 1
-    """Whole CPUs of each worker."""
-    memory: Memory = "2.5GiB"
-    """Memory of each worker, in MiB or GiB."""
+    cpus: Positive | None = None
+    """Whole CPUs of each worker; empty: the limit of the cluster's pods. A job's requests are its limits."""
+    memory: Memory | None = None
+    """Memory of each worker, in MiB or GiB; empty: the limit of the cluster's pods, requested as well."""
     gpus: Whole = 0
     """GPUs of each worker."""
     env: Environment = {}

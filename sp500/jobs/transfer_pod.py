@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,7 +40,8 @@ def manifest(name: str, claim: str, mount: str, image: Image, *, read_only: bool
         "image": image.name,
         "imagePullPolicy": image.pull_policy,
         "command": ["sleep", str(LIVES_SECONDS)],
-        "resources": {side: {"cpu": "500m", "memory": "256Mi"} for side in ("requests", "limits")},
+        # The request is small, or the pod would find no room beside Ray on a laptop.
+        "resources": {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"cpu": "500m", "memory": "256Mi"}},
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -83,7 +83,6 @@ def running(
     read_only: bool,
     seconds: float,
     say: Callable[[str], None],
-    pause: Callable[[float], None] = time.sleep,
 ) -> Iterator[str]:
     """Name of such a pod, ready, and deleted however the block ends. Raises ResourcesError when it never gets ready."""
     name = f"sp500-transfer-{secrets.token_hex(4)}"
@@ -98,9 +97,7 @@ def running(
         kubectl.text(
             "apply", "--filename=-", given=json.dumps(manifest(name, claim, mount, image, read_only=read_only))
         )
-        waiting.until(
-            lambda: any(map(reasons.ready, pods())), why, what=f"pod {name}", seconds=seconds, say=say, pause=pause
-        )
+        waiting.until(lambda: any(map(reasons.ready, pods())), why, what=f"pod {name}", seconds=seconds, say=say)
         yield name
     finally:
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from math import ceil
 
 from sp500.errors import ResourcesError
 
@@ -19,20 +18,21 @@ def until(
     seconds: float,
     say: Callable[[str], None],
     pause: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Return when `done()`; meanwhile `say` each new line of `reasons()`.
 
-    Raises ResourcesError with all reasons when it takes longer than `seconds`.
+    What a look at the cluster takes counts as well. Raises ResourcesError with all reasons after `seconds`.
     """
+    end = clock() + seconds
     said: set[str] = set()
-    for _ in range(ceil(seconds / SECONDS_BETWEEN)):
-        if done():
-            return
+    while not done():
+        left = end - clock()
+        if left <= 0:
+            why = reasons() or ["the cluster gives no reason"]
+            raise ResourcesError(f"{what} did not get ready within {seconds:g} s:\n  " + "\n  ".join(why))
         for reason in reasons():
             if reason not in said:
                 said.add(reason)
                 say(f"  waiting for {what}: {reason}")
-        pause(SECONDS_BETWEEN)
-    if not done():
-        why = reasons() or ["the cluster gives no reason"]
-        raise ResourcesError(f"{what} did not get ready within {seconds:g} s:\n  " + "\n  ".join(why))
+        pause(min(SECONDS_BETWEEN, left))

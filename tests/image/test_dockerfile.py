@@ -75,6 +75,12 @@ def test_wheels_alone_are_installed_so_that_no_compiler_is_needed():
     assert all("--only-binary :all:" in run for run in installs)
 
 
+def test_cache_of_wheels_is_where_pip_looks_whatever_home_the_base_has():
+    (run,) = [run for run in given("RUN") if "type=cache" in run]
+    (target,) = re.findall(r"type=cache,target=(\S+)", run)
+    assert f"PIP_CACHE_DIR={target};" in run
+
+
 def test_no_secret_and_no_index_stays_in_the_image():
     kept = " ".join(rest for _, rest in last_stage())
     assert not re.search(r"PIP_|--mount=type=secret|://", kept)

@@ -103,6 +103,23 @@ def test_workers_start_together_with_equal_requests_and_limits(cluster, make):
     assert resources["requests"]["nvidia.com/gpu"] == resources["limits"]["nvidia.com/gpu"] == "2"
 
 
+def test_workers_of_a_job_that_names_no_size_are_the_clusters_with_all_of_it_reserved(cluster, make, changed):
+    sizes = {"requests": {"cpu": "250m", "memory": "8Gi"}, "limits": {"cpu": "4", "memory": "16Gi"}}
+    path = "spec/workerGroupSpecs/0/template/spec/containers/0/resources"
+    job = manifest.rayjob(make(gpus=1), changed(cluster, {path: sizes}))
+    (group,) = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    resources = group["template"]["spec"]["containers"][0]["resources"]
+    assert resources["requests"] == resources["limits"] == {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": "1"}
+    assert group["rayStartParams"]["object-store-memory"] == "536870912"
+
+
+@pytest.mark.parametrize("mode", ["K8sJobMode", "InteractiveMode"])
+def test_dollars_of_the_command_are_escaped_where_kubernetes_reads_them(cluster, make, mode):
+    argv = ("python", "a.py", "--note", "$$ $(HOME)")
+    entrypoint = manifest.rayjob(make(argv=argv, mode=mode), cluster)["spec"]["entrypoint"]
+    assert entrypoint == f"python a.py --note '{'$$$$ $$(HOME)' if mode == 'K8sJobMode' else '$$ $(HOME)'}'"
+
+
 def test_environment_reaches_head_and_workers_as_it_was_given(cluster, make):
     job = manifest.rayjob(make(env={"COST": "$(rm -rf) $$", "SP500_RUNS_DIR": "/else"}), cluster)
     for container in containers(job):
@@ -237,9 +254,9 @@ def jobs(draw):
         argv=["python", *draw(st.lists(PLAIN, max_size=3))],
         name=draw(st.just("") | NAME),
         workers=draw(SMALL),
-        cpus=draw(SMALL),
+        cpus=draw(st.none() | SMALL),
         gpus=draw(st.integers(0, 16)),
-        memory=draw(st.sampled_from(["256MiB", "3GiB", "1.5GiB", "700MiB"])),
+        memory=draw(st.none() | st.sampled_from(["256MiB", "3GiB", "1.5GiB", "700MiB"])),
         env=draw(st.dictionaries(VARIABLE.map(lambda name: f"E_{name}_X"), PLAIN)),
         secrets=draw(st.dictionaries(VARIABLE.map(lambda name: f"S_{name}"), st.just("store/key"))),
         settings=draw(st.dictionaries(NAME, st.integers() | WORD, max_size=2)),
@@ -264,7 +281,9 @@ def test_any_job_renders_to_manifests_that_break_no_rule(cluster, fields):
     rendered = manifest.documents(job, cluster)
     assert [str(one) for each in rendered for one in rules.violations(each)] == []
     assert list(yaml.safe_load_all(document.text(rendered))) == rendered
-    assert shlex.split(rendered[-1]["spec"]["entrypoint"])[: len(job.argv)] == list(job.argv)
+    entrypoint = rendered[-1]["spec"]["entrypoint"]
+    read = entrypoint.replace("$$", "$") if job.mode == "K8sJobMode" else entrypoint  # as Kubernetes does
+    assert shlex.split(read)[: len(job.argv)] == list(job.argv)
     for container in containers(rendered[-1]):
         by_reference = {entry["name"] for entry in container["env"] if set(entry) == {"name", "valueFrom"}}
         assert by_reference == set(job.secrets)

@@ -1,7 +1,16 @@
+from pathlib import Path
+
 import pytest
+import yaml
 
 from sp500.jobs import transfer_pod
+from sp500.jobs.document import quantity
 from sp500.jobs.transfer_pod import Image
+
+MANIFEST = Path(__file__).parents[2] / "cluster" / "raycluster.yaml"
+# Requests of CPU that a node of kind has before us: kube-system (API server 250m, controllers 200m, network, DNS, etcd
+# and scheduler 100m each, DNS twice) and the operator's chart (100m).
+KIND = 0.95 + 0.1
 
 
 def pod(read_only=False, **image):
@@ -25,10 +34,18 @@ def test_pod_is_what_pod_security_restricted_asks_for():
 def test_pod_passes_a_quota_and_ends_without_its_client():
     spec = pod()["spec"]
     resources = spec["containers"][0]["resources"]
-    assert resources["requests"] == resources["limits"]
-    assert resources["limits"].keys() == {"cpu", "memory"}
+    assert resources["requests"].keys() == resources["limits"].keys() == {"cpu", "memory"}
+    assert resources["requests"]["memory"] == resources["limits"]["memory"]
     assert spec["activeDeadlineSeconds"] > 0
     assert spec["restartPolicy"] == "Never"
+
+
+def test_pod_fits_beside_head_and_worker_on_a_laptop_of_two_cpus():
+    ray = next(one["spec"] for one in yaml.safe_load_all(MANIFEST.read_text()) if one["kind"] == "RayCluster")
+    groups = [ray["headGroupSpec"], *ray["workerGroupSpecs"]]
+    containers = [container for group in groups for container in group["template"]["spec"]["containers"]]
+    asked = [ray["autoscalerOptions"], *containers, *pod()["spec"]["containers"]]
+    assert KIND + sum(quantity(one["resources"]["requests"]["cpu"]) for one in asked) <= 2
 
 
 @pytest.mark.parametrize("read_only", [True, False])

@@ -43,7 +43,7 @@ class Cluster:
         return {**os.environ, "PATH": path, "FAKE_CLUSTER": str(self.folder), "PYTHONPATH": str(ROOT)}
 
     def start(self, *words):
-        command = [sys.executable, "-m", "sp500.jobs.console", *map(str, words)]
+        command = [sys.executable, "-m", "sp500.cli", "cluster", *map(str, words)]
         pipe = subprocess.PIPE
         return subprocess.Popen(command, cwd=self.work, env=self.environment, stdout=pipe, stderr=pipe, text=True)
 

@@ -1,7 +1,8 @@
 """kubectl over folders: a claim is a folder, a pod a file, and `exec` runs the real tar, find and sha256sum there.
 
 The folder $FAKE_CLUSTER holds claims/NAME/, pods/NAME.json (those that live), raycluster.json, events.json, operator (a
-file: it is installed), log (a line per call), and the fault to play: `unready`, `damage`, `break`, `cut` or `hang`.
+file: it is installed), log (a line per call), and the fault to play: `unready`, `damage`, `break`, `cut`, `hang`
+or `killed` (in the middle of replacing a folder).
 """
 
 import json
@@ -70,7 +71,9 @@ def execute(*words):
         sys.stdin.buffer.read()
         fail("hung up")
     given = spoilt(given) if FAULT == "damage" else given
-    done = subprocess.run(command, input=given, stdout=subprocess.PIPE, check=False)
+    path = f"{HERE / 'deadly'}:{os.environ['PATH']}" if FAULT == "killed" else os.environ["PATH"]
+    environment = {**os.environ, "PATH": path}
+    done = subprocess.run(command, input=given, stdout=subprocess.PIPE, check=False, env=environment)
     answer = done.stdout
     if command[0] == "tar" and "--stdin" not in words:
         answer = {"damage": spoilt(answer), "break": answer[:700], "cut": answer[:700]}.get(FAULT, answer)
@@ -80,7 +83,7 @@ def execute(*words):
     sys.stdout.flush()
     if command[0] == "tar" and FAULT == "break":
         fail("unexpected EOF")
-    sys.exit(done.returncode)
+    sys.exit(abs(done.returncode))
 
 
 def spoilt(stream):

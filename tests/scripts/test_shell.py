@@ -37,6 +37,18 @@ def engine(checkout, name, answers=True):
     stand_in(checkout, name, f'[ "$1" = info ] && exit {0 if answers else 1}\necho "{name} $*" >> "{log}"')
 
 
+def tools_of_kind(checkout):
+    """Write down what they are asked, in the order of the calls."""
+    for tool in ("kind", "helm", "kubectl"):
+        stand_in(checkout, tool, f'echo "{tool} $*" >> "{checkout / "log"}"')
+    (checkout / "scripts/deploy").write_text(f'#!/bin/sh\necho "deploy $*" >> "{checkout / "log"}"\n')
+
+
+def steps(checkout):
+    """The first three words of each call."""
+    return [" ".join(line.split()[:3]) for line in (checkout / "log").read_text().splitlines()]
+
+
 def call(checkout, script, *words, **environment):
     return subprocess.run(
         [checkout / "scripts" / script, *words],
@@ -62,14 +74,14 @@ def test_every_script_is_told_in_its_first_lines(path):
 
 @pytest.mark.parametrize("script", ["upload-data", "fetch-results", "deploy"])
 def test_script_of_the_cluster_hands_its_words_to_python(checkout, script):
-    (checkout / ".venv/bin/python").symlink_to(sys.executable)
+    stand_in(checkout, "../.venv/bin/python", f'exec "{sys.executable}" "$@"')
     done = call(checkout, script, "--help")
     assert done.returncode == 0
-    assert f"usage: scripts {script}" in done.stdout
+    assert f"usage: sp500 cluster {script}" in done.stdout
 
 
 def test_deploy_finds_the_overlays_of_its_checkout_from_anywhere(checkout):
-    (checkout / ".venv/bin/python").symlink_to(sys.executable)
+    stand_in(checkout, "../.venv/bin/python", f'exec "{sys.executable}" "$@"')
     (checkout / "cluster/overlays/kind").mkdir(parents=True)
     done = call(checkout, "deploy", "knid")
     assert done.returncode == 2
@@ -111,20 +123,39 @@ def test_image_for_gpus_is_pushed_under_its_own_tag(checkout):
 
 def test_kind_up_builds_loads_installs_and_deploys_in_this_order(checkout):
     engine(checkout, "docker")
-    for tool in ("kind", "helm", "kubectl"):
-        stand_in(checkout, tool, f'echo "{tool} $*" >> "{checkout / "log"}"')
-    (checkout / "scripts/deploy").write_text(f'#!/bin/sh\necho "deploy $*" >> "{checkout / "log"}"\n')
+    tools_of_kind(checkout)
     assert call(checkout, "kind-up").returncode == 0
-    steps = [" ".join(line.split()[:3]) for line in (checkout / "log").read_text().splitlines()]
-    assert steps == [
+    assert steps(checkout) == [
         "docker build --tag",
         "kind get clusters",
         "kind create cluster",
+        "docker exec sp500-control-plane",
         "docker save --output",
         "kind load image-archive",
         "helm upgrade --install",
         "deploy kind --context",
     ]
+
+
+@pytest.mark.parametrize(("rebuilt", "pods"), [(True, ["kubectl --context kind-sp500"]), (False, [])])
+def test_kind_up_deletes_rays_pods_when_their_image_is_another(checkout, rebuilt, pods):
+    tools_of_kind(checkout)
+    node = checkout / "node"
+    node.write_text("sha256:1")
+    stand_in(checkout, "docker", f'case $1 in exec) cat "{node}" ;; esac')
+    stand_in(
+        checkout, "kind", f'case $1 in load) printf sha256:{2 if rebuilt else 1} > "{node}" ;; get) echo sp500 ;; esac'
+    )
+    assert call(checkout, "kind-up").returncode == 0
+    assert steps(checkout) == [*pods, "helm upgrade --install", "deploy kind --context"]
+    assert ("delete pods --selector ray.io/cluster=sp500" in (checkout / "log").read_text()) is rebuilt
+
+
+def test_kind_up_refuses_the_image_for_gpus_before_it_builds(checkout):
+    engine(checkout, "docker")
+    done = call(checkout, "kind-up", "--gpu")
+    assert (done.returncode, "has no --gpu" in done.stderr) == (2, True)
+    assert not (checkout / "log").exists()
 
 
 def test_kind_up_names_the_tool_that_is_missing(checkout):

@@ -1,4 +1,5 @@
 import os
+import shutil
 import signal
 
 import pytest
@@ -90,6 +91,32 @@ def test_folder_forgotten_by_a_killed_upload_is_cleared(cluster, prices):
     os.utime(forgotten, (0, 0))
     assert cluster.call("upload-data", "prices")[0] == 0
     assert {path.name for path in cluster.data.iterdir()} == {"prices", ".incoming-2"}
+
+
+def test_folder_whose_replacement_was_killed_outlives_other_uploads_and_is_put_back(cluster, prices, content):
+    (cluster.data / "prices").mkdir()
+    (cluster.data / "prices/old.csv").write_text("old")
+    os.utime(cluster.data / "prices", (0, 0))
+    (cluster.folder / "deadly").mkdir()
+    mv = cluster.folder / "deadly/mv"
+    mv.write_text(f'#!/bin/sh\n"{shutil.which("mv")}" "$@"\nkill -9 $PPID\n')
+    mv.chmod(0o755)
+    cluster.fault("killed")
+    assert cluster.call("upload-data", "prices", "--overwrite")[0] == 1
+    assert not (cluster.data / "prices").exists()
+    cluster.fault("")
+    assert cluster.call("upload-data", "prices", "--name", "other")[0] == 0
+    code, _, err = cluster.call("upload-data", "prices")
+    assert (code, "/data/prices holds other files" in err) == (3, True)
+    assert content(cluster.data / "prices") == {"old.csv": b"old"}
+    assert {path.name for path in cluster.data.iterdir()} == {"prices", "other"}
+
+
+def test_replaced_folder_that_a_killed_upload_left_is_cleared_by_the_next_of_that_name(cluster, prices):
+    cluster.call("upload-data", "prices")
+    (cluster.data / ".replaced-prices").mkdir()
+    assert cluster.call("upload-data", "prices")[0] == 0
+    assert [path.name for path in cluster.data.iterdir()] == ["prices"]
 
 
 @pytest.mark.parametrize(

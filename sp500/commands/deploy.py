@@ -1,0 +1,45 @@
+"""`sp500 cluster deploy`: an overlay onto an existing cluster, until Ray is ready."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from sp500.commands import cluster_flags
+from sp500.errors import ConfigError
+from sp500.jobs import rollout
+from sp500.jobs.kubectl import Kubectl
+
+
+class Deploy(cluster_flags.ClusterFlags):
+    """Bring an overlay onto a cluster that has the KubeRay operator, and wait until Ray is ready."""
+
+    overlay: Annotated[str, tyro.conf.Positional]
+    """Name of an overlay, or a folder for kustomize."""
+    data: Annotated[tuple[Path, ...], tyro.conf.UseAppendAction] = ()
+    """Folder to upload as well; may stand several times."""
+    overlays: Path = Path("cluster/overlays")
+    """Folder of the overlays that have a name."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Deploy, to the exit code."""
+    return cluster_flags.concluded(Deploy, argv, "cluster deploy", _deployed)
+
+
+def _deployed(flags: Deploy) -> tuple[str, int]:
+    folder = next(filter(Path.is_dir, (flags.overlays / flags.overlay, Path(flags.overlay))), None)
+    if folder is None:
+        known = ", ".join(sorted(path.name for path in flags.overlays.glob("*/"))) or "none"
+        raise ConfigError(f"{flags.overlay}: neither a folder nor an overlay (those are: {known})")
+    text = Kubectl("default", flags.context).text("kustomize", str(folder))
+    overlay = rollout.rendered(text, str(folder))
+    kubectl = Kubectl(overlay.namespace, flags.context)
+    cluster_flags.say(rollout.apply(kubectl, overlay).rstrip())
+    for data in flags.data:
+        cluster_flags.say(cluster_flags.send(kubectl, flags, data))
+    rollout.wait(kubectl, overlay, seconds=flags.timeout, say=cluster_flags.say)
+    return f"RayCluster {overlay.name} in namespace {overlay.namespace} is ready", 0
