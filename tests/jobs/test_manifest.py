@@ -1,6 +1,6 @@
 """A job's manifests: what the job asks for is in them, what it does not speak of is the cluster's, and no rule breaks.
 
-The golden ones are written by `sp500 jobs render --file tests/jobs/specs/NAME.yaml >
+The golden ones are written by `python -m sp500.cli jobs render --file tests/jobs/specs/NAME.yaml >
 tests/jobs/golden/NAME.yaml`; read the difference before committing it.
 """
 
