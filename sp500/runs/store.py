@@ -10,6 +10,7 @@ The lock is the kernel's (flock), so a killed holder frees it; the holder's name
 from __future__ import annotations
 
 import os
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -142,6 +143,8 @@ class RunStore:
 
     def __init__(self, root: Path) -> None:
         # Ray's workers run in folders of their own: a relative path would be another place there.
+        if re.match(r"[a-z][a-z0-9+.-]*:/", str(root)):  # a Path keeps one of a URI's two slashes
+            raise ConfigError(f"{root} is no folder, and a run's lock and ledger need a file system: mount the bucket")
         self.root = root.expanduser().resolve()
 
     @contextmanager

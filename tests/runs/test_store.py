@@ -300,3 +300,9 @@ def test_records_of_ended_runs_come_oldest_first(store: RunStore) -> None:
 
 def test_store_that_was_never_used_has_no_records(tmp_path: Path) -> None:
     assert RunStore(tmp_path / "none").records() == []
+
+
+def test_uri_is_refused_as_a_folder_of_runs():
+    for root in ("s3://bucket/runs", "gs://bucket"):
+        with pytest.raises(ConfigError, match="is no folder"):
+            RunStore(Path(root))
