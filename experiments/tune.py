@@ -112,12 +112,12 @@ def main(config: Tune, run: Run) -> RunRecord:
         return sides.both(config, run, Path(__file__), resume=config.resume)
     planned, stopped = plan(config), Event()
     # Ray is imported before the other thread imports: two that do so at once may meet half of a module.
-    ray = connected() if planned.parallel else nullcontext()
+    cluster = connected() if planned.parallel else nullcontext()
     with ThreadPoolExecutor(1, thread_name_prefix="beside") as beside, Live() as live:
         # torch is loaded and the data prepared while Ray starts, and the best config trained while Ray ends.
         coming = beside.submit(prepare, config.run_config(), run, planned)
         try:
-            with ray:
+            with cluster:
                 base, made = coming.result()
                 from sp500.distributed import study
 

@@ -93,6 +93,7 @@ def experiment(
     """
 
     def act(config: C) -> Answer:
+        """What the script prints."""
         if config.dry_run:
             plain = execution.outline(config) | (plan(config) if plan else {})
             return Answer(plain, yaml.safe_dump(plain, sort_keys=False))

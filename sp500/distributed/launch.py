@@ -111,6 +111,7 @@ def _fit(
     from sp500.distributed import cluster, preflight, trainer
 
     with cluster.connected():
+        preflight.shared(run.path)
         follow = run.following(on_epoch) if on_epoch else nullcontext()
         with follow:
             return trainer.fit_on_ray(task, dataset, config, run), preflight.resources()

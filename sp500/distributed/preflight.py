@@ -39,7 +39,9 @@ def most() -> Shares:
     have = resources()
     # No public call tells; Ray Train asks the same. None without an autoscaler.
     promised = state.get_max_resources_from_cluster_config() or {}
-    return {name: max(value, float(promised.get(name, 0))) for name, value in {"GPU": 0.0, **have}.items()}
+    # A head alone has no CPU, and Ray does not name what is not there.
+    known = {"CPU": 0.0, "GPU": 0.0, **have}
+    return {name: max(value, float(promised.get(name, 0))) for name, value in known.items()}
 
 
 def worker_share(num_workers: int, *, gpu: bool, readers: bool = False) -> Shares:
@@ -55,7 +57,7 @@ def worker_share(num_workers: int, *, gpu: bool, readers: bool = False) -> Share
             grown({"CPU": num_workers * share * (2 if readers else 1), "GPU": each.get("GPU", 0.0) * num_workers})
             return each
     have = most()
-    said = f"{have['GPU']:g} GPUs and {have.get('CPU', 0.0):g} CPUs on {have['nodes']:g} nodes"
+    said = f"{have['GPU']:g} GPUs and {have['CPU']:g} CPUs on {have['nodes']:g} nodes"
     if gpu:
         raise ResourcesError(
             f"{num_workers} workers with a GPU each were asked for; the cluster has {said}: fewer --num-workers, or "

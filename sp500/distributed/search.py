@@ -90,7 +90,7 @@ def _share(limits: Limits) -> tuple[dict[str, float], int]:
     have = preflight.most()
     gpu, gpus = preflight.use_gpu(limits.device, 1), int(have["GPU"])
     preflight.worker_share(max(limits.workers, 1), gpu=gpu)
-    slots = max((gpus if gpu else int(have.get("CPU", 0))) // max(limits.workers, 1), 1)
+    slots = max((gpus if gpu else int(have["CPU"])) // max(limits.workers, 1), 1)
     return ({"memory": 1} if limits.workers else {"cpu": 1, "gpu": int(gpu)}), slots
 
 

@@ -57,7 +57,6 @@ def fit_on_ray(
     Raises ResourcesError when the cluster lacks them, SP500Error when training fails.
     """
     gpu = preflight.use_gpu(config.train.device, config.num_workers)
-    preflight.shared(run.path)
     share = preflight.worker_share(config.num_workers, gpu=gpu, readers=shards is not None)
     storage = run.path.resolve() / ".ray"
     # Ray resumes an old run of the same name without a word; the run's own checkpoints are what counts here.

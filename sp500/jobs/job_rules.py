@@ -76,11 +76,11 @@ def sidecar(job: Document) -> Iterator[Violation]:
 
 
 def authentication(job: Document) -> Iterator[Violation]:
-    """A job's cluster knows no tokens of Kubernetes."""
+    """The cluster of a job or a service knows no tokens of Kubernetes."""
     for cluster in clusters(job):
         if section(cluster.spec, "authOptions").get("enableK8sTokenAuth") is True:
             path = f"{cluster.path}.authOptions.enableK8sTokenAuth"
-            yield Violation(path, "is set in a RayJob", "it is for a RayCluster alone; leave it out")
+            yield Violation(path, f"is set in a {job.get('kind')}", "it is for a RayCluster alone; leave it out")
 
 
 def runtime_env(job: Document) -> Iterator[Violation]:

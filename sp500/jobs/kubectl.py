@@ -8,11 +8,10 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO
 
 from sp500.errors import ConfigError, ResourcesError
-
-Document = dict[str, Any]
+from sp500.jobs.document import Document
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,8 @@ def not_rehearsed(cluster: Cluster, cpus: int, memory: int) -> list[str]:
     ]
     if cluster.autoscaling:
         told.append("autoscaling: each group has the replicas that it starts with")
-    if any(name.endswith(GPU) for group in cluster.groups for name in _limits(group)):
+    limits = [section(section(group.ray.body, "resources"), "limits") for group in cluster.groups]
+    if any(name.endswith(GPU) for names in limits for name in names):
         told.append("GPUs: no node has one here")
     if wanted > cpus:
         told.append(f"speed: the nodes' {wanted} CPUs share the {cpus} of this machine")
@@ -96,8 +97,8 @@ def not_rehearsed(cluster: Cluster, cpus: int, memory: int) -> list[str]:
 
 def _node(group: Group, name: str, folders: Mapping[str, Path], *, head: bool) -> Node:
     params = {key: str(value) for key, value in group.params.items() if key in TAKEN}
-    cpu = quantity(_limits(group).get("cpu") or group.ray.resource("requests", "cpu"))
-    memory = quantity(_limits(group).get("memory"))
+    cpu = quantity(group.ray.resource("limits", "cpu") or group.ray.resource("requests", "cpu"))
+    memory = quantity(group.ray.resource("limits", "memory"))
     if cpu is not None:
         params.setdefault("num-cpus", str(math.ceil(cpu)))  # as the operator rounds
     if memory is not None:
@@ -129,10 +130,6 @@ def _here(value: str, mounts: Mapping[str, Path | None]) -> str:
         if folder and (value == mount or value.startswith(f"{mount}/")):
             return str(folder) + value.removeprefix(mount)
     return value
-
-
-def _limits(group: Group) -> dict[str, Any]:
-    return section(section(group.ray.body, "resources"), "limits")
 
 
 def _volumes(cluster: Cluster) -> list[dict[str, Any]]:

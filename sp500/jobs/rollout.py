@@ -10,7 +10,8 @@ import yaml
 
 from sp500.errors import ConfigError, ResourcesError
 from sp500.jobs import reasons, waiting
-from sp500.jobs.kubectl import Document, Kubectl
+from sp500.jobs.document import Document
+from sp500.jobs.kubectl import Kubectl
 
 OPERATOR = (
     "helm upgrade --install kuberay-operator kuberay-operator --version 1.7.0"

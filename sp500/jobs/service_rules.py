@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from sp500.jobs import job_rules
 from sp500.jobs.document import Document, clusters, section
 from sp500.jobs.violation import Gates, Violation, closed
 
@@ -40,9 +41,6 @@ def initializing_timeout(service: Document) -> Iterator[Violation]:
 def service_cluster(service: Document) -> Iterator[Violation]:
     """What a service's cluster may not say, since the operator replaces it by another."""
     for cluster in clusters(service):
-        if section(cluster.spec, "authOptions").get("enableK8sTokenAuth") is True:
-            path = f"{cluster.path}.authOptions.enableK8sTokenAuth"
-            yield Violation(path, "is set in a RayService", "it is for a RayCluster alone; leave it out")
         head_service = section(section(cluster.head.body, "headService"), "metadata")
         if head_service.get("name"):
             path = f"{cluster.head.path}.headService.metadata.name"
@@ -134,6 +132,6 @@ def _in_range(part: str, low: int, high: int, known: tuple[str, ...]) -> bool:
     return all(low <= end <= high for end in ends) and ends == sorted(ends)
 
 
-SERVICE_RULES = (initializing_timeout, service_cluster, upgrade)
+SERVICE_RULES = (initializing_timeout, job_rules.authentication, service_cluster, upgrade)
 CRON_RULES = (schedule,)
 CRON_GATED = (cron_gate,)

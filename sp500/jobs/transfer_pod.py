@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from sp500.errors import ResourcesError
 from sp500.jobs import reasons, waiting
-from sp500.jobs.kubectl import Document, Kubectl
+from sp500.jobs.document import Document
+from sp500.jobs.kubectl import Kubectl
 
 # A pod whose client was killed ends by itself.
 LIVES_SECONDS = 4 * 3600

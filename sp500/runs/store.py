@@ -115,6 +115,7 @@ class Run:
         done = threading.Event()
 
         def watch() -> None:
+            """Look three times a second, and once more at the end."""
             seen = {epoch.epoch for epoch in self.epochs()}
             while True:
                 last = done.wait(0.3)

@@ -120,6 +120,17 @@ def test_share_leaves_readers_their_part_and_what_cannot_be_is_refused(monkeypat
     assert asked[0]["CPU"] == pytest.approx(workers * share * (2 if readers else 1))
 
 
+def test_what_an_autoscaler_may_add_counts_also_where_nothing_is_there_yet(monkeypatch):
+    class Promised:
+        def get_max_resources_from_cluster_config(self):
+            return {"CPU": 16, "GPU": 4, "memory": 7}
+
+    monkeypatch.setattr(preflight, "resources", lambda: {"nodes": 1.0, "memory": 9.0})
+    monkeypatch.setattr(preflight, "state", Promised())
+    assert preflight.most() == {"CPU": 16.0, "GPU": 4.0, "nodes": 1.0, "memory": 9.0}
+    assert preflight.use_gpu("auto", 4)
+
+
 def test_workers_wait_for_nodes_on_their_way_but_not_for_ever(tmp_path):
     said, cpus = in_child(a_node_that_comes, tmp_path)
     assert "2 CPUs and 0 GPUs were asked for" in said
