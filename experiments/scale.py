@@ -13,9 +13,9 @@ from sp500.config import DataConfig, IOConfig, RunConfig, TrainConfig
 from sp500.entry import Command, experiment
 from sp500.errors import ConfigError, SP500Error
 from sp500.execution import Experiment, execute
+from sp500.memory import in_child
 from sp500.progress import Progress
 from sp500.runs import scaling
-from sp500.runs.memory import in_child
 from sp500.runs.record import RunRecord, Status, ended
 from sp500.runs.store import Run, RunStore
 from sp500.units import size_bytes

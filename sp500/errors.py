@@ -7,6 +7,8 @@
     ├── DataError             3  prices or arrays that cannot be used as they are
     ├── CheckpointError       1  a checkpoint is damaged or belongs to another run
     └── ResourcesError        1  the machine or cluster lacks what was asked for
+        ├── Refused           1  a cluster said no to a job, and would again
+        └── Unreachable       1  a cluster does not answer, and may later
 
 A message names the field, file or row, what was expected, and what to do.
 """
@@ -44,3 +46,11 @@ class CheckpointError(SP500Error):
 
 class ResourcesError(SP500Error):
     """The machine or cluster lacks what was asked for."""
+
+
+class Refused(ResourcesError):
+    """A cluster said no to a job, and would say it again."""
+
+
+class Unreachable(ResourcesError):
+    """A cluster does not answer; it may later."""

@@ -11,7 +11,7 @@ import yaml
 
 from sp500.config import RunConfig
 from sp500.errors import ConfigError, SP500Error
-from sp500.runs.memory import exhausted
+from sp500.memory import exhausted
 from sp500.runs.record import RunRecord, Status, ended
 from sp500.runs.store import Run, RunStore
 

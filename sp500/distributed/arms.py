@@ -23,7 +23,7 @@ from sp500.data.shards import ShardSet
 from sp500.data.windows import Dataset
 from sp500.distributed.launch import described, judged
 from sp500.errors import ConfigError
-from sp500.runs.memory import PeakMemory, hold_to
+from sp500.memory import PeakMemory, hold_to
 from sp500.runs.record import RunRecord, process_started
 from sp500.runs.store import Run
 from sp500.tasks import catalog

@@ -33,7 +33,7 @@ from sp500.data.windows import Dataset
 from sp500.distributed import arms, trainer
 from sp500.distributed.nodes import simulated
 from sp500.distributed.worker import GroupWorker, RayWorker
-from sp500.runs.memory import in_child
+from sp500.memory import in_child
 from sp500.runs.store import Run
 from sp500.tasks import catalog
 from sp500.training.loop import FitResult, fit

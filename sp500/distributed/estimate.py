@@ -15,7 +15,7 @@ from sp500.config import RunConfig
 from sp500.data.sharding import Source
 from sp500.data.stream import BUFFER_WINDOWS
 from sp500.distributed import arms
-from sp500.runs.memory import pss_bytes
+from sp500.memory import pss_bytes
 from sp500.tasks import catalog
 from sp500.training.loop import fit
 from sp500.training.worker import SoloWorker, device

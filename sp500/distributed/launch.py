@@ -10,9 +10,10 @@ import numpy as np
 
 from sp500.config import RunConfig
 from sp500.data.windows import Dataset
-from sp500.runs.memory import PeakMemory
+from sp500.disk import write_atomic
+from sp500.memory import PeakMemory
 from sp500.runs.record import EpochMetrics, RunRecord, ended, process_started
-from sp500.runs.store import Run, write_atomic
+from sp500.runs.store import Run
 from sp500.tasks import catalog
 from sp500.training import checkpoint
 from sp500.training.loop import FitResult, fit

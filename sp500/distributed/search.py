@@ -23,7 +23,7 @@ from ray.tune.search import Searcher
 
 from sp500.distributed import cluster, preflight
 from sp500.errors import SP500Error
-from sp500.runs.memory import hold_to
+from sp500.memory import hold_to
 from sp500.runs.store import Run
 from sp500.training.loop import FitResult
 from sp500.tuning import material, packs

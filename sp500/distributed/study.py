@@ -19,7 +19,7 @@ from sp500 import metrics
 from sp500.config import RunConfig
 from sp500.distributed import launch
 from sp500.errors import ConfigError, SP500Error
-from sp500.runs.memory import hold_to
+from sp500.memory import hold_to
 from sp500.runs.record import EpochMetrics, RunRecord
 from sp500.runs.store import Run
 from sp500.tuning import material, optuna_log, sequential

@@ -17,9 +17,10 @@ from typing import Any
 
 from sp500.config import RunConfig
 from sp500.data.folds import Folds
+from sp500.disk import append_durably
 from sp500.errors import ConfigError, SP500Error
 from sp500.runs.record import RunRecord, ended, process_started
-from sp500.runs.store import Run, append_durably
+from sp500.runs.store import Run
 from sp500.tasks import catalog
 from sp500.training.loop import fit
 from sp500.training.worker import SoloWorker, device

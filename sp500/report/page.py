@@ -15,6 +15,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from sp500.disk import write_atomic
 from sp500.report import (
     figures,
     folds,
@@ -35,7 +36,6 @@ from sp500.report import (
 from sp500.report.search import Trials
 from sp500.report.tables import Table
 from sp500.runs.record import EpochMetrics, RunRecord
-from sp500.runs.store import write_atomic
 
 TOLD = 3
 """Failed runs that are told in full."""

@@ -20,8 +20,8 @@ from sp500.config import RunConfig
 from sp500.data.batches import Batches, TrainingBatches
 from sp500.data.windows import Dataset, Windows
 from sp500.errors import CheckpointError, SP500Error
+from sp500.memory import PeakMemory
 from sp500.models import catalog
-from sp500.runs.memory import PeakMemory
 from sp500.runs.record import EpochMetrics
 from sp500.seeding import derive
 from sp500.training.checkpoint import Checkpoints, Snapshot, Tensors

@@ -9,9 +9,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from sp500.disk import append_durably
 from sp500.errors import ConfigError
 from sp500.runs.record import Plain
-from sp500.runs.store import append_durably
 
 
 class TrialResult(Plain):

@@ -11,7 +11,7 @@ from sp500.config import DataConfig, ModelConfig, RunConfig, TrainConfig
 from sp500.data import sharding
 from sp500.distributed import arms, trainer
 from sp500.distributed.nodes import STORE_LEAST, simulated
-from sp500.runs.memory import PeakMemory, in_child
+from sp500.memory import PeakMemory, in_child
 from sp500.runs.store import RunStore
 from sp500.tasks import catalog
 

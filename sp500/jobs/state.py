@@ -1,0 +1,77 @@
+"""What became of a job: the same seven states wherever it runs, each with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+
+class JobState(StrEnum):
+    """Where a job stands. There is no unknown state: a job that nobody can find any more is LOST."""
+
+    QUEUED = "QUEUED"
+    """Waits for its turn, its budget, or the time of its next try; Kueue may be what holds it."""
+    PENDING = "PENDING"
+    """Handed over; its command does not run yet."""
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    STOPPED = "STOPPED"
+    """Ended because somebody asked for it."""
+    LOST = "LOST"
+    """Gone without an exit status: its processes were killed, its cluster was deleted."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing more will happen."""
+        return self in FINISHED
+
+
+FINISHED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.STOPPED, JobState.LOST})
+
+
+class Role(StrEnum):
+    """What a process of a job does. A job without a cluster of its own is one submitter: the process of its command."""
+
+    HEAD = "head"
+    WORKER = "worker"
+    SUBMITTER = "submitter"
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """Processes (or pods) of one role."""
+
+    ready: int
+    wanted: int
+
+
+@dataclass(frozen=True)
+class Status:
+    """What an executor sees of a job now."""
+
+    state: JobState
+    reason: str
+    """One line: why it waits, what it does, how it ended."""
+    exit_code: int | None = None
+    """Exit code of the command where it ended by itself; 128 and the signal where a signal ended it."""
+    started: float | None = None
+    """Start of the command, in seconds since 1970 (UTC)."""
+    ended: float | None = None
+    """Its end."""
+    replicas: Mapping[Role, Replicas] = field(default_factory=dict)
+    retryable: bool = False
+    """Whether another start of the same command could end otherwise."""
+    failures: int = 0
+    """Starts that failed and that the executor itself repeated."""
+
+
+def settled(seen: Status, *, stop_asked: bool) -> Status:
+    """`seen`, where a job that somebody stopped counts as stopped, however its end looks from outside.
+
+    A job that came to its own end before the stop reached it keeps that end.
+    """
+    if not stop_asked or seen.state in {JobState.SUCCEEDED, JobState.STOPPED} or not seen.state.finished:
+        return seen
+    return replace(seen, state=JobState.STOPPED, reason="stopped on request", retryable=False)
