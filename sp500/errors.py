@@ -6,6 +6,7 @@
     │   └── RunLocked         2  another process is writing that run
     ├── DataError             3  prices or arrays that cannot be used as they are
     ├── CheckpointError       1  a checkpoint is damaged or belongs to another run
+    ├── LimitExceeded         4  a budget or a deadline is passed
     └── ResourcesError        1  the machine or cluster lacks what was asked for
         ├── Refused           1  a cluster said no to a job, and would again
         └── Unreachable       1  a cluster does not answer, and may later
@@ -42,6 +43,12 @@ class DataError(SP500Error):
 
 class CheckpointError(SP500Error):
     """A checkpoint is damaged or belongs to another run."""
+
+
+class LimitExceeded(SP500Error):
+    """A budget or a deadline is passed."""
+
+    exit_code = 4
 
 
 class ResourcesError(SP500Error):

@@ -14,7 +14,7 @@ from sp500.jobs.document import Cluster, Document, section
 from sp500.jobs.pods import SETTINGS_FILE, SETTINGS_FOLDER, literal, ray_cluster, settings_map, submitter
 from sp500.jobs.spec import JobSpec
 
-QUEUE = "kueue.x-k8s.io/queue-name"
+QUEUE, PRIORITY = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
 # Seconds that a failed job's cluster is kept for a look into it.
 KEEP_FAILED = 3600
 
@@ -61,9 +61,14 @@ def rayjob(spec: JobSpec, cluster: Document) -> Document:
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayJob",
-        "metadata": _metadata(spec, cluster, spec.name, {QUEUE: spec.queue} if spec.queue else {}),
+        "metadata": _metadata(spec, cluster, spec.name, _queue(spec)),
         "spec": {key: value for key, value in body.items() if value is not None},
     }
+
+
+def _queue(spec: JobSpec) -> Document:
+    labels = {QUEUE: spec.queue, PRIORITY: spec.priority_class}
+    return {key: value for key, value in labels.items() if value}
 
 
 def _submission(spec: JobSpec, ray: Document) -> Document:

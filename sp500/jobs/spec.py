@@ -23,6 +23,7 @@ from sp500.jobs.fields import (
     Memory,
     ObjectName,
     Positive,
+    Priority,
     SecretReferences,
     Taint,
     Whole,
@@ -59,6 +60,13 @@ class JobSpec(BaseModel):
     deadline: Positive | None = None
     """Seconds in which the job has to end, the start included; empty: no limit."""
 
+    project: Label = "default"
+    """Project whose budget pays."""
+    priority: Priority = 0
+    """Place in the queue: higher starts first, then who came first."""
+    expected: Positive | None = None
+    """Seconds that it will take, as you think; empty: as long as jobs of that name took."""
+
     mode: Literal["K8sJobMode", "InteractiveMode"] = "K8sJobMode"
     """K8sJobMode: a pod submits the argv; InteractiveMode: the cluster waits for `ray job submit --working-dir`."""
     image: Image | None = None
@@ -76,7 +84,9 @@ class JobSpec(BaseModel):
     pull_secrets: tuple[ObjectName, ...] = ()
     """Secrets to pull the image with; empty: the cluster's."""
     queue: Label | None = None
-    """Kueue's LocalQueue; empty: the job starts at once."""
+    """Kueue's LocalQueue; queueing is then Kueue's alone."""
+    priority_class: ObjectName | None = None
+    """Kueue's WorkloadPriorityClass, with a queue of its."""
     node_labels: Labels = {}
     """Labels of the nodes that workers run on, KEY=VALUE."""
     tolerations: tuple[Taint, ...] = ()
@@ -105,6 +115,10 @@ class JobSpec(BaseModel):
         if self.mode == "InteractiveMode" and (self.retries or self.working_dir):
             field = "retries" if self.retries else "working_dir"
             raise ValueError(f"{field}: not in InteractiveMode, where you submit the argv and its folder; leave it out")
+        if self.queue and self.priority:
+            raise ValueError("priority: Kueue orders its queue by priority_class; give that instead")
+        if self.priority_class and not self.queue:
+            raise ValueError("priority_class: is Kueue's, and this job has no queue of Kueue; give priority instead")
         if self.queue and self.keep_failed is not None:
             raise ValueError("keep_failed: with a queue one time holds for every end; give keep_succeeded alone")
         return self

@@ -51,24 +51,25 @@ def test_several_ray_workers_equal_solo_within_rounding(ray_cluster, solo, tmp_p
     assert found.samples == solo.samples == 3 * 5734
 
 
+def train_workers() -> list[psutil.Process]:
+    """Processes that are workers of Ray Train now; Ray gives that part to processes that it started before."""
+    found = psutil.process_iter(["cmdline"])
+    return [process for process in found if "RayTrainWorker" in " ".join(process.info["cmdline"] or [])]
+
+
 def test_killed_worker_goes_on_from_the_last_checkpoint_to_the_same_numbers(ray_cluster, tmp_path):
     undisturbed = trained(settings(2, epochs=60, early_stop_patience=0), tmp_path / "a")
-    before = {process.pid for process in psutil.process_iter()}
-    killed = []
+    before, killed = {process.pid for process in train_workers()}, []
 
     def kill_one() -> None:
         deadline = time.monotonic() + 60
         epochs = tmp_path / "b" / "w2" / "epochs.jsonl"
         while time.monotonic() < deadline and not killed:
             if epochs.exists() and epochs.read_text().count("\n") >= 3:
-                workers = [
-                    process
-                    for process in psutil.process_iter(["cmdline"])
-                    if process.pid not in before and "RayTrainWorker" in " ".join(process.info["cmdline"] or [])
-                ]
-                for process in workers[:1]:
-                    process.kill()
-                    killed.append(process.pid)
+                for process in train_workers():
+                    if process.pid not in before and not killed:
+                        process.kill()
+                        killed.append(process.pid)
 
     thread = threading.Thread(target=kill_one)
     thread.start()
