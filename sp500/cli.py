@@ -14,6 +14,15 @@ from sp500 import __version__
 
 # Words of a verb: its module, and what it does.
 VERBS = {
+    "jobs submit": ("sp500.commands.submit", "Queue a job, or many, here, on a Ray cluster or on Kubernetes."),
+    "jobs list": ("sp500.commands.list", "Show the queue."),
+    "jobs status": ("sp500.commands.status", "Tell where a job stands, and why."),
+    "jobs logs": ("sp500.commands.logs", "Print what a job printed, or follow it."),
+    "jobs wait": ("sp500.commands.wait", "Wait for jobs, and end with their exit code."),
+    "jobs stop": ("sp500.commands.stop", "End jobs."),
+    "jobs rerun": ("sp500.commands.rerun", "Queue a job once more."),
+    "jobs delete": ("sp500.commands.delete", "Forget ended jobs."),
+    "jobs manage": ("sp500.commands.manage", "Manage the queue in the foreground; submit starts this by itself."),
     "jobs render": ("sp500.commands.render", "Print the manifests of a job on Kubernetes, after checking them."),
     "jobs rehearse": ("sp500.commands.rehearse", "Start a local Ray cluster of a manifest's shape, or end it."),
     "cluster deploy": ("sp500.commands.deploy", "Bring an overlay onto a cluster, and wait until Ray is ready."),

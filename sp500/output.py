@@ -56,8 +56,10 @@ class Output:
             os.close(self._stdout)
 
     def result(self, text: str) -> None:
-        """The one thing that belongs on stdout."""
+        """The one thing that belongs on stdout; nothing where there is none."""
         sys.stdout.flush()
+        if not text:
+            return
         data = (text.rstrip("\n") + "\n").encode()
         with os.fdopen(os.dup(self._stdout if self._only_json else 1), "wb") as file:
             file.write(data)

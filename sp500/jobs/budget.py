@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from sp500.jobs.ledger import Job, Use
+from sp500.jobs.ledger import Job, Ledger, NewJob, Use
 
 DAY, HOUR = 86400.0, 3600.0
 
@@ -20,6 +20,20 @@ def price(hourly: float, seconds: float | None) -> float | None:
 def midnight(now: float) -> float:
     """The beginning of the day of `now`, both in seconds since 1970."""
     return now - now % DAY
+
+
+def over(jobs: Iterable[NewJob], ledger: Ledger, budgets: Mapping[str, float], now: float) -> str:
+    """Which of these jobs would pass its project's budget today, in words; empty for none."""
+    active = [job for job in ledger.jobs(unfinished=True) if job.starts]
+    remaining = left(budgets, ledger.uses(midnight(now)), active, now)
+    for job in jobs:
+        cost, have = price(job.hourly, job.seconds), remaining.get(job.project, math.inf)
+        if cost is None and have < math.inf:
+            return f"{job.name} has a price that nobody can tell, and {job.project} a budget; give --expected"
+        if cost is not None and cost > have:
+            return f"{job.name} costs up to {cost:.2f}, and {job.project} has {have:.2f} left today (UTC)"
+        remaining[job.project] = have - (cost or 0.0)
+    return ""
 
 
 def left(budgets: Mapping[str, float], uses: Iterable[Use], active: Iterable[Job], now: float) -> dict[str, float]:

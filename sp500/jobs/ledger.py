@@ -28,7 +28,7 @@ CREATE TABLE jobs (
     spec TEXT NOT NULL, target TEXT NOT NULL, request TEXT NOT NULL,
     project TEXT NOT NULL, priority INTEGER NOT NULL, queued_elsewhere INTEGER NOT NULL,
     cpus REAL NOT NULL, gpus REAL NOT NULL, memory REAL NOT NULL,
-    seconds REAL, hourly REAL NOT NULL, retries INTEGER NOT NULL,
+    seconds REAL, hourly REAL NOT NULL, retries INTEGER NOT NULL, deadline REAL,
     state TEXT NOT NULL, reason TEXT NOT NULL, starts INTEGER NOT NULL DEFAULT 0, failures INTEGER NOT NULL DEFAULT 0,
     submitted INTEGER NOT NULL DEFAULT 0, stop_asked INTEGER NOT NULL DEFAULT 0, not_before REAL NOT NULL DEFAULT 0,
     devices TEXT NOT NULL DEFAULT '[]', exit_code INTEGER,
@@ -47,8 +47,8 @@ CREATE INDEX events_by_job ON events (id);
 # What a row tells, without the documents, which are large.
 COLUMNS = (
     "number, id, name, target, project, priority, queued_elsewhere, cpus, gpus, memory, seconds, hourly, retries,"
-    " state, reason, starts, failures, submitted, stop_asked, not_before, devices, exit_code, created, claimed,"
-    " started, ended"
+    " deadline, state, reason, starts, failures, submitted, stop_asked, not_before, devices, exit_code, created,"
+    " claimed, started, ended"
 )
 
 
@@ -74,6 +74,8 @@ class NewJob:
     """What an hour of it costs."""
     retries: int
     """Starts after a failure that are the queue's to make."""
+    deadline: float | None = None
+    """Seconds after which the queue ends it; None where its executor does."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ class Job:
     seconds: float | None
     hourly: float
     retries: int
+    deadline: float | None
     state: JobState
     reason: str
     starts: int

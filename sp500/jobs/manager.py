@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
-from sp500.errors import Refused, ResourcesError, Unreachable
+from sp500.errors import Refused, ResourcesError
 from sp500.jobs import budget, kept_logs, outcome, schedule
 from sp500.jobs.document import Document
 from sp500.jobs.executor import Executor
@@ -106,7 +106,7 @@ class Manager:
                 count = int(job.demand.gpus)
                 own, devices[:count] = devices[:count], []
                 entry.change(
-                    job, now, state=str(JobState.PENDING), reason="is being started", starts=job.starts + 1,
+                    job, now, state=str(JobState.PENDING), reason="its turn has come", starts=job.starts + 1,
                     submitted=False, claimed=now, started=None, devices=own,
                 )  # fmt: skip
             elif (reason := plan.reasons[job.id]) and reason != job.reason:
@@ -116,36 +116,42 @@ class Manager:
         """Start, stop and ask after the jobs of one target."""
         executor = self._executor(jobs[0].target)
         for number, found in enumerate(jobs):
-            job = found
             try:
-                job, seen = self._seen(executor, found)
-            except Unreachable as error:
+                job, seen = self._handed_over(executor, found)
+                if seen is None:
+                    self._stop(executor, job)
+                    seen = executor.status(job.handle)
+            except ResourcesError as error:
                 # The others are behind the same door, and each knock takes its time.
                 for one in jobs[number:]:
                     self._change(one, {"reason": f"cannot be asked: {error}"})
                 return
-            except Refused as error:
-                seen = Status(JobState.FAILED, str(error))
-            now = self._clock()
-            changes = outcome.changes(job, seen, now, self._first_wait)
+            changes = outcome.changes(job, seen, self._clock(), self._first_wait)
             if JobState(str(changes["state"])).finished and job.target["on"] != "local":
                 self._keep_log(executor, job)
             self._change(job, changes)
 
-    def _seen(self, executor: Executor, job: Job) -> tuple[Job, Status]:
-        """The job, handed over or asked to stop, and what is seen of it."""
-        if job.stop_asked:
-            if job.target["on"] == "kuberay" and not kept_logs.kept(self.folder / job.id):
-                self._keep_log(executor, job)  # its pods go at once, and their logs with them
-            executor.stop(job.handle)
-        elif not job.submitted:
-            request = self.ledger.document(job.id, "request")
-            if job.target["on"] == "local" and self._machine.gpus:
-                request["environment"]["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, job.devices))
+    def _handed_over(self, executor: Executor, job: Job) -> tuple[Job, Status | None]:
+        """The job, with the executor; and its end where that refused it."""
+        if job.submitted or job.stop_asked:
+            return job, None
+        request = self.ledger.document(job.id, "request")
+        if job.target["on"] == "local" and self._machine.gpus:
+            request["environment"]["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, job.devices))
+        try:
             executor.submit(job.handle, request)
-            self._change(job, {"submitted": True})
-            job = replace(job, submitted=True)
-        return job, executor.status(job.handle)
+        except Refused as error:
+            return job, Status(JobState.FAILED, str(error))
+        self._change(job, {"submitted": True})
+        return replace(job, submitted=True), None
+
+    def _stop(self, executor: Executor, job: Job) -> None:
+        """End a job that shall end, as often as it takes."""
+        if not (job.stop_asked or outcome.late(job, self._clock())):
+            return
+        if job.target["on"] == "kuberay" and not kept_logs.kept(self.folder / job.id):
+            self._keep_log(executor, job)  # its pods go at once, and their logs with them
+        executor.stop(job.handle)
 
     def _change(self, job: Job, changes: dict[str, object]) -> None:
         now = self._clock()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
+from sp500.errors import LimitExceeded
 from sp500.jobs.ledger import Job
 from sp500.jobs.state import JobState, Status, settled
 
@@ -18,13 +20,13 @@ def wait(failures: int, first: float = FIRST_WAIT) -> float:
 
 def changes(job: Job, seen: Status, now: float, first_wait: float = FIRST_WAIT) -> dict[str, object]:
     """Columns of the ledger that change with what was seen of the present start."""
-    seen = settled(seen, stop_asked=job.stop_asked)
+    seen = settled(_overdue(job, seen, now), stop_asked=job.stop_asked)
     times = {"started": seen.started if seen.started is not None else job.started}
     if not seen.state.finished:
         reason = f"stopping: {seen.reason}" if job.stop_asked else seen.reason
         return times | {"state": str(seen.state), "reason": reason, "failures": max(job.failures, seen.failures)}
-    # A deadline that passed tells less than what the job was waiting for.
-    waited = job.state == JobState.PENDING and job.submitted and job.reason not in seen.reason
+    # Of a job that never ran, what it was waiting for tells more than the deadline that it passed.
+    waited = job.state == JobState.PENDING and seen.started is None and job.submitted and job.reason not in seen.reason
     reason = f"{seen.reason}; before that: {job.reason}" if waited and seen.state == JobState.FAILED else seen.reason
     failed = seen.state in {JobState.FAILED, JobState.LOST}
     failures = max(job.failures + failed, seen.failures)
@@ -41,6 +43,21 @@ def changes(job: Job, seen: Status, now: float, first_wait: float = FIRST_WAIT) 
     ended = now if seen.ended is None else seen.ended
     final = {"state": str(seen.state), "reason": reason, "exit_code": seen.exit_code, "failures": failures}
     return times | final | {"ended": ended, "devices": []}
+
+
+def late(job: Job, now: float) -> bool:
+    """Whether the present start has passed the deadline that is the queue's to keep."""
+    return job.deadline is not None and job.claimed is not None and now > job.claimed + job.deadline
+
+
+def _overdue(job: Job, seen: Status, now: float) -> Status:
+    """What ended because it was late has failed, and would be late again."""
+    ended = now if seen.ended is None else seen.ended
+    if not late(job, ended) or seen.state not in {JobState.FAILED, JobState.STOPPED}:
+        return seen
+    assert job.deadline is not None
+    why = f"the deadline of {job.deadline:g} s passed"
+    return replace(seen, state=JobState.FAILED, reason=why, exit_code=LimitExceeded.exit_code, retryable=False)
 
 
 def clock(at: float) -> str:

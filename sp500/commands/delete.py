@@ -1,0 +1,23 @@
+"""`sp500 jobs delete`: forget ended jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sp500.commands import queue_flags
+
+
+class Delete(queue_flags.SomeJobs):
+    """Forget ended jobs, with their logs and what their cluster keeps of them; their runs stay where they are."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Delete, to the exit code."""
+    return queue_flags.verb(Delete, argv, "jobs delete", _deleted)
+
+
+def _deleted(flags: Delete) -> tuple[str, int]:
+    queue_flags.queue(flags.state_dir).delete(flags.ids)
+    if flags.json_output:
+        return queue_flags.dumped({"deleted": list(flags.ids)}), 0
+    return f"deleted: {', '.join(flags.ids)}", 0

@@ -1,0 +1,70 @@
+"""`sp500 jobs status`: where a job stands, why, and what it printed last."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from sp500.commands import queue_flags
+from sp500.commands.logs import texts
+from sp500.errors import ResourcesError
+from sp500.jobs.ledger import Job
+from sp500.jobs.outcome import clock
+from sp500.jobs.queue import Queue
+from sp500.jobs.state import Status as Seen
+
+
+class Status(queue_flags.OneJob):
+    """Tell a job's state and reason, its processes by role, its history and its last lines."""
+
+    tail: int = 5
+    """Lines of the log to show, of each process."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Tell, to the exit code."""
+    return queue_flags.verb(Status, argv, "jobs status", _told)
+
+
+def _told(flags: Status) -> tuple[str, int]:
+    queue = queue_flags.queue(flags.state_dir)
+    queue.manage()
+    job, seen = queue.seen(queue.job(flags.id))
+    lines = _lines(queue, job, flags.tail)
+    if flags.json_output:
+        history = [
+            {"at": at, "state": str(state), "reason": reason} for at, state, reason in queue.ledger.events(job.id)
+        ]
+        return queue_flags.dumped(queue_flags.plain(job, seen) | {"history": history, "log": lines}), 0
+    return "\n".join([*_head(job, seen), *_history(queue, job), *_indented("log", lines)]), 0
+
+
+def _lines(queue: Queue, job: Job, tail: int) -> list[str]:
+    try:
+        return texts(queue.logs(job, role=None, tail=tail, follow=False), job)
+    except ResourcesError as error:
+        return [f"the log cannot be read: {error}"]
+
+
+def _head(job: Job, seen: Seen | None) -> list[str]:
+    rows = {
+        "state": str(job.state),
+        "reason": job.reason,
+        "on": ", ".join(str(value) for value in job.target.values() if value),
+        "ran": queue_flags.lasted(job, time.time()),
+        "exit code": "-" if job.exit_code is None else str(job.exit_code),
+        "starts": f"{job.starts}" + (f", {job.failures} failed" if job.failures else ""),
+    }
+    if seen is not None and seen.replicas:
+        rows["processes"] = ", ".join(f"{role} {one.ready}/{one.wanted}" for role, one in seen.replicas.items())
+    return [job.id, *(f"  {key:<10} {value}" for key, value in rows.items())]
+
+
+def _history(queue: Queue, job: Job) -> list[str]:
+    return _indented(
+        "history", [f"{clock(at)}  {state}: {reason}" for at, state, reason in queue.ledger.events(job.id)]
+    )
+
+
+def _indented(title: str, lines: Sequence[str]) -> list[str]:
+    return [f"  {title}", *(f"    {line}" for line in lines)] if lines else []

@@ -1,0 +1,152 @@
+"""`sp500 jobs submit`: queue a job, or many, for this machine, a Ray cluster or Kubernetes."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+import yaml
+
+from sp500 import entry
+from sp500.commands import job_flags, queue_flags
+from sp500.commands.manage import load
+from sp500.commands.render import ray_cluster
+from sp500.commands.submission import Place, prepared
+from sp500.commands.submit_text import masked, plan, text
+from sp500.errors import ConfigError, LimitExceeded, Refused, ResourcesError, Unreachable
+from sp500.jobs import budget, document, queue_settings, rules
+from sp500.jobs.ledger import NewJob
+from sp500.jobs.queue import Queue
+from sp500.jobs.queue_settings import On, QueueSettings
+from sp500.jobs.spec import JobSpec
+from sp500.output import concluded
+
+
+class Submit(job_flags.JobFlags):
+    """Queue a job; or, with a --file that has a list of jobs, all of them or none."""
+
+    on: On = "local"
+    """Where it runs: this machine, a Ray cluster that is there, or a Ray cluster made for it on Kubernetes."""
+    fallback: bool = False
+    """With --on kuberay: run on this machine where Kubernetes cannot be reached."""
+    cluster: Path = Path("cluster/raycluster.yaml")
+    """With --on kuberay: file with the RayCluster whose pods the job gets."""
+    context: str | None = None
+    """With --on kuberay: context of your kubeconfig; empty: the current one."""
+    address: str | None = None
+    """With --on ray: address of the dashboard; empty: $RAY_ADDRESS."""
+    strict: bool = False
+    """Refuse a job that its project's budget has no money for today, rather than let it wait."""
+    dry_run: bool = False
+    """Print what would be sent, and send nothing."""
+    state_dir: Path | None = None
+    """Folder of the queue; empty: $XDG_STATE_HOME/sp500."""
+    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
+    """JSON on stdout; all else goes to stderr."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Submit, to the exit code."""
+
+    def acted() -> tuple[str, int]:
+        flags, specs = _parsed(argv)
+        return _submitted(flags, specs), 0
+
+    return concluded(acted, only_json="--json" in job_flags.split(argv)[0])
+
+
+def _parsed(argv: Sequence[str]) -> tuple[Submit, list[JobSpec]]:
+    """The flags, and the jobs of the command line or of the file."""
+    words, command = job_flags.split(argv)
+    file = entry.flag(words, "--file")
+    given = entry.mapping(Path(file), "--file", "a job, or jobs: with a list of them") if file else {}
+    if "jobs" not in given:
+        flags = job_flags.parse(Submit, argv, "jobs submit")
+        return flags, [flags.spec()]
+    assert file is not None
+    flags = job_flags.parse(Submit, [*_without(words, "--file"), "--", "jobs"], "jobs submit")
+    set_too = flags.spec().model_dump(exclude={"argv", "name"}, exclude_defaults=True)
+    if command or set_too:
+        what = f"--{next(iter(set_too)).replace('_', '-')}" if set_too else "a command after --"
+        raise ConfigError(f"--file {file} has a list of jobs, and {what} describes one; write it into the file")
+    return flags, _batch(file, given)
+
+
+def _batch(file: str, given: dict[str, Any]) -> list[JobSpec]:
+    """The jobs of a file. What stands beside `jobs:` holds for each that does not say otherwise."""
+    listed, shared = given["jobs"], {key: value for key, value in given.items() if key != "jobs"}
+    if not isinstance(listed, list) or not listed or not all(isinstance(one, dict) for one in listed):
+        raise ConfigError(f"--file {file}: jobs: expected a list of jobs, each with its argv")
+    return [entry.validated(JobSpec, shared | one, f"--file {file}: jobs[{at}]") for at, one in enumerate(listed)]
+
+
+def _without(words: list[str], flag: str) -> list[str]:
+    """The words but for a flag and its value."""
+    kept = [word for word in words if not word.startswith(f"{flag}=")]
+    at = kept.index(flag) if flag in kept else len(kept)
+    return kept[:at] + kept[at + 2 :]
+
+
+def _submitted(flags: Submit, specs: list[JobSpec]) -> str:
+    place = _place(flags)
+    queue = queue_flags.queue(flags.state_dir)
+    settings = load(queue.folder / queue_settings.FILE)
+    earlier = queue.ledger.jobs()
+    jobs = [prepared(spec, place, earlier) for spec in specs]
+    if flags.dry_run:
+        return _dry(jobs, as_json=flags.json_output)
+    _check(jobs, settings, queue, strict=flags.strict)
+    queue.add(jobs)
+    ids = [job.id for job in jobs]
+    plans = [plan(queue, job, spec, settings, earlier) for job, spec in zip(queue.ledger.jobs(ids), specs, strict=True)]
+    if flags.json_output:
+        return queue_flags.dumped(plans[0] if len(plans) == 1 else {"jobs": plans})
+    return "\n\n".join(map(text, plans))
+
+
+def _place(flags: Submit) -> Place:
+    """Where the jobs go. Raises ResourcesError where Kubernetes cannot be reached and no fallback was asked for."""
+    if flags.on != "kuberay":
+        return Place(flags.on, {}, address=flags.address)
+    cluster = ray_cluster(flags.cluster)
+    rules.check(cluster)
+    place = Place(flags.on, cluster, context=flags.context)
+    if not flags.dry_run:
+        from sp500.jobs.kuberay import reachable
+
+        try:
+            reachable(place.target(flags.spec()))
+        except (Refused, Unreachable) as error:
+            if not flags.fallback:
+                raise ResourcesError(f"{error}\n  --fallback would run it on this machine") from error
+            print(f"--fallback: on this machine, since Kubernetes is out of reach: {error}", file=sys.stderr)
+            return Place("local", {})
+    return place
+
+
+def _check(jobs: Sequence[NewJob], settings: QueueSettings, queue: Queue, *, strict: bool) -> None:
+    """Refuse what can never start; with `strict` also what has to wait for money."""
+    for job in jobs:
+        room = settings.room(job.target["on"], queue_settings.machine())
+        if not room.holds(job.demand):
+            raise ResourcesError(
+                f"{job.name}: takes {job.demand.text()}, and there are {room.text()} in all; give fewer --workers or"
+                f" less --cpus, --gpus and --memory, or raise capacity in {queue.folder / queue_settings.FILE}"
+            )
+    if strict and (over := budget.over(jobs, queue.ledger, settings.budgets, time.time())):
+        raise LimitExceeded(f"--strict: {over}")
+
+
+def _dry(jobs: Sequence[NewJob], *, as_json: bool) -> str:
+    """What would be sent: manifests for Kubernetes, else the request; secrets of the environment are not shown."""
+    if as_json:
+        told = [{"id": job.id, "target": job.target, "request": masked(job.request)} for job in jobs]
+        return queue_flags.dumped(told[0] if len(told) == 1 else {"jobs": told})
+    if jobs[0].target["on"] == "kuberay":
+        return document.text([one for job in jobs for one in job.request["documents"]])
+    told = [{"id": job.id, "target": job.target, "request": masked(job.request)} for job in jobs]
+    return yaml.safe_dump_all(told, sort_keys=False, width=110)

@@ -1,0 +1,45 @@
+"""The executor of a target: which one, and how it is reached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from sp500.errors import ConfigError
+from sp500.jobs.document import Document
+from sp500.jobs.executor import Executor
+from sp500.jobs.local import LocalExecutor
+
+
+def maker(folder: Path, environment: Mapping[str, str]) -> Callable[[Document], Executor]:
+    """Makes executors for the jobs of the state folder `folder`. Each loads what it needs when it is first made."""
+
+    def make(target: Document) -> Executor:
+        """The executor of one target."""
+        if target["on"] == "local":
+            return LocalExecutor(folder / "jobs")
+        if target["on"] == "ray":
+            from sp500.jobs.ray_jobs import RayExecutor
+
+            return RayExecutor(target["address"], token(target, environment))
+        from sp500.jobs.kuberay import KubeRayExecutor
+
+        return KubeRayExecutor(target["namespace"], target["context"], target["kubeconfig"])
+
+    return make
+
+
+def token(target: Document, environment: Mapping[str, str]) -> str | None:
+    """The token of a Ray cluster: of RAY_AUTH_TOKEN, or of the file that Ray reads; None where there is neither.
+
+    It is looked up whenever it is needed, and kept nowhere. Raises ConfigError for a file that cannot be read.
+    """
+    if given := environment.get("RAY_AUTH_TOKEN"):
+        return given
+    file = Path(target.get("token_file") or Path.home() / ".ray" / "auth_token")
+    try:
+        return file.read_text().strip() or None
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigError(f"{file}: the token of Ray cannot be read ({error.strerror})") from error
