@@ -12,6 +12,8 @@ from sp500.jobs.spec import JobSpec
 
 HERE = Path(__file__).parent
 
+pytest.register_assert_rewrite("executor_contract")
+
 
 @pytest.fixture(scope="session")
 def cluster_file():

@@ -1,0 +1,139 @@
+"""A job's folder on this machine: what each file says by being there.
+
+    request.json   the job is known: its command, environment and limits. Written by submit, readable by the user alone
+    settings.yaml  the settings that the command gets under --config
+    log            what the command and its children print
+    lock           held (flock): somebody alive starts or watches the job. Submit takes it and hands the open file on
+                   to the supervisor, which holds it until it ends: no moment lies between, and any kill frees it
+    start.json     the one right to start is spent; names the supervisor. Written before there is a command
+    command.json   the command's process and start. Written while that process still waits for the word to begin;
+                   where the word never comes, because the supervisor was killed, it ends without having begun
+    stop           somebody asked the job to end
+    exit.json      the job has ended, and how. Written last, when no process of it is left
+
+What follows from them, the first line that fits:
+
+    no request.json              LOST: nobody knows it
+    exit.json                    what it says
+    lock held, no command.json   PENDING
+    lock held                    RUNNING
+    no start.json                LOST: its submit was killed; submitting again starts it, since nobody has
+    the command's group lives    RUNNING, watched by nobody: the supervisor was killed
+    otherwise                    LOST: killed with its supervisor, or the machine was restarted
+
+The command begins after start.json was written, start.json is written by the holder of the lock where there is none,
+and none is ever removed: so a handle runs once at most, whatever is killed when. The price: a supervisor killed between
+the two leaves a job that never ran and never will, LOST; another try has another handle.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sp500.disk import write_atomic
+from sp500.jobs.state import JobState
+
+REQUEST, START, COMMAND, EXIT = "request.json", "start.json", "command.json", "exit.json"
+SETTINGS, LOG, STOP, LOCK = "settings.yaml", "log", "stop", "lock"
+
+Content = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a job ended: what exit.json holds."""
+
+    state: JobState
+    reason: str
+    exit_code: int | None = None
+    retryable: bool = False
+    ended: float | None = None
+
+
+class JobFolder:
+    """Reads and writes the files of one job."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.log = path / LOG
+        self.settings = path / SETTINGS
+
+    def make(self) -> None:
+        """The folder itself, for its user alone."""
+        self.path.mkdir(mode=0o700, exist_ok=True)
+
+    def has(self, name: str) -> bool:
+        """Whether a file is there."""
+        return (self.path / name).exists()
+
+    def read(self, name: str) -> Content | None:
+        """A file's content; None where there is no such file."""
+        try:
+            content: Content = json.loads((self.path / name).read_bytes())
+        except FileNotFoundError:
+            return None
+        return content
+
+    def write(self, name: str, content: Content) -> None:
+        """Write a file durably, for the user alone."""
+        write_atomic(self.path / name, json.dumps(content, indent=1))
+        (self.path / name).chmod(0o600)
+
+    def write_settings(self, text: str) -> None:
+        """Write the settings, for reading alone."""
+        write_atomic(self.settings, text)
+        self.settings.chmod(0o400)
+
+    def ask_to_stop(self) -> None:
+        """Leave word for the supervisor."""
+        (self.path / STOP).touch(mode=0o600)
+
+    def end(self, ending: Ending) -> None:
+        """Say how the job ended."""
+        self.write(EXIT, asdict(ending))
+
+    def ending(self) -> Ending | None:
+        """How the job ended; None while it has not."""
+        if (content := self.read(EXIT)) is None:
+            return None
+        return Ending(**(content | {"state": JobState(content["state"])}))
+
+    def lock(self) -> int | None:
+        """An open file that holds the lock until its last copy is closed; None where somebody else has it."""
+        return _held(os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o600), fcntl.LOCK_EX)
+
+    @contextmanager
+    def at_rest(self) -> Iterator[bool]:
+        """Whether nobody starts or watches the job; then nobody begins to while the block runs."""
+        try:
+            descriptor = _held(os.open(self.path / LOCK, os.O_RDWR), fcntl.LOCK_SH)
+        except FileNotFoundError:
+            yield True
+            return
+        try:
+            yield descriptor is not None
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def remove(self) -> None:
+        """Make the job unknown, its environment first."""
+        (self.path / REQUEST).unlink(missing_ok=True)
+        shutil.rmtree(self.path)
+
+
+def _held(descriptor: int, kind: int) -> int | None:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor

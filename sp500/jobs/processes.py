@@ -1,0 +1,154 @@
+"""Processes of one job on this machine: how its command begins, and how every descendant of it ends.
+
+The command waits, as a process that exists already, until its number is on the disk: so there is never a command that
+nobody knows. Descendants come back to their supervisor when their own parents end (Linux: a child subreaper), also
+those that left for a session of their own; so the job has ended when the supervisor has no child left.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+NOT_FOUND, NOT_STARTED = 127, 126
+PR_SET_CHILD_SUBREAPER = 36
+# What a process may have inherited as ignored, and a command expects to work.
+RESET = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
+# psutil takes a process's start from the machine's, which the kernel tells in whole seconds.
+CLOCK_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A process that becomes the command when it is told to, and ends when nobody can tell it any more."""
+
+    pid: int
+    word: int
+    answer: int
+
+    def begin(self) -> tuple[int, str] | None:
+        """Let it become the command; the exit code and the reason where it cannot."""
+        os.write(self.word, b"!")
+        os.close(self.word)
+        with os.fdopen(self.answer, "rb") as answer:
+            said = answer.read().decode(errors="replace")
+        if not said:
+            return None
+        code, _, reason = said.partition(" ")
+        return int(code), reason
+
+
+def prepared(request: dict[str, Any], log: Path) -> Waiting:
+    """A process in a group of its own for the command of `request`, whose output is appended to `log`.
+
+    Raises OSError where the machine has no room for another process.
+    """
+    wait, word = os.pipe()
+    answer, say = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(word)
+        _become(request, log, wait, say)
+    os.setpgid(pid, pid)
+    os.close(wait)
+    os.close(say)
+    return Waiting(pid, word, answer)
+
+
+def _become(request: dict[str, Any], log: Path, wait: int, say: int) -> None:
+    """The child's side: wait for the word, then become the command. Does not return."""
+    argv, cwd, environment = request["argv"], request["cwd"], request["environment"]
+    code, reason = NOT_STARTED, f"cwd {cwd} cannot be entered"
+    try:
+        if not os.read(wait, 1):
+            os._exit(code)
+        for number in RESET:
+            signal.signal(number, signal.SIG_DFL)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.chdir(cwd)
+        code, reason = NOT_FOUND, f"{argv[0]} cannot be started"
+        os.execvpe(argv[0], argv, environment)  # noqa: S606 - a list of words
+    except (OSError, ValueError) as error:  # ValueError: a zero byte
+        known = code if isinstance(error, FileNotFoundError) else NOT_STARTED
+        with suppress(OSError):
+            said = f"{known} {reason}: {getattr(error, 'strerror', None) or error}"
+            os.write(say, said.encode(errors="replace"))
+    finally:
+        os._exit(code)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends. On systems without this they are not found."""
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def reaped() -> tuple[dict[int, int], bool]:
+    """Exit code by number of the children that have ended, -n where signal n ended it; and whether any is left."""
+    ended: dict[int, int] = {}
+    try:
+        while (child := os.waitpid(-1, os.WNOHANG))[0]:
+            ended[child[0]] = os.waitstatus_to_exitcode(child[1])
+    except ChildProcessError:
+        return ended, False
+    return ended, True
+
+
+def end_descendants() -> None:
+    """Kill every descendant of this process, and return when none is left."""
+    while reaped()[1]:
+        tell(_below(psutil.Process()), signal.SIGKILL)
+        time.sleep(0.005)  # one may have been born meanwhile, so there is another look
+
+
+def group(leader: int, session: int, started: float) -> list[psutil.Process]:
+    """Living processes of the group that `leader` began at `started` (seconds since 1970) in a session, and below them.
+
+    A number can belong to somebody else by now: then its process began at another time, or is of another session.
+    """
+    with suppress(psutil.NoSuchProcess):
+        if abs(psutil.Process(leader).create_time() - started) > CLOCK_SECONDS:
+            return []
+    found: set[psutil.Process] = set()
+    for pid in psutil.pids():
+        with suppress(ProcessLookupError, PermissionError, psutil.Error):
+            if os.getpgid(pid) == leader and os.getsid(pid) == session:
+                member = psutil.Process(pid)
+                found.update(one for one in (member, *_below(member)) if one.status() != psutil.STATUS_ZOMBIE)
+    return list(found)
+
+
+def tell(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
+    """Send a signal to each that still lives."""
+    for process in processes:
+        with suppress(psutil.Error):
+            process.send_signal(number)
+
+
+def tell_group(leader: int, number: signal.Signals) -> None:
+    """Send a signal to the group of a child; nothing where the group is gone."""
+    with suppress(ProcessLookupError):
+        os.killpg(leader, number)
+
+
+def _below(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
