@@ -1,0 +1,135 @@
+"""Ray's client of the Jobs API, told its cluster, token and patience instead of finding them in the environment.
+
+Left to itself it goes to RAY_ADDRESS, whatever address it is given, sends a token only under RAY_AUTH_MODE=token, and
+waits for an answer for ever. Importing this module imports ray, so that is done where a cluster is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import aiohttp
+from ray.dashboard.modules.dashboard_sdk import SubmissionClient
+from ray.exceptions import AuthenticationError
+from ray.job_submission import JobSubmissionClient
+
+from sp500.errors import Refused, Unreachable
+from sp500.jobs.document import Document
+
+# A stream that says nothing for so long may be dead without anybody having told.
+SILENCE_SECONDS = 60
+# Answers of a server, or of a gateway before it, that is busy or not up yet.
+MAY_PASS = frozenset({408, 425, 429})
+
+
+class RayClient(JobSubmissionClient):  # type: ignore[misc] # ray has no types
+    """One cluster's jobs. Every method raises Refused or Unreachable, in words that name the cluster."""
+
+    def __init__(self, address: str, token: str | None, seconds: float) -> None:
+        # Not the parent's own: it would ask RAY_ADDRESS first, and the cluster at once. A header, be it an empty one,
+        # keeps Ray from looking for a token itself.
+        SubmissionClient.__init__(self, address, headers={"Authorization": f"Bearer {token}" if token else ""})
+        self._token = token
+        self._seconds = seconds
+
+    def job(self, handle: str) -> Document | None:
+        """What Ray tells of a job, its fields as JSON; None where it knows none of that name."""
+        return self._asked("GET", handle)
+
+    def submit(self, handle: str, request: Document) -> None:
+        """Upload the folder if that has to be, and start the job."""
+        try:
+            self._check_connection_and_version("2.0", "The Jobs API that this client speaks came with Ray 2.0.")
+        except RuntimeError as error:
+            raise Refused(f"{self._address}: {error}") from error
+        self.submit_job(submission_id=handle, **request)
+
+    def stop(self, handle: str) -> bool:
+        """Have the job's processes told to end; False where there are none, yet or any more."""
+        answer = self._asked("POST", handle, "/stop")
+        return answer is not None and bool(answer["stopped"])
+
+    def remove(self, handle: str) -> None:
+        """Have Ray forget a job that has ended."""
+        self._asked("DELETE", handle)
+
+    def log(self, handle: str) -> str:
+        """All that its command printed so far; empty for a job that nobody knows."""
+        answer = self._asked("GET", handle, "/logs")
+        return "" if answer is None else str(answer["logs"])
+
+    def tail(self, handle: str, after: int) -> Iterator[str]:
+        """What its command prints, behind the first `after` characters, until the stream ends or breaks.
+
+        Ray always begins with the first character. Which of the two ended it, only the job's status tells.
+        """
+        stream = self.tail_job_logs(handle)
+        with asyncio.Runner() as runner:
+            while (piece := runner.run(_next(stream))) is not None:
+                new, after = piece[after:], max(0, after - len(piece))
+                if new:
+                    yield new
+
+    def _asked(self, method: str, handle: str, more: str = "") -> Document | None:
+        answer = self._do_request(method, f"/api/jobs/{handle}{more}")
+        if answer.status_code == 404 and f"Job {handle} does not exist" in answer.text:
+            return None
+        try:
+            found: Document = answer.json()
+        except ValueError as error:
+            raise self._no_ray(answer) from error
+        return found
+
+    def _do_request(self, method: str, endpoint: str, **rest: Any) -> Any:
+        """As the parent, with a limit of time, and with an error of ours for what is neither done nor a 404."""
+        try:
+            answer = super()._do_request(method, endpoint, timeout=self._seconds, **rest)
+        except AuthenticationError as error:
+            raise Refused(f"{self._address} {self._token_fault()}") from error
+        except OSError as error:  # the parent of all errors of requests
+            raise Unreachable(f"{self._address} does not answer: {_why(error)}") from error
+        if answer.status_code < 400 or answer.status_code == 404:
+            return answer
+        lines = answer.text.strip().splitlines() or [answer.reason]
+        said = f"{self._address} answers {answer.status_code} to {method} {endpoint}: {lines[-1]:.300}"
+        if answer.status_code >= 500 or answer.status_code in MAY_PASS:
+            raise Unreachable(said)
+        raise Refused(said)
+
+    def _token_fault(self) -> str:
+        if self._token is None:
+            return (
+                "wants a token and was given none; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to the token or "
+                "RAY_AUTH_TOKEN_PATH to its file"
+            )
+        return (
+            "does not take this token; it may be another cluster's: look at RAY_AUTH_TOKEN, or at the file that "
+            "RAY_AUTH_TOKEN_PATH names"
+        )
+
+    def _no_ray(self, answer: Any) -> Unreachable:
+        return Unreachable(
+            f"{self._address} answers {answer.status_code} as no Ray dashboard does: {answer.text.strip()!r:.100}; "
+            "is it the dashboard's address, and Ray up behind it?"
+        )
+
+
+async def _next(stream: AsyncIterator[str]) -> str | None:
+    try:
+        return await asyncio.wait_for(anext(stream), SILENCE_SECONDS)
+    except (StopAsyncIteration, TimeoutError, RuntimeError, OSError, aiohttp.ClientError):
+        return None
+
+
+def _why(error: BaseException) -> str:
+    """The cause below the layers of requests and urllib3, which would tell it in three lines."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, TimeoutError):
+            return "no answer in time"
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        cause = cause.__context__
+    return str(error)
