@@ -63,7 +63,8 @@ class Answer:
     @property
     def wait(self) -> float | None:
         """Seconds to wait before the next try."""
-        return float(self.retry_after) if (self.retry_after or "").isdigit() else None
+        asked = self.retry_after or ""
+        return float(asked) if asked.isdigit() else None
 
 
 def words(error: Exception) -> str:

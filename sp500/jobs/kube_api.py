@@ -1,13 +1,12 @@
 """The API server, for one namespace: plain documents in and out, few retries, and an end to every wait.
 
 The `kubernetes` package brings kubeconfig, credentials and the connection. Its models stay out: a document is what the
-server sent. Its own retries are off, since they would wait for hours where a server says Retry-After; ours ask again for
-what may pass (no connection, a timeout, 429, 5xx) within LIMIT seconds and then raise Unreachable.
+server sent. Its own retries are off, since they wait for as long as a server's Retry-After says; ours ask again for what
+may pass (no connection, a timeout, 429, 5xx) within LIMIT seconds and then raise Unreachable.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from typing import Any
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_before_delay, wait_random_exponential
 
-from sp500.errors import Refused
+from sp500.errors import Refused, ResourcesError
 from sp500.jobs import kube_answers
 from sp500.jobs.document import Document, items, section
 from sp500.jobs.kube_answers import Answer, Passing
@@ -71,13 +70,13 @@ class KubeApi:
         return answer.document_or(self._no("GET", path, answer))
 
     def items(self, resource: Resource, *, labels: str = "", fields: str = "") -> list[Document]:
-        """The objects that the selectors choose, page by page; from the first again where the pages have expired."""
+        """The objects that the selectors choose, page by page; all in one where the pages expired meanwhile."""
         path, found, token = self._path(resource), list[Document](), ""
         query = {"limit": str(PAGE), "labelSelector": labels, "fieldSelector": fields}
         while True:
             answer = self._ask("GET", path, query | {"continue": token})
             if answer.code == 410 and token:
-                found, token = [], ""
+                found, token, query = [], "", query | {"limit": ""}
                 continue
             page = answer.document_or(self._no("GET", path, answer))
             found += items(page.get("items"))
@@ -96,7 +95,9 @@ class KubeApi:
         answer = self._ask("POST", path, {"fieldValidation": "Strict"}, body)
         if answer.code == 409 and answer.reason == "AlreadyExists":
             return None
-        return answer.document_or(Refused(str(self._no("POST", path, answer))))
+        error = self._no("POST", path, answer)
+        # A login that has expired is mended, and the next try passes.
+        return answer.document_or(error if answer.code == 401 else Refused(str(error)))
 
     def delete(self, resource: Resource, name: str, uid: str) -> None:
         """Delete this very object, after what belongs to it. Nothing where it is gone, or another has its name."""
@@ -106,14 +107,16 @@ class KubeApi:
         if answer.code not in {404, 409}:
             answer.document_or(self._no("DELETE", path, answer))
 
-    def log(self, pod: str, container: str, *, since: str | None, tail: int | None) -> bytes | None:
+    def log(self, pod: str, container: str, *, since: str | None, tail: int | None, patient: bool) -> bytes | None:
         """What a container printed since a time (RFC 3339), or the last lines of it; None where it has no log yet.
 
-        Each line begins with its time. The kubelet keeps 10 MiB of it, unless told otherwise.
+        Each line begins with its time. It is read in one piece: the kubelet keeps 10 MiB, unless told otherwise.
+        `patient`: try again where its node does not answer.
         """
         path = f"{self._path(PODS, pod)}/log"
         query = {"container": container, "timestamps": "true", "sinceTime": since or ""}
-        answer = self._ask("GET", path, query | {"tailLines": "" if tail is None else str(tail)})
+        query["tailLines"] = "" if tail is None else str(tail)
+        answer = self._ask("GET", path, query, limit=LIMIT if patient else 0)
         if answer.code in {400, 404}:  # the container waits to start; the pod is gone
             return None
         if answer.code != 200:
@@ -122,29 +125,31 @@ class KubeApi:
 
     def kinds(self, root: str) -> set[str] | None:
         """Names of the kinds that the server has under `apis/GROUP/VERSION`, asked once; None where it has none."""
-        try:
-            answer = self._once("GET", f"/{root}", {}, None)
-        except Passing as error:
-            raise self._unreachable(error) from error
+        answer = self._ask("GET", f"/{root}", limit=0)
         if answer.code == 404:
             return None
-        return {str(one.get("name")) for one in items(answer.document_or(self._no("GET", root, answer)).get("resources"))}
+        return {
+            str(one.get("name")) for one in items(answer.document_or(self._no("GET", root, answer)).get("resources"))
+        }
 
     def _path(self, resource: Resource, name: str = "") -> str:
         return f"/{resource.root}/namespaces/{self.namespace}/{resource.plural}{f'/{name}' if name else ''}"
 
-    def _no(self, method: str, path: str, answer: Answer) -> Exception:
+    def _no(self, method: str, path: str, answer: Answer) -> ResourcesError:
         return kube_answers.no(method, path, answer, self.client.configuration.host)
 
-    def _unreachable(self, error: Passing) -> Exception:
-        return kube_answers.unreachable(self.client.configuration.host, error)
-
     def _ask(
-        self, method: str, path: str, query: dict[str, str] | None = None, body: Document | None = None
+        self,
+        method: str,
+        path: str,
+        query: dict[str, str] | None = None,
+        body: Document | None = None,
+        limit: float = LIMIT,
     ) -> Answer:
+        """The answer; the last try begins within `limit` seconds."""
         retrying = Retrying(
             retry=retry_if_exception_type(Passing),
-            stop=stop_before_delay(LIMIT),
+            stop=stop_before_delay(limit),
             wait=_seconds_until_the_next,
             sleep=self.pause,
             reraise=True,
@@ -152,7 +157,7 @@ class KubeApi:
         try:
             return retrying(self._once, method, path, query or {}, body)
         except Passing as error:
-            raise self._unreachable(error) from error
+            raise kube_answers.unreachable(self.client.configuration.host, error) from error
 
     def _once(self, method: str, path: str, query: dict[str, str], body: Document | None) -> Answer:
         """One try. Raises Passing for what another may mend."""
@@ -179,5 +184,3 @@ def _seconds_until_the_next(tries: RetryCallState) -> float:
     error = tries.outcome.exception() if tries.outcome else None
     asked = error.seconds if isinstance(error, Passing) else None
     return wait_random_exponential(multiplier=0.25, max=4)(tries) if asked is None else asked
-
-

@@ -102,7 +102,9 @@ def _queued(job: Document, workload: Document | None) -> str:
     for kind in ("QuotaReserved", "Admitted"):
         if why := section(false, kind).get("message"):
             return f"held by Kueue in queue {queue(job)}: {why}"
-    seen = "it has not said why" if workload else "no Workload to read why (does the queue exist? may you list workloads?)"
+    seen = (
+        "it has not said why" if workload else "no Workload to read why (does the queue exist? may you list workloads?)"
+    )
     return f"held by Kueue in queue {queue(job)}; {seen}"
 
 
@@ -118,7 +120,7 @@ def _pending(job: Document) -> str:
         return _yours(job)
     if status.get("jobStatus") == "PENDING":
         return "Ray has the command, and has not started it yet"
-    return PENDING[deployment]
+    return PENDING.get(deployment, f"the operator calls it {deployment}")
 
 
 def _yours(job: Document) -> str:
@@ -165,4 +167,3 @@ def _line(said: str, known: Sequence[str]) -> str:
     told = [" ".join(cause.split())[:LONGEST] for cause in known[:MOST]]
     more = [f"and {len(known) - MOST} more"] if len(known) > MOST else []
     return "; ".join([said, *told, *more])
-

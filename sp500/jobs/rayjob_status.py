@@ -18,10 +18,9 @@ from sp500.jobs.state import JobState, Replicas, Role, Status
 
 # States of a job that nothing more will happen to, by Ray's word. What fails after that is the operator's tidying up.
 ENDS = {"SUCCEEDED": JobState.SUCCEEDED, "FAILED": JobState.FAILED, "STOPPED": JobState.STOPPED}
-# What the operator still works on; the rest has ended.
-OPEN = {"": JobState.PENDING, "Initializing": JobState.PENDING, "Running": JobState.RUNNING}
-OPEN |= dict.fromkeys(("Waiting", "Retrying", "Suspending", "Suspended"), JobState.PENDING)
-# Ray's job supervisor (2.60) writes it; the exit code of the submitter's pod is that of `ray job logs`, not the command's.
+# Where the operator is done with it, but for tidying up. A word that is not known here is none of these.
+OVER = {"Complete", "Failed", "ValidationFailed"}
+# Written by Ray's job supervisor (2.60). The exit code of the submitter's pod is that of `ray job logs`: 0 or 1.
 EXIT_CODE = re.compile(r"entrypoint command failed with exit code (-?\d+)")
 
 
@@ -29,13 +28,11 @@ def state(job: Document) -> JobState:
     """Where the job stands, by its own words alone."""
     status = section(job, "status")
     deployment, ray = str(status.get("jobDeploymentStatus", "")), str(status.get("jobStatus", ""))
-    if deployment not in OPEN:  # Complete, Failed, ValidationFailed
+    if deployment in OVER:
         return ENDS.get(ray, JobState.FAILED)
     if rayjob_reasons.suspended(job):
         return JobState.QUEUED if rayjob_reasons.queue(job) else JobState.PENDING
-    if deployment == "Running" and ray in {"", "PENDING"}:
-        return JobState.PENDING
-    return OPEN[deployment]
+    return JobState.RUNNING if deployment == "Running" and ray not in {"", "PENDING"} else JobState.PENDING
 
 
 def cluster(job: Document) -> str:
