@@ -1,8 +1,8 @@
 """The API server, for one namespace: plain documents in and out, few retries, and an end to every wait.
 
 The `kubernetes` package brings kubeconfig, credentials and the connection. Its models stay out: a document is what the
-server sent. Its own retries are off, since they wait for as long as a server's Retry-After says; ours ask again for what
-may pass (no connection, a timeout, 429, 5xx) within LIMIT seconds and then raise Unreachable.
+server sent. Its own retries are off, since they wait for as long as a server's Retry-After says; ours ask again for
+what may pass (no connection, a timeout, 429, 5xx), for about LIMIT seconds, and then raise Unreachable.
 """
 
 from __future__ import annotations
@@ -13,7 +13,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_before_delay, wait_random_exponential
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    stop_after_attempt,
+    stop_before_delay,
+    wait_random_exponential,
+)
 
 from sp500.errors import Refused, ResourcesError
 from sp500.jobs import kube_answers
@@ -21,8 +28,8 @@ from sp500.jobs.document import Document, items, section
 from sp500.jobs.kube_answers import Answer, Passing
 from sp500.jobs.kube_client import client_of
 
-# Seconds until no further try begins, and that one try may take to connect and between two packets.
-LIMIT, CONNECT, READ = 10.0, 3.0, 5.0
+# Tries, and seconds after which none begins; seconds that one may take to connect, and between two packets.
+TRIES, LIMIT, CONNECT, READ = 6, 10.0, 3.0, 5.0
 PAGE = 500
 
 
@@ -55,6 +62,8 @@ class KubeApi:
     kubeconfig: str | None = None
     """Path of the kubeconfig; None is $KUBECONFIG or ~/.kube/config, and inside a pod its own account."""
     pause: Callable[[float], None] = field(default=time.sleep, repr=False)
+    timeout: float = READ
+    """Seconds that a server may be silent."""
 
     @cached_property
     def client(self) -> Any:
@@ -116,7 +125,7 @@ class KubeApi:
         path = f"{self._path(PODS, pod)}/log"
         query = {"container": container, "timestamps": "true", "sinceTime": since or ""}
         query["tailLines"] = "" if tail is None else str(tail)
-        answer = self._ask("GET", path, query, limit=LIMIT if patient else 0)
+        answer = self._ask("GET", path, query, tries=TRIES if patient else 1)
         if answer.code in {400, 404}:  # the container waits to start; the pod is gone
             return None
         if answer.code != 200:
@@ -125,7 +134,7 @@ class KubeApi:
 
     def kinds(self, root: str) -> set[str] | None:
         """Names of the kinds that the server has under `apis/GROUP/VERSION`, asked once; None where it has none."""
-        answer = self._ask("GET", f"/{root}", limit=0)
+        answer = self._ask("GET", f"/{root}", tries=1)
         if answer.code == 404:
             return None
         return {
@@ -144,12 +153,12 @@ class KubeApi:
         path: str,
         query: dict[str, str] | None = None,
         body: Document | None = None,
-        limit: float = LIMIT,
+        tries: int = TRIES,
     ) -> Answer:
-        """The answer; the last try begins within `limit` seconds."""
+        """The answer of the first try that gets one."""
         retrying = Retrying(
             retry=retry_if_exception_type(Passing),
-            stop=stop_before_delay(limit),
+            stop=stop_after_attempt(tries) | stop_before_delay(LIMIT),
             wait=_seconds_until_the_next,
             sleep=self.pause,
             reraise=True,
@@ -170,7 +179,7 @@ class KubeApi:
             method, path, query_params=given, header_params=headers, body=body, auth_settings=["BearerToken"]
         )
         try:
-            response = self.client.call_api(*serialized, _request_timeout=(CONNECT, READ))
+            response = self.client.call_api(*serialized, _request_timeout=(CONNECT, self.timeout))
             answer = Answer(response.status, response.read(), response.headers.get("Retry-After"))
         except (HTTPError, ApiException, OSError) as error:
             raise Passing(kube_answers.words(error)) from error

@@ -20,7 +20,7 @@ from sp500.errors import ConfigError, Refused, Unreachable
 from sp500.jobs import manifest, rayjob_status, rules
 from sp500.jobs.document import Document, section
 from sp500.jobs.executor import Line
-from sp500.jobs.kube_api import CONFIG_MAPS, EVENTS, PODS, RAYJOBS, WORKLOADS, KubeApi, Resource
+from sp500.jobs.kube_api import CONFIG_MAPS, EVENTS, PODS, RAYJOBS, READ, WORKLOADS, KubeApi, Resource
 from sp500.jobs.pod_logs import Moment, PodLog
 from sp500.jobs.rollout import OPERATOR
 from sp500.jobs.spec import JobSpec
@@ -54,8 +54,9 @@ class KubeRayExecutor:
         kubeconfig: str | None = None,
         *,
         pause: Callable[[float], None] = time.sleep,
+        timeout: float = READ,
     ) -> None:
-        self._api = KubeApi(namespace, context, kubeconfig, pause)
+        self._api = KubeApi(namespace, context, kubeconfig, pause, timeout)
         self._pause = pause
 
     def reachable(self) -> None:

@@ -1,8 +1,8 @@
 """Lines of many pods in the order of their times, each once, however often a log is read again.
 
 Logs are read, not streamed: a look a second, from the second of the last line on, of which nothing known is given
-again. A stream breaks (proxies, idle time-outs, a restarted API server) and has to be taken up by this same reading, with
-a thread for each pod besides. The prices: a line comes up to a second late, and each look repeats a second.
+again. A stream breaks (proxies, idle time-outs, a restarted API server) and has to be taken up by this same reading,
+with a thread for each pod besides. The prices: a line comes up to a second late, and each look repeats a second.
 """
 
 from __future__ import annotations
