@@ -1,13 +1,18 @@
-"""Manifests that keep every rule, and how to change one field of them."""
+"""Manifests that keep every rule, how to change one field of them, and an API server that takes them."""
 
 import copy
+import importlib.util
 import json
+import os
 from pathlib import Path
 
 import pytest
 import yaml
+from kube_server import KubeServer
+from kube_store import KubeStore
 
 from sp500.jobs import manifest
+from sp500.jobs.kuberay import KubeRayExecutor, request
 from sp500.jobs.spec import JobSpec
 
 HERE = Path(__file__).parent
@@ -82,3 +87,54 @@ def changed():
         return document
 
     return change
+
+
+@pytest.fixture(scope="session")
+def schema_faults():
+    """What the operator's CRD refuses in a RayJob; None without the CRDs."""
+    folder = os.environ.get("KUBERAY_CRDS")
+    if not folder:
+        return None
+    spec = importlib.util.spec_from_file_location("crd_schema", HERE.parent / "cluster" / "crd_schema.py")
+    crd_schema = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(crd_schema)
+    schema = crd_schema.of_crd(Path(folder) / "ray.io_rayjobs.yaml")
+    return lambda rayjob: crd_schema.faults(rayjob, schema)
+
+
+@pytest.fixture
+def kube(schema_faults):
+    """An API server; `kube.store` has what it keeps."""
+    store = KubeStore()
+    if schema_faults:
+        store.schema_faults = schema_faults
+    with KubeServer(store) as server:
+        yield server
+
+
+@pytest.fixture
+def kubeconfig(kube, tmp_path):
+    """Path of the kubeconfig for it."""
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "here",
+        "clusters": [{"name": "c", "cluster": {"server": kube.url}}],
+        "users": [{"name": "u", "user": {"token": kube.store.token}}],
+        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
+    }
+    path = tmp_path / "kubeconfig"
+    path.write_text(yaml.safe_dump(config))
+    return str(path)
+
+
+@pytest.fixture
+def executor(kubeconfig):
+    """The executor over it, which never sleeps."""
+    return KubeRayExecutor("sp500", kubeconfig=kubeconfig, pause=lambda seconds: None)
+
+
+@pytest.fixture
+def requested(make, cluster):
+    """Makes the request of a job under a handle."""
+    return lambda handle="night-1", **given: request(make(**given), cluster, handle)

@@ -1,0 +1,35 @@
+"""The client of the `kubernetes` package, with the user's kubeconfig or, inside a pod, the pod's own account."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sp500.errors import Unreachable
+
+
+def client_of(context: str | None, kubeconfig: str | None) -> Any:
+    """An ApiClient that repeats nothing by itself. Raises Unreachable without a kubeconfig, or with a damaged one."""
+    from kubernetes import client, config
+    from kubernetes.config import ConfigException
+    from yaml import YAMLError
+
+    settings = client.Configuration()
+    settings.retries = False
+    explicit = context is not None or kubeconfig is not None
+    try:
+        if not explicit and not _kubeconfigs(config.KUBE_CONFIG_DEFAULT_LOCATION):
+            config.load_incluster_config(settings)
+            return client.ApiClient(settings)
+        return config.new_client_from_config(kubeconfig, context, client_configuration=settings)
+    except (ConfigException, YAMLError, OSError) as error:
+        where = kubeconfig or config.KUBE_CONFIG_DEFAULT_LOCATION
+        raise Unreachable(
+            f"no way to a cluster by kubeconfig {where}{f', context {context}' if context else ''}: {error};"
+            " `kubectl config get-contexts` lists what you have, --context and $KUBECONFIG choose"
+        ) from error
+
+
+def _kubeconfigs(places: str) -> bool:
+    """Whether there is a kubeconfig at one of the places, separated by colons."""
+    return any(Path(place).expanduser().exists() for place in places.split(":") if place)
