@@ -39,9 +39,20 @@ class Place:
             return {"on": "local"}
         if self.on == "ray":
             return {"on": "ray", "address": self._dashboard(), "token_file": os.environ.get("RAY_AUTH_TOKEN_PATH")}
-        namespace = spec.namespace or section(self.cluster, "metadata").get("namespace")
+        namespace = spec.namespace or section(self.cluster, "metadata").get("namespace") or self._own_namespace()
         kubeconfig = os.environ.get("KUBECONFIG")
         return {"on": "kuberay", "namespace": namespace, "context": self.context, "kubeconfig": kubeconfig}
+
+    def _own_namespace(self) -> str:
+        """That of the kubeconfig's context, as kubectl takes it."""
+        from kubernetes import config
+
+        try:
+            contexts, current = config.list_kube_config_contexts()
+        except config.ConfigException:  # there is none: inside a pod, or for a dry run
+            return "default"
+        chosen = next((one for one in contexts if one["name"] == self.context), current)
+        return str(chosen["context"].get("namespace") or "default")
 
     def _dashboard(self) -> str:
         address = self.address or os.environ.get("RAY_ADDRESS", "")

@@ -116,10 +116,11 @@ def _place(flags: Submit) -> Place:
     rules.check(cluster)
     place = Place(flags.on, cluster, context=flags.context)
     if not flags.dry_run:
-        from sp500.jobs.kuberay import reachable
+        from sp500.jobs.kuberay import KubeRayExecutor
 
+        there = place.target(flags.spec())
         try:
-            reachable(place.target(flags.spec()))
+            KubeRayExecutor(there["namespace"], there["context"], there["kubeconfig"]).reachable()
         except (Refused, Unreachable) as error:
             if not flags.fallback:
                 raise ResourcesError(f"{error}\n  --fallback would run it on this machine") from error

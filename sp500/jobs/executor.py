@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from sp500.jobs.document import Document
 from sp500.jobs.state import Role, Status
@@ -25,6 +25,7 @@ class Line:
     text: str
 
 
+@runtime_checkable
 class Executor(Protocol):
     """Starts jobs and tells of them. Every method raises Unreachable where the other side does not answer."""
 
