@@ -2,12 +2,14 @@
 
 import copy
 import json
+import secrets
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from sp500.jobs import manifest
+from sp500.jobs import local, manifest
 from sp500.jobs.spec import JobSpec
 
 HERE = Path(__file__).parent
@@ -82,3 +84,32 @@ def changed():
         return document
 
     return change
+
+
+@pytest.fixture
+def ask(tmp_path):
+    """Makes a request to this machine for a Python program; every start of it appends a line to `starts`."""
+
+    def make(program, **changes):
+        script = tmp_path / f"program-{secrets.token_hex(4)}.py"
+        script.write_text(f"open({str(tmp_path / 'starts')!r}, 'a').write('start\\n')\n{program}\n")
+        spec = JobSpec(argv=("python", str(script)), name="job")
+        environment = {"PATH": "/usr/bin:/bin"}
+        return local.request(spec, cwd=tmp_path, environment=environment, python=sys.executable) | changes
+
+    return make
+
+
+@pytest.fixture
+def started(tmp_path):
+    """How often programs of `ask` were started."""
+    return lambda: len((tmp_path / "starts").read_text().splitlines()) if (tmp_path / "starts").exists() else 0
+
+
+@pytest.fixture
+def here(tmp_path):
+    """The executor of this machine; what a test leaves running is stopped at its end."""
+    executor = local.LocalExecutor(tmp_path / "jobs")
+    yield executor
+    for folder in (tmp_path / "jobs").glob("*"):
+        executor.delete(folder.name)
