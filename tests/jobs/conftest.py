@@ -4,6 +4,8 @@ import copy
 import importlib.util
 import json
 import os
+import secrets
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ import yaml
 from kube_server import KubeServer
 from kube_store import KubeStore
 
-from sp500.jobs import manifest
+from sp500.jobs import local, manifest
 from sp500.jobs.kuberay import KubeRayExecutor, request
 from sp500.jobs.spec import JobSpec
 
@@ -138,3 +140,32 @@ def executor(kubeconfig):
 def requested(make, cluster):
     """Makes the request of a job under a handle."""
     return lambda handle="night-1", **given: request(make(**given), cluster, handle)
+
+
+@pytest.fixture
+def ask(tmp_path):
+    """Makes a request to this machine for a Python program; every start of it appends a line to `starts`."""
+
+    def make(program, **changes):
+        script = tmp_path / f"program-{secrets.token_hex(4)}.py"
+        script.write_text(f"open({str(tmp_path / 'starts')!r}, 'a').write('start\\n')\n{program}\n")
+        spec = JobSpec(argv=("python", str(script)), name="job")
+        environment = {"PATH": "/usr/bin:/bin"}
+        return local.request(spec, cwd=tmp_path, environment=environment, python=sys.executable) | changes
+
+    return make
+
+
+@pytest.fixture
+def started(tmp_path):
+    """How often programs of `ask` were started."""
+    return lambda: len((tmp_path / "starts").read_text().splitlines()) if (tmp_path / "starts").exists() else 0
+
+
+@pytest.fixture
+def here(tmp_path):
+    """The executor of this machine; what a test leaves running is stopped at its end."""
+    executor = local.LocalExecutor(tmp_path / "jobs")
+    yield executor
+    for folder in (tmp_path / "jobs").glob("*"):
+        executor.delete(folder.name)
