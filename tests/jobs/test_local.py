@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import stat
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
