@@ -12,14 +12,17 @@ from typing import Any
 import kubernetes.client
 import kubernetes.config
 import urllib3
+import yaml
 from kubernetes.client.exceptions import ApiException
 
-from sp500.doctor.kubernetes_cluster import IN_CLUSTER
 from sp500.errors import ConfigError, Refused, ResourcesError, Unreachable
 from sp500.jobs.document import Document
 
 # To connect, and to wait for an answer.
 SECONDS = (3.0, 5.0)
+# What the client raises for a configuration: its own, and what it stumbles over in YAML of another shape.
+UNUSABLE = (kubernetes.config.ConfigException, OSError, yaml.YAMLError, TypeError, KeyError, ValueError)
+STRANGER = "the answer is not that of an API server"
 UNAUTHORIZED, FORBIDDEN, NOT_FOUND = 401, 403, 404
 
 
@@ -27,27 +30,30 @@ class Cluster:
     """One API server. Every question raises Unreachable, or Refused for what this user may not ask."""
 
     def __init__(self, source: str, context: str | None) -> None:
-        """Read the configuration that `kubernetes_cluster.configured` found. Raises ConfigError for one that cannot be used."""
+        """Read a kubeconfig, or what a pod is given where `source` is empty. Raises ConfigError for one of no use."""
         settings = kubernetes.client.Configuration()
         settings.retries = False  # a doctor answers soon
         try:
-            if source == IN_CLUSTER:
+            if not source:
                 kubernetes.config.load_incluster_config(client_configuration=settings)
-                self.context = source
+                self.context = "in this pod"
             else:
                 contexts, current = kubernetes.config.list_kube_config_contexts(source)
                 self.context = context or current["name"]
                 if self.context not in (names := [one["name"] for one in contexts]):
                     raise ConfigError(f"{source} has no context {self.context!r}, only {', '.join(names)}")
                 kubernetes.config.load_kube_config(source, self.context, settings, persist_config=False)
-        except (kubernetes.config.ConfigException, OSError) as error:
-            raise ConfigError(f"{source}: {error}") from error
+        except UNUSABLE as error:
+            raise ConfigError(f"{source or 'this pod'}: no configuration of a cluster ({error})") from error
         self.server = settings.host
         self._client = kubernetes.client.ApiClient(settings)
 
     def version(self) -> str:
         """Of Kubernetes."""
-        return str(self._asked(kubernetes.client.VersionApi(self._client).get_code)["gitVersion"])
+        found = self._asked(kubernetes.client.VersionApi(self._client).get_code)
+        if "gitVersion" not in found:
+            raise ResourcesError(STRANGER)
+        return str(found["gitVersion"])
 
     def kinds(self, group: str, version: str) -> set[str]:
         """Plural names of the resources that a version of an API group serves; none for one that is not there."""
@@ -94,13 +100,13 @@ class Cluster:
         except urllib3.exceptions.HTTPError as error:
             raise Unreachable(_why(error)) from error
         except ValueError as error:
-            raise ResourcesError("the answer is not that of an API server") from error
+            raise ResourcesError(STRANGER) from error
         return found
 
 
 def _message(error: ApiException) -> str:
     try:
-        return str(json.loads(error.body)["message"])
+        return str(json.loads(error.body or "")["message"])
     except (ValueError, KeyError, TypeError):
         return str(error.reason)
 

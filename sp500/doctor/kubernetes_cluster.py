@@ -1,7 +1,7 @@
 """A Kubernetes cluster, as far as jobs need it: the API server, KubeRay, our rights, the claims.
 
-The rights are those of the Role sp500-jobs (cluster/base/rbac.yaml): what submitting a RayJob, following it and cleaning
-up after it takes.
+The rights are those of the Role sp500-jobs (cluster/base/rbac.yaml): what it takes to submit a RayJob, to follow it and
+to clean up after it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ KUBERAY = (1, 7)
 # Its Helm chart's label, and that of its own manifests.
 OPERATOR_LABELS = "app.kubernetes.io/name in (kuberay-operator, kuberay)"
 AT_ONCE = 8
-IN_CLUSTER = "in-cluster"
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
@@ -72,7 +71,7 @@ def cluster(
     if wanted is False:
         return [skipped(name, "jobs run elsewhere (--on)") for name in NAMES]
     source = configured(environment, home)
-    if not source:
+    if source is None:
         found = "no kubeconfig (KUBECONFIG, ~/.kube/config), and this is no pod with an account"
         if not wanted:
             return [skipped(NAMES[0], found), *_unasked("no kubeconfig")]
@@ -92,12 +91,12 @@ def cluster(
     return [ok(NAMES[0], f"{who}, Kubernetes {version}"), *_kuberay(reached), *_ours(reached, namespace)]
 
 
-def configured(environment: Mapping[str, str], home: Path) -> str:
-    """Where a cluster is configured: path of a kubeconfig, IN_CLUSTER in a pod with an account, or empty."""
+def configured(environment: Mapping[str, str], home: Path) -> str | None:
+    """Where a cluster is configured: path of a kubeconfig, empty in a pod with an account, None where it is nowhere."""
     files = environment.get("KUBECONFIG") or str(home / ".kube" / "config")
     if any(Path(file).expanduser().exists() for file in files.split(":")):
         return files
-    return IN_CLUSTER if "KUBERNETES_SERVICE_HOST" in environment and ACCOUNT.exists() else ""
+    return "" if "KUBERNETES_SERVICE_HOST" in environment and ACCOUNT.exists() else None
 
 
 def kinds(served: set[str]) -> Check:

@@ -140,10 +140,10 @@ def installed(name: str) -> Package | None:
 
 
 def torch_cuda() -> str | None:
-    """CUDA that torch was built for, MAJOR.MINOR; None for a build for CPUs or no torch. Its version.py is read, not run."""
+    """CUDA that torch was built for, MAJOR.MINOR, as its version.py says; None for a build for CPUs, or no torch."""
     try:
         file = metadata.distribution("torch").locate_file("torch/version.py")
-        tree = ast.parse(file.read_text())  # type: ignore[attr-defined]  # a Path
+        tree = ast.parse(file.read_text())
     except (metadata.PackageNotFoundError, FileNotFoundError):
         return None
     for node in tree.body:  # cuda: Optional[str] = "13.0"
