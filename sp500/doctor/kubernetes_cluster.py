@@ -93,9 +93,9 @@ def cluster(
 
 def configured(environment: Mapping[str, str], home: Path) -> str | None:
     """Where a cluster is configured: path of a kubeconfig, empty in a pod with an account, None where it is nowhere."""
-    files = environment.get("KUBECONFIG") or str(home / ".kube" / "config")
-    if any(Path(file).expanduser().exists() for file in files.split(":")):
-        return files
+    usual = home / ".kube" / "config"
+    if named := environment.get("KUBECONFIG") or (str(usual) if usual.exists() else ""):
+        return named
     return "" if "KUBERNETES_SERVICE_HOST" in environment and ACCOUNT.exists() else None
 
 
@@ -127,7 +127,8 @@ def operator(deployments: list[Document], *, served: bool) -> Check:
         return ok(name, f"{told}; its version is not in the tag, the manifests are written for {written_for}")
     version = (int(tag[1]), int(tag[2]))
     if version < KUBERAY:
-        return wrong(name, f"{told} is older than {written_for}, which the manifests are written for", OPERATOR)
+        older = f"{told} is older than {written_for}, which the manifests are written for"
+        return wrong(name, older, f"upgrade it: {OPERATOR}")
     newer = f", newer than {written_for}, which the manifests are written for" if version > KUBERAY else ""
     return ok(name, told + newer)
 
@@ -139,11 +140,13 @@ def permissions(missing: list[Right], namespace: str) -> Check:
         return ok(name, f"all {len(RIGHTS)} that jobs need in namespace {namespace}")
     verbs = defaultdict(list)
     for right in missing:
-        verbs[".".join(filter(None, (right.resource, right.group))) + (f" {right.name}" * bool(right.name))].append(
-            right.verb
-        )
+        whole = ".".join(filter(None, (right.resource, right.group)))
+        verbs[f"{whole} {right.name}".rstrip()].append(right.verb)
     told = "; ".join(f"{' '.join(verbs[what])} {what}" for what in verbs)
-    advice = "bind the Role sp500-jobs of cluster/base/rbac.yaml to this user: kubectl create rolebinding"
+    advice = (
+        "whoever administers the namespace binds the Role of cluster/base/rbac.yaml to this user:"
+        f" kubectl --namespace {namespace} create rolebinding NAME --role=sp500-jobs --user=USER"
+    )
     return wrong(name, f"not permitted in namespace {namespace}: {told}", advice)
 
 
@@ -176,17 +179,21 @@ def _kuberay(reached: Cluster) -> list[Check]:
 
 
 def _ours(reached: Cluster, namespace: str) -> list[Check]:
+    def allowed(right: Right) -> bool:
+        return reached.permits(namespace, right.verb, right.group, right.resource, right.name)
+
     def rights() -> list[Check]:
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            allowed = pool.map(
-                lambda right: reached.permits(namespace, right.verb, right.group, right.resource, right.name), RIGHTS
-            )
-            return [permissions([right for right, yes in zip(RIGHTS, allowed, strict=True) if not yes], namespace)]
+            try:
+                answers = list(pool.map(allowed, RIGHTS))
+            except Refused as error:  # any user who is logged in may ask
+                return [wrong(NAMES[3], f"this user may not ask for its rights ({_line(error)})", "log in")]
+        return [permissions([right for right, yes in zip(RIGHTS, answers, strict=True) if not yes], namespace)]
 
     claims = [
         (f"claim {name}", lambda name=name: [claim(name, reached.claim(namespace, name), namespace)]) for name in CLAIMS
     ]
-    return examined([(title, _permitted(title, ask)) for title, ask in ((NAMES[3], rights), *claims)])
+    return examined([(NAMES[3], rights), *((title, _permitted(title, ask)) for title, ask in claims)])
 
 
 def _permitted(name: str, ask: Callable[[], list[Check]]) -> Callable[[], list[Check]]:

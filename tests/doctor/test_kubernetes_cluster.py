@@ -102,6 +102,13 @@ def test_what_the_user_may_not_look_at_is_skipped_and_hides_nothing(looked, kube
     assert "is forbidden" in checks["kuberay operator"].found
 
 
+def test_user_without_a_name_is_told_to_log_in(looked, kubernetes):
+    kubernetes.forbidden = {"v1", "deployments", "selfsubjectaccessreviews", "persistentvolumeclaims"}
+    checks = looked()
+    assert wrong(checks) == {"permissions"}
+    assert (checks["kubernetes"].state, checks["permissions"].advice) == ("ok", "log in")
+
+
 def test_user_who_is_not_known_is_told_to_log_in(looked, kubernetes):
     kubernetes.user = False
     checks = looked()
@@ -151,8 +158,14 @@ def test_no_kubeconfig_is_wrong_only_where_a_cluster_is_asked_for(tmp_path, want
     assert [str(check.state) for check in checks] == [first] + ["skipped"] * 5
 
 
+def test_kubeconfig_that_is_named_and_not_there_is_wrong(tmp_path):
+    checks = kubernetes_cluster.cluster({"KUBECONFIG": "/not/there"}, tmp_path, None, "sp500", wanted=None)
+    assert (checks[0].state, "/not/there" in checks[0].found) == ("wrong", True)
+
+
 def test_kubeconfig_at_home_is_found(tmp_path):
+    assert kubernetes_cluster.configured({}, tmp_path) is None
     (tmp_path / ".kube").mkdir()
     (tmp_path / ".kube" / "config").write_text("")
     assert kubernetes_cluster.configured({}, tmp_path) == str(tmp_path / ".kube" / "config")
-    assert kubernetes_cluster.configured({"KUBECONFIG": f"/not/there:{tmp_path}/.kube/config"}, tmp_path)
+    assert kubernetes_cluster.configured({"KUBECONFIG": "other"}, tmp_path) == "other"
