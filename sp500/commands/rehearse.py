@@ -11,6 +11,7 @@ from typing import Annotated
 import psutil
 import tyro
 
+from sp500.commands import folders
 from sp500.commands.render import ray_cluster
 from sp500.config import Frozen
 from sp500.errors import ConfigError
@@ -40,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
 
     def acted() -> tuple[str, int]:
         flags = tyro.cli(Rehearse, prog="sp500 jobs rehearse", args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
-        state = flags.state_dir or _state_home() / "sp500" / "rehearsal"
+        state = flags.state_dir or folders.state(os.environ) / "rehearsal"
         if flags.down:
             count = rehearsal.down(state)
             return (f"{count} nodes ended" if count else "no rehearsal is up"), 0
@@ -83,7 +84,3 @@ def _up(flags: Rehearse, state: Path) -> str:
             "scripts/rehearse --down ends it.",
         ]
     )
-
-
-def _state_home() -> Path:
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")

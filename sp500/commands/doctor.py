@@ -1,0 +1,67 @@
+"""`sp500 doctor`: one line per check of this machine and its clusters."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from rich.console import Console
+
+from sp500.commands import folders
+from sp500.config import Frozen
+from sp500.doctor import check, kubernetes_cluster, machine, ray_cluster, versions
+from sp500.output import concluded
+
+
+class Doctor(Frozen):
+    """Say what is wrong on this machine and with its clusters, one line per check: ok, or what to do."""
+
+    on: Literal["local", "ray", "kuberay"] | None = None
+    """Where jobs are to run: what is not there is wrong then, and the other clusters do not matter."""
+    address: str | None = None
+    """Address of a Ray cluster, http://HOST:8265; empty: $RAY_ADDRESS."""
+    context: str | None = None
+    """Context of your kubeconfig; empty: the current one."""
+    namespace: str = "sp500"
+    """Namespace that jobs run in."""
+    runs_dir: Path | None = None
+    """Folder of all runs; empty: $SP500_RUNS_DIR, or runs."""
+    state_dir: Path | None = None
+    """Folder of the queue's state; empty: $XDG_STATE_HOME/sp500."""
+    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
+    """One JSON object on stdout: {checks: [{name, state, found, advice}], ok}."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the checks, to the exit code: 0 where all is well, 1 where something is wrong."""
+
+    def acted() -> tuple[str, int]:
+        flags = tyro.cli(Doctor, prog="sp500 doctor", args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
+        checks = check.examined(looks(flags))
+        told = json.dumps(check.plain(checks), indent=1) if flags.json_output else check.text(checks, Console())
+        return told, 0 if check.well(checks) else 1
+
+    return concluded(acted, only_json="--json" in argv)
+
+
+def looks(flags: Doctor) -> list[check.Look]:
+    """All there is to look at, in the order that it is told."""
+    environment, home = os.environ, Path.home()
+    runs = flags.runs_dir or Path(environment.get("SP500_RUNS_DIR") or "runs")
+    ray = versions.installed("ray")
+    return [
+        *versions.looks(),
+        *machine.looks(runs, flags.state_dir or folders.state(environment), environment),
+        *ray_cluster.looks(
+            flags.address, environment, home, ray.version if ray else "", wanted=_wanted(flags.on, "ray")
+        ),
+        kubernetes_cluster.look(environment, home, flags.context, flags.namespace, wanted=_wanted(flags.on, "kuberay")),
+    ]
+
+
+def _wanted(asked: str | None, cluster: str) -> bool | None:
+    return None if asked is None else asked == cluster

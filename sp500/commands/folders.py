@@ -1,0 +1,11 @@
+"""Folders that the environment names, or may."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def state(environment: Mapping[str, str]) -> Path:
+    """Where what is up and what is queued stands: $XDG_STATE_HOME/sp500."""
+    return Path(environment.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "sp500"

@@ -1,0 +1,112 @@
+"""What a look at one thing found: fine, wrong with a way out, or not looked at; and how all of them are told.
+
+ok       ray            2.60.0
+wrong    token file     /home/me/.ray/auth_token has mode 0644, so others can read it: chmod 600 ...
+skipped  ray address    no RAY_ADDRESS and no --address
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+class State(StrEnum):
+    """What became of a check."""
+
+    OK = "ok"
+    WRONG = "wrong"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    state: State
+    found: str
+    """What there is, on one line; of one that was skipped, why."""
+    advice: str = ""
+    """What to do, where something is wrong."""
+
+
+# The name of what is looked at, and the look.
+Look = tuple[str, Callable[[], Sequence[Check]]]
+
+STYLES = {State.OK: "green", State.WRONG: "bold red", State.SKIPPED: "dim"}
+GAP = 2
+
+
+def ok(name: str, found: str) -> Check:
+    """Nothing to do."""
+    return Check(name, State.OK, found)
+
+
+def wrong(name: str, found: str, advice: str) -> Check:
+    """Something to do."""
+    return Check(name, State.WRONG, found, advice)
+
+
+def skipped(name: str, why: str) -> Check:
+    """Not looked at."""
+    return Check(name, State.SKIPPED, why)
+
+
+def examined(looks: Iterable[Look]) -> list[Check]:
+    """All checks, in order. A look that fails is itself a check that is wrong, and hides none of the others."""
+    checks: list[Check] = []
+    for name, look in looks:
+        try:
+            checks += look()
+        except Exception as error:  # noqa: BLE001 - whatever is broken here is what the others may explain
+            why = " ".join(f"{type(error).__name__}: {error}".split())
+            checks.append(wrong(name, f"cannot be looked at ({why})", "the other checks may tell why"))
+    return checks
+
+
+def well(checks: Iterable[Check]) -> bool:
+    """Whether nothing is wrong."""
+    return all(check.state != State.WRONG for check in checks)
+
+
+def plain(checks: Sequence[Check]) -> dict[str, Any]:
+    """The checks as data for --json."""
+    return {"checks": [asdict(check) for check in checks], "ok": well(checks)}
+
+
+def text(checks: Sequence[Check], console: Console) -> str:
+    """The checks for a reader: one line each, or in a terminal a table that keeps to its width; then their count."""
+    told = _table(checks, console) if console.is_terminal else "\n".join(_lines(checks))
+    counts = {state: sum(check.state == state for check in checks) for state in (State.WRONG, State.OK, State.SKIPPED)}
+    return f"{told}\n\n" + ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+
+
+def _lines(checks: Sequence[Check]) -> Iterable[str]:
+    width = max(len(check.name) for check in checks) + GAP
+    first = max(map(len, State)) + GAP
+    for check in checks:
+        advice = f": {check.advice}" if check.advice else ""
+        yield f"{check.state:<{first}}{check.name:<{width}}{check.found}{advice}"
+
+
+def _table(checks: Sequence[Check], console: Console) -> str:
+    table = Table.grid(padding=(0, GAP))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for check in checks:
+        style = STYLES[check.state]
+        told = Text(check.found, style="dim" if check.state == State.SKIPPED else "")
+        if check.advice:
+            told.append(f"\n{check.advice}", style="bold")
+        table.add_row(Text(check.state, style=style), Text(check.name), told)
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get().rstrip("\n")

@@ -1,0 +1,216 @@
+"""A Kubernetes cluster, as far as jobs need it: the API server, KubeRay, our rights, the claims.
+
+The rights are those of the Role sp500-jobs (cluster/base/rbac.yaml): what it takes to submit a RayJob, to follow it and
+to clean up after it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from sp500.doctor.check import Check, Look, examined, ok, skipped, wrong
+from sp500.errors import ConfigError, Refused, ResourcesError
+from sp500.jobs.document import Document
+from sp500.jobs.rollout import OPERATOR
+
+if TYPE_CHECKING:
+    from sp500.doctor.kubernetes_api import Cluster
+
+CLAIMS = ("sp500-runs", "sp500-data")
+KINDS = ("rayclusters", "rayjobs")
+NAMES = ("kubernetes", "kuberay crds", "kuberay operator", "permissions", *(f"claim {name}" for name in CLAIMS))
+# The version of KubeRay that the manifests and the rules are written for.
+KUBERAY = (1, 7)
+# Its Helm chart's label, and that of its own manifests.
+OPERATOR_LABELS = "app.kubernetes.io/name in (kuberay-operator, kuberay)"
+AT_ONCE = 8
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+
+
+class Right(NamedTuple):
+    """One thing that a user may do, on any object or on one by name."""
+
+    verb: str
+    resource: str
+    group: str = ""
+    name: str = ""
+
+
+# Resource, API group, name: verbs.
+ROLE = {
+    ("rayjobs", "ray.io", ""): "create get list watch patch delete",
+    ("rayclusters", "ray.io", ""): "get list watch",
+    ("configmaps", "", ""): "create get patch delete",
+    ("pods", "", ""): "get list watch",
+    ("pods/log", "", ""): "get list watch",
+    ("events", "", ""): "get list watch",
+    ("jobs", "batch", ""): "get list watch",
+    ("services", "", ""): "get list",
+    ("pods/portforward", "", ""): "create",
+    ("secrets", "", "sp500"): "get",
+}
+RIGHTS = tuple(Right(verb, *what) for what, verbs in ROLE.items() for verb in verbs.split())
+
+
+def look(
+    environment: Mapping[str, str], home: Path, context: str | None, namespace: str, *, wanted: bool | None
+) -> Look:
+    """What to look at. `wanted`: True where a cluster is asked for, False where none is, None where one may be set."""
+    return NAMES[0], lambda: cluster(environment, home, context, namespace, wanted=wanted)
+
+
+def cluster(
+    environment: Mapping[str, str], home: Path, context: str | None, namespace: str, *, wanted: bool | None
+) -> list[Check]:
+    """All there is to say of the cluster that `environment` configures."""
+    if wanted is False:
+        return [skipped(name, "jobs run elsewhere (--on)") for name in NAMES]
+    source = configured(environment, home)
+    if source is None:
+        found = "no kubeconfig (KUBECONFIG, ~/.kube/config), and this is no pod with an account"
+        if not wanted:
+            return [skipped(NAMES[0], found), *_unasked("no kubeconfig")]
+        return [wrong(NAMES[0], found, "get one from whoever runs the cluster, or scripts/kind-up"), *_unasked()]
+    from sp500.doctor import kubernetes_api
+
+    try:
+        reached = kubernetes_api.Cluster(source, context)
+    except ConfigError as error:
+        return [wrong(NAMES[0], _line(error), "mend it, or name another with KUBECONFIG or --context"), *_unasked()]
+    who = f"context {reached.context}, {reached.server}"
+    try:
+        version = reached.version()
+    except ResourcesError as error:
+        way_out = "log in again" if isinstance(error, Refused) else "start the cluster, or choose another --context"
+        return [wrong(NAMES[0], f"{who}: no version told ({_line(error)})", way_out), *_unasked()]
+    return [ok(NAMES[0], f"{who}, Kubernetes {version}"), *_kuberay(reached), *_ours(reached, namespace)]
+
+
+def configured(environment: Mapping[str, str], home: Path) -> str | None:
+    """Where a cluster is configured: path of a kubeconfig, empty in a pod with an account, None where it is nowhere."""
+    usual = home / ".kube" / "config"
+    if named := environment.get("KUBECONFIG") or (str(usual) if usual.exists() else ""):
+        return named
+    return "" if "KUBERNETES_SERVICE_HOST" in environment and ACCOUNT.exists() else None
+
+
+def kinds(served: set[str]) -> Check:
+    """The resources that ray.io/v1 serves against those that jobs are made of."""
+    missing = [f"{kind}.ray.io" for kind in KINDS if kind not in served]
+    if missing:
+        return wrong(NAMES[1], f"{' and '.join(missing)} not served as v1", f"install KubeRay: {OPERATOR}")
+    return ok(NAMES[1], f"{' and '.join(KINDS)} served as ray.io/v1")
+
+
+def operator(deployments: list[Document], *, served: bool) -> Check:
+    """KubeRay's version and whether it runs. `served`: its resources are, so that somebody's operator may be hidden."""
+    name = NAMES[2]
+    found = [one for one in deployments if "operator" in one["metadata"]["name"]]
+    if not found:
+        if served:
+            return skipped(name, "none to be seen, but its resources are served: the provider may run it elsewhere")
+        return wrong(name, "there is none", f"install it: {OPERATOR}")
+    one = found[0]
+    image = one["spec"]["template"]["spec"]["containers"][0]["image"]
+    told = f"{image} in namespace {one['metadata']['namespace']}"
+    if not one.get("status", {}).get("readyReplicas"):
+        where = f"--namespace {one['metadata']['namespace']} describe deployment {one['metadata']['name']}"
+        return wrong(name, f"{told} is not ready, so no job starts", f"kubectl {where}")
+    tag = re.search(r":v?(\d+)\.(\d+)[^:/]*$", image.partition("@")[0])
+    written_for = ".".join(map(str, KUBERAY))
+    if tag is None:
+        return ok(name, f"{told}; its version is not in the tag, the manifests are written for {written_for}")
+    version = (int(tag[1]), int(tag[2]))
+    if version < KUBERAY:
+        older = f"{told} is older than {written_for}, which the manifests are written for"
+        return wrong(name, older, f"upgrade it: {OPERATOR}")
+    newer = f", newer than {written_for}, which the manifests are written for" if version > KUBERAY else ""
+    return ok(name, told + newer)
+
+
+def permissions(missing: list[Right], namespace: str) -> Check:
+    """The rights that jobs need and this user lacks."""
+    name = NAMES[3]
+    if not missing:
+        return ok(name, f"all {len(RIGHTS)} that jobs need in namespace {namespace}")
+    verbs = defaultdict(list)
+    for right in missing:
+        whole = ".".join(filter(None, (right.resource, right.group)))
+        verbs[f"{whole} {right.name}".rstrip()].append(right.verb)
+    told = "; ".join(f"{' '.join(verbs[what])} {what}" for what in verbs)
+    advice = (
+        "whoever administers the namespace binds the Role of cluster/base/rbac.yaml to this user:"
+        f" kubectl --namespace {namespace} create rolebinding NAME --role=sp500-jobs --user=USER"
+    )
+    return wrong(name, f"not permitted in namespace {namespace}: {told}", advice)
+
+
+def claim(name: str, found: Document, namespace: str) -> Check:
+    """A claim's state and mode; `found` is empty where there is none."""
+    title = f"claim {name}"
+    if not found:
+        return wrong(title, f"namespace {namespace} has none", "scripts/deploy OVERLAY makes it, or kubectl apply")
+    phase = found.get("status", {}).get("phase", "Pending")
+    modes = ", ".join(found["spec"]["accessModes"])
+    if phase != "Bound":
+        advice = f"kubectl --namespace {namespace} describe pvc {name} says why; some bind with their first pod only"
+        return wrong(title, f"{phase}, {modes}", advice)
+    size = found["status"].get("capacity", {}).get("storage", "unknown size")
+    alone = ": for pods of one node" if modes == "ReadWriteOnce" else ""
+    return ok(title, f"Bound, {size}, {modes}{alone}")
+
+
+def _kuberay(reached: Cluster) -> list[Check]:
+    served: set[str] = set()
+
+    def crds() -> list[Check]:
+        served.update(reached.kinds("ray.io", "v1"))
+        return [kinds(served)]
+
+    def deployment() -> list[Check]:
+        return [operator(reached.deployments(OPERATOR_LABELS), served=bool(served))]
+
+    return examined([(NAMES[1], _permitted(NAMES[1], crds)), (NAMES[2], _permitted(NAMES[2], deployment))])
+
+
+def _ours(reached: Cluster, namespace: str) -> list[Check]:
+    def allowed(right: Right) -> bool:
+        return reached.permits(namespace, right.verb, right.group, right.resource, right.name)
+
+    def rights() -> list[Check]:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            try:
+                answers = list(pool.map(allowed, RIGHTS))
+            except Refused as error:  # any user who is logged in may ask
+                return [wrong(NAMES[3], f"this user may not ask for its rights ({_line(error)})", "log in")]
+        return [permissions([right for right, yes in zip(RIGHTS, answers, strict=True) if not yes], namespace)]
+
+    claims = [
+        (f"claim {name}", lambda name=name: [claim(name, reached.claim(namespace, name), namespace)]) for name in CLAIMS
+    ]
+    return examined([(NAMES[3], rights), *((title, _permitted(title, ask)) for title, ask in claims)])
+
+
+def _permitted(name: str, ask: Callable[[], list[Check]]) -> Callable[[], list[Check]]:
+    """`ask`, where not to be allowed to look is no fault: jobs do without it."""
+
+    def asked() -> list[Check]:
+        try:
+            return ask()
+        except Refused as error:
+            return [skipped(name, f"this user may not look ({_line(error)})")]
+
+    return asked
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _unasked(why: str = "no Kubernetes cluster answers") -> list[Check]:
+    return [skipped(name, why) for name in NAMES[1:]]

@@ -1,0 +1,203 @@
+"""This machine, as Ray and the runs meet it: cores, memory, shared memory, and room on the disks.
+
+The limits of a container count where they are lower than the machine. They are read where Ray reads them, at the root
+of the control groups, which is a container's own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from sp500.doctor.check import Check, Look, ok, skipped, wrong
+from sp500.report.words import GIB, size
+
+CGROUP = Path("/sys/fs/cgroup")
+SHARED = "/dev/shm"  # noqa: S108 - looked at, never written to
+# Ray 2.60 gives its object store this share of the free memory (DEFAULT_OBJECT_STORE_MEMORY_PROPORTION), at most
+# 200 GB and, unless /dev/shm is larger, 10 GB. What does not fit into /dev/shm lies in files of the temporary folder.
+STORE_SHARE, STORE_MOST, STORE_CAP = 0.3, 200 * 10**9, 10**10
+# Of the share of /dev/shm that is free, what the store may take.
+SHARED_SHARE = 0.95
+# Use of a disk, as a share, from which on Ray spills no objects to it (local_fs_capacity_threshold).
+SPILL_LIMIT = 0.95
+# Room that one run takes with checkpoints and shards: below it, the next one may not end.
+ROOM = GIB
+# Ray's own processes and one that trains.
+LEAST_MEMORY = GIB
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of memory."""
+
+    total: int
+    """Of the machine, or the limit of the container."""
+    free: int
+    """What may still be taken."""
+    limit: int | None = None
+    """Limit of the container, where it is below the machine's memory."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """Bytes of a file system."""
+
+    total: int
+    free: int
+    """What this user may still take."""
+
+    @property
+    def used_share(self) -> float:
+        """As Ray counts it: what is not free for this user is used."""
+        return 1 - self.free / self.total if self.total else 1.0
+
+
+def looks(runs: Path, state: Path, environment: Mapping[str, str], cgroup: Path = CGROUP) -> list[Look]:
+    """What to look at; `runs` and `state` are folders that need not exist yet."""
+    temporary, runs, state = (path.expanduser().absolute() for path in (temporary_folder(environment), runs, state))
+    return [
+        ("cores", lambda: [cores(cores_here(), cpu_limit(cgroup))]),
+        ("memory", lambda: [memory(memory_here(cgroup))]),
+        (SHARED, lambda: [shared_memory(shared_here(), memory_here(cgroup).free)]),
+        ("temporary folder", lambda: [spill(temporary, space(temporary), refusal(temporary))]),
+        ("runs folder", lambda: [folder("runs folder", runs, space(runs), refusal(runs), "--runs-dir")]),
+        ("state folder", lambda: [folder("state folder", state, space(state), refusal(state), "--state-dir")]),
+    ]
+
+
+def cores(allowed: int, limit: float | None) -> Check:
+    """`allowed` cores of this process and its container's `limit` in CPUs."""
+    if limit is None or limit >= allowed:
+        return ok("cores", f"{allowed}")
+    found = f"{allowed}, limited to {limit:.3g} CPUs"
+    if limit < 1:  # it cuts the decimals off
+        return wrong("cores", f"{found}, of which Ray counts 0", "give the container at least one CPU")
+    return ok("cores", found)
+
+
+def memory(found: Memory) -> Check:
+    """Whether Ray and one process that trains fit."""
+    limited = ", the limit of this container" if found.limit else ""
+    told = f"{size(found.free)} free of {size(found.total)}{limited}"
+    if found.free < LEAST_MEMORY:
+        advice = "end what else runs here, or raise the container's limit" if found.limit else "end what else runs here"
+        return wrong("memory", f"{told}; Ray and a process that trains take {size(LEAST_MEMORY)}", advice)
+    return ok("memory", told)
+
+
+def store_bytes(shared: int, free: int) -> int:
+    """Bytes that Ray plans for its object store with so much free in /dev/shm and in memory."""
+    return min(int(STORE_SHARE * free), STORE_MOST, max(STORE_CAP, int(SHARED_SHARE * shared)))
+
+
+def shared_memory(shared: int | None, free: int) -> Check:
+    """Whether Ray's object store fits into the `shared` free bytes of /dev/shm, with `free` bytes of memory."""
+    if shared is None:
+        return skipped(SHARED, "no such folder here; Ray keeps its objects in the temporary folder")
+    store = store_bytes(shared, free)
+    told = f"{size(shared)} free; Ray's object store takes {size(store)} ({STORE_SHARE:.0%} of the free memory)"
+    if shared >= store:
+        return ok(SHARED, told)
+    # Ray asks for a tenth more than it takes.
+    wanted = f"{int(1.1 * store / 2**20) + 1}m"
+    return wrong(
+        SHARED,
+        f"{told}, and what does not fit goes to a disk, slowly",
+        f"start the container with --shm-size={wanted}, or: mount -o remount,size={wanted} {SHARED}",
+    )
+
+
+def spill(path: Path, space: Space, refused: str) -> Check:
+    """Whether Ray can start in the temporary folder, and put what its object store cannot hold there."""
+    name = "temporary folder"
+    if not refused and space.used_share >= SPILL_LIMIT:
+        found = f"{path}: the disk is {space.used_share:.1%} full, and from {SPILL_LIMIT:.0%} Ray puts no objects there"
+        return wrong(name, found, "free some of it, or set RAY_TMPDIR to a folder on another disk")
+    return folder(name, path, space, refused, "RAY_TMPDIR")
+
+
+def folder(name: str, path: Path, space: Space, refused: str, setting: str) -> Check:
+    """Whether `path` can be written to and has room; `refused` says why not, `setting` names another folder."""
+    if refused:
+        return wrong(name, f"{path}: cannot be written to ({refused})", f"name another folder with {setting}")
+    told = f"{path}: {size(space.free)} free of {size(space.total)}"
+    if space.free < ROOM:
+        return wrong(name, f"{told}, a full disk", f"free {size(ROOM)} or more, or name another folder with {setting}")
+    return ok(name, told)
+
+
+def temporary_folder(environment: Mapping[str, str]) -> Path:
+    """Where Ray puts its sessions, as Ray finds it."""
+    return Path(environment.get("RAY_TMPDIR") or environment.get("TMPDIR") or "/tmp")  # noqa: S108
+
+
+def existing(path: Path) -> Path:
+    """The folder itself, or the nearest above it that exists; `path` is absolute."""
+    return next(one for one in (path, *path.parents) if one.exists())
+
+
+def space(path: Path) -> Space:
+    """Room where `path` lies, or would lie."""
+    found = shutil.disk_usage(existing(path))
+    return Space(found.total, found.free)
+
+
+def refusal(path: Path) -> str:
+    """Why nothing can be written at `path`; empty where it can. A file without a name is written, and gone again."""
+    there = existing(path)
+    try:
+        with tempfile.TemporaryFile(dir=there) as file:
+            file.write(bytes(4096))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def cores_here() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def shared_here() -> int | None:
+    """Free bytes of /dev/shm; None on a system without it."""
+    return space(Path(SHARED)).free if Path(SHARED).exists() else None
+
+
+def cpu_limit(cgroup: Path = CGROUP) -> float | None:
+    """CPUs that the container may use at once; None without a limit."""
+    two, one = cgroup / "cpu.max", cgroup / "cpu" / "cpu.cfs_quota_us"
+    if one.exists():
+        quota, period = one.read_text(), one.with_name("cpu.cfs_period_us").read_text()
+    elif two.exists():
+        quota, period = two.read_text().split()
+    else:
+        return None
+    return int(quota) / int(period) if quota.strip().isdecimal() else None
+
+
+def memory_here(cgroup: Path = CGROUP) -> Memory:
+    """Memory of this machine or, where that is less, of its container."""
+    machine = psutil.virtual_memory()
+    one, two = cgroup / "memory" / "memory.limit_in_bytes", cgroup / "memory.max"
+    file, used = (one, one.with_name("memory.usage_in_bytes")) if one.exists() else (two, cgroup / "memory.current")
+    limit = file.read_text().strip() if file.exists() else ""
+    if not limit.isdecimal() or int(limit) >= machine.total:
+        return Memory(machine.total, machine.available)
+    taken = int(used.read_text()) - _cached(used.with_name("memory.stat").read_text())
+    return Memory(int(limit), min(machine.available, int(limit) - taken), int(limit))
+
+
+def _cached(stat: str) -> int:
+    """Bytes of files in memory, which the kernel gives back; cgroups of version 1 count those below them apart."""
+    counts = dict(line.split() for line in stat.splitlines())
+    prefix = "total_" if "total_inactive_file" in counts else ""
+    return sum(int(counts.get(f"{prefix}{kind}_file", 0)) for kind in ("inactive", "active"))

@@ -1,0 +1,209 @@
+"""A running Ray cluster, asked over HTTP as Ray's own client asks: does it answer, to this token, with our version?
+
+It is asked without a token first, so that a token is sent only to a cluster that wants one.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from sp500.doctor.check import Check, Look, ok, skipped, wrong
+
+SECONDS = 5
+# Ray's default port for the dashboard, which also serves the Jobs API.
+DASHBOARD_PORT = 8265
+NAMES = ("ray address", "ray token", "ray version")
+UNAUTHORIZED, FORBIDDEN = 401, 403  # Ray's middleware: no token came; another token came
+
+
+@dataclass(frozen=True)
+class Token:
+    """What Ray's client would send, and whence."""
+
+    text: str = field(default="", repr=False)
+    source: str = ""
+    """The variable or file it comes from; empty where there is none."""
+    fault: str = ""
+    """Why it cannot be sent."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back: an HTTP status and Ray's version, or a failure."""
+
+    status: int = 0
+    version: str = ""
+    failure: str = ""
+
+    @property
+    def is_ray(self) -> bool:
+        """Whether it is Ray's dashboard that answered."""
+        return bool(self.version) or self.status in (UNAUTHORIZED, FORBIDDEN)
+
+
+def looks(
+    address: str | None, environment: Mapping[str, str], home: Path, ours: str, *, wanted: bool | None
+) -> list[Look]:
+    """What to look at. `wanted`: True where a cluster is asked for, False where none is, None where one may be set.
+
+    `ours` is the version of Ray that is installed here.
+    """
+    return [
+        ("token file", lambda: [token_file(*mode_of(token_path(environment, home)))]),
+        ("ray address", lambda: cluster(address, environment, home, ours, wanted=wanted)),
+    ]
+
+
+def cluster(
+    address: str | None, environment: Mapping[str, str], home: Path, ours: str, *, wanted: bool | None
+) -> list[Check]:
+    """The cluster at `address`, or where the environment says: its address, our token, its version."""
+    given = address or environment.get("RAY_API_SERVER_ADDRESS") or environment.get("RAY_ADDRESS")
+    if wanted is False:
+        return [skipped(name, "jobs run elsewhere (--on)") for name in NAMES]
+    if not given:
+        return _nothing(wanted=bool(wanted))
+    url = dashboard(given)
+    if not url:
+        advice = f"name the dashboard: http://HOST:{DASHBOARD_PORT}"
+        return [wrong(NAMES[0], f"{given} is no address that jobs can be sent to", advice), *_unasked()]
+    mode, token = environment.get("RAY_AUTH_MODE", ""), token_of(environment, home)
+    bare = asked(url)
+    sends = mode.lower() == "token" and bool(token.text)
+    signed = asked(url, token.text) if bare.status == UNAUTHORIZED and sends else None
+    return judged(url, bare, signed, mode=mode, token=token, ours=ours)
+
+
+def judged(url: str, bare: Answer, signed: Answer | None, *, mode: str, token: Token, ours: str) -> list[Check]:
+    """What the answers without and with a token tell; `signed` is None where Ray's client would send none."""
+    way_out = f"start it, or forward its port {DASHBOARD_PORT}, or correct RAY_ADDRESS"
+    if bare.failure:
+        return [wrong(NAMES[0], f"{url} does not answer ({bare.failure})", way_out), *_unasked()]
+    if not bare.is_ray:
+        found = f"{url} answers, but not as Ray's dashboard does (HTTP {bare.status})"
+        return [wrong(NAMES[0], found, f"name the dashboard: http://HOST:{DASHBOARD_PORT}"), *_unasked()]
+    told = signed.version if signed else bare.version
+    return [ok(NAMES[0], f"{url} answers"), token_check(bare, signed, mode, token), version(told, ours)]
+
+
+def token_check(bare: Answer, signed: Answer | None, mode: str, token: Token) -> Check:
+    """Whether the cluster takes what Ray's client sends."""
+    name = NAMES[1]
+    if bare.version:
+        return ok(name, "the cluster asks for none: whoever reaches it can run code there")
+    if signed and signed.version:
+        return ok(name, f"accepted ({token.source})")
+    fetch = "put the cluster's into RAY_AUTH_TOKEN; on Kubernetes it is in the Secret named as the cluster, auth_token"
+    if token.fault:
+        return wrong(name, token.fault, fetch)
+    if not token.text:
+        return wrong(name, f"missing ({bare.status}): the cluster asks for a token, and there is none here", fetch)
+    if signed is None:
+        found = f"missing ({bare.status}): there is one ({token.source}), but RAY_AUTH_MODE is {mode or 'not set'}"
+        return wrong(name, f"{found}, so Ray's client does not send it", "export RAY_AUTH_MODE=token")
+    return wrong(name, f"wrong ({signed.status or signed.failure}): {token.source} is not this cluster's token", fetch)
+
+
+def version(theirs: str, ours: str) -> Check:
+    """The cluster's Ray against the one here."""
+    name = NAMES[2]
+    if not theirs:
+        return skipped(name, "told only to a client with the right token")
+    if theirs == ours:
+        return ok(name, f"{theirs}, as here")
+    return wrong(
+        name, f"{theirs} on the cluster, {ours or 'none'} here", "use the same on both sides: change the image"
+    )
+
+
+def token_file(path: Path, mode: int | None) -> Check:
+    """Whether a token's file is its owner's alone; `mode` is None where there is no file."""
+    if mode is None:
+        return skipped("token file", f"no {path}; Ray makes one when it starts a cluster here")
+    if mode & 0o077:
+        return wrong("token file", f"{path} has mode {mode:04o}, so others can use it", f"chmod 600 {path}")
+    return ok("token file", f"{path}, mode {mode:04o}")
+
+
+def token_path(environment: Mapping[str, str], home: Path) -> Path:
+    """File that Ray reads a token from."""
+    return Path(environment.get("RAY_AUTH_TOKEN_PATH") or home / ".ray" / "auth_token")
+
+
+def mode_of(path: Path) -> tuple[Path, int | None]:
+    """The file and its permissions; None where there is none."""
+    return path, path.stat().st_mode & 0o777 if path.is_file() else None
+
+
+def token_of(environment: Mapping[str, str], home: Path) -> Token:
+    """The token as Ray's client finds it: the variable, the file that a variable names, the file at home."""
+    path = token_path(environment, home)
+    if environment.get("RAY_AUTH_TOKEN", "").strip():
+        text, source = environment["RAY_AUTH_TOKEN"].strip(), "RAY_AUTH_TOKEN"
+    else:
+        try:
+            text, source = path.read_text(errors="replace").split("\n")[0].strip(), str(path)
+        except FileNotFoundError:
+            text, source = "", ""
+        except OSError as error:
+            return Token(source=str(path), fault=f"{path} cannot be read ({error.strerror})")
+    if not text and environment.get("RAY_AUTH_TOKEN_PATH"):
+        return Token(source=str(path), fault=f"RAY_AUTH_TOKEN_PATH names {path}, which is empty or not there")
+    if not (text.isascii() and text.isprintable()):
+        return Token(source=source, fault=f"{source} holds what no token can be")
+    return Token(text, source if text else "")
+
+
+def dashboard(address: str) -> str:
+    """URL to ask; empty for an address that the Jobs API cannot be reached at.
+
+    Ray's own address (HOST:6379, or `auto` for the cluster on this machine) stands for the dashboard of that host.
+    """
+    if "://" in address:
+        return address.rstrip("/") if urlsplit(address).scheme in ("http", "https") else ""
+    host = "127.0.0.1" if address == "auto" else urlsplit(f"//{address}").hostname
+    return f"http://{f'[{host}]' if ':' in host else host}:{DASHBOARD_PORT}" if host else ""
+
+
+def asked(url: str, token: str = "") -> Answer:
+    """What the dashboard at `url` says of its version, with Ray's header where there is a token."""
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    try:
+        with _OPENER.open(urllib.request.Request(f"{url}/api/version", headers=headers), timeout=SECONDS) as answer:  # noqa: S310 - http or https
+            return Answer(answer.status, str(json.load(answer)["ray_version"]))
+    except urllib.error.HTTPError as error:
+        error.close()
+        return Answer(error.code)
+    except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
+        why = getattr(error, "reason", None) or error
+        return Answer(failure=str(getattr(why, "strerror", None) or why or type(error).__name__))
+    except (ValueError, KeyError, TypeError):  # no JSON, or not Ray's
+        return Answer(200)
+
+
+def _nothing(*, wanted: bool) -> list[Check]:
+    if not wanted:
+        return [skipped(NAMES[0], "no RAY_ADDRESS and no --address"), *_unasked("no address")]
+    advice = f"export RAY_ADDRESS=http://HOST:{DASHBOARD_PORT}; scripts/rehearse starts a cluster on this machine"
+    return [wrong(NAMES[0], "no RAY_ADDRESS and no --address", advice), *_unasked()]
+
+
+def _unasked(why: str = "no Ray cluster answers") -> list[Check]:
+    return [skipped(name, why) for name in NAMES[1:]]
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A token goes to the address that was given, and nowhere else."""
+
+    def redirect_request(self, *_: object) -> None:
+        """The redirect is the answer."""
+
+
+_OPENER = urllib.request.build_opener(_NoRedirects)

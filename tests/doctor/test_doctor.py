@@ -1,0 +1,156 @@
+"""`sp500 doctor` as a user calls it: a process, its lines, its exit code."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sp500.doctor import check, machine, versions
+
+ROOT = Path(__file__).parents[2]
+CONFIGURED = (
+    "RAY_ADDRESS",
+    "RAY_API_SERVER_ADDRESS",
+    "RAY_AUTH",
+    "RAY_TMPDIR",
+    "KUBE",
+    "SP500_",
+    "XDG_STATE",
+    "FORCE_COLOR",
+)
+
+
+@pytest.fixture
+def doctor(tmp_path):
+    """Runs the verb in a home of its own, with nothing configured but what is given."""
+
+    def run(*words, path=(), **environment):
+        bare = {name: value for name, value in os.environ.items() if not name.startswith(CONFIGURED)}
+        here = {"HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(map(str, (*path, ROOT)))}
+        command = [sys.executable, "-m", "sp500.cli", "doctor", *words]
+        return subprocess.run(
+            command,
+            env=bare | here | environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def unwell(tmp_path_factory):
+    """What is wrong with this machine itself, say a container with a small /dev/shm, and no fault of the verb."""
+    folder = tmp_path_factory.mktemp("anywhere")
+    checks = check.examined([*versions.looks(), *machine.looks(folder, folder, os.environ)])
+    return {one.name for one in checks if one.state == "wrong"}
+
+
+def found(done):
+    answer = json.loads(done.stdout)
+    checks = {one["name"]: one for one in answer["checks"]}
+    assert len(checks) == len(answer["checks"])
+    assert answer["ok"] == (done.returncode == 0) == ("wrong" not in {one["state"] for one in checks.values()})
+    return checks
+
+
+def wrong(done):
+    return {name for name, one in found(done).items() if one["state"] == "wrong"}
+
+
+def test_machine_where_all_is_well_exits_0_with_a_line_per_check(doctor, dashboard, kubernetes, tmp_path, unwell):
+    if unwell:
+        pytest.skip(f"this machine itself is not well: {', '.join(unwell)}")
+    config = kubernetes.kubeconfig(tmp_path / "config")
+    given = {
+        "RAY_ADDRESS": dashboard(token="secret").url,
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": "secret",
+        "KUBECONFIG": config,
+    }
+    done = doctor(**given)
+    lines, (blank, count) = done.stdout.splitlines()[:-2], done.stdout.splitlines()[-2:]
+    assert (done.returncode, done.stderr, blank) == (0, "", ""), done.stdout
+    assert {line.split()[0] for line in lines} <= {"ok", "skipped"}
+    assert [line for line in lines if line.startswith("skipped")] == [
+        line for line in lines if line.startswith("skipped  token file")
+    ]
+    assert count == f"{len(lines) - 1} ok, 1 skipped"
+    assert len(lines) == len(found(doctor("--json", **given))) == 21
+    assert "secret" not in done.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config"]
+
+
+def test_machine_without_clusters_has_nothing_wrong(doctor, unwell):
+    done = doctor("--json")
+    assert wrong(done) == unwell
+    assert {found(done)[name]["state"] for name in ("ray address", "kubernetes")} == {"skipped"}
+
+
+@pytest.mark.parametrize(("where", "name"), [("ray", "ray address"), ("kuberay", "kubernetes")])
+def test_cluster_asked_for_that_is_nowhere_exits_1(doctor, where, name, unwell):
+    done = doctor("--on", where, "--json")
+    assert (done.returncode, wrong(done)) == (1, unwell | {name})
+
+
+def test_cluster_set_that_does_not_answer_exits_1_unless_jobs_run_here(doctor, nowhere, unwell):
+    assert wrong(doctor("--json", RAY_ADDRESS=nowhere)) == unwell | {"ray address"}
+    assert wrong(doctor("--json", "--on", "local", RAY_ADDRESS=nowhere)) == unwell
+
+
+def test_wrong_token_exits_1_and_names_it(doctor, dashboard):
+    done = doctor("--address", dashboard(token="secret").url, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="another")
+    assert done.returncode == 1
+    assert "wrong    ray token         wrong (403): RAY_AUTH_TOKEN is not this cluster's token: " in done.stdout
+    assert "another" not in done.stdout
+
+
+def test_token_file_that_others_can_read_exits_1_and_says_what_to_do(doctor, tmp_path, unwell):
+    file = tmp_path / ".ray" / "auth_token"
+    file.parent.mkdir()
+    file.write_text("secret")
+    file.chmod(0o644)
+    done = doctor()
+    assert done.returncode == 1
+    assert f"has mode 0644, so others can use it: chmod 600 {file}" in done.stdout
+    file.chmod(0o600)
+    assert wrong(doctor("--json")) == unwell
+
+
+def test_versions_that_do_not_fit_exit_1_and_are_named(doctor, tmp_path, unwell):
+    for name, version in (("ray", "2.40.0"), ("rich", "9.0")):
+        folder = tmp_path / "packages" / f"{name}-{version}.dist-info"
+        folder.mkdir(parents=True)
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    done = doctor("--json", path=[tmp_path / "packages"])
+    checks = found(done)
+    assert wrong(done) == unwell | {"ray", "requirements"}
+    assert "ray 2.40.0 (sp500 wants <2.61,>=2.60)" in checks["ray"]["found"]
+    assert "rich 9.0 (sp500 wants >=14)" in checks["requirements"]["found"]
+
+
+def test_runs_folder_that_cannot_be_one_exits_1(doctor, tmp_path, unwell):
+    (tmp_path / "runs").write_text("a file")
+    done = doctor("--json")
+    assert wrong(done) == unwell | {"runs folder"}
+    assert "Not a directory" in found(done)["runs folder"]["found"]
+    assert wrong(doctor("--json", SP500_RUNS_DIR=str(tmp_path / "elsewhere"))) == unwell
+
+
+def test_answer_comes_without_torch_ray_or_a_cluster_library():
+    code = (
+        "import sys; from sp500.commands import doctor; code = doctor.main(['--json', '--on', 'local']);"
+        "print(code, *{'torch', 'ray', 'kubernetes', 'numpy', 'pandas'} & set(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert len(done.stderr.split()) == 1
+
+
+def test_unknown_place_exits_2(doctor):
+    assert doctor("--on", "moon").returncode == 2

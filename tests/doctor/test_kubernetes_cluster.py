@@ -1,0 +1,171 @@
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sp500.doctor import kubernetes_cluster
+from sp500.doctor.kubernetes_cluster import NAMES, RIGHTS
+
+ROOT = Path(__file__).parents[2]
+
+
+def states(checks):
+    return {name: str(check.state) for name, check in checks.items()}
+
+
+def wrong(checks):
+    return {name for name, state in states(checks).items() if state == "wrong"}
+
+
+def test_cluster_where_all_is_there_is_well(looked, kubernetes):
+    checks = looked()
+    assert set(states(checks).values()) == {"ok"}
+    assert checks["kubernetes"].found == f"context test, {kubernetes.url}, Kubernetes v1.36.0"
+    assert checks["claim sp500-runs"].found == "Bound, 5Gi, ReadWriteMany"
+    assert checks["claim sp500-data"].found == "Bound, 5Gi, ReadWriteOnce: for pods of one node"
+
+
+def test_rights_are_those_of_the_role():
+    role = next(
+        one for one in yaml.safe_load_all((ROOT / "cluster/base/rbac.yaml").read_text()) if one["kind"] == "Role"
+    )
+    granted = {
+        (verb, resource, group, name)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+        for name in rule.get("resourceNames", [""])
+    }
+    assert set(RIGHTS) == granted
+    assert len(RIGHTS) == len(granted)
+
+
+def test_every_right_is_reviewed_once_in_the_namespace(looked, kubernetes):
+    looked()
+    assert kubernetes.reviewed == {("sp500", tuple(right)): 1 for right in RIGHTS}
+
+
+def test_right_that_is_missing_is_named(looked, kubernetes):
+    kubernetes.denied = {
+        ("create", "rayjobs", "ray.io", ""),
+        ("delete", "rayjobs", "ray.io", ""),
+        ("get", "pods/log", "", ""),
+        ("get", "secrets", "", "sp500"),
+    }
+    check = looked()["permissions"]
+    assert check.state == "wrong"
+    assert check.found.endswith(": create delete rayjobs.ray.io; get pods/log; get secrets sp500")
+
+
+@pytest.mark.parametrize(
+    ("image", "ready", "state", "told"),
+    [
+        ("quay.io/kuberay/operator:v1.7.2", 1, "ok", "v1.7.2"),
+        ("registry:5000/operator:v1.8.0@sha256:0a1b", 1, "ok", "newer than 1.7"),
+        ("quay.io/kuberay/operator:v1.4.2", 1, "wrong", "older than 1.7"),
+        ("registry:5000/operator@sha256:0a1b", 1, "ok", "its version is not in the tag"),
+        ("registry:5000/operator:nightly", 1, "ok", "its version is not in the tag"),
+        ("quay.io/kuberay/operator:v1.7.0", 0, "wrong", "is not ready"),
+        ("", 0, "skipped", "the provider may run it elsewhere"),
+    ],
+)
+def test_operator_is_held_to_the_version_of_the_manifests(looked, kubernetes, image, ready, state, told):
+    kubernetes.image, kubernetes.ready = image, ready
+    check = looked()["kuberay operator"]
+    assert (check.state, told in check.found) == (state, True)
+
+
+def test_cluster_without_kuberay_is_told_how_to_install_it(looked, kubernetes):
+    kubernetes.kinds, kubernetes.image = [], ""
+    checks = looked()
+    assert wrong(checks) == {"kuberay crds", "kuberay operator"}
+    assert checks["kuberay crds"].found == "rayclusters.ray.io and rayjobs.ray.io not served as v1"
+    assert "helm upgrade --install kuberay-operator" in checks["kuberay operator"].advice
+
+
+@pytest.mark.parametrize(
+    ("claims", "told"),
+    [({}, "namespace sp500 has none"), ({"sp500-runs": ("Pending", "ReadWriteMany")}, "Pending, ReadWriteMany")],
+)
+def test_claim_that_is_missing_or_not_bound_is_wrong(looked, kubernetes, claims, told):
+    kubernetes.claims = claims
+    check = looked()["claim sp500-runs"]
+    assert (check.state, told in check.found) == ("wrong", True)
+
+
+def test_what_the_user_may_not_look_at_is_skipped_and_hides_nothing(looked, kubernetes):
+    kubernetes.forbidden = {"deployments", "persistentvolumeclaims"}
+    checks = looked()
+    assert wrong(checks) == set()
+    assert [name for name, state in states(checks).items() if state == "skipped"] == [NAMES[2], *NAMES[4:]]
+    assert "is forbidden" in checks["kuberay operator"].found
+
+
+def test_user_without_a_name_is_told_to_log_in(looked, kubernetes):
+    kubernetes.forbidden = {"v1", "deployments", "selfsubjectaccessreviews", "persistentvolumeclaims"}
+    checks = looked()
+    assert wrong(checks) == {"permissions"}
+    assert (checks["kubernetes"].state, checks["permissions"].advice) == ("ok", "log in")
+
+
+def test_user_who_is_not_known_is_told_to_log_in(looked, kubernetes):
+    kubernetes.user = False
+    checks = looked()
+    assert wrong(checks) == {"kubernetes"}
+    assert ("HTTP 401: Unauthorized" in checks["kubernetes"].found, checks["kubernetes"].advice) == (
+        True,
+        "log in again",
+    )
+
+
+def test_server_that_does_not_answer_is_wrong(looked, nowhere):
+    checks = looked(server=nowhere)
+    assert wrong(checks) == {"kubernetes"}
+    assert (nowhere in checks["kubernetes"].found, "refused" in checks["kubernetes"].found) == (True, True)
+
+
+@pytest.mark.parametrize("answer", [(200, "<html>"), (200, {}), (404, "no"), (500, "broken")])
+def test_server_of_another_kind_is_wrong(looked, serve, answer):
+    assert wrong(looked(server=serve(lambda *_: answer).url)) == {"kubernetes"}
+
+
+def test_answer_that_breaks_one_check_leaves_the_others(looked, kubernetes):
+    kubernetes.deployment = lambda: {"metadata": {"name": "kuberay-operator"}}
+    checks = looked()
+    assert wrong(checks) == {"kuberay operator"}
+    assert "cannot be looked at (KeyError" in checks["kuberay operator"].found
+
+
+def test_context_that_the_kubeconfig_lacks_is_wrong_and_the_others_are_named(looked):
+    checks = looked(context="prod")
+    assert wrong(checks) == {"kubernetes"}
+    assert "has no context 'prod', only test" in checks["kubernetes"].found
+
+
+@pytest.mark.parametrize("text", ["", "a: [", "clusters: []\n", "just words"])
+def test_kubeconfig_that_is_none_is_wrong(tmp_path, text):
+    (tmp_path / "config").write_text(text)
+    environment = {"KUBECONFIG": str(tmp_path / "config")}
+    first, *others = kubernetes_cluster.cluster(environment, tmp_path, None, "sp500", wanted=None)
+    assert (first.state, str(tmp_path) in first.found) == ("wrong", True)
+    assert {str(check.state) for check in others} == {"skipped"}
+
+
+@pytest.mark.parametrize(("wanted", "first"), [(None, "skipped"), (False, "skipped"), (True, "wrong")])
+def test_no_kubeconfig_is_wrong_only_where_a_cluster_is_asked_for(tmp_path, wanted, first):
+    checks = kubernetes_cluster.cluster({}, tmp_path, None, "sp500", wanted=wanted)
+    assert [str(check.state) for check in checks] == [first] + ["skipped"] * 5
+
+
+def test_kubeconfig_that_is_named_and_not_there_is_wrong(tmp_path):
+    checks = kubernetes_cluster.cluster({"KUBECONFIG": "/not/there"}, tmp_path, None, "sp500", wanted=None)
+    assert (checks[0].state, "/not/there" in checks[0].found) == ("wrong", True)
+
+
+def test_kubeconfig_at_home_is_found(tmp_path):
+    assert kubernetes_cluster.configured({}, tmp_path) is None
+    (tmp_path / ".kube").mkdir()
+    (tmp_path / ".kube" / "config").write_text("")
+    assert kubernetes_cluster.configured({}, tmp_path) == str(tmp_path / ".kube" / "config")
+    assert kubernetes_cluster.configured({"KUBECONFIG": "other"}, tmp_path) == "other"
