@@ -11,9 +11,10 @@ from typing import Annotated, Any, TypeVar
 
 import tyro
 
+from sp500.commands import folders
 from sp500.config import Frozen
 from sp500.jobs import executors
-from sp500.jobs.ledger import Job
+from sp500.jobs.job import Job
 from sp500.jobs.queue import Queue
 from sp500.jobs.state import Status
 from sp500.output import concluded
@@ -55,8 +56,7 @@ def verb(model: type[F], argv: Sequence[str], name: str, act: Callable[[F], tupl
 
 def folder(state_dir: Path | None) -> Path:
     """The queue's folder."""
-    home = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-    return (state_dir or home / "sp500").expanduser().absolute()
+    return (state_dir or folders.state(os.environ)).expanduser().absolute()
 
 
 def queue(state_dir: Path | None) -> Queue:

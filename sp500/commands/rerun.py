@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sp500.commands import queue_flags
 from sp500.commands.render import ray_cluster
-from sp500.jobs.ledger import NewJob
+from sp500.jobs.job import NewJob
 from sp500.jobs.queue import new_id
 from sp500.jobs.spec import JobSpec
 

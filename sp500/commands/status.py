@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from sp500.commands import queue_flags
 from sp500.commands.logs import texts
 from sp500.errors import ResourcesError
-from sp500.jobs.ledger import Job
+from sp500.jobs.job import Job
 from sp500.jobs.outcome import clock
 from sp500.jobs.queue import Queue
 from sp500.jobs.state import Status as Seen

@@ -11,7 +11,7 @@ from pathlib import Path
 from sp500.errors import ConfigError
 from sp500.jobs import document, local
 from sp500.jobs.document import Document, section
-from sp500.jobs.ledger import Job, NewJob
+from sp500.jobs.job import Job, NewJob
 from sp500.jobs.queue import new_id
 from sp500.jobs.resources import Resources, of_cluster, of_spec
 from sp500.jobs.spec import JobSpec

@@ -19,7 +19,7 @@ from sp500.commands.submission import Place, prepared
 from sp500.commands.submit_text import masked, plan, text
 from sp500.errors import ConfigError, LimitExceeded, Refused, ResourcesError, Unreachable
 from sp500.jobs import budget, document, queue_settings, rules
-from sp500.jobs.ledger import NewJob
+from sp500.jobs.job import NewJob
 from sp500.jobs.queue import Queue
 from sp500.jobs.queue_settings import On, QueueSettings
 from sp500.jobs.spec import JobSpec

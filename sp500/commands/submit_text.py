@@ -12,7 +12,7 @@ from sp500.commands.submission import seconds
 from sp500.jobs import budget
 from sp500.jobs.document import Document
 from sp500.jobs.fields import SECRET_NAME
-from sp500.jobs.ledger import Job
+from sp500.jobs.job import Job
 from sp500.jobs.queue import Queue
 from sp500.jobs.queue_settings import QueueSettings
 from sp500.jobs.spec import JobSpec

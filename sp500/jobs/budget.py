@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from sp500.jobs.ledger import Job, Ledger, NewJob, Use
+from sp500.jobs.job import Job, NewJob, Use
+from sp500.jobs.ledger import Ledger
 
 DAY, HOUR = 86400.0, 3600.0
 

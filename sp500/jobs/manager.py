@@ -20,7 +20,8 @@ from sp500.errors import Refused, ResourcesError
 from sp500.jobs import budget, kept_logs, outcome, schedule
 from sp500.jobs.document import Document
 from sp500.jobs.executor import Executor
-from sp500.jobs.ledger import Entry, Job, Ledger
+from sp500.jobs.job import Job
+from sp500.jobs.ledger import Entry, Ledger
 from sp500.jobs.queue_settings import QueueSettings
 from sp500.jobs.resources import Resources
 from sp500.jobs.state import JobState, Status

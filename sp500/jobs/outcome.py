@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from sp500.errors import LimitExceeded
-from sp500.jobs.ledger import Job
+from sp500.jobs.job import Job
 from sp500.jobs.state import JobState, Status, settled
 
 # Wait before the second start, doubled before each further one; those of the Job controller of Kubernetes.

@@ -17,7 +17,8 @@ from sp500.errors import ConfigError, LimitExceeded, Unreachable
 from sp500.jobs import kept_logs, names, outcome
 from sp500.jobs.document import Document
 from sp500.jobs.executor import Executor, Line
-from sp500.jobs.ledger import Job, Ledger, NewJob
+from sp500.jobs.job import Job, NewJob
+from sp500.jobs.ledger import Ledger
 from sp500.jobs.state import JobState, Role, Status
 
 SECONDS_BETWEEN_LOOKS = 0.25

@@ -25,7 +25,7 @@ import psutil
 from filelock import FileLock
 
 from sp500.jobs import budget, executors, local
-from sp500.jobs.ledger import NewJob, Use
+from sp500.jobs.job import NewJob, Use
 from sp500.jobs.queue import Queue, new_id
 from sp500.jobs.resources import of_spec
 from sp500.jobs.spec import JobSpec

@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sp500.errors import ConfigError
-from sp500.jobs.ledger import Ledger, NewJob
+from sp500.jobs.job import NewJob
+from sp500.jobs.ledger import Ledger
 from sp500.jobs.resources import Resources
 from sp500.jobs.state import JobState
 

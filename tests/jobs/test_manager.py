@@ -12,7 +12,8 @@ import pytest
 from sp500.errors import Refused, Unreachable
 from sp500.jobs import kept_logs, local
 from sp500.jobs.executor import Line
-from sp500.jobs.ledger import Ledger, NewJob
+from sp500.jobs.job import NewJob
+from sp500.jobs.ledger import Ledger
 from sp500.jobs.local import LocalExecutor
 from sp500.jobs.manager import Manager
 from sp500.jobs.queue_settings import QueueSettings

@@ -3,7 +3,7 @@
 import pytest
 
 from sp500.jobs import budget, outcome
-from sp500.jobs.ledger import Job, Use
+from sp500.jobs.job import Job, Use
 from sp500.jobs.resources import Resources
 from sp500.jobs.state import JobState, Status
 
