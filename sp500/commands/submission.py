@@ -95,6 +95,7 @@ def prepared(spec: JobSpec, place: Place, ended: Sequence[Job]) -> NewJob:
         # On Kubernetes the operator starts anew, and keeps the deadline; on this machine the job's supervisor does.
         retries=0 if place.on == "kuberay" else spec.retries,
         deadline=spec.deadline if place.on == "ray" else None,
+        notify=spec.notify,
     )
 
 

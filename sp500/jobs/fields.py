@@ -29,6 +29,7 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 SECRET_KEY = re.compile(r"[-._a-zA-Z0-9]+")
 IMAGE = re.compile(r"[\w./:-]+?(:(?P<tag>\w[\w.-]{0,127})|@sha256:[0-9a-f]{64})", re.ASCII)
 ARCHIVE = re.compile(r"(https|s3|gs)://[\w./%+~-]+\.zip", re.ASCII)
+URL = re.compile(r"https?://[\w.\[\]:-]+(/[!-~]*)?", re.ASCII)
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 
@@ -95,6 +96,12 @@ def _archive(uri: str) -> str:
     return uri
 
 
+def _url(url: str) -> str:
+    if not URL.fullmatch(url):
+        raise ValueError("is no address of a receiver; give http:// or https:// and a host")
+    return url
+
+
 def _label(name: str) -> str:
     if not names.DNS_1123.fullmatch(name):
         raise ValueError(f"{name!r} is no name; at most 63 of a-z, 0-9 and '-', a letter or digit at both ends")
@@ -137,6 +144,7 @@ Environment = Annotated[dict[str, str], AfterValidator(_variables), AfterValidat
 SecretReferences = Annotated[dict[str, str], AfterValidator(_variables), AfterValidator(_references)]
 Image = Annotated[str, AfterValidator(_image)]
 Archive = Annotated[str, AfterValidator(_archive)]
+Url = Annotated[str, AfterValidator(_url)]
 Label = Annotated[str, AfterValidator(_label)]
 ObjectName = Annotated[str, AfterValidator(_object_name)]
 Labels = Annotated[dict[str, str], AfterValidator(_labels)]

@@ -33,6 +33,8 @@ class NewJob:
     """Starts after a failure that are the queue's to make."""
     deadline: float | None = None
     """Seconds after which the queue ends it; None where its executor does."""
+    notify: str | None = None
+    """URL that its changes of state are posted to."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,18 @@ class Job:
     def handle(self) -> str:
         """The executor's name for the present start: each start has its own."""
         return self.id if self.starts <= 1 else f"{self.id}-{self.starts}"
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A change of state that a receiver has not taken yet."""
+
+    number: int
+    url: str
+    at: float
+    tries: int
+    not_before: float
+    message: dict[str, object]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sp500.errors import ConfigError
 from sp500.jobs.document import Document
-from sp500.jobs.job import Job, NewJob, Use
+from sp500.jobs.job import Job, NewJob, Notice, Use
 from sp500.jobs.resources import Resources
 from sp500.jobs.state import FINISHED, JobState
 
@@ -29,13 +29,17 @@ CREATE TABLE jobs (
     spec TEXT NOT NULL, target TEXT NOT NULL, request TEXT NOT NULL,
     project TEXT NOT NULL, priority INTEGER NOT NULL, queued_elsewhere INTEGER NOT NULL,
     cpus REAL NOT NULL, gpus REAL NOT NULL, memory REAL NOT NULL,
-    seconds REAL, hourly REAL NOT NULL, retries INTEGER NOT NULL, deadline REAL,
+    seconds REAL, hourly REAL NOT NULL, retries INTEGER NOT NULL, deadline REAL, notify TEXT,
     state TEXT NOT NULL, reason TEXT NOT NULL, starts INTEGER NOT NULL DEFAULT 0, failures INTEGER NOT NULL DEFAULT 0,
     submitted INTEGER NOT NULL DEFAULT 0, stop_asked INTEGER NOT NULL DEFAULT 0, not_before REAL NOT NULL DEFAULT 0,
     devices TEXT NOT NULL DEFAULT '[]', exit_code INTEGER,
     created REAL NOT NULL, claimed REAL, started REAL, ended REAL
 ) STRICT;
 CREATE INDEX jobs_by_state ON jobs (state);
+CREATE TABLE notices (
+    event INTEGER PRIMARY KEY, url TEXT NOT NULL, message TEXT NOT NULL, at REAL NOT NULL,
+    tries INTEGER NOT NULL DEFAULT 0, not_before REAL NOT NULL DEFAULT 0
+) STRICT;
 CREATE TABLE uses (
     project TEXT NOT NULL, begin REAL NOT NULL, finish REAL NOT NULL, hourly REAL NOT NULL
 ) STRICT;
@@ -105,6 +109,12 @@ class Ledger:
             rows = connection.execute("SELECT at, state, reason FROM events WHERE id = ? ORDER BY number", (id,))
             return [(at, JobState(state), reason) for at, state, reason in rows]
 
+    def notices(self) -> list[Notice]:
+        """What receivers have not taken yet, oldest first."""
+        with self._open() as connection:
+            rows = connection.execute("SELECT event, url, at, tries, not_before, message FROM notices ORDER BY event")
+            return [Notice(number, url, at, tries, due, json.loads(text)) for number, url, at, tries, due, text in rows]
+
     def uses(self, since: float) -> list[Use]:
         """What ended starts have used that lasted until after `since`."""
         with self._open() as connection:
@@ -153,7 +163,7 @@ class Entry:
                 )
             except sqlite3.IntegrityError as error:
                 raise ConfigError(f"job {job.id} is there already; take another --id") from error
-            self._event(job.id, at, JobState.QUEUED, "just submitted")
+            self._event(job.id, at, JobState.QUEUED, "just submitted", notify=True)
 
     def change(self, job: Job, at: float, **changes: object) -> bool:
         """Change a job as it was seen; False, and no change, where its state or its start is another by now."""
@@ -167,7 +177,7 @@ class Entry:
         # Why a job waits for its turn changes with every other job, and is no history of this one.
         told = state != JobState.QUEUED or job.state != JobState.QUEUED
         if done.rowcount and told and (state, reason) != (job.state, job.reason):
-            self._event(job.id, at, JobState(str(state)), str(reason))
+            self._event(job.id, at, JobState(str(state)), str(reason), notify=state != job.state)
         return bool(done.rowcount)
 
     def release(self, job: Job, at: float) -> None:
@@ -184,10 +194,24 @@ class Entry:
         self.connection.execute("DELETE FROM jobs WHERE id = ?", (id,))
         self.connection.execute("DELETE FROM events WHERE id = ?", (id,))
 
-    def _event(self, id: str, at: float, state: JobState, reason: str) -> None:
-        self.connection.execute(
-            "INSERT INTO events (id, at, state, reason) VALUES (?, ?, ?, ?)", (id, at, str(state), reason)
-        )
+    def delivered(self, notice: Notice) -> None:
+        """Forget a notice."""
+        self.connection.execute("DELETE FROM notices WHERE event = ?", (notice.number,))
+
+    def put_off(self, notice: Notice, until: float) -> None:
+        """Try a notice again at a later time."""
+        values = (until, notice.number)
+        self.connection.execute("UPDATE notices SET tries = tries + 1, not_before = ? WHERE event = ?", values)
+
+    def _event(self, id: str, at: float, state: JobState, reason: str, *, notify: bool) -> None:
+        event = (id, at, str(state), reason)
+        done = self.connection.execute("INSERT INTO events (id, at, state, reason) VALUES (?, ?, ?, ?)", event)
+        row = self.connection.execute("SELECT notify, name, project FROM jobs WHERE id = ?", (id,)).fetchone()
+        if notify and row[0]:
+            told = {"number": done.lastrowid, "id": id, "name": row[1], "project": row[2]}
+            message = json.dumps(told | {"state": str(state), "reason": reason, "at": at})
+            values = (done.lastrowid, row[0], message, at)
+            self.connection.execute("INSERT INTO notices (event, url, message, at) VALUES (?, ?, ?, ?)", values)
 
 
 def _job(row: Sequence[object]) -> Job:

@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Event
 
 from sp500.errors import Refused, ResourcesError
-from sp500.jobs import budget, kept_logs, outcome, schedule
+from sp500.jobs import budget, kept_logs, notices, outcome, schedule
 from sp500.jobs.document import Document
 from sp500.jobs.executor import Executor
 from sp500.jobs.job import Job
@@ -53,6 +53,7 @@ class Manager:
         self._first_wait, self._clock = first_wait, clock
         self._looks: dict[str, Future[None]] = {}
         self._looked: dict[str, float] = {}
+        self._courier: Future[None] | None = None
 
     def run(self, idle_seconds: float, stop: Event) -> None:
         """Manage until `stop`, or until nothing was left to do for `idle_seconds`."""
@@ -63,7 +64,7 @@ class Manager:
                     busy = self._clock()
 
     def turn(self, pool: ThreadPoolExecutor) -> bool:
-        """Claim what may start, and look after what has; whether any job is unfinished."""
+        """Claim what may start, look after what has, and tell of it; whether anything is left to do."""
         jobs = self._claimed()
         active: dict[str, list[Job]] = {}
         for job in jobs:
@@ -77,7 +78,10 @@ class Manager:
                     look.result()  # a slip of ours ends the manager rather than hiding
                 self._looked[key] = self._clock()
                 self._looks[key] = pool.submit(self._look_after, members)
-        return bool(jobs)
+        undelivered = bool(self.ledger.notices())
+        if undelivered and (self._courier is None or self._courier.done()):
+            self._courier = pool.submit(notices.deliver, self.ledger, self._clock)
+        return bool(jobs) or undelivered
 
     def _claimed(self) -> list[Job]:
         """The unfinished jobs, after those whose turn it is were claimed."""

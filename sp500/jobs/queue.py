@@ -60,7 +60,7 @@ class Queue:
 
     def manage(self) -> None:
         """Start a manager in the background where none is at work and one is needed."""
-        if not self.ledger.jobs(unfinished=True):
+        if not (self.ledger.jobs(unfinished=True) or self.ledger.notices()):
             return
         try:
             with FileLock(self.folder / "manager.lock", timeout=0):

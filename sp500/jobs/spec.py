@@ -26,6 +26,7 @@ from sp500.jobs.fields import (
     Priority,
     SecretReferences,
     Taint,
+    Url,
     Whole,
 )
 
@@ -66,6 +67,9 @@ class JobSpec(BaseModel):
     """Place in the queue: higher starts first, then who came first."""
     expected: Positive | None = None
     """Seconds that it will take, as you think; empty: as long as jobs of that name took."""
+
+    notify: Url | None = None
+    """Address (http:// or https://) that each change of its state is posted to, as JSON."""
 
     mode: Literal["K8sJobMode", "InteractiveMode"] = "K8sJobMode"
     """K8sJobMode: a pod submits the argv; InteractiveMode: the cluster waits for `ray job submit --working-dir`."""
