@@ -7,6 +7,7 @@ waits for an answer for ever. Importing this module imports ray, so that is done
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -18,8 +19,6 @@ from ray.job_submission import JobSubmissionClient
 from sp500.errors import Refused, Unreachable
 from sp500.jobs.document import Document
 
-# A stream that says nothing for so long may be dead without anybody having told.
-SILENCE_SECONDS = 60
 # Answers of a server, or of a gateway before it, that is busy or not up yet.
 MAY_PASS = frozenset({408, 425, 429})
 
@@ -27,12 +26,13 @@ MAY_PASS = frozenset({408, 425, 429})
 class RayClient(JobSubmissionClient):  # type: ignore[misc] # ray has no types
     """One cluster's jobs. Every method raises Refused or Unreachable, in words that name the cluster."""
 
-    def __init__(self, address: str, token: str | None, seconds: float) -> None:
+    def __init__(self, address: str, token: str | None, *, answer_seconds: float, silence_seconds: float) -> None:
         # Not the parent's own: it would ask RAY_ADDRESS first, and the cluster at once. A header, be it an empty one,
         # keeps Ray from looking for a token itself.
         SubmissionClient.__init__(self, address, headers={"Authorization": f"Bearer {token}" if token else ""})
         self._token = token
-        self._seconds = seconds
+        self._answer_seconds = answer_seconds
+        self._silence_seconds = silence_seconds
 
     def job(self, handle: str) -> Document | None:
         """What Ray tells of a job, its fields as JSON; None where it knows none of that name."""
@@ -44,7 +44,10 @@ class RayClient(JobSubmissionClient):  # type: ignore[misc] # ray has no types
             self._check_connection_and_version("2.0", "The Jobs API that this client speaks came with Ray 2.0.")
         except RuntimeError as error:
             raise Refused(f"{self._address}: {error}") from error
-        self.submit_job(submission_id=handle, **request)
+        try:
+            self.submit_job(submission_id=handle, **request)
+        except OSError as error:  # of the folder: those of the connection are ours by now
+            raise Refused(f"{request['runtime_env']['working_dir']} cannot be packed: {error}") from error
 
     def stop(self, handle: str) -> bool:
         """Have the job's processes told to end; False where there are none, yet or any more."""
@@ -61,13 +64,13 @@ class RayClient(JobSubmissionClient):  # type: ignore[misc] # ray has no types
         return "" if answer is None else str(answer["logs"])
 
     def tail(self, handle: str, after: int) -> Iterator[str]:
-        """What its command prints, behind the first `after` characters, until the stream ends or breaks.
+        """What its command prints, behind the first `after` characters, until the stream ends, breaks or is silent.
 
-        Ray always begins with the first character. Which of the two ended it, only the job's status tells.
+        Ray always begins with the first character. Whether there will be more, only the job's status tells.
         """
         stream = self.tail_job_logs(handle)
         with asyncio.Runner() as runner:
-            while (piece := runner.run(_next(stream))) is not None:
+            while (piece := runner.run(_next(stream, self._silence_seconds))) is not None:
                 new, after = piece[after:], max(0, after - len(piece))
                 if new:
                     yield new
@@ -85,14 +88,15 @@ class RayClient(JobSubmissionClient):  # type: ignore[misc] # ray has no types
     def _do_request(self, method: str, endpoint: str, **rest: Any) -> Any:
         """As the parent, with a limit of time, and with an error of ours for what is neither done nor a 404."""
         try:
-            answer = super()._do_request(method, endpoint, timeout=self._seconds, **rest)
+            answer = super()._do_request(method, endpoint, timeout=self._answer_seconds, **rest)
         except AuthenticationError as error:
             raise Refused(f"{self._address} {self._token_fault()}") from error
         except OSError as error:  # the parent of all errors of requests
             raise Unreachable(f"{self._address} does not answer: {_why(error)}") from error
         if answer.status_code < 400 or answer.status_code == 404:
             return answer
-        lines = answer.text.strip().splitlines() or [answer.reason]
+        # A traceback, or one in another, ended by a full stop.
+        lines = [line for line in answer.text.splitlines() if re.search(r"\w", line)] or [str(answer.reason)]
         said = f"{self._address} answers {answer.status_code} to {method} {endpoint}: {lines[-1]:.300}"
         if answer.status_code >= 500 or answer.status_code in MAY_PASS:
             raise Unreachable(said)
@@ -116,9 +120,9 @@ class RayClient(JobSubmissionClient):  # type: ignore[misc] # ray has no types
         )
 
 
-async def _next(stream: AsyncIterator[str]) -> str | None:
+async def _next(stream: AsyncIterator[str], seconds: float) -> str | None:
     try:
-        return await asyncio.wait_for(anext(stream), SILENCE_SECONDS)
+        return await asyncio.wait_for(anext(stream), seconds)
     except (StopAsyncIteration, TimeoutError, RuntimeError, OSError, aiohttp.ClientError):
         return None
 

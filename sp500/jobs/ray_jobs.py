@@ -71,6 +71,7 @@ class RayExecutor:
     """Jobs of one Ray cluster; `address` is its dashboard's, http://HOST:8265.
 
     `token`: what the cluster wants to see, under RAY_AUTH_MODE=token. `answer_seconds`: how long one answer may take.
+    `silence_seconds`: after how long without a line a follower takes up the stream anew, which may have died unnoticed.
     `patience_seconds`: how long a job may take to end, and how long followers wait for a cluster that is away.
     Every method raises Refused for a token that is missing or wrong.
     """
@@ -81,6 +82,7 @@ class RayExecutor:
         token: str | None = None,
         *,
         answer_seconds: float = 30,
+        silence_seconds: float = 60,
         patience_seconds: float = 60,
         pause: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
@@ -93,6 +95,7 @@ class RayExecutor:
         self._address = address.rstrip("/")
         self._token = token
         self._answer_seconds = answer_seconds
+        self._silence_seconds = silence_seconds
         self._patience_seconds = patience_seconds
         self._pause = pause
         self._clock = clock
@@ -150,7 +153,9 @@ class RayExecutor:
     def _client(self) -> RayClient:
         from sp500.jobs.ray_client import RayClient
 
-        return RayClient(self._address, self._token, self._answer_seconds)
+        return RayClient(
+            self._address, self._token, answer_seconds=self._answer_seconds, silence_seconds=self._silence_seconds
+        )
 
     def _lines(self, handle: str, tail: int | None, *, follow: bool) -> Iterator[str]:
         if (job := self._client.job(handle)) is None:
@@ -194,7 +199,9 @@ class RayExecutor:
 def _refuse(spec: JobSpec) -> None:
     for field in KUBERNETES_ONLY:
         if getattr(spec, field) != JobSpec.model_fields[field].default:
-            raise ConfigError(f"{field}: only a cluster of the job's own has that, and this one runs already; leave it")
+            raise ConfigError(
+                f"{field}: only a cluster of the job's own has that, and this one runs already; leave it out"
+            )
     if spec.secrets:
         raise ConfigError(
             f"secrets: {min(spec.secrets)} would be shown in the dashboard as part of the job; put it into the "

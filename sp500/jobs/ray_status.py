@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import textwrap
 
 from sp500.jobs.document import Document
 from sp500.jobs.state import JobState, Replicas, Role, Status
@@ -103,8 +102,10 @@ def _last_line(text: str) -> str:
 
 
 def _line(text: str) -> str:
-    shown = "".join(letter if letter.isprintable() else " " for letter in text)
-    return textwrap.shorten(shown, LONGEST_REASON, placeholder=" ...")
+    """All on one line. Of a long one both ends: what kind of error it is stands at the front, its cause at the back."""
+    shown = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    half = LONGEST_REASON // 2
+    return shown if len(shown) <= LONGEST_REASON else f"{shown[:half].rstrip()} ... {shown[-half:].lstrip()}"
 
 
 def _seconds(milliseconds: int | None) -> float | None:

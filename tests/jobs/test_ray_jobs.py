@@ -293,11 +293,17 @@ def test_exit_code_that_would_come_again_is_not_retried(code):
         (143, ANNOUNCED, "exit code 143 (SIGTERM)"),
         (1, "\x1b[31mred\rdone\n", "exit code 1: done"),
         (1, "\x1b[31mred\n", "exit code 1: [31mred"),
-        (1, "word " * 400, f"exit code 1:{' word' * 56} ..."),
     ],
 )
 def test_reason_of_a_failure_is_the_last_that_the_command_printed(code, log, reason):
     assert exited(code, log).reason == reason
+
+
+def test_long_reason_keeps_both_its_ends():
+    reason = exited(1, f"OSError: {'deep ' * 400}: no room\n").reason
+    assert reason.startswith("exit code 1: OSError: deep")
+    assert reason.endswith("deep : no room")
+    assert len(reason) < 310
 
 
 # What a cluster says
@@ -470,7 +476,7 @@ class Proxy:
     """Between client and dashboard; every connection can be cut, and new ones turned away."""
 
     def __init__(self, to):
-        self.to, self.open, self.ends = to, True, []
+        self.to, self.open, self.ends, self.dead = to, True, [], set()
         self.server = socket.create_server(("127.0.0.1", 0))
         self.port = self.server.getsockname()[1]
         threading.Thread(target=self.accept, daemon=True).start()
@@ -490,9 +496,14 @@ class Proxy:
     def carry(self, source, target):
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
-                target.sendall(data)
+                if source not in self.dead:
+                    target.sendall(data)
         with contextlib.suppress(OSError):
             target.shutdown(socket.SHUT_RDWR)
+
+    def silence(self):
+        """Nothing of what is sent arrives any more, and nobody is told."""
+        self.dead.update(self.ends)
 
     def cut(self):
         for end in self.ends:
@@ -513,20 +524,64 @@ def proxy(ray_cluster):
         made.cut()
 
 
-def test_lines_followed_over_a_broken_connection_come_once_each(ray_cluster, proxy, executor, asked, tmp_path, handle):
-    step = "until [ -e {0} ]; do sleep 0.1; done; "
-    said = "".join(f"echo {line}; " + step.format(tmp_path / str(n)) for n, line in enumerate(LINES))
-    executor.submit(handle, asked("sh", "-c", said))
+def test_lines_followed_over_broken_and_dead_connections_come_once_each(
+    ray_cluster, proxy, executor, asked, tmp_path, handle
+):
+    wait = "until [ -e {0} ]; do sleep 0.1; done"
+    said = [f"echo {line}" for line in LINES]
+    steps = [*said[:2], wait.format(tmp_path / "one"), said[2], wait.format(tmp_path / "two"), *said[3:]]
+    executor.submit(handle, asked("sh", "-c", "; ".join(steps)))
     until(executor, handle, running)
-    through = ray_cluster.executor(proxy.port)
+    through = ray_cluster.executor(proxy.port, silence_seconds=3)
     followed = []
     for line in through.logs(handle, role=None, tail=None, follow=True):
         followed.append(line.text)
-        if followed[-1] in LINES:
-            if followed[-1] in LINES[1:3]:
-                proxy.cut()
-            (tmp_path / str(LINES.index(followed[-1]))).touch()
+        if line.text == LINES[1]:
+            proxy.cut()
+            (tmp_path / "one").touch()
+        if line.text == LINES[2]:
+            proxy.silence()
+            (tmp_path / "two").touch()
     assert followed == LINES
+
+
+class Breaking:
+    """A client whose first stream breaks after `at` characters, beside a cluster that is away for a moment then."""
+
+    def __init__(self, log, at):
+        self.whole, self.at, self.asked = log, at, 0
+
+    def job(self, handle):
+        self.asked += 1
+        if self.asked == 3:
+            raise Unreachable("away")
+        state = "SUCCEEDED" if self.asked > 5 else "RUNNING"
+        return {
+            "status": state,
+            "entrypoint": ENTRYPOINT,
+            "submission_id": handle,
+            "message": "",
+            "driver_node_id": "n",
+        }
+
+    def log(self, handle):
+        return self.whole if self.asked > 5 else self.whole[: self.at // 2]
+
+    def tail(self, handle, after):
+        yield from self.whole[after : self.at if self.asked == 2 else None]
+
+
+@pytest.mark.parametrize("tail", [None, 0, 2])
+def test_log_broken_at_any_character_gives_each_line_once(tail):
+    log = (
+        f"2026-11-21 18:48:43,309\tINFO job_manager.py:581 -- Runtime env is setting up.\na\n{ANNOUNCED}\nb\u2028c\nend"
+    )
+    for at in range(len(log) + 1):
+        executor = RayExecutor("http://127.0.0.1:1", pause=lambda seconds: None)
+        executor.__dict__["_client"] = Breaking(log, at)
+        lines = [line.text for line in executor.logs("job-1", role=None, tail=tail, follow=True)]
+        there = ["a", "", "b\u2028c", "end"]
+        assert lines == there if tail is None else there[len(there) - len(lines) :] == lines
 
 
 def test_follower_of_a_cluster_that_stays_away_gives_up(ray_cluster, proxy, executor, asked, handle):
