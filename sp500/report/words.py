@@ -58,6 +58,13 @@ def ratio(value: float | None) -> str:
     return NOTHING if value is None else f"{value:.{2 if value < 10 else 0}f}{TIMES}"
 
 
+def money(value: float | None) -> str:
+    """A price without its currency: cents, and below one two digits that say something."""
+    if value is None or not value:
+        return NOTHING if value is None else "0"
+    return fixed(value, 2 if value >= 1 else min(1 - math.floor(math.log10(value)), 6))
+
+
 def gap(value: float | None) -> str:
     """An upper bound of one digit for a relative gap: 3.2e-9 is within 4e-9."""
     if not value:
