@@ -71,10 +71,7 @@ def execute(config: E, main: Callable[[E, Run], RunRecord]) -> RunRecord:
             _check_same(run, config, ended=ok)
             if done is not None and ok:
                 return done
-        earlier = run.spent()
-        run.write_config(config.settings())
-        begun = _unfinished(config, run, "stopped", "killed, or not ended yet", started=datetime.now(UTC))
-        run.write_started(_after(earlier, begun))
+        earlier = _begin(config, run)
 
         def end(record: RunRecord) -> RunRecord:
             """Write the record, with what earlier attempts took."""
@@ -136,14 +133,29 @@ def _check_same(run: Run, config: Experiment, *, ended: bool) -> None:
         )
 
 
+def _begin(config: Experiment, run: Run) -> float:
+    """Keep what a kill must not lose, before anything is done; gives the seconds of earlier attempts."""
+    earlier = run.spent()
+    run.write_config(config.settings())
+    begun = _unfinished(config, run, "stopped", "killed, or not ended yet", started=datetime.now(UTC))
+    run.write_started(_after(earlier, begun))
+    return earlier
+
+
 def _unfinished(
     config: Experiment, run: Run, status: Status, reason: str, *, started: datetime | None = None
 ) -> RunRecord:
     """A record without results, of a run that has begun now or when it was kept that it did."""
     begun = None if started else run.started()
-    started = begun.started if begun else started
-    facts = {"experiment": config.experiment, "arm": config.arm, "status": status, "reason": reason}
-    record = ended(config, name=run.name, started=started, **facts)
+    record = ended(
+        config,
+        name=run.name,
+        experiment=config.experiment,
+        arm=config.arm,
+        status=status,
+        reason=reason,
+        started=begun.started if begun else started,
+    )
     return record.model_copy(update={"machine": begun.machine}) if begun else record
 
 

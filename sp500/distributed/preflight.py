@@ -29,9 +29,10 @@ Shares = dict[str, float]
 
 
 def resources() -> Shares:
-    """What the cluster has: CPU, GPU, memory and object_store_memory in bytes, nodes, accelerator_type:NAME, and what
-    a price is made of: `hosts` of those nodes, `worker_nodes` (with a CPU), the largest one's `worker_CPU`, `worker_GPU`
-    and `worker_memory`, and `spot` (1: all of them are labelled so).
+    """What the cluster has: CPU, GPU, memory and object_store_memory in bytes, nodes, accelerator_type:NAME.
+
+    And what a price is made of: `hosts` of all nodes, `worker_nodes` (those with a CPU), of the largest of these
+    `worker_CPU`, `worker_GPU` and `worker_memory`, and `spot` (1: all of them are labelled so).
     """
     found = ray.cluster_resources()
     known = ("CPU", "GPU", "memory", "object_store_memory")
@@ -175,7 +176,7 @@ def grown(wanted: Shares) -> None:
 def _workers(alive: list[dict[str, Any]]) -> Shares:
     """The nodes that take work, and where they are. A head that takes none is no worker."""
     nodes = [node for node in alive if node["Resources"].get("CPU")]
-    largest = max((node["Resources"] for node in nodes), key=lambda found: float(found["CPU"]), default={})
+    largest: Shares = max((node["Resources"] for node in nodes), key=lambda found: float(found["CPU"]), default={})
     market = [node.get("Labels", {}).get("ray.io/market-type") for node in nodes]
     return {
         "hosts": float(len({node["NodeManagerHostname"] for node in alive})),

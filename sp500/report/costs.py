@@ -17,7 +17,7 @@ from sp500.runs import cost, forecast
 from sp500.runs.cost import Cost, PriceTable
 from sp500.runs.record import RunRecord
 
-NOUNS = {"tune": "search", "walk_forward": "walk-forward run"}
+NOUNS = {"scale": "Scale", "train": "Training", "tune": "Search", "walk_forward": "Walk forward"}
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class Costs:
     """Runs that left no record."""
     wasted: float = 0.0
     """Of runs that did not end well."""
+    ahead: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    """Forecast of each experiment that ran with two numbers of workers or more, by its name."""
 
     def cells(self, run: str | None, *, windows: bool = False) -> dict[str, str]:
         """Columns of a run's row: its cost, and with `windows` that of a million of them."""
@@ -55,30 +57,25 @@ class Costs:
             }
             for run, one in self.by_run.items()
         }
-        return {"currency": self.currency or None, "prices_of": str(self.held) if self.held else None, "runs": plain}
+        told = {"currency": self.currency or None, "prices_of": str(self.held) if self.held else None, "runs": plain}
+        return {"costs": told, "forecast": dict(self.ahead)}
 
 
 def of(records: Sequence[RunRecord], unended: Sequence[RunRecord], prices: PriceTable | None) -> Costs:
-    """The costs of ended runs and of those that left no record."""
-    if prices is None:
-        return Costs()
-    latest = {record.name: record for record in (*records, *unended)}
-    found = {name: one for name, record in latest.items() if (one := cost.cost(record, prices)) is not None}
-    if not any(one.price or one.rented for one in found.values()):
-        return Costs()
+    """The costs of ended runs and of those that left no record, and forecasts from them."""
+    asked = {name: forecast.Question(experiment=name) for name in forecast.EXPERIMENTS}
+    every = {name: forecast.forecast(records, question, prices) for name, question in asked.items()}
+    ahead = {name: one for name, one in every.items() if one["backtest"]}
+    latest = {record.name: record for record in (*records, *unended)} if prices else {}
+    found = {name: one for name, record in latest.items() if prices and (one := cost.cost(record, prices))}
+    if not prices or not any(one.price or one.rented for one in found.values()):
+        return Costs(ahead=ahead)
     wasted = float(sum(one.price for name, one in found.items() if latest[name].status != "ok"))
     killed = tuple(one.name for one in unended if one.name in found)
-    return Costs(found, prices.currency, prices.date, prices.source, killed, wasted)
+    return Costs(found, prices.currency, prices.date, prices.source, killed, wasted, ahead)
 
 
-def forecasts(records: Sequence[RunRecord], prices: PriceTable | None) -> dict[str, dict[str, Any]]:
-    """Forecast of each experiment that ran with two numbers of workers or more, by its name."""
-    asked = {name: forecast.Question(experiment=name) for name in forecast.EXPERIMENTS}
-    found = {name: forecast.forecast(records, question, prices) for name, question in asked.items()}
-    return {name: one for name, one in found.items() if one["backtest"]}
-
-
-def sentences(costs: Costs, forecast_of: Mapping[str, dict[str, Any]]) -> list[str]:
+def sentences(costs: Costs) -> list[str]:
     """What all runs cost together, and how far the forecasts missed what is known."""
     said = []
     if costs.by_run:
@@ -86,20 +83,20 @@ def sentences(costs: Costs, forecast_of: Mapping[str, dict[str, Any]]) -> list[s
         wasted = f", {money(costs.wasted)} of it for runs that did not end well" if costs.wasted else ""
         assumed = f"at prices of {costs.held}, which are assumptions"
         said.append(f"{some(len(costs.by_run), 'run')} cost {total} {costs.currency}{wasted}, {assumed}.")
-    return said + [f"{NOUNS.get(name, name).capitalize()}: {backtest(one)}" for name, one in forecast_of.items()]
+    return said + [f"{NOUNS[name]}: {backtest(one)}" for name, one in costs.ahead.items()]
 
 
-def parts(costs: Costs, forecast_of: Mapping[str, dict[str, Any]]) -> tuple[Any, ...]:
+def parts(costs: Costs) -> tuple[Any, ...]:
     """Tables of the forecasts and remarks on the prices."""
     made: list[Any] = []
-    for name, one in forecast_of.items():
-        made += [forecast_table(name, one), f"{NOUNS.get(name, name).capitalize()}: {one['assumption']}"]
+    for name, one in costs.ahead.items():
+        made += [forecast_table(f"Forecast: {NOUNS[name].lower()}", one), one["assumption"]]
     if costs.by_run:
         made.append(f"Prices of {costs.held}: {costs.source}. Storage, network and idle nodes are not in the costs.")
     if costs.unended:
         named = words.listed(list(costs.unended))
         made.append(f"Without a record, killed or still running, and counted up to the last file written: {named}.")
-    return tuple(made)
+    return tuple(part for part in made if part)
 
 
 def search_table(costs: Costs, sides: Mapping[str, RunRecord]) -> Table | None:
@@ -113,7 +110,7 @@ def search_table(costs: Costs, sides: Mapping[str, RunRecord]) -> Table | None:
     return table("What the search cost", lines, text=("Side",)) if lines else None
 
 
-def forecast_table(name: str, found: dict[str, Any]) -> Table:
+def forecast_table(caption: str, found: dict[str, Any]) -> Table:
     """A row per number of workers."""
     lines = []
     for row in found["rows"]:
@@ -123,7 +120,7 @@ def forecast_table(name: str, found: dict[str, Any]) -> Table:
         lines.append(line | ({f"Price, {found['currency']}": money(row["price"])} if found["currency"] else {}))
     basis = found["basis"]
     size = f", {fixed(basis['samples'], 0)} windows" if basis.get("samples") else ""
-    return table(f"Forecast for {name}{size}", lines, text=(), note=_law(basis))
+    return table(f"{caption}{size}", lines, text=(), note=_law(basis))
 
 
 def backtest(found: dict[str, Any]) -> str:
@@ -137,8 +134,8 @@ def backtest(found: dict[str, Any]) -> str:
     error = percent(tested["error_percent"] / 100, 0, sign=True)
     return (
         f"fitted on {fitted} {'worker' if fitted == '1' else 'workers'}, the forecast for {tested['predicted']} is "
-        f"{seconds(tested['seconds'])}; measured were {seconds(tested['measured'])}, an error of {error}, {verdict} its "
-        f"range of {span}."
+        f"{seconds(tested['seconds'])}; measured were {seconds(tested['measured'])}, an error of {error}, {verdict} "
+        f"its range of {span}."
     )
 
 

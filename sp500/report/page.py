@@ -97,7 +97,7 @@ def write(
 
     `unended` are runs that left no record, which only cost something.
     """
-    paid, ahead = costs.of(records, unended, prices), costs.forecasts(records, prices)
+    paid = costs.of(records, unended, prices)
     groups, unjudged = models.groups(records), models.unjudged(records)
     searched, walked, scaled = search.newest(records, trials), folds.newest(records), scale.newest(records)
     numbers = {
@@ -105,31 +105,25 @@ def write(
         "folds": list(walked.folds or ()) if walked else [],
         **scaled.numbers,
         "models": models.rows(groups, unjudged),
-        "costs": paid.numbers,
-        "forecast": ahead,
+        **paid.numbers,
     }
     said = {
         "models": [verdicts.models(group) for group in groups],
         "search": [*search_verdicts.sentences(searched), *search_methods.verdicts(records)],
         "folds": [folds.verdict(walked)] if walked else [],
         "scale": scale_verdicts.sentences(scaled),
-        **({"cost": told} if (told := costs.sentences(paid, ahead)) else {}),
+        **({"cost": told} if (told := costs.sentences(paid)) else {}),
     }
     sections = [
         Section("models", (*_models(groups, epochs, paid), *_left_out(groups, unjudged))),
         Section("search", (*_search(searched, paid), *search_methods.methods(records))),
         Section("folds", folds.parts(walked)),
         Section("scale", _scale(scaled, paid)),
-        *([Section("cost", costs.parts(paid, ahead))] if "cost" in said else []),
+        *([Section("cost", costs.parts(paid))] if "cost" in said else []),
         Section("data", (*tables.notes(records), *tables.data_cards(records))),
         Section("runs", (tables.runs(records, paid.cells),) if records else ()),
     ]
-    out.mkdir(parents=True, exist_ok=True)
-    report = Report(out / "index.html", numbers, said)
-    write_atomic(out / "report.json", json.dumps(numbers, indent=1, allow_nan=False) + "\n")
-    write_atomic(out / "report.md", _markdown(records, said, sections))
-    write_atomic(report.path, _html(records, said, sections))
-    return report
+    return _written(Report(out / "index.html", numbers, said), records, sections)
 
 
 def title(name: str) -> str:
@@ -142,6 +136,15 @@ def summary(report: Report) -> str:
     lines = [f"{name}: {said}" for name, sentences in report.verdicts.items() for said in sentences]
     lines += [f"{name}: {_hint(name)}" for name, sentences in report.verdicts.items() if not sentences]
     return "\n".join([*lines, f"report: {report.path}"])
+
+
+def _written(report: Report, records: Sequence[RunRecord], sections: Sequence[Section]) -> Report:
+    out = report.path.parent
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomic(out / "report.json", json.dumps(report.numbers, indent=1, allow_nan=False) + "\n")
+    write_atomic(out / "report.md", _markdown(records, report.verdicts, sections))
+    write_atomic(report.path, _html(records, report.verdicts, sections))
+    return report
 
 
 def _models(groups: Sequence[models.Group], epochs: Mapping[str, Sequence[EpochMetrics]], paid: Costs) -> list[Any]:

@@ -61,7 +61,7 @@ class Rule(Frozen):
     """Nodes of a cluster, and its head."""
     gpu: str
     """Nodes whose workers trained on a GPU of a name that `gpus` does not have."""
-    gpus: dict[str, str] = {}
+    gpus: dict[str, str] = Field(default_factory=dict)
     """Part of a GPU's name, and the type of its node."""
 
 

@@ -8,14 +8,13 @@ the most workers, it predicts them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from statistics import fmean, median
 from typing import Any
 
 from sp500.config import Frozen
 from sp500.runs import cost, scaling_law
 from sp500.runs.cost import Pods, PriceTable
+from sp500.runs.measured import Measured, chosen, counts, place
 from sp500.runs.record import RunRecord
 
 EXPERIMENTS = ("scale", "train", "tune", "walk_forward")
@@ -24,35 +23,6 @@ NEWEST = 5
 SAME, OTHER = 1.25, 2.0
 """How many times longer or shorter a job may take than runs with as many workers, and with another number of them."""
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Measured:
-    """One run as the law sees it."""
-
-    record: RunRecord
-    workers: int
-    start: float
-    """Seconds before training, without writing shards, which the next run does not pay."""
-    train: float
-    """All other seconds."""
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        """What runs of one fit have in common: settings and data, device, kind of machine."""
-        record = self.record
-        settings = str(record.search["key"]) if record.search else record.fingerprint
-        return settings, record.device, place(record)
-
-    @property
-    def samples(self) -> int:
-        """Windows trained on."""
-        return self.record.samples
-
-    @property
-    def finished(self) -> datetime:
-        """When it ended."""
-        return self.record.finished
 
 
 class Question(Frozen):
@@ -96,55 +66,6 @@ def forecast(records: Sequence[RunRecord], asked: Question, table: PriceTable | 
     }
 
 
-def chosen(records: Sequence[RunRecord], experiment: str) -> tuple[list[Measured], list[Row]]:
-    """The runs of one key with the most numbers of workers, the newest such; and why each other run is left out."""
-    groups: dict[tuple[str, str, str], list[Measured]] = {}
-    left_out: list[Row] = []
-    for record in records:
-        if record.experiment != experiment or record.arm in cost.PARTS or record.arm == "benchmark":
-            continue
-        found = measured(record)
-        if isinstance(found, str):
-            left_out.append({"run": record.name, "why": found})
-        else:
-            groups.setdefault(found.key, []).append(found)
-    if not groups:
-        return [], left_out
-    best = max(groups.values(), key=lambda group: (len(_counts(group)), max(one.finished for one in group)))
-    others = [one for group in groups.values() if group is not best for one in group]
-    left_out += [{"run": one.record.name, "why": _difference(one, best[0])} for one in others]
-    return best, left_out
-
-
-def measured(record: RunRecord) -> Measured | str:
-    """A run with workers that ended well at one go, or why it is none.
-
-    Of a search the workers are the cores that its trials ran on side by side.
-    """
-    search, seconds = record.search, record.seconds
-    if record.status != "ok":
-        return f"ended as {record.status}"
-    if seconds.earlier or (search or {}).get("resumed"):
-        return "was interrupted"
-    workers = int(search["cores"]) if search and record.arm == "parallel" else record.num_workers
-    if not workers:
-        return "has no workers (one process)"
-    shards = record.data.get("shards") or {}
-    train = seconds.search if search else seconds.total - seconds.setup
-    start = seconds.total - train - float(shards.get("writing_seconds") or 0.0)
-    if train <= 0 or start <= 0:
-        return "does not tell its seconds of start and training"
-    return Measured(record, workers, start, train)
-
-
-def place(record: RunRecord) -> str:
-    """The kind of machine that a run ran on, in words."""
-    if cost.rented(record):
-        return "a cluster"
-    cores = f"the {record.machine.cpus} cores of one machine"
-    return f"simulated nodes on {cores}" if record.machine.simulated_nodes else cores
-
-
 def fit(used: Sequence[Measured]) -> scaling_law.Fit:
     """The law of runs of one key; draws of its bootstrap are the same each time."""
     return scaling_law.fit(*zip(*((one.workers, one.start, one.train) for one in used), strict=True))
@@ -155,15 +76,15 @@ def backtest(used: Sequence[Measured]) -> Row | None:
 
     `error_percent` is of the mean of those runs; `within` whether that lies in the forecast's range.
     """
-    counts = _counts(used)
-    if len(counts) < 2:
+    *fewer, most = counts(used)
+    if not fewer:
         return None
-    fitted = fit([one for one in used if one.workers != counts[-1]])
-    took = fmean(one.start + one.train for one in used if one.workers == counts[-1])
-    said, (low, high) = fitted.law.seconds(counts[-1]), fitted.interval(counts[-1])
+    fitted = fit([one for one in used if one.workers != most])
+    took = fmean(one.start + one.train for one in used if one.workers == most)
+    said, (low, high) = fitted.law.seconds(most), fitted.interval(most)
     return {
-        "fitted_on": counts[:-1],
-        "predicted": counts[-1],
+        "fitted_on": fewer,
+        "predicted": most,
         "seconds": said,
         "seconds_low": low,
         "seconds_high": high,
@@ -231,7 +152,7 @@ def _basis(used: Sequence[Measured], left_out: list[Row], fitted: scaling_law.Fi
     return {
         "used": [one.record.name for one in used],
         "left_out": left_out,
-        "workers": _counts(used),
+        "workers": counts(used),
         "place": place(used[-1].record),
         "samples": samples,
         "start_seconds": law.start,
@@ -242,11 +163,11 @@ def _basis(used: Sequence[Measured], left_out: list[Row], fitted: scaling_law.Fi
 
 
 def _assumption(used: Sequence[Measured], fitted: scaling_law.Fit, asked: Question) -> str:
-    counts, where = _counts(used), place(used[-1].record)
-    measured_at = f"not fitted, since only {', '.join(map(str, counts))} workers were measured"
+    there, where = counts(used), place(used[-1].record)
+    measured_at = f"not fitted, since only {', '.join(map(str, there))} workers were measured"
     said = [f"{measured_at}: {one}" for one in fitted.fixed]
-    if max(asked.workers) > counts[-1]:
-        said.append(f"More than {counts[-1]} workers were not measured; the law is taken to go on")
+    if max(asked.workers) > there[-1]:
+        said.append(f"More than {there[-1]} workers were not measured; the law is taken to go on")
     if not cost.rented(used[-1].record):
         said.append(
             f"All runs shared {where.removeprefix('simulated nodes on ')}: this is what more workers would do there, "
@@ -261,12 +182,3 @@ def _nothing(asked: Question) -> str:
         f"assumes that {scaling_law.SIGMA:.0%} of the work waits in line and the rest divides: "
         f"N / (1 + {scaling_law.SIGMA} (N - 1)). Run the experiment with 1 and 2 workers to measure it."
     )
-
-
-def _difference(one: Measured, best: Measured) -> str:
-    names = ("other settings or data", "another device", "another kind of machine")
-    return ", ".join(name for name, mine, theirs in zip(names, one.key, best.key, strict=True) if mine != theirs)
-
-
-def _counts(used: Sequence[Measured]) -> list[int]:
-    return sorted({one.workers for one in used})
