@@ -113,7 +113,6 @@ def _fit(
 
     with cluster.connected():
         preflight.shared(run.path)
-        run.write_cluster(preflight.resources())
         follow = run.following(on_epoch) if on_epoch else nullcontext()
         with follow:
             return trainer.fit_on_ray(task, dataset, config, run), preflight.resources()

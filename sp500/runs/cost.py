@@ -184,11 +184,11 @@ def worker(record: RunRecord, table: PriceTable) -> Pods:
         gib = machine.memory_bytes / GIB
         return Pods(cpus=machine.cpus, gpus=float(gpu), gib=gib, node_type=table.rule.alone)
     kind = _gpu_type(cluster, table.rule) if gpu else table.rule.cluster
-    if "worker_CPU" in cluster:
+    if cluster.get("worker_CPU"):
         size = Node(cpus=cluster["worker_CPU"], gpus=cluster["worker_GPU"], gib=cluster["worker_memory"] / GIB)
-    elif nodes := cluster.get("nodes", 0.0):
-        sums = {name: cluster.get(name, 0.0) / nodes for name in ("CPU", "GPU", "memory")}
-        size = Node(cpus=sums["CPU"], gpus=sums["GPU"], gib=sums["memory"] / GIB)
+    elif cluster.get("CPU") and (nodes := cluster.get("nodes")):
+        mean = {name: cluster.get(name, 0.0) / nodes for name in ("CPU", "GPU", "memory")}
+        size = Node(cpus=mean["CPU"], gpus=mean["GPU"], gib=mean["memory"] / GIB)
     else:
         size = table.types[kind].node
     gpus = size.gpus if gpu else 0.0

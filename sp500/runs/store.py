@@ -56,10 +56,11 @@ class Run:
         """What `write_started` kept; None for a run that has not begun, or began under an older version."""
         return self._read("started.json")
 
-    def write_cluster(self, cluster: dict[str, float], simulated_nodes: int = 0) -> None:
+    def write_cluster(self, cluster: dict[str, float], simulated_nodes: int | None = None) -> None:
         """Keep what the run was given, as soon as that is known, so that a killed run has its price."""
         if begun := self.started():
-            given = {"cluster": cluster, "simulated_nodes": simulated_nodes}
+            nodes = begun.machine.simulated_nodes if simulated_nodes is None else simulated_nodes
+            given = {"cluster": cluster, "simulated_nodes": nodes}
             self.write_started(begun.model_copy(update={"machine": begun.machine.model_copy(update=given)}))
 
     def unended(self) -> RunRecord | None:

@@ -146,8 +146,11 @@ def test_run_in_a_pod_without_ray_pays_for_what_stands_beside_workers() -> None:
     assert (found.price, found.node_seconds) == (Fraction(7, 100), 3600)
 
 
-def test_run_stopped_before_it_saw_its_cluster_pays_for_nodes_as_the_table_assumes() -> None:
-    found = cost.cost(record(status="stopped", pod=True), PRICES)
+@pytest.mark.parametrize(
+    "cluster", [{}, {"nodes": 1.0, "hosts": 1.0, "worker_nodes": 0.0, "worker_CPU": 0.0, "worker_memory": 0.0}]
+)
+def test_run_stopped_before_it_saw_its_workers_pays_for_nodes_as_the_table_assumes(cluster: dict[str, float]) -> None:
+    found = cost.cost(record(cluster=cluster, status="stopped", pod=True), PRICES)
     assert found is not None
     assert found.price == 3 * Fraction(36, 100) + Fraction(7, 100)
 
