@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from sp500.commands import price_table
 from sp500.entry import Answer, Flags, script
 from sp500.errors import ConfigError
 from sp500.runs.store import REPORT, RunStore
@@ -18,6 +19,8 @@ class Compare(Flags):
     """Folder of all runs."""
     out: Path | None = None
     """Folder of the report; empty: `report` inside the folder of runs."""
+    prices: Path | None = None
+    """Table of prices; empty: cluster/prices.yaml where it is there."""
 
 
 def main(config: Compare) -> Answer:
@@ -27,7 +30,7 @@ def main(config: Compare) -> Answer:
 
     if not config.runs_dir.is_dir():
         raise ConfigError(f"--runs-dir {config.runs_dir}: no such folder")
-    store = RunStore(config.runs_dir)
+    store, prices = RunStore(config.runs_dir), price_table.read(config.prices)
     records = store.records()
     out = config.out or config.runs_dir / REPORT
     if config.dry_run:
@@ -40,7 +43,7 @@ def main(config: Compare) -> Answer:
         if record.search is not None
     }
     try:
-        report = page.write(records, epochs, trials, out)
+        report = page.write(records, epochs, trials, out, prices=prices, unended=store.unended())
     except OSError as error:
         raise ConfigError(f"--out {out}: cannot be written ({error.strerror})") from error
     return Answer(report.numbers, page.summary(report))

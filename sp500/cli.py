@@ -24,6 +24,7 @@ VERBS = {
     "jobs delete": ("sp500.commands.delete", "Forget ended jobs."),
     "jobs manage": ("sp500.commands.manage", "Manage the queue in the foreground; submit starts this by itself."),
     "jobs render": ("sp500.commands.render", "Print the manifests of a job on Kubernetes, after checking them."),
+    "jobs forecast": ("sp500.commands.forecast", "Print what more workers would buy, from your own runs."),
     "jobs rehearse": ("sp500.commands.rehearse", "Start a local Ray cluster of a manifest's shape, or end it."),
     "cluster deploy": ("sp500.commands.deploy", "Bring an overlay onto a cluster, and wait until Ray is ready."),
     "cluster upload-data": ("sp500.commands.upload_data", "Put a folder onto the cluster's data claim."),

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 import tyro
 import yaml
@@ -195,8 +195,9 @@ def explained(model: type[BaseModel], fault: Any) -> str:
         where = f"{key}: " if key else ""  # a fault of several fields together names them itself
         return where + message + ("" if fault["type"] == "value_error" else f", got {fault['input']!r:.60}")
     section: Any = model
-    for part in path[:-1]:
-        section = section.model_fields[part].annotation
+    for part in path[:-1]:  # a name in a mapping, or a place in a list, leads to what that holds
+        fields = getattr(section, "model_fields", None)
+        section = fields[part].annotation if fields else get_args(section)[-1 if get_origin(section) is dict else 0]
     known = list(section.model_fields)
     near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.4)
     hint = f"did you mean {'.'.join([*path[:-1], near[0]])}?" if near else f"known keys: {', '.join(known)}"

@@ -71,26 +71,31 @@ def execute(config: E, main: Callable[[E, Run], RunRecord]) -> RunRecord:
             _check_same(run, config, ended=ok)
             if done is not None and ok:
                 return done
-        run.write_config(config.settings())
+        earlier = _begin(config, run)
+
+        def end(record: RunRecord) -> RunRecord:
+            """Write the record, with what earlier attempts took."""
+            whole = _after(earlier, record)
+            run.write_record(whole)
+            return whole
+
         try:
             record = main(config, run)
         except (KeyboardInterrupt, SystemExit) as error:
             why = f"signal {error.code - 128}" if isinstance(error, Interrupted) else type(error).__name__
-            run.write_record(_unfinished(config, name, "stopped", why))
+            end(_unfinished(config, run, "stopped", why))
             raise
         except SP500Error as error:
-            run.write_record(_unfinished(config, name, "failed", str(error)))
+            end(_unfinished(config, run, "failed", str(error)))
             raise
         except Exception as error:
             if exhausted(error):
-                record = _unfinished(config, name, "out_of_memory", str(error) or "the machine's memory is exhausted")
-                run.write_record(record)
-                return record
+                why = str(error) or "the machine's memory is exhausted"
+                return end(_unfinished(config, run, "out_of_memory", why))
             # The record says that it failed; the traceback is for us.
-            run.write_record(_unfinished(config, name, "failed", f"{type(error).__name__}: {error}"))
+            end(_unfinished(config, run, "failed", f"{type(error).__name__}: {error}"))
             raise
-        run.write_record(record)
-        return record
+        return end(record)
 
 
 def outline(config: Experiment) -> dict[str, Any]:
@@ -128,5 +133,31 @@ def _check_same(run: Run, config: Experiment, *, ended: bool) -> None:
         )
 
 
-def _unfinished(config: Experiment, name: str, status: Status, reason: str) -> RunRecord:
-    return ended(config, name=name, experiment=config.experiment, arm=config.arm, status=status, reason=reason)
+def _begin(config: Experiment, run: Run) -> float:
+    """Keep what a kill must not lose, before anything is done; gives the seconds of earlier attempts."""
+    earlier = run.spent()
+    run.write_config(config.settings())
+    begun = _unfinished(config, run, "stopped", "killed, or not ended yet", started=datetime.now(UTC))
+    run.write_started(_after(earlier, begun))
+    return earlier
+
+
+def _unfinished(
+    config: Experiment, run: Run, status: Status, reason: str, *, started: datetime | None = None
+) -> RunRecord:
+    """A record without results, of a run that has begun now or when it was kept that it did."""
+    begun = None if started else run.started()
+    record = ended(
+        config,
+        name=run.name,
+        experiment=config.experiment,
+        arm=config.arm,
+        status=status,
+        reason=reason,
+        started=begun.started if begun else started,
+    )
+    return record.model_copy(update={"machine": begun.machine}) if begun else record
+
+
+def _after(earlier: float, record: RunRecord) -> RunRecord:
+    return record.model_copy(update={"seconds": record.seconds.model_copy(update={"earlier": earlier})})

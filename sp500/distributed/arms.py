@@ -82,6 +82,7 @@ def on_ray(
     with _nodes(nodes, memory_bytes) as raylets:
         # Before tasks write shards, which may take minutes.
         preflight.shared(run.path)
+        run.write_cluster(preflight.resources(), nodes or 0)
         preflight.worker_share(
             config.num_workers, gpu=preflight.use_gpu(config.train.device, config.num_workers), readers=True
         )

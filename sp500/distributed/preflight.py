@@ -11,6 +11,7 @@ import os
 import time
 import uuid
 from pathlib import Path
+from typing import Any
 
 import ray
 from ray._private.state import state
@@ -28,10 +29,16 @@ Shares = dict[str, float]
 
 
 def resources() -> Shares:
-    """What the cluster has: CPU, GPU, memory and object_store_memory in bytes, nodes."""
+    """What the cluster has: CPU, GPU, memory and object_store_memory in bytes, nodes, accelerator_type:NAME.
+
+    And what a price is made of: `hosts` of all nodes, `worker_nodes` (those with a CPU), of the largest of these
+    `worker_CPU`, `worker_GPU` and `worker_memory`, and `spot` (1: all of them are labelled so).
+    """
     found = ray.cluster_resources()
-    kept = {name: found[name] for name in ("CPU", "GPU", "memory", "object_store_memory") if name in found}
-    return {**kept, "nodes": float(len(_nodes()))}
+    known = ("CPU", "GPU", "memory", "object_store_memory")
+    kept = {name: much for name, much in found.items() if name in known or name.startswith("accelerator_type:")}
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    return {**kept, "nodes": float(len(alive)), **_workers(alive)}
 
 
 def most() -> Shares:
@@ -164,6 +171,19 @@ def grown(wanted: Shares) -> None:
             time.sleep(POLL_SECONDS)
     finally:
         request_resources(bundles=[])
+
+
+def _workers(alive: list[dict[str, Any]]) -> Shares:
+    """The nodes that take work, and where they are. A head that takes none is no worker."""
+    nodes = [node for node in alive if node["Resources"].get("CPU")]
+    largest: Shares = max((node["Resources"] for node in nodes), key=lambda found: float(found["CPU"]), default={})
+    market = [node.get("Labels", {}).get("ray.io/market-type") for node in nodes]
+    return {
+        "hosts": float(len({node["NodeManagerHostname"] for node in alive})),
+        "worker_nodes": float(len(nodes)),
+        **{f"worker_{name}": float(largest.get(name, 0.0)) for name in ("CPU", "GPU", "memory")},
+        "spot": float(bool(market) and set(market) == {"spot"}),
+    }
 
 
 def _holds(have: Shares, wanted: Shares) -> bool:

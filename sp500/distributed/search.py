@@ -94,11 +94,6 @@ def _share(limits: Limits) -> tuple[dict[str, float], int]:
     return ({"memory": 1} if limits.workers else {"cpu": 1, "gpu": int(gpu)}), slots
 
 
-def cores() -> int:
-    """CPUs that trials run on."""
-    return int(ray.cluster_resources().get("CPU", 0))
-
-
 class _Queue(Searcher):  # type: ignore[misc] # Ray has no types
     """Packs of the suggester's trials, one per call."""
 

@@ -43,12 +43,19 @@ def prepare(config: RunConfig, plan: Plan) -> dict[str, Material | str]:
 
 @dataclass(frozen=True)
 class Searched:
-    """What a search found: its ledger, how many trials that held before, cores that could be used, and seconds."""
+    """What a search found: its ledger, how many trials that held before, seconds, and what the cluster of a parallel
+    one has.
+    """
 
     ledger: Ledger
     resumed: int
-    cores: int
+    cluster: dict[str, float]
     seconds: float
+
+    @property
+    def cores(self) -> int:
+        """CPUs that could be used."""
+        return int(self.cluster.get("CPU", 0)) if self.cluster else 1
 
 
 def search(
@@ -75,8 +82,8 @@ def search(
         suggested.tell(result)
         on_result(result, running)
 
-    cores = _try_all(made, suggested, plan, run, keep, left=suggested.total - done)
-    return Searched(ledger, done, cores, time.monotonic() - started)
+    cluster = _try_all(made, suggested, plan, run, keep, left=suggested.total - done)
+    return Searched(ledger, done, cluster, time.monotonic() - started)
 
 
 def choose(
@@ -133,7 +140,8 @@ def _with_search(
     samples = record.samples + sum(one.samples for one in results.values())
     setup = record.seconds.setup - searched.seconds
     spent = record.seconds.model_copy(update={"setup": setup, "search": searched.seconds})
-    return record.model_copy(update={"search": summary, "samples": samples, "seconds": spent})
+    machine = record.machine.model_copy(update={"cluster": searched.cluster})
+    return record.model_copy(update={"search": summary, "samples": samples, "seconds": spent, "machine": machine})
 
 
 def _ledger(run: Run, space: Space, made: dict[str, Material | str], suggested: Suggester) -> Ledger:
@@ -195,15 +203,15 @@ def _try_all(
     keep: Callable[[TrialResult, int], None],
     *,
     left: int,
-) -> int:
-    """Hand each trial's result to `keep`; gives the number of cores that could be used."""
+) -> dict[str, float]:
+    """Hand each trial's result to `keep`; gives what the cluster has, nothing for one trial after another."""
     limits = plan.limits
     if not plan.parallel:
         if limits.memory:
             hold_to(limits.memory)
         while trials := suggested.ask(1):
             keep(sequential.run_trial(made[material.key(trials[0].config)], trials[0], limits.timeout), 0)
-        return 1
+        return {}
     from sp500.distributed import cluster, preflight
     from sp500.distributed import search as tune
 
@@ -211,8 +219,9 @@ def _try_all(
     with cluster.connected():
         if left:
             preflight.shared(run.path)
+            run.write_cluster(preflight.resources())
             tune.run(made, suggested, limits, at_once=at_once, storage=run.path / ".ray", on_result=keep)
             # Handles of actors that the collector found in another thread, while Ray ends in this one, would end the
             # process.
             gc.collect()
-        return tune.cores()
+        return preflight.resources()

@@ -36,7 +36,7 @@ def record(config: RunConfig, run: Run, folds: Folds, on_row: Keep | None = None
     when all do.
     """
     begun = datetime.now(UTC)
-    rows, cluster = _walked(config, folds, run.path / "folds.jsonl", on_row or (lambda row: None))
+    rows, cluster = _walked(config, folds, run, on_row or (lambda row: None))
     good = [row for row in rows if row["status"] == "ok"]
     if not good:
         raise SP500Error("\n".join([f"all {len(rows)} folds failed:", *(f"  {row['reason']}" for row in rows[:5])]))
@@ -142,9 +142,9 @@ def _judged(config: RunConfig, folds: Folds, number: int) -> Row:
     }
 
 
-def _walked(config: RunConfig, folds: Folds, path: Path, on_row: Keep) -> tuple[list[Row], dict[str, float] | None]:
+def _walked(config: RunConfig, folds: Folds, run: Run, on_row: Keep) -> tuple[list[Row], dict[str, float] | None]:
     """Rows of all folds in order of date, and what the cluster has where Ray ran them."""
-    sha256 = folds.prices.sha256
+    sha256, path = folds.prices.sha256, run.path / "folds.jsonl"
     rows = kept(path, sha256)
     for row in rows.values():
         on_row(row)
@@ -155,13 +155,13 @@ def _walked(config: RunConfig, folds: Folds, path: Path, on_row: Keep) -> tuple[
         on_row(row)
 
     missing = [number for number in range(1, len(folds) + 1) if number not in rows]
-    cluster = _on_ray(config, folds, missing, keep) if config.num_workers else None
+    cluster = _on_ray(config, folds, missing, keep, run) if config.num_workers else None
     for number in () if config.num_workers else missing:
         keep(fold(config, folds, number))
     return [rows[number] for number in sorted(rows)], cluster
 
 
-def _on_ray(config: RunConfig, folds: Folds, left: list[int], keep: Keep) -> dict[str, float]:
+def _on_ray(config: RunConfig, folds: Folds, left: list[int], keep: Keep, run: Run) -> dict[str, float]:
     """Hand each fold's row to `keep` as it ends; gives what the cluster has."""
     import ray
     from ray.exceptions import RayError
@@ -169,6 +169,7 @@ def _on_ray(config: RunConfig, folds: Folds, left: list[int], keep: Keep) -> dic
     from sp500.distributed import cluster, preflight
 
     with cluster.connected():
+        run.write_cluster(preflight.resources())
         gpu = preflight.use_gpu(config.train.device, 1)
         preflight.worker_share(1, gpu=gpu)
         # Ray would try a task that ran out of memory again without end.

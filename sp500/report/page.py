@@ -17,6 +17,7 @@ from markupsafe import Markup
 
 from sp500.disk import write_atomic
 from sp500.report import (
+    costs,
     figures,
     folds,
     models,
@@ -33,8 +34,10 @@ from sp500.report import (
     verdicts,
     words,
 )
+from sp500.report.costs import Costs
 from sp500.report.search import Trials
 from sp500.report.tables import Table
+from sp500.runs.cost import PriceTable
 from sp500.runs.record import EpochMetrics, RunRecord
 
 TOLD = 3
@@ -76,7 +79,7 @@ class Report:
     path: Path
     """index.html; report.md and report.json lie beside it."""
     numbers: dict[str, Any]
-    """What report.json holds: `search`, `scale` and what was computed of it, `models`."""
+    """What report.json holds: `search`, `scale` and what was computed of it, `models`, `costs`, `forecast`."""
     verdicts: dict[str, list[str]]
     """Sentences by section."""
 
@@ -86,8 +89,15 @@ def write(
     epochs: Mapping[str, Sequence[EpochMetrics]],
     trials: Mapping[str, Trials],
     out: Path,
+    *,
+    prices: PriceTable | None = None,
+    unended: Sequence[RunRecord] = (),
 ) -> Report:
-    """Write the report of `records`, oldest first, into the folder `out`; epochs and trials go by their run's name."""
+    """Write the report of `records`, oldest first, into the folder `out`; epochs and trials go by their run's name.
+
+    `unended` are runs that left no record, which only cost something.
+    """
+    paid = costs.of(records, unended, prices)
     groups, unjudged = models.groups(records), models.unjudged(records)
     searched, walked, scaled = search.newest(records, trials), folds.newest(records), scale.newest(records)
     numbers = {
@@ -95,27 +105,25 @@ def write(
         "folds": list(walked.folds or ()) if walked else [],
         **scaled.numbers,
         "models": models.rows(groups, unjudged),
+        **paid.numbers,
     }
     said = {
         "models": [verdicts.models(group) for group in groups],
         "search": [*search_verdicts.sentences(searched), *search_methods.verdicts(records)],
         "folds": [folds.verdict(walked)] if walked else [],
         "scale": scale_verdicts.sentences(scaled),
+        **({"cost": told} if (told := costs.sentences(paid)) else {}),
     }
     sections = [
-        Section("models", (*_models(groups, epochs), *_left_out(groups, unjudged))),
-        Section("search", (*_search(searched), *search_methods.methods(records))),
+        Section("models", (*_models(groups, epochs, paid), *_left_out(groups, unjudged))),
+        Section("search", (*_search(searched, paid), *search_methods.methods(records))),
         Section("folds", folds.parts(walked)),
-        Section("scale", _scale(scaled)),
+        Section("scale", _scale(scaled, paid)),
+        *([Section("cost", costs.parts(paid))] if "cost" in said else []),
         Section("data", (*tables.notes(records), *tables.data_cards(records))),
-        Section("runs", (tables.runs(records),) if records else ()),
+        Section("runs", (tables.runs(records, paid.cells),) if records else ()),
     ]
-    out.mkdir(parents=True, exist_ok=True)
-    report = Report(out / "index.html", numbers, said)
-    write_atomic(out / "report.json", json.dumps(numbers, indent=1, allow_nan=False) + "\n")
-    write_atomic(out / "report.md", _markdown(records, said, sections))
-    write_atomic(report.path, _html(records, said, sections))
-    return report
+    return _written(Report(out / "index.html", numbers, said), records, sections)
 
 
 def title(name: str) -> str:
@@ -130,8 +138,20 @@ def summary(report: Report) -> str:
     return "\n".join([*lines, f"report: {report.path}"])
 
 
-def _models(groups: Sequence[models.Group], epochs: Mapping[str, Sequence[EpochMetrics]]) -> list[Any]:
-    drawn = [(scores.comparison(group), figures.improvements(group), figures.curves(group, epochs)) for group in groups]
+def _written(report: Report, records: Sequence[RunRecord], sections: Sequence[Section]) -> Report:
+    out = report.path.parent
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomic(out / "report.json", json.dumps(report.numbers, indent=1, allow_nan=False) + "\n")
+    write_atomic(out / "report.md", _markdown(records, report.verdicts, sections))
+    write_atomic(report.path, _html(records, report.verdicts, sections))
+    return report
+
+
+def _models(groups: Sequence[models.Group], epochs: Mapping[str, Sequence[EpochMetrics]], paid: Costs) -> list[Any]:
+    drawn = [
+        (scores.comparison(group, paid.cells), figures.improvements(group), figures.curves(group, epochs))
+        for group in groups
+    ]
     return [part for parts in drawn for part in parts if part is not None]
 
 
@@ -150,14 +170,16 @@ def _left_out(groups: Sequence[models.Group], unjudged: Sequence[dict[str, Any]]
     return remarks
 
 
-def _search(found: search.Search) -> tuple[Any, ...]:
+def _search(found: search.Search, paid: Costs) -> tuple[Any, ...]:
     if found.told is None:
         return ()
-    return (search_tables.key_figures(found), *search_figures.figures(found), *search_tables.tables(found))
+    priced = costs.search_table(paid, {side.name: side.record for side in found.sides})
+    shown = (search_tables.key_figures(found), *([priced] if priced else []))
+    return (*shown, *search_figures.figures(found), *search_tables.tables(found))
 
 
-def _scale(found: scale.Scale) -> tuple[Any, ...]:
-    return (*scale_figures.figures(found), *scale.tables(found)) if found.rows else ()
+def _scale(found: scale.Scale, paid: Costs) -> tuple[Any, ...]:
+    return (*scale_figures.figures(found), *scale.tables(found, paid.cells)) if found.rows else ()
 
 
 def _hint(name: str) -> str:

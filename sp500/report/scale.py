@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sp500.report import words
-from sp500.report.tables import Table, table
+from sp500.report.tables import Cells, Table, no_cells, table
 from sp500.report.words import TIMES, fixed, percent, seconds, size
 from sp500.runs import scaling
 from sp500.runs.record import RunRecord
@@ -105,12 +105,12 @@ def share(row: Row) -> float | None:
     return peak / limit if peak and limit else None
 
 
-def tables(found: Scale) -> list[Table]:
-    """What each arm did with each size, and what more workers gave."""
-    return [_arms(found.rows), *([_scaling(found)] if found.strong or found.weak else [])]
+def tables(found: Scale, more: Cells = no_cells) -> list[Table]:
+    """What each arm did with each size, and what more workers gave; `more` gives further columns by run."""
+    return [_arms(found.rows, more), *([_scaling(found)] if found.strong or found.weak else [])]
 
 
-def _arms(rows: Sequence[Row]) -> Table:
+def _arms(rows: Sequence[Row], more: Cells) -> Table:
     windows = {row["multiplier"]: f" ({fixed(row['windows'], 0)})" for row in rows if row["windows"]}
     lines = [
         {
@@ -124,6 +124,7 @@ def _arms(rows: Sequence[Row]) -> Table:
             "of that, shards": seconds(row["writing_seconds"] or None),
             "Peak memory (of budget)": _peak(row),
             "On disk": size(row["bytes_on_disk"]),
+            **more(row["run"], windows=True),
         }
         for row in rows
     ]

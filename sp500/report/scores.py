@@ -12,7 +12,7 @@ from typing import Any
 
 from sp500.report import words
 from sp500.report.models import Group
-from sp500.report.tables import Table, table
+from sp500.report.tables import Cells, Table, no_cells, table
 from sp500.report.words import NOTHING, TIMES, fixed, percent
 
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -36,8 +36,8 @@ Metric = tuple[str, str, Callable[[Any], str]]
 SCALED = {"mse": "MSE", "mae": "MAE"}
 
 
-def comparison(group: Group) -> Table:
-    """One group: models, best first, and the naive forecasts beneath."""
+def comparison(group: Group, more: Cells = no_cells) -> Table:
+    """One group: models, best first, and the naive forecasts beneath; `more` gives further columns by run."""
     rows = [*group.models, *group.naive]
     metrics = columns([row["test"] for row in rows])
     judged = any(row["improvement"] for row in rows)
@@ -47,6 +47,7 @@ def comparison(group: Group) -> Table:
         line = {"Model": words.naive_name(row["name"], group.task) if naive else row["name"]}
         line |= _improvement(row["improvement"]) if judged else {}
         line |= {title: show(row["test"].get(key)) for title, key, show in metrics}
+        line |= more(row["run"])
         lines.append(line | {"Run": NOTHING if naive else f"{row['run']} ({_arm(row)})"})
     kinds = ["naive" if row["kind"] == "naive" else "" for row in rows]
     return table(_caption(group), lines, text=("Model", "Verdict", "Run"), kinds=kinds, note=_note(group, metrics))

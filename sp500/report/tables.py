@@ -6,7 +6,7 @@ One table serves the page and the Markdown, so both say the same. The first cell
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from sp500.report import words
@@ -15,6 +15,8 @@ from sp500.runs.record import RunRecord
 
 CARDS = 3
 """Sets of prices side by side."""
+Cells = Callable[..., dict[str, str]]
+"""Columns that a run's name adds to its row, such as what it cost."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,13 @@ def data_cards(records: Sequence[RunRecord]) -> list[Table]:
     return made
 
 
-def runs(records: Sequence[RunRecord]) -> Table:
+def no_cells(run: str | None, *, windows: bool = False) -> dict[str, str]:
+    """No further columns."""
+    del run, windows
+    return {}
+
+
+def runs(records: Sequence[RunRecord], more: Cells = no_cells) -> Table:
     """Every run, newest first."""
     lines = [
         {
@@ -107,12 +115,13 @@ def runs(records: Sequence[RunRecord]) -> Table:
             "Seconds": fixed(record.seconds.total, 1),
             "Device": record.device,
             "Workers": str(record.num_workers or NOTHING),
+            **more(record.name),
             "Git": record.versions.get("git", NOTHING),
             "Fingerprint": record.fingerprint,
         }
         for record in reversed(records)
     ]
-    text = lines[0].keys() - {"Seconds", "Workers"} if lines else ()
+    text = lines[0].keys() - {"Seconds", "Workers", *more(None)} if lines else ()
     return table("All runs, newest first", lines, text=text, kinds=[_bad(one.status) for one in reversed(records)])
 
 

@@ -10,6 +10,7 @@ NOTHING = "-"
 TIMES, MINUS = "\u00d7", "\u2212"
 MINUTE, HOUR, DAY = 60, 3600, 86400
 MIB, GIB = 2**20, 2**30
+LEAST_MONEY = 1e-6
 NAIVE = {"mean": "training mean", "zero": "zero return", "majority": "majority class"}
 METRIC = {"mse": "test MSE", "error_rate": "test error rate"}
 STATUS = {"ok": "ok", "out_of_memory": "out of memory", "failed": "failed", "stopped": "stopped"}
@@ -56,6 +57,15 @@ def rounded(value: float) -> str:
 def ratio(value: float | None) -> str:
     """How many times; two decimals below 10."""
     return NOTHING if value is None else f"{value:.{2 if value < 10 else 0}f}{TIMES}"
+
+
+def money(value: float | None) -> str:
+    """A price without its currency: cents, and below one two digits that say something."""
+    if value is None or not value:
+        return NOTHING if value is None else "0"
+    if value < LEAST_MONEY:
+        return f"<{fixed(LEAST_MONEY, 6)}"
+    return fixed(value, 2 if value >= 1 else min(1 - math.floor(math.log10(value)), 6))
 
 
 def gap(value: float | None) -> str:

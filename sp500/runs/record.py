@@ -60,7 +60,9 @@ class Machine(Plain):
     simulated_nodes: int = 0
     """Nodes that were processes of this one machine."""
     cluster: dict[str, float] = Field(default_factory=dict)
-    """Ray's resources, when Ray ran it."""
+    """Ray's resources, when Ray ran it, as `preflight.resources` gives them."""
+    pod: bool = False
+    """Whether the process ran in a pod of Kubernetes."""
 
 
 class Seconds(Plain):
@@ -74,6 +76,8 @@ class Seconds(Plain):
     """Of a search: all its trials; `train` is then the chosen config's last fit."""
     total: float
     """From the start of the process to the writing of this record."""
+    earlier: float = 0.0
+    """Of a resumed run: from start to last sign of life of the attempts before, which were stopped or killed."""
 
 
 class RunRecord(Plain):
@@ -186,6 +190,7 @@ def machine(threads: int, cluster: dict[str, float] | None = None) -> Machine:
         threads=threads or (os.cpu_count() or 1),
         system=platform.platform(),
         cluster=cluster or {},
+        pod="KUBERNETES_SERVICE_HOST" in os.environ,  # which the kubelet sets in every container
     )
 
 

@@ -1,6 +1,7 @@
 """Run folders: atomic writes, checked names, one writer at a time.
 
     runs/<name>/config.yaml      effective settings, re-runnable with --config
+    runs/<name>/started.json     what is known of the run at its start: its record, if a kill leaves no other
     runs/<name>/epochs.jsonl     one line per epoch, flushed
     runs/<name>/record.json      written last: its existence means that the run ended
 
@@ -15,6 +16,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +46,42 @@ class Run:
 
     def record(self) -> RunRecord | None:
         """The record, or None while the run has not ended. A damaged one raises ConfigError that names its file."""
-        path = self.path / "record.json"
+        return self._read("record.json")
+
+    def write_started(self, record: RunRecord) -> None:
+        """Keep what the record would be if the run were killed now."""
+        write_atomic(self.path / "started.json", record.model_dump_json(indent=1) + "\n")
+
+    def started(self) -> RunRecord | None:
+        """What `write_started` kept; None for a run that has not begun, or began under an older version."""
+        return self._read("started.json")
+
+    def write_cluster(self, cluster: dict[str, float], simulated_nodes: int | None = None) -> None:
+        """Keep what the run was given, as soon as that is known, so that a killed run has its price."""
+        if begun := self.started():
+            nodes = begun.machine.simulated_nodes if simulated_nodes is None else simulated_nodes
+            given = {"cluster": cluster, "simulated_nodes": nodes}
+            self.write_started(begun.model_copy(update={"machine": begun.machine.model_copy(update=given)}))
+
+    def unended(self) -> RunRecord | None:
+        """The last attempt, up to the last file that it wrote, if it has left no record: killed, or still going on."""
+        begun, done = self.started(), self.record()
+        if begun is None or (done is not None and done.finished >= begun.started):
+            return None
+        # Files of epochs, trials, folds and checkpoints; the hidden ones are of the lock, which others touch as well.
+        times = [path.stat().st_mtime for path in self.path.glob("[!.]*")]
+        finished = max(datetime.fromtimestamp(max(times), UTC), begun.started)
+        total = (finished - begun.started).total_seconds()
+        seconds = begun.seconds.model_copy(update={"setup": total, "total": total})
+        return begun.model_copy(update={"finished": finished, "seconds": seconds})
+
+    def spent(self) -> float:
+        """Seconds of all attempts at this run so far."""
+        last = self.unended() or self.record()
+        return last.seconds.total + last.seconds.earlier if last else 0.0
+
+    def _read(self, file: str) -> RunRecord | None:
+        path = self.path / file
         try:
             return RunRecord.model_validate_json(path.read_text())
         except FileNotFoundError:
@@ -146,6 +183,11 @@ class RunStore:
         """All ended runs, oldest first. A damaged record raises ConfigError that names its file."""
         found = (Run(path.parent).record() for path in self.root.glob("*/record.json"))
         return sorted((record for record in found if record is not None), key=lambda record: record.finished)
+
+    def unended(self) -> list[RunRecord]:
+        """Runs whose last attempt has left no record, as `Run.unended` tells them, oldest first."""
+        found = (Run(path.parent).unended() for path in self.root.glob("*/started.json"))
+        return sorted((record for record in found if record is not None), key=lambda record: record.started)
 
     def record(self, name: str) -> RunRecord | None:
         """One run's record, or None while it has not ended."""

@@ -28,6 +28,15 @@ def two_nodes(folder: Path) -> list[str]:
     return left
 
 
+def head_and_worker(folder: Path) -> dict[str, float]:
+    cluster = Cluster(initialize_head=True, connect=True, head_node_args={"num_cpus": 0})
+    cluster.add_node(num_cpus=2, memory=2**30)
+    found = preflight.resources()
+    ray.shutdown()
+    cluster.shutdown()
+    return found
+
+
 def a_node_elsewhere(folder: Path) -> str:
     cluster = Cluster(initialize_head=True, connect=True, head_node_args={"num_cpus": 0})
     start = [
@@ -82,6 +91,13 @@ def can_mount(folder: Path) -> bool:
 
 def test_folder_that_all_nodes_share_passes_and_keeps_no_trace(tmp_path):
     assert in_child(two_nodes, tmp_path) == []
+
+
+def test_resources_tell_workers_from_a_head_that_takes_no_work(tmp_path):
+    found = in_child(head_and_worker, tmp_path)
+    told = {name: found[name] for name in ("nodes", "hosts", "worker_nodes", "worker_CPU", "worker_GPU", "spot")}
+    assert told == {"nodes": 2, "hosts": 1, "worker_nodes": 1, "worker_CPU": 2, "worker_GPU": 0, "spot": 0}
+    assert found["worker_memory"] == 2**30
 
 
 def test_folder_that_one_node_does_not_see_is_refused_with_its_address(tmp_path):

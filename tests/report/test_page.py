@@ -104,7 +104,8 @@ class Reader(HTMLParser):
 def test_report_json_holds_its_parts_and_nothing_else(written: tuple[page.Report, Path]) -> None:
     report, out = written
     numbers = json.loads((out / "report.json").read_text())
-    assert set(numbers) == {"search", "folds", "scale", "break_even", "strong_scaling", "weak_scaling", "models"}
+    scaled = {"scale", "break_even", "strong_scaling", "weak_scaling"}
+    assert set(numbers) == scaled | {"search", "folds", "models", "costs", "forecast"}
     assert numbers == report.numbers
     assert numbers["search"]["configs"] == 4
     assert [row["arm"] for row in numbers["scale"]] == ["in_memory", "ray"]
@@ -165,6 +166,8 @@ def test_no_runs_at_all_gives_a_page_of_commands(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "report" / "report.json").read_text()) == {
         "search": dict.fromkeys(report.numbers["search"]),
         **{name: [] for name in ("folds", "scale", "break_even", "strong_scaling", "weak_scaling", "models")},
+        "costs": {"currency": None, "prices_of": None, "runs": {}},
+        "forecast": {},
     }
     for text in (report.path.read_text(), (tmp_path / "report" / "report.md").read_text(), page.summary(report)):
         for script in ("train.py", "tune.py", "scale.py"):

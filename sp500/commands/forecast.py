@@ -1,0 +1,74 @@
+"""`sp500 jobs forecast`: what more workers would buy, from the user's own runs."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+from pydantic import Field
+
+from sp500.commands import price_table
+from sp500.config import Frozen
+from sp500.errors import ConfigError
+from sp500.output import concluded
+
+if TYPE_CHECKING:
+    from sp500.runs.cost import PriceTable
+
+
+class Forecast(Frozen):
+    """Forecast seconds, speed-up and price per number of workers, from runs that have ended."""
+
+    experiment: Literal["scale", "train", "tune", "walk_forward"] = "scale"
+    """Whose runs to go by. Of tune, the workers are the cores that its trials run on."""
+    workers: tuple[Annotated[int, Field(gt=0)], ...] = Field((1, 2, 4, 8, 16), min_length=1)
+    """Numbers of workers."""
+    runs_dir: Path = Path("runs")
+    """Folder of the runs."""
+    prices: Path | None = None
+    """Table of prices; empty: cluster/prices.yaml where it is there."""
+    size: int | None = Field(None, gt=0)
+    """Windows to train on, over all epochs; empty: as many as the newest run."""
+    node_type: str = ""
+    """Price a worker as a node of this type of the table; empty: as the runs' own machines."""
+    spot: bool = False
+    """Price workers as spot machines."""
+    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
+    """One JSON object on stdout, with a row per number of workers under `rows`."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the forecast, to the exit code."""
+
+    def acted() -> tuple[str, int]:
+        base = Forecast(runs_dir=Path(os.environ.get("SP500_RUNS_DIR", "runs")))
+        flags = tyro.cli(
+            Forecast, prog="sp500 jobs forecast", default=base, args=list(argv), config=(tyro.conf.FlagCreatePairsOff,)
+        )
+        table = price_table.read(flags.prices)
+        found = told(flags, table)
+        if flags.json_output:
+            return json.dumps(found, indent=1, allow_nan=False), 0
+        from sp500.report import costs
+
+        return costs.text(found, table), 0
+
+    return concluded(acted, only_json="--json" in argv)
+
+
+def told(flags: Forecast, table: PriceTable | None) -> dict[str, Any]:
+    """The forecast as plain data. Raises ConfigError for a node type that the table lacks, or a damaged record."""
+    from sp500.runs import forecast
+    from sp500.runs.store import RunStore
+
+    if flags.node_type and (table is None or flags.node_type not in table.types):
+        known = (
+            f"the table has {', '.join(table.types)}" if table else "there is no table of prices: give --prices FILE"
+        )
+        raise ConfigError(f"--node-type {flags.node_type}: {known}")
+    asked = forecast.Question(**flags.model_dump(include=set(forecast.Question.model_fields)))
+    return forecast.forecast(RunStore(flags.runs_dir).records(), asked, table)

@@ -1,0 +1,173 @@
+"""What the runs cost, and what more workers would: cells for other tables, sentences, and tables of their own.
+
+Costs are told where a run was on a cluster or its machine has a price; a laptop that costs nothing adds no column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any
+
+from sp500.report import words
+from sp500.report.tables import Table, table
+from sp500.report.words import NOTHING, fixed, money, percent, seconds, some
+from sp500.runs import cost, forecast
+from sp500.runs.cost import Cost, PriceTable
+from sp500.runs.record import RunRecord
+
+NOUNS = {"scale": "Scale", "train": "Training", "tune": "Search", "walk_forward": "Walk forward"}
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Costs of runs under one table of prices; nothing in it where there is no table, or nothing to tell."""
+
+    by_run: Mapping[str, Cost] = field(default_factory=dict)
+    currency: str = ""
+    held: date | None = None
+    """When the prices held."""
+    source: str = ""
+    unended: tuple[str, ...] = ()
+    """Runs that left no record."""
+    wasted: float = 0.0
+    """Of runs that did not end well."""
+    ahead: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    """Forecast of each experiment that ran with two numbers of workers or more, by its name."""
+
+    def cells(self, run: str | None, *, windows: bool = False) -> dict[str, str]:
+        """Columns of a run's row: its cost, and with `windows` that of a million of them."""
+        if not self.by_run:
+            return {}
+        found = self.by_run.get(run or "")
+        cells = {f"Cost, {self.currency}": money(float(found.price)) if found else NOTHING}
+        per_million = float(found.per_million) if found and found.per_million is not None else None
+        return cells | ({f"{self.currency} per million": money(per_million)} if windows else {})
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """Its part of report.json."""
+        plain = {
+            run: {
+                "price": float(one.price),
+                "node_seconds": one.node_seconds,
+                "per_trial": None if one.per_trial is None else float(one.per_trial),
+                "per_million": None if one.per_million is None else float(one.per_million),
+            }
+            for run, one in self.by_run.items()
+        }
+        told = {"currency": self.currency or None, "prices_of": str(self.held) if self.held else None, "runs": plain}
+        return {"costs": told, "forecast": dict(self.ahead)}
+
+
+def of(records: Sequence[RunRecord], unended: Sequence[RunRecord], prices: PriceTable | None) -> Costs:
+    """The costs of ended runs and of those that left no record, and forecasts from them."""
+    asked = {name: forecast.Question(experiment=name) for name in forecast.EXPERIMENTS}
+    every = {name: forecast.forecast(records, question, prices) for name, question in asked.items()}
+    ahead = {name: one for name, one in every.items() if one["backtest"]}
+    latest = {record.name: record for record in (*records, *unended)} if prices else {}
+    found = {name: one for name, record in latest.items() if prices and (one := cost.cost(record, prices))}
+    if not prices or not any(one.price or one.rented for one in found.values()):
+        return Costs(ahead=ahead)
+    wasted = float(sum(one.price for name, one in found.items() if latest[name].status != "ok"))
+    killed = tuple(one.name for one in unended if one.name in found)
+    return Costs(found, prices.currency, prices.date, prices.source, killed, wasted, ahead)
+
+
+def sentences(costs: Costs) -> list[str]:
+    """What all runs cost together, and how far the forecasts missed what is known."""
+    said = []
+    if costs.by_run:
+        total = money(float(sum(one.price for one in costs.by_run.values())))
+        wasted = f", {money(costs.wasted)} of it for runs that did not end well" if costs.wasted else ""
+        assumed = f"at prices of {costs.held}, which are assumptions"
+        said.append(f"{some(len(costs.by_run), 'run')} cost {total} {costs.currency}{wasted}, {assumed}.")
+    return said + [f"{NOUNS[name]}: {backtest(one)}" for name, one in costs.ahead.items()]
+
+
+def parts(costs: Costs) -> tuple[Any, ...]:
+    """Tables of the forecasts and remarks on the prices."""
+    made: list[Any] = []
+    for name, one in costs.ahead.items():
+        made += [forecast_table(f"Forecast: {NOUNS[name].lower()}", one), one["assumption"]]
+    if costs.by_run:
+        made.append(f"Prices of {costs.held}: {costs.source}. Storage, network and idle nodes are not in the costs.")
+    if costs.unended:
+        named = words.listed(list(costs.unended))
+        made.append(f"Without a record, killed or still running, and counted up to the last file written: {named}.")
+    return tuple(part for part in made if part)
+
+
+def search_table(costs: Costs, sides: Mapping[str, RunRecord]) -> Table | None:
+    """What each side of a search cost, by the side's name."""
+    lines = []
+    for name, record in sides.items():
+        if found := costs.by_run.get(record.name):
+            each = None if found.per_trial is None else float(found.per_trial)
+            line = {"Side": name, **costs.cells(record.name), f"{costs.currency} per finished config": money(each)}
+            lines.append(line | {"Node-seconds": fixed(found.node_seconds, 0)})
+    return table("What the search cost", lines, text=("Side",)) if lines else None
+
+
+def forecast_table(caption: str, found: dict[str, Any]) -> Table:
+    """A row per number of workers."""
+    lines = []
+    for row in found["rows"]:
+        line = {"Workers": str(row["workers"]), "Start to end": seconds(row["seconds"])}
+        line |= {"90% range": _range(row), "Measured": seconds(row["measured"])}
+        line |= {"Speed-up": words.ratio(row["speedup"]), "Efficiency": percent(row["efficiency"], 0)}
+        lines.append(line | ({f"Price, {found['currency']}": money(row["price"])} if found["currency"] else {}))
+    basis = found["basis"]
+    size = f", {fixed(basis['samples'], 0)} windows" if basis.get("samples") else ""
+    return table(f"{caption}{size}", lines, text=(), note=_law(basis))
+
+
+def backtest(found: dict[str, Any]) -> str:
+    """What the law, fitted without the most workers, said of them."""
+    tested = found["backtest"]
+    if tested is None:
+        return "The forecast could not be tested: that takes runs with two numbers of workers."
+    fitted = words.listed([str(count) for count in tested["fitted_on"]])
+    verdict = "within" if tested["within"] else "outside"
+    span = f"{seconds(tested['seconds_low'])} to {seconds(tested['seconds_high'])}"
+    error = percent(tested["error_percent"] / 100, 0, sign=True)
+    return (
+        f"fitted on {fitted} {'worker' if fitted == '1' else 'workers'}, the forecast for {tested['predicted']} is "
+        f"{seconds(tested['seconds'])}; measured were {seconds(tested['measured'])}, an error of {error}, {verdict} "
+        f"its range of {span}."
+    )
+
+
+def text(found: dict[str, Any], prices: PriceTable | None) -> str:
+    """A forecast in a terminal."""
+    basis = found["basis"]
+    shown = forecast_table("forecast", found)
+    titles = [column.title for column in shown.columns]
+    cells = [titles, *(list(row.cells) for row in shown.rows)]
+    widths = [max(len(line[place]) for line in cells) for place in range(len(titles))]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in cells]
+    if shown.note:
+        lines += ["", shown.note, f"Runs: {', '.join(basis['used'])}."]
+    lines += [f"Left out: {one['run']} ({one['why']})." for one in basis["left_out"]]
+    lines += [found["assumption"]] if found["assumption"] else []
+    tested = backtest(found)
+    lines.append(f"Tested on what is known: {tested}" if found["backtest"] else tested)
+    if prices:
+        lines.append(f"Prices of {prices.date}, assumptions: {prices.source}.")
+    return "\n".join(lines)
+
+
+def _range(row: dict[str, Any]) -> str:
+    return NOTHING if row["seconds"] is None else f"{seconds(row['seconds_low'])} to {seconds(row['seconds_high'])}"
+
+
+def _law(basis: dict[str, Any]) -> str:
+    if not basis["used"]:
+        return ""
+    counts = words.listed([str(count) for count in basis["workers"]])
+    return (
+        f"Universal scalability law on {some(len(basis['used']), 'run')} with {counts} workers on {basis['place']}: "
+        f"start {seconds(basis['start_seconds'])}, work of one worker {seconds(basis['work_seconds'])}, contention "
+        f"{percent(basis['contention'], 1)}, coherency {percent(basis['coherency'], 2)} of it per further worker."
+    )

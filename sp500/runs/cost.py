@@ -1,0 +1,225 @@
+"""What a job will cost and what a run did cost: resources x seconds x a table of prices.
+
+Sums are exact (fractions), so a thousand small runs add up to what one long one costs; they become decimals where they
+are shown. What is priced are the nodes that a run kept from others, whether it used them fully or not, since that is
+what is billed. The price: of a cluster that several runs share at once, the head counts for each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from fractions import Fraction
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from sp500.config import Frozen
+from sp500.runs.record import RunRecord
+
+HOUR, GIB = 3600, 2**30
+Price = Annotated[Decimal, Field(ge=0)]
+Amount = Annotated[float, Field(ge=0)]
+PARTS = ("all", "both")
+"""Arms of runs whose parts are runs of their own, which the parts pay for."""
+
+
+class Node(Frozen):
+    """What one machine or pod has."""
+
+    cpus: Amount
+    """CPUs."""
+    gpus: Amount = 0.0
+    """GPUs."""
+    gib: Amount
+    """Memory in GiB."""
+
+
+class NodeType(Frozen):
+    """Prices of one kind of machine."""
+
+    cpu_hour: Price
+    """Of one CPU for an hour."""
+    gpu_hour: Price = Decimal(0)
+    """Of one GPU for an hour."""
+    gib_hour: Price
+    """Of one GiB of memory for an hour."""
+    spot_discount: Annotated[Decimal, Field(ge=0, lt=1)] = Decimal(0)
+    """Share by which a spot machine is cheaper."""
+    node: Node
+    """The size of a worker, for runs that do not tell."""
+
+
+class Rule(Frozen):
+    """Which type of the table a run's machine is."""
+
+    alone: str
+    """All that ran on one machine."""
+    cluster: str
+    """Nodes of a cluster, and its head."""
+    gpu: str
+    """Nodes whose workers trained on a GPU of a name that `gpus` does not have."""
+    gpus: dict[str, str] = Field(default_factory=dict)
+    """Part of a GPU's name, and the type of its node."""
+
+
+class PriceTable(Frozen):
+    """Prices with their date and source: assumptions that a user edits."""
+
+    currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
+    """Three letters, such as USD."""
+    date: date
+    """When the prices held."""
+    source: str
+    """Where they are from."""
+    types: dict[str, NodeType]
+    """By name."""
+    rule: Rule
+    """Which type a run's machine is."""
+    beside: tuple[Node, ...] = ()
+    """What a job's cluster has besides its workers: the head, the pod that submits."""
+
+    @model_validator(mode="after")
+    def _names_are_known(self) -> PriceTable:
+        named = {"alone": self.rule.alone, "cluster": self.rule.cluster, "gpu": self.rule.gpu} | self.rule.gpus
+        if missing := [f"{key} is {name!r}" for key, name in named.items() if name not in self.types]:
+            raise ValueError(f"rule: {'; '.join(missing)}; expected a name under types: {', '.join(self.types)}")
+        return self
+
+
+class Pods(Node):
+    """Alike machines or pods that are held together."""
+
+    count: int = Field(1, ge=0)
+    """How many."""
+    node_type: str = ""
+    """A name of the table's types; empty: that of a cluster's nodes."""
+    spot: bool = False
+    """Whether they may be taken away at any time, and cost less."""
+
+
+@dataclass(frozen=True)
+class Quote:
+    """The price of a job before it starts; low and high are None where its seconds are not known."""
+
+    low: float | None
+    high: float | None
+    hour: float
+    """What each hour costs."""
+    currency: str
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a run did cost."""
+
+    price: Fraction
+    node_seconds: float
+    """Seconds of all its workers together; of a run without workers, its own."""
+    rented: bool
+    """Whether it ran on a cluster."""
+    per_trial: Fraction | None
+    """Per config of a search that ended well."""
+    per_million: Fraction | None
+    """Per million windows trained on."""
+
+
+def price(pods: Iterable[Pods], seconds: float, table: PriceTable) -> Fraction:
+    """Pods held for so many seconds, in the table's currency. Raises KeyError for a type that the table lacks."""
+    return _exact(seconds) / HOUR * sum((_hour(one, table) for one in pods), Fraction(0))
+
+
+def quote(pods: Sequence[Pods], seconds: tuple[float, float] | None, table: PriceTable) -> Quote:
+    """Price range of a job whose pods (workers, head, submitter) are held for between `seconds[0]` and `seconds[1]`."""
+    low, high = (float(price(pods, end, table)) for end in seconds) if seconds else (None, None)
+    return Quote(low, high, float(price(pods, HOUR, table)), table.currency)
+
+
+def cost(record: RunRecord, table: PriceTable) -> Cost | None:
+    """What a run did cost up to its end, however it ended, with all its attempts; None for one that only has parts."""
+    if record.arm in PARTS:
+        return None
+    taken = held(record, table)
+    seconds = record.seconds.total + record.seconds.earlier
+    paid = price(taken, seconds, table)
+    search = record.search or {}
+    good = int(search.get("configs") or 0) - int(search.get("failed") or 0)
+    millions = _exact(record.samples) / 10**6
+    workers = taken[0].count if rented(record) and _workers(record) else 1
+    return Cost(
+        price=paid,
+        node_seconds=workers * seconds,
+        rented=rented(record),
+        per_trial=paid / good if good > 0 else None,
+        per_million=paid / millions if millions else None,
+    )
+
+
+def rented(record: RunRecord) -> bool:
+    """Whether a run ran on a cluster: Ray on more than one host, or in a pod of Kubernetes.
+
+    Records older than the count of hosts tell by their nodes, unless those were simulated.
+    """
+    machine = record.machine
+    hosts = machine.cluster.get("hosts", 0 if machine.simulated_nodes else machine.cluster.get("nodes", 0))
+    return machine.pod or hosts > 1
+
+
+def held(record: RunRecord, table: PriceTable) -> tuple[Pods, ...]:
+    """What a run kept from others: its workers' nodes first, then what stood beside them.
+
+    As many nodes as it has workers, at most those that there are; a search has all. A run in one process has its
+    machine, and in a pod what stands beside the workers.
+    """
+    one = worker(record, table)
+    return (one.model_copy(update={"count": _workers(record)}), *around(table)) if rented(record) else (one,)
+
+
+def worker(record: RunRecord, table: PriceTable) -> Pods:
+    """The machine of a run, of one on a cluster a worker's node: as measured, else the mean, else as the table says."""
+    machine, cluster, gpu = record.machine, record.machine.cluster, record.device == "cuda"
+    if not rented(record):
+        gib = machine.memory_bytes / GIB
+        return Pods(cpus=machine.cpus, gpus=float(gpu), gib=gib, node_type=table.rule.alone)
+    kind = _gpu_type(cluster, table.rule) if gpu else table.rule.cluster
+    if cluster.get("worker_CPU"):
+        size = Node(cpus=cluster["worker_CPU"], gpus=cluster["worker_GPU"], gib=cluster["worker_memory"] / GIB)
+    elif cluster.get("CPU") and (nodes := cluster.get("nodes")):
+        mean = {name: cluster.get(name, 0.0) / nodes for name in ("CPU", "GPU", "memory")}
+        size = Node(cpus=mean["CPU"], gpus=mean["GPU"], gib=mean["memory"] / GIB)
+    else:
+        size = table.types[kind].node
+    gpus = size.gpus if gpu else 0.0
+    return Pods(cpus=size.cpus, gpus=gpus, gib=size.gib, node_type=kind, spot=bool(cluster.get("spot", 0.0)))
+
+
+def around(table: PriceTable) -> tuple[Pods, ...]:
+    """What a job's cluster has besides its workers."""
+    return tuple(Pods(**one.model_dump(), node_type=table.rule.cluster) for one in table.beside)
+
+
+def _workers(record: RunRecord) -> int:
+    cluster = record.machine.cluster
+    there = int(cluster.get("worker_nodes", cluster.get("nodes", 0.0)))
+    if record.search is not None and cluster:
+        return there
+    return min(record.num_workers, there) if there else record.num_workers
+
+
+def _gpu_type(cluster: dict[str, float], rule: Rule) -> str:
+    names = " ".join(key for key in cluster if key.startswith("accelerator_type:"))
+    return next((kind for part, kind in rule.gpus.items() if part in names), rule.gpu)
+
+
+def _hour(one: Pods, table: PriceTable) -> Fraction:
+    of = table.types[one.node_type or table.rule.cluster]
+    rates: tuple[tuple[float, Any], ...] = ((one.cpus, of.cpu_hour), (one.gpus, of.gpu_hour), (one.gib, of.gib_hour))
+    each = sum((_exact(much) * Fraction(rate) for much, rate in rates), Fraction(0))
+    return one.count * each * (1 - Fraction(of.spot_discount) if one.spot else 1)
+
+
+def _exact(value: float) -> Fraction:
+    """The number as it is written: 0.1 is a tenth."""
+    return Fraction(repr(value))

@@ -1,0 +1,184 @@
+"""What more workers would buy: seconds, speed-up, efficiency and price per number of workers, from ended runs.
+
+Only runs of the same settings on the same kind of machine stand in one fit; all others are named with the reason. Where
+nothing was measured, a stated default is given and called one. The forecast is tested on what is known: fitted without
+the most workers, it predicts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean, median
+from typing import Any
+
+from sp500.config import Frozen
+from sp500.runs import cost, scaling_law
+from sp500.runs.cost import Pods, PriceTable
+from sp500.runs.measured import Measured, chosen, counts, place
+from sp500.runs.record import RunRecord
+
+EXPERIMENTS = ("scale", "train", "tune", "walk_forward")
+"""Experiments whose runs take a number of workers."""
+NEWEST = 5
+SAME, OTHER = 1.25, 2.0
+"""How many times longer or shorter a job may take than runs with as many workers, and with another number of them."""
+Row = dict[str, Any]
+
+
+class Question(Frozen):
+    """What is asked."""
+
+    experiment: str = "scale"
+    """One of EXPERIMENTS."""
+    workers: tuple[int, ...] = (1, 2, 4, 8, 16)
+    """Numbers of workers, above zero."""
+    size: int | None = None
+    """Windows to train on; None: as many as the newest run."""
+    node_type: str = ""
+    """Type of the price table that a worker's node is of; empty: that of the runs."""
+    spot: bool = False
+    """Whether workers are spot machines."""
+
+
+def forecast(records: Sequence[RunRecord], asked: Question, table: PriceTable | None) -> dict[str, Any]:
+    """Plain data: `rows`, one per number of workers {workers, seconds, seconds_low, seconds_high, speedup, efficiency,
+    price, price_low, price_high, measured}, `basis` (the runs and the law), `assumption` in words, `backtest`, and
+    `currency`. Nulls where nothing is known. Raises KeyError for a node type that the table lacks.
+    """
+    used, left_out = chosen(records, asked.experiment)
+    currency = table.currency if table else None
+    if not used:
+        rows = [_default(workers) for workers in asked.workers]
+        basis = {"used": [], "left_out": left_out}
+        return {"rows": rows, "basis": basis, "assumption": _nothing(asked), "backtest": None, "currency": currency}
+    newest = max(used, key=lambda one: one.finished)
+    times = asked.size / newest.samples if asked.size and newest.samples else 1.0
+    fitted = fit(used).scaled(times)
+    rows = [_row(fitted, used, workers, times) for workers in asked.workers]
+    if table:
+        rows = [row | _priced(row, newest.record, asked, table) for row in rows]
+    return {
+        "rows": rows,
+        "basis": _basis(used, left_out, fitted, round(newest.samples * times)),
+        "assumption": _assumption(used, fitted, asked),
+        "backtest": backtest(used),
+        "currency": currency,
+    }
+
+
+def fit(used: Sequence[Measured]) -> scaling_law.Fit:
+    """The law of runs of one key; draws of its bootstrap are the same each time."""
+    return scaling_law.fit(*zip(*((one.workers, one.start, one.train) for one in used), strict=True))
+
+
+def backtest(used: Sequence[Measured]) -> Row | None:
+    """Fitted without the most workers, what the law says of them, against what was measured; None for one number.
+
+    `error_percent` is of the mean of those runs; `within` whether that lies in the forecast's range.
+    """
+    *fewer, most = counts(used)
+    if not fewer:
+        return None
+    fitted = fit([one for one in used if one.workers != most])
+    took = fmean(one.start + one.train for one in used if one.workers == most)
+    said, (low, high) = fitted.law.seconds(most), fitted.interval(most)
+    return {
+        "fitted_on": fewer,
+        "predicted": most,
+        "seconds": said,
+        "seconds_low": low,
+        "seconds_high": high,
+        "measured": took,
+        "error_percent": 100 * (said / took - 1),
+        "within": low <= took <= high,
+    }
+
+
+def estimate(records: Sequence[RunRecord], experiment: str, workers: int) -> tuple[float, float] | None:
+    """Seconds that a job of an experiment's script may take, from start to end, by the newest runs that ended well.
+
+    Those with as many workers count, with some room; else all, with more. None where no such run has ended. A run of
+    the scale experiment is all of its arms.
+    """
+    whole = [one for one in records if one.experiment == experiment and one.status == "ok" and not one.seconds.earlier]
+    jobs = [one for one in whole if one.arm in cost.PARTS] if experiment == "scale" else whole
+    alike = [one for one in jobs if one.num_workers == workers]
+    taken = [one.seconds.total for one in (alike or jobs)[-NEWEST:]]
+    room = SAME if alike else OTHER
+    return (min(taken) / room, max(taken) * room) if taken else None
+
+
+def _row(fitted: scaling_law.Fit, used: Sequence[Measured], workers: int, times: float) -> Row:
+    seconds, (low, high) = fitted.law.seconds(workers), fitted.interval(workers)
+    speedup = fitted.law.seconds(1) / seconds
+    took = [one.start + one.train * times for one in used if one.workers == workers]
+    return {
+        "workers": workers,
+        "seconds": seconds,
+        "seconds_low": low,
+        "seconds_high": high,
+        "speedup": speedup,
+        "efficiency": speedup / workers,
+        **dict.fromkeys(("price", "price_low", "price_high")),
+        "measured": median(took) if took else None,
+    }
+
+
+def _default(workers: int) -> Row:
+    unknown = dict.fromkeys(("seconds", "seconds_low", "seconds_high"))
+    speedup = scaling_law.default(workers)
+    known = {"speedup": speedup, "efficiency": speedup / workers}
+    rest = dict.fromkeys(("price", "price_low", "price_high", "measured"))
+    return {"workers": workers, **unknown, **known, **rest}
+
+
+def _priced(row: Row, newest: RunRecord, asked: Question, table: PriceTable) -> Row:
+    """The price of a row's seconds, on nodes like the newest run's or of the type asked for."""
+    workers: int = row["workers"]
+    if asked.node_type:
+        size = table.types[asked.node_type].node.model_dump()
+        pods = (Pods(**size, count=workers, node_type=asked.node_type, spot=asked.spot), *cost.around(table))
+    elif cost.rented(newest):
+        one = cost.worker(newest, table)
+        pods = (one.model_copy(update={"count": workers, "spot": asked.spot or one.spot}), *cost.around(table))
+    else:
+        pods = (cost.worker(newest, table),)
+    named = {"price": "seconds", "price_low": "seconds_low", "price_high": "seconds_high"}
+    return {key: float(cost.price(pods, row[seconds], table)) for key, seconds in named.items()}
+
+
+def _basis(used: Sequence[Measured], left_out: list[Row], fitted: scaling_law.Fit, samples: int) -> Row:
+    law = fitted.law
+    return {
+        "used": [one.record.name for one in used],
+        "left_out": left_out,
+        "workers": counts(used),
+        "place": place(used[-1].record),
+        "samples": samples,
+        "start_seconds": law.start,
+        "work_seconds": law.work,
+        "contention": law.sigma,
+        "coherency": law.kappa,
+    }
+
+
+def _assumption(used: Sequence[Measured], fitted: scaling_law.Fit, asked: Question) -> str:
+    there, where = counts(used), place(used[-1].record)
+    measured_at = f"not fitted, since only {', '.join(map(str, there))} workers were measured"
+    said = [f"{measured_at}: {one}" for one in fitted.fixed]
+    if max(asked.workers) > there[-1]:
+        said.append(f"More than {there[-1]} workers were not measured; the law is taken to go on")
+    if not cost.rented(used[-1].record):
+        said.append(
+            f"All runs shared {where.removeprefix('simulated nodes on ')}: this is what more workers would do there, "
+            "and not what more machines would buy"
+        )
+    return " ".join(f"{one[0].upper()}{one[1:]}." for one in said)
+
+
+def _nothing(asked: Question) -> str:
+    return (
+        f"No run of {asked.experiment} with workers has ended well, so no seconds and no price are given. The speed-up "
+        f"assumes that {scaling_law.SIGMA:.0%} of the work waits in line and the rest divides: "
+        f"N / (1 + {scaling_law.SIGMA} (N - 1)). Run the experiment with 1 and 2 workers to measure it."
+    )

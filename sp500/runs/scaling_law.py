@@ -1,0 +1,160 @@
+"""Seconds against workers: Gunther's universal scalability law, fitted to few measurements.
+
+    seconds(N) = start + parallel / N + serial + sync * (N - 1)
+
+The law (N. J. Gunther, Guerrilla Capacity Planning, 2007; "A general theory of computational scalability based on
+rational functions", arXiv:0808.1431) gives N workers N / (1 + sigma (N - 1) + kappa N (N - 1)) times the rate of one.
+With work = parallel + serial that is the line above, sigma = serial / work (contention: what all wait for), kappa =
+sync / work (coherency: what each tells each other). Linear in its parameters, none below zero, so that least squares
+has one answer.
+
+Few numbers of workers cannot tell all of it: one tells only the work, two either contention or coherency. What they do
+not tell is a stated default, and ranges are drawn over its stated span. Ranges are a bootstrap of relative errors, each
+with 5 % more or less, since two or three runs cannot show how much runs vary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.optimize import nnls
+
+from sp500.bootstrap import stationary_bootstrap
+
+SIGMA, SIGMA_SPAN = 0.05, (0.0, 0.2)
+"""Contention where it cannot be fitted, and the span in which it is taken to lie."""
+KAPPA_SPAN = (0.0, 0.002)
+"""The same of coherency, whose default is none."""
+VARIES = 0.05
+"""By how much a run is taken to vary at least, as a share of its seconds."""
+RESAMPLES, SHARE = 1000, 0.9
+"""Draws of the bootstrap, and the part of them that lies within a range."""
+
+
+@dataclass(frozen=True)
+class Law:
+    """Seconds of N workers: start + parallel / N + serial + sync (N - 1)."""
+
+    start: float
+    parallel: float
+    serial: float
+    sync: float
+
+    @property
+    def sigma(self) -> float:
+        """Contention, as a share of the work."""
+        return self.serial / self.work
+
+    @property
+    def kappa(self) -> float:
+        """Coherency, as a share of the work for each further worker."""
+        return self.sync / self.work
+
+    @property
+    def work(self) -> float:
+        """Seconds that one worker trains."""
+        return self.parallel + self.serial
+
+    def seconds(self, workers: int) -> float:
+        """From start to end."""
+        return self.start + self.parallel / workers + self.serial + self.sync * (workers - 1)
+
+    def scaled(self, times: float) -> Law:
+        """The law of so many times the samples: the start stays."""
+        return Law(self.start, self.parallel * times, self.serial * times, self.sync * times)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A law, others that the measurements allow as well, and what was not fitted."""
+
+    law: Law
+    draws: tuple[Law, ...]
+    errors: tuple[float, ...]
+    """One per draw: by what share a further run misses its law."""
+    fixed: tuple[str, ...]
+    """In words: which parameter stands at which default."""
+
+    def scaled(self, times: float) -> Fit:
+        """The fit of so many times the samples."""
+        return replace(self, law=self.law.scaled(times), draws=tuple(one.scaled(times) for one in self.draws))
+
+    def interval(self, workers: int) -> tuple[float, float]:
+        """Range in which 90 % of further runs are expected; the law's own seconds lie in it."""
+        found = [law.seconds(workers) * (1 + error) for law, error in zip(self.draws, self.errors, strict=True)]
+        low, high = np.quantile(found, [(1 - SHARE) / 2, (1 + SHARE) / 2])
+        point = self.law.seconds(workers)
+        return float(min(low, point)), float(max(high, point))
+
+
+def fit(workers: Sequence[int], start: Sequence[float], train: Sequence[float], *, seed: int = 0) -> Fit:
+    """The law of runs: their workers, seconds before training and seconds of training, one each per run, above zero."""
+    counts, begun, took = np.asarray(workers, float), np.asarray(start, float), np.asarray(train, float)
+    law = _law(counts, begun, took, SIGMA, 0.0)
+    missed = np.concatenate([begun / law.start - 1, took / _trained(law, counts) - 1])
+    generator = np.random.default_rng(seed)
+    # Blocks of one: runs follow no order.
+    rows, ahead = (missed[stationary_bootstrap(len(missed), RESAMPLES, 1.0, generator)] for _ in range(2))
+    rows, ahead = (found + generator.choice([-VARIES, VARIES], size=found.shape) for found in (rows, ahead))
+    sigmas, kappas = (generator.uniform(*span, RESAMPLES) for span in (SIGMA_SPAN, KAPPA_SPAN))
+    half = len(counts)
+    draws = [
+        _law(counts, law.start * (1 + row[:half]), _trained(law, counts) * (1 + row[half:]), sigma, kappa)
+        for row, sigma, kappa in zip(rows, sigmas, kappas, strict=True)
+    ]
+    return Fit(law, tuple(draws), tuple(map(float, ahead[:, 0])), _fixed(counts, took))
+
+
+def default(workers: int) -> float:
+    """Speed-up where nothing was measured: 5 % contention."""
+    return workers / (1 + SIGMA * (workers - 1))
+
+
+def _law(counts: np.ndarray, begun: np.ndarray, took: np.ndarray, sigma: float, kappa: float) -> Law:
+    """Least squares of relative errors; `sigma` and `kappa` count where the measurements do not tell them."""
+    start = float(np.median(begun))
+    distinct = len(np.unique(counts))
+    if distinct == 1:
+        of_work = 1 / counts + sigma * (1 - 1 / counts) + kappa * (counts - 1)
+        work = float(np.mean(took / of_work))
+        return Law(start, work * (1 - sigma), work * sigma, work * kappa)
+    columns = [1 / counts, np.ones_like(counts), counts - 1]
+    if distinct == 2 and not _slower(counts, took):
+        parallel, serial = _least(columns[:2], took)
+        return Law(start, parallel, serial, kappa * (parallel + serial))
+    if distinct == 2:
+        serial, sync = _least(columns[1:], took)
+        return Law(start, 0.0, serial, sync)
+    return Law(start, *_least(columns, took))
+
+
+def _least(columns: Sequence[np.ndarray], took: np.ndarray) -> list[float]:
+    """Parameters, none below zero, with the least squares of relative errors."""
+    found, _ = nnls(np.stack(columns, axis=1) / took[:, None], np.ones_like(took))
+    return [float(value) for value in found]
+
+
+def _slower(counts: np.ndarray, took: np.ndarray) -> bool:
+    """Whether more workers took longer, which no contention explains: at most everything waits, and no longer."""
+    return bool(took[counts == counts.max()].mean() > took[counts == counts.min()].mean())
+
+
+def _trained(law: Law, counts: np.ndarray) -> np.ndarray:
+    """Seconds of training that the law gives each run."""
+    return law.parallel / counts + law.serial + law.sync * (counts - 1)
+
+
+def _fixed(counts: np.ndarray, took: np.ndarray) -> tuple[str, ...]:
+    distinct = len(np.unique(counts))
+    if distinct == 1:
+        return (
+            f"contention is {SIGMA:.0%} of the work ({SIGMA_SPAN[0]:.0%} to {SIGMA_SPAN[1]:.0%} in the range)",
+            f"coherency is 0 (to {KAPPA_SPAN[1]:.1%} of the work per further worker in the range)",
+        )
+    if distinct == 2 and _slower(counts, took):
+        return ("all work waits in line (contention 100%), since more workers took longer",)
+    if distinct == 2:
+        return (f"coherency is 0 (to {KAPPA_SPAN[1]:.1%} of the work per further worker in the range)",)
+    return ()

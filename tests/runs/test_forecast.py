@@ -1,0 +1,195 @@
+"""Forecasts from records made by a known law, the runs they are made of, and what they say where there are too few."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from price_list import CLUSTER, PRICES, TABLE, WORKER
+
+from sp500.runs import forecast
+from sp500.runs.cost import PriceTable
+from sp500.runs.forecast import Question
+from sp500.runs.record import Machine, RunRecord, Seconds
+
+NOW = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
+START, WORK, SIGMA, KAPPA = 30.0, 100.0, 0.1, 0.01
+
+
+def train_seconds(workers: int) -> float:
+    return WORK * (1 + SIGMA * (workers - 1) + KAPPA * workers * (workers - 1)) / workers
+
+
+def record(workers: int, minute: int = 0, train: float | None = None, **changes: Any) -> RunRecord:
+    took = train_seconds(workers or 1) if train is None else train
+    cluster = changes.pop("cluster", CLUSTER | WORKER)
+    nodes = changes.pop("simulated_nodes", 0)
+    fields: dict[str, Any] = {
+        "name": f"scale-{workers}-{minute}",
+        "experiment": "scale",
+        "arm": "ray",
+        "status": "ok",
+        "config": {},
+        "fingerprint": "f",
+        "seed": 0,
+        "started": NOW,
+        "finished": NOW + timedelta(minutes=minute),
+        "seconds": Seconds(setup=START, train=took, total=START + took),
+        "samples": 1000,
+        "num_workers": workers,
+        "machine": Machine(
+            cpus=2, memory_bytes=2**33, threads=1, system="test", cluster=cluster, simulated_nodes=nodes
+        ),
+        "versions": {},
+    }
+    return RunRecord(**(fields | changes))
+
+
+def asked(*records: RunRecord, prices: PriceTable | None = PRICES, **changes: Any) -> dict[str, Any]:
+    return forecast.forecast(records, Question(**changes), prices)
+
+
+def test_row_per_number_of_workers_follows_the_law_of_the_runs() -> None:
+    found = asked(record(1), record(2), record(4))
+    rows = {row["workers"]: row for row in found["rows"]}
+    assert list(rows) == [1, 2, 4, 8, 16]
+    assert rows[8]["seconds"] == pytest.approx(START + train_seconds(8))
+    assert rows[8]["speedup"] == pytest.approx((START + WORK) / (START + train_seconds(8)))
+    assert rows[8]["efficiency"] == pytest.approx(rows[8]["speedup"] / 8)
+    assert rows[8]["seconds_low"] <= rows[8]["seconds"] <= rows[8]["seconds_high"]
+    assert (rows[4]["measured"], rows[8]["measured"]) == (pytest.approx(START + train_seconds(4)), None)
+    assert found["basis"]["used"] == ["scale-1-0", "scale-2-0", "scale-4-0"]
+
+
+def test_price_is_that_of_the_seconds_on_as_many_nodes_and_a_head() -> None:
+    rows = {row["workers"]: row for row in asked(record(1), record(2), record(4))["rows"]}
+    # A worker's node: 4 * 0.05 + 16 * 0.01 = 0.36 an hour; the head: 0.07.
+    assert rows[8]["price"] == pytest.approx((8 * 0.36 + 0.07) * rows[8]["seconds"] / 3600)
+    assert rows[8]["price_low"] <= rows[8]["price"] <= rows[8]["price_high"]
+
+
+def test_nodes_of_a_type_and_spot_are_priced_as_asked() -> None:
+    (row,) = asked(record(1), workers=(2,), node_type="h100")["rows"]
+    (spot,) = asked(record(1), workers=(2,), spot=True)["rows"]
+    assert row["price"] == pytest.approx((2 * 10 + 0.07) * row["seconds"] / 3600)  # 10 * .05 + 9 + 50 * .01 = 10
+    assert spot["price"] == pytest.approx((2 * 0.144 + 0.07) * spot["seconds"] / 3600)
+
+
+def test_runs_on_one_machine_are_priced_as_it_and_say_what_they_cannot_show() -> None:
+    own = TABLE | {"types": TABLE["types"] | {"laptop": TABLE["types"]["laptop"] | {"cpu_hour": 0.5}}}
+    runs = [record(n, cluster={"CPU": 2.0, "nodes": n + 1.0}, simulated_nodes=n) for n in (1, 2)]
+    found = asked(*runs, prices=PriceTable.model_validate(own))
+    row = found["rows"][3]
+    assert row["price"] == pytest.approx(row["seconds"] / 3600)
+    assert "All runs shared the 2 cores of one machine" in found["assumption"]
+
+
+def test_without_a_table_there_is_no_price_and_no_currency() -> None:
+    found = asked(record(1), prices=None)
+    assert (found["rows"][0]["price"], found["currency"]) == (None, None)
+
+
+def test_no_runs_give_the_default_and_its_assumption_and_no_seconds() -> None:
+    found = asked()
+    assert [row["seconds"] for row in found["rows"]] == [None] * 5
+    assert found["rows"][1]["speedup"] == pytest.approx(2 / 1.05)
+    assert "5% of the work waits in line" in found["assumption"]
+    assert found["backtest"] is None
+    json.dumps(found, allow_nan=False)
+
+
+def test_two_numbers_of_workers_say_what_they_did_not_tell() -> None:
+    found = asked(record(1), record(2))
+    assert "only 1, 2 workers were measured: coherency is 0" in found["assumption"]
+    assert "More than 2 workers were not measured" in found["assumption"]
+
+
+def test_backtest_leaves_out_the_most_workers_and_tells_by_how_much_it_missed() -> None:
+    # From 100 and 60 seconds follow a serial 20 and a parallel 80: 40 on four workers. Measured are 50.
+    runs = [record(n, train=took) for n, took in ((1, 100.0), (2, 60.0), (4, 50.0))]
+    tested = asked(*runs)["backtest"]
+    assert (tested["fitted_on"], tested["predicted"]) == ([1, 2], 4)
+    assert tested["error_percent"] == pytest.approx(100 * (70 / 80 - 1))
+    assert tested["measured"] == pytest.approx(80)
+
+
+def test_backtest_of_runs_that_follow_the_law_is_right_and_within_its_range() -> None:
+    runs = [record(n, train=100 * (0.9 / n + 0.1)) for n in (1, 2, 4)]
+    tested = asked(*runs)["backtest"]
+    assert tested["error_percent"] == pytest.approx(0, abs=1e-6)
+    assert tested["within"]
+
+
+def test_one_number_of_workers_cannot_be_tested() -> None:
+    assert asked(record(2), record(2, minute=1))["backtest"] is None
+
+
+def test_runs_that_tell_nothing_are_left_out_with_the_reason() -> None:
+    laptop = {"cluster": {"CPU": 2.0, "nodes": 3.0}, "simulated_nodes": 2}
+    resumed = Seconds(setup=1, train=1, total=2, earlier=5)
+    found = asked(
+        record(1),
+        record(2),
+        record(4, name="failed", status="failed"),
+        record(4, name="resumed", seconds=resumed),
+        record(0, name="alone", arm="streaming"),
+        record(4, name="laptop", **laptop),
+        record(4, name="larger", fingerprint="g"),
+        record(4, name="parent", arm="all"),
+        record(4, name="model", experiment="train"),
+    )
+    assert found["basis"]["used"] == ["scale-1-0", "scale-2-0"]
+    assert {one["run"]: one["why"] for one in found["basis"]["left_out"]} == {
+        "failed": "ended as failed",
+        "resumed": "was interrupted",
+        "alone": "has no workers (one process)",
+        "laptop": "another kind of machine",
+        "larger": "other settings or data",
+    }
+
+
+def test_group_with_the_most_numbers_of_workers_counts_and_of_equals_the_newest() -> None:
+    old = [record(n, fingerprint="old") for n in (1, 2)]
+    new = [record(n, minute=5, fingerprint="new") for n in (1, 2)]
+    one = [record(1, minute=9, fingerprint="one")]
+    assert asked(*old, *new, *one)["basis"]["used"] == ["scale-1-5", "scale-2-5"]
+    assert asked(*old, record(4, fingerprint="old"), *new)["basis"]["workers"] == [1, 2, 4]
+
+
+def test_size_asked_for_scales_the_training_and_not_the_start() -> None:
+    (row,) = asked(record(1), record(2), record(4), workers=(2,), size=3000)["rows"]
+    assert row["seconds"] == pytest.approx(START + 3 * train_seconds(2))
+    assert row["measured"] == pytest.approx(START + 3 * train_seconds(2))
+
+
+def test_seconds_that_wrote_shards_are_not_forecast() -> None:
+    written = record(1, data={"shards": {"writing_seconds": 12.0}})
+    (row,) = asked(written, workers=(1,))["rows"]
+    assert row["seconds"] == pytest.approx(START - 12 + train_seconds(1))
+
+
+def test_workers_of_a_search_are_the_cores_of_its_parallel_side() -> None:
+    def search(cores: int, arm: str = "parallel") -> RunRecord:
+        took = 90.0 / cores + 10
+        seconds = Seconds(setup=8, train=2, search=took, total=10 + took)
+        facts = {"search": {"key": "k", "cores": cores}, "seconds": seconds, "experiment": "tune", "arm": arm}
+        return record(0, name=f"{arm}-{cores}", **facts)
+
+    found = asked(search(2), search(4), search(1, "sequential"), experiment="tune", workers=(8,))
+    assert found["basis"]["used"] == ["parallel-2", "parallel-4"]
+    assert found["rows"][0]["seconds"] == pytest.approx(10 + 90 / 8 + 10)
+    assert found["basis"]["left_out"][0]["run"] == "sequential-1"
+
+
+def test_job_is_estimated_by_runs_with_as_many_workers_and_else_by_all_with_more_room() -> None:
+    jobs = [record(n, arm="all", train=70.0 * n) for n in (1, 2, 2)]  # 100, 170, 170 seconds
+    assert forecast.estimate(jobs, "scale", 2) == pytest.approx((170 / 1.25, 170 * 1.25))
+    assert forecast.estimate(jobs, "scale", 8) == pytest.approx((100 / 2, 170 * 2))
+
+
+def test_job_that_no_run_is_like_is_not_estimated() -> None:
+    arms = [record(1), record(2, arm="all", status="failed"), record(2, experiment="train")]
+    assert forecast.estimate(arms, "scale", 2) is None
+    assert forecast.estimate([], "train", 2) is None

@@ -1,0 +1,82 @@
+"""The law against times made by its formula as Gunther writes it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sp500.runs import scaling_law
+
+
+def seconds(workers: int, work: float, sigma: float, kappa: float) -> float:
+    """Work over the relative capacity N / (1 + sigma (N - 1) + kappa N (N - 1))."""
+    capacity = workers / (1 + sigma * (workers - 1) + kappa * workers * (workers - 1))
+    return work / capacity
+
+
+@given(work=st.floats(1, 1e4), sigma=st.floats(0, 0.9), kappa=st.floats(0, 0.5), start=st.floats(0.1, 100))
+def test_known_parameters_come_back_from_three_numbers_of_workers(
+    work: float, sigma: float, kappa: float, start: float
+) -> None:
+    counts = (1, 2, 4)
+    fitted = scaling_law.fit(counts, [start] * 3, [seconds(n, work, sigma, kappa) for n in counts]).law
+    found = (fitted.start, fitted.work, fitted.sigma, fitted.kappa)
+    assert found == pytest.approx((start, work, sigma, kappa), rel=1e-6, abs=1e-6)
+    assert fitted.seconds(16) == pytest.approx(start + seconds(16, work, sigma, kappa), rel=1e-5)
+
+
+def test_two_numbers_of_workers_tell_contention_and_say_that_coherency_is_assumed() -> None:
+    fitted = scaling_law.fit([1, 2], [5.0, 5.0], [seconds(n, 100.0, 0.1, 0.0) for n in (1, 2)])
+    assert (fitted.law.work, fitted.law.sigma, fitted.law.kappa) == pytest.approx((100.0, 0.1, 0.0))
+    assert len(fitted.fixed) == 1
+    assert fitted.fixed[0].startswith("coherency is 0")
+
+
+def test_one_number_of_workers_tells_the_work_under_stated_defaults() -> None:
+    fitted = scaling_law.fit([2], [5.0], [seconds(2, 100.0, scaling_law.SIGMA, 0.0)])
+    assert fitted.law.work == pytest.approx(100.0)
+    assert [one.split()[0] for one in fitted.fixed] == ["contention", "coherency"]
+
+
+def test_more_workers_that_took_longer_are_coherency_since_waiting_explains_no_more_than_all() -> None:
+    # All 10 seconds wait in line; each further worker adds 7.
+    fitted = scaling_law.fit([1, 2], [1.0, 1.0], [10.0, 17.0])
+    assert (fitted.law.sigma, fitted.law.sync) == pytest.approx((1.0, 7.0))
+    assert fitted.law.seconds(4) == pytest.approx(1 + 10 + 3 * 7)
+
+
+@given(
+    took=st.dictionaries(st.integers(1, 32), st.floats(0.1, 1e4), min_size=1, max_size=5),
+    workers=st.integers(1, 256),
+)
+def test_range_holds_the_point_and_nothing_is_negative(took: dict[int, float], workers: int) -> None:
+    fitted = scaling_law.fit(list(took), [1.0] * len(took), list(took.values()))
+    low, high = fitted.interval(workers)
+    assert 0 < low <= fitted.law.seconds(workers) <= high
+    assert min(fitted.law.parallel, fitted.law.serial, fitted.law.sync) >= 0
+
+
+def test_same_runs_give_the_same_range() -> None:
+    first, second = (scaling_law.fit([1, 2, 4], [3, 3, 4], [40, 22, 13]).interval(8) for _ in range(2))
+    assert first == second
+
+
+def test_range_holds_most_further_runs_whose_noise_the_runs_show() -> None:
+    counts, held = (1, 1, 2, 2, 4, 4), 0
+    for seed in range(20):
+        noise = 1 + 0.08 * np.random.default_rng(seed).standard_normal(2 * len(counts) + 1)
+        took = [seconds(n, 100.0, 0.05, 0.001) * noise[place] for place, n in enumerate(counts)]
+        low, high = scaling_law.fit(counts, list(20 * noise[6:12]), took).interval(8)
+        held += low <= (20 + seconds(8, 100.0, 0.05, 0.001)) * noise[-1] <= high
+    assert held >= 15
+
+
+def test_so_many_times_the_samples_take_as_many_times_the_training_and_one_start() -> None:
+    fitted = scaling_law.fit([1, 2, 4], [5.0] * 3, [seconds(n, 100.0, 0.1, 0.01) for n in (1, 2, 4)])
+    assert fitted.scaled(3.0).law.seconds(2) == pytest.approx(5 + 3 * seconds(2, 100.0, 0.1, 0.01))
+
+
+def test_speedup_where_nothing_was_measured_is_amdahls_with_a_twentieth_in_line() -> None:
+    assert [scaling_law.default(n) for n in (1, 2, 16)] == pytest.approx([1, 2 / 1.05, 16 / 1.75])

@@ -1,0 +1,111 @@
+"""A run's record however it ends: stopped, killed and resumed, with the seconds of every attempt."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from sp500.config import IOConfig
+from sp500.errors import SP500Error
+from sp500.execution import Experiment, execute
+from sp500.runs.record import EpochMetrics, RunRecord, ended
+from sp500.runs.store import Run, RunStore
+
+EPOCH = EpochMetrics(epoch=1, train_loss=1.0, valid_loss=None, samples=10, seconds=1.0)
+KILLED = """
+import sys
+from pathlib import Path
+from test_execution import EPOCH, Waiting, settings
+from sp500.execution import execute
+
+def main(config, run):
+    run.write_cluster({"CPU": 4.0, "nodes": 3.0})
+    run.append_epoch(EPOCH)
+    print("trained", flush=True)
+    sys.stdin.read()
+
+execute(settings(Path(sys.argv[1]), num_workers=2), main)
+"""
+
+
+class Waiting(Experiment):
+    """An experiment that does what its main does."""
+
+    experiment: ClassVar[str] = "train"
+
+
+def settings(folder: Path, **changes: object) -> Waiting:
+    return Waiting(io=IOConfig(save_dir=folder, run_name="one"), **changes)
+
+
+def well(config: Waiting, run: Run) -> RunRecord:
+    return ended(config, name=run.name, experiment="train", arm=config.arm)
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> RunStore:
+    """The store of a run that SIGKILL ended after an epoch, 100 seconds after it began."""
+    command = [sys.executable, "-c", KILLED, str(tmp_path)]
+    path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1])])
+    environment = {**os.environ, "PYTHONPATH": path}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"trained\n"
+        process.kill()
+    store = RunStore(tmp_path)
+    began = Run(tmp_path / "one").started()
+    assert began is not None
+    at = began.started.timestamp() + 100
+    os.utime(tmp_path / "one" / "epochs.jsonl", (at, at))
+    return store
+
+
+def test_killed_run_tells_what_it_was_given_and_when_it_last_wrote(killed: RunStore) -> None:
+    (found,) = killed.unended()
+    assert killed.records() == []
+    assert (found.name, found.status, found.num_workers) == ("one", "stopped", 2)
+    assert found.machine.cluster == {"CPU": 4.0, "nodes": 3.0}
+    assert found.seconds.total == pytest.approx(100, abs=1e-3)
+
+
+def test_resumed_run_counts_the_killed_attempt_once(killed: RunStore) -> None:
+    config = settings(killed.root, num_workers=2, resume=True)
+    record = execute(config, well)
+    assert record.seconds.earlier == pytest.approx(100, abs=1e-3)
+    assert killed.record("one") == record
+    assert killed.unended() == []
+
+
+def test_attempts_add_up_however_each_ended(killed: RunStore) -> None:
+    config = settings(killed.root, num_workers=2, resume=True)
+
+    def fail(config: Waiting, run: Run) -> RunRecord:
+        raise SP500Error("no luck")
+
+    with pytest.raises(SP500Error, match="no luck"):
+        execute(config, fail)
+    failed = killed.record("one")
+    assert failed is not None
+    assert failed.status == "failed"
+    assert execute(config, well).seconds.earlier == pytest.approx(100 + failed.seconds.total, abs=1e-3)
+
+
+def test_failed_run_keeps_the_cluster_that_it_was_given(tmp_path: Path) -> None:
+    def fail(config: Waiting, run: Run) -> RunRecord:
+        run.write_cluster({"CPU": 4.0}, 2)
+        raise SP500Error("no luck")
+
+    with pytest.raises(SP500Error):
+        execute(settings(tmp_path, num_workers=2), fail)
+    record = RunStore(tmp_path).record("one")
+    assert record is not None
+    assert (record.machine.cluster, record.machine.simulated_nodes) == ({"CPU": 4.0}, 2)
+
+
+def test_run_that_was_not_interrupted_has_no_earlier_seconds(tmp_path: Path) -> None:
+    assert execute(settings(tmp_path), well).seconds.earlier == 0
