@@ -12,7 +12,7 @@ import tyro
 import yaml
 
 from sp500 import entry
-from sp500.commands import job_flags, queue_flags
+from sp500.commands import job_flags, price_table, pricing, queue_flags
 from sp500.commands.manage import load
 from sp500.commands.render import ray_cluster
 from sp500.commands.submission import Place, prepared
@@ -39,6 +39,10 @@ class Submit(job_flags.JobFlags):
     """With --on kuberay: context of your kubeconfig; empty: the current one."""
     address: str | None = None
     """With --on ray: address of the dashboard; empty: $RAY_ADDRESS."""
+    prices: Path | None = None
+    """Table of prices; empty: cluster/prices.yaml where it is there."""
+    node_type: str = ""
+    """Row of that table that workers are priced as; empty: as its rule says."""
     strict: bool = False
     """Refuse a job that its project's budget has no money for today, rather than let it wait."""
     dry_run: bool = False
@@ -95,14 +99,22 @@ def _submitted(flags: Submit, specs: list[JobSpec]) -> str:
     place = _place(flags)
     queue = queue_flags.queue(flags.state_dir)
     settings = load(queue.folder / queue_settings.FILE)
-    earlier = queue.ledger.jobs()
-    jobs = [prepared(spec, place, earlier) for spec in specs]
+    table = price_table.read(flags.prices)
+    if settings.budgets and table and table.currency != settings.currency:
+        raise ConfigError(
+            f"{queue.folder / queue_settings.FILE}: budgets are in {settings.currency}, prices in {table.currency};"
+            " give both in one currency"
+        )
+    expected = pricing.expected(table, flags.node_type, queue.ledger.jobs())
+    jobs = [prepared(spec, place, expected) for spec in specs]
     if flags.dry_run:
         return _dry(jobs, as_json=flags.json_output)
     _check(jobs, settings, queue, strict=flags.strict)
     queue.add(jobs)
     ids = [job.id for job in jobs]
-    plans = [plan(queue, job, spec, settings, earlier) for job, spec in zip(queue.ledger.jobs(ids), specs, strict=True)]
+    currency = table.currency if table else settings.currency
+    queued = zip(queue.ledger.jobs(ids), specs, strict=True)
+    plans = [plan(queue, job, spec, expected, currency) for job, spec in queued]
     if flags.json_output:
         return queue_flags.dumped(plans[0] if len(plans) == 1 else {"jobs": plans})
     return "\n\n".join(map(text, plans))

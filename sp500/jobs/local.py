@@ -26,7 +26,7 @@ from sp500.jobs.state import JobState, Replicas, Role, Status
 from sp500.units import size_bytes
 
 HANDLE = re.compile(r"[a-z][a-z0-9-]{0,46}")
-GRACE_SECONDS = 15
+GRACE_SECONDS = 10
 # Within these a job that somebody else starts has begun, and one that is killed is gone.
 SOON = 30
 

@@ -6,10 +6,8 @@ import re
 import signal
 
 from sp500.jobs.document import Document
-from sp500.jobs.state import JobState, Replicas, Role, Status
+from sp500.jobs.state import FINAL_CODES, JobState, Replicas, Role, Status
 
-# Exit codes after which the same command would end the same: usage, data, budget, no permission, not found.
-FINAL = frozenset({2, 3, 4, 126, 127})
 # Ray's own process, which watches over the command, is gone, and the command with it.
 WATCHER_GONE = frozenset(
     {
@@ -74,7 +72,7 @@ def _exit_code(job: Document) -> int | None:
 def _retryable(job: Document, state: JobState, code: int | None) -> bool:
     if state not in {JobState.FAILED, JobState.LOST}:
         return False
-    return code not in FINAL and job.get("error_type") != SETUP_FAILED
+    return code not in FINAL_CODES and job.get("error_type") != SETUP_FAILED
 
 
 def _reason(job: Document, state: JobState, code: int | None) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sp500.jobs.document import Cluster, quantity
+from sp500.jobs.document import Container, Document, clusters, items, quantity, section
 from sp500.jobs.pods import GPU
 from sp500.jobs.spec import JobSpec
 from sp500.units import size_bytes
@@ -58,17 +59,33 @@ def of_spec(spec: JobSpec) -> Resources:
     return Resources(spec.workers * (spec.cpus or 1), spec.workers * spec.gpus, spec.workers * memory)
 
 
-def of_cluster(cluster: Cluster) -> Resources:
-    """The requests of a Ray cluster's pods, as a namespace's quota counts them."""
+def of_rayjob(job: Document) -> Resources:
+    """The requests of all its pods, as a namespace's quota counts them."""
+    held = (Resources(count * each.cpus, count * each.gpus, count * each.memory) for count, each in pods_of(job))
+    return sum(held, Resources())
+
+
+def pods_of(job: Document) -> list[tuple[int, Resources]]:
+    """How many pods of each kind a RayJob has, and what each requests: head, groups of workers, submitter."""
+    found = [
+        (int(group.body.get("replicas") or 0) if at else 1, _requests(group.containers))
+        for cluster in clusters(job)
+        for at, group in enumerate(cluster.groups)
+    ]
+    submitter = section(section(section(job, "spec"), "submitterPodTemplate"), "spec")
+    containers = [Container("", one) for one in items(submitter.get("containers"))]
+    return [*found, (1, _requests(containers))] if containers else found
+
+
+def _requests(containers: Iterable[Container]) -> Resources:
+    """What the containers of a pod ask for; their limits where they ask for nothing."""
     total = Resources()
-    for group in cluster.groups:
-        count = 1 if group.path.endswith("headGroupSpec") else int(group.body.get("replicas") or 0)
-        for container in group.containers:
-            cpus, gpus, memory = (
-                quantity(container.resource("requests", name) or container.resource("limits", name)) or 0
-                for name in ("cpu", GPU, "memory")
-            )
-            total += Resources(count * cpus, count * gpus, count * memory)
+    for container in containers:
+        cpus, gpus, memory = (
+            quantity(container.resource("requests", name) or container.resource("limits", name)) or 0
+            for name in ("cpu", GPU, "memory")
+        )
+        total += Resources(cpus, gpus, memory)
     return total
 
 

@@ -23,12 +23,10 @@ from typing import Any
 
 from sp500.jobs import processes
 from sp500.jobs.job_folder import COMMAND, REQUEST, START, STOP, Ending, JobFolder
-from sp500.jobs.state import JobState
+from sp500.jobs.state import FINAL_CODES, JobState
 
 TICK = 0.2
 OVERDUE, OUT_OF_MEMORY = 4, 128 + signal.SIGKILL
-# Usage, data, deadline, and a command that cannot be started: the same again would end the same.
-FINAL = frozenset({2, 3, OVERDUE, processes.NOT_STARTED, processes.NOT_FOUND})
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 NAMES = {each.value: each.name for each in signal.Signals}
 
@@ -152,7 +150,7 @@ def of_exit(code: int) -> Ending:
     if code < 0:
         reason = f"killed by signal {-code} ({NAMES.get(-code, 'real-time')})"
         reason += ", as the kernel does when memory runs out" if -code == signal.SIGKILL else ""
-    return Ending(JobState.FAILED, reason, _shell_code(code), retryable=code not in FINAL)
+    return Ending(JobState.FAILED, reason, _shell_code(code), retryable=code not in FINAL_CODES)
 
 
 def swept(job: JobFolder, grace: float, signals: Signals) -> Ending:
