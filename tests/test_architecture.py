@@ -68,6 +68,7 @@ def test_no_module_is_named_for_nothing(path):
         ("sp500.commands.render", {"numpy", "pandas", "torch", "ray"}),
         ("sp500.jobs.ray_jobs", {"numpy", "pandas", "torch", "ray", "aiohttp", "sp500.config"}),
         ("sp500.jobs.manifest, sp500.jobs.rules", {"numpy", "pandas", "torch", "ray", "sp500.config"}),
+        ("sp500.jobs.supervisor", {"numpy", "ray", "pydantic", "yaml", "multiprocessing"}),
         ("sp500.report.page", {"torch", "ray"}),
         ("sp500.data.line", {"torch", "ray"}),
         ("sp500.distributed.launch", {"ray"}),

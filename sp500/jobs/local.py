@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import yaml
@@ -72,7 +73,8 @@ class LocalExecutor:
             job.make()
             while not job.has(START):
                 if (lock := job.lock()) is not None:
-                    self._start(job, lock, request)
+                    with _closed_after(lock):
+                        self._start(job, lock, request)
                     return
                 if time.monotonic() > give_up:
                     raise Unreachable(f"job {handle}: whoever starts it has not within {SOON} s; submit it again")
@@ -119,9 +121,11 @@ class LocalExecutor:
         seen = self.status(handle)
         if not job.has(REQUEST) or (seen.state.finished and job.has(START)):
             return
-        job.ask_to_stop()
+        with suppress(FileNotFoundError):  # deleted meanwhile
+            job.ask_to_stop()
         if seen.state is JobState.RUNNING and (lock := _free(job)) is not None:
-            self._supervise(job, lock)  # nobody watches it, so a new supervisor ends it
+            with _closed_after(lock):
+                self._supervise(job, lock)  # nobody watches it, so a new supervisor ends it
 
     def delete(self, handle: str) -> None:
         """Remove its folder; one that runs is stopped before, which takes as long as its grace.
@@ -147,7 +151,6 @@ class LocalExecutor:
     def _start(self, job: JobFolder, lock: int, request: Document) -> None:
         """Make the job known and hand it over, unless the last holder of the lock did."""
         if job.has(START):
-            os.close(lock)
             return
         job.log.touch(mode=0o600)
         argv = request["argv"]
@@ -158,17 +161,23 @@ class LocalExecutor:
         self._supervise(job, lock)
 
     def _supervise(self, job: JobFolder, lock: int) -> None:
-        """Start a supervisor that holds the lock from now on."""
+        """Start a supervisor that holds the lock from now on, beside us and after us."""
         self._supervisors = [each for each in self._supervisors if each.poll() is None]
         argv = [sys.executable, "-P", "-m", "sp500.jobs.supervisor", str(job.path), str(lock)]
-        try:
-            with job.log.open("ab") as log:
-                supervisor = subprocess.Popen(  # noqa: S603 - a list of words
-                    argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[lock], start_new_session=True
-                )
-        finally:
-            os.close(lock)
+        with job.log.open("ab") as log:
+            supervisor = subprocess.Popen(  # noqa: S603 - a list of words
+                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[lock], start_new_session=True
+            )
         self._supervisors.append(supervisor)
+
+
+@contextmanager
+def _closed_after(descriptor: int) -> Iterator[None]:
+    """Close an open file in any case: a lock left behind would stay held as long as this process lives."""
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _free(job: JobFolder) -> int | None:

@@ -225,6 +225,15 @@ def test_folder_that_cannot_be_written_is_named(ask, tmp_path):
         local.LocalExecutor(tmp_path / "file").submit("a", ask("pass"))
 
 
+def test_submit_that_failed_leaves_the_start_to_the_next(here, ask, tmp_path):
+    (tmp_path / "jobs/a/request.json").mkdir(parents=True)  # where a file has to go
+    with pytest.raises(Unreachable, match="job a"):
+        here.submit("a", ask("pass"))
+    (tmp_path / "jobs/a/request.json").rmdir()
+    here.submit("a", ask("pass"))
+    assert until(here, "a", ended).state is JobState.SUCCEEDED
+
+
 def _note(folder):
     """Code that writes the number of `p` to a file, whole or not at all."""
     part, whole = str(folder / "part"), str(folder / "child")
