@@ -13,11 +13,13 @@ from sp500.jobs.local import LocalExecutor
 
 def maker(folder: Path, environment: Mapping[str, str]) -> Callable[[Document], Executor]:
     """Makes executors for the jobs of the state folder `folder`. Each loads what it needs when it is first made."""
+    # One for all its jobs: it buries those of its supervisors that have ended.
+    here = LocalExecutor(folder / "jobs")
 
     def make(target: Document) -> Executor:
         """The executor of one target."""
         if target["on"] == "local":
-            return LocalExecutor(folder / "jobs")
+            return here
         if target["on"] == "ray":
             from sp500.jobs.ray_jobs import RayExecutor
 

@@ -69,7 +69,7 @@ def test_request_is_plain_data_with_the_limits_of_all_workers_together():
         "settings": None,
         "memory_bytes": 3 * 2**30,
         "deadline_seconds": 900,
-        "grace_seconds": 15,
+        "grace_seconds": 10,
     }
 
 
