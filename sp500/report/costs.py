@@ -19,7 +19,7 @@ from sp500.runs.record import RunRecord
 
 NOUNS = {"scale": "Scale", "train": "Training", "tune": "Search", "walk_forward": "Walk forward"}
 COUNTED = (
-    "A run on a cluster pays for its workers' nodes and what stands beside them (head, submitter), a run on one machine "
+    "A run on a cluster pays for its workers' nodes and what stands beside them (head, submitter), one on one machine "
     "for that machine, from start to end with all its attempts. Storage, network and idle nodes are not in it."
 )
 
