@@ -67,6 +67,7 @@ def test_no_module_is_named_for_nothing(path):
         ("sp500.commands.deploy, sp500.commands.fetch_results", {"numpy", "pandas", "torch", "ray"}),
         ("sp500.commands.render", {"numpy", "pandas", "torch", "ray"}),
         ("sp500.jobs.manifest, sp500.jobs.rules", {"numpy", "pandas", "torch", "ray", "sp500.config"}),
+        ("sp500.jobs.kuberay", {"numpy", "pandas", "torch", "ray", "kubernetes", "urllib3"}),
         ("sp500.report.page", {"torch", "ray"}),
         ("sp500.data.line", {"torch", "ray"}),
         ("sp500.distributed.launch", {"ray"}),

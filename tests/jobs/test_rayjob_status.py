@@ -234,7 +234,8 @@ def queued(kube, executor, requested):
 
 def test_job_in_kueues_queue_is_queued_with_kueues_reason(queued, look):
     why = "couldn't assign flavors to pod set head: insufficient unused quota for cpu in flavor sp500-default"
-    condition = {"type": "QuotaReserved", "status": "False", "reason": "Pending", "message": why}
+    message = why.replace(": ", ":\n")
+    condition = {"type": "QuotaReserved", "status": "False", "reason": "Pending", "message": message}
     queued.store.set("workloads", "rayjob-night-1-1a2b3", conditions=[condition])
     for deployment in ("", "Suspending", "Suspended"):
         queued.tell(jobDeploymentStatus=deployment)
