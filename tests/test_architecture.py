@@ -70,6 +70,7 @@ def test_no_module_is_named_for_nothing(path):
         ("sp500.runs.cost, sp500.commands.price_table", {"numpy", "pandas", "torch", "ray", "scipy"}),
         ("sp500.jobs.manifest, sp500.jobs.rules", {"numpy", "pandas", "torch", "ray", "sp500.config"}),
         ("sp500.jobs.supervisor", {"numpy", "ray", "pydantic", "yaml", "multiprocessing"}),
+        ("sp500.jobs.kuberay", {"numpy", "pandas", "torch", "ray", "kubernetes", "urllib3"}),
         ("sp500.report.page", {"torch", "ray"}),
         ("sp500.data.line", {"torch", "ray"}),
         ("sp500.distributed.launch", {"ray"}),

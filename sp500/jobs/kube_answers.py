@@ -13,21 +13,18 @@ from sp500.jobs.rollout import OPERATOR
 RIGHTS = "the Role sp500-jobs in cluster/base/rbac.yaml grants it: whoever administers the namespace binds it to you"
 
 
-class Passing(Exception):
-    """A try that came to nothing, where another may succeed; `seconds` is what the server asks to wait before it."""
-
-    def __init__(self, why: str, seconds: float | None = None) -> None:
-        super().__init__(why)
-        self.seconds = seconds
-
-
 @dataclass(frozen=True)
 class Answer:
-    """One HTTP response."""
+    """One HTTP response, or with code 0 the words of why there was none."""
 
     code: int
     body: bytes
     retry_after: str | None = None
+
+    @property
+    def passing(self) -> bool:
+        """Whether another try may have another answer."""
+        return self.code in {0, 429} or self.code >= 500
 
     @cached_property
     def document(self) -> Document:
@@ -67,14 +64,15 @@ class Answer:
         return float(asked) if asked.isdigit() else None
 
 
-def words(error: Exception) -> str:
-    """An error of the connection, in one line without the objects that its text names."""
-    text = str(getattr(error, "reason", None) or error)
-    return " ".join(text.split("): ", 1)[-1].split()) or type(error).__name__
+def none(error: Exception) -> Answer:
+    """What an error of the connection counts as: its text, without the objects that urllib3 names in it."""
+    said = getattr(error, "reason", None) or next((one for one in error.args if isinstance(one, str)), "")
+    return Answer(0, (str(said).split("): ", 1)[-1] or type(error).__name__).encode())
 
 
-def unreachable(host: str, why: Exception) -> Unreachable:
-    """The server at `host` gave no answer."""
+def unreachable(host: str, answer: Answer) -> Unreachable:
+    """The server at `host` gave no answer to work with."""
+    why = f"{answer.code} {answer.message}" if answer.code else answer.message
     return Unreachable(
         f"the API server {host} does not answer ({why}); does `kubectl version` reach it? Is the context the right one?"
     )

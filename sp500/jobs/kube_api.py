@@ -16,7 +16,7 @@ from typing import Any
 from tenacity import (
     RetryCallState,
     Retrying,
-    retry_if_exception_type,
+    retry_if_result,
     stop_after_attempt,
     stop_before_delay,
     wait_random_exponential,
@@ -25,7 +25,7 @@ from tenacity import (
 from sp500.errors import Refused, ResourcesError
 from sp500.jobs import kube_answers
 from sp500.jobs.document import Document, items, section
-from sp500.jobs.kube_answers import Answer, Passing
+from sp500.jobs.kube_answers import Answer
 from sp500.jobs.kube_client import client_of
 
 # Tries, and seconds after which none begins; seconds that one may take to connect, and between two packets.
@@ -138,7 +138,8 @@ class KubeApi:
         if answer.code == 404:
             return None
         return {
-            str(one.get("name")) for one in items(answer.document_or(self._no("GET", root, answer)).get("resources"))
+            str(one.get("name"))
+            for one in items(answer.document_or(self._no("GET", f"/{root}", answer)).get("resources"))
         }
 
     def _path(self, resource: Resource, name: str = "") -> str:
@@ -157,19 +158,19 @@ class KubeApi:
     ) -> Answer:
         """The answer of the first try that gets one."""
         retrying = Retrying(
-            retry=retry_if_exception_type(Passing),
+            retry=retry_if_result(lambda answer: answer.passing),
             stop=stop_after_attempt(tries) | stop_before_delay(LIMIT),
             wait=_seconds_until_the_next,
             sleep=self.pause,
-            reraise=True,
+            retry_error_callback=_last,
         )
-        try:
-            return retrying(self._once, method, path, query or {}, body)
-        except Passing as error:
-            raise kube_answers.unreachable(self.client.configuration.host, error) from error
+        answer: Answer = retrying(self._once, method, path, query or {}, body)
+        if answer.passing:
+            raise kube_answers.unreachable(self.client.configuration.host, answer)
+        return answer
 
     def _once(self, method: str, path: str, query: dict[str, str], body: Document | None) -> Answer:
-        """One try. Raises Passing for what another may mend."""
+        """One try."""
         from kubernetes.client.exceptions import ApiException
         from urllib3.exceptions import HTTPError
 
@@ -180,16 +181,18 @@ class KubeApi:
         )
         try:
             response = self.client.call_api(*serialized, _request_timeout=(CONNECT, self.timeout))
-            answer = Answer(response.status, response.read(), response.headers.get("Retry-After"))
+            return Answer(response.status, response.read(), response.headers.get("Retry-After"))
         except (HTTPError, ApiException, OSError) as error:
-            raise Passing(kube_answers.words(error)) from error
-        if answer.code == 429 or answer.code >= 500:
-            raise Passing(f"{answer.code} {answer.message}", answer.wait)
-        return answer
+            return kube_answers.none(error)
 
 
 def _seconds_until_the_next(tries: RetryCallState) -> float:
     """What the server asks for, and else a random back-off."""
-    error = tries.outcome.exception() if tries.outcome else None
-    asked = error.seconds if isinstance(error, Passing) else None
+    asked = _last(tries).wait
     return wait_random_exponential(multiplier=0.25, max=4)(tries) if asked is None else asked
+
+
+def _last(tries: RetryCallState) -> Answer:
+    assert tries.outcome is not None
+    answer: Answer = tries.outcome.result()
+    return answer

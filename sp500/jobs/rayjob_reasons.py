@@ -164,6 +164,6 @@ def _said(told: Document) -> str:
 
 
 def _line(said: str, known: Sequence[str]) -> str:
-    told = [" ".join(cause.split())[:LONGEST] for cause in known[:MOST]]
+    told = [cause[:LONGEST] for cause in known[:MOST]]
     more = [f"and {len(known) - MOST} more"] if len(known) > MOST else []
-    return "; ".join([said, *told, *more])
+    return " ".join("; ".join([said, *told, *more]).split())

@@ -53,9 +53,16 @@ def _reasons(pod: Document) -> Iterator[str]:
         waiting = container.get("state", {}).get("waiting", {})
         ended = container.get("state", {}).get("terminated") or container.get("lastState", {}).get("terminated") or {}
         if waiting and waiting.get("reason") not in COMING:
-            yield f"container {container['name']} waits: {_said(waiting)}"
+            yield f"container {container['name']} waits: {_said(waiting)}{_image(container, waiting)}"
         if ended.get("exitCode"):
             yield f"container {container['name']} ended: {_said(ended)} (exit code {ended['exitCode']})"
+
+
+def _image(container: Document, waiting: Document) -> str:
+    """The image, for a reason that is about it and whose message does not name it."""
+    image = str(container.get("image", ""))
+    named = "Image" not in str(waiting.get("reason")) or image in str(waiting.get("message", ""))
+    return "" if named else f" ({image})"
 
 
 def _said(state: Document) -> str:

@@ -105,12 +105,9 @@ def schema_faults():
 
 
 @pytest.fixture
-def kube(schema_faults):
+def kube():
     """An API server; `kube.store` has what it keeps."""
-    store = KubeStore()
-    if schema_faults:
-        store.schema_faults = schema_faults
-    with KubeServer(store) as server:
+    with KubeServer(KubeStore()) as server:
         yield server
 
 

@@ -1,17 +1,20 @@
 """KubeRayExecutor against an API server in memory, whose operator takes a step at each look."""
 
 import json
-import secrets
+from pathlib import Path
 
 import pytest
+import yaml
 from executor_contract import LINES, ExecutorContract
-from kube_operator import Autopilot
+from kube_operator import Autopilot, Operator
 
 from sp500.errors import ConfigError, Refused
 from sp500.jobs import manifest, rules
 from sp500.jobs.kube_api import RAYJOBS, KubeApi
 from sp500.jobs.kuberay import KubeRayExecutor, request
 from sp500.jobs.state import JobState
+
+CLUSTER = Path(__file__).parents[2] / "cluster"
 
 
 class TestKubeRayKeepsTheContract(ExecutorContract):
@@ -22,12 +25,6 @@ class TestKubeRayKeepsTheContract(ExecutorContract):
     @pytest.fixture
     def executor(self, kubeconfig):
         return KubeRayExecutor("sp500", kubeconfig=kubeconfig, pause=lambda seconds: None)
-
-    @pytest.fixture
-    def handle(self, executor):
-        handle = f"job-{secrets.token_hex(4)}"
-        yield handle
-        executor.delete(handle)
 
     @pytest.fixture
     def story(self, make, cluster, handle):
@@ -152,6 +149,26 @@ def test_deleting_takes_cluster_and_settings_along(kube, executor, requested):
     assert executor.status("night-1").reason.startswith("is being deleted")
     kube.store.collect()
     assert kube.store.objects == {}
+
+
+def test_role_of_the_cluster_grants_all_that_is_asked_and_kueues_the_rest(kube, executor, requested):
+    operator = Operator(kube.store, "night-1")
+    executor.submit("night-1", requested(settings={"trials": 9}, queue="sp500"))
+    executor.submit("night-1", requested(settings={"trials": 9}, queue="sp500"))
+    operator.tell(jobDeploymentStatus="Suspended")
+    executor.status("night-1")
+    operator.to_running()
+    for step in (lambda: None, lambda: operator.tell(jobDeploymentStatus="Initializing"), lambda: operator.fail(3)):
+        step()
+        executor.status("night-1")
+        list(executor.logs("night-1", role=None, tail=None, follow=False))
+    operator.tell(jobDeploymentStatus="Running", jobStatus="RUNNING")
+    executor.stop("night-1")
+    role = yaml.safe_load((CLUSTER / "base/rbac.yaml").read_text().split("---")[0])
+    component = yaml.safe_load((CLUSTER / "components/kueue/kustomization.yaml").read_text())
+    [added] = [yaml.safe_load(one["patch"]) for one in component["patches"] if one["target"]["kind"] == "Role"]
+    granted = {(verb, resource) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
+    assert kube.store.used - granted == {(verb, "workloads") for verb in added[0]["value"]["verbs"]}
 
 
 def test_rayjob_made_anew_after_a_look_is_not_deleted(kube, kubeconfig, executor, requested):

@@ -27,6 +27,20 @@ def container(state, name="ray-head", **more):
             ["pod head: container wait-gcs-ready waits: ErrImagePull"],
         ),
         (
+            {"containerStatuses": [container({"waiting": {"reason": "ImagePullBackOff"}}, image="registry/a:1")]},
+            ["pod head: container ray-head waits: ImagePullBackOff (registry/a:1)"],
+        ),
+        (
+            {
+                "containerStatuses": [
+                    container(
+                        {"waiting": {"reason": "ErrImagePull", "message": "registry/a:1: gone"}}, image="registry/a:1"
+                    )
+                ]
+            },
+            ["pod head: container ray-head waits: ErrImagePull: registry/a:1: gone"],
+        ),
+        (
             {"containerStatuses": [container({"terminated": {"reason": "OOMKilled", "exitCode": 137}})]},
             ["pod head: container ray-head ended: OOMKilled (exit code 137)"],
         ),
