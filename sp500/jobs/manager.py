@@ -134,7 +134,7 @@ class Manager:
             changes = outcome.changes(job, seen, self._clock(), self._first_wait)
             if JobState(str(changes["state"])).finished and job.target["on"] != "local":
                 self._keep_log(executor, job)
-            self._change(job, changes)
+            self._change(job, changes, seen.ended)
 
     def _handed_over(self, executor: Executor, job: Job) -> tuple[Job, Status | None]:
         """The job, with the executor; and its end where that refused it."""
@@ -158,7 +158,8 @@ class Manager:
             self._keep_log(executor, job)  # its pods go at once, and their logs with them
         executor.stop(job.handle)
 
-    def _change(self, job: Job, changes: dict[str, object]) -> None:
+    def _change(self, job: Job, changes: dict[str, object], ended: float | None = None) -> None:
+        """Write down what changed; a start that has ended has cost until then, however late that is seen."""
         now = self._clock()
         if all(getattr(job, name) == value for name, value in changes.items()):
             return
@@ -166,7 +167,7 @@ class Manager:
             over = JobState(str(changes.get("state", job.state)))
             let_go = over.finished or (over == JobState.QUEUED and changes.get("submitted") is False)
             if entry.change(job, now, **changes) and let_go:
-                entry.release(job, now)
+                entry.release(job, now if ended is None else min(ended, now))
 
     def _keep_log(self, executor: Executor, job: Job) -> None:
         folder = self.folder / job.id

@@ -117,6 +117,15 @@ def test_interrupted_follower_leaves_the_job_alone(state, sp500, submit):
     sp500("stop", job["id"])
 
 
+def test_second_manager_gives_way_and_names_the_first(sp500, submit, state):
+    job = submit("sleep", "1000")
+    until(sp500, job["id"], "RUNNING")
+    said = sp500("manage").stdout
+    assert said.startswith(f"process {(state / 'manager.holder').read_text().split()[1]} on ")
+    assert "manages" in said
+    sp500("stop", job["id"])
+
+
 def test_job_outlives_the_shell_and_the_manager_that_started_it(state, sp500, submit, tmp_path):
     job = submit("/bin/sh", "-c", f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; echo done")
     until(sp500, job["id"], "RUNNING")
