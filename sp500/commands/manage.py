@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import sys
@@ -23,8 +24,8 @@ from sp500.jobs.queue_settings import QueueSettings
 class Manage(queue_flags.QueueFlags):
     """Manage the queue: one process for a folder, which may be killed and started again at any time."""
 
-    idle_seconds: float = float("inf")
-    """Seconds without an unfinished job after which to end."""
+    idle_seconds: float | None = None
+    """Seconds without an unfinished job after which to end; empty: never."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -46,7 +47,7 @@ def _managed(flags: Manage) -> tuple[str, int]:
         try:
             with FileLock(queue.folder / "manager.lock", timeout=0):
                 holder.write_text(f"process {os.getpid()} on {socket.gethostname()}")
-                manager.run(flags.idle_seconds, Event())
+                manager.run(math.inf if flags.idle_seconds is None else flags.idle_seconds, Event())
         except Timeout:
             return f"{holder.read_text()} manages {queue.folder} already", 0
         # Whoever queued a job just before the lock was free relied on this process.
