@@ -16,9 +16,10 @@ from filelock import FileLock, Timeout
 from sp500 import entry
 from sp500.commands import queue_flags
 from sp500.errors import ConfigError
-from sp500.jobs import executors, queue_settings
-from sp500.jobs.manager import Manager
-from sp500.jobs.queue_settings import QueueSettings
+from sp500.jobs import executors
+from sp500.jobs.queue import settings as queue_settings
+from sp500.jobs.queue.manager import Manager
+from sp500.jobs.queue.settings import QueueSettings
 
 
 class Manage(queue_flags.QueueFlags):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from sp500.errors import ConfigError
 from sp500.jobs.document import Document
-from sp500.jobs.job import Job
-from sp500.jobs.resources import Resources, of_spec, pods_of
+from sp500.jobs.queue.job import Job
+from sp500.jobs.queue.resources import Resources, of_spec, pods_of
 from sp500.jobs.spec import JobSpec
 from sp500.jobs.state import JobState
 

@@ -15,9 +15,9 @@ import tyro
 from sp500.commands import folders
 from sp500.config import Frozen
 from sp500.jobs import executors
-from sp500.jobs.budget import HOUR
-from sp500.jobs.job import Job
-from sp500.jobs.queue import Queue
+from sp500.jobs.queue.budget import HOUR
+from sp500.jobs.queue.job import Job
+from sp500.jobs.queue.queue import Queue
 from sp500.jobs.state import Status
 from sp500.output import concluded
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from sp500.commands import queue_flags
 from sp500.commands.logs import texts
 from sp500.errors import ResourcesError
-from sp500.jobs.job import Job
-from sp500.jobs.outcome import clock
-from sp500.jobs.queue import Queue
+from sp500.jobs.queue.job import Job
+from sp500.jobs.queue.outcome import clock
+from sp500.jobs.queue.queue import Queue
 from sp500.jobs.state import Status as Seen
 
 

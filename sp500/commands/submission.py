@@ -9,11 +9,11 @@ from pathlib import Path
 
 from sp500.commands.pricing import Expected
 from sp500.errors import ConfigError
-from sp500.jobs import local
 from sp500.jobs.document import Document, section
-from sp500.jobs.job import NewJob
-from sp500.jobs.queue import new_id
-from sp500.jobs.resources import Resources, of_rayjob, of_spec
+from sp500.jobs.local import executor as local
+from sp500.jobs.queue.job import NewJob
+from sp500.jobs.queue.queue import new_id
+from sp500.jobs.queue.resources import Resources, of_rayjob, of_spec
 from sp500.jobs.spec import JobSpec
 
 
@@ -64,12 +64,13 @@ class Place:
         if self.on == "local":
             return local.request(spec, cwd=Path.cwd(), environment=os.environ, python=sys.executable)
         if self.on == "ray":
-            from sp500.jobs import ray_jobs, working_dir
+            from sp500.jobs import working_dir
+            from sp500.jobs.ray import executor as ray_jobs
 
             if spec.working_dir is None:
                 working_dir.check(Path.cwd())
             return ray_jobs.request(spec, cwd=Path.cwd())
-        from sp500.jobs import kuberay
+        from sp500.jobs.kuberay import executor as kuberay
 
         return kuberay.request(spec, self.cluster, id)
 

@@ -18,10 +18,12 @@ from sp500.commands.render import ray_cluster
 from sp500.commands.submission import Place, prepared
 from sp500.commands.submit_text import masked, plan, text
 from sp500.errors import ConfigError, LimitExceeded, Refused, ResourcesError, Unreachable
-from sp500.jobs import budget, document, queue_settings, rules
-from sp500.jobs.job import NewJob
-from sp500.jobs.queue import Queue
-from sp500.jobs.queue_settings import On, QueueSettings
+from sp500.jobs import document, rules
+from sp500.jobs.queue import budget
+from sp500.jobs.queue import settings as queue_settings
+from sp500.jobs.queue.job import NewJob
+from sp500.jobs.queue.queue import Queue
+from sp500.jobs.queue.settings import On, QueueSettings
 from sp500.jobs.spec import JobSpec
 from sp500.output import concluded
 
@@ -128,7 +130,7 @@ def _place(flags: Submit) -> Place:
     rules.check(cluster)
     place = Place(flags.on, cluster, context=flags.context)
     if not flags.dry_run:
-        from sp500.jobs.kuberay import KubeRayExecutor
+        from sp500.jobs.kuberay.executor import KubeRayExecutor
 
         there = place.target(flags.spec())
         try:

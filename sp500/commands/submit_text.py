@@ -8,11 +8,11 @@ from typing import Any
 
 from sp500.commands import queue_flags
 from sp500.commands.pricing import Expected
-from sp500.jobs import budget
 from sp500.jobs.document import Document
 from sp500.jobs.fields import SECRET_NAME
-from sp500.jobs.job import Job
-from sp500.jobs.queue import Queue
+from sp500.jobs.queue import budget
+from sp500.jobs.queue.job import Job
+from sp500.jobs.queue.queue import Queue
 from sp500.jobs.spec import JobSpec
 from sp500.jobs.state import JobState
 

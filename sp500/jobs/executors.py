@@ -8,7 +8,7 @@ from pathlib import Path
 from sp500.errors import ConfigError
 from sp500.jobs.document import Document
 from sp500.jobs.executor import Executor
-from sp500.jobs.local import LocalExecutor
+from sp500.jobs.local.executor import LocalExecutor
 
 
 def maker(folder: Path, environment: Mapping[str, str]) -> Callable[[Document], Executor]:
@@ -21,10 +21,10 @@ def maker(folder: Path, environment: Mapping[str, str]) -> Callable[[Document], 
         if target["on"] == "local":
             return here
         if target["on"] == "ray":
-            from sp500.jobs.ray_jobs import RayExecutor
+            from sp500.jobs.ray.executor import RayExecutor
 
             return RayExecutor(target["address"], token(target, environment))
-        from sp500.jobs.kuberay import KubeRayExecutor
+        from sp500.jobs.kuberay.executor import KubeRayExecutor
 
         return KubeRayExecutor(target["namespace"], target["context"], target["kubeconfig"])
 

@@ -13,8 +13,9 @@ import yaml
 from kube_server import KubeServer
 from kube_store import KubeStore
 
-from sp500.jobs import local, manifest
-from sp500.jobs.kuberay import KubeRayExecutor, request
+from sp500.jobs import manifest
+from sp500.jobs.kuberay.executor import KubeRayExecutor, request
+from sp500.jobs.local import executor as local
 from sp500.jobs.spec import JobSpec
 
 HERE = Path(__file__).parent
