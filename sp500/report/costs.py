@@ -124,7 +124,7 @@ def forecast_table(caption: str, found: dict[str, Any]) -> Table:
         lines.append(line | ({f"Price, {found['currency']}": money(row["price"])} if found["currency"] else {}))
     basis = found["basis"]
     size = f", {fixed(basis['samples'], 0)} windows" if basis.get("samples") else ""
-    return table(f"{caption}{size}", lines, text=(), note=_law(basis))
+    return table(f"{caption}{size}", lines, text=("Workers",), note=_law(basis))
 
 
 def backtest(found: dict[str, Any]) -> str:
