@@ -139,7 +139,8 @@ def test_exit_code_of_the_command_is_that_of_wait(sp500, submitted):
     id, operator = submitted()
     operator.to_running()
     operator.fail(3)
-    assert "exit code 3" in sp500("wait", id, code=3)
+    said = sp500("wait", id, code=3)
+    assert said.endswith("exit code 3: ValueError: no such ticker\n")
 
 
 def test_job_that_somebody_deleted_is_lost(sp500, submitted, kube):
