@@ -10,6 +10,9 @@ from sp500.commands import queue_flags
 class Delete(queue_flags.SomeJobs):
     """Forget ended jobs, with their logs and what their cluster keeps of them; their runs stay where they are."""
 
+    force: bool = False
+    """Forget also what has not ended or cannot be reached, and say what may be left there."""
+
 
 def main(argv: Sequence[str]) -> int:
     """Delete, to the exit code."""
@@ -17,7 +20,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _deleted(flags: Delete) -> tuple[str, int]:
-    queue_flags.queue(flags.state_dir).delete(flags.ids)
+    left = queue_flags.queue(flags.state_dir).delete(flags.ids, force=flags.force)
     if flags.json_output:
-        return queue_flags.dumped({"deleted": list(flags.ids)}), 0
-    return f"deleted: {', '.join(flags.ids)}", 0
+        return queue_flags.dumped({"deleted": list(flags.ids), "left": left}), 0
+    return "\n".join([f"deleted: {', '.join(flags.ids)}", *left]), 0

@@ -39,7 +39,7 @@ def _managed(flags: Manage) -> tuple[str, int]:
     manager = Manager(
         queue.ledger,
         queue.logs_folder,
-        executors.maker(queue.folder, os.environ),
+        executors.maker(queue.folder),
         settings(queue.folder / queue_settings.FILE),
         queue_settings.machine(),
     )

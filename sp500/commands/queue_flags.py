@@ -14,8 +14,8 @@ import tyro
 
 from sp500.commands import folders
 from sp500.config import Frozen
+from sp500.errors import ConfigError
 from sp500.jobs import executors
-from sp500.jobs.queue.budget import HOUR
 from sp500.jobs.queue.job import Job
 from sp500.jobs.queue.queue import Queue
 from sp500.jobs.state import Status
@@ -51,7 +51,10 @@ def verb(model: type[F], argv: Sequence[str], name: str, act: Callable[[F], tupl
     """Parse the flags and act: its text on stdout, its exit code. Exits with 2 on a wrong flag."""
 
     def acted() -> tuple[str, int]:
-        return act(tyro.cli(model, prog=f"sp500 {name}", args=list(argv), config=(tyro.conf.FlagCreatePairsOff,)))
+        flags = tyro.cli(model, prog=f"sp500 {name}", args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
+        if isinstance(flags, SomeJobs) and not flags.ids:
+            raise ConfigError("no job is named; sp500 jobs list shows them")
+        return act(flags)
 
     return concluded(acted, only_json="--json" in argv, hint=hint)
 
@@ -65,7 +68,7 @@ def queue(state_dir: Path | None) -> Queue:
     """The queue of that folder. Raises ConfigError where there can be none."""
     here = folder(state_dir)
     manager = [sys.executable, "-m", "sp500.cli", "jobs", "manage", "--state-dir", str(here), "--idle-seconds", "30"]
-    return Queue(here, executors.maker(here, os.environ), manager)
+    return Queue(here, executors.maker(here), manager)
 
 
 def plain(job: Job, seen: Status | None = None) -> dict[str, Any]:
@@ -84,18 +87,12 @@ def plain(job: Job, seen: Status | None = None) -> dict[str, Any]:
         "created": job.created,
         "started": job.started,
         "ended": job.ended,
-        "cost": cost(job, time.time()),
+        "cost": job.cost(time.time()),
     }
     if seen is not None:
         replicas = {str(role): {"ready": one.ready, "wanted": one.wanted} for role, one in seen.replicas.items()}
         told["replicas"] = replicas
     return told
-
-
-def cost(job: Job, now: float) -> float:
-    """What the present start has cost, from when it took its resources."""
-    end = now if job.ended is None else job.ended
-    return 0.0 if job.claimed is None else job.hourly * max(end - job.claimed, 0.0) / HOUR
 
 
 def dumped(data: object) -> str:

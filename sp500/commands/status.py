@@ -53,7 +53,7 @@ def _head(job: Job, seen: Seen | None) -> list[str]:
         "on": ", ".join(str(value) for value in job.target.values() if value),
         "ran": queue_flags.lasted(job, time.time()),
         "exit code": "-" if job.exit_code is None else str(job.exit_code),
-        **({"cost": f"{queue_flags.cost(job, time.time()):.2f}, at {job.hourly:.2f} per hour"} if job.hourly else {}),
+        **({"cost": f"{job.cost(time.time()):.2f}, at {job.hourly:.2f} per hour"} if job.hourly else {}),
         "starts": f"{job.starts}" + (f", {job.failures} failed" if job.failures else ""),
     }
     if seen is not None and seen.replicas:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from sp500.commands.pricing import Expected
+from sp500.disk import write_atomic
 from sp500.errors import ConfigError
 from sp500.jobs.document import Document, section
 from sp500.jobs.local import executor as local
@@ -28,31 +31,54 @@ class Place:
     """Context of the kubeconfig."""
     address: str | None = None
     """Address of a Ray cluster's dashboard."""
+    tokens: Path = Path("tokens")
+    """Folder for tokens of Ray clusters that are given in the environment."""
 
     def target(self, spec: JobSpec) -> Document:
         """Where this job runs, as the queue keeps it."""
         if self.on == "local":
             return {"on": "local"}
         if self.on == "ray":
-            return {"on": "ray", "address": self._dashboard(), "token_file": os.environ.get("RAY_AUTH_TOKEN_PATH")}
-        namespace = spec.namespace or section(self.cluster, "metadata").get("namespace") or self._own_namespace()
-        kubeconfig = os.environ.get("KUBECONFIG")
-        return {"on": "kuberay", "namespace": namespace, "context": self.context, "kubeconfig": kubeconfig}
+            address = self._dashboard()
+            return {"on": "ray", "address": address, "token_file": str(self._token_file(address))}
+        context, own = self._context()
+        namespace = spec.namespace or section(self.cluster, "metadata").get("namespace") or own
+        # Whatever becomes the current context or folder later, the job stays where it is.
+        files = [str(Path(file).absolute()) for file in os.environ.get("KUBECONFIG", "").split(os.pathsep) if file]
+        kubeconfig = os.pathsep.join(files) or None
+        return {"on": "kuberay", "namespace": namespace, "context": context, "kubeconfig": kubeconfig}
 
-    def _own_namespace(self) -> str:
-        """That of the kubeconfig's context, as kubectl takes it."""
+    def keep_token(self) -> None:
+        """Keep RAY_AUTH_TOKEN, which the manager does not see, in a file of the queue's that only its owner can read."""
+        if self.on == "ray" and (given := os.environ.get("RAY_AUTH_TOKEN")):
+            self.tokens.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file = self._token_file(self._dashboard())
+            file.touch(mode=0o600)
+            write_atomic(file, given)
+
+    def _token_file(self, address: str) -> Path:
+        if os.environ.get("RAY_AUTH_TOKEN"):
+            return self.tokens / hashlib.sha256(address.encode()).hexdigest()[:16]
+        return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token").absolute()
+
+    def _context(self) -> tuple[str | None, str]:
+        """Name and namespace of the kubeconfig's context, as kubectl takes them."""
         from kubernetes import config
 
         try:
             contexts, current = config.list_kube_config_contexts()
-        except config.ConfigException:  # there is none: inside a pod, or for a dry run
-            return "default"
+        except (
+            config.ConfigException,
+            TypeError,
+            AttributeError,
+        ):  # none: inside a pod, or for a dry run; or no kubeconfig
+            return self.context, "default"
         chosen = next((one for one in contexts if one["name"] == self.context), current)
-        return str(chosen["context"].get("namespace") or "default")
+        return self.context or str(chosen["name"]), str(chosen["context"].get("namespace") or "default")
 
     def _dashboard(self) -> str:
         address = self.address or os.environ.get("RAY_ADDRESS", "")
-        if not address.startswith(("http://", "https://")):
+        if not re.match(r"https?://[^/]", address):
             raise ConfigError(
                 f"--address {address or '(none, and no RAY_ADDRESS)'}: expected that of a Ray dashboard, such as "
                 "http://127.0.0.1:8265; for a cluster on Kubernetes: kubectl port-forward service/sp500-head-svc 8265"
@@ -87,7 +113,7 @@ def prepared(spec: JobSpec, place: Place, expected: Expected) -> NewJob:
         request=request,
         project=spec.project,
         priority=spec.priority,
-        queued_elsewhere=spec.queue is not None,
+        queued_elsewhere=place.on == "kuberay" and spec.queue is not None,
         demand=_demand(spec, place.on, request),
         seconds=expected.seconds(spec, place.on)[1],
         hourly=expected.hourly(spec, place.on, request),

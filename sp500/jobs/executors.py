@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from sp500.errors import ConfigError
@@ -11,7 +11,7 @@ from sp500.jobs.executor import Executor
 from sp500.jobs.local.executor import LocalExecutor
 
 
-def maker(folder: Path, environment: Mapping[str, str]) -> Callable[[Document], Executor]:
+def maker(folder: Path) -> Callable[[Document], Executor]:
     """Makes executors for the jobs of the state folder `folder`. Each loads what it needs when it is first made."""
     # One for all its jobs: it buries those of its supervisors that have ended.
     here = LocalExecutor(folder / "jobs")
@@ -23,7 +23,7 @@ def maker(folder: Path, environment: Mapping[str, str]) -> Callable[[Document], 
         if target["on"] == "ray":
             from sp500.jobs.ray.executor import RayExecutor
 
-            return RayExecutor(target["address"], token(target, environment))
+            return RayExecutor(target["address"], token(Path(target["token_file"])))
         from sp500.jobs.kuberay.executor import KubeRayExecutor
 
         return KubeRayExecutor(target["namespace"], target["context"], target["kubeconfig"])
@@ -31,14 +31,11 @@ def maker(folder: Path, environment: Mapping[str, str]) -> Callable[[Document], 
     return make
 
 
-def token(target: Document, environment: Mapping[str, str]) -> str | None:
-    """The token of a Ray cluster: of RAY_AUTH_TOKEN, or of the file that Ray reads; None where there is neither.
+def token(file: Path) -> str | None:
+    """The token of a Ray cluster; None where there is no such file. Raises ConfigError for one that cannot be read.
 
-    It is looked up whenever it is needed, and kept nowhere. Raises ConfigError for a file that cannot be read.
+    It is read whenever it is needed, so that a new one counts at once.
     """
-    if given := environment.get("RAY_AUTH_TOKEN"):
-        return given
-    file = Path(target.get("token_file") or Path.home() / ".ray" / "auth_token")
     try:
         return file.read_text().strip() or None
     except FileNotFoundError:

@@ -25,8 +25,9 @@ def midnight(now: float) -> float:
 
 def over(jobs: Iterable[NewJob], ledger: Ledger, budgets: Mapping[str, float], now: float) -> str:
     """Which of these jobs would pass its project's budget today, in words; empty for none."""
-    active = [job for job in ledger.jobs(unfinished=True) if job.starts]
-    remaining = left(budgets, ledger.uses(midnight(now)), active, now)
+    unfinished = ledger.jobs(unfinished=True)
+    # Those that wait are counted as if they ran: they come first.
+    remaining = left(budgets, ledger.uses(midnight(now)), unfinished, now)
     for job in jobs:
         cost, have = price(job.hourly, job.seconds), remaining.get(job.project, math.inf)
         if cost is None and have < math.inf:
@@ -53,6 +54,7 @@ def left(budgets: Mapping[str, float], uses: Iterable[Use], active: Iterable[Job
     for use in uses:
         take(use.project, use.begin, use.finish, use.hourly)
     for job in active:
-        begin = now if job.claimed is None else job.claimed
+        # A start that its executor has not taken yet costs nothing so far.
+        begin = job.claimed if job.submitted and job.claimed is not None else now
         take(job.project, begin, math.inf if job.seconds is None else max(begin + job.seconds, now), job.hourly)
     return {project: max(amount, 0.0) for project, amount in remaining.items()}

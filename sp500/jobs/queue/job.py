@@ -59,7 +59,8 @@ class Job:
     failures: int
     submitted: bool
     """Whether the executor has taken the present start."""
-    stop_asked: bool
+    stop_asked: float | None
+    """When somebody asked for its end."""
     not_before: float
     devices: tuple[int, ...] = field(default=())
     """Numbers of the GPUs of this machine that it holds."""
@@ -69,6 +70,14 @@ class Job:
     """When the present start took its resources."""
     started: float | None = None
     ended: float | None = None
+    notify: str | None = None
+    paid: float = 0.0
+    """What its ended starts have cost."""
+
+    def cost(self, now: float) -> float:
+        """What its starts have cost so far, each from when it took its resources."""
+        running = not self.state.finished and self.submitted and self.claimed is not None
+        return self.paid + (self.hourly * (now - (self.claimed or now)) / 3600 if running else 0.0)
 
     @property
     def handle(self) -> str:
@@ -92,6 +101,7 @@ class Notice:
 class Use:
     """Time that a start held its resources, kept also when its job is deleted: a budget is spent all the same."""
 
+    id: str
     project: str
     begin: float
     finish: float

@@ -31,7 +31,7 @@ CREATE TABLE jobs (
     cpus REAL NOT NULL, gpus REAL NOT NULL, memory REAL NOT NULL,
     seconds REAL, hourly REAL NOT NULL, retries INTEGER NOT NULL, deadline REAL, notify TEXT,
     state TEXT NOT NULL, reason TEXT NOT NULL, starts INTEGER NOT NULL DEFAULT 0, failures INTEGER NOT NULL DEFAULT 0,
-    submitted INTEGER NOT NULL DEFAULT 0, stop_asked INTEGER NOT NULL DEFAULT 0, not_before REAL NOT NULL DEFAULT 0,
+    submitted INTEGER NOT NULL DEFAULT 0, stop_asked REAL, not_before REAL NOT NULL DEFAULT 0,
     devices TEXT NOT NULL DEFAULT '[]', exit_code INTEGER,
     created REAL NOT NULL, claimed REAL, started REAL, ended REAL
 ) STRICT;
@@ -41,8 +41,9 @@ CREATE TABLE notices (
     tries INTEGER NOT NULL DEFAULT 0, not_before REAL NOT NULL DEFAULT 0
 ) STRICT;
 CREATE TABLE uses (
-    project TEXT NOT NULL, begin REAL NOT NULL, finish REAL NOT NULL, hourly REAL NOT NULL
+    id TEXT NOT NULL, project TEXT NOT NULL, begin REAL NOT NULL, finish REAL NOT NULL, hourly REAL NOT NULL
 ) STRICT;
+CREATE INDEX uses_by_job ON uses (id);
 CREATE TABLE events (
     number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL, at REAL NOT NULL,
     state TEXT NOT NULL, reason TEXT NOT NULL
@@ -53,8 +54,10 @@ CREATE INDEX events_by_job ON events (id);
 COLUMNS = (
     "number, id, name, target, project, priority, queued_elsewhere, cpus, gpus, memory, seconds, hourly, retries,"
     " deadline, state, reason, starts, failures, submitted, stop_asked, not_before, devices, exit_code, created,"
-    " claimed, started, ended"
+    " claimed, started, ended, notify"
 )
+# What its ended starts have cost.
+PAID = "(SELECT coalesce(sum(hourly * (finish - begin)), 0) / 3600 FROM uses WHERE uses.id = jobs.id)"
 
 
 class Ledger:
@@ -67,7 +70,10 @@ class Ledger:
         """Make the file and its tables where there are none. Raises ConfigError for a file of a later version."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._open() as connection:
-            connection.execute("PRAGMA journal_mode = WAL")
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+            except sqlite3.DatabaseError as error:
+                raise ConfigError(f"{self.path} is no queue ({error}); move it away") from error
             connection.execute("BEGIN IMMEDIATE")
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if version > VERSION:
@@ -118,8 +124,7 @@ class Ledger:
     def uses(self, since: float) -> list[Use]:
         """What ended starts have used that lasted until after `since`."""
         with self._open() as connection:
-            rows = connection.execute("SELECT project, begin, finish, hourly FROM uses WHERE finish > ?", (since,))
-            return [Use(*row) for row in rows]
+            return Entry(connection).uses(since)
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
@@ -145,8 +150,13 @@ class Entry:
             where.append(f"id IN ({', '.join('?' * len(ids))})")
         if unfinished:
             where.append(f"state NOT IN ({', '.join(repr(str(state)) for state in sorted(FINISHED))})")
-        query = f"SELECT {COLUMNS} FROM jobs WHERE {' AND '.join(where)} ORDER BY number"  # noqa: S608 - our own words
+        query = f"SELECT {COLUMNS}, {PAID} FROM jobs WHERE {' AND '.join(where)} ORDER BY number"  # noqa: S608 - our own words
         return [_job(row) for row in self.connection.execute(query, values)]
+
+    def uses(self, since: float) -> list[Use]:
+        """What ended starts have used that lasted until after `since`."""
+        rows = self.connection.execute("SELECT id, project, begin, finish, hourly FROM uses WHERE finish > ?", (since,))
+        return [Use(*row) for row in rows]
 
     def add(self, jobs: Iterable[NewJob], at: float) -> None:
         """Queue jobs. Raises ConfigError for an id that is there already."""
@@ -162,7 +172,7 @@ class Entry:
                     list(row.values()),
                 )
             except sqlite3.IntegrityError as error:
-                raise ConfigError(f"job {job.id} is there already; take another --id") from error
+                raise ConfigError(f"job {job.id} is there already; submit it anew") from error
             self._event(job.id, at, JobState.QUEUED, "just submitted", notify=True)
 
     def change(self, job: Job, at: float, **changes: object) -> bool:
@@ -181,13 +191,14 @@ class Entry:
         return bool(done.rowcount)
 
     def release(self, job: Job, at: float) -> None:
-        """Write down what the present start used until now."""
-        begin = at if job.claimed is None else job.claimed
-        self.connection.execute("INSERT INTO uses VALUES (?, ?, ?, ?)", (job.project, begin, at, job.hourly))
+        """Write down what the present start used until `at`; one that its executor never took has used nothing."""
+        if job.submitted and job.claimed is not None:
+            use = (job.id, job.project, job.claimed, max(at, job.claimed), job.hourly)
+            self.connection.execute("INSERT INTO uses VALUES (?, ?, ?, ?, ?)", use)
 
-    def ask_to_stop(self, id: str) -> None:
-        """Leave the word that a job shall end."""
-        self.connection.execute("UPDATE jobs SET stop_asked = 1 WHERE id = ?", (id,))
+    def ask_to_stop(self, id: str, at: float) -> None:
+        """Leave the word that a job shall end; the first one counts."""
+        self.connection.execute("UPDATE jobs SET stop_asked = coalesce(stop_asked, ?) WHERE id = ?", (at, id))
 
     def remove(self, id: str) -> None:
         """Forget a job and its events."""
@@ -215,8 +226,8 @@ class Entry:
 
 
 def _job(row: Sequence[object]) -> Job:
-    found = dict(zip(COLUMNS.split(", "), row, strict=True))
+    found = dict(zip([*COLUMNS.split(", "), "paid"], row, strict=True))
     demand = Resources(*(found.pop(name) for name in ("cpus", "gpus", "memory")))  # type: ignore[arg-type]
-    found |= {name: bool(found[name]) for name in ("queued_elsewhere", "submitted", "stop_asked")}
+    found |= {name: bool(found[name]) for name in ("queued_elsewhere", "submitted")}
     target, devices = json.loads(str(found.pop("target"))), tuple(json.loads(str(found.pop("devices"))))
     return Job(**found | {"state": JobState(str(found["state"]))}, demand=demand, target=target, devices=devices)  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ a lock.
 from __future__ import annotations
 
 import json
+import math
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -32,6 +33,8 @@ SECONDS_BETWEEN_TURNS = 0.2
 SECONDS_BETWEEN_LOOKS = {"local": 0.0, "ray": 1.0, "kuberay": 2.0}
 # Clusters that are looked at beside each other: one that does not answer must not hold up the others.
 THREADS = 8
+# Each knock at a cluster that does not answer takes its time.
+MOST_FAULTS = 2
 
 
 class Manager:
@@ -85,29 +88,25 @@ class Manager:
     def _claimed(self) -> list[Job]:
         """The unfinished jobs, after those whose turn it is were claimed."""
         now, settings = self._clock(), self._settings()
-        uses = self.ledger.uses(budget.midnight(now))
         with self.ledger.writing() as entry:
-            jobs = entry.jobs(unfinished=True)
+            jobs, uses = entry.jobs(unfinished=True), entry.uses(budget.midnight(now))
             waiting = [job for job in jobs if job.state == JobState.QUEUED and not job.submitted]
             active = [job for job in jobs if job not in waiting]
             left = budget.left(settings.budgets, uses, active, now)
-            for on in sorted({job.target["on"] for job in waiting}):
-                room = settings.room(on, self._machine)
-                queue = [job for job in waiting if job.target["on"] == on]
-                held = [job for job in active if job.target["on"] == on and not job.queued_elsewhere]
-                plan = schedule.plan(map(_waiting, queue), [_busy(job) for job in held], room, left, now)
-                left = plan.left
-                used = {device for job in held for device in job.devices}
-                devices = [device for device in range(int(self._machine.gpus)) if device not in used]
-                self._write(entry, queue, plan, devices if on == "local" else [], now)
+            rooms = {job.target["on"]: settings.room(job.target["on"], self._machine) for job in waiting}
+            held = [_busy(job) for job in active if not job.queued_elsewhere]
+            plan = schedule.plan(map(_waiting, waiting), held, rooms, left, settings.budgets, now=now)
+            used = {device for job in active for device in job.devices}
+            devices = [device for device in range(int(self._machine.gpus)) if device not in used]
+            self._write(entry, waiting, plan, devices, now)
             return entry.jobs(unfinished=True)
 
     def _write(self, entry: Entry, queue: Sequence[Job], plan: schedule.Plan, devices: list[int], now: float) -> None:
         for job in queue:
-            if job.stop_asked:
+            if job.stop_asked is not None:
                 entry.change(job, now, state=str(JobState.STOPPED), reason="stopped before its start", ended=now)
             elif job.id in plan.start:
-                count = int(job.demand.gpus)
+                count = int(job.demand.gpus) if job.target["on"] == "local" else 0
                 own, devices[:count] = devices[:count], []
                 entry.change(
                     job, now, state=str(JobState.PENDING), reason="its turn has come", starts=job.starts + 1,
@@ -118,35 +117,35 @@ class Manager:
 
     def _look_after(self, jobs: Sequence[Job]) -> None:
         """Start, stop and ask after the jobs of one target; its trouble is told by them, and holds up no other."""
-        left = list(jobs)
-        try:
-            self._looked_after(left)
-        except SP500Error as error:
-            # The others are behind the same door, and each knock takes its time.
-            why = str(error)
-        except Exception as error:  # noqa: BLE001 - a slip of ours must not end the manager of everybody's jobs
-            traceback.print_exc()
-            why = f"{type(error).__name__}: {error}, a fault of sp500 ({self.folder.parent}/manager.log has more)"
-        for job in left:
+        why, faults = "", 0
+        for job in jobs:
+            if faults < MOST_FAULTS:
+                try:
+                    self._look_after_one(job)
+                    continue
+                except SP500Error as error:
+                    why = str(error)
+                except Exception as error:  # noqa: BLE001 - a slip of ours must not end the manager of all jobs
+                    traceback.print_exc()
+                    why = f"{type(error).__name__}: {error}, a fault of sp500's ({self.folder.parent}/manager.log)"
+                # This machine is always there; a cluster that failed twice is taken to be away from all its jobs.
+                faults += job.target["on"] != "local"
             self._change(job, {"reason": f"cannot be asked: {why}"})
 
-    def _looked_after(self, left: list[Job]) -> None:
-        """The same; those that were looked after are taken out of `left`."""
-        executor = self._executor(left[0].target)
-        while left:
-            job, seen = self._handed_over(executor, left[0])
-            if seen is None:
-                self._stop(executor, job)
-                seen = executor.status(job.handle)
-            changes = outcome.changes(job, seen, self._clock(), self._first_wait)
-            if JobState(str(changes["state"])).finished and job.target["on"] != "local":
-                self._keep_log(executor, job)
-            self._change(job, changes, seen.ended)
-            left.pop(0)
+    def _look_after_one(self, found: Job) -> None:
+        executor = self._executor(found.target)
+        job, seen = self._handed_over(executor, found)
+        if seen is None:
+            self._stop(executor, job)
+            seen = executor.status(job.handle)
+        changes = outcome.changes(job, seen, self._clock(), self._first_wait)
+        if JobState(str(changes["state"])).finished and job.target["on"] != "local":
+            self._keep_log(executor, job)
+        self._change(job, changes, seen.ended)
 
     def _handed_over(self, executor: Executor, job: Job) -> tuple[Job, Status | None]:
         """The job, with the executor; and its end where that refused it."""
-        if job.submitted or job.stop_asked:
+        if job.submitted or job.stop_asked is not None:
             return job, None
         request = self.ledger.document(job.id, "request")
         if job.target["on"] == "local" and self._machine.gpus:
@@ -160,7 +159,7 @@ class Manager:
 
     def _stop(self, executor: Executor, job: Job) -> None:
         """End a job that shall end, as often as it takes."""
-        if not (job.stop_asked or outcome.late(job, self._clock())):
+        if not (job.stop_asked is not None or outcome.late(job, self._clock())):
             return
         if job.target["on"] == "kuberay" and not kept_logs.kept(self.folder / job.id):
             self._keep_log(executor, job)  # its pods go at once, and their logs with them
@@ -189,16 +188,16 @@ def _waiting(job: Job) -> schedule.Waiting:
     return schedule.Waiting(
         job.id,
         Resources() if job.queued_elsewhere else job.demand,
-        job.priority,
-        job.number,
-        job.project,
-        budget.price(job.hourly, job.seconds),
-        job.seconds,
-        job.not_before,
+        on=job.target["on"],
+        priority=job.priority,
+        number=job.number,
+        project=job.project,
+        price=budget.price(job.hourly, job.seconds),
+        seconds=job.seconds,
+        not_before=job.not_before,
     )
 
 
 def _busy(job: Job) -> schedule.Busy:
-    if job.seconds is None or job.claimed is None:
-        return schedule.Busy(job.demand)
-    return schedule.Busy(job.demand, job.claimed + job.seconds)
+    ends = math.inf if job.seconds is None or job.claimed is None else job.claimed + job.seconds
+    return schedule.Busy(job.demand, ends, job.target["on"])

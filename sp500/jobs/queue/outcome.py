@@ -11,6 +11,8 @@ from sp500.jobs.state import JobState, Status, settled
 
 # Wait before the second start, doubled before each further one; those of the Job controller of Kubernetes.
 FIRST_WAIT, LONGEST_WAIT = 10.0, 360.0
+# Seconds by which clocks of different machines may differ, and times be rounded.
+CLOCKS_APART = 2.0
 
 
 def wait(failures: int, first: float = FIRST_WAIT) -> float:
@@ -20,10 +22,10 @@ def wait(failures: int, first: float = FIRST_WAIT) -> float:
 
 def changes(job: Job, seen: Status, now: float, first_wait: float = FIRST_WAIT) -> dict[str, object]:
     """Columns of the ledger that change with what was seen of the present start."""
-    seen = settled(_overdue(job, seen, now), stop_asked=job.stop_asked)
+    seen = settled(_overdue(job, seen, now), stop_asked=_ended_by_stop(job, seen))
     times = {"started": seen.started if seen.started is not None else job.started}
     if not seen.state.finished:
-        reason = f"stopping: {seen.reason}" if job.stop_asked else seen.reason
+        reason = f"stopping: {seen.reason}" if job.stop_asked is not None else seen.reason
         return times | {"state": str(seen.state), "reason": reason, "failures": max(job.failures, seen.failures)}
     # Of a job that never ran, what it was waiting for tells more than the deadline that it passed.
     waited = job.state == JobState.PENDING and seen.started is None and job.submitted and job.reason not in seen.reason
@@ -39,10 +41,17 @@ def changes(job: Job, seen: Status, now: float, first_wait: float = FIRST_WAIT) 
             "submitted": False,
             "devices": [],
             "not_before": at,
+            "claimed": None,
+            "started": None,
         }
     ended = now if seen.ended is None else seen.ended
     final = {"state": str(seen.state), "reason": reason, "exit_code": seen.exit_code, "failures": failures}
     return times | final | {"ended": ended, "devices": []}
+
+
+def _ended_by_stop(job: Job, seen: Status) -> bool:
+    """Whether its end may have come of a stop: one that came before that, by another machine's clock too, did not."""
+    return job.stop_asked is not None and (seen.ended is None or seen.ended > job.stop_asked - CLOCKS_APART)
 
 
 def late(job: Job, now: float) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from sp500.errors import ConfigError, LimitExceeded, Unreachable
+from sp500.errors import ConfigError, LimitExceeded, ResourcesError, SP500Error
 from sp500.jobs import names
 from sp500.jobs.document import Document
 from sp500.jobs.executor import Executor, Line
@@ -23,6 +23,8 @@ from sp500.jobs.queue.ledger import Ledger
 from sp500.jobs.state import JobState, Role, Status
 
 SECONDS_BETWEEN_LOOKS = 0.25
+# A manager holds its lock a second after it was started; of one that never does, so many are tried.
+SECONDS_TO_BEGIN, MOST_BEGUN = 5.0, 3
 # Without the letters and digits that are read for each other.
 ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"
 SUFFIX = 5
@@ -43,6 +45,7 @@ class Queue:
         """`executor` makes the one of a target; `manager` is the command of a manager of this folder."""
         self.folder, self.ledger = folder, Ledger(folder / "queue.db")
         self._executor, self._manager = executor, list(manager)
+        self._begun: list[float] = []
         try:
             self.ledger.create()
         except OSError as error:
@@ -60,14 +63,25 @@ class Queue:
         self.manage()
 
     def manage(self) -> None:
-        """Start a manager in the background where none is at work and one is needed."""
+        """Start a manager in the background where none is at work and one is needed.
+
+        Raises ResourcesError, with the end of its log, where one after the other ends as soon as it has started.
+        """
         if not (self.ledger.jobs(unfinished=True) or self.ledger.notices()):
             return
         try:
             with FileLock(self.folder / "manager.lock", timeout=0):
                 pass
         except Timeout:
+            self._begun.clear()
             return
+        if self._begun and time.monotonic() < self._begun[-1] + SECONDS_TO_BEGIN:
+            return
+        if len(self._begun) == MOST_BEGUN:
+            raise ResourcesError(
+                f"the queue's manager does not stay up; {self.folder}/manager.log: {self._last_words()}"
+            )
+        self._begun.append(time.monotonic())
         with (self.folder / "manager.log").open("ab") as log:
             # Its own session, so that it outlives the shell; two at once find out by the lock.
             subprocess.Popen(  # noqa: S603 - a list of words
@@ -78,6 +92,10 @@ class Queue:
                 cwd=self.folder,
                 start_new_session=True,
             )
+
+    def _last_words(self) -> str:
+        lines = (self.folder / "manager.log").read_text(errors="replace").splitlines()
+        return lines[-1] if lines else "is empty"
 
     def job(self, id: str) -> Job:
         """The job of that id. Raises ConfigError, with the nearest id, for one that is not here."""
@@ -94,10 +112,10 @@ class Queue:
             return job, None
         try:
             status = self._executor(job.target).status(job.handle)
-        except Unreachable as error:
+        except SP500Error as error:
             return replace(job, reason=f"cannot be asked: {error}"), None
         now = outcome.changes(job, status, time.time())
-        return replace(job, state=JobState(str(now["state"])), reason=str(now["reason"])), status
+        return replace(job, **now | {"state": JobState(str(now["state"]))}), status  # type: ignore[arg-type]
 
     def logs(self, job: Job, *, role: Role | None, tail: int | None, follow: bool) -> Iterator[Line]:
         """Its lines, as `Executor.logs` gives them; of an ended job those that were kept."""
@@ -106,6 +124,7 @@ class Queue:
             yield from kept
             return
         while follow and not (job.submitted or job.state.finished):
+            self.manage()
             time.sleep(SECONDS_BETWEEN_LOOKS)
             job = self.job(job.id)
         if not job.starts:
@@ -116,6 +135,7 @@ class Queue:
             if after.starts > job.starts:
                 yield from self.logs(after, role=role, tail=None, follow=True)
                 return
+            self.manage()
             time.sleep(SECONDS_BETWEEN_LOOKS)
 
     def stop(self, ids: Sequence[str]) -> None:
@@ -123,7 +143,7 @@ class Queue:
         jobs = [self.job(id) for id in ids]
         with self.ledger.writing() as entry:
             for job in jobs:
-                entry.ask_to_stop(job.id)
+                entry.ask_to_stop(job.id, time.time())
         self.manage()
 
     def wait(self, ids: Sequence[str], seconds: float | None = None) -> list[Job]:
@@ -137,14 +157,27 @@ class Queue:
             time.sleep(SECONDS_BETWEEN_LOOKS)
         return [self.job(id) for id in ids]
 
-    def delete(self, ids: Sequence[str]) -> None:
-        """Forget ended jobs and remove what is kept of them. Raises ConfigError for one that has not ended."""
+    def delete(self, ids: Sequence[str], *, force: bool = False) -> list[str]:
+        """Forget jobs and remove what is kept of them: what may be left of them elsewhere, a line each.
+
+        Raises ConfigError for one that has not ended, and what its executor raises; with `force`, neither.
+        """
+        left = []
         for job in [self.job(id) for id in ids]:
-            if not job.state.finished:
-                raise ConfigError(f"{job.id} is {job.state}; stop it first: sp500 jobs stop {job.id}")
-            executor = self._executor(job.target)
-            for start in range(1, job.starts + 1):
-                executor.delete(replace(job, starts=start).handle)
+            if not (job.state.finished or force):
+                raise ConfigError(
+                    f"{job.id} is {job.state}; stop it first: sp500 jobs stop {job.id}. Where its cluster does not answer"
+                    " any more, --force forgets it all the same"
+                )
+            try:
+                executor = self._executor(job.target)
+                for start in range(1, job.starts + 1):
+                    executor.delete(replace(job, starts=start).handle)
+            except SP500Error as error:
+                if not force:
+                    raise
+                left.append(f"{job.id} may still run on {job.target['on']}: {error}")
             shutil.rmtree(self.logs_folder / job.id, ignore_errors=True)
             with self.ledger.writing() as entry:
                 entry.remove(job.id)
+        return left

@@ -24,6 +24,8 @@ class Waiting:
 
     id: str
     demand: Resources
+    on: str = ""
+    """Whose room it needs."""
     priority: int = 0
     number: int = 0
     """Its place in the order of submission."""
@@ -43,6 +45,8 @@ class Busy:
     demand: Resources
     ends: float = math.inf
     """When it is expected to end."""
+    on: str = ""
+    """Whose room it has."""
 
 
 @dataclass
@@ -52,8 +56,6 @@ class Plan:
     start: list[str] = field(default_factory=list)
     reasons: dict[str, str] = field(default_factory=dict)
     """Why each of the others waits; empty for one that waits for the time of its next try."""
-    left: dict[str, float] = field(default_factory=dict)
-    """What the budgets have left then."""
 
 
 @dataclass
@@ -93,22 +95,30 @@ class _Room:
 def plan(
     queue: Iterable[Waiting],
     busy: Sequence[Busy],
-    capacity: Resources,
+    capacity: Mapping[str, Resources],
+    left: Mapping[str, float],
     budgets: Mapping[str, float],
+    *,
     now: float,
 ) -> Plan:
-    """What starts at `now` (seconds since 1970). `budgets`: what each project that has one may still spend today."""
-    room = _Room(capacity, list(busy))
-    for one in busy:
-        room.free -= one.demand
-    decided = Plan(left=dict(budgets))
+    """What starts at `now` (seconds since 1970).
+
+    `capacity`: all the room there is, by `on`. `left`: what each project that has a budget may still spend today;
+    `budgets`: what it may spend in a day.
+    """
+    rooms = {on: _Room(room, [one for one in busy if one.on == on]) for on, room in capacity.items()}
+    for room in rooms.values():
+        room.free -= sum((one.demand for one in room.busy), Resources())
+    money = dict(left)
+    decided = Plan()
     for job in sorted(queue, key=lambda job: (-job.priority, job.number)):
-        reason = _held_back(job, capacity, decided.left, now)
+        room = rooms[job.on]
+        reason = _held_back(job, capacity[job.on], money, budgets, now)
         ends = math.inf if job.seconds is None else now + job.seconds
         if reason is None and room.admits(job.demand, ends):
             room.take(job.demand, ends)
-            if job.project in decided.left:
-                decided.left[job.project] -= math.inf if job.price is None else job.price
+            if job.project in money:
+                money[job.project] -= math.inf if job.price is None else job.price
             decided.start.append(job.id)
             continue
         decided.reasons[job.id] = _no_room(job, room) if reason is None else reason
@@ -117,13 +127,17 @@ def plan(
     return decided
 
 
-def _held_back(job: Waiting, capacity: Resources, left: Mapping[str, float], now: float) -> str | None:
+def _held_back(
+    job: Waiting, capacity: Resources, left: Mapping[str, float], budgets: Mapping[str, float], now: float
+) -> str | None:
     """Why a job would wait in an empty queue too."""
     if job.not_before > now:
         return ""  # what its last start left there tells it
     if not capacity.holds(job.demand):
         return f"will never fit: needs {capacity.short_of(job.demand).replace(' free', ' in all')}"
-    budget = left.get(job.project, math.inf)
+    budget, daily = left.get(job.project, math.inf), budgets.get(job.project, math.inf)
+    if job.price is not None and job.price > daily:
+        return f"will never start: costs up to {job.price:.2f}, and the budget of {job.project} is {daily:.2f} a day"
     if budget <= 0 or (job.price is not None and job.price > budget):
         price = "a price that nobody can tell" if job.price is None else f"up to {job.price:.2f}"
         return f"the budget of {job.project} has {max(budget, 0):.2f} left today (UTC), and the job costs {price}"

@@ -54,7 +54,7 @@ class QueueSettings(BaseModel):
         base = machine if on == "local" else UNCOUNTED
         return Resources(
             base.cpus if given.cpus is None else given.cpus,
-            base.gpus if given.gpus is None else given.gpus,
+            base.gpus if given.gpus is None else min(given.gpus, base.gpus),  # more than the driver has are nowhere
             base.memory if given.memory is None else size_bytes(given.memory),
         )
 

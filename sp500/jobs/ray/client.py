@@ -83,6 +83,8 @@ class RayClient(JobSubmissionClient):  # type: ignore[misc] # ray has no types
             found: Document = answer.json()
         except ValueError as error:
             raise self._no_ray(answer) from error
+        if answer.status_code == 404:
+            raise self._no_ray(answer)
         return found
 
     def _do_request(self, method: str, endpoint: str, **rest: Any) -> Any:
@@ -90,7 +92,7 @@ class RayClient(JobSubmissionClient):  # type: ignore[misc] # ray has no types
         try:
             answer = super()._do_request(method, endpoint, timeout=self._answer_seconds, **rest)
         except AuthenticationError as error:
-            raise Refused(f"{self._address} {self._token_fault()}") from error
+            raise Unreachable(f"{self._address} {self._token_fault()}") from error  # with the right one it would answer
         except OSError as error:  # the parent of all errors of requests
             raise Unreachable(f"{self._address} does not answer: {_why(error)}") from error
         if answer.status_code < 400 or answer.status_code == 404:

@@ -131,7 +131,7 @@ def spent(queue: Queue) -> float:
 def measured(count: int, kills: int, seed: int, folder: Path) -> dict[str, object]:
     chance, began = random.Random(seed), time.monotonic()
     (folder / "queue.yaml").write_text(SETTINGS)
-    queue = Queue(folder, executors.maker(folder, os.environ), manager(folder))
+    queue = Queue(folder, executors.maker(folder), manager(folder))
     jobs = flood(folder, count, chance)
     with queue.ledger.writing() as entry:
         entry.add(jobs, time.time())
