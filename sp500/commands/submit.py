@@ -92,20 +92,26 @@ def _without(words: list[str], flag: str) -> list[str]:
 
 
 def _submitted(flags: Submit, specs: list[JobSpec]) -> str:
+    if flags.dry_run:
+        place, queue = _place(flags), queue_flags.queue(flags.state_dir)
+        return _dry([prepared(spec, place, queue.ledger.jobs()) for spec in specs], as_json=flags.json_output)
+    plans = queued(flags, specs)
+    if flags.json_output:
+        return queue_flags.dumped(plans[0] if len(plans) == 1 else {"jobs": plans})
+    return "\n\n".join(map(text, plans))
+
+
+def queued(flags: Submit, specs: Sequence[JobSpec]) -> list[dict[str, Any]]:
+    """Queue the jobs, all or none: what is told of each. Raises SP500Error for what can never start."""
     place = _place(flags)
     queue = queue_flags.queue(flags.state_dir)
     settings = load(queue.folder / queue_settings.FILE)
     earlier = queue.ledger.jobs()
     jobs = [prepared(spec, place, earlier) for spec in specs]
-    if flags.dry_run:
-        return _dry(jobs, as_json=flags.json_output)
     _check(jobs, settings, queue, strict=flags.strict)
     queue.add(jobs)
-    ids = [job.id for job in jobs]
-    plans = [plan(queue, job, spec, settings, earlier) for job, spec in zip(queue.ledger.jobs(ids), specs, strict=True)]
-    if flags.json_output:
-        return queue_flags.dumped(plans[0] if len(plans) == 1 else {"jobs": plans})
-    return "\n\n".join(map(text, plans))
+    added = queue.ledger.jobs([job.id for job in jobs])
+    return [plan(queue, job, spec, settings, earlier) for job, spec in zip(added, specs, strict=True)]
 
 
 def _place(flags: Submit) -> Place:
