@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from sp500.config import Frozen, RunConfig
 from sp500.errors import ConfigError
@@ -68,7 +68,7 @@ class SubmitJob(Frozen):
 
     prepare: check prices. train: one model. tune: search configs. walk_forward: one config year after year. scale:
     growing datasets, with and without Ray. compare: write the report over all runs. A setting that is wrong is refused
-    at once, with the reason. Results are in the job's log (--json in the arguments prints them as one JSON object).
+    at once, with the reason. The job's log ends with its results; --name NAME names its run, and --resume continues it.
     """
 
     experiment: Experiment
@@ -78,7 +78,8 @@ class SubmitJob(Frozen):
     "first"]. No shell reads them. Files that they name have to lie inside the project."""
     workers: int | None = Field(None, ge=1)
     """World size: workers that train side by side under Ray, each with `cpus` CPUs; 1 to what the machine or cluster
-    holds. For tune on a cluster: its nodes. Leave it out on this machine for one process without Ray."""
+    holds. For tune they are nodes of a cluster; on this machine it uses all cores anyway. Leave it out for one process
+    without Ray."""
     on: Literal["local", "ray", "kuberay"] | None = None
     """Where: this machine, a Ray cluster that is there, or one made for the job on Kubernetes. The server's user
     decides which of them are allowed; empty: the first of those."""
@@ -88,8 +89,15 @@ class SubmitJob(Frozen):
     """GPUs of each worker."""
     memory: str | None = None
     """Memory of each worker, such as 2GiB; a job that takes more is ended. Empty: no limit on this machine."""
+    expected: int | None = Field(None, ge=1)
+    """Seconds that it will take, as you think; the queue fits short jobs in. Empty: as long as earlier ones took."""
     deadline: int | None = Field(None, ge=1)
     """Seconds after which the job is ended; above 600, which are the time that it has to start. Empty: none."""
+
+    @property
+    def values(self) -> list[str]:
+        """The words that are values, also behind a flag's =."""
+        return [value for word in self.arguments if (value := _parted(word)[1])]
 
     @model_validator(mode="after")
     def _is_open_to_agents(self) -> SubmitJob:
@@ -159,24 +167,29 @@ class EstimateSpeedup(Frozen):
 
     experiment: Literal["scale", "train", "tune", "walk_forward"] = "scale"
     """Whose runs to go by. Of tune, workers are the cores that its trials run on."""
-    workers: tuple[Annotated[int, Field(ge=1, le=1024)], ...] = Field((1, 2, 4, 8, 16), min_length=1, max_length=16)
+    workers: tuple[Annotated[int, Field(ge=1, le=1024)], ...] = Field((1, 2, 4, 8, 16), max_length=16)
     """Numbers of workers, each 1 to 1024; at most 16 of them."""
     size: int | None = Field(None, ge=1)
     """Windows to train on, over all epochs; empty: as many as the newest run."""
 
+    @field_validator("workers")
+    @classmethod
+    def _some_are_asked_for(cls, workers: tuple[int, ...]) -> tuple[int, ...]:
+        if not workers:
+            raise ValueError("is empty; give numbers of workers, such as [1, 2, 4]")
+        return workers
+
 
 def fault(word: str, experiment: str) -> str:
     """Why a word of the arguments is refused; empty where it is not."""
-    flag = FLAG.fullmatch(word)
-    name = flag[1].replace("_", "-") if flag else ""
-    value = flag[2] or "" if flag else word
+    name, value = _parted(word)
     if len(word) > LONGEST_WORD:
         return f"{word[:40]!r}... has {len(word)} characters; at most {LONGEST_WORD}"
-    if flag and not _is_open(name, experiment):
+    if name and not _is_open(name, experiment):
         return f"--{name} {_closed(name, experiment)}"
     if found := UNUSED.search(value):
         return f"{word!r} has {found[0]!r}, which no setting needs; letters, digits and . _ : / + - ^ are taken"
-    if not flag and (not value or value.startswith("-")):
+    if not name and (not value or value.startswith("-")):
         return f"{word!r} is neither a flag nor a value; each is a word of its own, such as --train.epochs, 3"
     if value.startswith("/") or "//" in value or ".." in value.split("/"):
         return f"{word!r} leads out of the project; name a file inside it, from the project's folder"
@@ -191,14 +204,17 @@ def job(asked: SubmitJob, on: str, environment: Mapping[str, str]) -> dict[str, 
     wide = ("--num-workers", str(workers)) if workers and asked.experiment in WIDE else ()
     # After the arguments: what would stand behind it would be values of it.
     argv = ("python", f"experiments/{asked.experiment}.py", *asked.arguments, *wide)
-    plain = asked.model_dump(include={"cpus", "gpus", "memory", "deadline"})
+    plain = asked.model_dump(include={"cpus", "gpus", "memory", "expected", "deadline"})
     return plain | {"argv": argv, "workers": workers or 1, "env": dict(environment) if local else {}}
 
 
-def check_workers(workers: int | None, most: float, where: str) -> None:
-    """Refuse a world size that is above `most`, with ConfigError."""
-    if (workers or 1) > most:
-        raise ConfigError(f"workers: {workers} are more than {where} holds; give 1 to {most:.0f}")
+def check_workers(asked: SubmitJob, most: float, where: str) -> None:
+    """Refuse a world size above `most`, the number of such workers that `where` holds, with ConfigError."""
+    if most < 1:
+        raise ConfigError(f"cpus: {asked.cpus or 1} for one worker are more than {where} holds; give fewer")
+    if (asked.workers or 1) > most:
+        each = f", each of {asked.cpus} CPUs," if asked.cpus else ""
+        raise ConfigError(f"workers: {asked.workers}{each} are more than {where} holds; give 1 to {most:.0f}")
 
 
 def bounded(lines: Iterable[str], length: int = LOG_LENGTH) -> tuple[list[str], int]:
@@ -216,6 +232,12 @@ def bounded(lines: Iterable[str], length: int = LOG_LENGTH) -> tuple[list[str], 
 def schema(model: type[BaseModel]) -> dict[str, Any]:
     """JSON schema of what a tool takes or tells."""
     return model.model_json_schema()
+
+
+def _parted(word: str) -> tuple[str, str]:
+    """Name of a flag and its value; one of the two is empty where the word is only the other."""
+    flag = FLAG.fullmatch(word)
+    return (flag[1].replace("_", "-"), flag[2] or "") if flag else ("", word)
 
 
 def _is_open(name: str, experiment: str) -> bool:

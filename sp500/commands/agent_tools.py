@@ -1,4 +1,4 @@
-"""The six tools of an agent over the queue: each takes a checked request and tells a text and the same as plain data."""
+"""The six tools of an agent over the queue: each takes a checked request, and tells a text and the same as data."""
 
 from __future__ import annotations
 
@@ -59,15 +59,17 @@ def submit_job(desk: Desk, asked: agent.SubmitJob) -> Answer:
     on = asked.on or desk.on[0]
     if on not in desk.on:
         raise ConfigError(f"on: {on} is not allowed here; this server submits to {', '.join(desk.on)}")
-    agent.check_workers(asked.workers, *_most(desk, on, asked.cpus or 1))
+    agent.check_workers(asked, *_most(desk, on, asked.cpus or 1))
     job = agent.job(asked, on, desk.environment)
-    if outside := [word for word in asked.arguments if not (Path.cwd() / word).resolve().is_relative_to(Path.cwd())]:
+    folder = Path.cwd()
+    if outside := [value for value in asked.values if not (folder / value).resolve().is_relative_to(folder)]:
         raise ConfigError(f"arguments: {outside[0]} leads out of the project by a link; name a file inside it")
     if on == "local":  # a cluster's image and runs may be others
         _check_flags(job["argv"][1:], desk.environment)
     flags = submit.Submit(**desk.flags, **job, on=on, project=desk.project)
     (told,) = submit.queued(flags, [flags.spec()])
-    return submit_text.text(told), told
+    follow = [f"{tool} {told['id']}" for tool in ("job_status", "job_logs", "stop_job")]
+    return submit_text.text(told | {"follow": follow}), told
 
 
 def job_status(desk: Desk, asked: agent.JobStatus) -> Answer:

@@ -32,6 +32,10 @@ INSTRUCTIONS = (
 )
 
 
+# Exit codes above it are of signals.
+SIGNALLED = 128
+
+
 class Mcp(Frozen):
     """Serve the queue to an agent on stdin and stdout (Model Context Protocol), until stdin ends.
 
@@ -67,7 +71,11 @@ def main(argv: Sequence[str]) -> int:
         anyio.run(_serve, desk(flags))
         return "", 0
 
-    return concluded(acted, only_json=False)
+    code = concluded(acted, only_json=False)
+    if code > SIGNALLED:
+        # The transport's thread waits for a line of stdin all the same, and an ordinary exit would wait for it.
+        os._exit(code)
+    return code
 
 
 def desk(flags: Mcp) -> Desk:
