@@ -65,9 +65,12 @@ def test_no_module_is_named_for_nothing(path):
         ("sp500.entry", {"numpy", "pandas", "torch", "ray"}),
         ("sp500.cli", {"numpy", "pandas", "torch", "ray", "tyro"}),
         ("sp500.commands.deploy, sp500.commands.fetch_results", {"numpy", "pandas", "torch", "ray"}),
-        ("sp500.commands.render", {"numpy", "pandas", "torch", "ray"}),
-        ("sp500.jobs.ray_jobs", {"numpy", "pandas", "torch", "ray", "aiohttp", "sp500.config"}),
+        ("sp500.jobs.ray.executor", {"numpy", "pandas", "torch", "ray", "aiohttp", "sp500.config"}),
+        ("sp500.commands.render, sp500.commands.forecast", {"numpy", "pandas", "torch", "ray"}),
+        ("sp500.runs.cost, sp500.commands.price_table", {"numpy", "pandas", "torch", "ray", "scipy"}),
         ("sp500.jobs.manifest, sp500.jobs.rules", {"numpy", "pandas", "torch", "ray", "sp500.config"}),
+        ("sp500.jobs.local.supervisor", {"numpy", "ray", "pydantic", "yaml", "multiprocessing"}),
+        ("sp500.jobs.kuberay.executor", {"numpy", "pandas", "torch", "ray", "kubernetes", "urllib3"}),
         ("sp500.report.page", {"torch", "ray"}),
         ("sp500.data.line", {"torch", "ray"}),
         ("sp500.distributed.launch", {"ray"}),
@@ -91,5 +94,5 @@ def test_importing_everything_makes_no_file_and_starts_no_ray(tmp_path):
 
 def test_only_programs_read_the_command_line():
     readers = [str(path.relative_to(ROOT)) for path in SOURCES if "sys.argv" in path.read_text()]
-    programs = {"sp500/cli.py", "sp500/jobs/supervisor.py"}
+    programs = {"sp500/cli.py", "sp500/jobs/local/supervisor.py"}
     assert all(name.startswith("experiments/") or name in programs for name in readers)

@@ -13,8 +13,8 @@ import tyro
 from sp500 import output
 from sp500.config import Frozen
 from sp500.errors import ConfigError, ResourcesError
-from sp500.jobs import claims, transfer_pod
-from sp500.jobs.kubectl import Kubectl
+from sp500.jobs.cluster import claims, transfer_pod
+from sp500.jobs.cluster.kubectl import Kubectl
 
 CLUSTER = "sp500"
 

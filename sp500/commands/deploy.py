@@ -10,8 +10,8 @@ import tyro
 
 from sp500.commands import cluster_flags
 from sp500.errors import ConfigError
-from sp500.jobs import rollout
-from sp500.jobs.kubectl import Kubectl
+from sp500.jobs.cluster import rollout
+from sp500.jobs.cluster.kubectl import Kubectl
 
 
 class Deploy(cluster_flags.ClusterFlags):

@@ -10,8 +10,8 @@ import tyro
 
 from sp500.commands import cluster_flags
 from sp500.errors import RunExists
-from sp500.jobs import claims
-from sp500.jobs.kubectl import Kubectl
+from sp500.jobs.cluster import claims
+from sp500.jobs.cluster.kubectl import Kubectl
 
 
 class FetchResults(cluster_flags.TransferFlags):

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sp500.commands import queue_flags
-from sp500.jobs.job import Job
+from sp500.jobs.queue.job import Job
 
 # Ended jobs that are shown beside those that have not.
 ENDED = 10

@@ -7,7 +7,7 @@ from typing import Literal
 
 from sp500.commands import queue_flags
 from sp500.jobs.executor import Line
-from sp500.jobs.job import Job
+from sp500.jobs.queue.job import Job
 from sp500.jobs.state import Role
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import sys
@@ -15,16 +16,17 @@ from filelock import FileLock, Timeout
 from sp500 import entry
 from sp500.commands import queue_flags
 from sp500.errors import ConfigError
-from sp500.jobs import executors, queue_settings
-from sp500.jobs.manager import Manager
-from sp500.jobs.queue_settings import QueueSettings
+from sp500.jobs import executors
+from sp500.jobs.queue import settings as queue_settings
+from sp500.jobs.queue.manager import Manager
+from sp500.jobs.queue.settings import QueueSettings
 
 
 class Manage(queue_flags.QueueFlags):
     """Manage the queue: one process for a folder, which may be killed and started again at any time."""
 
-    idle_seconds: float = float("inf")
-    """Seconds without an unfinished job after which to end."""
+    idle_seconds: float | None = None
+    """Seconds without an unfinished job after which to end; empty: never."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -46,7 +48,7 @@ def _managed(flags: Manage) -> tuple[str, int]:
         try:
             with FileLock(queue.folder / "manager.lock", timeout=0):
                 holder.write_text(f"process {os.getpid()} on {socket.gethostname()}")
-                manager.run(flags.idle_seconds, Event())
+                manager.run(math.inf if flags.idle_seconds is None else flags.idle_seconds, Event())
         except Timeout:
             return f"{holder.read_text()} manages {queue.folder} already", 0
         # Whoever queued a job just before the lock was free relied on this process.

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import tyro
 from pydantic import Field
 
-from sp500 import __version__, agent, entry
+from sp500 import __version__, entry
 from sp500.commands import queue_flags
 from sp500.config import Frozen
 from sp500.errors import ConfigError, SP500Error
 from sp500.jobs.fields import Label
-from sp500.jobs.queue_settings import On
+from sp500.jobs.queue.settings import On
 from sp500.output import concluded
 
 if TYPE_CHECKING:
@@ -87,8 +87,9 @@ def desk(flags: Mcp) -> Desk:
         raise ConfigError(f"--folder {folder}: no experiments/train.py in it; name the folder of the project")
     runs = (flags.runs_dir or Path(os.environ.get("SP500_RUNS_DIR") or folder / "runs")).expanduser().absolute()
     queue = queue_flags.queue(flags.state_dir)
-    # Jobs start in the folder that this process is in.
+    # Jobs start in the folder and with the environment of this process.
     os.chdir(folder)
+    os.environ["SP500_RUNS_DIR"] = str(runs)
     ways = flags.model_dump(include={"cluster", "context", "address"}) | {"state_dir": queue.folder}
     return Desk(queue, runs, flags.on, flags.project, ways)
 
@@ -126,8 +127,8 @@ def tools() -> list[Tool]:
         Tool(
             name=name,
             description=tool.takes.__doc__,
-            input_schema=agent.schema(tool.takes),
-            output_schema=agent.schema(tool.tells),
+            input_schema=tool.takes.model_json_schema(),
+            output_schema=tool.tells.model_json_schema(),
             annotations=ToolAnnotations(**tool.hints),
         )
         for name, tool in TOOLS.items()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -14,8 +15,9 @@ import tyro
 from sp500.commands import folders
 from sp500.config import Frozen
 from sp500.jobs import executors
-from sp500.jobs.job import Job
-from sp500.jobs.queue import Queue
+from sp500.jobs.queue.budget import HOUR
+from sp500.jobs.queue.job import Job
+from sp500.jobs.queue.queue import Queue
 from sp500.jobs.state import Status
 from sp500.output import concluded
 
@@ -82,11 +84,18 @@ def plain(job: Job, seen: Status | None = None) -> dict[str, Any]:
         "created": job.created,
         "started": job.started,
         "ended": job.ended,
+        "cost": cost(job, time.time()),
     }
     if seen is not None:
         replicas = {str(role): {"ready": one.ready, "wanted": one.wanted} for role, one in seen.replicas.items()}
         told["replicas"] = replicas
     return told
+
+
+def cost(job: Job, now: float) -> float:
+    """What the present start has cost, from when it took its resources."""
+    end = now if job.ended is None else job.ended
+    return 0.0 if job.claimed is None else job.hourly * max(end - job.claimed, 0.0) / HOUR
 
 
 def dumped(data: object) -> str:

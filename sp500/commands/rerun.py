@@ -7,8 +7,8 @@ from pathlib import Path
 
 from sp500.commands import queue_flags
 from sp500.commands.render import ray_cluster
-from sp500.jobs.job import NewJob
-from sp500.jobs.queue import new_id
+from sp500.jobs.queue.job import NewJob
+from sp500.jobs.queue.queue import new_id
 from sp500.jobs.spec import JobSpec
 
 
@@ -33,7 +33,7 @@ def _queued(flags: Rerun) -> tuple[str, int]:
         queue.ledger.document(old.id, "request"),
     )
     if old.target["on"] == "kuberay":  # its name is in all its manifests
-        from sp500.jobs import kuberay
+        from sp500.jobs.kuberay import executor as kuberay
 
         request = kuberay.request(JobSpec(**spec), ray_cluster(flags.cluster), again)
     kept = {name: getattr(old, name) for name in NewJob.__dataclass_fields__ if hasattr(old, name)}

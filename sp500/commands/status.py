@@ -9,9 +9,9 @@ from typing import Any
 from sp500.commands import queue_flags
 from sp500.commands.logs import texts
 from sp500.errors import ResourcesError
-from sp500.jobs.job import Job
-from sp500.jobs.outcome import clock
-from sp500.jobs.queue import Queue
+from sp500.jobs.queue.job import Job
+from sp500.jobs.queue.outcome import clock
+from sp500.jobs.queue.queue import Queue
 from sp500.jobs.state import Status as Seen
 
 
@@ -63,6 +63,7 @@ def _head(job: Job, seen: Seen | None) -> list[str]:
         "on": ", ".join(str(value) for value in job.target.values() if value),
         "ran": queue_flags.lasted(job, time.time()),
         "exit code": "-" if job.exit_code is None else str(job.exit_code),
+        **({"cost": f"{queue_flags.cost(job, time.time()):.2f}, at {job.hourly:.2f} per hour"} if job.hourly else {}),
         "starts": f"{job.starts}" + (f", {job.failures} failed" if job.failures else ""),
     }
     if seen is not None and seen.replicas:

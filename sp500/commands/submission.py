@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sp500.commands.pricing import Expected
 from sp500.errors import ConfigError
-from sp500.jobs import document, local
 from sp500.jobs.document import Document, section
-from sp500.jobs.job import Job, NewJob
-from sp500.jobs.queue import new_id
-from sp500.jobs.resources import Resources, of_cluster, of_spec
+from sp500.jobs.local import executor as local
+from sp500.jobs.queue.job import NewJob
+from sp500.jobs.queue.queue import new_id
+from sp500.jobs.queue.resources import Resources, of_rayjob, of_spec
 from sp500.jobs.spec import JobSpec
-from sp500.jobs.state import JobState
-
-# Ended jobs of the same name that tell how long the next may last.
-REMEMBERED = 5
 
 
 @dataclass(frozen=True)
@@ -68,16 +64,19 @@ class Place:
         if self.on == "local":
             return local.request(spec, cwd=Path.cwd(), environment=os.environ, python=sys.executable)
         if self.on == "ray":
-            from sp500.jobs import ray_jobs
+            from sp500.jobs import working_dir
+            from sp500.jobs.ray import executor as ray_jobs
 
+            if spec.working_dir is None:
+                working_dir.check(Path.cwd())
             return ray_jobs.request(spec, cwd=Path.cwd())
-        from sp500.jobs import kuberay
+        from sp500.jobs.kuberay import executor as kuberay
 
         return kuberay.request(spec, self.cluster, id)
 
 
-def prepared(spec: JobSpec, place: Place, ended: Sequence[Job]) -> NewJob:
-    """The job as the queue takes it. `ended`: earlier jobs, for its duration."""
+def prepared(spec: JobSpec, place: Place, expected: Expected) -> NewJob:
+    """The job as the queue takes it."""
     id = new_id(spec.name)
     request = place.request(spec, id)
     return NewJob(
@@ -90,8 +89,8 @@ def prepared(spec: JobSpec, place: Place, ended: Sequence[Job]) -> NewJob:
         priority=spec.priority,
         queued_elsewhere=spec.queue is not None,
         demand=_demand(spec, place.on, request),
-        seconds=seconds(spec, place.on, ended)[1],
-        hourly=0.0,
+        seconds=expected.seconds(spec, place.on)[1],
+        hourly=expected.hourly(spec, place.on, request),
         # On Kubernetes the operator starts anew, and keeps the deadline; on this machine the job's supervisor does.
         retries=0 if place.on == "kuberay" else spec.retries,
         deadline=spec.deadline if place.on == "ray" else None,
@@ -99,23 +98,7 @@ def prepared(spec: JobSpec, place: Place, ended: Sequence[Job]) -> NewJob:
     )
 
 
-def seconds(spec: JobSpec, on: str, ended: Sequence[Job]) -> tuple[float | None, float | None]:
-    """How long the job may last, from and to: as the user thinks, or as the last ones of that name did.
-
-    None where nobody can tell, beside the deadline.
-    """
-    if spec.expected:
-        return spec.expected, spec.expected
-    alike = [job for job in ended if (job.name, job.target["on"], job.state) == (spec.name, on, JobState.SUCCEEDED)]
-    lasted = [job.ended - job.started for job in alike[-REMEMBERED:] if job.ended and job.started]
-    if not lasted:
-        return None, spec.deadline
-    most = max(lasted)
-    return min(lasted), min(most, spec.deadline) if spec.deadline else most
-
-
 def _demand(spec: JobSpec, on: str, request: Document) -> Resources:
     if on != "kuberay":
         return of_spec(spec)
-    clusters = [cluster for one in request["documents"] for cluster in document.clusters(one)]
-    return sum(map(of_cluster, clusters), Resources())
+    return sum(map(of_rayjob, request["documents"]), Resources())

@@ -12,16 +12,19 @@ import tyro
 import yaml
 
 from sp500 import entry
-from sp500.commands import job_flags, queue_flags
+from sp500.commands import job_flags, price_table, pricing, queue_flags
 from sp500.commands.manage import load
+from sp500.commands.pricing import Expected
 from sp500.commands.render import ray_cluster
 from sp500.commands.submission import Place, prepared
 from sp500.commands.submit_text import masked, plan, text
 from sp500.errors import ConfigError, LimitExceeded, Refused, ResourcesError, Unreachable
-from sp500.jobs import budget, document, queue_settings, rules
-from sp500.jobs.job import NewJob
-from sp500.jobs.queue import Queue
-from sp500.jobs.queue_settings import On, QueueSettings
+from sp500.jobs import document, rules
+from sp500.jobs.queue import budget
+from sp500.jobs.queue import settings as queue_settings
+from sp500.jobs.queue.job import NewJob
+from sp500.jobs.queue.queue import Queue
+from sp500.jobs.queue.settings import On, QueueSettings
 from sp500.jobs.spec import JobSpec
 from sp500.output import concluded
 
@@ -39,6 +42,10 @@ class Submit(job_flags.JobFlags):
     """With --on kuberay: context of your kubeconfig; empty: the current one."""
     address: str | None = None
     """With --on ray: address of the dashboard; empty: $RAY_ADDRESS."""
+    prices: Path | None = None
+    """Table of prices; empty: cluster/prices.yaml where it is there."""
+    node_type: str = ""
+    """Row of that table that workers are priced as; empty: as its rule says."""
     strict: bool = False
     """Refuse a job that its project's budget has no money for today, rather than let it wait."""
     dry_run: bool = False
@@ -93,8 +100,7 @@ def _without(words: list[str], flag: str) -> list[str]:
 
 def _submitted(flags: Submit, specs: list[JobSpec]) -> str:
     if flags.dry_run:
-        place, queue = _place(flags), queue_flags.queue(flags.state_dir)
-        return _dry([prepared(spec, place, queue.ledger.jobs()) for spec in specs], as_json=flags.json_output)
+        return _dry(_ready(flags, specs)[-1], as_json=flags.json_output)
     plans = queued(flags, specs)
     if flags.json_output:
         return queue_flags.dumped(plans[0] if len(plans) == 1 else {"jobs": plans})
@@ -103,15 +109,27 @@ def _submitted(flags: Submit, specs: list[JobSpec]) -> str:
 
 def queued(flags: Submit, specs: Sequence[JobSpec]) -> list[dict[str, Any]]:
     """Queue the jobs, all or none: what is told of each. Raises SP500Error for what can never start."""
+    queue, settings, expected, jobs = _ready(flags, specs)
+    _check(jobs, settings, queue, strict=flags.strict)
+    queue.add(jobs)
+    currency = expected.table.currency if expected.table else settings.currency
+    added = queue.ledger.jobs([job.id for job in jobs])
+    return [plan(queue, job, spec, expected, currency) for job, spec in zip(added, specs, strict=True)]
+
+
+def _ready(flags: Submit, specs: Sequence[JobSpec]) -> tuple[Queue, QueueSettings, Expected, list[NewJob]]:
+    """The queue, its settings, what is expected, and the jobs as the queue takes them."""
     place = _place(flags)
     queue = queue_flags.queue(flags.state_dir)
     settings = load(queue.folder / queue_settings.FILE)
-    earlier = queue.ledger.jobs()
-    jobs = [prepared(spec, place, earlier) for spec in specs]
-    _check(jobs, settings, queue, strict=flags.strict)
-    queue.add(jobs)
-    added = queue.ledger.jobs([job.id for job in jobs])
-    return [plan(queue, job, spec, settings, earlier) for job, spec in zip(added, specs, strict=True)]
+    table = price_table.read(flags.prices)
+    if settings.budgets and table and table.currency != settings.currency:
+        raise ConfigError(
+            f"{queue.folder / queue_settings.FILE}: budgets are in {settings.currency}, prices in {table.currency};"
+            " give both in one currency"
+        )
+    expected = pricing.expected(table, flags.node_type, queue.ledger.jobs())
+    return queue, settings, expected, [prepared(spec, place, expected) for spec in specs]
 
 
 def _place(flags: Submit) -> Place:
@@ -122,7 +140,7 @@ def _place(flags: Submit) -> Place:
     rules.check(cluster)
     place = Place(flags.on, cluster, context=flags.context)
     if not flags.dry_run:
-        from sp500.jobs.kuberay import KubeRayExecutor
+        from sp500.jobs.kuberay.executor import KubeRayExecutor
 
         there = place.target(flags.spec())
         try:

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import shlex
-import time
 from collections.abc import Sequence
 from typing import Any
 
 from sp500.commands import queue_flags
-from sp500.commands.submission import seconds
-from sp500.jobs import budget
+from sp500.commands.pricing import Expected
 from sp500.jobs.document import Document
 from sp500.jobs.fields import SECRET_NAME
-from sp500.jobs.job import Job
-from sp500.jobs.queue import Queue
-from sp500.jobs.queue_settings import QueueSettings
+from sp500.jobs.queue import budget
+from sp500.jobs.queue.job import Job
+from sp500.jobs.queue.queue import Queue
 from sp500.jobs.spec import JobSpec
 from sp500.jobs.state import JobState
 
 HIDDEN = "(hidden)"
 
 
-def plan(queue: Queue, job: Job, spec: JobSpec, settings: QueueSettings, ended: Sequence[Job]) -> dict[str, Any]:
+def plan(queue: Queue, job: Job, spec: JobSpec, expected: Expected, currency: str) -> dict[str, Any]:
     """The job that was queued, and what is expected of it, for JSON."""
-    shortest, longest = seconds(spec, job.target["on"], ended)
+    shortest, longest = expected.seconds(spec, job.target["on"])
     before = [
         one for one in queue.ledger.jobs(unfinished=True)
         if one.state == JobState.QUEUED and (-one.priority, one.number) < (-job.priority, job.number)
@@ -35,10 +33,9 @@ def plan(queue: Queue, job: Job, spec: JobSpec, settings: QueueSettings, ended: 
             "queued_before": len(before),
             "seconds": [shortest, longest],
             "price": [budget.price(job.hourly, shortest), budget.price(job.hourly, longest)],
-            "currency": settings.currency,
+            "currency": currency,
         },
         "follow": [f"sp500 jobs {verb} {job.id}" for verb in ("status", "logs --follow", "wait", "stop")],
-        "submitted_at": time.time(),
     }
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 
 from sp500.commands import cluster_flags
-from sp500.jobs.kubectl import Kubectl
+from sp500.jobs.cluster.kubectl import Kubectl
 
 
 class UploadData(cluster_flags.TransferFlags):

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Sequence
 
 from sp500.commands import queue_flags
-from sp500.jobs.job import Job
+from sp500.jobs.queue.job import Job
 from sp500.jobs.state import JobState
 
 

@@ -8,21 +8,23 @@ from pathlib import Path
 from sp500.errors import ConfigError
 from sp500.jobs.document import Document
 from sp500.jobs.executor import Executor
-from sp500.jobs.local import LocalExecutor
+from sp500.jobs.local.executor import LocalExecutor
 
 
 def maker(folder: Path, environment: Mapping[str, str]) -> Callable[[Document], Executor]:
     """Makes executors for the jobs of the state folder `folder`. Each loads what it needs when it is first made."""
+    # One for all its jobs: it buries those of its supervisors that have ended.
+    here = LocalExecutor(folder / "jobs")
 
     def make(target: Document) -> Executor:
         """The executor of one target."""
         if target["on"] == "local":
-            return LocalExecutor(folder / "jobs")
+            return here
         if target["on"] == "ray":
-            from sp500.jobs.ray_jobs import RayExecutor
+            from sp500.jobs.ray.executor import RayExecutor
 
             return RayExecutor(target["address"], token(target, environment))
-        from sp500.jobs.kuberay import KubeRayExecutor
+        from sp500.jobs.kuberay.executor import KubeRayExecutor
 
         return KubeRayExecutor(target["namespace"], target["context"], target["kubeconfig"])
 

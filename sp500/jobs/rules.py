@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from itertools import chain
 
 from sp500.errors import ConfigError
-from sp500.jobs import cluster_rules, feature_rules, job_rules, names, our_rules, service_rules
+from sp500.jobs import names
 from sp500.jobs.document import Cluster, Document, clusters, items, section
-from sp500.jobs.violation import OPEN, Gates, Violation
+from sp500.jobs.operator import cluster_rules, feature_rules, job_rules, our_rules, service_rules
+from sp500.jobs.operator.violation import OPEN, Gates, Violation
 
 UPGRADES = ("Recreate", "None")
 

@@ -28,6 +28,8 @@ class JobState(StrEnum):
         return self in FINISHED
 
 
+# Usage, data, deadline, and a command that cannot be started: the same again would end the same.
+FINAL_CODES = frozenset({2, 3, 4, 126, 127})
 FINISHED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.STOPPED, JobState.LOST})
 
 

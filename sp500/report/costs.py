@@ -18,6 +18,10 @@ from sp500.runs.cost import Cost, PriceTable
 from sp500.runs.record import RunRecord
 
 NOUNS = {"scale": "Scale", "train": "Training", "tune": "Search", "walk_forward": "Walk forward"}
+COUNTED = (
+    "A run on a cluster pays for its workers' nodes and what stands beside them (head, submitter), one on one machine "
+    "for that machine, from start to end with all its attempts. Storage, network and idle nodes are not in it."
+)
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,7 @@ def parts(costs: Costs) -> tuple[Any, ...]:
     for name, one in costs.ahead.items():
         made += [forecast_table(f"Forecast: {NOUNS[name].lower()}", one), one["assumption"]]
     if costs.by_run:
-        made.append(f"Prices of {costs.held}: {costs.source}. Storage, network and idle nodes are not in the costs.")
+        made.append(f"Prices of {costs.held}, which are assumptions: {costs.source}. {COUNTED}")
     if costs.unended:
         named = words.listed(list(costs.unended))
         made.append(f"Without a record, killed or still running, and counted up to the last file written: {named}.")
@@ -120,7 +124,7 @@ def forecast_table(caption: str, found: dict[str, Any]) -> Table:
         lines.append(line | ({f"Price, {found['currency']}": money(row["price"])} if found["currency"] else {}))
     basis = found["basis"]
     size = f", {fixed(basis['samples'], 0)} windows" if basis.get("samples") else ""
-    return table(f"{caption}{size}", lines, text=(), note=_law(basis))
+    return table(f"{caption}{size}", lines, text=("Workers",), note=_law(basis))
 
 
 def backtest(found: dict[str, Any]) -> str:

@@ -50,7 +50,7 @@ COMMANDS = {
     "data": ("No run has read prices yet", "python experiments/prepare.py"),
     "runs": ("No run has ended yet", "python experiments/train.py"),
 }
-TITLES = {"folds": "Walk forward"}
+TITLES = {"folds": "Walk forward", "cost": "Cost and forecast"}
 
 
 @dataclass(frozen=True)

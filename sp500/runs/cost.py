@@ -179,7 +179,7 @@ def held(record: RunRecord, table: PriceTable) -> tuple[Pods, ...]:
 
 def worker(record: RunRecord, table: PriceTable) -> Pods:
     """The machine of a run, of one on a cluster a worker's node: as measured, else the mean, else as the table says."""
-    machine, cluster, gpu = record.machine, record.machine.cluster, record.device == "cuda"
+    machine, cluster, gpu = record.machine, record.machine.cluster, _on_gpu(record)
     if not rented(record):
         gib = machine.memory_bytes / GIB
         return Pods(cpus=machine.cpus, gpus=float(gpu), gib=gib, node_type=table.rule.alone)
@@ -203,9 +203,16 @@ def around(table: PriceTable) -> tuple[Pods, ...]:
 def _workers(record: RunRecord) -> int:
     cluster = record.machine.cluster
     there = int(cluster.get("worker_nodes", cluster.get("nodes", 0.0)))
-    if record.search is not None and cluster:
+    if record.arm == "parallel" and there:
         return there
     return min(record.num_workers, there) if there else record.num_workers
+
+
+def _on_gpu(record: RunRecord) -> bool:
+    """Whether its workers had GPUs; one that did not end well does not tell, and took those that it could have."""
+    wanted = (record.config.get("train") or {}).get("device", "auto")
+    could = record.machine.cluster.get("worker_GPU", 0.0) > 0 and wanted != "cpu"
+    return record.device == "cuda" or (record.status != "ok" and could)
 
 
 def _gpu_type(cluster: dict[str, float], rule: Rule) -> str:

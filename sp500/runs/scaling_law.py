@@ -72,8 +72,8 @@ class Fit:
 
     law: Law
     draws: tuple[Law, ...]
-    errors: tuple[float, ...]
-    """One per draw: by what share a further run misses its law."""
+    missed: tuple[float, ...]
+    """One per draw: how many times the law's seconds a further run takes."""
     fixed: tuple[str, ...]
     """In words: which parameter stands at which default."""
 
@@ -83,7 +83,7 @@ class Fit:
 
     def interval(self, workers: int) -> tuple[float, float]:
         """Range in which 90 % of further runs are expected; the law's own seconds lie in it."""
-        found = [law.seconds(workers) * (1 + error) for law, error in zip(self.draws, self.errors, strict=True)]
+        found = [law.seconds(workers) * times for law, times in zip(self.draws, self.missed, strict=True)]
         low, high = np.quantile(found, [(1 - SHARE) / 2, (1 + SHARE) / 2])
         point = self.law.seconds(workers)
         return float(min(low, point)), float(max(high, point))
@@ -93,15 +93,15 @@ def fit(workers: Sequence[int], start: Sequence[float], train: Sequence[float], 
     """The law of runs: their workers, seconds before training and seconds of training, one each per run, above zero."""
     counts, begun, took = np.asarray(workers, float), np.asarray(start, float), np.asarray(train, float)
     law = _law(counts, begun, took, SIGMA, 0.0)
-    missed = np.concatenate([begun / law.start - 1, took / _trained(law, counts) - 1])
+    missed = np.concatenate([begun / law.start, took / _trained(law, counts)])
     generator = np.random.default_rng(seed)
     # Blocks of one: runs follow no order.
     rows, ahead = (missed[stationary_bootstrap(len(missed), RESAMPLES, 1.0, generator)] for _ in range(2))
-    rows, ahead = (found + generator.choice([-VARIES, VARIES], size=found.shape) for found in (rows, ahead))
+    rows, ahead = (found * generator.choice([1 - VARIES, 1 + VARIES], size=found.shape) for found in (rows, ahead))
     sigmas, kappas = (generator.uniform(*span, RESAMPLES) for span in (SIGMA_SPAN, KAPPA_SPAN))
     half = len(counts)
     draws = [
-        _law(counts, law.start * (1 + row[:half]), _trained(law, counts) * (1 + row[half:]), sigma, kappa)
+        _law(counts, law.start * row[:half], _trained(law, counts) * row[half:], sigma, kappa)
         for row, sigma, kappa in zip(rows, sigmas, kappas, strict=True)
     ]
     return Fit(law, tuple(draws), tuple(map(float, ahead[:, 0])), _fixed(counts, took))

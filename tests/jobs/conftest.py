@@ -13,8 +13,9 @@ import yaml
 from kube_server import KubeServer
 from kube_store import KubeStore
 
-from sp500.jobs import local, manifest
-from sp500.jobs.kuberay import KubeRayExecutor, request
+from sp500.jobs import manifest
+from sp500.jobs.kuberay.executor import KubeRayExecutor, request
+from sp500.jobs.local import executor as local
 from sp500.jobs.spec import JobSpec
 
 HERE = Path(__file__).parent
@@ -105,12 +106,9 @@ def schema_faults():
 
 
 @pytest.fixture
-def kube(schema_faults):
+def kube():
     """An API server; `kube.store` has what it keeps."""
-    store = KubeStore()
-    if schema_faults:
-        store.schema_faults = schema_faults
-    with KubeServer(store) as server:
+    with KubeServer(KubeStore()) as server:
         yield server
 
 

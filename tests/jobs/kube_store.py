@@ -67,6 +67,8 @@ class KubeStore:
         self.served = set(KINDS)
         self.denied: set[tuple[str, str]] = set()
         """Verbs and kinds that the user has no right to."""
+        self.used: set[tuple[str, str]] = set()
+        """Those that the user has made use of."""
         self.looked: Callable[[str], None] = lambda name: None
         """Called with a RayJob's name before each GET of it: the operator's moment, in tests without steps."""
         self.schema_faults: Callable[[Document], list[str]] = lambda document: []
@@ -183,6 +185,7 @@ class KubeStore:
     def _may(self, method: str, plural: str, name: str | None, log: str | None, namespace: str) -> None:
         verbs = {"POST": "create", "DELETE": "delete", "PATCH": "patch", "GET": "get" if name else "list"}
         resource = f"{plural}/log" if log else plural
+        self.used.add((verbs[method], resource))
         if (verbs[method], resource) in self.denied or namespace != self.namespace:
             message = (
                 f'{plural}{f" {name!r}" if name else ""} is forbidden: User "eve" cannot {verbs[method]} resource'

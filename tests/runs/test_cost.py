@@ -175,6 +175,24 @@ def test_gpus_that_a_run_did_not_train_on_are_not_billed() -> None:
     assert cost.cost(record(cluster=cluster), PRICES) == cost.cost(record(cluster=CLUSTER | WORKER), PRICES)
 
 
+def test_run_on_gpus_that_was_stopped_half_way_costs_the_half() -> None:
+    cluster = CLUSTER | WORKER | {"GPU": 4.0, "worker_GPU": 1.0, "accelerator_type:H100": 4.0}
+    whole = cost.cost(record(1000, cluster, device="cuda"), PRICES)
+    half = cost.cost(record(500, cluster, status="stopped"), PRICES)
+    kept_off = cost.cost(record(500, cluster, status="stopped", config={"train": {"device": "cpu"}}), PRICES)
+    assert whole is not None
+    assert half is not None
+    assert kept_off is not None
+    assert half.price * 2 == whole.price
+    assert kept_off.price * 10 < half.price
+
+
+def test_search_that_was_stopped_pays_for_all_nodes_too() -> None:
+    found = cost.cost(record(3600, CLUSTER | WORKER, num_workers=0, arm="parallel", status="stopped"), PRICES)
+    assert found is not None
+    assert found.price == Fraction(151, 100)
+
+
 def test_spot_nodes_cost_less_and_the_head_does_not() -> None:
     found = cost.cost(record(cluster=CLUSTER | WORKER | {"spot": 1.0}), PRICES)
     assert found is not None

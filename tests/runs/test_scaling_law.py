@@ -48,11 +48,14 @@ def test_more_workers_that_took_longer_are_coherency_since_waiting_explains_no_m
 
 
 @given(
-    took=st.dictionaries(st.integers(1, 32), st.floats(0.1, 1e4), min_size=1, max_size=5),
+    took=st.dictionaries(
+        st.integers(1, 32), st.tuples(st.floats(0.1, 1e3), st.floats(0.1, 1e4)), min_size=1, max_size=5
+    ),
     workers=st.integers(1, 256),
 )
-def test_range_holds_the_point_and_nothing_is_negative(took: dict[int, float], workers: int) -> None:
-    fitted = scaling_law.fit(list(took), [1.0] * len(took), list(took.values()))
+def test_range_holds_the_point_and_nothing_is_negative(took: dict[int, tuple[float, float]], workers: int) -> None:
+    start, train = zip(*took.values(), strict=True)
+    fitted = scaling_law.fit(list(took), start, train)
     low, high = fitted.interval(workers)
     assert 0 < low <= fitted.law.seconds(workers) <= high
     assert min(fitted.law.parallel, fitted.law.serial, fitted.law.sync) >= 0

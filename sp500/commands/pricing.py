@@ -1,0 +1,105 @@
+"""What a job is expected to take and to cost, before it starts: by the user's word, earlier jobs, earlier runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
+
+from sp500.errors import ConfigError
+from sp500.jobs.document import Document
+from sp500.jobs.queue.job import Job
+from sp500.jobs.queue.resources import Resources, of_spec, pods_of
+from sp500.jobs.spec import JobSpec
+from sp500.jobs.state import JobState
+
+if TYPE_CHECKING:
+    from sp500.runs.cost import Pods, PriceTable
+
+# Ended jobs of the same name that tell how long the next may last.
+REMEMBERED = 5
+SPOT = ("spot", "preemptible")
+
+Seconds = tuple[float | None, float | None]
+"""From and to; None where nobody can tell."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a forecast goes by."""
+
+    table: PriceTable | None = None
+    """Prices; None: all is free."""
+    node_type: str = ""
+    """Row of the table that workers are priced as; empty: by the table's own rule."""
+    earlier: Sequence[Job] = field(default_factory=list)
+    """Jobs of this queue."""
+    runs_dir: Path = Path("runs")
+    """Folder of ended runs."""
+
+    def seconds(self, spec: JobSpec, on: str) -> Seconds:
+        """How long the job may last: as the user thinks, as the last ones of its name did, or as runs of its script."""
+        if spec.expected:
+            return spec.expected, spec.expected
+        low, high = self._by_jobs(spec, on) or self._by_runs(spec) or (None, None)
+        return low, min(filter(None, (high, spec.deadline)), default=None)
+
+    def hourly(self, spec: JobSpec, on: str, request: Document) -> float:
+        """What an hour of the job costs. Raises ConfigError for a node type that the table lacks."""
+        if self.table is None:
+            return 0.0
+        from sp500.runs import cost
+
+        rule, types = self.table.rule, self.table.types
+        if self.node_type and self.node_type not in types:
+            raise ConfigError(f"--node-type {self.node_type}: the table of prices has {', '.join(types)}")
+        if on == "local":
+            held = [_pods(of_spec(spec), 1, self.node_type or rule.alone)]
+        else:
+            kind = self.node_type or (rule.gpu if spec.gpus else rule.cluster)
+            held = _on_cluster(spec, on, request, kind, self.table)
+        return cost.quote(held, None, self.table).hour
+
+    def _by_jobs(self, spec: JobSpec, on: str) -> Seconds | None:
+        alike = [
+            job for job in self.earlier
+            if (job.name, job.target["on"], job.state) == (spec.name, on, JobState.SUCCEEDED)
+        ]  # fmt: skip
+        lasted = [job.ended - job.started for job in alike[-REMEMBERED:] if job.ended and job.started]
+        return (min(lasted), max(lasted)) if lasted else None
+
+    def _by_runs(self, spec: JobSpec) -> Seconds | None:
+        """As runs of the same script took; its name is the experiment's."""
+        script = next((PurePath(word) for word in spec.argv if word.endswith(".py")), None)
+        if script is None or script.parent.name != "experiments" or not self.runs_dir.is_dir():
+            return None
+        from sp500.runs import forecast
+        from sp500.runs.store import RunStore
+
+        return forecast.estimate(RunStore(self.runs_dir).records(), script.stem, spec.workers)
+
+
+def expected(table: PriceTable | None, node_type: str, earlier: Sequence[Job]) -> Expected:
+    """With the runs of this folder, or of SP500_RUNS_DIR."""
+    return Expected(table, node_type, earlier, Path(os.environ.get("SP500_RUNS_DIR") or "runs"))
+
+
+def _on_cluster(spec: JobSpec, on: str, request: Document, kind: str, table: PriceTable) -> list[Pods]:
+    """Workers as `kind`; on Kubernetes the head and the submitter are made for the job as well."""
+    spot = any(word in text.lower() for text in (*spec.node_labels, *spec.tolerations) for word in SPOT)
+    if on == "ray":
+        each, node = of_spec(spec), table.types[kind].node
+        memory = each.memory / spec.workers or node.gib * 2**30
+        return [_pods(Resources(each.cpus / spec.workers, spec.gpus, memory), spec.workers, kind, spot=spot)]
+    (_, head), (count, worker), *submitter = (pods for job in request["documents"] for pods in pods_of(job))
+    beside = [_pods(each, 1, table.rule.cluster) for each in (head, *(each for _, each in submitter))]
+    return [_pods(worker, count, kind, spot=spot), *beside]
+
+
+def _pods(each: Resources, count: int, kind: str, *, spot: bool = False) -> Pods:
+    from sp500.runs.cost import Pods
+
+    size = {"cpus": each.cpus, "gpus": each.gpus, "gib": each.memory / 2**30}
+    return Pods(**size, count=count, node_type=kind, spot=spot)

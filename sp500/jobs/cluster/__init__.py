@@ -1,0 +1,1 @@
+"""Bringing a cluster up, and files to and from it."""

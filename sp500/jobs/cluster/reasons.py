@@ -1,0 +1,69 @@
+"""Why pods are not ready, in the cluster's own words: what `kubectl wait` leaves out.
+
+A pod tells it in one of three places: the condition PodScheduled (no node has room, a claim does not bind), the state
+of a container (the image is not pulled, the process was killed), or an event (a volume does not mount). Where there is
+no pod at all, its owner's events tell why it was refused (quota, pod security).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from sp500.jobs.document import Document
+
+# Words of a container that is on its way.
+COMING = {"ContainerCreating", "PodInitializing"}
+
+
+def ready(pod: Document) -> bool:
+    """Whether Kubernetes calls the pod ready."""
+    return _condition(pod, "Ready").get("status") == "True"
+
+
+def of_pods(pods: Iterable[Document]) -> list[str]:
+    """One line for each thing that keeps a pod from being ready."""
+    return [f"pod {pod['metadata']['name']}: {reason}" for pod in pods if not ready(pod) for reason in _reasons(pod)]
+
+
+def of_events(events: Sequence[Document], names: Iterable[str]) -> list[str]:
+    """The last warning of each kind about the objects with these names, oldest first."""
+    wanted = set(names)
+    last: dict[tuple[str, str], str] = {}
+    for event in sorted(events, key=lambda one: str(one.get("lastTimestamp") or one.get("eventTime") or "")):
+        about = event.get("involvedObject", {})
+        if event.get("type") == "Warning" and about.get("name") in wanted:
+            whom = f"{str(about.get('kind')).lower()} {about['name']}"
+            last[whom, str(event.get("reason"))] = f"{whom}: {event.get('reason')}: {event.get('message')}"
+    return list(last.values())
+
+
+def _condition(pod: Document, kind: str) -> Document:
+    conditions = pod.get("status", {}).get("conditions", [])
+    return next((one for one in conditions if one["type"] == kind), {})
+
+
+def _reasons(pod: Document) -> Iterator[str]:
+    status = pod.get("status", {})
+    scheduled = _condition(pod, "PodScheduled")
+    if scheduled.get("status") == "False":
+        yield _said(scheduled)
+    if status.get("reason"):  # of the pod as a whole: Evicted, DeadlineExceeded
+        yield _said(status)
+    for container in [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]:
+        waiting = container.get("state", {}).get("waiting", {})
+        ended = container.get("state", {}).get("terminated") or container.get("lastState", {}).get("terminated") or {}
+        if waiting and waiting.get("reason") not in COMING:
+            yield f"container {container['name']} waits: {_said(waiting)}{_image(container, waiting)}"
+        if ended.get("exitCode"):
+            yield f"container {container['name']} ended: {_said(ended)} (exit code {ended['exitCode']})"
+
+
+def _image(container: Document, waiting: Document) -> str:
+    """The image, for a reason that is about it and whose message does not name it."""
+    image = str(container.get("image", ""))
+    named = "Image" not in str(waiting.get("reason")) or image in str(waiting.get("message", ""))
+    return "" if named else f" ({image})"
+
+
+def _said(state: Document) -> str:
+    return ": ".join(str(state[key]) for key in ("reason", "message") if state.get(key))

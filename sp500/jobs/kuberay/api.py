@@ -1,0 +1,198 @@
+"""The API server, for one namespace: plain documents in and out, few retries, and an end to every wait.
+
+The `kubernetes` package brings kubeconfig, credentials and the connection. Its models stay out: a document is what the
+server sent. Its own retries are off, since they wait for as long as a server's Retry-After says; ours ask again for
+what may pass (no connection, a timeout, 429, 5xx), for about LIMIT seconds, and then raise Unreachable.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_result,
+    stop_after_attempt,
+    stop_before_delay,
+    wait_random_exponential,
+)
+
+from sp500.errors import Refused, ResourcesError
+from sp500.jobs.document import Document, items, section
+from sp500.jobs.kuberay import answers as kube_answers
+from sp500.jobs.kuberay.answers import Answer
+from sp500.jobs.kuberay.client import client_of
+
+# Tries, and seconds after which none begins; seconds that one may take to connect, and between two packets.
+TRIES, LIMIT, CONNECT, READ = 6, 10.0, 3.0, 5.0
+PAGE = 500
+
+
+@dataclass(frozen=True)
+class Resource:
+    """A kind of object, by its place under the server's address."""
+
+    root: str
+    plural: str
+
+
+RAYJOBS = Resource("apis/ray.io/v1", "rayjobs")
+CONFIG_MAPS = Resource("api/v1", "configmaps")
+PODS = Resource("api/v1", "pods")
+EVENTS = Resource("api/v1", "events")
+WORKLOADS = Resource("apis/kueue.x-k8s.io/v1beta2", "workloads")
+
+
+@dataclass(frozen=True)
+class KubeApi:
+    """One namespace of one cluster.
+
+    Reading raises Unreachable, whatever keeps an answer away: a right, a login, a server. Creating raises Refused for
+    a no that another try would not change.
+    """
+
+    namespace: str
+    context: str | None = None
+    """A context of the kubeconfig; None is the current one."""
+    kubeconfig: str | None = None
+    """Path of the kubeconfig; None is $KUBECONFIG or ~/.kube/config, and inside a pod its own account."""
+    pause: Callable[[float], None] = field(default=time.sleep, repr=False)
+    timeout: float = READ
+    """Seconds that a server may be silent."""
+
+    @cached_property
+    def client(self) -> Any:
+        """The package's client. Raises Unreachable where there are no credentials to make one with."""
+        return client_of(self.context, self.kubeconfig)
+
+    def get(self, resource: Resource, name: str) -> Document | None:
+        """The object of that name, or None."""
+        path = self._path(resource, name)
+        answer = self._ask("GET", path)
+        if answer.code == 404 and answer.names_an_object:
+            return None
+        return answer.document_or(self._no("GET", path, answer))
+
+    def items(self, resource: Resource, *, labels: str = "", fields: str = "") -> list[Document]:
+        """The objects that the selectors choose, page by page; all in one where the pages expired meanwhile."""
+        path, found, token = self._path(resource), list[Document](), ""
+        query = {"limit": str(PAGE), "labelSelector": labels, "fieldSelector": fields}
+        while True:
+            answer = self._ask("GET", path, query | {"continue": token})
+            if answer.code == 410 and token:
+                found, token, query = [], "", query | {"limit": ""}
+                continue
+            page = answer.document_or(self._no("GET", path, answer))
+            found += items(page.get("items"))
+            token = str(section(page, "metadata").get("continue") or "")
+            if not token:
+                return found
+
+    def items_if_any(self, resource: Resource, *, labels: str) -> list[Document]:
+        """As `items`, of one page; none where the server has no such kind, or this user may not read it."""
+        answer = self._ask("GET", self._path(resource), {"labelSelector": labels})
+        return items(answer.document.get("items")) if answer.code == 200 else []
+
+    def create(self, resource: Resource, body: Document) -> Document | None:
+        """The object as the server keeps it; None where one of its name is there. Raises Refused."""
+        path = self._path(resource)
+        answer = self._ask("POST", path, {"fieldValidation": "Strict"}, body)
+        if answer.code == 409 and answer.reason == "AlreadyExists":
+            return None
+        error = self._no("POST", path, answer)
+        # A login that has expired is mended, and the next try passes.
+        return answer.document_or(error if answer.code == 401 else Refused(str(error)))
+
+    def delete(self, resource: Resource, name: str, uid: str) -> None:
+        """Delete this very object, after what belongs to it. Nothing where it is gone, or another has its name."""
+        body = {"propagationPolicy": "Foreground", "preconditions": {"uid": uid}}
+        path = self._path(resource, name)
+        answer = self._ask("DELETE", path, body=body)
+        if answer.code not in {404, 409}:
+            answer.document_or(self._no("DELETE", path, answer))
+
+    def log(self, pod: str, container: str, *, since: str | None, tail: int | None, patient: bool) -> bytes | None:
+        """What a container printed since a time (RFC 3339), or the last lines of it; None where it has no log yet.
+
+        Each line begins with its time. It is read in one piece: the kubelet keeps 10 MiB, unless told otherwise.
+        `patient`: try again where its node does not answer.
+        """
+        path = f"{self._path(PODS, pod)}/log"
+        query = {"container": container, "timestamps": "true", "sinceTime": since or ""}
+        query["tailLines"] = "" if tail is None else str(tail)
+        answer = self._ask("GET", path, query, tries=TRIES if patient else 1)
+        if answer.code in {400, 404}:  # the container waits to start; the pod is gone
+            return None
+        if answer.code != 200:
+            raise self._no("GET", path, answer)
+        return answer.body
+
+    def kinds(self, root: str) -> set[str] | None:
+        """Names of the kinds that the server has under `apis/GROUP/VERSION`, asked once; None where it has none."""
+        answer = self._ask("GET", f"/{root}", tries=1)
+        if answer.code == 404:
+            return None
+        return {
+            str(one.get("name"))
+            for one in items(answer.document_or(self._no("GET", f"/{root}", answer)).get("resources"))
+        }
+
+    def _path(self, resource: Resource, name: str = "") -> str:
+        return f"/{resource.root}/namespaces/{self.namespace}/{resource.plural}{f'/{name}' if name else ''}"
+
+    def _no(self, method: str, path: str, answer: Answer) -> ResourcesError:
+        return kube_answers.no(method, path, answer, self.client.configuration.host)
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        query: dict[str, str] | None = None,
+        body: Document | None = None,
+        tries: int = TRIES,
+    ) -> Answer:
+        """The answer of the first try that gets one."""
+        retrying = Retrying(
+            retry=retry_if_result(lambda answer: answer.passing),
+            stop=stop_after_attempt(tries) | stop_before_delay(LIMIT),
+            wait=_seconds_until_the_next,
+            sleep=self.pause,
+            retry_error_callback=_last,
+        )
+        answer: Answer = retrying(self._once, method, path, query or {}, body)
+        if answer.passing:
+            raise kube_answers.unreachable(self.client.configuration.host, answer)
+        return answer
+
+    def _once(self, method: str, path: str, query: dict[str, str], body: Document | None) -> Answer:
+        """One try."""
+        from kubernetes.client.exceptions import ApiException
+        from urllib3.exceptions import HTTPError
+
+        given = [(key, value) for key, value in query.items() if value]
+        headers = {"Accept": "application/json, */*"} | ({"Content-Type": "application/json"} if body else {})
+        serialized = self.client.param_serialize(
+            method, path, query_params=given, header_params=headers, body=body, auth_settings=["BearerToken"]
+        )
+        try:
+            response = self.client.call_api(*serialized, _request_timeout=(CONNECT, self.timeout))
+            return Answer(response.status, response.read(), response.headers.get("Retry-After"))
+        except (HTTPError, ApiException, OSError) as error:
+            return kube_answers.none(error)
+
+
+def _seconds_until_the_next(tries: RetryCallState) -> float:
+    """What the server asks for, and else a random back-off."""
+    asked = _last(tries).wait
+    return wait_random_exponential(multiplier=0.25, max=4)(tries) if asked is None else asked
+
+
+def _last(tries: RetryCallState) -> Answer:
+    assert tries.outcome is not None
+    answer: Answer = tries.outcome.result()
+    return answer

@@ -1,0 +1,186 @@
+"""Jobs as RayJobs on Kubernetes: KubeRay's operator makes a Ray cluster for each, runs the command, repeats failures.
+
+The cluster keeps the truth: a RayJob named as the handle. Every look is a GET of it, and no watch: a watch has to be
+held open and, after each break (410, a time-out), be taken up again by that same GET. It takes the rights of the Role
+sp500-jobs in cluster/base/rbac.yaml, and no more.
+
+What is ours carries the hash of its request as an annotation. A RayJob of the same name without it is somebody else's:
+neither told of, nor deleted. The RayJob comes first and owns the ConfigMap of its settings, for which its head waits
+meanwhile; so nothing is left behind, wherever a submit was killed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator
+
+from sp500.errors import ConfigError, Refused, Unreachable
+from sp500.jobs import manifest, rules
+from sp500.jobs.cluster.rollout import OPERATOR
+from sp500.jobs.document import Document, section
+from sp500.jobs.executor import Line
+from sp500.jobs.kuberay import status as rayjob_status
+from sp500.jobs.kuberay.api import CONFIG_MAPS, EVENTS, PODS, RAYJOBS, READ, WORKLOADS, KubeApi, Resource
+from sp500.jobs.kuberay.pod_logs import Moment, PodLog
+from sp500.jobs.spec import JobSpec
+from sp500.jobs.state import JobState, Role, Status
+
+REQUEST = "sp500/request"
+SECONDS_BETWEEN_LOOKS = 1.0
+
+
+def request(spec: JobSpec, cluster: Document, handle: str) -> Document:
+    """What submit sends, in this order: {"documents": [RayJob, and for settings their ConfigMap]}, named as the handle.
+
+    `cluster` is a RayCluster document that passes the rules. The ConfigMap gets its owner, the RayJob's uid, when it is
+    sent. Raises ConfigError for a manifest that breaks a rule.
+    """
+    documents = manifest.documents(spec.model_copy(update={"name": handle}), cluster)
+    for one in documents:
+        rules.check(one)
+    written = json.dumps(sorted(documents, key=lambda one: one["kind"] != "RayJob"))
+    mark = {REQUEST: hashlib.sha256(written.encode()).hexdigest()}
+    return {"documents": [one | {"metadata": one["metadata"] | {"annotations": mark}} for one in json.loads(written)]}
+
+
+class KubeRayExecutor:
+    """RayJobs in one namespace of one cluster, reached with a kubeconfig or, inside a pod, with its account."""
+
+    def __init__(
+        self,
+        namespace: str,
+        context: str | None = None,
+        kubeconfig: str | None = None,
+        *,
+        pause: Callable[[float], None] = time.sleep,
+        timeout: float = READ,
+    ) -> None:
+        self._api = KubeApi(namespace, context, kubeconfig, pause, timeout)
+        self._pause = pause
+
+    def reachable(self) -> None:
+        """Nothing where a RayJob can be submitted; asks once, for seconds at most.
+
+        Raises Unreachable where no server answers, and Refused where it knows no RayJobs, with the way out.
+        """
+        kinds = self._api.kinds(RAYJOBS.root) or set()
+        if RAYJOBS.plural not in kinds:
+            raise Refused(f"this cluster has no KubeRay operator; whoever administers it installs it with: {OPERATOR}")
+
+    def submit(self, handle: str, request: Document) -> None:
+        """Create the RayJob, and then what belongs to it; what is there already, of this request, counts as created.
+
+        Raises Refused for what the server will not have, and where somebody else's object has the name.
+        """
+        job, *others = request["documents"]
+        given = job["metadata"].get("namespace", self._api.namespace)
+        if job["metadata"]["name"] != handle or given != self._api.namespace:
+            wanted = f"{self._api.namespace}/{handle}"
+            raise Refused(f"the request is for {given}/{job['metadata']['name']}, not {wanted}; make it anew for that")
+        made = self._made(RAYJOBS, job)
+        owner = {key: job[key] for key in ("apiVersion", "kind")} | {"name": handle, "uid": made["metadata"]["uid"]}
+        for one in others:
+            try:
+                self._made(CONFIG_MAPS, one | {"metadata": one["metadata"] | {"ownerReferences": [owner]}})
+            except Refused:  # its head would wait for the mount, and hold its nodes
+                self._api.delete(RAYJOBS, handle, made["metadata"]["uid"])
+                raise
+
+    def status(self, handle: str) -> Status:
+        """From one call for a job that succeeded or was stopped, two for one in Kueue's queue, three while it runs.
+
+        Four while it waits or where it failed: RayJob, pods of its cluster, pods of its submitter, warnings.
+        """
+        job = self._own(handle)
+        now = rayjob_status.state(job) if job else JobState.LOST
+        if job is None or now in {JobState.SUCCEEDED, JobState.STOPPED}:
+            return rayjob_status.status(job)
+        if now is JobState.QUEUED:
+            labels = f"kueue.x-k8s.io/job-uid={job['metadata']['uid']}"
+            return rayjob_status.status(
+                job, workload=next(iter(self._api.items_if_any(WORKLOADS, labels=labels)), None)
+            )
+        # One call for all warnings: by name it would be one for each pod, and none for those that were never made.
+        events = [] if now is JobState.RUNNING else self._api.items(EVENTS, fields="type=Warning")
+        return rayjob_status.status(job, pods=self._pods(job, None), events=events)
+
+    def logs(self, handle: str, *, role: Role | None, tail: int | None, follow: bool) -> Iterator[Line]:
+        """Lines of the pods' first containers, which are Ray's and the submitter's; nothing of pods that are gone.
+
+        What the command prints is the submitter's. In InteractiveMode there is none, and it raises ConfigError.
+        """
+        job = self._own(handle)
+        if job and role is Role.SUBMITTER and not rayjob_status.submits(job):
+            raise ConfigError(
+                "role submitter: you submit this job's command yourself; `ray job logs` has what it prints"
+            )
+        return self._lines(handle, role, tail, follow)
+
+    def stop(self, handle: str) -> None:
+        """Delete the RayJob, and with it its cluster and logs; one that has ended is left as it is."""
+        job = self._own(handle)
+        if job and not rayjob_status.state(job).finished:
+            self._api.delete(RAYJOBS, handle, job["metadata"]["uid"])
+
+    def delete(self, handle: str) -> None:
+        """Delete the RayJob; cluster, submitter and settings are its own and go with it."""
+        if job := self._own(handle):
+            self._api.delete(RAYJOBS, handle, job["metadata"]["uid"])
+
+    def _own(self, handle: str) -> Document | None:
+        """The RayJob of a handle; None where there is none, or one that is not ours."""
+        job = self._api.get(RAYJOBS, handle)
+        return job if job and _mark(job) else None
+
+    def _made(self, resource: Resource, body: Document) -> Document:
+        name, where = body["metadata"]["name"], f"namespace {self._api.namespace}"
+        made = self._api.create(resource, body) or self._api.get(resource, name)
+        if made is None:
+            raise Unreachable(f"{body['kind']} {name} in {where} went while it was looked at; try again")
+        if _mark(made) != _mark(body):
+            raise Refused(f"{where} has another {body['kind']} {name}, which was left as it is; take another name")
+        return made
+
+    def _pods(self, job: Document, role: Role | None) -> list[Document]:
+        """Pods of the present cluster and of the submitter."""
+        found, ray = list[Document](), rayjob_status.cluster(job)
+        if ray and role is not Role.SUBMITTER:
+            one = f",ray.io/node-type={role}" if role else ""
+            found += self._api.items(PODS, labels=f"ray.io/cluster={ray}{one}")
+        if role in {None, Role.SUBMITTER} and rayjob_status.submits(job):
+            found += self._api.items(PODS, labels=f"batch.kubernetes.io/job-name={job['metadata']['name']}")
+        return found
+
+    def _lines(self, handle: str, role: Role | None, tail: int | None, follow: bool) -> Iterator[Line]:
+        """Look after look, the last of them after the job's end was seen."""
+        known, job = dict[str, PodLog](), None
+        while True:
+            seen = self._own(handle)
+            job = seen or job  # a deleted job's pods take their time
+            last = not follow or seen is None or rayjob_status.state(seen).finished
+            yield from self._look(known, self._pods(job, role) if job else [], tail, last=last)
+            if last:
+                return
+            tail = None  # of a pod that comes later, every line is new
+            self._pause(SECONDS_BETWEEN_LOOKS)
+
+    def _look(self, known: dict[str, PodLog], pods: list[Document], tail: int | None, *, last: bool) -> Iterator[Line]:
+        """New lines of all pods by their time. A node that does not answer has another look to, before the last."""
+        found = list[tuple[Moment, Line]]()
+        for pod in pods:
+            name, container = pod["metadata"]["name"], pod["spec"]["containers"][0]["name"]
+            log = known.setdefault(name, PodLog(rayjob_status.role(pod), name, container, tail))
+            try:
+                read = self._api.log(name, container, since=log.since, tail=log.tail, patient=last)
+            except Unreachable:
+                if last:
+                    raise
+                continue
+            found += log.new(read or b"", complete=last)
+        yield from (line for _, line in sorted(found, key=lambda one: one[0]))
+
+
+def _mark(document: Document) -> str:
+    return str(section(document["metadata"], "annotations").get(REQUEST, ""))

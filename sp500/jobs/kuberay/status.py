@@ -1,0 +1,114 @@
+"""What a RayJob, its pods and its warnings tell of a job: the operator's words mapped onto ours, in pure functions.
+
+Two fields of the RayJob decide: jobDeploymentStatus, which is the operator's, and jobStatus, which is Ray's. They say
+where a job stands and rarely why: that is in its pods and events, and for a job in a queue in Kueue's Workload. The
+facts are those of KubeRay 1.7.0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from sp500.jobs.cluster.reasons import ready
+from sp500.jobs.document import Document, items, section
+from sp500.jobs.kuberay import job_reasons as rayjob_reasons
+from sp500.jobs.state import JobState, Replicas, Role, Status
+
+# States of a job that nothing more will happen to, by Ray's word. What fails after that is the operator's tidying up.
+ENDS = {"SUCCEEDED": JobState.SUCCEEDED, "FAILED": JobState.FAILED, "STOPPED": JobState.STOPPED}
+# Where the operator is done with it, but for tidying up. A word that is not known here is none of these.
+OVER = {"Complete", "Failed", "ValidationFailed"}
+# Written by Ray's job supervisor (2.60). The exit code of the submitter's pod is that of `ray job logs`: 0 or 1.
+EXIT_CODE = re.compile(r"entrypoint command failed with exit code (-?\d+)")
+
+
+def state(job: Document) -> JobState:
+    """Where the job stands, by its own words alone."""
+    status = section(job, "status")
+    deployment, ray = str(status.get("jobDeploymentStatus", "")), str(status.get("jobStatus", ""))
+    if deployment in OVER:
+        return ENDS.get(ray, JobState.FAILED)
+    if rayjob_reasons.suspended(job):
+        return JobState.QUEUED if rayjob_reasons.queue(job) else JobState.PENDING
+    return JobState.RUNNING if deployment == "Running" and ray not in {"", "PENDING"} else JobState.PENDING
+
+
+def cluster(job: Document) -> str:
+    """The RayCluster of its present start; empty where there is none yet."""
+    return str(section(job, "status").get("rayClusterName") or "")
+
+
+def status(
+    job: Document | None,
+    *,
+    pods: Sequence[Document] = (),
+    events: Sequence[Document] = (),
+    workload: Document | None = None,
+) -> Status:
+    """The status of a job, from its RayJob and what was looked up about it.
+
+    `pods` are those of its present cluster and of its submitter, `events` warnings of the namespace, `workload` is
+    Kueue's. Where they were not looked up, the reason says less.
+    """
+    if job is None:
+        return Status(JobState.LOST, "the cluster has no RayJob of it: it was deleted, or never made")
+    now, told = state(job), section(job, "status")
+    began, over = _times(told, now)
+    failed = int(told.get("failed") or 0)
+    return Status(
+        now,
+        rayjob_reasons.reason(job, now, pods, events, workload),
+        exit_code=_exit_code(told, now),
+        started=began,
+        ended=over,
+        replicas={} if now.finished else replicas(job, pods),
+        # The last failure was repeated by nobody.
+        failures=max(failed - 1, 0) if now is JobState.FAILED else failed,
+    )
+
+
+def replicas(job: Document, pods: Iterable[Document]) -> dict[Role, Replicas]:
+    """Ready and wanted pods of each role; no submitter in the modes without one."""
+    spec = section(job, "spec")
+    groups = items(section(spec, "rayClusterSpec").get("workerGroupSpecs"))
+    workers = sum(int(group.get("replicas") or 0) * int(group.get("numOfHosts") or 1) for group in groups)
+    wanted = {Role.HEAD: 1, Role.WORKER: workers}
+    if submits(job):
+        wanted[Role.SUBMITTER] = 1
+    up = [role(pod) for pod in pods if ready(pod)]
+    return {one: Replicas(up.count(one), count) for one, count in wanted.items()}
+
+
+def submits(job: Document) -> bool:
+    """Whether a pod of its own submits the command."""
+    return bool(section(job, "spec").get("submissionMode", "K8sJobMode") == "K8sJobMode")
+
+
+def role(pod: Document) -> Role:
+    """What a pod of a job does; the operator labels those of a Ray cluster."""
+    kind = section(section(pod, "metadata"), "labels").get("ray.io/node-type")
+    return {"head": Role.HEAD, "worker": Role.WORKER}.get(str(kind), Role.SUBMITTER)
+
+
+def _exit_code(told: Document, now: JobState) -> int | None:
+    if now is JobState.SUCCEEDED:
+        return 0
+    found = EXIT_CODE.search(str(told.get("message") or "")) if now is JobState.FAILED else None
+    if not found:
+        return None
+    code = int(found[1])
+    return 128 - code if code < 0 else code  # Python's -9 is a shell's 137
+
+
+def _times(told: Document, now: JobState) -> tuple[float | None, float | None]:
+    """Start and end of the command; the operator's own end where Ray never told one."""
+    command = section(told, "rayJobInfo")
+    began = _seconds(command.get("startTime")) if now is JobState.RUNNING or now.finished else None
+    over = _seconds(command.get("endTime") or told.get("endTime")) if now.finished else None
+    return began, over
+
+
+def _seconds(time: object) -> float | None:
+    return datetime.fromisoformat(time).timestamp() if isinstance(time, str) and time else None

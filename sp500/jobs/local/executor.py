@@ -1,0 +1,206 @@
+"""Jobs on this machine: one tree of processes each, beside a supervisor that outlives whoever submitted it.
+
+Nothing is kept in this process: all that is known of a job lies in its folder, and what its files mean is written in
+`job_folder`. The price: a small process per running job, 15 MiB, and about 70 ms of CPU to start it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import yaml
+
+from sp500.errors import ConfigError, Unreachable
+from sp500.jobs.document import Document
+from sp500.jobs.executor import Line
+from sp500.jobs.local import log_file, processes
+from sp500.jobs.local.job_folder import COMMAND, REQUEST, SETTINGS, START, STOP, JobFolder
+from sp500.jobs.spec import JobSpec
+from sp500.jobs.state import JobState, Replicas, Role, Status
+from sp500.units import size_bytes
+
+HANDLE = re.compile(r"[a-z][a-z0-9-]{0,46}")
+GRACE_SECONDS = 10
+# Within these a job that somebody else starts has begun, and one that is killed is gone.
+SOON = 30
+
+
+def request(spec: JobSpec, *, cwd: Path, environment: Mapping[str, str], python: str) -> Document:
+    """What submit starts. A first word `python` becomes the interpreter `python`.
+
+    The command gets `environment`, in which the variables of `spec.secrets` have to be, and `spec.env` over it. All
+    workers together have `memory_bytes`. Where there are settings, the argv's last word names their file, and submit
+    puts in its place. Raises ConfigError for a secret that the environment lacks.
+    """
+    if missing := sorted(set(spec.secrets) - set(environment)):
+        raise ConfigError(
+            f"secrets: {missing[0]} is not in the environment; export {missing[0]}: on this machine secrets come from "
+            "your shell"
+        )
+    first, *rest = spec.command(SETTINGS)
+    return {
+        "argv": [python if first in {"python", "python3"} else first, *rest],
+        "cwd": str(cwd),
+        # Lines are in the log when they are printed, not when a buffer is full.
+        "environment": {"PYTHONUNBUFFERED": "1", **environment, **spec.env},
+        "settings": yaml.safe_dump(spec.settings, sort_keys=False) if spec.settings else None,
+        "memory_bytes": size_bytes(spec.memory) * spec.workers if spec.memory else None,
+        "deadline_seconds": spec.deadline,
+        "grace_seconds": GRACE_SECONDS,
+    }
+
+
+class LocalExecutor:
+    """Runs jobs as processes of this machine, each in a folder of its own under `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder.absolute()
+        self._supervisors: list[subprocess.Popen[bytes]] = []
+
+    def submit(self, handle: str, request: Document) -> None:
+        """Start the job, once. Raises Unreachable where this machine cannot now: no room, no more processes."""
+        job = self._job(handle)
+        give_up = time.monotonic() + SOON
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            job.make()
+            while not job.has(START):
+                if (lock := job.lock()) is not None:
+                    with _closed_after(lock):
+                        self._start(job, lock, request)
+                    return
+                if time.monotonic() > give_up:
+                    raise Unreachable(f"job {handle}: whoever starts it has not within {SOON} s; submit it again")
+                time.sleep(0.01)  # until the supervisor that another process starts is there
+        except OSError as error:
+            raise Unreachable(f"job {handle} cannot be started from {job.path}: {error.strerror}") from error
+
+    def status(self, handle: str) -> Status:
+        """What its folder and its processes say."""
+        job = self._job(handle)
+        if not job.has(REQUEST):
+            return Status(JobState.LOST, f"no job {handle} is kept in {self._folder}", retryable=True)
+        with job.at_rest() as at_rest:  # asked before reading: a supervisor writes the end before it lets go
+            command, ending = job.read(COMMAND), job.ending()
+            started = command["started"] if command else None
+            if ending is None:
+                state, reason = _unended(job, command, watched=not at_rest)
+                roles = {Role.SUBMITTER: Replicas(int(state is JobState.RUNNING), 1)}
+                return Status(state, reason, started=started, replicas=roles, retryable=state is JobState.LOST)
+        return Status(
+            ending.state,
+            ending.reason,
+            exit_code=ending.exit_code,
+            started=started,
+            ended=ending.ended,
+            replicas={Role.SUBMITTER: Replicas(0, 1)},
+            retryable=ending.retryable,
+        )
+
+    def logs(self, handle: str, *, role: Role | None, tail: int | None, follow: bool) -> Iterator[Line]:
+        """Lines of its log; stdout and stderr together, in the order they came."""
+        if role not in {None, Role.SUBMITTER}:
+            raise ConfigError(
+                f"role {role}: on this machine a job is one tree of processes, whose log is that of {Role.SUBMITTER}"
+            )
+        texts = log_file.lines(
+            self._job(handle).log, tail=tail, more=lambda: follow and not self.status(handle).state.finished
+        )
+        return (Line(Role.SUBMITTER, "", text) for text in texts)
+
+    def stop(self, handle: str) -> None:
+        """Ask the job to end: SIGTERM to its group now, SIGKILL to all of it after the grace of its request."""
+        job = self._job(handle)
+        seen = self.status(handle)
+        if not job.has(REQUEST) or (seen.state.finished and job.has(START)):
+            return
+        with suppress(FileNotFoundError):  # deleted meanwhile
+            job.ask_to_stop()
+        if seen.state is JobState.RUNNING and (lock := _free(job)) is not None:
+            with _closed_after(lock):
+                self._supervise(job, lock)  # nobody watches it, so a new supervisor ends it
+
+    def delete(self, handle: str) -> None:
+        """Remove its folder; one that runs is stopped before, which takes as long as its grace.
+
+        Raises Unreachable for one that is still there then.
+        """
+        job = self._job(handle)
+        self.stop(handle)
+        known = job.read(REQUEST)
+        give_up = time.monotonic() + SOON + (known["grace_seconds"] if known else 0)
+        while not self.status(handle).state.finished:
+            if time.monotonic() > give_up:
+                raise Unreachable(f"job {handle} was stopped and still runs; delete it again")
+            time.sleep(0.02)
+        if job.path.exists():
+            job.remove()
+
+    def _job(self, handle: str) -> JobFolder:
+        if not HANDLE.fullmatch(handle):
+            raise ConfigError(f"job {handle!r}: a handle matches {HANDLE.pattern}")
+        return JobFolder(self._folder / handle)
+
+    def _start(self, job: JobFolder, lock: int, request: Document) -> None:
+        """Make the job known and hand it over, unless the last holder of the lock did."""
+        if job.has(START):
+            return
+        job.log.touch(mode=0o600)
+        argv = request["argv"]
+        if request["settings"] is not None:
+            job.write_settings(request["settings"])
+            argv = [*argv[:-1], str(job.settings)]
+        job.write(REQUEST, request | {"argv": argv})
+        self._supervise(job, lock)
+
+    def _supervise(self, job: JobFolder, lock: int) -> None:
+        """Start a supervisor that holds the lock from now on, beside us and after us."""
+        self._supervisors = [each for each in self._supervisors if each.poll() is None]
+        argv = [sys.executable, "-P", "-m", "sp500.jobs.local.supervisor", str(job.path), str(lock)]
+        with job.log.open("ab") as log:
+            supervisor = subprocess.Popen(  # noqa: S603 - a list of words
+                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[lock], start_new_session=True
+            )
+        self._supervisors.append(supervisor)
+
+
+@contextmanager
+def _closed_after(descriptor: int) -> Iterator[None]:
+    """Close an open file in any case: a lock left behind would stay held as long as this process lives."""
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _free(job: JobFolder) -> int | None:
+    """The lock of a job that nobody watches; somebody who only looks at it is waited for."""
+    while (lock := job.lock()) is None:
+        with job.at_rest() as at_rest:
+            if not at_rest:
+                return None
+    return lock
+
+
+def _unended(job: JobFolder, command: Document | None, *, watched: bool) -> tuple[JobState, str]:
+    """State and reason of a job without an end."""
+    if watched and command is None:
+        return JobState.PENDING, "is being started on this machine"
+    if watched and command is not None:
+        asked = ", and was asked to end" if job.has(STOP) else ""
+        return JobState.RUNNING, f"runs on this machine as process {command['pid']}{asked}"
+    if (start := job.read(START)) is None:
+        return JobState.LOST, "never began: its start was cut off; submitting it again starts it"
+    if command and processes.group(command["pid"], start["pid"], command["started"]):
+        return (
+            JobState.RUNNING,
+            f"runs as process {command['pid']}, but its supervisor was killed: its end will be LOST",
+        )
+    return JobState.LOST, "ended without an exit code: killed with its supervisor, or this machine was restarted"

@@ -1,0 +1,193 @@
+"""The process that watches one job on this machine: `python -m sp500.jobs.local.supervisor FOLDER LOCK`.
+
+LOCK is the number of an open file that holds the folder's lock. The process belongs to no shell and no manager, so the
+job outlives both. It starts the command, holds it to its limits, ends what is left of it, and writes how it ended.
+Started for a job that began already and whose first supervisor is gone, it ends that job.
+
+Every fifth of a second it looks for a stop. Memory is sampled as often as costs 2 % of the time: a command can pass its
+limit for that long, which the machine's own memory has to bear.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from sp500.jobs.local import processes
+from sp500.jobs.local.job_folder import COMMAND, REQUEST, START, STOP, Ending, JobFolder
+from sp500.jobs.state import FINAL_CODES, JobState
+
+TICK = 0.2
+OVERDUE, OUT_OF_MEMORY = 4, 128 + signal.SIGKILL
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+NAMES = {each.value: each.name for each in signal.Signals}
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Watch the job of a folder to its end."""
+    folder, lock = arguments
+    os.set_inheritable(int(lock), False)
+    job = JobFolder(Path(folder))
+    request = job.read(REQUEST)
+    assert request is not None
+    signals = Signals()
+    if job.has(START):
+        conclude(job, job.ending() or swept(job, request["grace_seconds"], signals))
+        return
+    job.write(START, {"pid": os.getpid()})
+    ending = Ending(JobState.FAILED, "its supervisor failed; the end of the log says why", retryable=True)
+    try:
+        processes.adopt_orphans()
+        ending = ran(job, request, signals)
+    finally:
+        processes.end_descendants()
+        conclude(job, ending)
+
+
+class Signals:
+    """Signals that this process got, told when asked for instead of at any moment."""
+
+    def __init__(self) -> None:
+        self._reader, writer = os.pipe()
+        for descriptor in (self._reader, writer):
+            os.set_blocking(descriptor, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, *ENDING_SIGNALS):
+            signal.signal(number, lambda *_: None)
+
+    def within(self, seconds: float) -> bytes:
+        """The numbers of those that came, after `seconds` or with the first one."""
+        select.select([self._reader], [], [], seconds)
+        try:
+            return os.read(self._reader, 64)
+        except BlockingIOError:
+            return b""
+
+
+def ran(job: JobFolder, request: dict[str, Any], signals: Signals) -> Ending:
+    """Run the command to its end, own or forced. Descendants may be left."""
+    if job.has(STOP):
+        return Ending(JobState.STOPPED, "stopped on request, before it began")
+    started = time.time()
+    waiting = processes.prepared(request, job.log)
+    job.write(COMMAND, {"pid": waiting.pid, "started": started})
+    if fault := waiting.begin():
+        code, reason = fault
+        return Ending(JobState.FAILED, f"{reason} (exit code {code})", code)
+    return Watch(job, request, waiting.pid).ending(signals)
+
+
+class Watch:
+    """One command while it runs, and what may force its end."""
+
+    def __init__(self, job: JobFolder, request: dict[str, Any], pid: int) -> None:
+        self._job, self._pid = job, pid
+        self._grace: float = request["grace_seconds"]
+        self._seconds: float | None = request["deadline_seconds"]
+        self._limit: int | None = request["memory_bytes"]
+        self._begun = time.monotonic()
+        self._sample_at = self._begun if self._limit else inf
+        self._code: int | None = None
+
+    def ending(self, signals: Signals) -> Ending:
+        """Wait for its end. One forced has the grace to end with all its children; its own end comes first."""
+        forced, kill_at = None, inf
+        while True:
+            cause = self._cause(signals.within(TICK))
+            ended, left = processes.reaped()
+            self._code = ended.get(self._pid, self._code)
+            if forced is None and self._code is not None:
+                return of_exit(self._code)
+            if forced is None and cause is not None:
+                forced, kill_at = cause, time.monotonic() + self._grace
+                if forced.exit_code == OUT_OF_MEMORY:
+                    return forced
+                processes.tell_group(self._pid, signal.SIGTERM)
+            elif forced and (not left or time.monotonic() >= kill_at):
+                return forced if forced.exit_code is not None else replace(forced, exit_code=self._shell_code())
+
+    def _cause(self, received: bytes) -> Ending | None:
+        """What ends the command now, if anything does."""
+        if self._job.has(STOP):
+            return Ending(JobState.STOPPED, "stopped on request")
+        if told := [number for number in ENDING_SIGNALS if number in received]:
+            reason = f"ended because its supervisor got {told[0].name}, as at a shutdown of this machine"
+            return Ending(JobState.FAILED, reason, 128 + told[0], retryable=True)
+        if self._seconds is not None and time.monotonic() - self._begun >= self._seconds:
+            return Ending(JobState.FAILED, f"took longer than its deadline of {self._seconds} s", OVERDUE)
+        return self._over_limit()
+
+    def _over_limit(self) -> Ending | None:
+        began = time.monotonic()
+        if self._limit is None or began < self._sample_at:
+            return None
+        from sp500.memory import COST, pss_bytes, tree_pss_bytes
+
+        held = tree_pss_bytes(os.getpid()) - pss_bytes()
+        self._sample_at = time.monotonic() + COST * (time.monotonic() - began)
+        if held <= self._limit:
+            return None
+        reason = f"killed with {_mebibytes(held)} of memory in use, over its limit of {_mebibytes(self._limit)}"
+        return Ending(JobState.FAILED, f"{reason}; give the job more, or make it need less", OUT_OF_MEMORY)
+
+    def _shell_code(self) -> int:
+        return 128 + signal.SIGKILL if self._code is None else _shell_code(self._code)
+
+
+def of_exit(code: int) -> Ending:
+    """The end that a command came to by itself; `code` is -n where signal n ended it."""
+    if code == 0:
+        return Ending(JobState.SUCCEEDED, "ended with exit code 0", 0)
+    reason = f"ended with exit code {code}"
+    if code < 0:
+        reason = f"killed by signal {-code} ({NAMES.get(-code, 'real-time')})"
+        reason += ", as the kernel does when memory runs out" if -code == signal.SIGKILL else ""
+    return Ending(JobState.FAILED, reason, _shell_code(code), retryable=code not in FINAL_CODES)
+
+
+def swept(job: JobFolder, grace: float, signals: Signals) -> Ending:
+    """End a job whose own supervisor is gone."""
+    start, command = job.read(START), job.read(COMMAND)
+    assert start is not None
+    assert command is not None
+    kill_at, told = time.monotonic() + grace, False
+    while left := processes.group(command["pid"], start["pid"], command["started"]):
+        if time.monotonic() >= kill_at:
+            processes.tell(left, signal.SIGKILL)
+        elif not told:
+            processes.tell(left, signal.SIGTERM)
+        told = True
+        signals.within(TICK)
+    return Ending(JobState.STOPPED, "stopped on request; its supervisor was gone, so its exit code is not known")
+
+
+def conclude(job: JobFolder, ending: Ending) -> None:
+    """Write how the job ended. On a full disk wait for room: an end that nobody knows would be no end."""
+    ended = replace(ending, ended=ending.ended or time.time())
+    while job.path.exists():
+        try:
+            job.end(ended)
+        except OSError:
+            time.sleep(1)
+        else:
+            return
+
+
+def _shell_code(code: int) -> int:
+    return 128 - code if code < 0 else code
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size / 2**20:.0f} MiB"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

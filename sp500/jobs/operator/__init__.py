@@ -1,0 +1,1 @@
+"""The rules that the KubeRay operator checks, and ours."""

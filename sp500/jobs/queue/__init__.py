@@ -1,0 +1,1 @@
+"""The queue: its ledger, its manager, and those who ask it."""

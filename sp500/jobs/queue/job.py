@@ -1,0 +1,98 @@
+"""A job as the queue knows it: what was asked, and what became of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sp500.jobs.document import Document
+from sp500.jobs.queue.resources import Resources
+from sp500.jobs.state import JobState
+
+
+@dataclass(frozen=True)
+class NewJob:
+    """A job to be queued."""
+
+    id: str
+    name: str
+    spec: Document
+    target: Document
+    """Where it runs: `on`, and how that is reached."""
+    request: Document
+    """What the executor gets."""
+    project: str
+    priority: int
+    queued_elsewhere: bool
+    """Whether Kueue is its queue, so that capacity here does not count."""
+    demand: Resources
+    seconds: float | None
+    """How long it may take at most, as far as anybody can tell."""
+    hourly: float
+    """What an hour of it costs."""
+    retries: int
+    """Starts after a failure that are the queue's to make."""
+    deadline: float | None = None
+    """Seconds after which the queue ends it; None where its executor does."""
+    notify: str | None = None
+    """URL that its changes of state are posted to."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job as the ledger knows it; times in seconds since 1970."""
+
+    number: int
+    id: str
+    name: str
+    target: Document
+    project: str
+    priority: int
+    queued_elsewhere: bool
+    demand: Resources
+    seconds: float | None
+    hourly: float
+    retries: int
+    deadline: float | None
+    state: JobState
+    reason: str
+    starts: int
+    failures: int
+    submitted: bool
+    """Whether the executor has taken the present start."""
+    stop_asked: bool
+    not_before: float
+    devices: tuple[int, ...] = field(default=())
+    """Numbers of the GPUs of this machine that it holds."""
+    exit_code: int | None = None
+    created: float = 0.0
+    claimed: float | None = None
+    """When the present start took its resources."""
+    started: float | None = None
+    ended: float | None = None
+
+    @property
+    def handle(self) -> str:
+        """The executor's name for the present start: each start has its own."""
+        return self.id if self.starts <= 1 else f"{self.id}-{self.starts}"
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A change of state that a receiver has not taken yet."""
+
+    number: int
+    url: str
+    at: float
+    tries: int
+    not_before: float
+    message: dict[str, object]
+
+
+@dataclass(frozen=True)
+class Use:
+    """Time that a start held its resources, kept also when its job is deleted: a budget is spent all the same."""
+
+    project: str
+    begin: float
+    finish: float
+    hourly: float

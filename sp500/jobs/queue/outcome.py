@@ -1,0 +1,65 @@
+"""What the queue does with what an executor sees: pure decisions on retries and final states."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from sp500.errors import LimitExceeded
+from sp500.jobs.queue.job import Job
+from sp500.jobs.state import JobState, Status, settled
+
+# Wait before the second start, doubled before each further one; those of the Job controller of Kubernetes.
+FIRST_WAIT, LONGEST_WAIT = 10.0, 360.0
+
+
+def wait(failures: int, first: float = FIRST_WAIT) -> float:
+    """Seconds until the next start after so many failed ones."""
+    return float(min(first * 2 ** (failures - 1), LONGEST_WAIT))
+
+
+def changes(job: Job, seen: Status, now: float, first_wait: float = FIRST_WAIT) -> dict[str, object]:
+    """Columns of the ledger that change with what was seen of the present start."""
+    seen = settled(_overdue(job, seen, now), stop_asked=job.stop_asked)
+    times = {"started": seen.started if seen.started is not None else job.started}
+    if not seen.state.finished:
+        reason = f"stopping: {seen.reason}" if job.stop_asked else seen.reason
+        return times | {"state": str(seen.state), "reason": reason, "failures": max(job.failures, seen.failures)}
+    # Of a job that never ran, what it was waiting for tells more than the deadline that it passed.
+    waited = job.state == JobState.PENDING and seen.started is None and job.submitted and job.reason not in seen.reason
+    reason = f"{seen.reason}; before that: {job.reason}" if waited and seen.state == JobState.FAILED else seen.reason
+    failed = seen.state in {JobState.FAILED, JobState.LOST}
+    failures = max(job.failures + failed, seen.failures)
+    if failed and seen.retryable and job.starts <= job.retries:
+        at = now + wait(failures, first_wait)
+        return {
+            "state": str(JobState.QUEUED),
+            "reason": f"start {job.starts} of {job.retries + 1} failed ({reason}); the next is at {clock(at)}",
+            "failures": failures,
+            "submitted": False,
+            "devices": [],
+            "not_before": at,
+        }
+    ended = now if seen.ended is None else seen.ended
+    final = {"state": str(seen.state), "reason": reason, "exit_code": seen.exit_code, "failures": failures}
+    return times | final | {"ended": ended, "devices": []}
+
+
+def late(job: Job, now: float) -> bool:
+    """Whether the present start has passed the deadline that is the queue's to keep."""
+    return job.deadline is not None and job.claimed is not None and now > job.claimed + job.deadline
+
+
+def _overdue(job: Job, seen: Status, now: float) -> Status:
+    """What ended because it was late has failed, and would be late again."""
+    ended = now if seen.ended is None else seen.ended
+    if not late(job, ended) or seen.state not in {JobState.FAILED, JobState.STOPPED}:
+        return seen
+    assert job.deadline is not None
+    why = f"the deadline of {job.deadline:g} s passed"
+    return replace(seen, state=JobState.FAILED, reason=why, exit_code=LimitExceeded.exit_code, retryable=False)
+
+
+def clock(at: float) -> str:
+    """A time of day as people read it, in UTC."""
+    return f"{datetime.fromtimestamp(at, UTC):%H:%M:%S} UTC"

@@ -1,0 +1,150 @@
+"""The queue as those see it who use it: they add jobs, ask after them, and stop them; the manager does the rest."""
+
+from __future__ import annotations
+
+import difflib
+import secrets
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from sp500.errors import ConfigError, LimitExceeded, Unreachable
+from sp500.jobs import names
+from sp500.jobs.document import Document
+from sp500.jobs.executor import Executor, Line
+from sp500.jobs.queue import kept_logs, outcome
+from sp500.jobs.queue.job import Job, NewJob
+from sp500.jobs.queue.ledger import Ledger
+from sp500.jobs.state import JobState, Role, Status
+
+SECONDS_BETWEEN_LOOKS = 0.25
+# Without the letters and digits that are read for each other.
+ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"
+SUFFIX = 5
+# Room for the suffix of a further start, in a name that Kubernetes takes.
+LONGEST_NAME = names.LONGEST["RayJob"] - SUFFIX - 1 - len("-100")
+
+
+def new_id(name: str) -> str:
+    """A job's id: its name and a few random characters, so that the same name may be submitted again."""
+    suffix = "".join(secrets.choice(ALPHABET) for _ in range(SUFFIX))
+    return f"{name[:LONGEST_NAME].rstrip('-')}-{suffix}"
+
+
+class Queue:
+    """The jobs of one state folder."""
+
+    def __init__(self, folder: Path, executor: Callable[[Document], Executor], manager: Sequence[str]) -> None:
+        """`executor` makes the one of a target; `manager` is the command of a manager of this folder."""
+        self.folder, self.ledger = folder, Ledger(folder / "queue.db")
+        self._executor, self._manager = executor, list(manager)
+        try:
+            self.ledger.create()
+        except OSError as error:
+            raise ConfigError(f"--state-dir {folder}: cannot be made ({error.strerror})") from error
+
+    @property
+    def logs_folder(self) -> Path:
+        """Where the logs of ended jobs are kept, a folder for each."""
+        return self.folder / "logs"
+
+    def add(self, jobs: Sequence[NewJob]) -> None:
+        """Queue all these jobs or none, and see that somebody manages them."""
+        with self.ledger.writing() as entry:
+            entry.add(jobs, time.time())
+        self.manage()
+
+    def manage(self) -> None:
+        """Start a manager in the background where none is at work and one is needed."""
+        if not (self.ledger.jobs(unfinished=True) or self.ledger.notices()):
+            return
+        try:
+            with FileLock(self.folder / "manager.lock", timeout=0):
+                pass
+        except Timeout:
+            return
+        with (self.folder / "manager.log").open("ab") as log:
+            # Its own session, so that it outlives the shell; two at once find out by the lock.
+            subprocess.Popen(  # noqa: S603 - a list of words
+                self._manager,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                start_new_session=True,
+            )
+
+    def job(self, id: str) -> Job:
+        """The job of that id. Raises ConfigError, with the nearest id, for one that is not here."""
+        if found := self.ledger.jobs([id]):
+            return found[0]
+        known = [job.id for job in self.ledger.jobs()]
+        near = difflib.get_close_matches(id, known, n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]}?" if near else "sp500 jobs list shows those that are"
+        raise ConfigError(f"{id!r} is no job of {self.folder}; {hint}")
+
+    def seen(self, job: Job) -> tuple[Job, Status | None]:
+        """The job as it is now, and what its executor tells; None where there is nothing to ask after."""
+        if job.state.finished or not job.submitted:
+            return job, None
+        try:
+            status = self._executor(job.target).status(job.handle)
+        except Unreachable as error:
+            return replace(job, reason=f"cannot be asked: {error}"), None
+        now = outcome.changes(job, status, time.time())
+        return replace(job, state=JobState(str(now["state"])), reason=str(now["reason"])), status
+
+    def logs(self, job: Job, *, role: Role | None, tail: int | None, follow: bool) -> Iterator[Line]:
+        """Its lines, as `Executor.logs` gives them; of an ended job those that were kept."""
+        kept = kept_logs.read(self.logs_folder / job.id, role=role, tail=tail) if job.state.finished else None
+        if kept is not None:
+            yield from kept
+            return
+        while follow and not (job.submitted or job.state.finished):
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+            job = self.job(job.id)
+        if not job.starts:
+            return
+        yield from self._executor(job.target).logs(job.handle, role=role, tail=tail, follow=follow)
+        # The executor sees a start end; the ledger tells whether another follows.
+        while follow and not (after := self.job(job.id)).state.finished:
+            if after.starts > job.starts:
+                yield from self.logs(after, role=role, tail=None, follow=True)
+                return
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+
+    def stop(self, ids: Sequence[str]) -> None:
+        """Ask jobs to end; an ended one stays as it is. Raises ConfigError for an unknown id, before any is asked."""
+        jobs = [self.job(id) for id in ids]
+        with self.ledger.writing() as entry:
+            for job in jobs:
+                entry.ask_to_stop(job.id)
+        self.manage()
+
+    def wait(self, ids: Sequence[str], seconds: float | None = None) -> list[Job]:
+        """The jobs when all have ended. Raises LimitExceeded when some have not after `seconds`."""
+        end = None if seconds is None else time.monotonic() + seconds
+        while left := [job for job in map(self.job, ids) if not job.state.finished]:
+            if end is not None and time.monotonic() >= end:
+                told = "; ".join(f"{job.id} is {job.state}: {job.reason}" for job in left)
+                raise LimitExceeded(f"not ended within {seconds:g} s: {told}. It goes on")
+            self.manage()
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+        return [self.job(id) for id in ids]
+
+    def delete(self, ids: Sequence[str]) -> None:
+        """Forget ended jobs and remove what is kept of them. Raises ConfigError for one that has not ended."""
+        for job in [self.job(id) for id in ids]:
+            if not job.state.finished:
+                raise ConfigError(f"{job.id} is {job.state}; stop it first: sp500 jobs stop {job.id}")
+            executor = self._executor(job.target)
+            for start in range(1, job.starts + 1):
+                executor.delete(replace(job, starts=start).handle)
+            shutil.rmtree(self.logs_folder / job.id, ignore_errors=True)
+            with self.ledger.writing() as entry:
+                entry.remove(job.id)

@@ -1,0 +1,94 @@
+"""What a job takes while it runs, and what a machine or a namespace has to give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sp500.jobs.document import Container, Document, clusters, items, quantity, section
+from sp500.jobs.pods import GPU
+from sp500.jobs.spec import JobSpec
+from sp500.units import size_bytes
+
+
+@dataclass(frozen=True)
+class Resources:
+    """CPUs, GPUs and memory (bytes); infinity where nobody counts."""
+
+    cpus: float = 0
+    gpus: float = 0
+    memory: float = 0
+
+    def __add__(self, other: Resources) -> Resources:
+        return Resources(self.cpus + other.cpus, self.gpus + other.gpus, self.memory + other.memory)
+
+    def __sub__(self, other: Resources) -> Resources:
+        return Resources(self.cpus - other.cpus, self.gpus - other.gpus, self.memory - other.memory)
+
+    def holds(self, other: Resources) -> bool:
+        """Whether `other` fits in."""
+        return self.cpus >= other.cpus and self.gpus >= other.gpus and self.memory >= other.memory
+
+    def short_of(self, wanted: Resources) -> str:
+        """What `wanted` does not find here, in words: `4 CPUs (1 free)`."""
+        lacking = [
+            f"{_count(need, unit)} ({_count(max(have, 0), '')} free)"
+            for have, need, unit in (
+                (self.cpus, wanted.cpus, " CPU"),
+                (self.gpus, wanted.gpus, " GPU"),
+                (self.memory / 2**30, wanted.memory / 2**30, " GiB"),
+            )
+            if have < need
+        ]
+        return " and ".join(lacking)
+
+    def text(self) -> str:
+        """As people write it: `4 CPUs, 1 GPU, 8 GiB`."""
+        parts = [_count(self.cpus, " CPU")]
+        parts += [_count(self.gpus, " GPU")] if self.gpus else []
+        parts += [_count(self.memory / 2**30, " GiB")] if self.memory else []
+        return ", ".join(parts)
+
+
+UNCOUNTED = Resources(float("inf"), float("inf"), float("inf"))
+
+
+def of_spec(spec: JobSpec) -> Resources:
+    """What a job takes where it brings no pods: its workers', one CPU each unless it says more."""
+    memory = size_bytes(spec.memory) if spec.memory else 0
+    return Resources(spec.workers * (spec.cpus or 1), spec.workers * spec.gpus, spec.workers * memory)
+
+
+def of_rayjob(job: Document) -> Resources:
+    """The requests of all its pods, as a namespace's quota counts them."""
+    held = (Resources(count * each.cpus, count * each.gpus, count * each.memory) for count, each in pods_of(job))
+    return sum(held, Resources())
+
+
+def pods_of(job: Document) -> list[tuple[int, Resources]]:
+    """How many pods of each kind a RayJob has, and what each requests: head, groups of workers, submitter."""
+    found = [
+        (int(group.body.get("replicas") or 0) if at else 1, _requests(group.containers))
+        for cluster in clusters(job)
+        for at, group in enumerate(cluster.groups)
+    ]
+    submitter = section(section(section(job, "spec"), "submitterPodTemplate"), "spec")
+    containers = [Container("", one) for one in items(submitter.get("containers"))]
+    return [*found, (1, _requests(containers))] if containers else found
+
+
+def _requests(containers: Iterable[Container]) -> Resources:
+    """What the containers of a pod ask for; their limits where they ask for nothing."""
+    total = Resources()
+    for container in containers:
+        cpus, gpus, memory = (
+            quantity(container.resource("requests", name) or container.resource("limits", name)) or 0
+            for name in ("cpu", GPU, "memory")
+        )
+        total += Resources(cpus, gpus, memory)
+    return total
+
+
+def _count(number: float, unit: str) -> str:
+    plural = "s" if unit in {" CPU", " GPU"} and number != 1 else ""
+    return f"{number:.3g}{unit}{plural}" if number < 1000 else f"{number:.0f}{unit}{plural}"

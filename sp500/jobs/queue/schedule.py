@@ -1,0 +1,136 @@
+"""Which jobs start now, and why the others wait: a pure function of the queue.
+
+Priority goes first, then who came first. A job that finds no room keeps the first room that will be enough for it, and
+a later, smaller one may start before it only where that does not put it off: EASY backfilling (Lifka, "The ANL/IBM SP
+Scheduling System", 1995), which needs estimates; a job without one is taken to run for ever. So a wide job is not
+starved by narrow ones, and a narrow one need not wait behind a wide one for nothing.
+
+A budget is a project's, per day. A job whose price would pass it waits, and nobody waits behind it. A job whose price
+nobody can tell counts as all that is left, so at most one such job runs over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sp500.jobs.queue.resources import Resources
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A job in the queue."""
+
+    id: str
+    demand: Resources
+    priority: int = 0
+    number: int = 0
+    """Its place in the order of submission."""
+    project: str = ""
+    price: float | None = 0.0
+    """What it will cost at most, in the budget's currency; None where nobody can tell."""
+    seconds: float | None = None
+    """How long it is expected to run."""
+    not_before: float = 0.0
+    """When it may be tried again after a failure, in seconds since 1970."""
+
+
+@dataclass(frozen=True)
+class Busy:
+    """A job that holds resources."""
+
+    demand: Resources
+    ends: float = math.inf
+    """When it is expected to end."""
+
+
+@dataclass
+class Plan:
+    """What to do now."""
+
+    start: list[str] = field(default_factory=list)
+    reasons: dict[str, str] = field(default_factory=dict)
+    """Why each of the others waits; empty for one that waits for the time of its next try."""
+    left: dict[str, float] = field(default_factory=dict)
+    """What the budgets have left then."""
+
+
+@dataclass
+class _Room:
+    """What is free, and what is kept for the first job that waits for room."""
+
+    free: Resources
+    busy: list[Busy]
+    holder: str = ""
+    since: float = math.inf
+    """When the holder will have its room."""
+    spare: Resources = field(default_factory=Resources)
+    """What the holder leaves over then."""
+
+    def take(self, demand: Resources, ends: float) -> None:
+        """Let a job have its part."""
+        self.free -= demand
+        self.busy.append(Busy(demand, ends))
+        if ends > self.since:
+            self.spare -= demand
+
+    def admits(self, demand: Resources, ends: float) -> bool:
+        """Whether a job may start without putting off the holder."""
+        harmless = not self.holder or ends <= self.since < math.inf or self.spare.holds(demand)
+        return harmless and self.free.holds(demand)
+
+    def keep(self, job: Waiting) -> None:
+        """Reserve for `job` the first room that will be enough."""
+        self.holder, coming = job.id, self.free
+        for one in sorted(self.busy, key=lambda one: one.ends):
+            coming += one.demand
+            if coming.holds(job.demand):
+                self.since, self.spare = one.ends, coming - job.demand
+                return
+
+
+def plan(
+    queue: Iterable[Waiting],
+    busy: Sequence[Busy],
+    capacity: Resources,
+    budgets: Mapping[str, float],
+    now: float,
+) -> Plan:
+    """What starts at `now` (seconds since 1970). `budgets`: what each project that has one may still spend today."""
+    room = _Room(capacity, list(busy))
+    for one in busy:
+        room.free -= one.demand
+    decided = Plan(left=dict(budgets))
+    for job in sorted(queue, key=lambda job: (-job.priority, job.number)):
+        reason = _held_back(job, capacity, decided.left, now)
+        ends = math.inf if job.seconds is None else now + job.seconds
+        if reason is None and room.admits(job.demand, ends):
+            room.take(job.demand, ends)
+            if job.project in decided.left:
+                decided.left[job.project] -= math.inf if job.price is None else job.price
+            decided.start.append(job.id)
+            continue
+        decided.reasons[job.id] = _no_room(job, room) if reason is None else reason
+        if reason is None and not room.holder:
+            room.keep(job)
+    return decided
+
+
+def _held_back(job: Waiting, capacity: Resources, left: Mapping[str, float], now: float) -> str | None:
+    """Why a job would wait in an empty queue too."""
+    if job.not_before > now:
+        return ""  # what its last start left there tells it
+    if not capacity.holds(job.demand):
+        return f"will never fit: needs {capacity.short_of(job.demand).replace(' free', ' in all')}"
+    budget = left.get(job.project, math.inf)
+    if budget <= 0 or (job.price is not None and job.price > budget):
+        price = "a price that nobody can tell" if job.price is None else f"up to {job.price:.2f}"
+        return f"the budget of {job.project} has {max(budget, 0):.2f} left today (UTC), and the job costs {price}"
+    return None
+
+
+def _no_room(job: Waiting, room: _Room) -> str:
+    if not room.free.holds(job.demand):
+        return f"waits for {room.free.short_of(job.demand)}"
+    return f"waits behind {room.holder}, which needs the room first"

@@ -1,0 +1,66 @@
+"""What the queue may use and spend.
+
+The file `queue.yaml` in the state folder, read again at every turn:
+
+    capacity:
+      local: {cpus: 8, gpus: 1, memory: 24GiB}     # default: this machine
+      kuberay: {cpus: 64}                          # default: no limit, Kubernetes holds back what finds no node
+    currency: USD
+    budgets: {research: 12.50}                     # per project and day (UTC)
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+import psutil
+from pydantic import BaseModel, ConfigDict, Field
+
+from sp500.jobs.fields import Label, Memory
+from sp500.jobs.queue.resources import UNCOUNTED, Resources
+from sp500.units import size_bytes
+
+FILE = "queue.yaml"
+On = Literal["local", "ray", "kuberay"]
+Amount = Annotated[float, Field(ge=0)]
+
+
+class Capacity(BaseModel):
+    """What jobs may hold at once; what is left out is not limited, or is the machine's."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    cpus: Amount | None = None
+    gpus: Annotated[int, Field(ge=0)] | None = None
+    memory: Memory | None = None
+
+
+class QueueSettings(BaseModel):
+    """Capacity by executor, and budgets."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    capacity: dict[On, Capacity] = {}
+    currency: Annotated[str, Field(pattern="^[A-Z]{3}$")] = "USD"
+    """ISO 4217 code of the budgets' currency."""
+    budgets: dict[Label, Amount] = {}
+    """What a project may spend in a day (UTC); a project that is not here has no limit."""
+
+    def room(self, on: str, machine: Resources) -> Resources:
+        """All that jobs of one executor may hold together, on this machine."""
+        given = self.capacity.get(on, Capacity())  # type: ignore[call-overload]
+        base = machine if on == "local" else UNCOUNTED
+        return Resources(
+            base.cpus if given.cpus is None else given.cpus,
+            base.gpus if given.gpus is None else given.gpus,
+            base.memory if given.memory is None else size_bytes(given.memory),
+        )
+
+
+def machine(gpu_folder: Path = Path("/proc/driver/nvidia/gpus")) -> Resources:
+    """This machine: the CPUs that this process may use, its memory, and the GPUs of NVIDIA's driver."""
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    gpus = len(list(gpu_folder.iterdir())) if gpu_folder.is_dir() else 0
+    return Resources(cpus, gpus, psutil.virtual_memory().total)

@@ -1,0 +1,91 @@
+import pytest
+
+from sp500.jobs.cluster import reasons
+
+
+def pod(**status):
+    return {"metadata": {"name": "head"}, "status": status}
+
+
+def container(state, name="ray-head", **more):
+    return {"name": name, "state": state, **more}
+
+
+@pytest.mark.parametrize(
+    ("status", "lines"),
+    [
+        ({}, []),
+        ({"conditions": [{"type": "PodScheduled", "status": "True"}]}, []),
+        (
+            {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "cpu"}]},
+            ["pod head: Unschedulable: cpu"],
+        ),
+        ({"reason": "Evicted", "message": "disk"}, ["pod head: Evicted: disk"]),
+        ({"containerStatuses": [container({"waiting": {"reason": "ContainerCreating"}})]}, []),
+        (
+            {"initContainerStatuses": [container({"waiting": {"reason": "ErrImagePull"}}, "wait-gcs-ready")]},
+            ["pod head: container wait-gcs-ready waits: ErrImagePull"],
+        ),
+        (
+            {"containerStatuses": [container({"waiting": {"reason": "ImagePullBackOff"}}, image="registry/a:1")]},
+            ["pod head: container ray-head waits: ImagePullBackOff (registry/a:1)"],
+        ),
+        (
+            {
+                "containerStatuses": [
+                    container(
+                        {"waiting": {"reason": "ErrImagePull", "message": "registry/a:1: gone"}}, image="registry/a:1"
+                    )
+                ]
+            },
+            ["pod head: container ray-head waits: ErrImagePull: registry/a:1: gone"],
+        ),
+        (
+            {"containerStatuses": [container({"terminated": {"reason": "OOMKilled", "exitCode": 137}})]},
+            ["pod head: container ray-head ended: OOMKilled (exit code 137)"],
+        ),
+        (
+            {
+                "containerStatuses": [
+                    container(
+                        {"waiting": {"reason": "CrashLoopBackOff"}},
+                        lastState={"terminated": {"reason": "Error", "exitCode": 1}},
+                    )
+                ]
+            },
+            [
+                "pod head: container ray-head waits: CrashLoopBackOff",
+                "pod head: container ray-head ended: Error (exit code 1)",
+            ],
+        ),
+        ({"containerStatuses": [container({"terminated": {"reason": "Completed", "exitCode": 0}})]}, []),
+    ],
+)
+def test_pod_tells_what_keeps_it(status, lines):
+    assert reasons.of_pods([pod(**status)]) == lines
+
+
+def test_ready_pod_has_no_reasons_left():
+    once = container({"running": {}}, lastState={"terminated": {"reason": "OOMKilled", "exitCode": 137}})
+    found = pod(conditions=[{"type": "Ready", "status": "True"}], containerStatuses=[once])
+    assert reasons.of_pods([found]) == []
+
+
+def event(reason, message, second, kind="Pod", name="head", type_="Warning"):
+    about = {"kind": kind, "name": name}
+    when = f"2026-01-01T00:00:{second:02}Z"
+    return {"type": type_, "reason": reason, "message": message, "lastTimestamp": when, "involvedObject": about}
+
+
+def test_events_tell_the_last_warning_of_each_kind_about_what_was_asked():
+    events = [
+        event("FailedMount", "again", 9),
+        event("FailedMount", "once", 1),
+        event("Pulled", "fine", 3, type_="Normal"),
+        event("FailedMount", "of another", 4, name="other"),
+        event("FailedToCreateHeadPod", "quota", 5, kind="RayCluster", name="sp500"),
+    ]
+    assert reasons.of_events(events, ["head", "sp500"]) == [
+        "pod head: FailedMount: again",
+        "raycluster sp500: FailedToCreateHeadPod: quota",
+    ]

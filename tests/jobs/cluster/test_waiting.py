@@ -1,0 +1,58 @@
+import pytest
+
+from sp500.errors import ResourcesError
+from sp500.jobs.cluster import waiting
+
+
+class Slow:
+    """Ready at the `turns`-th look, each of which takes a while; says why not before. The time is its own."""
+
+    def __init__(self, turns, takes=0.0):
+        self.turns, self.takes, self.looked, self.paused, self.now, self.said = turns, takes, 0, 0.0, 1000.0, []
+
+    def done(self):
+        self.looked += 1
+        self.now += self.takes
+        return self.looked >= self.turns
+
+    def reasons(self):
+        return ["pulling"] if self.looked < 3 else ["pulling", "starting"]
+
+    def wait(self, seconds):
+        say, clock = self.said.append, lambda: self.now
+        waiting.until(self.done, self.reasons, what="the head", seconds=seconds, say=say, pause=self.pause, clock=clock)
+
+    def pause(self, seconds):
+        self.paused += seconds
+        self.now += seconds
+
+
+def test_what_is_ready_is_not_waited_for():
+    slow = Slow(1)
+    slow.wait(60)
+    assert (slow.paused, slow.said) == (0, [])
+
+
+def test_each_reason_is_said_once_while_it_lasts():
+    slow = Slow(5)
+    slow.wait(60)
+    assert slow.said == ["  waiting for the head: pulling", "  waiting for the head: starting"]
+
+
+@pytest.mark.parametrize("seconds", [0, 1, 7, 60])
+def test_deadline_holds_and_the_last_reasons_are_named(seconds):
+    slow = Slow(1000)
+    with pytest.raises(ResourcesError, match=rf"the head did not get ready within {seconds} s:\n  pulling"):
+        slow.wait(seconds)
+    assert slow.paused == seconds
+
+
+def test_deadline_counts_the_time_that_a_look_takes():
+    slow = Slow(1000, takes=30.0)
+    with pytest.raises(ResourcesError, match="within 60 s"):
+        slow.wait(60)
+    assert slow.now - 1000 <= 60 + 30
+
+
+def test_what_gets_ready_in_the_last_pause_counts():
+    Slow(2).wait(2)

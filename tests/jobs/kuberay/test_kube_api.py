@@ -1,0 +1,206 @@
+"""The API server that refuses, hurries nobody, breaks off, or is not there."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sp500.errors import Refused, ResourcesError, Unreachable
+from sp500.jobs.kuberay.api import CONFIG_MAPS, EVENTS, KubeApi
+from sp500.jobs.kuberay.executor import KubeRayExecutor
+from sp500.jobs.state import JobState
+
+CREATE = "^POST .*/rayjobs"
+READ = "^GET .*/rayjobs/night-1"
+
+
+@pytest.fixture
+def pauses():
+    """Seconds that were waited between tries."""
+    return []
+
+
+@pytest.fixture
+def executor(kubeconfig, pauses):
+    return KubeRayExecutor("sp500", kubeconfig=kubeconfig, pause=pauses.append, timeout=0.2)
+
+
+@pytest.fixture
+def api(kubeconfig, pauses):
+    return KubeApi("sp500", kubeconfig=kubeconfig, pause=pauses.append)
+
+
+@pytest.mark.parametrize(
+    "how", [{"code": 500}, {"code": 503}, {"code": 429}, {"act": "drop"}, {"act": "cut"}, {"act": "slow"}]
+)
+@pytest.mark.parametrize("pattern", [CREATE, READ])
+def test_fault_that_passes_is_ridden_out(kube, executor, requested, pattern, how):
+    kube.fail(pattern, times=2, **how)
+    executor.submit("night-1", requested())
+    assert executor.status("night-1").state is JobState.PENDING
+    assert len([one for one in kube.store.objects if one[0] == "rayjobs"]) == 1
+
+
+def test_creation_whose_answer_was_lost_counts_as_made(kube, executor, requested):
+    kube.fail("^POST", times=1, act="lose")
+    executor.submit("night-1", requested(settings={"trials": 9}))
+    assert len(kube.store.objects) == 2
+    assert len([asked for asked in kube.requests if asked.startswith("POST /apis")]) == 2
+
+
+@pytest.mark.parametrize("how", [{"code": 503}, {"act": "drop"}, {"act": "slow"}])
+def test_fault_that_stays_is_unreachable_after_a_few_tries(kube, executor, pauses, how):
+    kube.fail(READ, times=99, **how)
+    with pytest.raises(Unreachable, match=r"http://127.0.0.1:\d+ does not answer"):
+        executor.status("night-1")
+    assert 1 < len(kube.requests) <= 6
+    assert sum(pauses) <= 15
+
+
+def test_server_that_is_not_there_is_unreachable(kube, executor, requested):
+    kube.shutdown()
+    kube.server_close()
+    for ask in (
+        lambda: executor.submit("night-1", requested()),
+        lambda: executor.status("night-1"),
+        lambda: executor.stop("night-1"),
+        lambda: executor.delete("night-1"),
+        lambda: list(executor.logs("night-1", role=None, tail=None, follow=False)),
+        executor.reachable,
+    ):
+        with pytest.raises(Unreachable, match="kubectl version"):
+            ask()
+
+
+def test_retry_after_is_kept(kube, executor, pauses):
+    kube.fail(READ, code=429, headers=(("Retry-After", "7"),))
+    assert executor.status("night-1").state is JobState.LOST
+    assert pauses == [7.0]
+
+
+def test_retry_after_that_is_too_long_is_not_waited_for(kube, executor, pauses):
+    kube.fail(READ, code=429, message="too many requests", headers=(("Retry-After", "600"),))
+    with pytest.raises(Unreachable, match="too many requests"):
+        executor.status("night-1")
+    assert pauses == []
+
+
+@pytest.mark.parametrize("code", [400, 403, 404, 413, 422])
+def test_no_to_a_rayjob_is_refused_in_the_servers_words(kube, executor, requested, code):
+    kube.fail(CREATE, code=code, message="spec.entrypoint: too strange")
+    with pytest.raises(Refused, match=f"answers {code} to POST .*: spec.entrypoint: too strange"):
+        executor.submit("night-1", requested())
+    assert len(kube.requests) == 1
+
+
+def test_what_the_crd_does_not_know_is_refused(kube, executor, requested, schema_faults):
+    if schema_faults is None:
+        pytest.skip("KUBERAY_CRDS names no folder with the operator's CRDs (ray.io_rayjobs.yaml ...)")
+    kube.store.schema_faults = schema_faults
+    executor.submit("night-1", requested())
+    wrong = requested("night-2")
+    wrong["documents"][0]["spec"]["entrypointt"] = "python"
+    with pytest.raises(Refused, match=r"answers 400 .*entrypointt"):
+        executor.submit("night-2", wrong)
+    wrong = requested("night-3")
+    wrong["documents"][0]["spec"]["backoffLimit"] = "two"
+    with pytest.raises(Refused, match=r"answers 422 .*backoffLimit"):
+        executor.submit("night-3", wrong)
+
+
+def test_missing_right_is_named_with_who_grants_it(kube, executor, requested):
+    kube.store.denied.add(("create", "rayjobs"))
+    with pytest.raises(Refused, match=r'cannot create resource "rayjobs".*cluster/base/rbac.yaml'):
+        executor.submit("night-1", requested())
+    kube.store.denied.add(("get", "rayjobs"))
+    with pytest.raises(Unreachable, match=r'cannot get resource "rayjobs".*cluster/base/rbac.yaml'):
+        executor.status("night-1")
+
+
+def test_quota_for_objects_is_refused_without_talk_of_rights(kube, executor, requested):
+    kube.fail(CREATE, code=403, message='rayjobs "night-1" is forbidden: exceeded quota: sp500, used: count=9')
+    with pytest.raises(Refused, match="exceeded quota") as refused:
+        executor.submit("night-1", requested())
+    assert "rbac" not in str(refused.value)
+
+
+def test_cluster_without_the_operator_says_how_to_install_it(kube, executor, requested):
+    executor.reachable()
+    kube.store.served.remove("rayjobs")
+    with pytest.raises(Refused, match="helm upgrade --install kuberay-operator"):
+        executor.reachable()
+    with pytest.raises(Refused, match="helm upgrade --install kuberay-operator"):
+        executor.submit("night-1", requested())
+
+
+def test_missing_kind_makes_no_job_lost(kube, executor):
+    kube.store.served.remove("rayjobs")
+    with pytest.raises(Unreachable, match="no KubeRay operator"):
+        executor.status("night-1")
+
+
+def test_expired_login_is_the_users_to_mend(kube, executor, requested):
+    kube.store.token = "another"
+    for ask in (
+        lambda: executor.submit("night-1", requested()),
+        lambda: executor.status("night-1"),
+        executor.reachable,
+    ):
+        with pytest.raises(Unreachable, match="log in again"):
+            ask()
+
+
+def test_reachable_asks_once(kube, executor, pauses):
+    kube.fail("^GET /apis", times=9, code=503)
+    with pytest.raises(Unreachable):
+        executor.reachable()
+    assert (len(kube.requests), pauses) == (1, [])
+
+
+def test_kubeconfig_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(Unreachable, match=rf"{tmp_path}/none.*kubectl config get-contexts"):
+        KubeRayExecutor("sp500", kubeconfig=str(tmp_path / "none")).reachable()
+
+
+def test_context_that_is_not_there_is_named(kubeconfig):
+    with pytest.raises(Unreachable, match=r"context elsewhere.*kubectl config get-contexts"):
+        KubeRayExecutor("sp500", context="elsewhere", kubeconfig=kubeconfig).reachable()
+
+
+def test_damaged_kubeconfig_is_named(tmp_path):
+    (tmp_path / "config").write_text("{")
+    with pytest.raises(Unreachable, match=f"{tmp_path}/config"):
+        KubeRayExecutor("sp500", kubeconfig=str(tmp_path / "config")).reachable()
+
+
+def test_context_chooses_the_cluster(kube, kubeconfig, tmp_path):
+    config = yaml.safe_load(Path(kubeconfig).read_text())
+    config["contexts"].append({"name": "away", "context": {"cluster": "away", "user": "u"}})
+    config["clusters"].append({"name": "away", "cluster": {"server": "http://127.0.0.1:9"}})
+    (tmp_path / "two").write_text(yaml.safe_dump(config | {"current-context": "away"}))
+    KubeRayExecutor("sp500", context="here", kubeconfig=str(tmp_path / "two")).reachable()
+    with pytest.raises(Unreachable, match=r"127\.0\.0\.1:9 "):
+        KubeRayExecutor("sp500", kubeconfig=str(tmp_path / "two")).reachable()
+
+
+def test_long_list_comes_page_by_page_in_full(kube, api):
+    for number in range(1201):
+        kube.store.put("events", {"metadata": {"name": f"event-{number:04}"}, "type": "Warning"})
+        kube.store.put("events", {"metadata": {"name": f"other-{number:04}"}, "type": "Normal"})
+    found = api.items(EVENTS, fields="type=Warning")
+    assert [one["metadata"]["name"] for one in found] == [f"event-{number:04}" for number in range(1201)]
+    assert len(kube.requests) == 3
+
+
+def test_list_whose_pages_expire_begins_again(kube, api):
+    for number in range(501):
+        kube.store.put("events", {"metadata": {"name": f"event-{number:04}"}})
+    kube.fail("continue=", code=410, message="The provided continue parameter is too old")
+    assert len(api.items(EVENTS)) == 501
+
+
+@pytest.mark.parametrize("answer", [b"<html>a proxy's page</html>", b"", b"[]"])
+def test_answer_that_is_no_document_is_no_object(kube, api, monkeypatch, answer):
+    monkeypatch.setattr(kube.store, "answer", lambda *_: answer)
+    with pytest.raises(ResourcesError, match="answers 200 to GET"):
+        api.get(CONFIG_MAPS, "night-1-settings")

@@ -1,0 +1,206 @@
+"""Lines of pods: in order, each once, over breaks, late pods and the ends of jobs."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kube_operator import Operator
+
+from sp500.errors import ConfigError, Unreachable
+from sp500.jobs.kuberay.executor import KubeRayExecutor
+from sp500.jobs.kuberay.pod_logs import PodLog
+from sp500.jobs.state import Role
+
+START = datetime(2026, 1, 5, 12, tzinfo=UTC)
+
+
+def at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+@pytest.fixture
+def steps():
+    """What happens between one look of a follower and the next, in order; then it is an error to look again."""
+    return []
+
+
+@pytest.fixture
+def executor(kubeconfig, steps):
+    return KubeRayExecutor("sp500", kubeconfig=kubeconfig, pause=lambda seconds: steps.pop(0)())
+
+
+@pytest.fixture
+def operator(kube, executor, requested):
+    """The operator of a job with two workers that runs."""
+    executor.submit("night-1", requested(workers=2, retries=1))
+    operator = Operator(kube.store, "night-1")
+    operator.to_running()
+    return operator
+
+
+def texts(lines):
+    return [line.text for line in lines]
+
+
+def test_lines_of_all_roles_come_by_their_time_with_role_and_pod(operator, executor):
+    operator.say(operator.head, "head at 1", "head again", moment=at(1))
+    operator.say(operator.workers[0], "worker 0 at 0.5", moment=at(0.5))
+    operator.say(operator.workers[1], "worker 1 at 3", moment=at(3))
+    operator.say(operator.submitter, "submitter at 2", moment=at(2))
+    found = list(executor.logs("night-1", role=None, tail=None, follow=False))
+    assert [(line.role, line.source, line.text) for line in found] == [
+        (Role.WORKER, operator.workers[0], "worker 0 at 0.5"),
+        (Role.HEAD, operator.head, "head at 1"),
+        (Role.HEAD, operator.head, "head again"),
+        (Role.SUBMITTER, operator.submitter, "submitter at 2"),
+        (Role.WORKER, operator.workers[1], "worker 1 at 3"),
+    ]
+
+
+@pytest.mark.parametrize("role", Role)
+def test_role_chooses_its_pods_alone(operator, executor, role):
+    for pod in (operator.head, *operator.workers, operator.submitter):
+        operator.say(pod, f"of {pod}")
+    sources = {Role.HEAD: {operator.head}, Role.WORKER: set(operator.workers), Role.SUBMITTER: {operator.submitter}}
+    found = executor.logs("night-1", role=role, tail=None, follow=False)
+    assert {(line.role, line.source) for line in found} == {(role, source) for source in sources[role]}
+
+
+def test_tail_is_of_each_pod(operator, executor):
+    for pod in operator.workers:
+        operator.say(pod, *(f"{pod} {number}" for number in range(9)))
+    found = texts(executor.logs("night-1", role=Role.WORKER, tail=2, follow=False))
+    assert sorted(found) == [f"{pod} {number}" for pod in operator.workers for number in (7, 8)]
+    assert list(executor.logs("night-1", role=Role.WORKER, tail=0, follow=False)) == []
+
+
+def test_pod_that_does_not_run_yet_gives_nothing_yet(kube, executor, requested):
+    executor.submit("night-1", requested())
+    assert list(executor.logs("night-1", role=None, tail=None, follow=False)) == []
+    Operator(kube.store, "night-1").initialize()
+    assert list(executor.logs("night-1", role=None, tail=None, follow=False)) == []
+
+
+def test_followed_lines_come_once_though_a_second_has_many_and_pods_come_late(kube, executor, requested, steps):
+    executor.submit("night-1", requested(workers=1))
+    operator = Operator(kube.store, "night-1")
+    said = []
+
+    def say(pod, *lines, moment):
+        operator.say(pod, *lines, moment=moment)
+        said.extend(lines)
+
+    steps += [
+        operator.initialize,
+        operator.start_pods,
+        lambda: say(operator.head, "a", "b", moment=at(0.1)),
+        lambda: say(operator.head, "b", "c", moment=at(0.9)),
+        lambda: None,
+        lambda: say(operator.workers[0], "d", "d", moment=at(0.95)),
+        lambda: say(operator.head, "e", moment=at(0.99)),
+        operator.submit,
+        operator.start_submitter,
+        lambda: say(operator.submitter, "f", "f", moment=at(1)),
+        operator.run,
+        lambda: (say(operator.submitter, "f", "last", moment=at(1)), operator.succeed()),
+    ]
+    assert texts(executor.logs("night-1", role=None, tail=None, follow=True)) == said
+    assert steps == []
+
+
+@pytest.mark.parametrize("tail", [0, 1, 2])
+def test_following_from_the_tail_gives_nothing_older_later(operator, executor, steps, tail):
+    operator.say(operator.submitter, "1", "2", moment=at(0.2))
+    operator.say(operator.submitter, "3", moment=at(0.3))
+    operator.say(operator.submitter, "4", moment=at(0.4))
+    steps += [
+        lambda: operator.say(operator.submitter, "5", moment=at(0.5)),
+        lambda: operator.say(operator.submitter, "6", moment=at(2)),
+        operator.succeed,
+    ]
+    found = texts(executor.logs("night-1", role=Role.SUBMITTER, tail=tail, follow=True))
+    assert found == ["3", "4", "5", "6"][2 - tail :]
+
+
+@pytest.mark.parametrize("how", [{"act": "drop"}, {"act": "cut"}, {"code": 500, "message": "dial tcp: i/o timeout"}])
+def test_follower_goes_on_where_reading_broke_off(kube, operator, executor, steps, how):
+    lines = [f"line {number}" for number in range(9)]
+    operator.say(operator.submitter, *lines[:4], moment=at(0))
+    kube.fail("/log", times=1, **how)
+    steps += [
+        lambda: None,
+        lambda: (operator.say(operator.submitter, *lines[4:], moment=at(0.5)), kube.fail("/log", times=1, **how)),
+        operator.succeed,
+    ]
+    assert texts(executor.logs("night-1", role=Role.SUBMITTER, tail=None, follow=True)) == lines
+
+
+def test_node_that_does_not_answer_at_the_end_is_told(kube, kubeconfig, operator):
+    operator.succeed()
+    kube.fail("/log", times=99, code=500, message="dial tcp: i/o timeout")
+    executor = KubeRayExecutor("sp500", kubeconfig=kubeconfig, pause=lambda seconds: None)
+    with pytest.raises(Unreachable, match="i/o timeout"):
+        list(executor.logs("night-1", role=Role.SUBMITTER, tail=None, follow=True))
+
+
+def test_follower_sees_the_next_start_after_a_failed_one(operator, executor, steps):
+    operator.say(operator.submitter, "first try")
+    steps += [
+        operator.retry,
+        lambda: (operator.to_running(), operator.say(operator.submitter, "second try")),
+        operator.succeed,
+    ]
+    assert texts(executor.logs("night-1", role=Role.SUBMITTER, tail=None, follow=True)) == ["first try", "second try"]
+
+
+def test_follower_ends_with_a_job_that_is_deleted(kube, operator, executor, steps):
+    operator.say(operator.submitter, "so far")
+    steps += [lambda: (kube.store.delete("rayjobs", "night-1"), kube.store.collect())]
+    assert texts(executor.logs("night-1", role=None, tail=None, follow=True)) == ["so far"]
+
+
+def test_submitter_of_an_interactive_job_is_you(executor, requested):
+    executor.submit("night-1", requested(mode="InteractiveMode"))
+    with pytest.raises(ConfigError, match="ray job logs"):
+        executor.logs("night-1", role=Role.SUBMITTER, tail=None, follow=False)
+    assert list(executor.logs("night-1", role=None, tail=None, follow=False)) == []
+
+
+def raw(seconds: int, text: str) -> str:
+    return f"{at(seconds / 4):%Y-%m-%dT%H:%M:%S.%f}Z {text}\n"
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 12), st.sampled_from("abc")), max_size=30),
+    st.lists(st.integers(0, 30), max_size=6),
+)
+def test_any_readings_of_a_log_in_order_give_each_line_once(lines, seen):
+    written = [raw(when, text) for when, text in sorted(lines, key=lambda line: line[0])]
+    log, given_texts = PodLog(Role.HEAD, "pod", "ray-head", None), []
+    for upto in [*sorted(seen), len(written)]:
+        kept = [line for line in written[:upto] if line[:19] >= (log.since or "")[:19]]
+        given_texts += [line.text for _, line in log.new("".join(kept).encode(), complete=False)]
+    assert given_texts == [line.split(" ")[1].rstrip("\n") for line in written]
+
+
+def test_line_that_is_being_written_waits_until_it_is_whole():
+    log = PodLog(Role.HEAD, "pod", "ray-head", None)
+    half, whole = raw(0, "all of it")[:-4].encode(), raw(0, "all of it").encode()
+    assert log.new(half, complete=False) == []
+    assert [line.text for _, line in log.new(whole, complete=False)] == ["all of it"]
+    assert log.new(whole, complete=True) == []
+
+
+def test_times_of_another_zone_and_shorter_fractions_are_times():
+    log = PodLog(Role.HEAD, "pod", "ray-head", None)
+    read = b"2026-01-05T14:00:00.5+02:00 a\n2026-01-05T12:00:00.25Z b\nno time at all\n\xff\n2026-01-05T12:00:01Z c\n"
+    found = log.new(read, complete=True)
+    assert [line.text for _, line in sorted(found, key=lambda one: one[0])] == [
+        "b",
+        "a",
+        "no time at all",
+        "\ufffd",
+        "c",
+    ]
+    assert log.since == "2026-01-05T12:00:01Z"

@@ -1,0 +1,315 @@
+"""What `status` says at each step of the operator's documented sequences, read over HTTP."""
+
+import pytest
+from kube_operator import IMAGE, Operator
+
+from sp500.jobs.kuberay import status as rayjob_status
+from sp500.jobs.state import JobState, Replicas, Role
+
+
+@pytest.fixture
+def operator(kube, executor, requested):
+    """The operator of a job with two workers and two retries, submitted and not yet seen by it."""
+    executor.submit("night-1", requested(retries=2, workers=2))
+    return Operator(kube.store, "night-1")
+
+
+@pytest.fixture
+def look(executor):
+    """State and reason now."""
+
+    def looked():
+        seen = executor.status("night-1")
+        assert len(seen.reason.splitlines()) == 1
+        return seen.state, seen.reason
+
+    return looked
+
+
+def counts(seen):
+    return {role.value: (one.ready, one.wanted) for role, one in seen.replicas.items()}
+
+
+def test_job_that_succeeds_goes_through_its_states(operator, executor):
+    seen = [executor.status("night-1")]
+    for step in (
+        operator.initialize,
+        operator.start_pods,
+        operator.submit,
+        operator.start_submitter,
+        operator.run,
+        operator.succeed,
+    ):
+        step()
+        seen.append(executor.status("night-1"))
+    assert [one.state.value for one in seen] == ["PENDING"] * 5 + ["RUNNING", "SUCCEEDED"]
+    none, head_and_workers = {"head": (0, 1), "worker": (0, 2)}, {"head": (1, 1), "worker": (2, 2)}
+    assert [counts(one) for one in seen] == [
+        none | {"submitter": (0, 1)},
+        none | {"submitter": (0, 1)},
+        head_and_workers | {"submitter": (0, 1)},
+        head_and_workers | {"submitter": (0, 1)},
+        head_and_workers | {"submitter": (1, 1)},
+        head_and_workers | {"submitter": (1, 1)},
+        {},
+    ]
+    assert [one.started is None for one in seen] == [True] * 5 + [False, False]
+    assert [one.exit_code for one in seen] == [None] * 6 + [0]
+    assert not any(one.retryable for one in seen)
+
+
+def test_job_that_the_operator_never_takes_up_asks_whether_it_runs(operator, look):
+    state, reason = look()
+    assert state is JobState.PENDING
+    assert "the KubeRay operator has not taken it up" in reason
+
+
+def test_failure_is_counted_and_begins_again_until_the_retries_are_used_up(operator, executor):
+    operator.to_running()
+    operator.retry()
+    seen = executor.status("night-1")
+    assert (seen.state, seen.failures) == (JobState.PENDING, 1)
+    assert "1 of 3 starts failed" in seen.reason
+    operator.to_running()
+    assert executor.status("night-1").state is JobState.RUNNING
+    assert counts(executor.status("night-1")) == {"head": (1, 1), "worker": (2, 2), "submitter": (1, 1)}
+    operator.retry()
+    operator.to_running()
+    operator.fail(3)
+    seen = executor.status("night-1")
+    assert (seen.state, seen.exit_code, seen.failures) == (JobState.FAILED, 3, 2)
+    assert seen.reason == "AppFailed: Job entrypoint command failed with exit code 3"
+
+
+@pytest.mark.parametrize(("code", "meant"), [(1, 1), (137, 137), (-9, 137)])
+def test_exit_code_is_the_commands_not_its_submitters(operator, executor, code, meant):
+    operator.to_running()
+    operator.fail(code)
+    operator.container(operator.submitter, {"terminated": {"exitCode": 1, "reason": "Error"}})
+    seen = executor.status("night-1")
+    assert seen.exit_code == meant
+    assert "ray-job-submitter" not in seen.reason
+
+
+@pytest.mark.parametrize("why", ["ImagePullBackOff", "ErrImagePull"])
+def test_image_that_cannot_be_pulled_is_named(operator, look, why):
+    operator.initialize()
+    operator.container(operator.head, {"waiting": {"reason": why}})
+    state, reason = look()
+    assert state is JobState.PENDING
+    assert why in reason
+    assert IMAGE in reason
+
+
+def test_deadline_before_the_command_ran_keeps_the_cause_beside_it(operator, look):
+    operator.initialize()
+    operator.container(operator.head, {"waiting": {"reason": "ImagePullBackOff", "message": f'image "{IMAGE}": gone'}})
+    operator.end("PreRunningDeadlineExceeded", "The RayJob has been in pre-running for over 600 seconds")
+    state, reason = look()
+    assert state is JobState.FAILED
+    assert reason.startswith("PreRunningDeadlineExceeded: The RayJob has been in pre-running")
+    assert f'waits: ImagePullBackOff: image "{IMAGE}": gone' in reason
+
+
+def test_deadline_of_a_command_that_runs_is_a_failure_without_an_exit_code(operator, executor):
+    operator.to_running()
+    operator.end("DeadlineExceeded", "The RayJob has passed the activeDeadlineSeconds")
+    seen = executor.status("night-1")
+    assert (seen.state, seen.exit_code) == (JobState.FAILED, None)
+    assert seen.reason.startswith("DeadlineExceeded: ")
+    assert seen.started <= seen.ended
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["0/3 nodes are available: 3 Insufficient nvidia.com/gpu", "pod has unbound immediate PersistentVolumeClaims"],
+)
+def test_pod_without_a_node_gives_the_schedulers_message(operator, look, message):
+    operator.initialize()
+    operator.ready(operator.head)
+    for worker in operator.workers:
+        operator.unschedulable(worker, message)
+    state, reason = look()
+    assert state is JobState.PENDING
+    assert f"Unschedulable: {message}" in reason
+
+
+def test_hundred_workers_without_a_node_make_a_short_reason(kube, executor, requested, look):
+    executor.submit("night-1", requested(workers=100))
+    operator = Operator(kube.store, "night-1")
+    operator.initialize()
+    for worker in operator.workers:
+        operator.unschedulable(worker, "0/3 nodes are available")
+    _, reason = look()
+    assert reason.endswith("and 97 more")
+    assert reason.count("Unschedulable") == 3
+
+
+def test_volume_that_does_not_mount_is_told_by_its_event(operator, look):
+    operator.initialize()
+    operator.container(operator.head, {"waiting": {"reason": "ContainerCreating"}})
+    operator.warn("Pod", operator.head, "FailedMount", 'configmap "night-1-settings" not found')
+    operator.warn("Pod", "night-2-abcde-head-xk2lp", "FailedMount", "of another job")
+    _, reason = look()
+    assert 'FailedMount: configmap "night-1-settings" not found' in reason
+    assert "another job" not in reason
+
+
+def test_quota_is_told_by_the_event_of_the_cluster(operator, look):
+    operator.initialize()
+    for pod in (operator.head, *operator.workers):
+        operator.store.delete("pods", pod)
+    operator.warn("RayCluster", operator.cluster, "FailedToCreateHeadPod", "exceeded quota: sp500, requested: cpu=4")
+    assert "exceeded quota: sp500" in look()[1]
+
+
+def test_forbidden_submitter_is_named_while_the_rayjob_says_nothing(operator, look):
+    operator.initialize()
+    operator.start_pods()
+    operator.submit()
+    operator.warn("Job", "night-1", "FailedCreate", 'pods "night-1-x" is forbidden: violates PodSecurity "restricted"')
+    state, reason = look()
+    assert state is JobState.PENDING
+    assert 'FailedCreate: pods "night-1-x" is forbidden: violates PodSecurity' in reason
+
+
+def test_worker_out_of_memory_is_told_while_the_job_runs_and_after(operator, look):
+    operator.to_running()
+    operator.container(operator.workers[0], {"terminated": {"reason": "OOMKilled", "exitCode": 137}})
+    state, reason = look()
+    assert state is JobState.RUNNING
+    assert "ended: OOMKilled (exit code 137)" in reason
+    operator.fail(1)
+    assert "OOMKilled" in look()[1]
+
+
+def test_evicted_head_that_is_gone_is_told_by_its_event(operator, look):
+    operator.to_running()
+    operator.warn("Pod", operator.head, "FailedScheduling", "before it found its node")
+    operator.warn("Pod", operator.head, "Evicted", "The node was low on resource: memory")
+    operator.store.delete("pods", operator.head)
+    operator.fail(1)
+    state, reason = look()
+    assert state is JobState.FAILED
+    assert "Evicted: The node was low on resource: memory" in reason
+    assert "before it found its node" not in reason
+
+
+def test_evicted_pod_says_so_while_the_job_runs(operator, look):
+    operator.to_running()
+    operator.container(operator.workers[1], {}, reason="Evicted", message="The node had condition: [DiskPressure]")
+    assert "Evicted: The node had condition: [DiskPressure]" in look()[1]
+
+
+def test_broken_rule_of_the_operator_is_a_failure_in_its_words(operator, look):
+    operator.end("ValidationFailed", "The RayJob spec is invalid: no such mode", deployment="ValidationFailed")
+    assert look() == (JobState.FAILED, "ValidationFailed: The RayJob spec is invalid: no such mode")
+
+
+def test_job_stopped_through_ray_is_stopped(operator, look):
+    operator.to_running()
+    operator.tell(jobStatus="STOPPED", jobDeploymentStatus="Complete")
+    assert look() == (JobState.STOPPED, "stopped through Ray")
+
+
+def test_command_that_ended_runs_until_the_operator_has_seen_it(operator, look):
+    operator.to_running()
+    operator.tell(jobStatus="SUCCEEDED")
+    assert look()[0] is JobState.RUNNING
+    operator.end("JobDeploymentStatusTransitionGracePeriodExceeded", "the submitter did not end")
+    state, reason = look()
+    assert state is JobState.SUCCEEDED
+    assert "the submitter did not end" in reason
+
+
+@pytest.fixture
+def queued(kube, executor, requested):
+    """The operator of a job in Kueue's queue, which suspends it, and its Workload."""
+    executor.submit("night-1", requested(queue="sp500"))
+    made = kube.store.patch("rayjobs", "night-1", {"spec": {"suspend": True}})
+    labels = {"kueue.x-k8s.io/job-uid": made["metadata"]["uid"]}
+    kube.store.put("workloads", {"metadata": {"name": "rayjob-night-1-1a2b3", "labels": labels}})
+    return Operator(kube.store, "night-1")
+
+
+def test_job_in_kueues_queue_is_queued_with_kueues_reason(queued, look):
+    why = "couldn't assign flavors to pod set head: insufficient unused quota for cpu in flavor sp500-default"
+    message = why.replace(": ", ":\n")
+    condition = {"type": "QuotaReserved", "status": "False", "reason": "Pending", "message": message}
+    queued.store.set("workloads", "rayjob-night-1-1a2b3", conditions=[condition])
+    for deployment in ("", "Suspending", "Suspended"):
+        queued.tell(jobDeploymentStatus=deployment)
+        assert look() == (JobState.QUEUED, f"held by Kueue in queue sp500: {why}")
+    queued.store.patch("rayjobs", "night-1", {"spec": {"suspend": False}})
+    queued.to_running()
+    assert look()[0] is JobState.RUNNING
+
+
+@pytest.mark.parametrize("denied", [True, False])
+def test_queue_is_named_where_its_workload_cannot_be_read(queued, look, kube, denied):
+    if denied:
+        kube.store.denied.add(("list", "workloads"))
+    else:
+        kube.store.served.remove("workloads")
+    state, reason = look()
+    assert state is JobState.QUEUED
+    assert "queue sp500" in reason
+    assert "may you list workloads?" in reason
+
+
+def test_job_suspended_by_somebody_waits_for_them(operator, look):
+    operator.tell(jobDeploymentStatus="Suspended")
+    state, reason = look()
+    assert state is JobState.PENDING
+    assert "suspended by somebody" in reason
+
+
+def test_interactive_job_waits_with_the_commands_to_copy(kube, executor, requested, look):
+    executor.submit("night-1", requested(mode="InteractiveMode", namespace="sp500"))
+    operator = Operator(kube.store, "night-1")
+    operator.initialize()
+    operator.start_pods()
+    operator.tell(jobDeploymentStatus="Waiting")
+    state, reason = look()
+    assert state is JobState.PENDING
+    for words in (
+        "kubectl -n sp500 port-forward svc/night-1-aaaaa-head-svc 8265 &",
+        "ray job submit --address http://127.0.0.1:8265 --no-wait --submission-id night-1 --working-dir ."
+        " -- python experiments/tune.py ;",
+        """kubectl -n sp500 patch rayjob night-1 --type merge -p '{"spec":{"jobId":"night-1"}}'""",
+    ):
+        assert words in reason
+    assert executor.status("night-1").replicas == {Role.HEAD: Replicas(1, 1), Role.WORKER: Replicas(2, 2)}
+    kube.store.patch("rayjobs", "night-1", {"spec": {"jobId": "night-1"}})
+    operator.tell(jobDeploymentStatus="Running")
+    operator.run()
+    assert look()[0] is JobState.RUNNING
+
+
+def test_word_of_a_newer_operator_is_no_end(operator, look):
+    operator.tell(jobDeploymentStatus="Hibernating")
+    assert look() == (JobState.PENDING, "the operator calls it Hibernating")
+
+
+def test_rayjob_that_is_gone_is_lost(operator, look, kube):
+    operator.to_running()
+    kube.store.delete("rayjobs", "night-1")
+    assert look()[0] is JobState.LOST
+
+
+@pytest.mark.parametrize(
+    ("step", "calls"), [("submitted", 2 + 1), ("initialize", 4), ("to_running", 3), ("succeed", 1), ("fail", 4)]
+)
+def test_look_costs_few_calls(operator, executor, kube, step, calls):
+    if step in {"succeed", "fail"}:
+        operator.to_running()
+    if step != "submitted":
+        getattr(operator, step)(*([3] if step == "fail" else []))
+    kube.requests.clear()
+    executor.status("night-1")
+    assert len(kube.requests) == calls
+
+
+def test_status_without_what_was_looked_up_says_less_and_is_no_error():
+    job = {"metadata": {"name": "a"}, "spec": {}, "status": {"jobDeploymentStatus": "Initializing"}}
+    assert rayjob_status.status(job).state is JobState.PENDING

@@ -1,0 +1,189 @@
+"""The queue under fire: a thousand jobs while managers are killed; `scripts/chaos-jobs` prints what came of it.
+
+What ran is told by the jobs themselves, which append a line each to one file, and not by the ledger. Managers are
+started two at a time, and the one at work is killed with SIGKILL at a random moment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+from filelock import FileLock
+
+from sp500.jobs import executors
+from sp500.jobs.local import executor as local
+from sp500.jobs.queue import budget
+from sp500.jobs.queue.job import NewJob, Use
+from sp500.jobs.queue.queue import Queue, new_id
+from sp500.jobs.queue.resources import of_spec
+from sp500.jobs.spec import JobSpec
+from sp500.jobs.state import JobState
+
+# A third of the jobs is wide, some of them as wide as the machine is said to be.
+CPUS = 8
+# Money for five of the jobs that cost some at once, and for fewer than there are among a thousand.
+BUDGET = 0.05
+SETTINGS = f"capacity: {{local: {{cpus: {CPUS}}}}}\nbudgets: {{paid: {BUDGET}}}\n"
+# The job's name goes into the file as one line; some fail at their first start.
+COUNTED = 'echo "$1" >> "$2"; sleep "$3"; [ "$4" = good ] || [ "$(grep -c "^$1$" "$2")" -gt 1 ]'
+ENDLESS = 'sleep 1000 & echo "$$ $!" > "$1"; trap "" TERM; wait; sleep 1000'
+
+
+def manager(folder: Path) -> list[str]:
+    return [sys.executable, "-m", "sp500.cli", "jobs", "manage", "--state-dir", str(folder), "--idle-seconds", "2"]
+
+
+def job(script: str, *words: str, folder: Path, workers: int = 1, project: str = "default", **more: object) -> NewJob:
+    spec = JobSpec(argv=("/bin/sh", "-c", script, "sh", *words), name="job", workers=workers)
+    request = local.request(spec, cwd=folder, environment={"PATH": os.environ["PATH"]}, python=sys.executable)
+    base = {"id": new_id("job"), "seconds": None, "hourly": 0.0, "retries": 0, "priority": 0}
+    return NewJob(
+        **base | more, name="job", spec=spec.model_dump(mode="json"), target={"on": "local"}, request=request,
+        project=project, queued_elsewhere=False, demand=of_spec(spec),
+    )  # fmt: skip
+
+
+def flood(folder: Path, count: int, chance: random.Random) -> list[NewJob]:
+    """Jobs of all widths and priorities; a twentieth fails once and is tried again, a tenth costs money."""
+    jobs = []
+    for _ in range(count):
+        again, paid, id = chance.random() < 0.05, chance.random() < 0.1, new_id("job")
+        words = (id, str(folder / "ran"), f"{chance.random() * 0.1:.3f}", "bad" if again else "good")
+        more = {"project": "paid", "hourly": 36.0, "seconds": 1.0} if paid else {}
+        workers, priority = chance.choice([1, 1, 1, 1, 2, 4, CPUS]), chance.randrange(3)
+        jobs.append(
+            job(COUNTED, *words, folder=folder, id=id, workers=workers, retries=int(again), priority=priority, **more)
+        )
+    return jobs
+
+
+@contextmanager
+def managers(folder: Path, count: int) -> Iterator[list[subprocess.Popen[str]]]:
+    """So many managers started at once; those that live are killed in the end."""
+    started = [subprocess.Popen(manager(folder), stdout=subprocess.PIPE, text=True) for _ in range(count)]
+    try:
+        yield started
+    finally:
+        for process in started:
+            with process:
+                process.kill()
+
+
+def finished(queue: Queue) -> bool:
+    """Whether only jobs are left that wait for tomorrow's budget."""
+    return all(one.project == "paid" and one.state == JobState.QUEUED for one in queue.ledger.jobs(unfinished=True))
+
+
+def fire(queue: Queue, kills: int, chance: random.Random) -> tuple[int, int, int]:
+    """Kill so many managers while they work: how many were, how often two were started, and how often one gave way."""
+    killed = rounds = gave_way = 0
+    while not finished(queue):
+        with managers(queue.folder, 2) as pair:
+            rounds += 1
+            end = time.monotonic() + (chance.uniform(1.0, 4.0) if killed < kills else 1e9)
+            while time.monotonic() < end and not finished(queue):
+                time.sleep(0.02)
+            at_work = [process for process in pair if process.poll() is None]
+            for process in at_work:
+                process.send_signal(signal.SIGKILL)
+            killed += bool(at_work) and not finished(queue)
+            names = [f"process {process.pid} on " for process in at_work]
+            said = [process.stdout.read() for process in pair if process.stdout and process not in at_work]
+            gave_way += sum(any(name in text for name in names) for text in said)
+    return killed, rounds, gave_way
+
+
+def stops(queue: Queue, count: int) -> dict[str, object]:
+    """Stop jobs that ignore SIGTERM, and leave a process of theirs behind if they can."""
+    files = [queue.folder / f"pids-{number}" for number in range(count)]
+    jobs = [job(ENDLESS, str(file), folder=queue.folder) for file in files]
+    queue.add(jobs)
+    while not all(file.exists() and file.read_text().endswith("\n") for file in files):
+        time.sleep(0.05)
+    began = time.monotonic()
+    queue.stop([one.id for one in jobs])
+    ended = queue.wait([one.id for one in jobs], 120)
+    seconds = time.monotonic() - began
+    left = [pid for file in files for pid in file.read_text().split() if psutil.pid_exists(int(pid))]
+    stopped = sum(one.state == JobState.STOPPED for one in ended)
+    return {"stopped": stopped, "of": count, "stop_seconds": round(seconds, 1), "orphans": len(left)}
+
+
+def spent(queue: Queue) -> float:
+    uses: list[Use] = queue.ledger.uses(0.0)
+    return sum(use.hourly * (use.finish - use.begin) / budget.HOUR for use in uses if use.project == "paid")
+
+
+def measured(count: int, kills: int, seed: int, folder: Path) -> dict[str, object]:
+    chance, began = random.Random(seed), time.monotonic()
+    (folder / "queue.yaml").write_text(SETTINGS)
+    queue = Queue(folder, executors.maker(folder, os.environ), manager(folder))
+    jobs = flood(folder, count, chance)
+    with queue.ledger.writing() as entry:
+        entry.add(jobs, time.time())
+    killed, rounds, gave_way = fire(queue, kills, chance)
+    ran = collections.Counter((folder / "ran").read_text().split())
+    ended = queue.ledger.jobs()
+    waiting = [one for one in ended if one.state == JobState.QUEUED]
+    succeeded = sum(one.state == JobState.SUCCEEDED for one in ended)
+    found = {
+        "jobs": count,
+        "kills": killed,
+        "lost": count - len(waiting) - succeeded + sum(ran[one.id] == 0 for one in ended if one not in waiting),
+        "run_twice": sum(ran[one.id] > one.starts for one in ended),
+        "retried": sum(one.starts > 1 for one in ended),
+        "waiting_for_budget": len(waiting),
+        "budget": BUDGET,
+        "spent": round(spent(queue), 4),
+        "pairs_of_managers": rounds,
+        "one_gave_way": gave_way,
+        **stops(queue, 5),
+        "seconds": round(time.monotonic() - began, 1),
+    }
+    left_in_peace(queue)
+    return found
+
+
+def left_in_peace(queue: Queue) -> None:
+    """Return when the last manager has nothing to do any more, and is gone."""
+    unfinished = [one.id for one in queue.ledger.jobs(unfinished=True)]
+    queue.stop(unfinished)
+    queue.wait(unfinished, 60)
+    with FileLock(queue.folder / "manager.lock", timeout=30):
+        pass
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description="Kill the queue's managers while they work, and count what came of it."
+    )
+    parser.add_argument("--jobs", type=int, default=1000)
+    parser.add_argument("--kills", type=int, default=25)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
+    flags = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="sp500-chaos-"))
+    try:
+        found = measured(flags.jobs, flags.kills, flags.seed, folder)
+    finally:
+        shutil.rmtree(folder)
+    print(json.dumps(found) if flags.json else "\n".join(f"{key:<20} {value}" for key, value in found.items()))
+    return int(bool(found["lost"] or found["run_twice"] or found["orphans"] or found["spent"] > found["budget"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

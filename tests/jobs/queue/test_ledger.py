@@ -1,0 +1,129 @@
+"""The queue's file: changes that happen once, whoever makes them."""
+
+import sqlite3
+import stat
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from sp500.errors import ConfigError
+from sp500.jobs.queue.job import NewJob
+from sp500.jobs.queue.ledger import Ledger
+from sp500.jobs.queue.resources import Resources
+from sp500.jobs.state import JobState
+
+
+def new(id, **more):
+    base = {
+        "name": "train", "spec": {"argv": ["true"]}, "target": {"on": "local"}, "request": {"argv": ["true"]},
+        "project": "p", "priority": 0, "queued_elsewhere": False, "demand": Resources(1, 0, 0), "seconds": 60.0,
+        "hourly": 2.0, "retries": 1,
+    }  # fmt: skip
+    return NewJob(id=id, **base | more)
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    made = Ledger(tmp_path / "state" / "queue.db")
+    made.create()
+    return made
+
+
+def add(ledger, *jobs, at=100.0):
+    with ledger.writing() as entry:
+        entry.add(jobs, at)
+
+
+def test_job_comes_back_as_it_was_queued(ledger):
+    add(ledger, new("a", demand=Resources(2.0, 1.0, 2.0**33)), new("b", priority=3))
+    a, b = ledger.jobs()
+    assert (a.id, a.demand, a.seconds, a.retries, a.state) == ("a", Resources(2, 1, 2**33), 60.0, 1, JobState.QUEUED)
+    assert (b.id, b.priority, b.number > a.number, b.handle) == ("b", 3, True, "b")
+    assert ledger.document("a", "request") == {"argv": ["true"]}
+
+
+def test_all_of_a_batch_is_queued_or_none_of_it(ledger):
+    add(ledger, new("a"))
+    with pytest.raises(ConfigError, match="job a is there already"):
+        add(ledger, new("b"), new("a"))
+    assert [job.id for job in ledger.jobs()] == ["a"]
+
+
+def test_change_finds_that_another_was_faster(ledger):
+    add(ledger, new("a"))
+    (seen,) = ledger.jobs()
+
+    def claim(number):
+        with ledger.writing() as entry:
+            return entry.change(seen, 101.0, state="PENDING", reason=f"claimed by {number}", starts=1)
+
+    with ThreadPoolExecutor(8) as threads:
+        won = list(threads.map(claim, range(8)))
+    assert sorted(won) == [False] * 7 + [True]
+    assert ledger.jobs()[0].reason == f"claimed by {won.index(True)}"
+
+
+def test_each_further_start_has_a_handle_of_its_own(ledger):
+    add(ledger, new("a"))
+    handles = []
+    for start in (1, 2, 3):
+        with ledger.writing() as entry:
+            entry.change(entry.jobs()[0], 101.0, starts=start)
+        handles.append(ledger.jobs()[0].handle)
+    assert handles == ["a", "a-2", "a-3"]
+
+
+def test_history_has_each_change_once_and_no_reasons_to_wait(ledger):
+    add(ledger, new("a"))
+    steps = [("QUEUED", "waits for 1 CPU"), ("PENDING", "its turn"), ("PENDING", "its turn"), ("RUNNING", "runs")]
+    for at, (state, reason) in enumerate(steps, 101):
+        with ledger.writing() as entry:
+            entry.change(entry.jobs()[0], at, state=state, reason=reason)
+    assert ledger.events("a") == [
+        (100.0, JobState.QUEUED, "just submitted"),
+        (102.0, JobState.PENDING, "its turn"),
+        (104.0, JobState.RUNNING, "runs"),
+    ]
+
+
+def test_transaction_that_breaks_leaves_nothing(ledger):
+    def broken():
+        with ledger.writing() as entry:
+            entry.add([new("a")], 100.0)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        broken()
+    assert ledger.jobs() == []
+
+
+def test_spent_money_outlives_the_job(ledger):
+    add(ledger, new("a"))
+    with ledger.writing() as entry:
+        entry.change(entry.jobs()[0], 101.0, state="PENDING", starts=1, claimed=101.0)
+    with ledger.writing() as entry:
+        entry.release(entry.jobs()[0], 161.0)
+        entry.remove("a")
+    (use,) = ledger.uses(0.0)
+    assert (use.project, use.begin, use.finish, use.hourly) == ("p", 101.0, 161.0, 2.0)
+    assert ledger.jobs() == ledger.events("a") == []
+
+
+def test_unfinished_jobs_are_those_that_have_not_ended(ledger):
+    add(ledger, *(new(str(state).lower()) for state in JobState))
+    for job in ledger.jobs():
+        with ledger.writing() as entry:
+            entry.change(job, 101.0, state=job.id.upper())
+    assert {job.id for job in ledger.jobs(unfinished=True)} == {"queued", "pending", "running"}
+
+
+def test_file_is_the_owners_alone_for_it_holds_environments(ledger):
+    assert stat.S_IMODE(ledger.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(ledger.path.parent.stat().st_mode) == 0o700
+
+
+def test_file_of_a_later_version_is_refused(ledger):
+    with sqlite3.connect(ledger.path) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    with pytest.raises(ConfigError, match="later sp500"):
+        ledger.create()

@@ -1,0 +1,252 @@
+"""The manager: what it hands over, once, and what it makes of those who do not answer."""
+
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from threading import Event
+
+import pytest
+
+from sp500.errors import Refused, Unreachable
+from sp500.jobs.executor import Line
+from sp500.jobs.local import executor as local
+from sp500.jobs.local.executor import LocalExecutor
+from sp500.jobs.queue import kept_logs
+from sp500.jobs.queue.job import NewJob
+from sp500.jobs.queue.ledger import Ledger
+from sp500.jobs.queue.manager import Manager
+from sp500.jobs.queue.resources import Resources, of_spec
+from sp500.jobs.queue.settings import QueueSettings
+from sp500.jobs.spec import JobSpec
+from sp500.jobs.state import JobState, Role, Status
+
+MACHINE, RUNS = Resources(4, 0, 2**34), Status(JobState.RUNNING, "runs")
+
+
+@dataclass
+class Cluster:
+    """An executor whose answers a test chooses."""
+
+    answer: Status | Exception = RUNS
+    at_submit: Exception | None = None
+    submitted: list[str] = field(default_factory=list)
+    stopped: list[str] = field(default_factory=list)
+
+    def submit(self, handle, request):
+        if self.at_submit:
+            raise self.at_submit
+        self.submitted.append(handle)
+
+    def status(self, handle):
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def logs(self, handle, *, role, tail, follow):
+        yield Line(Role.HEAD, "pod", f"the log of {handle}")
+
+    def stop(self, handle):
+        self.stopped.append(handle)
+
+    def delete(self, handle):
+        self.stop(handle)
+
+
+class Site:
+    """A ledger, a cluster, this machine, and managers of them."""
+
+    def __init__(self, folder):
+        self.folder, self.ledger, self.cluster = folder, Ledger(folder / "queue.db"), Cluster()
+        self.settings, self.machine, self.time = QueueSettings(), MACHINE, None
+        self.ledger.create()
+
+    def manager(self):
+        def executor(target):
+            return LocalExecutor(self.folder / "jobs") if target["on"] == "local" else self.cluster
+
+        return Manager(
+            self.ledger, self.folder / "logs", executor, lambda: self.settings, self.machine,
+            first_wait=0.1, clock=lambda: time.time() if self.time is None else self.time,
+        )  # fmt: skip
+
+    def add(self, id, *argv, on="kuberay", **more):
+        spec = JobSpec(argv=argv or ("true",), name=id, workers=1, **more.pop("spec", {}))
+        request = local.request(spec, cwd=self.folder, environment={"PATH": "/usr/bin:/bin"}, python=sys.executable)
+        base = {
+            "name": id, "spec": {}, "target": {"on": on}, "request": request, "project": "p", "priority": 0,
+            "queued_elsewhere": False, "demand": of_spec(spec), "seconds": None, "hourly": 0.0, "retries": 0,
+        }  # fmt: skip
+        with self.ledger.writing() as entry:
+            entry.add([NewJob(id=id, **base | more)], time.time())
+
+    def job(self, id):
+        return self.ledger.jobs([id])[0]
+
+    def turn(self, count=1):
+        """So many turns of a manager that is there for these alone."""
+        for _ in range(count):
+            with ThreadPoolExecutor(4) as pool:
+                self.manager().turn(pool)
+
+    @contextmanager
+    def managed(self, managers=1):
+        stop = Event()
+        with ThreadPoolExecutor(managers) as threads:
+            running = [threads.submit(self.manager().run, 1e9, stop) for _ in range(managers)]
+            try:
+                yield
+            finally:
+                stop.set()
+        for one in running:
+            one.result()
+
+    def until_ended(self, *ids):
+        end = time.monotonic() + 60
+        while not all(self.job(id).state.finished for id in ids):
+            assert time.monotonic() < end, self.ledger.jobs(ids)
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def site(tmp_path):
+    return Site(tmp_path)
+
+
+def test_two_managers_at_once_start_each_job_once(site):
+    ids = [f"job-{number}" for number in range(30)]
+    for id in ids:
+        site.add(id, "/bin/sh", "-c", f"echo {id} >> {site.folder}/ran", on="local")
+    with site.managed(managers=2):
+        site.until_ended(*ids)
+    assert sorted((site.folder / "ran").read_text().split()) == sorted(ids)
+    assert {job.state for job in site.ledger.jobs()} == {JobState.SUCCEEDED}
+
+
+def test_start_that_was_claimed_by_a_manager_now_dead_is_handed_over_by_the_next(site):
+    site.add("a")
+    with site.ledger.writing() as entry:
+        entry.change(entry.jobs()[0], 1.0, state="PENDING", reason="its turn has come", starts=1)
+    site.turn()
+    assert site.cluster.submitted == ["a"]
+    assert (site.job("a").state, site.job("a").submitted) == (JobState.RUNNING, True)
+
+
+def test_job_that_fails_is_started_again_until_it_succeeds(site):
+    script = f"echo x >> {site.folder}/ran; [ $(grep -c x {site.folder}/ran) = 3 ]"
+    site.add("a", "/bin/sh", "-c", script, on="local", retries=5)
+    with site.managed():
+        site.until_ended("a")
+    job = site.job("a")
+    assert (job.state, job.starts, job.failures) == (JobState.SUCCEEDED, 3, 2)
+    told = [reason.split(";")[0] for _, state, reason in site.ledger.events("a") if state == JobState.QUEUED]
+    assert told[1:] == [f"start {start} of 6 failed (ended with exit code 1)" for start in (1, 2)]
+
+
+def test_command_line_that_is_wrong_is_not_tried_again(site):
+    site.add("a", "/bin/sh", "-c", "exit 2", on="local", retries=5)
+    with site.managed():
+        site.until_ended("a")
+    assert (site.job("a").state, site.job("a").starts, site.job("a").exit_code) == (JobState.FAILED, 1, 2)
+
+
+def test_job_that_a_cluster_refuses_has_failed_with_its_words(site):
+    site.cluster.at_submit = Refused("rayjobs.ray.io is forbidden")
+    site.add("a")
+    site.turn()
+    assert (site.job("a").state, site.job("a").reason) == (JobState.FAILED, "rayjobs.ray.io is forbidden")
+
+
+def test_cluster_that_does_not_answer_changes_no_state_and_is_asked_again(site):
+    site.cluster.at_submit = Unreachable("connection refused")
+    site.add("a")
+    site.turn()
+    assert (site.job("a").state, site.job("a").reason) == (JobState.PENDING, "cannot be asked: connection refused")
+    site.cluster.at_submit = None
+    site.turn()
+    assert site.job("a").state == JobState.RUNNING
+    site.cluster.answer = Refused("the token is wrong")
+    site.turn()
+    assert (site.job("a").state, site.job("a").reason) == (JobState.RUNNING, "cannot be asked: the token is wrong")
+    assert site.cluster.submitted == ["a"]
+
+
+def test_cluster_that_does_not_answer_does_not_hold_up_this_machine(site):
+    site.cluster.at_submit = Unreachable("connection refused")
+    site.add("far")
+    site.add("near", on="local")
+    with site.managed():
+        site.until_ended("near")
+    assert site.job("near").state == JobState.SUCCEEDED
+
+
+def test_queued_job_is_stopped_without_a_start(site):
+    site.settings = QueueSettings(capacity={"kuberay": {"cpus": 0}})
+    site.add("a")
+    with site.ledger.writing() as entry:
+        entry.ask_to_stop("a")
+    site.turn()
+    assert (site.job("a").state, site.job("a").starts) == (JobState.STOPPED, 0)
+
+
+def test_running_job_is_stopped_and_its_log_kept_before_its_pods_go(site):
+    site.add("a")
+    site.turn()
+    with site.ledger.writing() as entry:
+        entry.ask_to_stop("a")
+    site.turn()
+    assert site.cluster.stopped == ["a"]
+    assert site.job("a").reason == "stopping: runs"
+    site.cluster.answer = Status(JobState.LOST, "no such RayJob")
+    site.turn()
+    assert (site.job("a").state, site.job("a").reason) == (JobState.STOPPED, "stopped on request")
+    assert list(kept_logs.read(site.folder / "logs" / "a")) == [Line(Role.HEAD, "pod", "the log of a")]
+
+
+def test_deadline_of_a_ray_job_is_kept_by_the_queue(site):
+    site.time = 1000.0
+    site.add("a", on="ray", deadline=60.0)
+    site.turn()
+    site.time = 1061.0
+    site.turn()
+    assert site.cluster.stopped == ["a"]
+    site.cluster.answer = Status(JobState.STOPPED, "stopped", ended=1062.0)
+    site.turn()
+    assert (site.job("a").state, site.job("a").reason) == (JobState.FAILED, "the deadline of 60 s passed")
+
+
+def test_job_that_kueue_queues_passes_the_local_capacity_by(site):
+    site.settings = QueueSettings(capacity={"kuberay": {"cpus": 0}})
+    site.cluster.answer = Status(JobState.QUEUED, "Kueue: insufficient quota for cpu")
+    site.add("a", queued_elsewhere=True)
+    site.add("b")
+    site.turn(3)
+    assert site.cluster.submitted == ["a"]
+    assert (site.job("a").state, site.job("a").reason) == (JobState.QUEUED, "Kueue: insufficient quota for cpu")
+    assert site.job("b").reason == "will never fit: needs 1 CPU (0 in all)"
+
+
+def test_job_over_its_budget_waits_and_starts_when_there_is_money(site):
+    site.settings = QueueSettings(budgets={"p": 1.0})
+    site.add("a", hourly=3600.0, seconds=2.0)
+    site.turn()
+    assert site.job("a").reason == "the budget of p has 1.00 left today (UTC), and the job costs up to 2.00"
+    site.settings = QueueSettings(budgets={"p": 2.0})
+    site.turn()
+    assert site.job("a").state == JobState.RUNNING
+
+
+def test_jobs_on_one_machine_get_gpus_of_their_own(site):
+    site.machine = replace(MACHINE, gpus=3)
+    script = f'while [ ! -e {site.folder}/go ]; do sleep 0.02; done; echo "gpus: $CUDA_VISIBLE_DEVICES"'
+    for id, gpus in (("one", 1), ("two", 2), ("none", 0)):
+        site.add(id, "/bin/sh", "-c", script, on="local", spec={"gpus": gpus})
+    with site.managed():
+        while not all(site.job(id).state == JobState.RUNNING for id in ("one", "two", "none")):
+            time.sleep(0.02)
+        (site.folder / "go").touch()
+        site.until_ended("one", "two", "none")
+    executor = LocalExecutor(site.folder / "jobs")
+    said = {id: next(executor.logs(id, role=None, tail=None, follow=False)).text for id in ("one", "two", "none")}
+    assert said == {"one": "gpus: 0", "two": "gpus: 1,2", "none": "gpus: "}

@@ -1,0 +1,118 @@
+"""What a job is expected to take and to cost before it starts, against sums done by hand."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sp500.commands import price_table
+from sp500.commands.pricing import Expected
+from sp500.commands.submission import Place, prepared
+from sp500.errors import ConfigError
+from sp500.jobs.queue.job import Job
+from sp500.jobs.queue.resources import Resources
+from sp500.jobs.state import JobState
+
+PRICES = {
+    "currency": "EUR",
+    "date": "2026-01-02",
+    "source": "made up",
+    "types": {
+        "home": {"cpu_hour": 0.5, "gib_hour": 0, "node": {"cpus": 2, "gib": 8}},
+        "rack": {"cpu_hour": 1, "gpu_hour": 0, "gib_hour": 0.25, "node": {"cpus": 2, "gib": 8}, "spot_discount": 0.5},
+        "card": {"cpu_hour": 1, "gpu_hour": 10, "gib_hour": 0.25, "node": {"cpus": 2, "gpus": 1, "gib": 8}},
+    },
+    "rule": {"alone": "home", "cluster": "rack", "gpu": "card"},
+}
+
+
+@pytest.fixture
+def expected(tmp_path):
+    """With a table of round prices, and earlier jobs."""
+    (tmp_path / "prices.yaml").write_text(yaml.safe_dump(PRICES))
+    table = price_table.read(tmp_path / "prices.yaml")
+    return lambda node_type="", earlier=(), runs_dir=tmp_path: Expected(table, node_type, earlier, runs_dir)
+
+
+@pytest.fixture
+def there(cluster):
+    """Makes a place; the cluster's head requests a quarter of a CPU and no memory."""
+    cluster["spec"]["headGroupSpec"]["template"]["spec"]["containers"] = cluster["spec"]["headGroupSpec"]["template"][
+        "spec"
+    ]["containers"][:1]
+    return lambda on: Place(on, cluster, address="http://127.0.0.1:8265")
+
+
+def test_job_of_this_machine_costs_its_cpus(expected, there, make):
+    job = prepared(make(workers=3, cpus=2, expected=1800), there("local"), expected())
+    assert (job.hourly, job.seconds) == (3.0, 1800)  # 3 x 2 CPUs x 0.50
+
+
+def test_job_on_a_running_cluster_costs_its_workers(expected, there, make):
+    job = prepared(make(workers=2, cpus=3, memory="4GiB"), there("ray"), expected())
+    assert job.hourly == 8.0  # 2 x (3 CPUs x 1 + 4 GiB x 0.25)
+
+
+def test_worker_that_does_not_say_has_the_memory_of_its_node(expected, there, make):
+    job = prepared(make(workers=1, cpus=1), there("ray"), expected())
+    assert job.hourly == 3.0  # 1 CPU x 1 + 8 GiB x 0.25
+
+
+def test_job_with_gpus_is_priced_as_the_node_that_has_them(expected, there, make):
+    job = prepared(make(workers=2, cpus=3, gpus=1, memory="4GiB"), there("ray"), expected())
+    assert job.hourly == 28.0  # 2 x (3 + 10 + 1)
+
+
+def test_node_type_given_goes_before_the_rule_and_an_unknown_one_is_refused(expected, there, make):
+    assert prepared(make(workers=1, cpus=4), there("local"), expected("rack")).hourly == 4.0
+    with pytest.raises(ConfigError, match=r"--node-type rak: the table of prices has card, home, rack"):
+        prepared(make(), there("local"), expected("rak"))
+
+
+def test_job_on_kubernetes_costs_all_its_pods(expected, there, make):
+    job = prepared(make(workers=2, cpus=3, memory="4GiB"), there("kuberay"), expected())
+    pods = {one["kind"]: one for one in job.request["documents"]}["RayJob"]["spec"]
+    head = pods["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]["resources"]["requests"]
+    # Workers 8.00 as above; the submitter has 0.25 CPU and half a GiB; the head is read off the manifest.
+    beside = 0.25 + 0.125 + float(head["cpu"].removesuffix("m")) / (1000 if head["cpu"].endswith("m") else 1)
+    assert head["memory"].endswith("Gi")
+    assert job.hourly == pytest.approx(8.0 + beside + 0.25 * float(head["memory"].removesuffix("Gi")))
+
+
+def test_workers_on_spot_nodes_cost_less_and_the_head_does_not(expected, there, make):
+    full, spot = (
+        prepared(make(workers=2, cpus=3, memory="4GiB", node_labels=labels), there("kuberay"), expected()).hourly
+        for labels in ({}, {"cloud.google.com/gke-spot": "true"})
+    )
+    assert full - spot == pytest.approx(4.0)  # half of the workers' 8.00
+
+
+def earlier(name, seconds, state=JobState.SUCCEEDED):
+    return Job(
+        number=1, id=name, name=name, target={"on": "local"}, project="p", priority=0, queued_elsewhere=False,
+        demand=Resources(1), seconds=None, hourly=0.0, retries=0, deadline=None, state=state, reason="", starts=1,
+        failures=0, submitted=True, stop_asked=False, not_before=0.0, started=1000.0, ended=1000.0 + seconds,
+    )  # fmt: skip
+
+
+def test_duration_is_that_of_the_last_jobs_of_the_name_that_succeeded(expected, make):
+    jobs = [earlier("tune", 999), *(earlier("tune", seconds) for seconds in (30, 50, 40, 45, 35))]
+    jobs += [earlier("tune", 1, JobState.FAILED), earlier("other", 2)]
+    assert expected(earlier=jobs).seconds(make(), "local") == (30, 50)
+    assert expected(earlier=jobs).seconds(make(), "kuberay") == (None, None)
+
+
+def test_users_own_word_goes_before_and_the_deadline_is_the_limit(expected, make):
+    jobs = [earlier("tune", 2000)]
+    assert expected(earlier=jobs).seconds(make(expected=7), "local") == (7, 7)
+    assert expected(earlier=jobs).seconds(make(deadline=1000), "local") == (2000, 1000)
+    assert expected().seconds(make(deadline=1000), "local") == (None, 1000)
+
+
+def test_nothing_is_expected_of_a_job_that_nobody_knows(expected, make):
+    assert expected().seconds(make(), "local") == (None, None)
+    assert expected(runs_dir=Path("no such folder")).seconds(make(), "local") == (None, None)
+
+
+def test_without_a_table_all_is_free(there, make):
+    assert prepared(make(), there("local"), Expected()).hourly == 0.0

@@ -1,0 +1,227 @@
+"""The verbs of the queue as a user types them: processes, streams, exit codes."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from sp500.jobs.queue.ledger import Ledger
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory):
+    """A state folder; when the tests are done, whoever still manages it is ended."""
+    folder = tmp_path_factory.mktemp("state") / "sp500"
+    yield folder
+    for process in psutil.process_iter(["cmdline"]):
+        if str(folder) in (process.info["cmdline"] or []):
+            process.terminate()
+            process.wait(20)
+
+
+@pytest.fixture
+def sp500(state):
+    """Runs `sp500 jobs` on that folder to its end."""
+
+    def run(*words, code=0, **environment):
+        done = subprocess.run(
+            [sys.executable, "-m", "sp500.cli", "jobs", *map(str, words)],
+            capture_output=True, text=True, timeout=90, check=False, cwd=ROOT,
+            env={**os.environ, "XDG_STATE_HOME": str(state.parent), **environment},
+        )  # fmt: skip
+        assert done.returncode == code, (words, done)
+        return done
+
+    return run
+
+
+@pytest.fixture
+def submit(sp500):
+    """Submits a command for this machine, one worker wide: what is told of it."""
+    return lambda *words, flags=(): json.loads(sp500("submit", "--workers", 1, "--json", *flags, "--", *words).stdout)
+
+
+def told(done):
+    return json.loads(done.stdout)
+
+
+def until(sp500, id, state):
+    end = time.monotonic() + 60
+    while (found := told(sp500("status", id, "--json")))["state"] != state:
+        assert time.monotonic() < end, found
+        time.sleep(0.1)
+    return found
+
+
+def test_job_goes_from_submit_to_its_end_and_other_shells_see_it(sp500, submit):
+    job = submit("python", "-c", "import sys; print('ran on', sys.executable)")
+    assert (job["on"], job["state"], job["id"].startswith("python-")) == ("local", "QUEUED", True)
+    assert job["plan"] == {
+        "command": "python -c 'import sys; print('\"'\"'ran on'\"'\"', sys.executable)'",
+        "takes": "1 CPU", "queued_before": 0, "seconds": [None, None], "price": [0.0, 0.0], "currency": "USD",
+    }  # fmt: skip
+    assert sp500("wait", job["id"]).stdout == f"{job['id']} is SUCCEEDED: ended with exit code 0\n"
+    assert sp500("logs", job["id"]).stdout == f"ran on {sys.executable}\n"
+    seen = told(sp500("status", job["id"], "--json"))
+    assert (seen["state"], seen["exit_code"], seen["starts"]) == ("SUCCEEDED", 0, 1)
+    assert next(step["state"] for step in seen["history"]) == "QUEUED"
+    assert seen["log"] == [f"ran on {sys.executable}"]
+
+
+def test_exit_code_of_wait_is_the_jobs(sp500, submit):
+    job = submit("/bin/sh", "-c", "echo before; exit 7")
+    assert "FAILED: ended with exit code 7" in sp500("wait", job["id"], code=7).stdout
+
+
+def test_stopped_job_is_stopped_and_wait_says_so(sp500, submit):
+    job = submit("sleep", "1000")
+    until(sp500, job["id"], "RUNNING")
+    (stopped,) = told(sp500("stop", job["id"], "--json"))
+    assert stopped["state"] == "STOPPED"
+    sp500("wait", job["id"], code=143)
+
+
+def test_duration_of_earlier_jobs_is_what_is_expected_of_the_next(sp500, submit):
+    flags = ("--name", "brief")
+    sp500("wait", submit("sleep", "0.3", flags=flags)["id"])
+    shortest, longest = submit("sleep", "0.3", flags=flags)["plan"]["seconds"]
+    assert 0.3 <= shortest == longest < 30
+
+
+def test_wait_gives_up_after_its_time_and_the_job_goes_on(sp500, submit):
+    job = submit("sleep", "1000")
+    assert "It goes on" in sp500("wait", job["id"], "--timeout", "0.5", code=4).stderr
+    until(sp500, job["id"], "RUNNING")
+    sp500("stop", job["id"])
+
+
+def test_interrupted_follower_leaves_the_job_alone(state, sp500, submit):
+    job = submit("/bin/sh", "-c", "echo first; sleep 1000")
+    command = [sys.executable, "-m", "sp500.cli", "jobs", "logs", job["id"], "--follow", "--state-dir", str(state)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as follower:
+        assert follower.stdout.readline() == "first\n"
+        follower.send_signal(signal.SIGINT)
+        assert follower.wait(15) == 130
+        assert "the job goes on" in follower.stderr.read()
+    assert told(sp500("status", job["id"], "--json"))["state"] == "RUNNING"
+    sp500("stop", job["id"])
+
+
+def test_second_manager_gives_way_and_names_the_first(sp500, submit, state):
+    job = submit("sleep", "1000")
+    until(sp500, job["id"], "RUNNING")
+    said = sp500("manage").stdout
+    assert said.startswith(f"process {(state / 'manager.holder').read_text().split()[1]} on ")
+    assert "manages" in said
+    sp500("stop", job["id"])
+
+
+def test_job_outlives_the_shell_and_the_manager_that_started_it(state, sp500, submit, tmp_path):
+    job = submit("/bin/sh", "-c", f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; echo done")
+    until(sp500, job["id"], "RUNNING")
+    pid = int((state / "manager.holder").read_text().split()[1])
+    os.kill(pid, signal.SIGKILL)
+    (tmp_path / "go").touch()
+    sp500("wait", job["id"])
+    assert sp500("logs", job["id"]).stdout == "done\n"
+
+
+def test_batch_is_taken_whole_or_not_at_all(sp500, state, tmp_path):
+    before = len(Ledger(state / "queue.db").jobs())
+    file = tmp_path / "jobs.yaml"
+    jobs = [{"argv": ["true"], "name": f"batch-{number}"} for number in range(5)]
+    file.write_text(yaml.safe_dump({"workers": 1, "jobs": [*jobs, {"argv": ["true"], "wrokers": 2}]}))
+    refused = sp500("submit", "--file", file, code=2)
+    assert f"--file {file}: jobs[5]: unknown key wrokers; did you mean workers?" in refused.stderr
+    assert len(Ledger(state / "queue.db").jobs()) == before
+    file.write_text(yaml.safe_dump({"workers": 1, "jobs": jobs}))
+    batch = told(sp500("submit", "--file", file, "--json"))["jobs"]
+    assert [job["name"] for job in batch] == [job["name"] for job in jobs]
+    sp500("wait", *(job["id"] for job in batch))
+
+
+def test_flag_of_one_job_beside_a_batch_is_refused(sp500, tmp_path):
+    file = tmp_path / "jobs.yaml"
+    file.write_text("jobs: [{argv: ['true']}]\n")
+    assert "--workers describes one" in sp500("submit", "--file", file, "--workers", 3, code=2).stderr
+
+
+def test_dry_run_sends_nothing_and_shows_no_secret(sp500, state):
+    before = len(Ledger(state / "queue.db").jobs()) if (state / "queue.db").exists() else 0
+    done = sp500("submit", "--dry-run", "--", "python", "train.py", MY_API_KEY="kept-from-you")
+    shown = yaml.safe_load(done.stdout)
+    assert shown["request"]["argv"] == [sys.executable, "train.py"]
+    assert shown["request"]["environment"]["MY_API_KEY"] == "(hidden)"
+    assert "kept-from-you" not in done.stdout + done.stderr
+    assert len(Ledger(state / "queue.db").jobs()) == before
+
+
+def test_job_wider_than_the_machine_is_refused_with_the_way_out(sp500):
+    done = sp500("submit", "--workers", 10_000, "--", "true", code=1)
+    assert "takes 10000 CPUs, and there are" in done.stderr
+    assert "give fewer --workers" in done.stderr
+
+
+def test_kubernetes_out_of_reach_is_told_and_falls_back_only_when_asked(sp500, tmp_path):
+    flags = ("--on", "kuberay", "--workers", 1)
+    nowhere = {"KUBECONFIG": str(tmp_path / "none")}
+    assert "--fallback would run it on this machine" in sp500("submit", *flags, "--", "true", code=1, **nowhere).stderr
+    done = sp500("submit", *flags, "--fallback", "--json", "--", "true", **nowhere)
+    assert told(done)["on"] == "local"
+    assert "--fallback: on this machine" in done.stderr
+    sp500("wait", told(done)["id"])
+
+
+def test_dry_run_for_kubernetes_prints_the_rayjob_that_would_be_sent(sp500, tmp_path):
+    done = sp500("submit", "--on", "kuberay", "--dry-run", "--workers", 4, "--", "python", "experiments/tune.py")
+    (job,) = yaml.safe_load_all(done.stdout)
+    (group,) = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    assert (job["kind"], group["replicas"], job["spec"]["entrypoint"]) == ("RayJob", 4, "python experiments/tune.py")
+
+
+def test_rerun_is_the_same_job_under_a_new_id(sp500, submit):
+    job = submit("/bin/sh", "-c", "echo again", flags=("--project", "other"))
+    sp500("wait", job["id"])
+    again = told(sp500("rerun", job["id"], "--json"))
+    sp500("wait", again["id"])
+    assert (again["id"] != job["id"], again["project"]) == (True, "other")
+    assert sp500("logs", again["id"]).stdout == "again\n"
+
+
+def test_deleted_job_is_gone_and_a_running_one_is_not_deleted(sp500, submit, state):
+    job = submit("sleep", "1000")
+    assert f"stop it first: sp500 jobs stop {job['id']}" in sp500("delete", job["id"], code=2).stderr
+    sp500("stop", job["id"])
+    sp500("delete", job["id"])
+    assert "is no job of" in sp500("status", job["id"], code=2).stderr
+    assert not (state / "jobs" / job["id"]).exists()
+
+
+def test_list_shows_the_queue_and_the_last_that_ended(sp500, submit):
+    job = submit("true")
+    sp500("wait", job["id"])
+    line = next(line for line in sp500("list").stdout.splitlines() if job["id"] in line)
+    assert line.split()[1:4] == ["local", "SUCCEEDED", "0:00:00"]
+    assert job["id"] in [one["id"] for one in told(sp500("list", "--json"))]
+
+
+def test_budget_holds_back_or_refuses(sp500, state):
+    state.mkdir(parents=True, exist_ok=True)
+    (state / "queue.yaml").write_text("budgets: {poor: nothing}\n")
+    assert "budgets.poor" in sp500("submit", "--", "true", code=2).stderr
+    (state / "queue.yaml").unlink()
+
+
+def test_state_folder_is_the_owners_alone(sp500, submit, state):
+    submit("true")
+    assert stat.S_IMODE(state.stat().st_mode) == 0o700
