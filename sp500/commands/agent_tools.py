@@ -153,10 +153,8 @@ def _told(desk: Desk, job: Job) -> Answer:
     now, seen = desk.queue.seen(job)
     lines, _ = answers.bounded(status.last_lines(desk.queue, now, LAST_LINES))
     plain = status.plain(desk.queue, now, seen)
-    return status.text(desk.queue, now, seen, lines), plain | {
-        "history": plain["history"][-LAST_CHANGES:],
-        "log": lines,
-    }
+    plain |= {"history": plain["history"][-LAST_CHANGES:], "log": lines}
+    return status.text(desk.queue, now, seen, lines), plain
 
 
 def _most(desk: Desk, on: On, cpus: int) -> tuple[float, str]:
