@@ -157,9 +157,10 @@ def _failed(job: Document) -> str:
 
 
 def _said(told: Document) -> str:
-    """The operator's reason and message, without the log that Ray appends to it."""
-    message = re.sub(r",? last available logs.*", "", str(told.get("message") or ""), flags=re.DOTALL)
-    known = [str(told.get("reason") or ""), " ".join(message.split())[:LONGEST]]
+    """The operator's reason and message; of the log that Ray appends to it the last line, such as a traceback's end."""
+    message, _, log = re.sub(r",? last available logs[^\n]*", "\0", str(told.get("message") or "")).partition("\0")
+    last = next((line for line in reversed(log.splitlines()) if line.strip()), "")
+    known = [str(told.get("reason") or ""), *(" ".join(text.split())[:LONGEST] for text in (message, last))]
     return ": ".join(filter(None, known))
 
 

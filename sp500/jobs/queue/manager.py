@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
-from sp500.errors import Refused, ResourcesError
+from sp500.errors import Refused, ResourcesError, SP500Error
 from sp500.jobs.document import Document
 from sp500.jobs.executor import Executor
 from sp500.jobs.queue import budget, kept_logs, notices, outcome, schedule
@@ -74,8 +75,6 @@ class Manager:
             look = self._looks.get(key)
             due = self._looked.get(key, 0.0) + SECONDS_BETWEEN_LOOKS[members[0].target["on"]]
             if (look is None or look.done()) and self._clock() >= due:
-                if look is not None:
-                    look.result()  # a slip of ours ends the manager rather than hiding
                 self._looked[key] = self._clock()
                 self._looks[key] = pool.submit(self._look_after, members)
         undelivered = bool(self.ledger.notices())
@@ -118,23 +117,32 @@ class Manager:
                 entry.change(job, now, reason=reason)
 
     def _look_after(self, jobs: Sequence[Job]) -> None:
-        """Start, stop and ask after the jobs of one target."""
-        executor = self._executor(jobs[0].target)
-        for number, found in enumerate(jobs):
-            try:
-                job, seen = self._handed_over(executor, found)
-                if seen is None:
-                    self._stop(executor, job)
-                    seen = executor.status(job.handle)
-            except ResourcesError as error:
-                # The others are behind the same door, and each knock takes its time.
-                for one in jobs[number:]:
-                    self._change(one, {"reason": f"cannot be asked: {error}"})
-                return
+        """Start, stop and ask after the jobs of one target; its trouble is told by them, and holds up no other."""
+        left = list(jobs)
+        try:
+            self._looked_after(left)
+        except SP500Error as error:
+            # The others are behind the same door, and each knock takes its time.
+            why = str(error)
+        except Exception as error:  # noqa: BLE001 - a slip of ours must not end the manager of everybody's jobs
+            traceback.print_exc()
+            why = f"{type(error).__name__}: {error}, a fault of sp500 ({self.folder.parent}/manager.log has more)"
+        for job in left:
+            self._change(job, {"reason": f"cannot be asked: {why}"})
+
+    def _looked_after(self, left: list[Job]) -> None:
+        """The same; those that were looked after are taken out of `left`."""
+        executor = self._executor(left[0].target)
+        while left:
+            job, seen = self._handed_over(executor, left[0])
+            if seen is None:
+                self._stop(executor, job)
+                seen = executor.status(job.handle)
             changes = outcome.changes(job, seen, self._clock(), self._first_wait)
             if JobState(str(changes["state"])).finished and job.target["on"] != "local":
                 self._keep_log(executor, job)
             self._change(job, changes, seen.ended)
+            left.pop(0)
 
     def _handed_over(self, executor: Executor, job: Job) -> tuple[Job, Status | None]:
         """The job, with the executor; and its end where that refused it."""

@@ -78,7 +78,7 @@ def test_failure_is_counted_and_begins_again_until_the_retries_are_used_up(opera
     operator.fail(3)
     seen = executor.status("night-1")
     assert (seen.state, seen.exit_code, seen.failures) == (JobState.FAILED, 3, 2)
-    assert seen.reason == "AppFailed: Job entrypoint command failed with exit code 3"
+    assert seen.reason == "AppFailed: Job entrypoint command failed with exit code 3: ValueError: no such ticker"
 
 
 @pytest.mark.parametrize(("code", "meant"), [(1, 1), (137, 137), (-9, 137)])

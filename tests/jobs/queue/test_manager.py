@@ -181,6 +181,17 @@ def test_cluster_that_does_not_answer_does_not_hold_up_this_machine(site):
     assert site.job("near").state == JobState.SUCCEEDED
 
 
+def test_fault_in_one_jobs_way_is_told_and_stops_neither_the_manager_nor_the_others(site, capfd):
+    site.cluster.answer = KeyError("status")
+    site.add("far")
+    site.add("near", on="local")
+    with site.managed():
+        site.until_ended("near")
+    assert site.job("far").state == JobState.PENDING
+    assert site.job("far").reason.startswith("cannot be asked: KeyError: 'status', a fault of sp500")
+    assert "KeyError" in capfd.readouterr().err
+
+
 def test_queued_job_is_stopped_without_a_start(site):
     site.settings = QueueSettings(capacity={"kuberay": {"cpus": 0}})
     site.add("a")

@@ -1,0 +1,151 @@
+"""The queue's verbs on Kubernetes: a user's processes, a manager, an API server, and an operator that a test leads."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from kube_operator import Operator
+
+ROOT = Path(__file__).parents[3]
+PSA = 'pods "x" is forbidden: violates PodSecurity "restricted:latest": allowPrivilegeEscalation != false'
+
+
+@pytest.fixture
+def sp500(kubeconfig, tmp_path):
+    """Runs `sp500 jobs` to its end; what manages the queue afterwards is ended with the test."""
+    state = tmp_path / "state"
+
+    def run(*words, code=0):
+        environment = {**os.environ, "KUBECONFIG": kubeconfig, "XDG_STATE_HOME": str(state)}
+        command = [sys.executable, "-m", "sp500.cli", "jobs", *map(str, words)]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=90, check=False, cwd=ROOT, env=environment
+        )
+        assert done.returncode == code, done
+        return done.stdout
+
+    yield run
+    for process in psutil.process_iter(["cmdline"]):
+        if str(state / "sp500") in (process.info["cmdline"] or []):
+            process.terminate()
+            process.wait(20)
+
+
+@pytest.fixture
+def submitted(sp500, kube):
+    """Makes a job that the API server has: its id, and the operator of it."""
+
+    def submit(*flags):
+        words = ("--on", "kuberay", "--namespace", "sp500", "--json", *flags, "--", "python", "experiments/tune.py")
+        id = json.loads(sp500("submit", *words))["id"]
+        until(lambda: id in [name for kind, name in kube.store.objects if kind == "rayjobs"])
+        return id, Operator(kube.store, id)
+
+    return submit
+
+
+def until(reached, seconds=10.0):
+    """Wait for it, as long as a user may have to wait for a reason."""
+    end = time.monotonic() + seconds
+    while not (found := reached()):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    return found
+
+
+def stuck_image(operator):
+    operator.initialize()
+    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "sp500:nightly"'}}
+    operator.container(operator.head, waiting)
+
+
+def unschedulable(operator):
+    operator.initialize()
+    operator.ready(operator.head)
+    operator.unschedulable(operator.workers[0], "0/3 nodes are available: 3 Insufficient cpu.")
+
+
+def forbidden(operator):
+    operator.initialize()
+    operator.start_pods()
+    operator.submit()
+    operator.warn("Job", operator.name, "FailedCreate", f"Error creating: {PSA}")
+
+
+@pytest.mark.parametrize(
+    ("happens", "words"),
+    [
+        (stuck_image, ["ImagePullBackOff", "sp500:nightly"]),
+        (unschedulable, ["Unschedulable", "3 Insufficient cpu"]),
+        (forbidden, ["FailedCreate", 'violates PodSecurity "restricted:latest"']),
+    ],
+)
+def test_what_keeps_a_job_from_running_is_told_by_name_within_ten_seconds(sp500, submitted, happens, words):
+    id, operator = submitted()
+    happens(operator)
+    told = json.loads(sp500("status", id, "--json"))
+    assert told["state"] == "PENDING"
+    assert all(word in told["reason"] for word in words), told["reason"]
+    # The manager saw it as well, so that the list and the history tell it.
+    until(lambda: words[0] in json.loads(sp500("list", "--json"))[0]["reason"])
+
+
+def test_job_whose_image_never_comes_fails_with_the_reason_and_not_only_the_deadline(sp500, submitted):
+    id, operator = submitted()
+    stuck_image(operator)
+    until(lambda: "ImagePullBackOff" in json.loads(sp500("list", "--json"))[0]["reason"])
+    operator.end("PreRunningDeadlineExceeded", "The RayJob has passed the preRunningDeadlineSeconds")
+    said = sp500("wait", id, code=1)
+    assert "PreRunningDeadlineExceeded" in said
+    assert "ImagePullBackOff" in said
+
+
+def test_job_runs_to_its_end_with_replicas_and_logs_by_role(sp500, submitted):
+    id, operator = submitted("--workers", 2)
+    operator.to_running()
+    told = json.loads(sp500("status", id, "--json"))
+    assert (told["state"], told["replicas"]) == (
+        "RUNNING",
+        {role: {"ready": count, "wanted": count} for role, count in (("head", 1), ("worker", 2), ("submitter", 1))},
+    )
+    operator.say(operator.submitter, "epoch 1/3")
+    worker = operator.workers[1]
+    operator.say(worker, "loss went down")
+    assert sp500("logs", id, "--role", "submitter") == f"[submitter {operator.submitter}] epoch 1/3\n"
+    operator.succeed()
+    assert "SUCCEEDED" in sp500("wait", id)
+    operator.store.delete("rayjobs", id)
+    operator.store.collect()
+    assert f"[worker {worker}] loss went down" in sp500("logs", id).splitlines()
+
+
+def test_stopped_job_is_gone_from_the_cluster_and_its_log_is_kept(sp500, submitted, kube):
+    id, operator = submitted()
+    operator.to_running()
+    operator.say(operator.submitter, "epoch 1/3")
+    sp500("stop", id, "--timeout", 2, code=4)
+    kube.store.collect()  # pods first, then the RayJob, as the garbage collector does it
+    assert sp500("wait", id, code=143) == f"{id} is STOPPED: stopped on request\n"
+    assert [name for kind, name in kube.store.objects if kind == "rayjobs"] == []
+    assert sp500("logs", id).endswith("epoch 1/3\n")
+
+
+def test_exit_code_of_the_command_is_that_of_wait(sp500, submitted):
+    id, operator = submitted()
+    operator.to_running()
+    operator.fail(3)
+    said = sp500("wait", id, code=3)
+    assert said.endswith("exit code 3: ValueError: no such ticker\n")
+
+
+def test_job_that_somebody_deleted_is_lost(sp500, submitted, kube):
+    id, operator = submitted()
+    operator.to_running()
+    kube.store.delete("rayjobs", id)
+    kube.store.collect()
+    assert "LOST" in sp500("wait", id, code=1)
