@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import tyro
@@ -30,10 +32,6 @@ INSTRUCTIONS = (
     "(wait up to 30 s at a time) and job_logs. Ask estimate_speedup before asking for more workers. Experiments take "
     "minutes; most models of daily returns barely beat naive forecasts, and the reports say so."
 )
-
-
-# Exit codes above it are of signals.
-SIGNALLED = 128
 
 
 class Mcp(Frozen):
@@ -68,14 +66,20 @@ def main(argv: Sequence[str]) -> int:
         import anyio
 
         flags = tyro.cli(Mcp, prog="sp500 mcp", args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _end)
         anyio.run(_serve, desk(flags))
         return "", 0
 
-    code = concluded(acted, only_json=False)
-    if code > SIGNALLED:
-        # The transport's thread waits for a line of stdin all the same, and an ordinary exit would wait for it.
-        os._exit(code)
-    return code
+    return concluded(acted, only_json=False)
+
+
+def _end(number: int, _: FrameType | None) -> None:
+    """End at once: a thread waits for a line of stdin, and an orderly end would wait for it.
+
+    Nothing is lost: jobs are processes of their own, and what the queue writes is written whole or not at all.
+    """
+    os._exit(128 + number)
 
 
 def desk(flags: Mcp) -> Desk:

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -176,17 +177,27 @@ def test_link_that_leads_out_of_the_project_is_refused(session, tmp_path):
         assert "leads out of the project by a link" in said(answer)
 
 
-def test_stdout_is_the_protocols_alone_and_a_signal_ends_the_server(command):
+@contextmanager
+def ending(process):
+    """Leaves no process behind when a test fails."""
+    try:
+        yield
+    finally:
+        process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stdout_is_the_protocols_alone_and_a_signal_ends_the_server(command, number):
     words = [sys.executable, *command, "--folder", str(ROOT)]
     info = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
     request = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": info}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(words, text=True, env=ENVIRONMENT, **pipes) as server:
+    with subprocess.Popen(words, text=True, env=ENVIRONMENT, **pipes) as server, ending(server):
         server.stdin.write(json.dumps(request) + "\n")
         server.stdin.flush()
         assert json.loads(server.stdout.readline())["result"]["serverInfo"]["name"] == "sp500"
-        server.send_signal(signal.SIGTERM)
-        assert server.wait(30) == 143
+        server.send_signal(number)
+        assert server.wait(30) == 128 + number
         assert server.stdout.read() == ""
 
 
