@@ -29,6 +29,7 @@ VERBS = {
     "cluster deploy": ("sp500.commands.deploy", "Bring an overlay onto a cluster, and wait until Ray is ready."),
     "cluster upload-data": ("sp500.commands.upload_data", "Put a folder onto the cluster's data claim."),
     "cluster fetch-results": ("sp500.commands.fetch_results", "Bring ended runs from the cluster's claim."),
+    "mcp": ("sp500.commands.mcp", "Serve the queue to an agent, by the Model Context Protocol on stdin and stdout."),
     "doctor": ("sp500.commands.doctor", "Say what is wrong on this machine and with its clusters."),
 }
 

@@ -64,6 +64,7 @@ def test_no_module_is_named_for_nothing(path):
         ("sp500.config", {"numpy", "pandas", "torch", "ray"}),
         ("sp500.entry", {"numpy", "pandas", "torch", "ray"}),
         ("sp500.cli", {"numpy", "pandas", "torch", "ray", "tyro"}),
+        ("sp500.commands.mcp", {"numpy", "pandas", "torch", "ray", "mcp", "anyio"}),
         ("sp500.commands.deploy, sp500.commands.fetch_results", {"numpy", "pandas", "torch", "ray"}),
         ("sp500.jobs.ray.executor", {"numpy", "pandas", "torch", "ray", "aiohttp", "sp500.config"}),
         ("sp500.commands.render, sp500.commands.forecast", {"numpy", "pandas", "torch", "ray"}),

@@ -44,8 +44,8 @@ def _listed(flags: List) -> tuple[str, int]:
     return table(shown) + (f"\n{hidden} more have ended: --all" if hidden else ""), 0
 
 
-def table(jobs: Sequence[Job]) -> str:
-    """A line for each job."""
+def table(jobs: Sequence[Job], width: int | None = None) -> str:
+    """A line for each job; `width` in columns, None: the terminal's."""
     shown = Table(box=SIMPLE_HEAD, pad_edge=False)
     for column in ("id", "on", "state", "ran", "project"):
         shown.add_column(column, no_wrap=True)
@@ -55,7 +55,7 @@ def table(jobs: Sequence[Job]) -> str:
         shown.add_row(
             job.id, job.target["on"], str(job.state), queue_flags.lasted(job, now), job.project, _shortened(job.reason)
         )
-    console = Console()
+    console = Console(width=width)
     with console.capture() as capture:
         console.print(shown)
     return "\n".join(line.rstrip() for line in capture.get().splitlines() if line.strip())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from sp500.commands import queue_flags
 from sp500.commands.logs import texts
@@ -30,16 +31,25 @@ def _told(flags: Status) -> tuple[str, int]:
     queue = queue_flags.queue(flags.state_dir)
     queue.manage()
     job, seen = queue.seen(queue.job(flags.id))
-    lines = _lines(queue, job, flags.tail)
+    lines = last_lines(queue, job, flags.tail)
     if flags.json_output:
-        history = [
-            {"at": at, "state": str(state), "reason": reason} for at, state, reason in queue.ledger.events(job.id)
-        ]
-        return queue_flags.dumped(queue_flags.plain(job, seen) | {"history": history, "log": lines}), 0
-    return "\n".join([*_head(job, seen), *_history(queue, job), *_indented("log", lines)]), 0
+        return queue_flags.dumped(plain(queue, job, seen) | {"log": lines}), 0
+    return text(queue, job, seen, lines), 0
 
 
-def _lines(queue: Queue, job: Job, tail: int) -> list[str]:
+def plain(queue: Queue, job: Job, seen: Seen | None) -> dict[str, Any]:
+    """The job and its history, for JSON."""
+    history = [{"at": at, "state": str(state), "reason": reason} for at, state, reason in queue.ledger.events(job.id)]
+    return queue_flags.plain(job, seen) | {"history": history}
+
+
+def text(queue: Queue, job: Job, seen: Seen | None, lines: Sequence[str]) -> str:
+    """The same for a reader, above the last lines of its log."""
+    return "\n".join([*_head(job, seen), *_history(queue, job), *_indented("log", lines)])
+
+
+def last_lines(queue: Queue, job: Job, tail: int) -> list[str]:
+    """The end of its log, or why there is none to read."""
     try:
         return texts(queue.logs(job, role=None, tail=tail, follow=False), job)
     except ResourcesError as error:

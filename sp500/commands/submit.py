@@ -14,6 +14,7 @@ import yaml
 from sp500 import entry
 from sp500.commands import job_flags, price_table, pricing, queue_flags
 from sp500.commands.manage import load
+from sp500.commands.pricing import Expected
 from sp500.commands.render import ray_cluster
 from sp500.commands.submission import Place, prepared
 from sp500.commands.submit_text import masked, plan, text
@@ -98,6 +99,26 @@ def _without(words: list[str], flag: str) -> list[str]:
 
 
 def _submitted(flags: Submit, specs: list[JobSpec]) -> str:
+    if flags.dry_run:
+        return _dry(_ready(flags, specs)[-1], as_json=flags.json_output)
+    plans = queued(flags, specs)
+    if flags.json_output:
+        return queue_flags.dumped(plans[0] if len(plans) == 1 else {"jobs": plans})
+    return "\n\n".join(map(text, plans))
+
+
+def queued(flags: Submit, specs: Sequence[JobSpec]) -> list[dict[str, Any]]:
+    """Queue the jobs, all or none: what is told of each. Raises SP500Error for what can never start."""
+    queue, settings, expected, jobs = _ready(flags, specs)
+    _check(jobs, settings, queue, strict=flags.strict)
+    queue.add(jobs)
+    currency = expected.table.currency if expected.table else settings.currency
+    added = queue.ledger.jobs([job.id for job in jobs])
+    return [plan(queue, job, spec, expected, currency) for job, spec in zip(added, specs, strict=True)]
+
+
+def _ready(flags: Submit, specs: Sequence[JobSpec]) -> tuple[Queue, QueueSettings, Expected, list[NewJob]]:
+    """The queue, its settings, what is expected, and the jobs as the queue takes them."""
     place = _place(flags)
     queue = queue_flags.queue(flags.state_dir)
     settings = load(queue.folder / queue_settings.FILE)
@@ -108,18 +129,7 @@ def _submitted(flags: Submit, specs: list[JobSpec]) -> str:
             " give both in one currency"
         )
     expected = pricing.expected(table, flags.node_type, queue.ledger.jobs())
-    jobs = [prepared(spec, place, expected) for spec in specs]
-    if flags.dry_run:
-        return _dry(jobs, as_json=flags.json_output)
-    _check(jobs, settings, queue, strict=flags.strict)
-    queue.add(jobs)
-    ids = [job.id for job in jobs]
-    currency = table.currency if table else settings.currency
-    queued = zip(queue.ledger.jobs(ids), specs, strict=True)
-    plans = [plan(queue, job, spec, expected, currency) for job, spec in queued]
-    if flags.json_output:
-        return queue_flags.dumped(plans[0] if len(plans) == 1 else {"jobs": plans})
-    return "\n\n".join(map(text, plans))
+    return queue, settings, expected, [prepared(spec, place, expected) for spec in specs]
 
 
 def _place(flags: Submit) -> Place:

@@ -1,0 +1,83 @@
+"""Which words of an experiment's command line an agent may write.
+
+No shell reads them; still each word is held to letters, digits and a few signs, and each flag to those that are open
+to agents. Closed are those that name a folder to write to or a file of settings, and those that take more than the job
+tells the queue. A flag that is new is closed until it stands here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+
+from sp500.config import RunConfig
+
+FLAG = re.compile(r"--([a-z][a-z0-9._-]*)(?:=(.*))?", re.DOTALL)
+UNUSED = re.compile(r"[^A-Za-z0-9._:/+^-]")
+"""What no value needs; ^ stands in names of indices, such as ^GSPC."""
+LONGEST_WORD = 200
+
+CLOSED = {
+    "num-workers": "give it as workers",
+    **dict.fromkeys(("nodes", "workers-per-trial", "train.threads"), "takes more than the job tells the queue"),
+    "config": "reads a file of settings; give each setting by its flag",
+    "io.run-name": "give it as --name",
+    **dict.fromkeys(("runs-dir", "io.save-dir"), "the server says where runs go"),
+    **dict.fromkeys(("out", "shards", "data.cache-dir"), "names a folder to write to"),
+}
+SECTIONS = ("data", "synthetic", "model", "train", "eval")
+SETTINGS = {
+    f"{section}.{key}".replace("_", "-")
+    for section in SECTIONS
+    for key in RunConfig.model_fields[section].default.model_dump()
+} - set(CLOSED)
+FLAGS = {"dry-run", "print-config", "json"}
+SHARED = SETTINGS | FLAGS | {"task", "name", "resume", "seed", "fallback"}
+OPEN: Mapping[str, frozenset[str]] = {
+    "prepare": frozenset(SHARED | {"multiplier"}),
+    "train": frozenset(SHARED),
+    "tune": frozenset(
+        SHARED
+        | {"mode", "space", "method", "trials", "tickers", "by-ticker", "windows", "pack", "halving"}
+        | {"trial-timeout", "trial-memory", "benchmark"}
+    ),
+    "walk_forward": frozenset(SHARED | {"folds", "test-days", "best-of", "from"}),
+    "scale": frozenset(SHARED | {"memory-limit", "skip-bad-shards", "multipliers", "arms", "max-steps", "benchmark"}),
+    "compare": frozenset(FLAGS | {"prices"}),
+}
+"""Flags of each experiment that are open to agents."""
+
+
+def fault(word: str, experiment: str) -> str:
+    """Why a word of the arguments is refused; empty where it is not."""
+    name, value = parted(word)
+    if len(word) > LONGEST_WORD:
+        return f"{word[:40]!r}... has {len(word)} characters; at most {LONGEST_WORD}"
+    if name and not _is_open(name, experiment):
+        return f"--{name} {_closed(name, experiment)}"
+    if found := UNUSED.search(value):
+        return f"{word!r} has {found[0]!r}, which no setting needs; letters, digits and . _ : / + - ^ are taken"
+    if not name and (not value or value.startswith("-")):
+        return f"{word!r} is neither a flag nor a value; each is a word of its own, such as --train.epochs, 3"
+    if value.startswith("/") or "//" in value or ".." in value.split("/"):
+        return f"{word!r} leads out of the project; name a file inside it, from the project's folder"
+    return ""
+
+
+def parted(word: str) -> tuple[str, str]:
+    """Name of a flag and its value; one of the two is empty where the word is only the other."""
+    flag = FLAG.fullmatch(word)
+    return (flag[1].replace("_", "-"), flag[2] or "") if flag else ("", word)
+
+
+def _is_open(name: str, experiment: str) -> bool:
+    """Whether a flag is open, also as the `--section.no-key` that turns a switch off."""
+    return name in OPEN[experiment] or re.sub(r"(^|\.)no-", r"\1", name) in OPEN[experiment]
+
+
+def _closed(name: str, experiment: str) -> str:
+    if name in CLOSED:
+        return f"is closed to agents: {CLOSED[name]}"
+    near = difflib.get_close_matches(name, sorted(OPEN[experiment]), n=1)
+    return f"is no flag of {experiment} that agents may use" + (f"; did you mean --{near[0]}?" if near else "")

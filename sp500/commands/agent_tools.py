@@ -1,0 +1,188 @@
+"""The six tools of an agent over the queue: each takes a checked request, and tells a text and the same as data."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sp500.agent import answers, requests
+from sp500.commands import forecast, price_table, queue_flags, status, submit, submit_text
+from sp500.commands import list as listing
+from sp500.commands.logs import texts
+from sp500.commands.manage import load
+from sp500.commands.render import ray_cluster
+from sp500.config import Frozen
+from sp500.errors import ConfigError, LimitExceeded, ResourcesError
+from sp500.jobs import document
+from sp500.jobs.queue import settings as queue_settings
+from sp500.jobs.queue.job import Job
+from sp500.jobs.queue.queue import Queue
+from sp500.jobs.queue.settings import On
+from sp500.jobs.state import Role
+from sp500.report import costs
+
+# Columns of a table.
+WIDTH = 160
+LAST_LINES, LAST_CHANGES = 5, 20
+# For a script to read its flags, on a busy machine.
+SECONDS_TO_CHECK = 60
+Answer = tuple[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Desk:
+    """Where an agent's jobs go."""
+
+    queue: Queue
+    runs: Path
+    """Folder of the runs, for forecasts; jobs find it in SP500_RUNS_DIR."""
+    on: tuple[On, ...]
+    """The places that are allowed, the default first."""
+    project: str
+    """Project of every job of an agent: its budget pays, and only its jobs may be stopped."""
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    """Flags of `submit` that say how places are reached."""
+
+
+def submit_job(desk: Desk, asked: requests.SubmitJob) -> Answer:
+    """Queue it, after the experiment's own script has taken its flags."""
+    on = asked.on or desk.on[0]
+    if on not in desk.on:
+        raise ConfigError(f"on: {on} is not allowed here; this server submits to {', '.join(desk.on)}")
+    requests.check_workers(asked, *_most(desk, on, asked.cpus or 1))
+    job = requests.job(asked, on)
+    folder = Path.cwd()
+    if outside := [value for value in asked.values if not (folder / value).resolve().is_relative_to(folder)]:
+        raise ConfigError(f"arguments: {outside[0]} leads out of the project by a link; name a file inside it")
+    if on == "local":  # a cluster's image and runs may be others
+        _check_flags(job["argv"][1:])
+    flags = submit.Submit(**desk.flags, **job, on=on, project=desk.project)
+    (told,) = submit.queued(flags, [flags.spec()])
+    follow = [f"{tool} {told['id']}" for tool in ("job_status", "job_logs", "stop_job")]
+    return submit_text.text(told | {"follow": follow}), told
+
+
+def job_status(desk: Desk, asked: requests.JobStatus) -> Answer:
+    """Where it stands now, or at its end if that comes in time."""
+    return _told(desk, _awaited(desk, asked.id, asked.wait))
+
+
+def job_logs(desk: Desk, asked: requests.JobLogs) -> Answer:
+    """The last lines."""
+    desk.queue.manage()
+    job = desk.queue.job(asked.id)
+    role = Role(asked.role) if asked.role else None
+    lines, before = answers.bounded(texts(desk.queue.logs(job, role=role, tail=asked.tail, follow=False), job))
+    note = f"({before} of these lines do not fit into one answer and are left out)" if before else ""
+    nothing = "" if lines else f"(nothing is printed yet: {job.id} is {job.state}: {job.reason})"
+    plain = {"id": job.id, "state": str(job.state), "lines": lines, "left_out": before}
+    return "\n".join(filter(None, [note, *lines, nothing])), plain
+
+
+def stop_job(desk: Desk, asked: requests.StopJob) -> Answer:
+    """Ask it to end, and tell whether it has."""
+    job = desk.queue.job(asked.id)
+    if job.project != desk.project:
+        raise ConfigError(f"id: {job.id} is of project {job.project}; agents stop jobs of project {desk.project} alone")
+    desk.queue.stop([job.id])
+    return _told(desk, _awaited(desk, job.id, asked.wait))
+
+
+def list_jobs(desk: Desk, asked: requests.ListJobs) -> Answer:
+    """The newest, as a table."""
+    desk.queue.manage()
+    found = [job for job in desk.queue.ledger.jobs() if asked.state in {None, job.state}]
+    shown = found[-asked.limit :]
+    plain = {"jobs": [queue_flags.plain(job) for job in shown], "older": len(found) - len(shown)}
+    if not shown:
+        return f"no jobs{f' that are {asked.state}' if asked.state else ''}", plain
+    more = f"\n{plain['older']} older ones are not shown" if plain["older"] else ""
+    return listing.table(shown, WIDTH) + more, plain
+
+
+def estimate_speedup(desk: Desk, asked: requests.EstimateSpeedup) -> Answer:
+    """The forecast of `sp500 jobs forecast`."""
+    prices = price_table.read(None)
+    found = forecast.told(forecast.Forecast(**asked.model_dump(), runs_dir=desk.runs), prices)
+    return costs.text(found, prices), found
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool, and how it is to be taken; its description is that of what it takes."""
+
+    act: Callable[[Desk, Any], Answer]
+    takes: type[Frozen]
+    tells: type[answers.Told]
+    hints: Mapping[str, bool]
+
+
+READS = {"read_only_hint": True, "open_world_hint": False}
+TOOLS = {
+    "submit_job": Tool(
+        submit_job, requests.SubmitJob, answers.Submitted, {"read_only_hint": False, "destructive_hint": False}
+    ),
+    "job_status": Tool(job_status, requests.JobStatus, answers.Status, READS),
+    "job_logs": Tool(job_logs, requests.JobLogs, answers.Logs, READS),
+    "stop_job": Tool(
+        stop_job,
+        requests.StopJob,
+        answers.Status,
+        {"read_only_hint": False, "destructive_hint": True, "idempotent_hint": True},
+    ),
+    "list_jobs": Tool(list_jobs, requests.ListJobs, answers.Listed, READS),
+    "estimate_speedup": Tool(estimate_speedup, requests.EstimateSpeedup, answers.Speedup, READS),
+}
+
+
+def _awaited(desk: Desk, id: str, seconds: float) -> Job:
+    """The job at its end, or after so many seconds."""
+    desk.queue.manage()
+    try:
+        return desk.queue.wait([id], seconds)[0]
+    except LimitExceeded:
+        return desk.queue.job(id)
+
+
+def _told(desk: Desk, job: Job) -> Answer:
+    now, seen = desk.queue.seen(job)
+    lines, _ = answers.bounded(status.last_lines(desk.queue, now, LAST_LINES))
+    plain = status.plain(desk.queue, now, seen)
+    plain |= {"history": plain["history"][-LAST_CHANGES:], "log": lines}
+    return status.text(desk.queue, now, seen, lines), plain
+
+
+def _most(desk: Desk, on: On, cpus: int) -> tuple[float, str]:
+    """How many workers a place holds, and what says so. Raises ConfigError where nobody says."""
+    file = desk.queue.folder / queue_settings.FILE
+    room = load(file).room(on, queue_settings.machine())
+    if on == "local":
+        return room.cpus // cpus, f"this machine ({room.text()})"
+    if room.cpus < float("inf"):
+        return room.cpus // cpus, f"the capacity of {on} ({room.text()})"
+    if on == "kuberay":
+        path = desk.flags["cluster"]
+        groups = [group for one in document.clusters(ray_cluster(path)) for group in one.workers]
+        return sum(int(group.body.get("maxReplicas") or 0) for group in groups), f"the cluster of {path}"
+    raise ConfigError(f"on: nobody says how many workers {on} holds; write capacity: {{{on}: {{cpus: N}}}} into {file}")
+
+
+def _check_flags(script: tuple[str, ...]) -> None:
+    """Have an experiment read its flags and do nothing. Raises ConfigError with what it says of them."""
+    try:
+        done = subprocess.run(  # noqa: S603 - a list of words
+            [sys.executable, *script, "--print-config"],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+            timeout=SECONDS_TO_CHECK,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise ResourcesError(f"{script[0]} did not read its flags within {SECONDS_TO_CHECK} s; try again") from error
+    if done.returncode:
+        said, _ = answers.bounded(re.sub(r"[│╭╮╰╯─]+", "", done.stderr).splitlines())
+        lines = [line.strip() for line in said if line.strip()]
+        raise ConfigError("\n".join(["arguments: the experiment refuses them:", *lines]))

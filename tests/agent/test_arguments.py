@@ -1,0 +1,34 @@
+"""Which flags of the scripts are open to agents: told by the scripts' own help."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sp500.agent import arguments
+
+ROOT = Path(__file__).parent.parent.parent
+EXPERIMENTS = sorted(path.stem for path in (ROOT / "experiments").glob("*.py"))
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_every_flag_of_a_script_is_open_or_closed_and_none_is_open_that_it_lacks(experiment):
+    command = [sys.executable, str(ROOT / "experiments" / f"{experiment}.py"), "--help"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+    text = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+    shown = {
+        re.sub(r"(^|\.)no-", r"\1", name) for name in re.findall(r"(?:^│ |, )--([a-z][a-z.-]*)", text, re.MULTILINE)
+    }
+    assert shown - arguments.OPEN[experiment] - set(arguments.CLOSED) == {"help"}
+    assert arguments.OPEN[experiment] - shown == set()
+
+
+def test_experiments_are_the_scripts_of_the_project():
+    assert sorted(arguments.OPEN) == EXPERIMENTS
+
+
+def test_every_closed_flag_is_open_nowhere():
+    assert all(flags.isdisjoint(arguments.CLOSED) for flags in arguments.OPEN.values())

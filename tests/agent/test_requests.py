@@ -1,0 +1,100 @@
+"""What an agent may ask for: words, world sizes, and the job that is made of them."""
+
+import pytest
+from pydantic import ValidationError
+
+from sp500.agent import requests
+from sp500.agent.requests import SubmitJob
+from sp500.errors import ConfigError
+
+
+def submit(*arguments, experiment="train", **fields):
+    return SubmitJob(experiment=experiment, arguments=arguments, **fields)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--name", "a;b"], "has ';'"),
+        (["--name", "$(id)"], "has '$'"),
+        (["--name", "`id`"], "has '`'"),
+        (["--name=a|b"], "has '|'"),
+        (["--name", "a&"], "has '&'"),
+        (["--name", "a b"], "has ' '"),
+        (["--name", "a\nb"], r"has '\n'"),
+        (["--name", "~root"], "has '~'"),
+        (["--name", "*"], "has '*'"),
+        (["--na\nme", "a"], "has '\\n'"),
+        (["--name", "a" * 201], "has 201 characters"),
+        (["--name", ""], "neither a flag nor a value"),
+        (["--name", "--"], "neither a flag nor a value"),
+        (["--name", "-x"], "neither a flag nor a value"),
+        (["first"], "follows no flag"),
+        (["--data.source", "/etc/passwd"], "leads out of the project"),
+        (["--data.source=/etc/passwd"], "leads out of the project"),
+        (["--data.source", "../prices.csv"], "leads out of the project"),
+        (["--data.source", "runs/../../prices.csv"], "leads out of the project"),
+        (["--data.source", "s3://bucket/prices.csv"], "leads out of the project"),
+        (["--config", "x.yaml"], "--config is closed to agents: reads a file of settings"),
+        (["--runs-dir", "x"], "--runs-dir is closed to agents: the server says where runs go"),
+        (["--runs_dir=x"], "--runs-dir is closed to agents"),
+        (["--io.save_dir", "x"], "--io.save-dir is closed to agents"),
+        (["--data.cache-dir", "x"], "names a folder to write to"),
+        (["--num-workers", "2"], "give it as workers"),
+        (["--train.threads", "9"], "takes more than the job tells the queue"),
+        (["--tyro-write-completion", "bash", "x"], "no flag of train that agents may use"),
+        (["--multipliers", "2"], "did you mean --data.multiplier?"),
+        (["--model.hiden", "2"], "did you mean --model.hidden?"),
+    ],
+)
+def test_word_that_could_do_harm_is_refused_with_its_reason(arguments, why):
+    with pytest.raises(ValidationError) as refused:
+        submit(*arguments)
+    assert why in str(refused.value)
+
+
+def test_words_that_experiments_need_are_taken_as_they_are():
+    words = ("--data.tickers", "^GSPC", "BRK.B", "--data.real_moves", "KO:1998-09-01", "--train.lr=1e-3")
+    words += ("--data.no-shuffle-train", "--data.source", "prices/2024.csv", "--resume", "--name", "night-1")
+    assert requests.job(submit(*words), "local")["argv"] == ("python", "experiments/train.py", *words)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "workers", "on", "behind", "wide"),
+    [
+        ("train", None, "local", (), 1),
+        ("train", 2, "local", ("--num-workers", "2"), 2),
+        ("train", None, "kuberay", ("--num-workers", "1"), 1),
+        ("scale", None, "local", ("--num-workers", "1"), 1),
+        ("tune", 3, "kuberay", (), 3),
+        ("compare", None, "local", (), 1),
+    ],
+)
+def test_world_size_stands_behind_the_arguments_of_those_that_train_on_workers(experiment, workers, on, behind, wide):
+    job = requests.job(submit("--json", experiment=experiment, workers=workers), on)
+    assert job["argv"] == ("python", f"experiments/{experiment}.py", "--json", *behind)
+    assert job["workers"] == wide
+
+
+@pytest.mark.parametrize("experiment", ["prepare", "compare"])
+def test_workers_of_what_is_one_process_are_refused(experiment):
+    with pytest.raises(ValidationError, match=f"{experiment} is one process"):
+        submit(experiment=experiment, workers=2)
+
+
+@pytest.mark.parametrize(
+    ("fields", "most", "why"),
+    [
+        ({"workers": 5}, 4, "workers: 5 are more than here holds; give 1 to 4"),
+        ({"workers": 3, "cpus": 2}, 2, "workers: 3, each of 2 CPUs, are more than here holds; give 1 to 2"),
+        ({"cpus": 9}, 0, "cpus: 9 for one worker are more than here holds"),
+    ],
+)
+def test_world_size_above_what_there_is_is_refused(fields, most, why):
+    with pytest.raises(ConfigError) as refused:
+        requests.check_workers(submit(**fields), most, "here")
+    assert why in str(refused.value)
+
+
+def test_world_size_of_all_there_is_is_taken():
+    requests.check_workers(submit(workers=4), 4, "here")

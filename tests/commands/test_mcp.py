@@ -1,0 +1,232 @@
+"""The agent's server over real stdio, asked by the protocol's own client; and what its places hold."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from mcp import Client, StdioServerParameters
+
+from sp500.agent.requests import SubmitJob
+from sp500.commands import agent_tools, queue_flags
+from sp500.errors import ConfigError
+
+ROOT = Path(__file__).parent.parent.parent
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+SECONDS = 120
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory):
+    """A state folder; when the tests are done, whoever still manages it is ended."""
+    folder = tmp_path_factory.mktemp("agent") / "sp500"
+    yield folder
+    for process in psutil.process_iter(["cmdline"]):
+        if str(folder) in (process.info["cmdline"] or []):
+            process.terminate()
+            process.wait(20)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def command(state, runs):
+    """Arguments of the interpreter for a server of those folders."""
+    return ("-m", "sp500.cli", "mcp", "--state-dir", str(state), "--runs-dir", str(runs))
+
+
+@pytest.fixture
+def session(command, tmp_path):
+    """Has `talk(call, client)` with a server in a subprocess; `call` gives a tool's answer."""
+
+    def run(talk, folder=ROOT):
+        words = [*command, "--folder", str(folder)]
+        server = StdioServerParameters(command=sys.executable, args=words, env=ENVIRONMENT, cwd=tmp_path)
+
+        async def serve():
+            async with Client(server) as client:
+
+                async def call(name, **arguments):
+                    return await client.call_tool(name, arguments)
+
+                return await asyncio.wait_for(talk(call, client), SECONDS)
+
+        return asyncio.run(serve())
+
+    return run
+
+
+def said(answer):
+    return answer.content[0].text
+
+
+async def ended(call, id):
+    """A job's status at its end."""
+    for _ in range(SECONDS // 30):
+        answer = await call("job_status", id=id, wait=30)
+        if answer.structured_content["state"] in {"SUCCEEDED", "FAILED", "STOPPED", "LOST"}:
+            return answer
+    raise AssertionError(said(answer))
+
+
+def test_agent_estimates_submits_a_job_follows_it_to_its_end_and_reads_its_log(session, runs):
+    arguments = ["--task", "synthetic", "--train.epochs", "1", "--name", "first"]
+
+    async def talk(call, client):
+        listed = (await client.list_tools()).tools
+        estimate = await call("estimate_speedup", workers=[1, 4])
+        job = await call("submit_job", experiment="train", arguments=arguments)
+        id = job.structured_content["id"]
+        last = await ended(call, id)
+        return listed, estimate, job, last, await call("job_logs", id=id), await call("list_jobs")
+
+    listed, estimate, job, last, logs, jobs = session(talk)
+    names = {"submit_job", "job_status", "job_logs", "stop_job", "list_jobs", "estimate_speedup"}
+    assert {tool.name for tool in listed} == names
+    rows = estimate.structured_content["rows"]
+    assert [(row["workers"], row["seconds"]) for row in rows] == [(1, None), (4, None)]
+    assert "No run of scale" in estimate.structured_content["assumption"]
+    told = job.structured_content
+    assert (told["state"], told["project"], told["plan"]["takes"]) == ("QUEUED", "agent", "1 CPU")
+    assert f"job_status {told['id']}" in said(job)
+    assert (last.structured_content["state"], last.structured_content["exit_code"]) == ("SUCCEEDED", 0)
+    assert last.structured_content["history"][-1]["state"] == "SUCCEEDED"
+    assert json.loads((runs / "first" / "record.json").read_text())["status"] == "ok"
+    assert any("first" in line for line in logs.structured_content["lines"])
+    assert said(logs) == "\n".join(logs.structured_content["lines"])
+    assert told["id"] in said(jobs)
+    assert [one["id"] for one in jobs.structured_content["jobs"]] == [told["id"]]
+
+
+REFUSED = [
+    ("submit_job", {"experiment": "train", "workers": 0}, "workers: Input should be greater than or equal to 1"),
+    ("submit_job", {"experiment": "train", "workers": 10_000}, "workers: 10000 are more than this machine"),
+    ("submit_job", {"experiment": "rm"}, "experiment: Input should be 'prepare', 'train'"),
+    ("submit_job", {"experiment": "train", "arguments": ["--name", "a; rm -rf x"]}, "has ';'"),
+    ("submit_job", {"experiment": "train", "arguments": ["--model.hidden", "x"]}, "Error parsing --model.hidden"),
+    ("submit_job", {"experiment": "train", "num_workers": 2}, "unknown key num_workers; did you mean workers?"),
+    ("submit_job", {"experiment": "train", "on": "kuberay"}, "kuberay is not allowed here"),
+    ("submit_job", {"experiment": "train", "deadline": 60}, "deadline 60 s is not after start_deadline"),
+    ("estimate_speedup", {"workers": [0]}, "Input should be greater than or equal to 1"),
+    ("estimate_speedup", {"workers": [10_000]}, "Input should be less than or equal to 1024"),
+    ("estimate_speedup", {"workers": []}, "give numbers of workers"),
+    ("estimate_speedup", {"experiment": "prepare"}, "experiment: Input should be 'scale'"),
+    ("job_status", {"id": "../../etc"}, "id: String should match pattern"),
+    ("job_status", {"id": "nobody"}, "is no job of"),
+    ("job_logs", {"id": "nobody", "tail": 201}, "tail: Input should be less than or equal to 200"),
+    ("stop_job", {"id": "nobody"}, "is no job of"),
+    ("run_shell", {}, "no such tool; there are submit_job"),
+]
+
+
+def test_what_may_not_be_is_refused_as_an_error_with_a_reason_and_queues_nothing(session, state):
+    before = len(queue_flags.queue(state).ledger.jobs())
+
+    async def talk(call, _):
+        return [await call(name, **arguments) for name, arguments, _ in REFUSED]
+
+    for answer, (name, arguments, why) in zip(session(talk), REFUSED, strict=True):
+        assert answer.is_error, (name, arguments)
+        assert why in said(answer)
+        assert "Traceback" not in said(answer)
+    assert len(queue_flags.queue(state).ledger.jobs()) == before
+
+
+def test_agent_stops_its_own_job_and_not_that_of_another_project(session, state):
+    words = [sys.executable, "-m", "sp500.cli", "jobs", "submit", "--state-dir", str(state), "--workers", "1", "--json"]
+    done = subprocess.run([*words, "--", "true"], capture_output=True, text=True, check=True, cwd=ROOT, env=ENVIRONMENT)
+    others = json.loads(done.stdout)["id"]
+
+    async def talk(call, _):
+        long = ["--task", "synthetic", "--train.epochs", "1000000", "--train.early-stop-patience", "0"]
+        own = (await call("submit_job", experiment="train", arguments=long)).structured_content["id"]
+        refused = await call("stop_job", id=others)
+        await call("stop_job", id=own, wait=0)
+        return refused, await ended(call, own)
+
+    refused, last = session(talk)
+    assert refused.is_error
+    assert "is of project default; agents stop jobs of project agent alone" in said(refused)
+    assert last.structured_content["state"] == "STOPPED"
+
+
+def test_link_that_leads_out_of_the_project_is_refused(session, tmp_path):
+    project = tmp_path / "project"
+    project.mkdir()
+    shutil.copytree(ROOT / "experiments", project / "experiments")
+    (project / "out").symlink_to(tmp_path)
+
+    async def talk(call, _):
+        return [
+            await call("submit_job", experiment="train", arguments=arguments)
+            for arguments in (["--data.source", "out/prices.csv"], ["--data.source=out/prices.csv"])
+        ]
+
+    for answer in session(talk, project):
+        assert answer.is_error
+        assert "leads out of the project by a link" in said(answer)
+
+
+@contextmanager
+def ending(process):
+    """Leaves no process behind when a test fails."""
+    try:
+        yield
+    finally:
+        process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stdout_is_the_protocols_alone_and_a_signal_ends_the_server(command, number):
+    words = [sys.executable, *command, "--folder", str(ROOT)]
+    info = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    request = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": info}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(words, text=True, env=ENVIRONMENT, **pipes) as server, ending(server):
+        server.stdin.write(json.dumps(request) + "\n")
+        server.stdin.flush()
+        assert json.loads(server.stdout.readline())["result"]["serverInfo"]["name"] == "sp500"
+        server.send_signal(number)
+        assert server.wait(30) == 128 + number
+        assert server.stdout.read() == ""
+
+
+def test_folder_without_a_project_exits_2_and_says_so(command, tmp_path):
+    words = [sys.executable, *command, "--folder", str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=ENVIRONMENT)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no experiments/train.py in it" in done.stderr
+
+
+@pytest.fixture
+def desk(tmp_path):
+    """Makes a desk for one place; nothing in these tests gets as far as being queued."""
+    ways = {"cluster": ROOT / "tests" / "jobs" / "raycluster.yaml"}
+    return lambda on: agent_tools.Desk(queue_flags.queue(tmp_path / "state"), tmp_path, (on,), "agent", ways)
+
+
+def test_world_size_on_kubernetes_is_at_most_that_of_the_cluster_file(desk):
+    with pytest.raises(ConfigError, match=r"workers: 5 are more than the cluster of .* holds; give 1 to 4"):
+        agent_tools.submit_job(desk("kuberay"), SubmitJob(experiment="train", workers=5))
+
+
+def test_world_size_on_kubernetes_is_the_queues_capacity_where_that_is_given(desk, tmp_path):
+    asks = desk("kuberay")
+    (tmp_path / "state" / "queue.yaml").write_text("capacity: {kuberay: {cpus: 16}}\n")
+    with pytest.raises(ConfigError, match="workers: 9, each of 2 CPUs, are more than the capacity of kuberay"):
+        agent_tools.submit_job(asks, SubmitJob(experiment="train", workers=9, cpus=2))
+
+
+def test_ray_cluster_of_unknown_size_takes_no_job_until_its_capacity_is_told(desk):
+    with pytest.raises(ConfigError, match=r"nobody says how many workers ray holds; write capacity: \{ray: "):
+        agent_tools.submit_job(desk("ray"), SubmitJob(experiment="train", workers=1))
