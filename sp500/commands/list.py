@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 
@@ -55,7 +56,8 @@ def table(jobs: Sequence[Job], width: int | None = None) -> str:
         shown.add_row(
             job.id, job.target["on"], str(job.state), queue_flags.lasted(job, now), job.project, _shortened(job.reason)
         )
-    console = Console(width=width)
+    # A pipe has no width; a reason is not to be folded into a column of nothing there.
+    console = Console(width=width or (None if sys.stdout.isatty() else 200))
     with console.capture() as capture:
         console.print(shown)
     return "\n".join(line.rstrip() for line in capture.get().splitlines() if line.strip())

@@ -15,7 +15,7 @@ from sp500.errors import ConfigError
 from sp500.jobs.document import Document, section
 from sp500.jobs.local import executor as local
 from sp500.jobs.queue.job import NewJob
-from sp500.jobs.queue.queue import new_id
+from sp500.jobs.queue.queue import Queue, new_id
 from sp500.jobs.queue.resources import Resources, of_rayjob, of_spec
 from sp500.jobs.spec import JobSpec
 
@@ -48,8 +48,19 @@ class Place:
         kubeconfig = os.pathsep.join(files) or None
         return {"on": "kuberay", "namespace": namespace, "context": context, "kubeconfig": kubeconfig}
 
+    def reach(self, spec: JobSpec, queue: Queue) -> None:
+        """Nothing where the cluster takes jobs from us. Raises ResourcesError where it does not, with the way out."""
+        there = self.target(spec)
+        if self.on == "ray":
+            self.keep_token()
+            queue.executor(there).status(new_id("nobody"))
+        else:
+            from sp500.jobs.kuberay.executor import KubeRayExecutor
+
+            KubeRayExecutor(there["namespace"], there["context"], there["kubeconfig"]).reachable()
+
     def keep_token(self) -> None:
-        """Keep RAY_AUTH_TOKEN, which the manager does not see, in a file of the queue's that only its owner can read."""
+        """Keep RAY_AUTH_TOKEN, which the manager does not see, in a file that only its owner can read."""
         if self.on == "ray" and (given := os.environ.get("RAY_AUTH_TOKEN")):
             self.tokens.mkdir(mode=0o700, parents=True, exist_ok=True)
             file = self._token_file(self._dashboard())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,7 @@ from sp500.commands.pricing import Expected
 from sp500.commands.render import ray_cluster
 from sp500.commands.submission import Place, prepared
 from sp500.commands.submit_text import masked, plan, text
-from sp500.errors import ConfigError, LimitExceeded, Refused, ResourcesError, Unreachable
+from sp500.errors import ConfigError, LimitExceeded, ResourcesError
 from sp500.jobs import document, rules
 from sp500.jobs.queue import budget
 from sp500.jobs.queue import settings as queue_settings
@@ -28,6 +29,10 @@ from sp500.jobs.queue.settings import On, QueueSettings
 from sp500.jobs.spec import JobSpec
 from sp500.output import concluded
 
+# What only a cluster made for the job can give.
+KUBERNETES_ONLY = {"mode", "image", "working_dir", "keep_succeeded", "keep_failed", "namespace", "service_account"}
+KUBERNETES_ONLY |= {"pull_secrets", "queue", "priority_class", "node_labels", "tolerations"}
+
 
 class Submit(job_flags.JobFlags):
     """Queue a job; or, with a --file that has a list of jobs, all of them or none."""
@@ -35,7 +40,7 @@ class Submit(job_flags.JobFlags):
     on: On = "local"
     """Where it runs: this machine, a Ray cluster that is there, or a Ray cluster made for it on Kubernetes."""
     fallback: bool = False
-    """With --on kuberay: run on this machine where Kubernetes cannot be reached."""
+    """Run on this machine where the cluster cannot be reached."""
     cluster: Path = Path("cluster/raycluster.yaml")
     """With --on kuberay: file with the RayCluster whose pods the job gets."""
     context: str | None = None
@@ -119,8 +124,8 @@ def queued(flags: Submit, specs: Sequence[JobSpec]) -> list[dict[str, Any]]:
 
 def _ready(flags: Submit, specs: Sequence[JobSpec]) -> tuple[Queue, QueueSettings, Expected, list[NewJob]]:
     """The queue, its settings, what is expected, and the jobs as the queue takes them."""
-    place = _place(flags)
     queue = queue_flags.queue(flags.state_dir)
+    place = _place(flags, specs, queue)
     settings = load(queue.folder / queue_settings.FILE)
     table = price_table.read(flags.prices)
     if settings.budgets and table and table.currency != settings.currency:
@@ -132,25 +137,34 @@ def _ready(flags: Submit, specs: Sequence[JobSpec]) -> tuple[Queue, QueueSetting
     return queue, settings, expected, [prepared(spec, place, expected) for spec in specs]
 
 
-def _place(flags: Submit) -> Place:
-    """Where the jobs go. Raises ResourcesError where Kubernetes cannot be reached and no fallback was asked for."""
-    if flags.on != "kuberay":
-        return Place(flags.on, {}, address=flags.address)
-    cluster = ray_cluster(flags.cluster)
-    rules.check(cluster)
-    place = Place(flags.on, cluster, context=flags.context)
-    if not flags.dry_run:
-        from sp500.jobs.kuberay.executor import KubeRayExecutor
-
-        there = place.target(flags.spec())
-        try:
-            KubeRayExecutor(there["namespace"], there["context"], there["kubeconfig"]).reachable()
-        except (Refused, Unreachable) as error:
-            if not flags.fallback:
-                raise ResourcesError(f"{error}\n  --fallback would run it on this machine") from error
-            print(f"--fallback: on this machine, since Kubernetes is out of reach: {error}", file=sys.stderr)
-            return Place("local", {})
+def _place(flags: Submit, specs: Sequence[JobSpec], queue: Queue) -> Place:
+    """Where the jobs go. Raises ResourcesError for a cluster that is out of reach where no fallback was asked for."""
+    here = Place("local", {})
+    if flags.on == "local":
+        _tell_unused(specs)
+        return here
+    place = Place(flags.on, {}, flags.context, flags.address, queue.folder / "tokens")
+    if flags.on == "kuberay":
+        cluster = ray_cluster(flags.cluster)
+        rules.check(cluster)
+        place = replace(place, cluster=cluster)
+    if flags.dry_run:
+        return place
+    try:
+        place.reach(specs[0], queue)
+    except ResourcesError as error:
+        if not flags.fallback:
+            raise ResourcesError(f"{error}\n  --fallback would run it on this machine") from error
+        print(f"--fallback: on this machine, since there is no way to the cluster: {error}", file=sys.stderr)
+        _tell_unused(specs)
+        return here
     return place
+
+
+def _tell_unused(specs: Sequence[JobSpec]) -> None:
+    """Say what of a job has no meaning on this machine, so that the same file may serve everywhere."""
+    if unused := sorted({name for spec in specs for name in spec.model_dump(exclude_defaults=True)} & KUBERNETES_ONLY):
+        print(f"on this machine these have no meaning: {', '.join(unused)}", file=sys.stderr)
 
 
 def _check(jobs: Sequence[NewJob], settings: QueueSettings, queue: Queue, *, strict: bool) -> None:
@@ -169,9 +183,9 @@ def _check(jobs: Sequence[NewJob], settings: QueueSettings, queue: Queue, *, str
 def _dry(jobs: Sequence[NewJob], *, as_json: bool) -> str:
     """What would be sent: manifests for Kubernetes, else the request; secrets of the environment are not shown."""
     if as_json:
-        told = [{"id": job.id, "target": job.target, "request": masked(job.request)} for job in jobs]
+        told = [{"id": job.id, "target": job.target, "request": masked(job.request, job.spec)} for job in jobs]
         return queue_flags.dumped(told[0] if len(told) == 1 else {"jobs": told})
     if jobs[0].target["on"] == "kuberay":
         return document.text([one for job in jobs for one in job.request["documents"]])
-    told = [{"id": job.id, "target": job.target, "request": masked(job.request)} for job in jobs]
+    told = [{"id": job.id, "target": job.target, "request": masked(job.request, job.spec)} for job in jobs]
     return yaml.safe_dump_all(told, sort_keys=False, width=110)

@@ -9,14 +9,13 @@ from typing import Any
 from sp500.commands import queue_flags
 from sp500.commands.pricing import Expected
 from sp500.jobs.document import Document
-from sp500.jobs.fields import SECRET_NAME
 from sp500.jobs.queue import budget
 from sp500.jobs.queue.job import Job
 from sp500.jobs.queue.queue import Queue
 from sp500.jobs.spec import JobSpec
 from sp500.jobs.state import JobState
 
-HIDDEN = "(hidden)"
+OF_THE_SHELL = "(as in this shell)"
 
 
 def plan(queue: Queue, job: Job, spec: JobSpec, expected: Expected, currency: str) -> dict[str, Any]:
@@ -56,13 +55,12 @@ def text(told: dict[str, Any]) -> str:
     )
 
 
-def masked(request: Document) -> Document:
-    """The request without the values of variables that are called like secrets."""
+def masked(request: Document, spec: Document) -> Document:
+    """The request with the values that the job itself sets, and only the names of what it has of the shell."""
     if "environment" not in request:
         return request
-    shown = {
-        name: HIDDEN if SECRET_NAME.search(name) else value for name, value in sorted(request["environment"].items())
-    }
+    own = spec["env"]
+    shown = {name: own.get(name, OF_THE_SHELL) for name in sorted(request["environment"])}
     return request | {"environment": shown}
 
 

@@ -53,7 +53,7 @@ def rayjob(spec: JobSpec, cluster: Document) -> Document:
         "runtimeEnvYAML": yaml.safe_dump({"working_dir": spec.working_dir}) if spec.working_dir else None,
         "submissionMode": spec.mode,
         **(_submission(spec, ray) if spec.mode == "K8sJobMode" else {}),
-        "preRunningDeadlineSeconds": spec.start_deadline,
+        "preRunningDeadlineSeconds": min(spec.start_deadline, spec.deadline or spec.start_deadline),
         "activeDeadlineSeconds": spec.deadline,
         **_ending(spec),
         "rayClusterSpec": ray,

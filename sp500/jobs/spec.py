@@ -24,6 +24,7 @@ from sp500.jobs.fields import (
     ObjectName,
     Positive,
     Priority,
+    Retries,
     SecretReferences,
     Taint,
     Url,
@@ -40,8 +41,8 @@ class JobSpec(BaseModel):
     """The command and its arguments; no shell reads them."""
     name: JobName = ""
     """Name of the job; empty: that of the script."""
-    workers: Positive = 2
-    """Nodes of Ray that do the work, all alike; they start together."""
+    workers: Positive = 1
+    """Nodes of Ray that do the work, all alike; they start together. On this machine: shares of it that are held."""
     cpus: Positive | None = None
     """Whole CPUs of each worker; empty: the limit of the cluster's pods. A job's requests are its limits."""
     memory: Memory | None = None
@@ -54,10 +55,11 @@ class JobSpec(BaseModel):
     """Environment from secrets, NAME=SECRET/KEY: the name of a Secret that exists and a key in it, never its value."""
     settings: dict[str, Any] = {}
     """Settings of the experiment; the argv gets them as a read-only file under --config."""
-    retries: Whole = 0
+    retries: Retries = 0
     """Starts after a failure, each of the same argv; on Kubernetes each on a new cluster."""
     start_deadline: Positive = 600
-    """Seconds in which the argv has to run: the wait for nodes, images and, in InteractiveMode, for you."""
+    """Seconds in which the argv has to run, at most the deadline's: the wait for nodes, images and, in InteractiveMode,
+    for you."""
     deadline: Positive | None = None
     """Seconds in which the job has to end, the start included; empty: no limit."""
 
@@ -112,10 +114,6 @@ class JobSpec(BaseModel):
             raise ValueError(f"{both[0]} stands under env and under secrets; give it once")
         if self.settings and any(word == "--config" or word.startswith("--config=") for word in self.argv):
             raise ValueError("settings: the argv has a --config of its own; give one of the two")
-        if self.deadline is not None and self.deadline <= self.start_deadline:
-            raise ValueError(
-                f"deadline {self.deadline} s is not after start_deadline {self.start_deadline} s, which is part of it"
-            )
         if self.mode == "InteractiveMode" and (self.retries or self.working_dir):
             field = "retries" if self.retries else "working_dir"
             raise ValueError(f"{field}: not in InteractiveMode, where you submit the argv and its folder; leave it out")

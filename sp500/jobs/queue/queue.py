@@ -44,7 +44,7 @@ class Queue:
     def __init__(self, folder: Path, executor: Callable[[Document], Executor], manager: Sequence[str]) -> None:
         """`executor` makes the one of a target; `manager` is the command of a manager of this folder."""
         self.folder, self.ledger = folder, Ledger(folder / "queue.db")
-        self._executor, self._manager = executor, list(manager)
+        self.executor, self._manager = executor, list(manager)
         self._begun: list[float] = []
         try:
             self.ledger.create()
@@ -111,7 +111,7 @@ class Queue:
         if job.state.finished or not job.submitted:
             return job, None
         try:
-            status = self._executor(job.target).status(job.handle)
+            status = self.executor(job.target).status(job.handle)
         except SP500Error as error:
             return replace(job, reason=f"cannot be asked: {error}"), None
         now = outcome.changes(job, status, time.time())
@@ -129,7 +129,7 @@ class Queue:
             job = self.job(job.id)
         if not job.starts:
             return
-        yield from self._executor(job.target).logs(job.handle, role=role, tail=tail, follow=follow)
+        yield from self.executor(job.target).logs(job.handle, role=role, tail=tail, follow=follow)
         # The executor sees a start end; the ledger tells whether another follows.
         while follow and not (after := self.job(job.id)).state.finished:
             if after.starts > job.starts:
@@ -166,11 +166,11 @@ class Queue:
         for job in [self.job(id) for id in ids]:
             if not (job.state.finished or force):
                 raise ConfigError(
-                    f"{job.id} is {job.state}; stop it first: sp500 jobs stop {job.id}. Where its cluster does not answer"
-                    " any more, --force forgets it all the same"
+                    f"{job.id} is {job.state}; stop it first: sp500 jobs stop {job.id}. Where its cluster does not"
+                    " answer any more, --force forgets it all the same"
                 )
             try:
-                executor = self._executor(job.target)
+                executor = self.executor(job.target)
                 for start in range(1, job.starts + 1):
                     executor.delete(replace(job, starts=start).handle)
             except SP500Error as error:

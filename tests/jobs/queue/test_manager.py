@@ -196,7 +196,7 @@ def test_queued_job_is_stopped_without_a_start(site):
     site.settings = QueueSettings(capacity={"kuberay": {"cpus": 0}})
     site.add("a")
     with site.ledger.writing() as entry:
-        entry.ask_to_stop("a")
+        entry.ask_to_stop("a", time.time())
     site.turn()
     assert (site.job("a").state, site.job("a").starts) == (JobState.STOPPED, 0)
 
@@ -205,7 +205,7 @@ def test_running_job_is_stopped_and_its_log_kept_before_its_pods_go(site):
     site.add("a")
     site.turn()
     with site.ledger.writing() as entry:
-        entry.ask_to_stop("a")
+        entry.ask_to_stop("a", time.time())
     site.turn()
     assert site.cluster.stopped == ["a"]
     assert site.job("a").reason == "stopping: runs"

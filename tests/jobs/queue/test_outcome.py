@@ -15,7 +15,7 @@ def job(**more):
         "number": 1, "id": "a", "name": "a", "target": {"on": "local"}, "project": "p", "priority": 0,
         "queued_elsewhere": False, "demand": Resources(1), "seconds": None, "hourly": 0.0, "retries": 2,
         "deadline": None, "state": JobState.RUNNING, "reason": "runs", "starts": 1, "failures": 0, "submitted": True,
-        "stop_asked": False, "not_before": 0.0, "claimed": NOW - 100, "started": NOW - 90,
+        "stop_asked": None, "not_before": 0.0, "claimed": NOW - 100, "started": NOW - 90,
     }  # fmt: skip
     return Job(**base | more)
 
@@ -54,13 +54,13 @@ def test_lost_job_is_tried_again_only_where_retries_are_left():
 
 
 def test_stop_is_no_failure_and_is_not_tried_again():
-    found = outcome.changes(job(stop_asked=True), failed(), NOW)
+    found = outcome.changes(job(stop_asked=NOW - 5), failed(), NOW)
     assert (found["state"], found["reason"]) == ("STOPPED", "stopped on request")
 
 
 def test_success_that_a_stop_came_too_late_for_is_a_success():
     done = Status(JobState.SUCCEEDED, "ended with exit code 0", 0, NOW - 90, NOW)
-    assert outcome.changes(job(stop_asked=True), done, NOW)["state"] == "SUCCEEDED"
+    assert outcome.changes(job(stop_asked=NOW - 5), done, NOW)["state"] == "SUCCEEDED"
 
 
 def test_deadline_of_the_queue_makes_a_stop_a_failure_with_its_exit_code():

@@ -91,7 +91,7 @@ def earlier(name, seconds, state=JobState.SUCCEEDED):
     return Job(
         number=1, id=name, name=name, target={"on": "local"}, project="p", priority=0, queued_elsewhere=False,
         demand=Resources(1), seconds=None, hourly=0.0, retries=0, deadline=None, state=state, reason="", starts=1,
-        failures=0, submitted=True, stop_asked=False, not_before=0.0, started=1000.0, ended=1000.0 + seconds,
+        failures=0, submitted=True, stop_asked=None, not_before=0.0, started=1000.0, ended=1000.0 + seconds,
     )  # fmt: skip
 
 

@@ -16,12 +16,17 @@ def job(name, cpus=1, **more):
     return Waiting(name, Resources(cpus=cpus), number=more.pop("number", ord(name[0])), **more)
 
 
-def starts(*queue, busy=(), cpus=4, budgets=None, now=NOW):
-    return plan(queue, busy, Resources(cpus, 0, 0), budgets or {}, now).start
+def planned(queue, busy=(), cpus=4, left=None, now=NOW):
+    rooms = {"": Resources(cpus, 0, 0), "far": Resources(1, 0, 0)}
+    return plan(queue, busy, rooms, left or {}, {"research": 20.0}, now=now)
 
 
-def reason(name, *queue, busy=(), cpus=4, budgets=None):
-    return plan(queue, busy, Resources(cpus, 0, 0), budgets or {}, NOW).reasons[name]
+def starts(*queue, **more):
+    return planned(queue, **more).start
+
+
+def reason(name, *queue, **more):
+    return planned(queue, **more).reasons[name]
 
 
 def test_higher_priority_starts_first_then_who_came_first():
@@ -72,19 +77,35 @@ def test_retry_waits_for_its_time():
 
 def test_job_over_its_budget_waits_with_the_sum_and_holds_up_nobody():
     queue = job("a", project="research", price=3.0), job("b", project="research", price=1.0), job("c", price=9.0)
-    assert starts(*queue, budgets={"research": 2.0}) == ["b", "c"]
-    assert reason("a", *queue, budgets={"research": 2.0}) == (
+    assert starts(*queue, left={"research": 2.0}) == ["b", "c"]
+    assert reason("a", *queue, left={"research": 2.0}) == (
         "the budget of research has 2.00 left today (UTC), and the job costs up to 3.00"
     )
 
 
 def test_job_of_unknown_price_starts_alone_in_its_project():
     queue = job("a", project="p", price=None), job("b", project="p", price=None), job("c", project="p", price=0.1)
-    assert starts(*queue, budgets={"p": 2.0}) == ["a"]
+    assert starts(*queue, left={"p": 2.0}) == ["a"]
 
 
 def test_job_of_unknown_price_waits_for_a_spent_budget():
-    assert starts(job("a", project="p", price=None), budgets={"p": 0.0}) == []
+    assert starts(job("a", project="p", price=None), left={"p": 0.0}) == []
+
+
+def test_job_dearer_than_a_days_budget_says_that_it_will_never_start():
+    assert reason("a", job("a", project="research", price=20.5), left={"research": 20.0}) == (
+        "will never start: costs up to 20.50, and the budget of research is 20.00 a day"
+    )
+
+
+def test_one_budget_goes_to_the_first_wherever_it_runs_and_each_place_has_its_own_room():
+    queue = (
+        job("a", 4, project="p", price=2.0),
+        job("b", on="far", priority=1, project="p", price=2.0),
+        job("c", on="far"),
+    )
+    assert starts(*queue, left={"p": 2.0}) == ["b"]
+    assert starts(*queue, left={"p": 4.0}) == ["b", "a"]
 
 
 jobs = st.builds(
@@ -102,7 +123,7 @@ jobs = st.builds(
 @given(st.lists(jobs, max_size=12, unique_by=lambda one: one.id), st.floats(0, 5))
 def test_whatever_starts_fits_and_stays_within_the_budget_and_the_rest_has_reasons(queue, budget):
     capacity = Resources(6, 2, 8)
-    decided = plan(queue, [], capacity, {"p": budget}, NOW)
+    decided = plan(queue, [], {"": capacity}, {"p": budget}, {"p": 3.0}, now=NOW)
     started = [one for one in queue if one.id in decided.start]
     for side in ("cpus", "gpus", "memory"):
         assert sum(getattr(one.demand, side) for one in started) <= getattr(capacity, side)
