@@ -35,7 +35,15 @@ VERBS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The verb's exit code; 2 for a verb that is none."""
+    """The verb's exit code; 2 for a verb that is none, 130 where Ctrl-C comes before the verb can take it."""
+    try:
+        return _called(argv)
+    except KeyboardInterrupt:
+        print("interrupted before anything was done", file=sys.stderr)
+        return 130
+
+
+def _called(argv: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     for verb, (module, _) in VERBS.items():
         own = verb.split()

@@ -62,7 +62,6 @@ def test_flags_stand_above_the_file_and_the_words_after_dashes_above_its_argv(re
         ((), "argv: is empty"),
         (("--name", "Tune", *COMMAND), "name: 'Tune' is no name of a job"),
         (("--workers", "0", *COMMAND), "workers: Input should be greater than 0, got 0"),
-        (("--deadline", "60", *COMMAND), "ConfigError: deadline 60 s is not after start_deadline 600 s"),
         (("--wokers", "3", *COMMAND), "--workers"),
         (("--env", "A", *COMMAND), "expected NAME=VALUE, found 'A'"),
         (("--env", "A=1", "--env", "B=2", *COMMAND), "--env stands twice"),

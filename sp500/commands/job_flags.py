@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -49,14 +50,20 @@ def parse(model: type[F], argv: Sequence[str], verb: str) -> F:
     counted = Counter(word.split("=")[0] for word in flags if word.startswith("--"))
     if twice := [flag for flag, count in counted.items() if count > 1]:
         raise ConfigError(f"{twice[0]} stands twice; give it once, several values after it: {twice[0]} A=1 B=2")
-    return tyro.cli(
-        model,
-        prog=f"sp500 {verb}",
-        description=f"{model.__doc__} All after a lone -- is its command: sp500 {verb} --workers 4 -- python ...",
-        default=_base(model, entry.flag(flags, "--file"), words),
-        args=flags,
-        registry=WRITTEN,
-    )
+    base = _base(model, entry.flag(flags, "--file"), words)
+    try:
+        return tyro.cli(
+            model,
+            prog=f"sp500 {verb}",
+            description=f"{model.__doc__} All after a lone -- is its command: sp500 {verb} --workers 4 -- python ...",
+            default=base,
+            args=flags,
+            registry=WRITTEN,
+        )
+    except SystemExit as end:
+        if end.code and "--" not in argv:
+            print(f"The job's command stands after a lone --: sp500 {verb} --workers 4 -- python ...", file=sys.stderr)
+        raise
 
 
 def _base(model: type[F], file: str | None, words: list[str]) -> F:

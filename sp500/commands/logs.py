@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Literal
 
+from pydantic import Field
+
 from sp500.commands import queue_flags
+from sp500.errors import ConfigError
 from sp500.jobs.executor import Line
 from sp500.jobs.queue.job import Job
 from sp500.jobs.state import Role
@@ -16,8 +20,10 @@ class Logs(queue_flags.OneJob):
 
     follow: bool = False
     """Until the job has ended, over its further starts as well."""
-    tail: int | None = None
+    tail: int | None = Field(None, ge=0)
     """The last lines of each process; empty: all."""
+    start: int | None = Field(None, ge=1)
+    """Of which start, counted from 1; empty: the last."""
     role: Literal["head", "worker", "submitter"] | None = None
     """Of whom; empty: of all. The submitter's is that of the command."""
 
@@ -30,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
 def _printed(flags: Logs) -> tuple[str, int]:
     queue = queue_flags.queue(flags.state_dir)
     queue.manage()
-    job = queue.job(flags.id)
+    job = _start(queue.job(flags.id), flags.start)
     role = Role(flags.role) if flags.role else None
     lines = queue.logs(job, role=role, tail=flags.tail, follow=flags.follow)
     if flags.json_output:
@@ -41,6 +47,15 @@ def _printed(flags: Logs) -> tuple[str, int]:
     if not job.starts and not flags.follow:
         return f"{job.id} is {job.state}: {job.reason}", 0
     return "", 0
+
+
+def _start(job: Job, number: int | None) -> Job:
+    """The job as of an earlier start, which is over."""
+    if number is None or number == job.starts:
+        return job
+    if number > job.starts:
+        raise ConfigError(f"--start {number}: {job.id} has had {job.starts} starts")
+    return replace(job, starts=number, submitted=True, earlier=True)
 
 
 def texts(lines: Iterable[Line], job: Job) -> list[str]:

@@ -6,6 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from pydantic import Field
+
 from sp500.commands import queue_flags
 from sp500.commands.logs import texts
 from sp500.errors import ResourcesError
@@ -18,7 +20,7 @@ from sp500.jobs.state import Status as Seen
 class Status(queue_flags.OneJob):
     """Tell a job's state and reason, its processes by role, its history and its last lines."""
 
-    tail: int = 5
+    tail: int = Field(5, ge=0)
     """Lines of the log to show, of each process."""
 
 

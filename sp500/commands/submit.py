@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 import time
 from collections.abc import Sequence
@@ -109,17 +110,21 @@ def _submitted(flags: Submit, specs: list[JobSpec]) -> str:
     plans = queued(flags, specs)
     if flags.json_output:
         return queue_flags.dumped(plans[0] if len(plans) == 1 else {"jobs": plans})
-    return "\n\n".join(map(text, plans))
+    if len(plans) > 1:
+        return "\n".join(f"{plan['id']} is queued: {plan['plan']['command']}" for plan in plans)
+    return text(plans[0])
 
 
 def queued(flags: Submit, specs: Sequence[JobSpec]) -> list[dict[str, Any]]:
     """Queue the jobs, all or none: what is told of each. Raises SP500Error for what can never start."""
     queue, settings, expected, jobs = _ready(flags, specs)
     _check(jobs, settings, queue, strict=flags.strict)
-    queue.add(jobs)
     currency = expected.table.currency if expected.table else settings.currency
+    poor = [budget.over([job], queue.ledger, settings, time.time()) for job in jobs]
+    queue.add(jobs)
     added = queue.ledger.jobs([job.id for job in jobs])
-    return [plan(queue, job, spec, expected, currency) for job, spec in zip(added, specs, strict=True)]
+    known = zip(added, specs, poor, strict=True)
+    return [plan(queue, job, spec, expected, currency=currency, poor=why) for job, spec, why in known]
 
 
 def _ready(flags: Submit, specs: Sequence[JobSpec]) -> tuple[Queue, QueueSettings, Expected, list[NewJob]]:
@@ -176,8 +181,12 @@ def _check(jobs: Sequence[NewJob], settings: QueueSettings, queue: Queue, *, str
                 f"{job.name}: takes {job.demand.text()}, and there are {room.text()} in all; give fewer --workers or"
                 f" less --cpus, --gpus and --memory, or raise capacity in {queue.folder / queue_settings.FILE}"
             )
-    if strict and (over := budget.over(jobs, queue.ledger, settings.budgets, time.time())):
+    if strict and (over := budget.over(jobs, queue.ledger, settings, time.time())):
         raise LimitExceeded(f"--strict: {over}")
+    for project in sorted({job.project for job in jobs} - set(settings.budgets) if settings.budgets else ()):
+        near = difflib.get_close_matches(project, settings.budgets, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"those that have: {', '.join(settings.budgets)}"
+        print(f"project {project} has no budget; {hint}", file=sys.stderr)
 
 
 def _dry(jobs: Sequence[NewJob], *, as_json: bool) -> str:

@@ -15,11 +15,11 @@ from sp500.jobs.queue.queue import Queue
 from sp500.jobs.spec import JobSpec
 from sp500.jobs.state import JobState
 
-OF_THE_SHELL = "(as in this shell)"
+AT_ONCE = "as soon as there is room"
 
 
-def plan(queue: Queue, job: Job, spec: JobSpec, expected: Expected, currency: str) -> dict[str, Any]:
-    """The job that was queued, and what is expected of it, for JSON."""
+def plan(queue: Queue, job: Job, spec: JobSpec, expected: Expected, *, currency: str, poor: str) -> dict[str, Any]:
+    """The job that was queued, and what is expected of it, for JSON. `poor`: what money it waits for."""
     shortest, longest = expected.seconds(spec, job.target["on"])
     before = [
         one for one in queue.ledger.jobs(unfinished=True)
@@ -30,6 +30,7 @@ def plan(queue: Queue, job: Job, spec: JobSpec, expected: Expected, currency: st
             "command": shlex.join(spec.argv),
             "takes": job.demand.text(),
             "queued_before": len(before),
+            "starts": f"when the budget lets it: {poor}" if poor else "",
             "seconds": [shortest, longest],
             "price": [budget.price(job.hourly, shortest), budget.price(job.hourly, longest)],
             "currency": currency,
@@ -45,7 +46,8 @@ def text(told: dict[str, Any]) -> str:
     rows = {
         "command": expected["command"],
         "takes": expected["takes"],
-        "starts": f"after {before} that are queued before it" if before else "as soon as there is room",
+        "starts": expected["starts"]
+        or (f"after {before} that wait before it" if before else "as soon as there is room"),
         "lasts": _range(expected["seconds"], "s") or "nobody knows yet; --expected SECONDS tells the queue",
         "costs": _range(expected["price"], expected["currency"]) or "nobody knows yet",
         "follow": "\n            ".join(told["follow"]),
@@ -60,14 +62,27 @@ def masked(request: Document, spec: Document) -> Document:
     if "environment" not in request:
         return request
     own = spec["env"]
-    shown = {name: own.get(name, OF_THE_SHELL) for name in sorted(request["environment"])}
-    return request | {"environment": shown}
+    names = sorted(set(request["environment"]) - set(own))
+    return {key: value for key, value in request.items() if key != "environment"} | {
+        "environment": own,
+        "of_this_shell": " ".join(names),
+    }
 
 
 def _range(span: Sequence[float | None], unit: str) -> str:
     low, high = span
+
+    def say(amount: float) -> str:
+        """One end of the range: a sum of money, or a time as people tell it."""
+        if unit != "s":
+            return f"{amount:.2f} {unit}" if amount >= 0.01 or not amount else f"{amount:.1g} {unit}"
+        for size, name in ((3600, "h"), (60, "min")):
+            if amount >= 2 * size:
+                return f"{amount / size:.3g} {name}"
+        return f"{amount:.3g} s" if amount >= 0.1 else "no time"
+
     if high is None:
         return ""
     if low is None:
-        return f"up to {high:.3g} {unit}"
-    return f"{high:.3g} {unit}" if low == high else f"{low:.3g} to {high:.3g} {unit}"
+        return f"up to {say(high)}"
+    return say(high) if low == high else f"{say(low)} to {say(high)}"

@@ -53,7 +53,7 @@ def rayjob(spec: JobSpec, cluster: Document) -> Document:
         "runtimeEnvYAML": yaml.safe_dump({"working_dir": spec.working_dir}) if spec.working_dir else None,
         "submissionMode": spec.mode,
         **(_submission(spec, ray) if spec.mode == "K8sJobMode" else {}),
-        "preRunningDeadlineSeconds": min(spec.start_deadline, spec.deadline or spec.start_deadline),
+        "preRunningDeadlineSeconds": _start_deadline(spec),
         "activeDeadlineSeconds": spec.deadline,
         **_ending(spec),
         "rayClusterSpec": ray,
@@ -64,6 +64,11 @@ def rayjob(spec: JobSpec, cluster: Document) -> Document:
         "metadata": _metadata(spec, cluster, spec.name, _queue(spec)),
         "spec": {key: value for key, value in body.items() if value is not None},
     }
+
+
+def _start_deadline(spec: JobSpec) -> int:
+    """Before that of the whole job, as the operator wants it."""
+    return spec.start_deadline if spec.deadline is None else max(min(spec.start_deadline, spec.deadline - 1), 1)
 
 
 def _queue(spec: JobSpec) -> Document:

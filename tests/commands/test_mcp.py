@@ -116,7 +116,6 @@ REFUSED = [
     ("submit_job", {"experiment": "train", "arguments": ["--model.hidden", "x"]}, "Error parsing --model.hidden"),
     ("submit_job", {"experiment": "train", "num_workers": 2}, "unknown key num_workers; did you mean workers?"),
     ("submit_job", {"experiment": "train", "on": "kuberay"}, "kuberay is not allowed here"),
-    ("submit_job", {"experiment": "train", "deadline": 60}, "deadline 60 s is not after start_deadline"),
     ("estimate_speedup", {"workers": [0]}, "Input should be greater than or equal to 1"),
     ("estimate_speedup", {"workers": [10_000]}, "Input should be less than or equal to 1024"),
     ("estimate_speedup", {"workers": []}, "give numbers of workers"),

@@ -35,7 +35,6 @@ REFUSED = [
     ({"settings": {"a": 1}, "argv": ("python", "a.py", "--config", "b")}, ["--config of its own"]),
     ({"settings": {"a": 1}, "argv": ("python", "a.py", "--config=b")}, ["--config of its own"]),
     ({"start_deadline": 0}, ["start_deadline"]),
-    ({"deadline": 600}, ["deadline 600 s", "start_deadline 600 s"]),
     ({"mode": "HTTPMode"}, ["mode", "K8sJobMode"]),
     ({"mode": "InteractiveMode", "retries": 1}, ["retries", "InteractiveMode"]),
     ({"mode": "InteractiveMode", "working_dir": "s3://b/c.zip"}, ["working_dir", "InteractiveMode"]),

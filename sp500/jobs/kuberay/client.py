@@ -16,14 +16,16 @@ def client_of(context: str | None, kubeconfig: str | None) -> Any:
 
     settings = client.Configuration()
     settings.retries = False
-    explicit = context is not None or kubeconfig is not None
+    where = kubeconfig or config.KUBE_CONFIG_DEFAULT_LOCATION
     try:
-        if not explicit and not _kubeconfigs(config.KUBE_CONFIG_DEFAULT_LOCATION):
-            config.load_incluster_config(settings)
+        if not _kubeconfigs(where):
+            try:
+                config.load_incluster_config(settings)
+            except ConfigException:
+                raise Unreachable(f"there is no kubeconfig at {where}, and this is no pod with an account") from None
             return client.ApiClient(settings)
         return config.new_client_from_config(kubeconfig, context, client_configuration=settings)
-    except (ConfigException, YAMLError, OSError) as error:
-        where = kubeconfig or config.KUBE_CONFIG_DEFAULT_LOCATION
+    except (ConfigException, YAMLError, OSError, TypeError) as error:  # the last: of a file that is no mapping
         raise Unreachable(
             f"no way to a cluster by kubeconfig {where}{f', context {context}' if context else ''}: {error};"
             " `kubectl config get-contexts` lists what you have, --context and $KUBECONFIG choose"

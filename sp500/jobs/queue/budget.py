@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from sp500.jobs.queue.job import Job, NewJob, Use
 from sp500.jobs.queue.ledger import Ledger
+from sp500.jobs.queue.settings import QueueSettings
 
 DAY, HOUR = 86400.0, 3600.0
 
@@ -23,17 +24,18 @@ def midnight(now: float) -> float:
     return now - now % DAY
 
 
-def over(jobs: Iterable[NewJob], ledger: Ledger, budgets: Mapping[str, float], now: float) -> str:
+def over(jobs: Iterable[NewJob], ledger: Ledger, settings: QueueSettings, now: float) -> str:
     """Which of these jobs would pass its project's budget today, in words; empty for none."""
     unfinished = ledger.jobs(unfinished=True)
     # Those that wait are counted as if they ran: they come first.
-    remaining = left(budgets, ledger.uses(midnight(now)), unfinished, now)
+    remaining = left(settings.budgets, ledger.uses(midnight(now)), unfinished, now)
     for job in jobs:
         cost, have = price(job.hourly, job.seconds), remaining.get(job.project, math.inf)
         if cost is None and have < math.inf:
             return f"{job.name} has a price that nobody can tell, and {job.project} a budget; give --expected"
         if cost is not None and cost > have:
-            return f"{job.name} costs up to {cost:.2f}, and {job.project} has {have:.2f} left today (UTC)"
+            money = f"{cost:.2f} {settings.currency}"
+            return f"{job.name} costs up to {money}, and {job.project} has {have:.2f} left today (UTC)"
         remaining[job.project] = have - (cost or 0.0)
     return ""
 

@@ -71,6 +71,8 @@ class Job:
     started: float | None = None
     ended: float | None = None
     notify: str | None = None
+    earlier: bool = False
+    """Whether a start before the last is meant, of which only the executor may have a log."""
     paid: float = 0.0
     """What its ended starts have cost."""
 

@@ -67,26 +67,27 @@ class Ledger:
         self.path = path
 
     def create(self) -> None:
-        """Make the file and its tables where there are none. Raises ConfigError for a file of a later version."""
+        """Make the file and its tables where there are none. Raises ConfigError for one that is no queue of ours."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with self._open() as connection:
-            try:
-                connection.execute("PRAGMA journal_mode = WAL")
-            except sqlite3.DatabaseError as error:
-                raise ConfigError(f"{self.path} is no queue ({error}); move it away") from error
-            connection.execute("BEGIN IMMEDIATE")
-            (version,) = connection.execute("PRAGMA user_version").fetchone()
-            if version > VERSION:
-                raise ConfigError(
-                    f"{self.path} is of a later sp500 (version {version}); upgrade, or take another --state-dir"
-                )
-            if version == 0:
-                for statement in TABLES.split(";"):
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA user_version = {VERSION}")
-            connection.execute("COMMIT")
+        try:
+            with self._open() as connection:
+                self._create(connection)
+        except sqlite3.DatabaseError as error:
+            raise ConfigError(f"{self.path} is no queue that can be used ({error}); move it away") from error
         # A job's environment is in there.
         self.path.chmod(0o600)
+
+    def _create(self, connection: sqlite3.Connection) -> None:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("BEGIN IMMEDIATE")
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version > VERSION:
+            raise ConfigError(f"{self.path} is of a later sp500; upgrade this one, or take another --state-dir")
+        if version == 0:
+            for statement in TABLES.split(";"):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute("COMMIT")
 
     @contextmanager
     def writing(self) -> Iterator[Entry]:

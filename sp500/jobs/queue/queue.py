@@ -119,7 +119,11 @@ class Queue:
 
     def logs(self, job: Job, *, role: Role | None, tail: int | None, follow: bool) -> Iterator[Line]:
         """Its lines, as `Executor.logs` gives them; of an ended job those that were kept."""
-        kept = kept_logs.read(self.logs_folder / job.id, role=role, tail=tail) if job.state.finished else None
+        kept = (
+            kept_logs.read(self.logs_folder / job.id, role=role, tail=tail)
+            if job.state.finished and not job.earlier
+            else None
+        )
         if kept is not None:
             yield from kept
             return
@@ -131,7 +135,7 @@ class Queue:
             return
         yield from self.executor(job.target).logs(job.handle, role=role, tail=tail, follow=follow)
         # The executor sees a start end; the ledger tells whether another follows.
-        while follow and not (after := self.job(job.id)).state.finished:
+        while follow and not job.earlier and not (after := self.job(job.id)).state.finished:
             if after.starts > job.starts:
                 yield from self.logs(after, role=role, tail=None, follow=True)
                 return

@@ -158,7 +158,7 @@ def test_reachable_asks_once(kube, executor, pauses):
 
 
 def test_kubeconfig_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(Unreachable, match=rf"{tmp_path}/none.*kubectl config get-contexts"):
+    with pytest.raises(Unreachable, match=f"there is no kubeconfig at {tmp_path}/none"):
         KubeRayExecutor("sp500", kubeconfig=str(tmp_path / "none")).reachable()
 
 

@@ -279,7 +279,7 @@ def test_interactive_job_waits_with_the_commands_to_copy(kube, executor, request
         """kubectl -n sp500 patch rayjob night-1 --type merge -p '{"spec":{"jobId":"night-1"}}'""",
     ):
         assert words in reason
-    assert executor.status("night-1").replicas == {Role.HEAD: Replicas(1, 1), Role.WORKER: Replicas(2, 2)}
+    assert executor.status("night-1").replicas == {Role.HEAD: Replicas(1, 1), Role.WORKER: Replicas(1, 1)}
     kube.store.patch("rayjobs", "night-1", {"spec": {"jobId": "night-1"}})
     operator.tell(jobDeploymentStatus="Running")
     operator.run()

@@ -58,6 +58,16 @@ def test_stop_is_no_failure_and_is_not_tried_again():
     assert (found["state"], found["reason"]) == ("STOPPED", "stopped on request")
 
 
+def test_failure_that_came_before_the_stop_keeps_its_own_end():
+    found = outcome.changes(job(stop_asked=NOW + 60, retries=0), failed(), NOW + 61)
+    assert (found["state"], found["exit_code"]) == ("FAILED", 1)
+
+
+def test_retry_waits_without_holding_anything():
+    found = outcome.changes(job(), failed(), NOW)
+    assert (found["claimed"], found["started"], found["devices"]) == (None, None, [])
+
+
 def test_success_that_a_stop_came_too_late_for_is_a_success():
     done = Status(JobState.SUCCEEDED, "ended with exit code 0", 0, NOW - 90, NOW)
     assert outcome.changes(job(stop_asked=NOW - 5), done, NOW)["state"] == "SUCCEEDED"
@@ -92,13 +102,13 @@ def test_failures_that_an_executor_repeated_itself_are_counted():
 
 
 def test_budget_counts_what_was_used_today_and_what_runs_will_use():
-    uses = [Use("p", NOW - 7200, NOW - 3600, 1.0), Use("q", NOW - 7200, NOW, 99.0)]
+    uses = [Use("a", "p", NOW - 7200, NOW - 3600, 1.0), Use("b", "q", NOW - 7200, NOW, 99.0)]
     running = job(hourly=2.0, seconds=1800.0, claimed=NOW - 900)
     assert budget.left({"p": 10.0}, uses, [running], NOW) == {"p": pytest.approx(10 - 1.0 - 2.0 * 0.5)}
 
 
 def test_use_of_yesterday_costs_today_only_from_midnight_on():
-    uses = [Use("p", budget.midnight(NOW) - 3600, budget.midnight(NOW) + 1800, 1.0)]
+    uses = [Use("a", "p", budget.midnight(NOW) - 3600, budget.midnight(NOW) + 1800, 1.0)]
     assert budget.left({"p": 10.0}, uses, [], NOW) == {"p": pytest.approx(9.5)}
 
 
@@ -109,6 +119,11 @@ def test_job_that_runs_longer_than_expected_costs_what_it_takes():
 
 def test_job_without_an_end_takes_all_that_is_left():
     assert budget.left({"p": 10.0}, [], [job(hourly=0.01)], NOW) == {"p": 0.0}
+
+
+def test_start_that_its_cluster_never_took_costs_nothing_however_long_it_is_tried():
+    trying = job(hourly=1.0, seconds=3600.0, claimed=NOW - 36000, submitted=False)
+    assert budget.left({"p": 10.0}, [], [trying], NOW) == {"p": pytest.approx(9.0)}
 
 
 def test_job_that_costs_nothing_takes_nothing():

@@ -100,13 +100,30 @@ def test_transaction_that_breaks_leaves_nothing(ledger):
 def test_spent_money_outlives_the_job(ledger):
     add(ledger, new("a"))
     with ledger.writing() as entry:
-        entry.change(entry.jobs()[0], 101.0, state="PENDING", starts=1, claimed=101.0)
+        entry.change(entry.jobs()[0], 101.0, state="PENDING", starts=1, claimed=101.0, submitted=True)
     with ledger.writing() as entry:
         entry.release(entry.jobs()[0], 161.0)
+    assert ledger.jobs()[0].cost(161.0) == pytest.approx(2 * 2.0 * 60 / 3600)  # that start, and the present one
+    with ledger.writing() as entry:
         entry.remove("a")
     (use,) = ledger.uses(0.0)
     assert (use.project, use.begin, use.finish, use.hourly) == ("p", 101.0, 161.0, 2.0)
     assert ledger.jobs() == ledger.events("a") == []
+
+
+def test_start_that_was_never_taken_has_used_nothing(ledger):
+    add(ledger, new("a"))
+    with ledger.writing() as entry:
+        entry.change(entry.jobs()[0], 101.0, state="PENDING", starts=1, claimed=101.0)
+        entry.release(entry.jobs()[0], 161.0)
+    assert ledger.uses(0.0) == []
+    assert ledger.jobs()[0].cost(161.0) == 0.0
+
+
+def test_file_that_is_no_queue_is_named(tmp_path):
+    (tmp_path / "queue.db").write_text("no database at all, but long enough to be looked at\n" * 100)
+    with pytest.raises(ConfigError, match=r"queue\.db is no queue"):
+        Ledger(tmp_path / "queue.db").create()
 
 
 def test_unfinished_jobs_are_those_that_have_not_ended(ledger):
