@@ -11,7 +11,7 @@ from pydantic import Field
 from sp500.commands import queue_flags
 from sp500.commands.logs import texts
 from sp500.errors import ResourcesError
-from sp500.jobs.queue.job import Job
+from sp500.jobs.queue.job import Job, Notice
 from sp500.jobs.queue.outcome import clock
 from sp500.jobs.queue.queue import Queue
 from sp500.jobs.state import Status as Seen
@@ -47,7 +47,8 @@ def plain(queue: Queue, job: Job, seen: Seen | None) -> dict[str, Any]:
 
 def text(queue: Queue, job: Job, seen: Seen | None, lines: Sequence[str]) -> str:
     """The same for a reader, above the last lines of its log."""
-    return "\n".join([*_head(job, seen), *_history(queue, job), *_indented("log", lines)])
+    untold = [notice for notice in queue.ledger.notices() if notice.message["id"] == job.id]
+    return "\n".join([*_head(job, seen, untold), *_history(queue, job), *_indented("log", lines)])
 
 
 def last_lines(queue: Queue, job: Job, tail: int) -> list[str]:
@@ -58,16 +59,19 @@ def last_lines(queue: Queue, job: Job, tail: int) -> list[str]:
         return [f"the log cannot be read: {error}"]
 
 
-def _head(job: Job, seen: Seen | None) -> list[str]:
+def _head(job: Job, seen: Seen | None, untold: Sequence[Notice]) -> list[str]:
+    where = {key: value for key, value in job.target.items() if key not in {"token_file", "kubeconfig"}}
     rows = {
         "state": str(job.state),
         "reason": job.reason,
-        "on": ", ".join(str(value) for value in job.target.values() if value),
+        "on": ", ".join(filter(None, where.values())),
         "ran": queue_flags.lasted(job, time.time()),
         "exit code": "-" if job.exit_code is None else str(job.exit_code),
         **({"cost": f"{job.cost(time.time()):.2f}, at {job.hourly:.2f} per hour"} if job.hourly else {}),
         "starts": f"{job.starts}" + (f", {job.failures} failed" if job.failures else ""),
     }
+    if untold:
+        rows["notify"] = f"{len(untold)} changes not taken yet, after {max(one.tries for one in untold)} tries"
     if seen is not None and seen.replicas:
         rows["processes"] = ", ".join(f"{role} {one.ready}/{one.wanted}" for role, one in seen.replicas.items())
     return [job.id, *(f"  {key:<10} {value}" for key, value in rows.items())]

@@ -74,7 +74,7 @@ class RayExecutor:
     `token`: what the cluster wants to see, under RAY_AUTH_MODE=token. `answer_seconds`: how long one answer may take.
     `silence_seconds`: after how long without a line a follower takes up the stream anew, which may have died unnoticed.
     `patience_seconds`: how long a job may take to end, and how long followers wait for a cluster that is away.
-    Every method raises Refused for a token that is missing or wrong.
+    A token that is missing or wrong is Unreachable: with the right one the cluster would answer.
     """
 
     def __init__(
