@@ -31,6 +31,8 @@ KAPPA_SPAN = (0.0, 0.002)
 """The same of coherency, whose default is none."""
 VARIES = 0.05
 """By how much a run is taken to vary at least, as a share of its seconds."""
+GROWS = 0.15
+"""By what share at least the most workers start later than the fewest, for the start to grow: less is how runs vary."""
 RESAMPLES, SHARE = 1000, 0.9
 """Draws of the bootstrap, and the part of them that lies within a range."""
 
@@ -141,13 +143,17 @@ def _law(counts: np.ndarray, begun: np.ndarray, took: np.ndarray, sigma: float, 
 
 
 def _start(counts: np.ndarray, begun: np.ndarray) -> tuple[float, float]:
-    """Seconds that one worker takes to start, and what each further one adds, by the median of each number."""
+    """Seconds that one worker takes to start, and what each further one adds, by the median of each number.
+
+    None is added where that is no more than runs vary: few runs would tell a slope of noise, and many workers pay it.
+    """
     distinct = np.unique(counts)
     middle = np.array([np.median(begun[counts == count]) for count in distinct])
     if len(distinct) == 1:
         return float(middle[0]), 0.0
     start, joining = _least([np.ones_like(distinct), distinct - 1], middle)
-    return start, joining
+    grows = joining * (distinct[-1] - distinct[0]) > GROWS * (start + joining * (distinct[0] - 1))
+    return (start, joining) if grows else (float(np.median(begun)), 0.0)
 
 
 def _least(columns: Sequence[np.ndarray], took: np.ndarray) -> list[float]:
