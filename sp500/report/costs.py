@@ -86,7 +86,8 @@ def sentences(costs: Costs) -> list[str]:
         total = money(float(sum(one.price for one in costs.by_run.values())))
         wasted = f", {money(costs.wasted)} of it for runs that did not end well" if costs.wasted else ""
         assumed = f"at prices of {costs.held}, which are assumptions"
-        said.append(f"{some(len(costs.by_run), 'run')} cost {total} {costs.currency}{wasted}, {assumed}.")
+        free = "" if any(one.price for one in costs.by_run.values()) else ", since the table has their machines at 0"
+        said.append(f"{some(len(costs.by_run), 'run')} cost {total} {costs.currency}{wasted}{free}, {assumed}.")
     return said + [f"{NOUNS[name]}: {backtest(one)}" for name, one in costs.ahead.items()]
 
 
@@ -183,10 +184,10 @@ def _law(basis: dict[str, Any]) -> str:
     if not basis["used"]:
         return ""
     counts, work = basis["workers"], seconds(basis["work_seconds"])
-    joining = seconds(basis["start_seconds_per_worker"])
+    joining = seconds(basis["start_seconds_per_worker"]) if basis["start_seconds_per_worker"] else "no"
     every = {
         "start": f"start {seconds(basis['start_seconds'])}",
-        "joining": f"{joining} more of it per further worker",
+        "joining": f"{joining} more to start per further worker",
         "work": f"work of one worker {work}",
         "contention": f"contention {percent(basis['contention'], 1)}",
         "coherency": f"coherency {percent(basis['coherency'], 2)} of the work per further worker",

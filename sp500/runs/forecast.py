@@ -181,7 +181,7 @@ def _basis(used: Sequence[Measured], left_out: list[Row], fitted: scaling_law.Fi
 
 def _assumption(used: Sequence[Measured], fitted: scaling_law.Fit, asked: Question) -> str:
     there, where = counts(used), place(used[-1].record)
-    only = f"only {', '.join(map(str, there))} {'worker was' if there == [1] else 'workers were'} measured"
+    only = f"only {' and '.join(map(str, there))} {'worker was' if there == [1] else 'workers were'} measured"
     said = [f"Not fitted, since {only}: {'; '.join(fitted.fixed.values())}"] if fitted.fixed else []
     if max(asked.workers) > there[-1]:
         more = f"More than {there[-1]} {'worker was' if there[-1] == 1 else 'workers were'} not measured"
