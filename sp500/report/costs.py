@@ -183,12 +183,12 @@ def _law(basis: dict[str, Any]) -> str:
     """What the runs told of the law; what stands assumed in it is told apart."""
     if not basis["used"]:
         return ""
-    counts, work = basis["workers"], seconds(basis["work_seconds"])
+    counts = basis["workers"]
     joining = seconds(basis["start_seconds_per_worker"]) if basis["start_seconds_per_worker"] else "no"
     every = {
         "start": f"start {seconds(basis['start_seconds'])}",
         "joining": f"{joining} more to start per further worker",
-        "work": f"work of one worker {work}",
+        "work": f"work of one worker {seconds(basis['work_seconds'])}",
         "contention": f"contention {percent(basis['contention'], 1)}",
         "coherency": f"coherency {percent(basis['coherency'], 2)} of the work per further worker",
     }

@@ -15,7 +15,6 @@ from sp500.runs import cost
 from sp500.runs.record import RunRecord
 from sp500.runs.scaling import fixed_seconds
 
-
 APART = {"train": {"epochs": 1, "max_steps": 0, "early_stop_patience": 0}, "data": {"multiplier": 1}}
 """Settings in which runs of one law may differ: they decide on how many windows a run trains, and nothing else."""
 
