@@ -108,8 +108,8 @@ def test_fitted_and_assumed_numbers_stand_apart(forecast: Forecast, runs: Path) 
     told = forecast("--runs-dir", runs).stdout
     assert (
         "2 runs with 1 and 2 workers on a cluster's nodes of 4 CPUs. Fitted: start 20 s, no more to start per "
-        "further worker, work of one worker 100 s and contention 20.0%. Assumed: coherency 0.00% of the work per further "
-        "worker."
+        "further worker, work of one worker 100 s and contention 20.0%. Assumed: coherency 0.00% of the work "
+        "per further worker."
     ) in told
 
 
