@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
-from pydantic import Field
+from pydantic import Field, ValidationError, field_validator, model_validator
 
+from sp500 import entry
 from sp500.commands import price_table
 from sp500.config import Frozen
 from sp500.errors import ConfigError
@@ -25,7 +26,7 @@ class Forecast(Frozen):
 
     experiment: Literal["scale", "train", "tune", "walk_forward"] = "scale"
     """Whose runs to go by. Of tune, the workers are the cores that its trials run on."""
-    workers: tuple[Annotated[int, Field(gt=0)], ...] = Field((1, 2, 4, 8, 16), min_length=1)
+    workers: tuple[int, ...] = Field((1, 2, 4, 8, 16), min_length=1)
     """Numbers of workers."""
     runs_dir: Path = Path("runs")
     """Folder of the runs."""
@@ -39,6 +40,22 @@ class Forecast(Frozen):
     """Price workers as spot machines."""
     json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
     """One JSON object on stdout, with a row per number of workers under `rows`."""
+
+    @field_validator("workers")
+    @classmethod
+    def _are_some(cls, workers: tuple[int, ...]) -> tuple[int, ...]:
+        if few := [str(count) for count in workers if count < 1]:
+            raise ValueError(f"expected numbers of workers above 0, got {' and '.join(few)}")
+        return workers
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _told_in_our_words(cls, data: Any, validate: Callable[[Any], Forecast]) -> Forecast:
+        """What is wrong becomes a ConfigError here: tyro would show pydantic's own words."""
+        try:
+            return validate(data)
+        except ValidationError as error:
+            raise ConfigError("\n".join(f"--{entry.explained(cls, fault)}" for fault in error.errors())) from None
 
 
 def main(argv: Sequence[str]) -> int:
@@ -71,4 +88,7 @@ def told(flags: Forecast, table: PriceTable | None) -> dict[str, Any]:
         )
         raise ConfigError(f"--node-type {flags.node_type}: {known}")
     asked = forecast.Question(**flags.model_dump(include=set(forecast.Question.model_fields)))
-    return forecast.forecast(RunStore(flags.runs_dir).records(), asked, table)
+    found = forecast.forecast(RunStore(flags.runs_dir).records(), asked, table)
+    if flags.runs_dir.is_dir():
+        return found
+    return found | {"assumption": f"There is no folder {flags.runs_dir}. {found['assumption']}"}

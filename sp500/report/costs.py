@@ -86,7 +86,8 @@ def sentences(costs: Costs) -> list[str]:
         total = money(float(sum(one.price for one in costs.by_run.values())))
         wasted = f", {money(costs.wasted)} of it for runs that did not end well" if costs.wasted else ""
         assumed = f"at prices of {costs.held}, which are assumptions"
-        said.append(f"{some(len(costs.by_run), 'run')} cost {total} {costs.currency}{wasted}, {assumed}.")
+        free = "" if any(one.price for one in costs.by_run.values()) else ", since the table has their machines at 0"
+        said.append(f"{some(len(costs.by_run), 'run')} cost {total} {costs.currency}{wasted}{free}, {assumed}.")
     return said + [f"{NOUNS[name]}: {backtest(one)}" for name, one in costs.ahead.items()]
 
 
@@ -121,10 +122,12 @@ def forecast_table(caption: str, found: dict[str, Any]) -> Table:
         line = {"Workers": str(row["workers"]), "Start to end": seconds(row["seconds"])}
         line |= {"90% range": _range(row), "Measured": seconds(row["measured"])}
         line |= {"Speed-up": words.ratio(row["speedup"]), "Efficiency": percent(row["efficiency"], 0)}
-        lines.append(line | ({f"Price, {found['currency']}": money(row["price"])} if found["currency"] else {}))
+        paid = found["currency"] and not _free(found)
+        lines.append(line | ({f"Price, {found['currency']}": money(row["price"])} if paid else {}))
     basis = found["basis"]
     size = f", {fixed(basis['samples'], 0)} windows" if basis.get("samples") else ""
-    return table(f"{caption}{size}", lines, text=("Workers",), note=_law(basis))
+    note = " ".join(filter(None, [_law(basis), _free(found)]))
+    return table(f"{caption}{size}", lines, text=("Workers",), note=note)
 
 
 def backtest(found: dict[str, Any]) -> str:
@@ -151,13 +154,16 @@ def text(found: dict[str, Any], prices: PriceTable | None) -> str:
     cells = [titles, *(list(row.cells) for row in shown.rows)]
     widths = [max(len(line[place]) for line in cells) for place in range(len(titles))]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in cells]
+    # Where nothing was measured all numbers are an assumption, which is to be read before them.
+    before, after = ([], [found["assumption"]]) if basis["used"] else ([found["assumption"], ""], [])
+    lines = [*before, *lines]
     if shown.note:
         lines += ["", shown.note, f"Runs: {', '.join(basis['used'])}."]
     lines += [f"Left out: {one['run']} ({one['why']})." for one in basis["left_out"]]
-    lines += [found["assumption"]] if found["assumption"] else []
+    lines += filter(None, after)
     tested = backtest(found)
     lines.append(f"Tested on what is known: {tested}" if found["backtest"] else tested)
-    if prices:
+    if prices and not _free(found):
         lines.append(f"Prices of {prices.date}, assumptions: {prices.source}.")
     return "\n".join(lines)
 
@@ -166,12 +172,29 @@ def _range(row: dict[str, Any]) -> str:
     return NOTHING if row["seconds"] is None else f"{seconds(row['seconds_low'])} to {seconds(row['seconds_high'])}"
 
 
+def _free(found: dict[str, Any]) -> str:
+    """Why there is no price to show, where the table has one of nothing."""
+    if not found["currency"] or any(row["price"] is None or row["price"] for row in found["rows"]):
+        return ""
+    return f"No price: the table of prices has {found['basis']['node_type']}, the type of these machines, at 0."
+
+
 def _law(basis: dict[str, Any]) -> str:
+    """What the runs told of the law; what stands assumed in it is told apart."""
     if not basis["used"]:
         return ""
-    counts = words.listed([str(count) for count in basis["workers"]])
-    return (
-        f"Universal scalability law on {some(len(basis['used']), 'run')} with {counts} workers on {basis['place']}: "
-        f"start {seconds(basis['start_seconds'])}, work of one worker {seconds(basis['work_seconds'])}, contention "
-        f"{percent(basis['contention'], 1)}, coherency {percent(basis['coherency'], 2)} of it per further worker."
-    )
+    counts = basis["workers"]
+    joining = seconds(basis["start_seconds_per_worker"]) if basis["start_seconds_per_worker"] else "no"
+    every = {
+        "start": f"start {seconds(basis['start_seconds'])}",
+        "joining": f"{joining} more to start per further worker",
+        "work": f"work of one worker {seconds(basis['work_seconds'])}",
+        "contention": f"contention {percent(basis['contention'], 1)}",
+        "coherency": f"coherency {percent(basis['coherency'], 2)} of the work per further worker",
+    }
+    fitted = [text for name, text in every.items() if name not in basis["assumed"]]
+    assumed = [every[name] for name in basis["assumed"]]
+    workers = f"{words.listed([str(count) for count in counts])} {'worker' if counts == [1] else 'workers'}"
+    runs = f"{some(len(basis['used']), 'run')} with {workers} on {basis['place']}"
+    apart = f" Assumed: {words.listed(assumed)}." if assumed else ""
+    return f"Universal scalability law on {runs}. Fitted: {words.listed(fitted)}.{apart}"

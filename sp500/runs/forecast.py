@@ -1,6 +1,7 @@
 """What more workers would buy: seconds, speed-up, efficiency and price per number of workers, from ended runs.
 
-Only runs of the same settings on the same kind of machine stand in one fit; all others are named with the reason. Where
+Only runs of the same settings on the same kind of machine stand in one fit, however many windows they trained on; all
+others are named with the reason. Seconds are those of the break-even: a start, and windows at the warm rate. Where
 nothing was measured, a stated default is given and called one. The forecast is tested on what is known: fitted without
 the most workers, it predicts them.
 """
@@ -8,18 +9,21 @@ the most workers, it predicts them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isclose
 from statistics import fmean, median
 from typing import Any
 
 from sp500.config import Frozen
 from sp500.runs import cost, scaling_law
 from sp500.runs.cost import Pods, PriceTable
-from sp500.runs.measured import Measured, chosen, counts, place
+from sp500.runs.measured import Measured, chosen, counts, most, pace, place
 from sp500.runs.record import RunRecord
 
 EXPERIMENTS = ("scale", "train", "tune", "walk_forward")
 """Experiments whose runs take a number of workers."""
 NEWEST = 5
+ALIKE = 0.01
+"""By what share numbers of windows may differ that count as the same."""
 SAME, OTHER = 1.25, 2.0
 """How many times longer or shorter a job may take than runs with as many workers, and with another number of them."""
 Row = dict[str, Any]
@@ -52,39 +56,44 @@ def forecast(records: Sequence[RunRecord], asked: Question, table: PriceTable | 
         basis = {"used": [], "left_out": left_out}
         return {"rows": rows, "basis": basis, "assumption": _nothing(asked), "backtest": None, "currency": currency}
     newest = max(used, key=lambda one: one.finished)
-    times = asked.size / newest.samples if asked.size and newest.samples else 1.0
-    fitted = fit(used).scaled(times)
-    rows = [_row(fitted, used, workers, times) for workers in asked.workers]
+    samples = asked.size or newest.samples
+    fitted = fit(used, samples)
+    rows = [_row(fitted, used, workers, samples) for workers in asked.workers]
+    node_type = None
     if table:
         rows = [row | _priced(row, newest.record, asked, table) for row in rows]
+        node_type = asked.node_type or cost.worker(newest.record, table).node_type
     return {
         "rows": rows,
-        "basis": _basis(used, left_out, fitted, round(newest.samples * times)),
+        "basis": _basis(used, left_out, fitted, samples) | {"node_type": node_type},
         "assumption": _assumption(used, fitted, asked),
         "backtest": backtest(used),
         "currency": currency,
     }
 
 
-def fit(used: Sequence[Measured]) -> scaling_law.Fit:
-    """The law of runs of one key; draws of its bootstrap are the same each time."""
-    return scaling_law.fit(*zip(*((one.workers, one.start, one.train) for one in used), strict=True))
+def fit(used: Sequence[Measured], samples: int) -> scaling_law.Fit:
+    """The law of runs of one key for so many windows; draws of its bootstrap are the same each time."""
+    whole = most(used)
+    workers, start = [one.workers for one in used], [one.start for one in used]
+    return scaling_law.fit(workers, start, [each * whole for each in pace(used)]).scaled(samples / whole)
 
 
 def backtest(used: Sequence[Measured]) -> Row | None:
     """Fitted without the most workers, what the law says of them, against what was measured; None for one number.
 
-    `error_percent` is of the mean of those runs; `within` whether that lies in the forecast's range.
+    `error_percent` is of the mean of those runs of them with the most windows; `within` whether that lies in the range.
     """
-    *fewer, most = counts(used)
+    *fewer, last = counts(used)
     if not fewer:
         return None
-    fitted = fit([one for one in used if one.workers != most])
-    took = fmean(one.start + one.train for one in used if one.workers == most)
-    said, (low, high) = fitted.law.seconds(most), fitted.interval(most)
+    known = [one for one in used if one.workers == last]
+    fitted = fit([one for one in used if one.workers != last], most(known))
+    took = fmean(_seconds(known, last, most(known)))
+    said, (low, high) = fitted.law.seconds(last), fitted.interval(last)
     return {
         "fitted_on": fewer,
-        "predicted": most,
+        "predicted": last,
         "seconds": said,
         "seconds_low": low,
         "seconds_high": high,
@@ -108,10 +117,16 @@ def estimate(records: Sequence[RunRecord], experiment: str, workers: int) -> tup
     return (min(taken) / room, max(taken) * room) if taken else None
 
 
-def _row(fitted: scaling_law.Fit, used: Sequence[Measured], workers: int, times: float) -> Row:
+def _seconds(used: Sequence[Measured], workers: int, samples: int) -> list[float]:
+    """What runs with so many workers took that trained on so many windows; the last batch may differ."""
+    alike = [one for one in used if isclose(one.samples, samples, rel_tol=ALIKE)]
+    return [one.seconds for one in alike if one.workers == workers]
+
+
+def _row(fitted: scaling_law.Fit, used: Sequence[Measured], workers: int, samples: int) -> Row:
     seconds, (low, high) = fitted.law.seconds(workers), fitted.interval(workers)
     speedup = fitted.law.seconds(1) / seconds
-    took = [one.start + one.train * times for one in used if one.workers == workers]
+    took = _seconds(used, workers, samples)
     return {
         "workers": workers,
         "seconds": seconds,
@@ -156,24 +171,27 @@ def _basis(used: Sequence[Measured], left_out: list[Row], fitted: scaling_law.Fi
         "place": place(used[-1].record),
         "samples": samples,
         "start_seconds": law.start,
+        "start_seconds_per_worker": law.joining,
         "work_seconds": law.work,
         "contention": law.sigma,
         "coherency": law.kappa,
+        "assumed": list(fitted.fixed),
     }
 
 
 def _assumption(used: Sequence[Measured], fitted: scaling_law.Fit, asked: Question) -> str:
     there, where = counts(used), place(used[-1].record)
-    measured_at = f"not fitted, since only {', '.join(map(str, there))} workers were measured"
-    said = [f"{measured_at}: {one}" for one in fitted.fixed]
+    only = f"only {' and '.join(map(str, there))} {'worker was' if there == [1] else 'workers were'} measured"
+    said = [f"Not fitted, since {only}: {'; '.join(fitted.fixed.values())}"] if fitted.fixed else []
     if max(asked.workers) > there[-1]:
-        said.append(f"More than {there[-1]} workers were not measured; the law is taken to go on")
+        more = f"More than {there[-1]} {'worker was' if there[-1] == 1 else 'workers were'} not measured"
+        said.append(f"{more}; the law is taken to go on")
     if not cost.rented(used[-1].record):
         said.append(
             f"All runs shared {where.removeprefix('simulated nodes on ')}: this is what more workers would do there, "
             "and not what more machines would buy"
         )
-    return " ".join(f"{one[0].upper()}{one[1:]}." for one in said)
+    return " ".join(f"{one}." for one in said)
 
 
 def _nothing(asked: Question) -> str:

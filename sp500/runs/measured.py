@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from statistics import median
 from typing import Any
 
+from pydantic import ValidationError
+
+from sp500.config import RunConfig
 from sp500.runs import cost
 from sp500.runs.record import RunRecord
+from sp500.runs.scaling import fixed_seconds
+
+APART = {"train": {"epochs": 1, "max_steps": 0, "early_stop_patience": 0}, "data": {"multiplier": 1}}
+"""Settings in which runs of one law may differ: they decide on how many windows a run trains, and nothing else."""
 
 
 @dataclass(frozen=True)
@@ -18,21 +26,26 @@ class Measured:
     record: RunRecord
     workers: int
     start: float
-    """Seconds before training, without writing shards, which the next run does not pay."""
-    train: float
-    """All other seconds."""
+    """Seconds that do not grow with the windows, without writing shards, which the next run does not pay."""
+    work: float
+    """Seconds that do: all windows at the warm rate; where a run has none, and of a search, all after the start."""
 
     @property
-    def key(self) -> tuple[str, str, str]:
-        """What runs of one fit have in common: settings and data, device, kind of machine."""
+    def key(self) -> tuple[str, str, str, bool]:
+        """What runs of one fit have in common: settings and data, device, kind of machine, whether the rate is warm."""
         record = self.record
-        settings = str(record.search["key"]) if record.search else record.fingerprint
-        return settings, record.device, place(record)
+        settings = str(record.search["key"]) if record.search else _law_settings(record)
+        return settings, record.device, place(record), _is_warm(record)
 
     @property
     def samples(self) -> int:
         """Windows trained on."""
         return self.record.samples
+
+    @property
+    def seconds(self) -> float:
+        """From start to end, without writing shards."""
+        return self.start + self.work
 
     @property
     def finished(self) -> datetime:
@@ -42,7 +55,7 @@ class Measured:
 
 def chosen(records: Sequence[RunRecord], experiment: str) -> tuple[list[Measured], list[dict[str, Any]]]:
     """The runs of one key with the most numbers of workers, the newest such; and why each other run is left out."""
-    groups: dict[tuple[str, str, str], list[Measured]] = {}
+    groups: dict[tuple[str, str, str, bool], list[Measured]] = {}
     left_out: list[dict[str, Any]] = []
     for record in records:
         if record.experiment != experiment or record.arm in cost.PARTS or record.arm == "benchmark":
@@ -73,12 +86,41 @@ def measured(record: RunRecord) -> Measured | str:
     workers = int(search["cores"]) if search and record.arm == "parallel" else record.num_workers
     if not workers:
         return "has no workers (one process)"
-    shards = record.data.get("shards") or {}
-    train = seconds.search if search else seconds.total - seconds.setup
-    start = seconds.total - train - float(shards.get("writing_seconds") or 0.0)
-    if train <= 0 or start <= 0:
+    writing = float((record.data.get("shards") or {}).get("writing_seconds") or 0.0)
+    if _is_warm(record) and record.warm_samples_per_second:
+        rate = record.warm_samples_per_second
+        start, work = fixed_seconds(seconds.total, writing, record.samples, rate), record.samples / rate
+    else:
+        work = seconds.search if search else seconds.total - seconds.setup
+        start = seconds.total - work - writing
+    if work <= 0 or start <= 0 or not record.samples:
         return "does not tell its seconds of start and training"
-    return Measured(record, workers, start, train)
+    return Measured(record, workers, start, work)
+
+
+def pace(used: Sequence[Measured]) -> list[float]:
+    """Seconds of work per window of each run, as they are with the most windows.
+
+    Short epochs have a lower rate, since each waits for its first batch. So speeds are compared among runs of one size,
+    that with the most numbers of workers; runs of the largest size tell by how much these take more or less there.
+    """
+    sizes: dict[str, list[Measured]] = {}
+    for one in used:
+        sizes.setdefault(one.record.fingerprint, []).append(one)
+    alike = max(sizes.values(), key=lambda group: (len(counts(group)), most(group)))
+    at, there = _per_window(alike), _per_window(max(sizes.values(), key=most))
+    both = [there[workers] / at[workers] for workers in at if workers in there]
+    times = median(both) if both else 1.0
+    own = [one.work / one.samples for one in used]
+    return [
+        mine * times if one in alike else at[one.workers] * times if one.workers in at else mine
+        for one, mine in zip(used, own, strict=True)
+    ]
+
+
+def most(used: Sequence[Measured]) -> int:
+    """Windows of the run with the most."""
+    return max(one.samples for one in used)
 
 
 def place(record: RunRecord) -> str:
@@ -96,5 +138,25 @@ def counts(used: Sequence[Measured]) -> list[int]:
 
 
 def _difference(one: Measured, best: Measured) -> str:
-    names = ("other settings or data", "another device", "another kind of machine")
+    names = ("other settings or data", "another device", "another kind of machine", "a rate measured otherwise")
     return ", ".join(name for name, mine, theirs in zip(names, one.key, best.key, strict=True) if mine != theirs)
+
+
+def _per_window(group: Sequence[Measured]) -> dict[int, float]:
+    """Seconds of work per window, the median of each number of workers."""
+    every = {workers: [one for one in group if one.workers == workers] for workers in counts(group)}
+    return {workers: median(one.work / one.samples for one in ones) for workers, ones in every.items()}
+
+
+def _is_warm(record: RunRecord) -> bool:
+    return bool(record.warm_samples_per_second) and not record.search
+
+
+def _law_settings(record: RunRecord) -> str:
+    """Hash of the settings without those that set APART; of settings that this version does not know, with them."""
+    try:
+        config = RunConfig.model_validate(record.config)
+    except ValidationError:
+        return record.fingerprint
+    parts = {name: getattr(config, name).model_copy(update=values) for name, values in APART.items()}
+    return config.model_copy(update=parts).fingerprint

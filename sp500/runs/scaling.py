@@ -48,6 +48,13 @@ def row(record: RunRecord, memory_limit_bytes: int) -> Row:
     }
 
 
+def fixed_seconds(seconds: float, writing: float, samples: int, rate: float) -> float:
+    """Of a run's seconds those that do not grow with the windows: without training at the warm rate, and without
+    writing shards, which the next run does not pay. The wait for the first batch belongs to them.
+    """
+    return seconds - writing - samples / rate
+
+
 def break_even(rows: Sequence[Row]) -> list[Row]:
     """From how many windows trained Ray is sooner than one process, per number of workers.
 
@@ -113,7 +120,8 @@ def _law(rows: Sequence[Row], arm: str, workers: int) -> Row | None:
     if not ended:
         return None
     rate = max(ended, key=lambda one: int(one["multiplier"]))["warm_samples_per_second"]
-    fixed = [one["seconds"] - one["writing_seconds"] - one["samples"] / one["warm_samples_per_second"] for one in ended]
+    told = ("seconds", "writing_seconds", "samples", "warm_samples_per_second")
+    fixed = [fixed_seconds(*(one[key] for key in told)) for one in ended]
     return {"arm": arm, "fixed_seconds": median(fixed), "samples_per_second": rate}
 
 

@@ -1,22 +1,24 @@
 """Seconds against workers: Gunther's universal scalability law, fitted to few measurements.
 
-    seconds(N) = start + parallel / N + serial + sync * (N - 1)
+    seconds(N) = start + joining * (N - 1) + parallel / N + serial + sync * (N - 1)
 
-The law (N. J. Gunther, Guerrilla Capacity Planning, 2007; "A general theory of computational scalability based on
-rational functions", arXiv:0808.1431) gives N workers N / (1 + sigma (N - 1) + kappa N (N - 1)) times the rate of one.
-With work = parallel + serial that is the line above, sigma = serial / work (contention: what all wait for), kappa =
+The first two are the start, the same for any number of windows, and stand apart from the law. The rest is the law of
+the work (N. J. Gunther, Guerrilla Capacity Planning, 2007; "A general theory of computational scalability based on
+rational functions", arXiv:0808.1431): N workers have N / (1 + sigma (N - 1) + kappa N (N - 1)) times the rate of one.
+With work = parallel + serial that is what stands above, sigma = serial / work (contention: what all wait for), kappa =
 sync / work (coherency: what each tells each other). Linear in its parameters, none below zero, so that least squares
 has one answer.
 
-Few numbers of workers cannot tell all of it: one tells only the work, two either contention or coherency. What they do
-not tell is a stated default, and ranges are drawn over its stated span. Ranges are a bootstrap of relative errors, each
-with 5 % more or less, since two or three runs cannot show how much runs vary.
+Few numbers of workers cannot tell all of it: one tells only the start and the work, two besides either contention or
+coherency. What they do not tell is a stated default, and ranges are drawn over its stated span. Ranges are a bootstrap
+of relative errors, each with 5 % more or less, since two or three runs cannot show how much runs vary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from scipy.optimize import nnls
@@ -29,15 +31,18 @@ KAPPA_SPAN = (0.0, 0.002)
 """The same of coherency, whose default is none."""
 VARIES = 0.05
 """By how much a run is taken to vary at least, as a share of its seconds."""
+GROWS = 0.15
+"""By what share at least the most workers start later than the fewest, for the start to grow: less is how runs vary."""
 RESAMPLES, SHARE = 1000, 0.9
 """Draws of the bootstrap, and the part of them that lies within a range."""
 
 
 @dataclass(frozen=True)
 class Law:
-    """Seconds of N workers: start + parallel / N + serial + sync (N - 1)."""
+    """Seconds of N workers: start + joining (N - 1) + parallel / N + serial + sync (N - 1)."""
 
     start: float
+    joining: float
     parallel: float
     serial: float
     sync: float
@@ -59,11 +64,19 @@ class Law:
 
     def seconds(self, workers: int) -> float:
         """From start to end."""
-        return self.start + self.parallel / workers + self.serial + self.sync * (workers - 1)
+        return float(self.begun(workers) + self.trained(workers))
+
+    def begun(self, workers: Any) -> Any:
+        """Seconds of the start, of one number of workers or of an array of them."""
+        return self.start + self.joining * (workers - 1)
+
+    def trained(self, workers: Any) -> Any:
+        """Seconds of the work, likewise."""
+        return self.parallel / workers + self.serial + self.sync * (workers - 1)
 
     def scaled(self, times: float) -> Law:
         """The law of so many times the samples: the start stays."""
-        return Law(self.start, self.parallel * times, self.serial * times, self.sync * times)
+        return replace(self, parallel=self.parallel * times, serial=self.serial * times, sync=self.sync * times)
 
 
 @dataclass(frozen=True)
@@ -74,8 +87,8 @@ class Fit:
     draws: tuple[Law, ...]
     missed: tuple[float, ...]
     """One per draw: how many times the law's seconds a further run takes."""
-    fixed: tuple[str, ...]
-    """In words: which parameter stands at which default."""
+    fixed: dict[str, str]
+    """What was not fitted, by its name, and in words at which default it stands."""
 
     def scaled(self, times: float) -> Fit:
         """The fit of so many times the samples."""
@@ -90,10 +103,10 @@ class Fit:
 
 
 def fit(workers: Sequence[int], start: Sequence[float], train: Sequence[float], *, seed: int = 0) -> Fit:
-    """The law of runs: their workers, seconds before training and seconds of training, one each per run, above zero."""
+    """The law of runs: their workers, seconds of start and seconds of work, one each per run, above zero."""
     counts, begun, took = np.asarray(workers, float), np.asarray(start, float), np.asarray(train, float)
     law = _law(counts, begun, took, SIGMA, 0.0)
-    missed = np.concatenate([begun / law.start, took / _trained(law, counts)])
+    missed = np.concatenate([begun / law.begun(counts), took / law.trained(counts)])
     generator = np.random.default_rng(seed)
     # Blocks of one: runs follow no order.
     rows, ahead = (missed[stationary_bootstrap(len(missed), RESAMPLES, 1.0, generator)] for _ in range(2))
@@ -101,7 +114,7 @@ def fit(workers: Sequence[int], start: Sequence[float], train: Sequence[float], 
     sigmas, kappas = (generator.uniform(*span, RESAMPLES) for span in (SIGMA_SPAN, KAPPA_SPAN))
     half = len(counts)
     draws = [
-        _law(counts, law.start * row[:half], _trained(law, counts) * row[half:], sigma, kappa)
+        _law(counts, law.begun(counts) * row[:half], law.trained(counts) * row[half:], sigma, kappa)
         for row, sigma, kappa in zip(rows, sigmas, kappas, strict=True)
     ]
     return Fit(law, tuple(draws), tuple(map(float, ahead[:, 0])), _fixed(counts, took))
@@ -114,20 +127,33 @@ def default(workers: int) -> float:
 
 def _law(counts: np.ndarray, begun: np.ndarray, took: np.ndarray, sigma: float, kappa: float) -> Law:
     """Least squares of relative errors; `sigma` and `kappa` count where the measurements do not tell them."""
-    start = float(np.median(begun))
-    distinct = len(np.unique(counts))
+    start, distinct = _start(counts, begun), len(np.unique(counts))
     if distinct == 1:
         of_work = 1 / counts + sigma * (1 - 1 / counts) + kappa * (counts - 1)
         work = float(np.mean(took / of_work))
-        return Law(start, work * (1 - sigma), work * sigma, work * kappa)
+        return Law(*start, work * (1 - sigma), work * sigma, work * kappa)
     columns = [1 / counts, np.ones_like(counts), counts - 1]
     if distinct == 2 and not _slower(counts, took):
         parallel, serial = _least(columns[:2], took)
-        return Law(start, parallel, serial, kappa * (parallel + serial))
+        return Law(*start, parallel, serial, kappa * (parallel + serial))
     if distinct == 2:
         serial, sync = _least(columns[1:], took)
-        return Law(start, 0.0, serial, sync)
-    return Law(start, *_least(columns, took))
+        return Law(*start, 0.0, serial, sync)
+    return Law(*start, *_least(columns, took))
+
+
+def _start(counts: np.ndarray, begun: np.ndarray) -> tuple[float, float]:
+    """Seconds that one worker takes to start, and what each further one adds, by the median of each number.
+
+    None is added where that is no more than runs vary: few runs would tell a slope of noise, and many workers pay it.
+    """
+    distinct = np.unique(counts)
+    middle = np.array([np.median(begun[counts == count]) for count in distinct])
+    if len(distinct) == 1:
+        return float(middle[0]), 0.0
+    start, joining = _least([np.ones_like(distinct), distinct - 1], middle)
+    grows = joining * (distinct[-1] - distinct[0]) > GROWS * (start + joining * (distinct[0] - 1))
+    return (start, joining) if grows else (float(np.median(begun)), 0.0)
 
 
 def _least(columns: Sequence[np.ndarray], took: np.ndarray) -> list[float]:
@@ -141,20 +167,16 @@ def _slower(counts: np.ndarray, took: np.ndarray) -> bool:
     return bool(took[counts == counts.max()].mean() > took[counts == counts.min()].mean())
 
 
-def _trained(law: Law, counts: np.ndarray) -> np.ndarray:
-    """Seconds of training that the law gives each run."""
-    return law.parallel / counts + law.serial + law.sync * (counts - 1)
-
-
-def _fixed(counts: np.ndarray, took: np.ndarray) -> tuple[str, ...]:
+def _fixed(counts: np.ndarray, took: np.ndarray) -> dict[str, str]:
+    coherency = f"coherency is taken as 0 (to {KAPPA_SPAN[1]:.1%} of the work per further worker in the range)"
     distinct = len(np.unique(counts))
     if distinct == 1:
-        return (
-            f"contention is {SIGMA:.0%} of the work ({SIGMA_SPAN[0]:.0%} to {SIGMA_SPAN[1]:.0%} in the range)",
-            f"coherency is 0 (to {KAPPA_SPAN[1]:.1%} of the work per further worker in the range)",
-        )
+        span = f"{SIGMA_SPAN[0]:.0%} to {SIGMA_SPAN[1]:.0%} in the range"
+        return {
+            "joining": "each further worker is taken to start beside the others",
+            "contention": f"contention is taken as {SIGMA:.0%} of the work ({span})",
+            "coherency": coherency,
+        }
     if distinct == 2 and _slower(counts, took):
-        return ("all work waits in line (contention 100%), since more workers took longer",)
-    if distinct == 2:
-        return (f"coherency is 0 (to {KAPPA_SPAN[1]:.1%} of the work per further worker in the range)",)
-    return ()
+        return {"contention": "contention is taken as 100% (all work waits in line), since more workers took longer"}
+    return {"coherency": coherency} if distinct == 2 else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -85,13 +86,58 @@ def test_no_runs_exit_0_with_the_default_and_its_assumption(forecast: Forecast, 
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
     assert [row["seconds"] for row in found["rows"]] == [None] * 5
+    assert found["assumption"].startswith("No run of scale with workers has ended well")
     assert "5% of the work waits in line" in found["assumption"]
+
+
+def test_no_runs_are_said_before_the_numbers_that_are_assumed(forecast: Forecast, tmp_path: Path) -> None:
+    lines = forecast("--runs-dir", tmp_path).stdout.splitlines()
+    assert lines[0].startswith("No run of scale with workers has ended well")
+    assert lines[1] == ""
+    assert lines[2].startswith("Workers")
+    assert "No run" not in "".join(lines[1:])
+
+
+def test_folder_that_is_not_there_is_named(forecast: Forecast, tmp_path: Path) -> None:
+    done = forecast("--runs-dir", tmp_path / "gone")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"There is no folder {tmp_path / 'gone'}. No run of scale ")
+
+
+def test_fitted_and_assumed_numbers_stand_apart(forecast: Forecast, runs: Path) -> None:
+    told = forecast("--runs-dir", runs).stdout
+    assert (
+        "2 runs with 1 and 2 workers on a cluster's nodes of 4 CPUs. Fitted: start 20 s, no more to start per "
+        "further worker, work of one worker 100 s and contention 20.0%. Assumed: coherency 0.00% of the work "
+        "per further worker."
+    ) in told
+
+
+def test_one_worker_is_not_said_to_be_several(forecast: Forecast, runs: Path) -> None:
+    shutil.rmtree(runs / "scale-2")
+    told = forecast("--runs-dir", runs).stdout
+    assert "1 run with 1 worker on" in told
+    assert "since only 1 worker was measured: " in told
+    assert "More than 1 worker was not measured" in told
+    assert "1 workers" not in told
+
+
+def test_machine_that_costs_nothing_has_no_column_of_zeros_but_its_type(
+    forecast: Forecast, runs: Path, tmp_path: Path
+) -> None:
+    file, text = tmp_path / "prices.yaml", (ROOT / "cluster" / "prices.yaml").read_text()
+    file.write_text(text.replace("0.0316", "0").replace("0.00424", "0"))
+    told = forecast("--runs-dir", runs, "--prices", file).stdout
+    assert "No price: the table of prices has general, the type of these machines, at 0." in told
+    assert "Price, USD" not in told
+    assert "Price, USD" in forecast("--runs-dir", runs).stdout
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--workers", 0), "greater than 0"),
+        (("--workers", 0, 2, -1), "ConfigError: --workers: expected numbers of workers above 0, got 0 and -1\n"),
+        (("--size", 0), "ConfigError: --size: "),
         (("--experiment", "sail"), "sail"),
         (("--prices", "nowhere.yaml"), "--prices nowhere.yaml: cannot be read"),
         (("--node-type", "moon"), "--node-type moon: the table has laptop, general, a100, h100"),
@@ -102,6 +148,7 @@ def test_wrong_flag_exits_2_and_says_what(forecast: Forecast, words: tuple[objec
     assert done.returncode == 2
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+    assert "pydantic" not in done.stderr
 
 
 @pytest.mark.parametrize(

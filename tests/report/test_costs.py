@@ -122,6 +122,20 @@ def test_error_of_the_back_test_is_in_the_report_also_without_prices(tmp_path: P
     assert "| Price" not in text
 
 
+def test_forecast_on_a_machine_that_is_free_has_no_price_and_says_why(tmp_path: Path) -> None:
+    made = {"experiment": "scale", "fingerprint": "same", "metrics": {}}
+    runs = [record(f"s{n}", 10 + took, num_workers=n, **made) for n, took in ((1, 100), (2, 60))]
+    text = written(tmp_path, *runs)
+    assert "No price: the table of prices has laptop, the type of these machines, at 0." in text
+    assert "Price, EUR" not in text
+
+
+def test_runs_on_a_cluster_that_is_free_cost_nothing_and_the_report_says_why(tmp_path: Path) -> None:
+    free = PRICES.model_copy(update={"types": dict.fromkeys(PRICES.types, PRICES.types["laptop"])})
+    text = written(tmp_path, record("cluster", 1800, CLUSTER), prices=free)
+    assert "1 run cost 0 EUR, since the table has their machines at 0, at prices of 2026-01-01" in text
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [(None, "-"), (0, "0"), (1234.567, "1,234.57"), (0.5, "0.50"), (0.0123, "0.012"), (2e-9, "<0.000001")],

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from price_list import CLUSTER, PRICES, TABLE, WORKER
 
-from sp500.runs import forecast
+from sp500.runs import forecast, scaling
 from sp500.runs.cost import PriceTable
 from sp500.runs.forecast import Question
 from sp500.runs.record import Machine, RunRecord, Seconds
@@ -102,7 +102,8 @@ def test_no_runs_give_the_default_and_its_assumption_and_no_seconds() -> None:
 
 def test_two_numbers_of_workers_say_what_they_did_not_tell() -> None:
     found = asked(record(1), record(2))
-    assert "only 1, 2 workers were measured: coherency is 0" in found["assumption"]
+    assert "Not fitted, since only 1 and 2 workers were measured: coherency is taken as 0" in found["assumption"]
+    assert found["basis"]["assumed"] == ["coherency"]
     assert "More than 2 workers were not measured" in found["assumption"]
 
 
@@ -136,7 +137,7 @@ def test_runs_that_tell_nothing_are_left_out_with_the_reason() -> None:
         record(4, name="resumed", seconds=resumed),
         record(0, name="alone", arm="streaming"),
         record(4, name="laptop", **laptop),
-        record(4, name="larger", fingerprint="g"),
+        record(4, name="wider", fingerprint="g", config={"model": {"hidden": 7}}),
         record(4, name="parent", arm="all"),
         record(4, name="model", experiment="train"),
     )
@@ -146,22 +147,93 @@ def test_runs_that_tell_nothing_are_left_out_with_the_reason() -> None:
         "resumed": "was interrupted",
         "alone": "has no workers (one process)",
         "laptop": "another kind of machine",
-        "larger": "other settings or data",
+        "wider": "other settings or data",
     }
 
 
 def test_group_with_the_most_numbers_of_workers_counts_and_of_equals_the_newest() -> None:
-    old = [record(n, fingerprint="old") for n in (1, 2)]
-    new = [record(n, minute=5, fingerprint="new") for n in (1, 2)]
-    one = [record(1, minute=9, fingerprint="one")]
+    old = [record(n, config={"train": {"seed": 1}}) for n in (1, 2)]
+    new = [record(n, minute=5, config={"train": {"seed": 2}}) for n in (1, 2)]
+    one = [record(1, minute=9, config={"train": {"seed": 3}})]
     assert asked(*old, *new, *one)["basis"]["used"] == ["scale-1-5", "scale-2-5"]
-    assert asked(*old, record(4, fingerprint="old"), *new)["basis"]["workers"] == [1, 2, 4]
+    assert asked(*old, record(4, config={"train": {"seed": 1}}), *new)["basis"]["workers"] == [1, 2, 4]
+
+
+def test_settings_of_another_version_go_with_their_own_fingerprint_alone() -> None:
+    odd = [record(n, fingerprint="odd", config={"gone": n}) for n in (1, 2)]
+    assert asked(*odd, record(4, fingerprint="odder", config={"gone": 4}))["basis"]["workers"] == [1, 2]
 
 
 def test_size_asked_for_scales_the_training_and_not_the_start() -> None:
     (row,) = asked(record(1), record(2), record(4), workers=(2,), size=3000)["rows"]
     assert row["seconds"] == pytest.approx(START + 3 * train_seconds(2))
-    assert row["measured"] == pytest.approx(START + 3 * train_seconds(2))
+
+
+def test_measured_is_what_ran_and_absent_for_a_size_that_did_not() -> None:
+    runs = [record(1), record(2), record(2, minute=1, train=500.0, samples=3000, fingerprint="long")]
+
+    def measured(size: int) -> list[float | None]:
+        return [row["measured"] for row in asked(*runs, workers=(1, 2), size=size)["rows"]]
+
+    assert measured(1000) == [pytest.approx(START + WORK), pytest.approx(START + train_seconds(2))]
+    assert measured(3000) == [None, pytest.approx(START + 500)]
+    assert measured(100_000) == [None, None]
+
+
+def warm(workers: int, samples: int, start: float, rate: float, **changes: Any) -> RunRecord:
+    """A run of which the wait for the first batch counts as training: 8 of its seconds of start."""
+    took = start + samples / rate
+    seconds = Seconds(setup=start - 8, train=took - start + 7, total=took)
+    facts = {"seconds": seconds, "samples": samples, "warm_samples_per_second": rate, "fingerprint": str(samples)}
+    config = {"train": {"epochs": samples // 1000}, "data": {"multiplier": 10}}
+    facts |= {"name": f"{workers}-{samples}", "config": config, "samples_per_second": samples / (took - start + 7)}
+    return record(workers, **(facts | changes))
+
+
+def test_wait_for_the_first_batch_does_not_grow_with_the_windows() -> None:
+    (row,) = asked(warm(1, 1000, 30.0, 100.0), workers=(1,), size=100_000)["rows"]
+    assert row["seconds"] == pytest.approx(30 + 1000)
+
+
+def test_forecast_and_break_even_of_the_same_runs_say_the_same() -> None:
+    ones = {1000: (30.0, 90.0), 2000: (32.0, 120.0), 4000: (31.0, 100.0)}
+    twos = {1000: (40.0, 170.0), 2000: (45.0, 150.0), 4000: (41.0, 180.0)}
+    runs = [warm(n, size, *told) for n, sizes in ((1, ones), (2, twos)) for size, told in sizes.items()]
+    alone = record(0, arm="streaming", config={"data": {"multiplier": 10}}, warm_samples_per_second=50.0)
+    rows = [scaling.row(one, 0) | {"multiplier": one.samples / 1000} for one in [alone, *runs]]
+    lines = [one["ray"] for one in scaling.break_even(rows)]
+    assert len(lines) == 2
+    said = [row["seconds"] for row in asked(*runs, workers=(1, 2), size=50_000)["rows"]]
+    assert said == pytest.approx([one["fixed_seconds"] + 50_000 / one["samples_per_second"] for one in lines])
+
+
+@pytest.mark.parametrize(
+    "train", [{"epochs": 20}, {"max_steps": 8}, {"early_stop_patience": 1}], ids=lambda one: next(iter(one))
+)
+def test_run_that_only_trained_on_more_windows_corrects_the_forecast(train: dict[str, int]) -> None:
+    short = [warm(n, 1000, 30.0, 100.0 * n) for n in (1, 2)]
+    # Many short epochs are slower: each waits for its first batch.
+    long = warm(1, 20_000, 30.0, 50.0, minute=9, config={"train": train, "data": {"multiplier": 1}})
+    before, after = (asked(*runs, workers=(1, 2), size=20_000) for runs in (short, [*short, long]))
+    assert [row["seconds"] for row in before["rows"]] == pytest.approx([30 + 200, 30 + 100])
+    # Two workers were not measured there, and are as much faster than one as where both were.
+    assert [row["seconds"] for row in after["rows"]] == pytest.approx([30 + 400, 30 + 200])
+    assert [row["measured"] for row in after["rows"]] == [pytest.approx(430), None]
+    assert after["basis"]["left_out"] == []
+
+
+def test_run_of_another_size_tells_of_workers_that_no_other_run_has() -> None:
+    runs = [warm(1, 4000, 30.0, 100.0), warm(2, 4000, 30.0, 200.0), warm(4, 1000, 30.0, 400.0)]
+    found = asked(*runs, workers=(4,), size=4000)
+    assert found["rows"][0]["seconds"] == pytest.approx(30 + 10)
+    assert found["backtest"]["measured"] == pytest.approx(30 + 1000 / 400)  # of as many windows as were measured
+    assert found["backtest"]["seconds"] == pytest.approx(30 + 1000 / 400)
+
+
+def test_runs_without_a_warm_rate_do_not_stand_beside_those_with_one() -> None:
+    found = asked(warm(1, 1000, 30.0, 100.0), warm(2, 1000, 30.0, 150.0), record(4, name="older"))
+    assert found["basis"]["workers"] == [1, 2]
+    assert found["basis"]["left_out"] == [{"run": "older", "why": "a rate measured otherwise"}]
 
 
 def test_seconds_that_wrote_shards_are_not_forecast() -> None:

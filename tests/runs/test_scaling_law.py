@@ -30,14 +30,14 @@ def test_known_parameters_come_back_from_three_numbers_of_workers(
 def test_two_numbers_of_workers_tell_contention_and_say_that_coherency_is_assumed() -> None:
     fitted = scaling_law.fit([1, 2], [5.0, 5.0], [seconds(n, 100.0, 0.1, 0.0) for n in (1, 2)])
     assert (fitted.law.work, fitted.law.sigma, fitted.law.kappa) == pytest.approx((100.0, 0.1, 0.0))
-    assert len(fitted.fixed) == 1
-    assert fitted.fixed[0].startswith("coherency is 0")
+    assert list(fitted.fixed) == ["coherency"]
+    assert fitted.fixed["coherency"].startswith("coherency is taken as 0")
 
 
 def test_one_number_of_workers_tells_the_work_under_stated_defaults() -> None:
     fitted = scaling_law.fit([2], [5.0], [seconds(2, 100.0, scaling_law.SIGMA, 0.0)])
     assert fitted.law.work == pytest.approx(100.0)
-    assert [one.split()[0] for one in fitted.fixed] == ["contention", "coherency"]
+    assert list(fitted.fixed) == ["joining", "contention", "coherency"]
 
 
 def test_more_workers_that_took_longer_are_coherency_since_waiting_explains_no_more_than_all() -> None:
@@ -45,6 +45,18 @@ def test_more_workers_that_took_longer_are_coherency_since_waiting_explains_no_m
     fitted = scaling_law.fit([1, 2], [1.0, 1.0], [10.0, 17.0])
     assert (fitted.law.sigma, fitted.law.sync) == pytest.approx((1.0, 7.0))
     assert fitted.law.seconds(4) == pytest.approx(1 + 10 + 3 * 7)
+    assert list(fitted.fixed) == ["contention"]
+
+
+def test_start_that_each_further_worker_makes_longer_goes_on_to_grow() -> None:
+    fitted = scaling_law.fit([1, 2, 4], [20.0, 25.0, 35.0], [10.0] * 3).law
+    assert fitted.begun(8) == pytest.approx(20 + 7 * 5)
+    assert fitted.seconds(8) == pytest.approx(20 + 7 * 5 + 10)
+
+
+def test_start_that_varies_by_no_more_than_runs_do_does_not_grow() -> None:
+    fitted = scaling_law.fit([1, 2, 4], [20.0, 20.5, 22.0], [10.0] * 3).law
+    assert (fitted.start, fitted.joining) == (20.5, 0.0)
 
 
 @given(
