@@ -6,12 +6,15 @@ import os
 from pathlib import Path
 
 
-def write_atomic(path: Path, text: str | bytes) -> None:
-    """Write a whole file or nothing: temporary file, fsync, rename, fsync of the folder."""
+def write_atomic(path: Path, text: str | bytes, mode: int = 0o666) -> None:
+    """Write a whole file or nothing: temporary file, fsync, rename, fsync of the folder.
+
+    `mode`: what others may do with it, less what the umask forbids.
+    """
     data = text.encode() if isinstance(text, str) else text
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as file:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

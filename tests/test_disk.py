@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import resource
 import signal
+import stat
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +62,12 @@ def test_write_that_fails_leaves_the_old_file_and_no_rest(tmp_path: Path) -> Non
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_file_for_its_owner_alone_is_so_from_the_first(tmp_path):
+    write_atomic(tmp_path / "token", "secret", mode=0o600)
+    write_atomic(tmp_path / "token", "another", mode=0o600)
+    assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("content", ["text", b"bytes\x00", "", "ä"])

@@ -41,7 +41,7 @@ class Job(Told):
     started: float | None
     ended: float | None
     cost: float
-    """Of its present start until now, in the currency of the prices."""
+    """Of all its starts until now, in the currency of the prices."""
 
 
 class Plan(Told):
@@ -51,6 +51,8 @@ class Plan(Told):
     takes: str
     queued_before: int
     """Jobs that start before it."""
+    starts: str
+    """What money it waits for; empty where it starts as soon as there is room."""
     seconds: tuple[float | None, float | None]
     """How long it may take, from and to; null where nobody knows."""
     price: tuple[float | None, float | None]

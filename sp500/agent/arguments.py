@@ -60,7 +60,7 @@ def fault(word: str, experiment: str) -> str:
         return f"{word!r} has {found[0]!r}, which no setting needs; letters, digits and . _ : / + - ^ are taken"
     if not name and (not value or value.startswith("-")):
         return f"{word!r} is neither a flag nor a value; each is a word of its own, such as --train.epochs, 3"
-    if value.startswith("/") or "//" in value or ".." in value.split("/"):
+    if re.match(r"/|[A-Za-z0-9+.-]+:/", value) or "//" in value or ".." in value.split("/"):
         return f"{word!r} leads out of the project; name a file inside it, from the project's folder"
     return ""
 

@@ -54,7 +54,7 @@ def submit_job(desk: Desk, asked: requests.SubmitJob) -> Answer:
     on = asked.on or desk.on[0]
     if on not in desk.on:
         raise ConfigError(f"on: {on} is not allowed here; this server submits to {', '.join(desk.on)}")
-    requests.check_workers(asked, *_most(desk, on, asked.cpus or 1))
+    requests.check_workers(asked, *_most(desk, on, asked))
     job = requests.job(asked, on)
     folder = Path.cwd()
     if outside := [value for value in asked.values if not (folder / value).resolve().is_relative_to(folder)]:
@@ -157,15 +157,20 @@ def _told(desk: Desk, job: Job) -> Answer:
     return status.text(desk.queue, now, seen, lines), plain
 
 
-def _most(desk: Desk, on: On, cpus: int) -> tuple[float, str]:
+def _most(desk: Desk, on: On, asked: requests.SubmitJob) -> tuple[float, str]:
     """How many workers a place holds, and what says so. Raises ConfigError where nobody says."""
-    file = desk.queue.folder / queue_settings.FILE
+    file, cpus = desk.queue.folder / queue_settings.FILE, asked.cpus or 1
     room = load(file).room(on, queue_settings.machine())
     if on == "local":
         return room.cpus // cpus, f"this machine ({room.text()})"
     if room.cpus < float("inf"):
         return room.cpus // cpus, f"the capacity of {on} ({room.text()})"
     if on == "kuberay":
+        if asked.cpus or asked.gpus or asked.memory:
+            raise ConfigError(
+                "cpus, gpus, memory: leave them out, and workers are those of the cluster's file; for others,"
+                f" write capacity: {{kuberay: {{cpus: N}}}} into {file}"
+            )
         path = desk.flags["cluster"]
         groups = [group for one in document.clusters(ray_cluster(path)) for group in one.workers]
         return sum(int(group.body.get("maxReplicas") or 0) for group in groups), f"the cluster of {path}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,6 +14,8 @@ from rich.console import Console
 from sp500.commands import folders
 from sp500.config import Frozen
 from sp500.doctor import check, kubernetes_cluster, machine, ray_cluster, versions
+from sp500.errors import ConfigError
+from sp500.jobs.kuberay import contexts
 from sp500.output import concluded
 
 
@@ -26,14 +28,21 @@ class Doctor(Frozen):
     """Address of a Ray cluster, http://HOST:8265; empty: $RAY_ADDRESS."""
     context: str | None = None
     """Context of your kubeconfig; empty: the current one."""
-    namespace: str = "sp500"
-    """Namespace that jobs run in."""
+    namespace: str | None = None
+    """Namespace that jobs run in; empty: the context's, as for `sp500 jobs submit`."""
     runs_dir: Path | None = None
     """Folder of all runs; empty: $SP500_RUNS_DIR, or runs."""
     state_dir: Path | None = None
     """Folder of the queue's state; empty: $XDG_STATE_HOME/sp500."""
     json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
     """One JSON object on stdout: {checks: [{name, state, found, advice}], ok}."""
+
+
+def _namespace(flags: Doctor, environment: Mapping[str, str]) -> str:
+    try:
+        return flags.namespace or contexts.chosen(environment, flags.context)[1]
+    except ConfigError:  # the check of the context tells it
+        return "default"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -51,6 +60,7 @@ def main(argv: Sequence[str]) -> int:
 def looks(flags: Doctor) -> list[check.Look]:
     """All there is to look at, in the order that it is told."""
     environment, home = os.environ, Path.home()
+    namespace = _namespace(flags, environment)
     runs = flags.runs_dir or Path(environment.get("SP500_RUNS_DIR") or "runs")
     ray = versions.installed("ray")
     return [
@@ -59,7 +69,7 @@ def looks(flags: Doctor) -> list[check.Look]:
         *ray_cluster.looks(
             flags.address, environment, home, ray.version if ray else "", wanted=_wanted(flags.on, "ray")
         ),
-        kubernetes_cluster.look(environment, home, flags.context, flags.namespace, wanted=_wanted(flags.on, "kuberay")),
+        kubernetes_cluster.look(environment, home, flags.context, namespace, wanted=_wanted(flags.on, "kuberay")),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -41,10 +42,10 @@ class Expected:
 
     def seconds(self, spec: JobSpec, on: str) -> Seconds:
         """How long the job may last: as the user thinks, as the last ones of its name did, or as runs of its script."""
-        if spec.expected:
-            return spec.expected, spec.expected
-        low, high = self._by_jobs(spec, on) or self._by_runs(spec) or (None, None)
-        return low, min(filter(None, (high, spec.deadline)), default=None)
+        own = (spec.expected, spec.expected) if spec.expected else None
+        low, high = own or self._by_jobs(spec, on) or self._by_runs(spec) or (None, spec.deadline)
+        most = spec.deadline or math.inf
+        return (None if low is None else min(low, most)), (None if high is None else min(high, most))
 
     def hourly(self, spec: JobSpec, on: str, request: Document) -> float:
         """What an hour of the job costs. Raises ConfigError for a node type that the table lacks."""
@@ -78,7 +79,10 @@ class Expected:
         from sp500.runs import forecast
         from sp500.runs.store import RunStore
 
-        return forecast.estimate(RunStore(self.runs_dir).records(), script.stem, spec.workers)
+        try:
+            return forecast.estimate(RunStore(self.runs_dir).records(), script.stem, spec.workers)
+        except ConfigError:  # a damaged record: the report will tell it, and a job may be queued all the same
+            return None
 
 
 def expected(table: PriceTable | None, node_type: str, earlier: Sequence[Job]) -> Expected:

@@ -13,6 +13,7 @@ from sp500.commands.pricing import Expected
 from sp500.disk import write_atomic
 from sp500.errors import ConfigError
 from sp500.jobs.document import Document, section
+from sp500.jobs.kuberay import contexts
 from sp500.jobs.local import executor as local
 from sp500.jobs.queue.job import NewJob
 from sp500.jobs.queue.queue import Queue, new_id
@@ -41,11 +42,10 @@ class Place:
         if self.on == "ray":
             address = self._dashboard()
             return {"on": "ray", "address": address, "token_file": str(self._token_file(address))}
-        context, own = self._context()
+        context, own = contexts.chosen(os.environ, self.context)
         namespace = spec.namespace or section(self.cluster, "metadata").get("namespace") or own
         # Whatever becomes the current context or folder later, the job stays where it is.
-        files = [str(Path(file).absolute()) for file in os.environ.get("KUBECONFIG", "").split(os.pathsep) if file]
-        kubeconfig = os.pathsep.join(files) or None
+        kubeconfig = os.pathsep.join(map(str, contexts.files(os.environ))) or None
         return {"on": "kuberay", "namespace": namespace, "context": context, "kubeconfig": kubeconfig}
 
     def reach(self, spec: JobSpec, queue: Queue) -> None:
@@ -63,29 +63,12 @@ class Place:
         """Keep RAY_AUTH_TOKEN, which the manager does not see, in a file that only its owner can read."""
         if self.on == "ray" and (given := os.environ.get("RAY_AUTH_TOKEN")):
             self.tokens.mkdir(mode=0o700, parents=True, exist_ok=True)
-            file = self._token_file(self._dashboard())
-            file.touch(mode=0o600)
-            write_atomic(file, given)
+            write_atomic(self._token_file(self._dashboard()), given, mode=0o600)
 
     def _token_file(self, address: str) -> Path:
         if os.environ.get("RAY_AUTH_TOKEN"):
             return self.tokens / hashlib.sha256(address.encode()).hexdigest()[:16]
         return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token").absolute()
-
-    def _context(self) -> tuple[str | None, str]:
-        """Name and namespace of the kubeconfig's context, as kubectl takes them."""
-        from kubernetes import config
-
-        try:
-            contexts, current = config.list_kube_config_contexts()
-        except (
-            config.ConfigException,
-            TypeError,
-            AttributeError,
-        ):  # none: inside a pod, or for a dry run; or no kubeconfig
-            return self.context, "default"
-        chosen = next((one for one in contexts if one["name"] == self.context), current)
-        return self.context or str(chosen["name"]), str(chosen["context"].get("namespace") or "default")
 
     def _dashboard(self) -> str:
         address = self.address or os.environ.get("RAY_ADDRESS", "")

@@ -120,11 +120,11 @@ def queued(flags: Submit, specs: Sequence[JobSpec]) -> list[dict[str, Any]]:
     queue, settings, expected, jobs = _ready(flags, specs)
     _check(jobs, settings, queue, strict=flags.strict)
     currency = expected.table.currency if expected.table else settings.currency
-    poor = [budget.over([job], queue.ledger, settings, time.time()) for job in jobs]
+    short = budget.poor(jobs, queue.ledger, settings, time.time())
     queue.add(jobs)
     added = queue.ledger.jobs([job.id for job in jobs])
-    known = zip(added, specs, poor, strict=True)
-    return [plan(queue, job, spec, expected, currency=currency, poor=why) for job, spec, why in known]
+    known = zip(added, specs, strict=True)
+    return [plan(queue, job, spec, expected, currency=currency, poor=short.get(job.id, "")) for job, spec in known]
 
 
 def _ready(flags: Submit, specs: Sequence[JobSpec]) -> tuple[Queue, QueueSettings, Expected, list[NewJob]]:
@@ -176,13 +176,13 @@ def _check(jobs: Sequence[NewJob], settings: QueueSettings, queue: Queue, *, str
     """Refuse what can never start; with `strict` also what has to wait for money."""
     for job in jobs:
         room = settings.room(job.target["on"], queue_settings.machine())
-        if not room.holds(job.demand):
+        if not (job.queued_elsewhere or room.holds(job.demand)):
             raise ResourcesError(
                 f"{job.name}: takes {job.demand.text()}, and there are {room.text()} in all; give fewer --workers or"
                 f" less --cpus, --gpus and --memory, or raise capacity in {queue.folder / queue_settings.FILE}"
             )
-    if strict and (over := budget.over(jobs, queue.ledger, settings, time.time())):
-        raise LimitExceeded(f"--strict: {over}")
+    if strict and (short := budget.poor(jobs, queue.ledger, settings, time.time())):
+        raise LimitExceeded(f"--strict: {next(iter(short.values()))}")
     for project in sorted({job.project for job in jobs} - set(settings.budgets) if settings.budgets else ()):
         near = difflib.get_close_matches(project, settings.budgets, n=1)
         hint = f"did you mean {near[0]}?" if near else f"those that have: {', '.join(settings.budgets)}"

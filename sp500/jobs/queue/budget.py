@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from sp500.jobs.queue.job import Job, NewJob, Use
 from sp500.jobs.queue.ledger import Ledger
 from sp500.jobs.queue.settings import QueueSettings
+from sp500.jobs.state import JobState
 
 DAY, HOUR = 86400.0, 3600.0
 
@@ -24,20 +25,33 @@ def midnight(now: float) -> float:
     return now - now % DAY
 
 
-def over(jobs: Iterable[NewJob], ledger: Ledger, settings: QueueSettings, now: float) -> str:
-    """Which of these jobs would pass its project's budget today, in words; empty for none."""
+def poor(jobs: Sequence[NewJob], ledger: Ledger, settings: QueueSettings, now: float) -> dict[str, str]:
+    """Which of these new jobs would wait for their project's money, by id, and why. Those that wait now come first."""
     unfinished = ledger.jobs(unfinished=True)
-    # Those that wait are counted as if they ran: they come first.
-    remaining = left(settings.budgets, ledger.uses(midnight(now)), unfinished, now)
-    for job in jobs:
-        cost, have = price(job.hourly, job.seconds), remaining.get(job.project, math.inf)
-        if cost is None and have < math.inf:
-            return f"{job.name} has a price that nobody can tell, and {job.project} a budget; give --expected"
-        if cost is not None and cost > have:
-            money = f"{cost:.2f} {settings.currency}"
-            return f"{job.name} costs up to {money}, and {job.project} has {have:.2f} left today (UTC)"
-        remaining[job.project] = have - (cost or 0.0)
-    return ""
+    waiting = [job for job in unfinished if job.state == JobState.QUEUED and not job.submitted]
+    active = [job for job in unfinished if job not in waiting]
+    have, short = left(settings.budgets, ledger.uses(midnight(now)), active, now), {}
+    queue: list[Job | NewJob] = [*waiting, *jobs]
+    for job in queue:
+        if job.project not in have:
+            continue
+        cost, daily, money = price(job.hourly, job.seconds), settings.budgets[job.project], have[job.project]
+        if why := _short(cost, daily, money, settings.currency):
+            short[job.id] = f"{job.name} {why.format(project=job.project)}"
+        else:
+            have[job.project] = 0.0 if cost is None else money - cost
+    return {job.id: short[job.id] for job in jobs if job.id in short}
+
+
+def _short(cost: float | None, daily: float, money: float, currency: str) -> str:
+    """What keeps a job of that price from starting, where `money` is left of `daily`; empty for nothing."""
+    if cost is None:
+        return "" if money > 0 else "has a price that nobody can tell, and {project} has nothing left today (UTC)"
+    if cost > daily:
+        return f"costs up to {cost:.2f} {currency}, and {{project}} has {daily:.2f} a day"
+    return (
+        f"costs up to {cost:.2f} {currency}, and {{project}} has {money:.2f} left today (UTC)" if cost > money else ""
+    )
 
 
 def left(budgets: Mapping[str, float], uses: Iterable[Use], active: Iterable[Job], now: float) -> dict[str, float]:
@@ -56,7 +70,6 @@ def left(budgets: Mapping[str, float], uses: Iterable[Use], active: Iterable[Job
     for use in uses:
         take(use.project, use.begin, use.finish, use.hourly)
     for job in active:
-        # A start that its executor has not taken yet costs nothing so far.
-        begin = job.claimed if job.submitted and job.claimed is not None else now
+        begin = now if job.held_since is None else job.held_since
         take(job.project, begin, math.inf if job.seconds is None else max(begin + job.seconds, now), job.hourly)
     return {project: max(amount, 0.0) for project, amount in remaining.items()}

@@ -76,10 +76,18 @@ class Job:
     paid: float = 0.0
     """What its ended starts have cost."""
 
+    @property
+    def held_since(self) -> float | None:
+        """When the present start took what it is billed for; None where it has nothing yet."""
+        if not self.submitted:
+            return None
+        # Kueue makes no pods before their turn, and does not tell us when that was.
+        return self.started if self.queued_elsewhere else self.claimed
+
     def cost(self, now: float) -> float:
-        """What its starts have cost so far, each from when it took its resources."""
-        running = not self.state.finished and self.submitted and self.claimed is not None
-        return self.paid + (self.hourly * (now - (self.claimed or now)) / 3600 if running else 0.0)
+        """What its starts have cost so far."""
+        since, until = self.held_since, now if self.ended is None else self.ended
+        return self.paid + (0.0 if since is None else self.hourly * max(until - since, 0.0) / 3600)
 
     @property
     def handle(self) -> str:

@@ -107,6 +107,8 @@ class Ledger:
         assert column in {"spec", "request"}
         with self._open() as connection:
             row = connection.execute(f"SELECT {column} FROM jobs WHERE id = ?", (id,)).fetchone()  # noqa: S608
+        if row is None:
+            raise ConfigError(f"job {id} was deleted")
         found: Document = json.loads(row[0])
         return found
 
@@ -192,9 +194,9 @@ class Entry:
         return bool(done.rowcount)
 
     def release(self, job: Job, at: float) -> None:
-        """Write down what the present start used until `at`; one that its executor never took has used nothing."""
-        if job.submitted and job.claimed is not None:
-            use = (job.id, job.project, job.claimed, max(at, job.claimed), job.hourly)
+        """Write down what the present start used until `at`."""
+        if (since := job.held_since) is not None:
+            use = (job.id, job.project, since, max(at, since), job.hourly)
             self.connection.execute("INSERT INTO uses VALUES (?, ?, ?, ?, ?)", use)
 
     def ask_to_stop(self, id: str, at: float) -> None:

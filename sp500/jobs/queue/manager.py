@@ -24,7 +24,7 @@ from sp500.jobs.executor import Executor
 from sp500.jobs.queue import budget, kept_logs, notices, outcome, schedule
 from sp500.jobs.queue.job import Job
 from sp500.jobs.queue.ledger import Entry, Ledger
-from sp500.jobs.queue.resources import Resources
+from sp500.jobs.queue.resources import UNCOUNTED, Resources
 from sp500.jobs.queue.settings import QueueSettings
 from sp500.jobs.state import JobState, Status
 
@@ -35,6 +35,8 @@ SECONDS_BETWEEN_LOOKS = {"local": 0.0, "ray": 1.0, "kuberay": 2.0}
 THREADS = 8
 # Each knock at a cluster that does not answer takes its time.
 MOST_FAULTS = 2
+# The place of jobs whose room is Kueue's to give.
+KUEUE = "kueue"
 
 
 class Manager:
@@ -94,6 +96,7 @@ class Manager:
             active = [job for job in jobs if job not in waiting]
             left = budget.left(settings.budgets, uses, active, now)
             rooms = {job.target["on"]: settings.room(job.target["on"], self._machine) for job in waiting}
+            rooms[KUEUE] = UNCOUNTED
             held = [_busy(job) for job in active if not job.queued_elsewhere]
             plan = schedule.plan(map(_waiting, waiting), held, rooms, left, settings.budgets, now=now)
             used = {device for job in active for device in job.devices}
@@ -174,7 +177,8 @@ class Manager:
             over = JobState(str(changes.get("state", job.state)))
             let_go = over.finished or (over == JobState.QUEUED and changes.get("submitted") is False)
             if entry.change(job, now, **changes) and let_go:
-                entry.release(job, now if ended is None else min(ended, now))
+                began = changes.get("started", job.started)
+                entry.release(replace(job, started=began), now if ended is None else min(ended, now))  # type: ignore[arg-type]
 
     def _keep_log(self, executor: Executor, job: Job) -> None:
         folder = self.folder / job.id
@@ -187,8 +191,8 @@ class Manager:
 def _waiting(job: Job) -> schedule.Waiting:
     return schedule.Waiting(
         job.id,
-        Resources() if job.queued_elsewhere else job.demand,
-        on=job.target["on"],
+        job.demand,
+        on=KUEUE if job.queued_elsewhere else job.target["on"],
         priority=job.priority,
         number=job.number,
         project=job.project,

@@ -19,6 +19,16 @@ FIRST_WAIT, LONGEST_WAIT = 2.0, 300.0
 SECONDS_TO_TRY = 86400.0
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirect is no acceptance: followed, the message would become a GET without it."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+OPENER = urllib.request.build_opener(_NoRedirects)
+
+
 def deliver(ledger: Ledger, clock: Callable[[], float], wait: float = FIRST_WAIT) -> None:
     """Post what is due, in order; what is not taken is tried again later, and with it all that follows it."""
     away: set[str] = set()
@@ -41,7 +51,7 @@ def post(url: str, message: dict[str, object]) -> bool:
     data, headers = json.dumps(message).encode(), {"Content-Type": "application/json", "User-Agent": "sp500"}
     try:
         request = urllib.request.Request(url, data, headers)  # noqa: S310 - http or https, as the job's field demands
-        with urllib.request.urlopen(request, timeout=SECONDS_TO_ANSWER) as answer:  # noqa: S310
+        with OPENER.open(request, timeout=SECONDS_TO_ANSWER) as answer:
             return bool(200 <= answer.status < 300)
     except (OSError, HTTPException, ValueError):  # a status of 400 or more is an OSError
         return False

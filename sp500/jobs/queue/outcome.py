@@ -46,7 +46,7 @@ def changes(job: Job, seen: Status, now: float, first_wait: float = FIRST_WAIT) 
         }
     ended = now if seen.ended is None else seen.ended
     final = {"state": str(seen.state), "reason": reason, "exit_code": seen.exit_code, "failures": failures}
-    return times | final | {"ended": ended, "devices": []}
+    return times | final | {"ended": ended, "devices": [], "claimed": None}
 
 
 def _ended_by_stop(job: Job, seen: Status) -> bool:

@@ -24,7 +24,7 @@ from sp500.jobs.state import JobState, Role, Status
 
 SECONDS_BETWEEN_LOOKS = 0.25
 # A manager holds its lock a second after it was started; of one that never does, so many are tried.
-SECONDS_TO_BEGIN, MOST_BEGUN = 5.0, 3
+SECONDS_TO_BEGIN, MOST_BEGUN, SECONDS_REMEMBERED = 5.0, 3, 60.0
 # Without the letters and digits that are read for each other.
 ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"
 SUFFIX = 5
@@ -68,6 +68,7 @@ class Queue:
         Raises ResourcesError, with the end of its log, where one after the other ends as soon as it has started.
         """
         if not (self.ledger.jobs(unfinished=True) or self.ledger.notices()):
+            self._begun.clear()
             return
         try:
             with FileLock(self.folder / "manager.lock", timeout=0):
@@ -75,6 +76,7 @@ class Queue:
         except Timeout:
             self._begun.clear()
             return
+        self._begun = [at for at in self._begun if time.monotonic() < at + SECONDS_REMEMBERED]
         if self._begun and time.monotonic() < self._begun[-1] + SECONDS_TO_BEGIN:
             return
         if len(self._begun) == MOST_BEGUN:
@@ -115,7 +117,9 @@ class Queue:
         except SP500Error as error:
             return replace(job, reason=f"cannot be asked: {error}"), None
         now = outcome.changes(job, status, time.time())
-        return replace(job, **now | {"state": JobState(str(now["state"]))}), status  # type: ignore[arg-type]
+        # What it has cost is settled by the manager, when it sees the same.
+        now |= {"state": JobState(str(now["state"])), "claimed": job.claimed}
+        return replace(job, **now), status  # type: ignore[arg-type]
 
     def logs(self, job: Job, *, role: Role | None, tail: int | None, follow: bool) -> Iterator[Line]:
         """Its lines, as `Executor.logs` gives them; of an ended job those that were kept."""
@@ -183,5 +187,7 @@ class Queue:
                 left.append(f"{job.id} may still run on {job.target['on']}: {error}")
             shutil.rmtree(self.logs_folder / job.id, ignore_errors=True)
             with self.ledger.writing() as entry:
+                for last in entry.jobs([job.id]):
+                    entry.release(last, time.time())  # its budget is spent all the same
                 entry.remove(job.id)
         return left

@@ -74,7 +74,7 @@ class _Room:
         """Let a job have its part."""
         self.free -= demand
         self.busy.append(Busy(demand, ends))
-        if ends > self.since:
+        if not ends <= self.since < math.inf:
             self.spare -= demand
 
     def admits(self, demand: Resources, ends: float) -> bool:
@@ -138,7 +138,7 @@ def _held_back(
     budget, daily = left.get(job.project, math.inf), budgets.get(job.project, math.inf)
     if job.price is not None and job.price > daily:
         return f"will never start: costs up to {job.price:.2f}, and the budget of {job.project} is {daily:.2f} a day"
-    if budget <= 0 or (job.price is not None and job.price > budget):
+    if (job.price is None and budget <= 0) or (job.price or 0.0) > budget:
         price = "a price that nobody can tell" if job.price is None else f"up to {job.price:.2f}"
         return f"the budget of {job.project} has {max(budget, 0):.2f} left today (UTC), and the job costs {price}"
     return None

@@ -33,6 +33,12 @@ class Receiver:
                 if code < 300:
                     receiver.got.append(body)
                 self.send_response(code)
+                if code == 302:
+                    self.send_header("Location", "/login")
+                self.end_headers()
+
+            def do_GET(self):
+                self.send_response(200)
                 self.end_headers()
 
             def log_message(self, *_):
@@ -124,6 +130,13 @@ def test_receiver_that_answers_with_an_error_is_asked_again_with_growing_waits(l
     notices.deliver(ledger, lambda: now)
     assert waits == [2.0, 4.0, 8.0]
     assert receiver.states == ["QUEUED"]
+
+
+def test_redirect_is_no_acceptance(ledger, receiver):
+    receiver.answers = [302]
+    queued(ledger, receiver.port)
+    notices.deliver(ledger, lambda: 1000.0)
+    assert (receiver.got, ledger.notices()[0].tries) == ([], 1)
 
 
 def test_receiver_that_is_away_for_a_day_is_given_up(ledger, receiver):

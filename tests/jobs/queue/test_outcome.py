@@ -126,6 +126,12 @@ def test_start_that_its_cluster_never_took_costs_nothing_however_long_it_is_trie
     assert budget.left({"p": 10.0}, [], [trying], NOW) == {"p": pytest.approx(9.0)}
 
 
+def test_time_that_kueue_holds_a_job_back_costs_nothing():
+    held = job(hourly=1.0, seconds=3600.0, claimed=NOW - 36000, started=None, queued_elsewhere=True)
+    assert held.cost(NOW) == 0.0
+    assert budget.left({"p": 10.0}, [], [held], NOW) == {"p": pytest.approx(9.0)}
+
+
 def test_job_that_costs_nothing_takes_nothing():
     assert budget.left({"p": 10.0}, [], [job()], NOW) == {"p": 10.0}
 

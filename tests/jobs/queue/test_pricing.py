@@ -105,7 +105,8 @@ def test_duration_is_that_of_the_last_jobs_of_the_name_that_succeeded(expected, 
 def test_users_own_word_goes_before_and_the_deadline_is_the_limit(expected, make):
     jobs = [earlier("tune", 2000)]
     assert expected(earlier=jobs).seconds(make(expected=7), "local") == (7, 7)
-    assert expected(earlier=jobs).seconds(make(deadline=1000), "local") == (2000, 1000)
+    assert expected(earlier=jobs).seconds(make(deadline=1000), "local") == (1000, 1000)
+    assert expected(earlier=jobs).seconds(make(expected=7000, deadline=1000), "local") == (1000, 1000)
     assert expected().seconds(make(deadline=1000), "local") == (None, 1000)
 
 

@@ -55,6 +55,16 @@ def test_narrow_job_goes_first_where_the_wide_one_leaves_room_over():
     assert starts(job("wide", 3), job("x", 1), job("y", 1), busy=busy) == ["x"]
 
 
+def test_room_left_over_is_used_up_also_where_nobody_knows_when_it_comes():
+    # Four CPUs are free; the wide job waits for six, which leaves two of the eight that there will be.
+    queue = job("a", 6), *(job(name) for name in "bcde")
+    assert starts(*queue, busy=[Busy(Resources(cpus=4))], cpus=8) == ["b", "c"]
+
+
+def test_job_that_costs_nothing_needs_no_money():
+    assert starts(job("a", project="p", price=0.0), left={"p": 0.0}) == ["a"]
+
+
 def test_narrow_jobs_never_starve_a_wide_one_behind_a_job_without_an_end():
     busy = [Busy(Resources(cpus=3))]
     assert starts(job("wide", 4), job("x", 1, seconds=1), busy=busy) == []

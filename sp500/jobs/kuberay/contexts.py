@@ -1,0 +1,44 @@
+"""Contexts of kubeconfigs, as kubectl reads them: of several files the first that tells something counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import pathsep
+from pathlib import Path
+
+import yaml
+
+from sp500.errors import ConfigError
+from sp500.jobs.document import Document, items, section
+
+
+def files(environment: Mapping[str, str]) -> list[Path]:
+    """The kubeconfigs that KUBECONFIG names, absolute; none where it is not set."""
+    return [Path(file).expanduser().absolute() for file in environment.get("KUBECONFIG", "").split(pathsep) if file]
+
+
+def chosen(environment: Mapping[str, str], name: str | None = None) -> tuple[str | None, str]:
+    """Name and namespace of the context `name`, or of the current one; None and `default` where there is no kubeconfig.
+
+    Raises ConfigError for a name that no file has.
+    """
+    known = [found for file in files(environment) or [Path.home() / ".kube" / "config"] if (found := _read(file))]
+    current = name or next((str(one["current-context"]) for one in known if one.get("current-context")), None)
+    contexts = {str(one.get("name")): section(one, "context") for file in reversed(known) for one in _contexts(file)}
+    if name and known and name not in contexts:
+        raise ConfigError(f"--context {name}: no kubeconfig has it; there are: {', '.join(sorted(contexts)) or 'none'}")
+    return current, str(section(contexts, str(current)).get("namespace") or "default")
+
+
+def _contexts(file: Document) -> list[Document]:
+    """Those of one file; of two with one name the first counts, so they come last to first."""
+    return items(file.get("contexts"))[::-1]
+
+
+def _read(file: Path) -> Document:
+    """A kubeconfig; an empty one for what is not there or is none, which its client will tell."""
+    try:
+        found = yaml.safe_load(file.read_text())
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    return found if isinstance(found, dict) else {}
