@@ -146,7 +146,7 @@ class Kubernetes:
         }
 
     def kubeconfig(self, path, server=None):
-        entry = {"cluster": "here", "user": "me"}
+        entry = {"cluster": "here", "user": "me", "namespace": "sp500"}
         config = {
             "apiVersion": "v1",
             "kind": "Config",
