@@ -13,7 +13,6 @@ from sp500.jobs.queue import budget
 from sp500.jobs.queue.job import Job
 from sp500.jobs.queue.queue import Queue
 from sp500.jobs.spec import JobSpec
-from sp500.jobs.state import JobState
 
 AT_ONCE = "as soon as there is room"
 
@@ -21,10 +20,8 @@ AT_ONCE = "as soon as there is room"
 def plan(queue: Queue, job: Job, spec: JobSpec, expected: Expected, *, currency: str, poor: str) -> dict[str, Any]:
     """The job that was queued, and what is expected of it, for JSON. `poor`: what money it waits for."""
     shortest, longest = expected.seconds(spec, job.target["on"])
-    before = [
-        one for one in queue.ledger.jobs(unfinished=True)
-        if one.state == JobState.QUEUED and (-one.priority, one.number) < (-job.priority, job.number)
-    ]  # fmt: skip
+    rivals = [one for one in queue.ledger.jobs(unfinished=True) if one.waits and one.target["on"] == job.target["on"]]
+    before = [one for one in rivals if (-one.priority, one.number) < (-job.priority, job.number)]
     return queue_flags.plain(job) | {
         "plan": {
             "command": shlex.join(spec.argv),
@@ -46,8 +43,7 @@ def text(told: dict[str, Any]) -> str:
     rows = {
         "command": expected["command"],
         "takes": expected["takes"],
-        "starts": expected["starts"]
-        or (f"after {before} that wait before it" if before else "as soon as there is room"),
+        "starts": expected["starts"] or (f"after {before} that wait before it" if before else AT_ONCE),
         "lasts": _range(expected["seconds"], "s") or "nobody knows yet; --expected SECONDS tells the queue",
         "costs": _range(expected["price"], expected["currency"]) or "nobody knows yet",
         "follow": "\n            ".join(told["follow"]),

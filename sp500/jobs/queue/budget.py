@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from sp500.jobs.queue.job import Job, NewJob, Use
 from sp500.jobs.queue.ledger import Ledger
 from sp500.jobs.queue.settings import QueueSettings
-from sp500.jobs.state import JobState
 
 DAY, HOUR = 86400.0, 3600.0
 
@@ -28,10 +27,9 @@ def midnight(now: float) -> float:
 def poor(jobs: Sequence[NewJob], ledger: Ledger, settings: QueueSettings, now: float) -> dict[str, str]:
     """Which of these new jobs would wait for their project's money, by id, and why. Those that wait now come first."""
     unfinished = ledger.jobs(unfinished=True)
-    waiting = [job for job in unfinished if job.state == JobState.QUEUED and not job.submitted]
-    active = [job for job in unfinished if job not in waiting]
+    active = [job for job in unfinished if not job.waits]
     have, short = left(settings.budgets, ledger.uses(midnight(now)), active, now), {}
-    queue: list[Job | NewJob] = [*waiting, *jobs]
+    queue: list[Job | NewJob] = [*(job for job in unfinished if job.waits), *jobs]
     for job in queue:
         if job.project not in have:
             continue

@@ -77,6 +77,11 @@ class Job:
     """What its ended starts have cost."""
 
     @property
+    def waits(self) -> bool:
+        """Whether it waits for its turn here; one that Kueue holds back has been handed over."""
+        return self.state == JobState.QUEUED and not self.submitted
+
+    @property
     def held_since(self) -> float | None:
         """When the present start took what it is billed for; None where it has nothing yet."""
         if not self.submitted:

@@ -74,7 +74,7 @@ class Manager:
         jobs = self._claimed()
         active: dict[str, list[Job]] = {}
         for job in jobs:
-            if job.submitted or job.state != JobState.QUEUED:
+            if not job.waits:
                 active.setdefault(json.dumps(job.target, sort_keys=True), []).append(job)
         for key, members in active.items():
             look = self._looks.get(key)
@@ -92,8 +92,7 @@ class Manager:
         now, settings = self._clock(), self._settings()
         with self.ledger.writing() as entry:
             jobs, uses = entry.jobs(unfinished=True), entry.uses(budget.midnight(now))
-            waiting = [job for job in jobs if job.state == JobState.QUEUED and not job.submitted]
-            active = [job for job in jobs if job not in waiting]
+            waiting, active = [job for job in jobs if job.waits], [job for job in jobs if not job.waits]
             left = budget.left(settings.budgets, uses, active, now)
             rooms = {job.target["on"]: settings.room(job.target["on"], self._machine) for job in waiting}
             rooms[KUEUE] = UNCOUNTED
