@@ -46,7 +46,8 @@ def _managed(flags: Manage) -> tuple[str, int]:
     holder = queue.folder / "manager.holder"
     while True:
         try:
-            with FileLock(queue.folder / "manager.lock", timeout=0):
+            # Verbs hold it for a moment, to see whether a manager does.
+            with FileLock(queue.folder / "manager.lock", timeout=1):
                 holder.write_text(f"process {os.getpid()} on {socket.gethostname()}")
                 manager.run(math.inf if flags.idle_seconds is None else flags.idle_seconds, Event())
         except Timeout:
