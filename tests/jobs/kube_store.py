@@ -4,7 +4,7 @@ Objects have uids, resource versions and generations; lists have selectors, page
 propagation and preconditions; errors are Status objects in the words of the real server. What a server does by itself
 (garbage collection) happens when a test says `collect()`, never by a clock.
 
-It is a server of our own, since kmock 0.8 has a store, but no resource versions, uids, selectors, pages or pod logs.
+It is a server of our own: of what there is, kmock 0.8 has a store, but no resource versions, uids, selectors or logs.
 """
 
 import base64
