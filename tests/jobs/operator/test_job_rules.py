@@ -85,7 +85,7 @@ BROKEN = [
     (
         {f"{CLUSTER}/workerGroupSpecs/0/minReplicas": 9},
         "spec.rayClusterSpec.workerGroupSpecs[0].minReplicas",
-        ["9 is above maxReplicas 2"],
+        ["9 is above maxReplicas 1"],
     ),
     ({"spec/runtimeEnvYAML": "working_dir: ["}, "spec.runtimeEnvYAML", ["is no YAML", "runtime_env"]),
     (
