@@ -61,7 +61,7 @@ def looks(flags: Doctor) -> list[check.Look]:
     """All there is to look at, in the order that it is told."""
     environment, home = os.environ, Path.home()
     namespace = _namespace(flags, environment)
-    runs = flags.runs_dir or Path(environment.get("SP500_RUNS_DIR") or "runs")
+    runs = flags.runs_dir or folders.runs(environment)
     ray = versions.installed("ray")
     return [
         *versions.looks(),

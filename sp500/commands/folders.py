@@ -6,6 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 
+def runs(environment: Mapping[str, str]) -> Path:
+    """Where runs lie unless a flag says otherwise: $SP500_RUNS_DIR, or `runs` here."""
+    return Path(environment.get("SP500_RUNS_DIR") or "runs")
+
+
 def state(environment: Mapping[str, str]) -> Path:
     """Where what is up and what is queued stands: $XDG_STATE_HOME/sp500."""
     return Path(environment.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "sp500"

@@ -12,7 +12,7 @@ import tyro
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from sp500 import entry
-from sp500.commands import price_table
+from sp500.commands import folders, price_table
 from sp500.config import Frozen
 from sp500.errors import ConfigError
 from sp500.output import concluded
@@ -62,7 +62,8 @@ def main(argv: Sequence[str]) -> int:
     """Print the forecast, to the exit code."""
 
     def acted() -> tuple[str, int]:
-        base = Forecast(runs_dir=Path(os.environ.get("SP500_RUNS_DIR", "runs")))
+        """The table or the JSON object, and the exit code."""
+        base = Forecast(runs_dir=folders.runs(os.environ))
         flags = tyro.cli(
             Forecast, prog="sp500 jobs forecast", default=base, args=list(argv), config=(tyro.conf.FlagCreatePairsOff,)
         )

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field
 
 from sp500.commands import queue_flags
-from sp500.errors import ConfigError
 from sp500.jobs.executor import Line
 from sp500.jobs.queue.job import Job
 from sp500.jobs.state import Role
@@ -36,9 +34,9 @@ def main(argv: Sequence[str]) -> int:
 def _printed(flags: Logs) -> tuple[str, int]:
     queue = queue_flags.queue(flags.state_dir)
     queue.manage()
-    job = _start(queue.job(flags.id), flags.start)
+    job = queue.job(flags.id)
     role = Role(flags.role) if flags.role else None
-    lines = queue.logs(job, role=role, tail=flags.tail, follow=flags.follow)
+    lines = queue.logs(job, role=role, tail=flags.tail, follow=flags.follow, start=flags.start)
     if flags.json_output:
         told = [{"role": str(line.role), "source": line.source, "text": line.text} for line in lines]
         return queue_flags.dumped(told), 0
@@ -47,15 +45,6 @@ def _printed(flags: Logs) -> tuple[str, int]:
     if not job.starts and not flags.follow:
         return f"{job.id} is {job.state}: {job.reason}", 0
     return "", 0
-
-
-def _start(job: Job, number: int | None) -> Job:
-    """The job as of an earlier start, which is over."""
-    if number is None or number == job.starts:
-        return job
-    if number > job.starts:
-        raise ConfigError(f"--start {number}: {job.id} has had {job.starts} starts")
-    return replace(job, starts=number, submitted=True, earlier=True)
 
 
 def texts(lines: Iterable[Line], job: Job) -> list[str]:

@@ -53,7 +53,7 @@ def _managed(flags: Manage) -> tuple[str, int]:
         except Timeout:
             return f"{holder.read_text()} manages {queue.folder} already", 0
         # Whoever queued a job just before the lock was free relied on this process.
-        if not queue.ledger.jobs(unfinished=True):
+        if not queue.ledger.busy():
             return "nothing is left to do", 0
 
 

@@ -6,9 +6,11 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
+from sp500.commands import folders
 from sp500.errors import ConfigError
 from sp500.jobs.document import Document
 from sp500.jobs.queue.job import Job
@@ -18,6 +20,7 @@ from sp500.jobs.state import JobState
 
 if TYPE_CHECKING:
     from sp500.runs.cost import Pods, PriceTable
+    from sp500.runs.record import RunRecord
 
 # Ended jobs of the same name that tell how long the next may last.
 REMEMBERED = 5
@@ -77,17 +80,23 @@ class Expected:
         if script is None or script.parent.name != "experiments" or not self.runs_dir.is_dir():
             return None
         from sp500.runs import forecast
+
+        return forecast.estimate(self._records, script.stem, spec.workers)
+
+    @cached_property
+    def _records(self) -> list[RunRecord]:
+        """Ended runs, read once for all jobs; none where one is damaged, which the report tells."""
         from sp500.runs.store import RunStore
 
         try:
-            return forecast.estimate(RunStore(self.runs_dir).records(), script.stem, spec.workers)
-        except ConfigError:  # a damaged record: the report will tell it, and a job may be queued all the same
-            return None
+            return RunStore(self.runs_dir).records()
+        except ConfigError:
+            return []
 
 
 def expected(table: PriceTable | None, node_type: str, earlier: Sequence[Job]) -> Expected:
     """With the runs of this folder, or of SP500_RUNS_DIR."""
-    return Expected(table, node_type, earlier, Path(os.environ.get("SP500_RUNS_DIR") or "runs"))
+    return Expected(table, node_type, earlier, folders.runs(os.environ))
 
 
 def _on_cluster(spec: JobSpec, on: str, request: Document, kind: str, table: PriceTable) -> list[Pods]:

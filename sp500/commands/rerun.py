@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from sp500.commands import queue_flags
 from sp500.commands.render import ray_cluster
-from sp500.jobs.queue.job import NewJob
+from sp500.jobs.queue.job import NewJob, Order
 from sp500.jobs.queue.queue import new_id
 from sp500.jobs.spec import JobSpec
 
@@ -27,17 +28,15 @@ def main(argv: Sequence[str]) -> int:
 def _queued(flags: Rerun) -> tuple[str, int]:
     queue = queue_flags.queue(flags.state_dir)
     old = queue.job(flags.id)
-    again, spec, request = (
-        new_id(old.name),
-        queue.ledger.document(old.id, "spec"),
-        queue.ledger.document(old.id, "request"),
-    )
+    again, spec = new_id(old.name), queue.ledger.document(old.id, "spec")
     if old.target["on"] == "kuberay":  # its name is in all its manifests
         from sp500.jobs.kuberay import executor as kuberay
 
         request = kuberay.request(JobSpec(**spec), ray_cluster(flags.cluster), again)
-    kept = {name: getattr(old, name) for name in NewJob.__dataclass_fields__ if hasattr(old, name)}
-    queue.add([NewJob(**kept | {"id": again, "spec": spec, "request": request})])
+    else:
+        request = queue.ledger.document(old.id, "request")
+    order = {one.name: getattr(old, one.name) for one in fields(Order)}
+    queue.add([NewJob(**order | {"id": again}, spec=spec, request=request)])
     if flags.json_output:
         return queue_flags.dumped(queue_flags.plain(queue.job(again))), 0
     return f"{again} is queued; follow it: sp500 jobs logs {again} --follow", 0

@@ -27,12 +27,8 @@ from sp500.jobs.queue import settings as queue_settings
 from sp500.jobs.queue.job import NewJob
 from sp500.jobs.queue.queue import Queue
 from sp500.jobs.queue.settings import On, QueueSettings
-from sp500.jobs.spec import JobSpec
+from sp500.jobs.spec import KUBERNETES_ONLY, JobSpec
 from sp500.output import concluded
-
-# What only a cluster made for the job can give.
-KUBERNETES_ONLY = {"mode", "image", "working_dir", "keep_succeeded", "keep_failed", "namespace", "service_account"}
-KUBERNETES_ONLY |= {"pull_secrets", "queue", "priority_class", "node_labels", "tolerations"}
 
 
 class Submit(job_flags.JobFlags):
@@ -118,13 +114,15 @@ def _submitted(flags: Submit, specs: list[JobSpec]) -> str:
 def queued(flags: Submit, specs: Sequence[JobSpec]) -> list[dict[str, Any]]:
     """Queue the jobs, all or none: what is told of each. Raises SP500Error for what can never start."""
     queue, settings, expected, jobs = _ready(flags, specs)
-    _check(jobs, settings, queue, strict=flags.strict)
-    currency = expected.table.currency if expected.table else settings.currency
+    _check(jobs, settings, queue)
     short = budget.poor(jobs, queue.ledger, settings, time.time())
+    if short and flags.strict:
+        raise LimitExceeded(f"--strict: {next(iter(short.values()))}")
+    currency = expected.table.currency if expected.table else settings.currency
     queue.add(jobs)
-    added = queue.ledger.jobs([job.id for job in jobs])
-    known = zip(added, specs, strict=True)
-    return [plan(queue, job, spec, expected, currency=currency, poor=short.get(job.id, "")) for job, spec in known]
+    added = zip(queue.ledger.jobs([job.id for job in jobs]), specs, strict=True)
+    waiting = [job for job in queue.ledger.jobs(unfinished=True) if job.waits]
+    return [plan(job, spec, expected, waiting, currency=currency, poor=short.get(job.id, "")) for job, spec in added]
 
 
 def _ready(flags: Submit, specs: Sequence[JobSpec]) -> tuple[Queue, QueueSettings, Expected, list[NewJob]]:
@@ -168,21 +166,21 @@ def _place(flags: Submit, specs: Sequence[JobSpec], queue: Queue) -> Place:
 
 def _tell_unused(specs: Sequence[JobSpec]) -> None:
     """Say what of a job has no meaning on this machine, so that the same file may serve everywhere."""
-    if unused := sorted({name for spec in specs for name in spec.model_dump(exclude_defaults=True)} & KUBERNETES_ONLY):
+    given = {name for spec in specs for name in spec.model_dump(exclude_defaults=True)}
+    if unused := sorted(given & {*KUBERNETES_ONLY, "working_dir"}):
         print(f"on this machine these have no meaning: {', '.join(unused)}", file=sys.stderr)
 
 
-def _check(jobs: Sequence[NewJob], settings: QueueSettings, queue: Queue, *, strict: bool) -> None:
-    """Refuse what can never start; with `strict` also what has to wait for money."""
+def _check(jobs: Sequence[NewJob], settings: QueueSettings, queue: Queue) -> None:
+    """Refuse what can never start, and tell of projects that no budget holds where others have one."""
+    machine = queue_settings.machine()
     for job in jobs:
-        room = settings.room(job.target["on"], queue_settings.machine())
+        room = settings.room(job.target["on"], machine)
         if not (job.queued_elsewhere or room.holds(job.demand)):
             raise ResourcesError(
                 f"{job.name}: takes {job.demand.text()}, and there are {room.text()} in all; give fewer --workers or"
                 f" less --cpus, --gpus and --memory, or raise capacity in {queue.folder / queue_settings.FILE}"
             )
-    if strict and (short := budget.poor(jobs, queue.ledger, settings, time.time())):
-        raise LimitExceeded(f"--strict: {next(iter(short.values()))}")
     for project in sorted({job.project for job in jobs} - set(settings.budgets) if settings.budgets else ()):
         near = difflib.get_close_matches(project, settings.budgets, n=1)
         hint = f"did you mean {near[0]}?" if near else f"those that have: {', '.join(settings.budgets)}"
@@ -191,10 +189,9 @@ def _check(jobs: Sequence[NewJob], settings: QueueSettings, queue: Queue, *, str
 
 def _dry(jobs: Sequence[NewJob], *, as_json: bool) -> str:
     """What would be sent: manifests for Kubernetes, else the request; secrets of the environment are not shown."""
-    if as_json:
-        told = [{"id": job.id, "target": job.target, "request": masked(job.request, job.spec)} for job in jobs]
-        return queue_flags.dumped(told[0] if len(told) == 1 else {"jobs": told})
-    if jobs[0].target["on"] == "kuberay":
+    if jobs[0].target["on"] == "kuberay" and not as_json:
         return document.text([one for job in jobs for one in job.request["documents"]])
     told = [{"id": job.id, "target": job.target, "request": masked(job.request, job.spec)} for job in jobs]
+    if as_json:
+        return queue_flags.dumped(told[0] if len(told) == 1 else {"jobs": told})
     return yaml.safe_dump_all(told, sort_keys=False, width=110)

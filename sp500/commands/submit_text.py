@@ -11,16 +11,17 @@ from sp500.commands.pricing import Expected
 from sp500.jobs.document import Document
 from sp500.jobs.queue import budget
 from sp500.jobs.queue.job import Job
-from sp500.jobs.queue.queue import Queue
 from sp500.jobs.spec import JobSpec
 
 AT_ONCE = "as soon as there is room"
 
 
-def plan(queue: Queue, job: Job, spec: JobSpec, expected: Expected, *, currency: str, poor: str) -> dict[str, Any]:
+def plan(
+    job: Job, spec: JobSpec, expected: Expected, waiting: Sequence[Job], *, currency: str, poor: str
+) -> dict[str, Any]:
     """The job that was queued, and what is expected of it, for JSON. `poor`: what money it waits for."""
     shortest, longest = expected.seconds(spec, job.target["on"])
-    rivals = [one for one in queue.ledger.jobs(unfinished=True) if one.waits and one.target["on"] == job.target["on"]]
+    rivals = [one for one in waiting if one.target["on"] == job.target["on"]]
     before = [one for one in rivals if (-one.priority, one.number) < (-job.priority, job.number)]
     return queue_flags.plain(job) | {
         "plan": {

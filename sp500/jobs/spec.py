@@ -31,6 +31,21 @@ from sp500.jobs.fields import (
     Whole,
 )
 
+# What only a cluster made for the job can give.
+KUBERNETES_ONLY = (
+    "mode",
+    "image",
+    "keep_succeeded",
+    "keep_failed",
+    "namespace",
+    "service_account",
+    "pull_secrets",
+    "queue",
+    "priority_class",
+    "node_labels",
+    "tolerations",
+)
+
 
 class JobSpec(BaseModel):
     """One job. Every field is checked here, so that whoever runs it can trust it."""

@@ -24,7 +24,7 @@ from tenacity import (
 
 from sp500.errors import Refused, ResourcesError
 from sp500.jobs.document import Document, items, section
-from sp500.jobs.kuberay import answers as kube_answers
+from sp500.jobs.kuberay import answers
 from sp500.jobs.kuberay.answers import Answer
 from sp500.jobs.kuberay.client import client_of
 
@@ -146,7 +146,7 @@ class KubeApi:
         return f"/{resource.root}/namespaces/{self.namespace}/{resource.plural}{f'/{name}' if name else ''}"
 
     def _no(self, method: str, path: str, answer: Answer) -> ResourcesError:
-        return kube_answers.no(method, path, answer, self.client.configuration.host)
+        return answers.no(method, path, answer, self.client.configuration.host)
 
     def _ask(
         self,
@@ -166,7 +166,7 @@ class KubeApi:
         )
         answer: Answer = retrying(self._once, method, path, query or {}, body)
         if answer.passing:
-            raise kube_answers.unreachable(self.client.configuration.host, answer)
+            raise answers.unreachable(self.client.configuration.host, answer)
         return answer
 
     def _once(self, method: str, path: str, query: dict[str, str], body: Document | None) -> Answer:
@@ -183,7 +183,7 @@ class KubeApi:
             response = self.client.call_api(*serialized, _request_timeout=(CONNECT, self.timeout))
             return Answer(response.status, response.read(), response.headers.get("Retry-After"))
         except (HTTPError, ApiException, OSError) as error:
-            return kube_answers.none(error)
+            return answers.none(error)
 
 
 def _seconds_until_the_next(tries: RetryCallState) -> float:

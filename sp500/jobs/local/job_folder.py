@@ -84,13 +84,11 @@ class JobFolder:
 
     def write(self, name: str, content: Content) -> None:
         """Write a file durably, for the user alone."""
-        write_atomic(self.path / name, json.dumps(content, indent=1))
-        (self.path / name).chmod(0o600)
+        write_atomic(self.path / name, json.dumps(content, indent=1), mode=0o600)
 
     def write_settings(self, text: str) -> None:
         """Write the settings, for reading alone."""
-        write_atomic(self.settings, text)
-        self.settings.chmod(0o400)
+        write_atomic(self.settings, text, mode=0o400)
 
     def ask_to_stop(self) -> None:
         """Leave word for the supervisor."""

@@ -9,17 +9,14 @@ from sp500.jobs.queue.resources import Resources
 from sp500.jobs.state import JobState
 
 
-@dataclass(frozen=True)
-class NewJob:
-    """A job to be queued."""
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What was asked for."""
 
     id: str
     name: str
-    spec: Document
     target: Document
     """Where it runs: `on`, and how that is reached."""
-    request: Document
-    """What the executor gets."""
     project: str
     priority: int
     queued_elsewhere: bool
@@ -37,22 +34,20 @@ class NewJob:
     """URL that its changes of state are posted to."""
 
 
-@dataclass(frozen=True)
-class Job:
+@dataclass(frozen=True, kw_only=True)
+class NewJob(Order):
+    """A job to be queued."""
+
+    spec: Document
+    request: Document
+    """What the executor gets."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job(Order):
     """A job as the ledger knows it; times in seconds since 1970."""
 
     number: int
-    id: str
-    name: str
-    target: Document
-    project: str
-    priority: int
-    queued_elsewhere: bool
-    demand: Resources
-    seconds: float | None
-    hourly: float
-    retries: int
-    deadline: float | None
     state: JobState
     reason: str
     starts: int
@@ -70,9 +65,6 @@ class Job:
     """When the present start took its resources."""
     started: float | None = None
     ended: float | None = None
-    notify: str | None = None
-    earlier: bool = False
-    """Whether a start before the last is meant, of which only the executor may have a log."""
     paid: float = 0.0
     """What its ended starts have cost."""
 
@@ -83,8 +75,8 @@ class Job:
 
     @property
     def held_since(self) -> float | None:
-        """When the present start took what it is billed for; None where it has nothing yet."""
-        if not self.submitted:
+        """When the present start took what it is billed for; None where it has nothing yet, or has ended."""
+        if not self.submitted or self.claimed is None:
             return None
         # Kueue makes no pods before their turn, and does not tell us when that was.
         return self.started if self.queued_elsewhere else self.claimed

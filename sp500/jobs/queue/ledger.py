@@ -56,6 +56,7 @@ COLUMNS = (
     " deadline, state, reason, starts, failures, submitted, stop_asked, not_before, devices, exit_code, created,"
     " claimed, started, ended, notify"
 )
+UNFINISHED = f"state NOT IN ({', '.join(repr(str(state)) for state in sorted(FINISHED))})"
 # What its ended starts have cost.
 PAID = "(SELECT coalesce(sum(hourly * (finish - begin)), 0) / 3600 FROM uses WHERE uses.id = jobs.id)"
 
@@ -101,6 +102,12 @@ class Ledger:
         """These jobs, or all; oldest first."""
         with self._open() as connection:
             return Entry(connection).jobs(ids, unfinished=unfinished)
+
+    def busy(self) -> bool:
+        """Whether a manager has anything to do: an unfinished job, or a notice that nobody took."""
+        query = f"SELECT EXISTS (SELECT 1 FROM jobs WHERE {UNFINISHED}) OR EXISTS (SELECT 1 FROM notices)"  # noqa: S608
+        with self._open() as connection:
+            return bool(connection.execute(query).fetchone()[0])
 
     def document(self, id: str, column: str) -> Document:
         """A job's `spec` or its `request`."""
@@ -152,7 +159,7 @@ class Entry:
         if ids:
             where.append(f"id IN ({', '.join('?' * len(ids))})")
         if unfinished:
-            where.append(f"state NOT IN ({', '.join(repr(str(state)) for state in sorted(FINISHED))})")
+            where.append(UNFINISHED)
         query = f"SELECT {COLUMNS}, {PAID} FROM jobs WHERE {' AND '.join(where)} ORDER BY number"  # noqa: S608 - our own words
         return [_job(row) for row in self.connection.execute(query, values)]
 

@@ -67,7 +67,7 @@ class Queue:
 
         Raises ResourcesError, with the end of its log, where one after the other ends as soon as it has started.
         """
-        if not (self.ledger.jobs(unfinished=True) or self.ledger.notices()):
+        if not self.ledger.busy():
             self._begun.clear()
             return
         try:
@@ -121,16 +121,24 @@ class Queue:
         now |= {"state": JobState(str(now["state"])), "claimed": job.claimed}
         return replace(job, **now), status  # type: ignore[arg-type]
 
-    def logs(self, job: Job, *, role: Role | None, tail: int | None, follow: bool) -> Iterator[Line]:
-        """Its lines, as `Executor.logs` gives them; of an ended job those that were kept."""
-        kept = (
-            kept_logs.read(self.logs_folder / job.id, role=role, tail=tail)
-            if job.state.finished and not job.earlier
-            else None
-        )
-        if kept is not None:
-            yield from kept
+    def logs(
+        self, job: Job, *, role: Role | None, tail: int | None, follow: bool, start: int | None = None
+    ) -> Iterator[Line]:
+        """Its lines, as `Executor.logs` gives them; of an ended job those that were kept.
+
+        `start`: those of an earlier start, counted from 1. Raises ConfigError for one that never was.
+        """
+        if start not in {None, job.starts}:
+            if start > job.starts:
+                raise ConfigError(f"--start {start}: {job.id} has had {job.starts} starts")
+            earlier = replace(job, starts=start)
+            yield from self.executor(job.target).logs(earlier.handle, role=role, tail=tail, follow=False)
             return
+        if job.state.finished:
+            kept = kept_logs.read(self.logs_folder / job.id, role=role, tail=tail)
+            if kept is not None:
+                yield from kept
+                return
         while follow and not (job.submitted or job.state.finished):
             self.manage()
             time.sleep(SECONDS_BETWEEN_LOOKS)
@@ -139,7 +147,7 @@ class Queue:
             return
         yield from self.executor(job.target).logs(job.handle, role=role, tail=tail, follow=follow)
         # The executor sees a start end; the ledger tells whether another follows.
-        while follow and not job.earlier and not (after := self.job(job.id)).state.finished:
+        while follow and not (after := self.job(job.id)).state.finished:
             if after.starts > job.starts:
                 yield from self.logs(after, role=role, tail=None, follow=True)
                 return
@@ -157,7 +165,8 @@ class Queue:
     def wait(self, ids: Sequence[str], seconds: float | None = None) -> list[Job]:
         """The jobs when all have ended. Raises LimitExceeded when some have not after `seconds`."""
         end = None if seconds is None else time.monotonic() + seconds
-        while left := [job for job in map(self.job, ids) if not job.state.finished]:
+        known = [self.job(id).id for id in ids]
+        while left := [job for job in self.ledger.jobs(known) if not job.state.finished]:
             if end is not None and time.monotonic() >= end:
                 told = "; ".join(f"{job.id} is {job.state}: {job.reason}" for job in left)
                 raise LimitExceeded(f"not ended within {seconds:g} s: {told}. It goes on")

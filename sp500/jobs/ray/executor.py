@@ -22,25 +22,12 @@ from sp500.jobs import working_dir
 from sp500.jobs.document import Document
 from sp500.jobs.executor import Line
 from sp500.jobs.ray import status as ray_status
-from sp500.jobs.spec import JobSpec
+from sp500.jobs.spec import KUBERNETES_ONLY, JobSpec
 from sp500.jobs.state import Role, Status
 
 if TYPE_CHECKING:
     from sp500.jobs.ray.client import RayClient
 
-# What only a cluster made for the job can give.
-KUBERNETES_ONLY = (
-    "mode",
-    "image",
-    "keep_succeeded",
-    "keep_failed",
-    "namespace",
-    "service_account",
-    "pull_secrets",
-    "queue",
-    "node_labels",
-    "tolerations",
-)
 # Linux' limit for one word of a command line, its end included; the entrypoint is one word of `sh -c`.
 LONGEST_WORD = 2**17
 # Ray replaces these in the value of a variable, and has no way to quote them.

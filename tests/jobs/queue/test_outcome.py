@@ -132,6 +132,15 @@ def test_time_that_kueue_holds_a_job_back_costs_nothing():
     assert budget.left({"p": 10.0}, [], [held], NOW) == {"p": pytest.approx(9.0)}
 
 
+def test_start_that_has_ended_and_was_settled_costs_no_more_whoever_queued_it():
+    for elsewhere in (False, True):
+        over = job(
+            hourly=1.0, state=JobState.SUCCEEDED, claimed=None, queued_elsewhere=elsewhere, ended=NOW, paid=0.025
+        )
+        assert over.cost(NOW + 3600) == 0.025
+        assert over.held_since is None
+
+
 def test_job_that_costs_nothing_takes_nothing():
     assert budget.left({"p": 10.0}, [], [job()], NOW) == {"p": 10.0}
 
