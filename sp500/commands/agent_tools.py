@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -163,14 +164,15 @@ def _most(desk: Desk, on: On, asked: requests.SubmitJob) -> tuple[float, str]:
     room = load(file).room(on, queue_settings.machine())
     if on == "local":
         return room.cpus // cpus, f"this machine ({room.text()})"
-    if room.cpus < float("inf"):
+    uncounted = [name for name in ("cpus", "gpus", "memory") if getattr(asked, name) and getattr(room, name) == inf]
+    if uncounted:
+        raise ConfigError(
+            f"{', '.join(uncounted)}: nobody says how much {on} holds; leave it out, and workers are those of the"
+            f" cluster, or write it into capacity: {{{on}: ...}} of {file}"
+        )
+    if room.cpus < inf:
         return room.cpus // cpus, f"the capacity of {on} ({room.text()})"
     if on == "kuberay":
-        if asked.cpus or asked.gpus or asked.memory:
-            raise ConfigError(
-                "cpus, gpus, memory: leave them out, and workers are those of the cluster's file; for others,"
-                f" write capacity: {{kuberay: {{cpus: N}}}} into {file}"
-            )
         path = desk.flags["cluster"]
         groups = [group for one in document.clusters(ray_cluster(path)) for group in one.workers]
         return sum(int(group.body.get("maxReplicas") or 0) for group in groups), f"the cluster of {path}"

@@ -14,7 +14,7 @@ import tyro
 from pydantic import Field
 
 from sp500 import __version__, entry
-from sp500.commands import queue_flags
+from sp500.commands import folders, queue_flags
 from sp500.config import Frozen
 from sp500.errors import ConfigError, SP500Error
 from sp500.jobs.fields import Label
@@ -89,7 +89,7 @@ def desk(flags: Mcp) -> Desk:
     folder = flags.folder.expanduser().resolve()
     if not (folder / "experiments" / "train.py").is_file():
         raise ConfigError(f"--folder {folder}: no experiments/train.py in it; name the folder of the project")
-    runs = (flags.runs_dir or Path(os.environ.get("SP500_RUNS_DIR") or folder / "runs")).expanduser().absolute()
+    runs = (flags.runs_dir or folder / folders.runs(os.environ)).expanduser().absolute()
     queue = queue_flags.queue(flags.state_dir)
     # Jobs start in the folder and with the environment of this process.
     os.chdir(folder)

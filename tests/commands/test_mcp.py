@@ -219,6 +219,15 @@ def test_world_size_on_kubernetes_is_at_most_that_of_the_cluster_file(desk):
         agent_tools.submit_job(desk("kuberay"), SubmitJob(experiment="train", workers=5))
 
 
+def test_what_nobody_counts_on_a_cluster_cannot_be_asked_for(desk, tmp_path):
+    asks = desk("kuberay")
+    with pytest.raises(ConfigError, match="cpus, gpus, memory: nobody says how much kuberay holds"):
+        agent_tools.submit_job(asks, SubmitJob(experiment="train", cpus=64, gpus=8, memory="999GiB"))
+    (tmp_path / "state" / "queue.yaml").write_text("capacity: {kuberay: {cpus: 16}}\n")
+    with pytest.raises(ConfigError, match=r"^gpus: nobody says how much kuberay holds"):
+        agent_tools.submit_job(asks, SubmitJob(experiment="train", cpus=2, gpus=8))
+
+
 def test_world_size_on_kubernetes_is_the_queues_capacity_where_that_is_given(desk, tmp_path):
     asks = desk("kuberay")
     (tmp_path / "state" / "queue.yaml").write_text("capacity: {kuberay: {cpus: 16}}\n")
