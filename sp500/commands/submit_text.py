@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sp500.commands import queue_flags
@@ -12,6 +12,7 @@ from sp500.jobs.document import Document
 from sp500.jobs.queue import budget
 from sp500.jobs.queue.job import Job
 from sp500.jobs.spec import JobSpec
+from sp500.report import words
 
 AT_ONCE = "as soon as there is room"
 
@@ -45,8 +46,9 @@ def text(told: dict[str, Any]) -> str:
         "command": expected["command"],
         "takes": expected["takes"],
         "starts": expected["starts"] or (f"after {before} that wait before it" if before else AT_ONCE),
-        "lasts": _range(expected["seconds"], "s") or "nobody knows yet; --expected SECONDS tells the queue",
-        "costs": _range(expected["price"], expected["currency"]) or "nobody knows yet",
+        "lasts": _range(expected["seconds"], words.seconds) or "nobody knows yet; --expected SECONDS tells the queue",
+        "costs": _range(expected["price"], lambda price: f"{words.money(price)} {expected['currency']}")
+        or "nobody knows yet",
         "follow": "\n            ".join(told["follow"]),
     }
     return "\n".join(
@@ -66,18 +68,9 @@ def masked(request: Document, spec: Document) -> Document:
     }
 
 
-def _range(span: Sequence[float | None], unit: str) -> str:
+def _range(span: Sequence[float | None], say: Callable[[float | None], str]) -> str:
+    """Both ends as `say` words them; empty where nobody knows the upper one."""
     low, high = span
-
-    def say(amount: float) -> str:
-        """One end of the range: a sum of money, or a time as people tell it."""
-        if unit != "s":
-            return f"{amount:.2f} {unit}" if amount >= 0.01 or not amount else f"{amount:.1g} {unit}"
-        for size, name in ((3600, "h"), (60, "min")):
-            if amount >= 2 * size:
-                return f"{amount / size:.3g} {name}"
-        return f"{amount:.3g} s" if amount >= 0.1 else "no time"
-
     if high is None:
         return ""
     if low is None:

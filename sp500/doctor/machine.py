@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from sp500.doctor.check import Check, Look, ok, skipped, wrong
+from sp500.jobs.queue.settings import machine
 from sp500.report.words import GIB, size
 
 CGROUP = Path("/sys/fs/cgroup")
@@ -63,7 +64,7 @@ def looks(runs: Path, state: Path, environment: Mapping[str, str], cgroup: Path 
     """What to look at; `runs` and `state` are folders that need not exist yet."""
     temporary, runs, state = (path.expanduser().absolute() for path in (temporary_folder(environment), runs, state))
     return [
-        ("cores", lambda: [cores(cores_here(), cpu_limit(cgroup))]),
+        ("cores", lambda: [cores(int(machine().cpus), cpu_limit(cgroup))]),
         ("memory", lambda: [memory(memory_here(cgroup))]),
         (SHARED, lambda: [shared_memory(shared_here(), memory_here(cgroup).free)]),
         ("temporary folder", lambda: [spill(temporary, space(temporary), refusal(temporary))]),
@@ -162,11 +163,6 @@ def refusal(path: Path) -> str:
     return ""
 
 
-def cores_here() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def shared_here() -> int | None:
     """Free bytes of /dev/shm; None on a system without it."""
     return space(Path(SHARED)).free if Path(SHARED).exists() else None
@@ -186,14 +182,14 @@ def cpu_limit(cgroup: Path = CGROUP) -> float | None:
 
 def memory_here(cgroup: Path = CGROUP) -> Memory:
     """Memory of this machine or, where that is less, of its container."""
-    machine = psutil.virtual_memory()
+    here = psutil.virtual_memory()
     one, two = cgroup / "memory" / "memory.limit_in_bytes", cgroup / "memory.max"
     file, used = (one, one.with_name("memory.usage_in_bytes")) if one.exists() else (two, cgroup / "memory.current")
     limit = file.read_text().strip() if file.exists() else ""
-    if not limit.isdecimal() or int(limit) >= machine.total:
-        return Memory(machine.total, machine.available)
+    if not limit.isdecimal() or int(limit) >= here.total:
+        return Memory(here.total, here.available)
     taken = int(used.read_text()) - _cached(used.with_name("memory.stat").read_text())
-    return Memory(int(limit), min(machine.available, int(limit) - taken), int(limit))
+    return Memory(int(limit), min(here.available, int(limit) - taken), int(limit))
 
 
 def _cached(stat: str) -> int:
