@@ -1,14 +1,16 @@
 # One image for head, workers and submitter: scripts/image builds it.
 #
-#   BASE         any image with Python 3.11, bash and glibc. Ray's own, its -gpu sister, python:3.11-slim, yours. Of a base only
-#                the interpreter is used: the project and its libraries lie in /opt/sp500, as locked, Ray among them.
-#   TORCH_INDEX  has the torch to prefer; empty, or where it cannot be reached: from where the rest comes (PyPI's is for CUDA).
-#   PIP_*        pip's own settings, where PyPI cannot be reached; with a password in them, give a pip.conf as secret `pip`.
+#   BASE         any image with Python 3.11, bash and glibc: Ray's own, its -gpu variant, python:3.11-slim, yours. Of a base only
+#                the interpreter is used: the project and its libraries are in /opt/sp500, as locked, including Ray. The default
+#                is a tag, for a local build; for an image that others run give a digest (scripts/image --push demands it).
+#   TORCH_INDEX  index of the preferred build of torch. If it is empty or not reachable, torch comes from the same index as the
+#                rest (PyPI's build is for CUDA).
+#   PIP_*        pip's own settings, if PyPI is not reachable. With a password in them, give a pip.conf as secret `pip`.
 ARG BASE=docker.io/rayproject/ray:2.60.0-py311
 
 # Podman and Buildah ignore SHELL in their default format, so each RUN sets what it needs.
 #
-# Nothing of this stage but the finished folder is kept: neither pip's cache nor its settings.
+# Only the finished folder of this stage is kept: neither pip's cache nor its settings.
 FROM ${BASE} AS packages
 # hadolint ignore=DL3002
 USER 0
@@ -18,23 +20,25 @@ RUN set -eu; \
         || { echo "BASE must have Python 3.11 on its PATH; found: ${python:-none}" >&2; exit 1; }; \
     "$python" -m venv /opt/sp500
 WORKDIR /build
-COPY scripts/runtime.lock ./
+COPY scripts/runtime.lock scripts/torch.lock ./
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
 ARG PIP_FIND_LINKS
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
-# torch first and alone: no other package may come from its index, and it is the largest. Wheels only: no compiler
-# is needed, here or in the base. Only builds of torch's own indexes carry a version with a +.
+# Everything but torch is checked against the hashes of the lock. torch comes alone, since no other package may come from its
+# index; the last line installs what its build needs besides (CUDA libraries, or nothing). Wheels only: no compiler is
+# needed, here or in the base. Only builds of torch's own indexes have a version with a +.
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=cache,target=/root/.cache/pip \
     set -eu; \
     export PIP_CACHE_DIR=/root/.cache/pip; \
     pip() { /opt/sp500/bin/python -m pip --disable-pip-version-check install --only-binary :all: "$@"; }; \
+    pip --require-hashes --no-deps --requirement runtime.lock; \
     if [ -n "$TORCH_INDEX" ]; then \
-        pip --no-deps --retries 1 --extra-index-url "$TORCH_INDEX" "$(grep '^torch==' runtime.lock)"; \
+        pip --no-deps --retries 1 --extra-index-url "$TORCH_INDEX" --requirement torch.lock; \
         /opt/sp500/bin/python -c 'from importlib.metadata import version; assert "+" in version("torch")' 2>/dev/null \
             || echo "torch came from where the rest comes, not from TORCH_INDEX: it may be the build for CUDA" >&2; \
     fi; \
-    pip --requirement runtime.lock
+    pip --requirement torch.lock
 
 FROM ${BASE}
 USER 0
@@ -65,6 +69,8 @@ USER 1000:1000
 RUN ray --version && python -m pip check && python -c "import torch, ray.dashboard.optional_deps" && \
     python experiments/train.py --dry-run
 ARG COMMIT=unknown
-LABEL org.opencontainers.image.title="sp500" org.opencontainers.image.revision="${COMMIT}"
+ARG BASE
+LABEL org.opencontainers.image.title="sp500" org.opencontainers.image.revision="${COMMIT}" \
+    org.opencontainers.image.base.name="${BASE}"
 ENTRYPOINT []
 CMD ["/bin/bash"]

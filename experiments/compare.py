@@ -8,7 +8,7 @@ from typing import Any
 
 from sp500.commands import price_table
 from sp500.entry import Answer, Flags, script
-from sp500.errors import ConfigError
+from sp500.errors import ConfigError, DiskError
 from sp500.runs.store import REPORT, RunStore
 
 
@@ -31,19 +31,26 @@ def main(config: Compare) -> Answer:
     if not config.runs_dir.is_dir():
         raise ConfigError(f"--runs-dir {config.runs_dir}: no such folder")
     store, prices = RunStore(config.runs_dir), price_table.read(config.prices)
-    records = store.records()
+    runs = store.scan()
+    damaged, records, epochs = list(runs.damaged), [], {}
+    trials: dict[str, list[dict[str, Any]]] = {}
+    for record in runs.records:
+        try:
+            epochs[record.name] = store.epochs(record.name)
+            results = Ledger(store.root / record.name).results.values() if record.search is not None else ()
+        except ConfigError as error:
+            damaged.append(str(error))
+            continue
+        trials |= {record.name: [result.model_dump(mode="json") for result in results]} if results else {}
+        records.append(record)
     out = config.out or config.runs_dir / REPORT
     if config.dry_run:
-        plan: dict[str, Any] = {"runs": [record.name for record in records], "out": str(out)}
-        return Answer(plan, "\n".join([f"would compare {len(records)} runs into {out}", *plan["runs"]]))
-    epochs = {record.name: store.epochs(record.name) for record in records}
-    trials = {
-        record.name: [result.model_dump(mode="json") for result in Ledger(store.root / record.name).results.values()]
-        for record in records
-        if record.search is not None
-    }
+        plan: dict[str, Any] = {"runs": [record.name for record in records], "out": str(out), "damaged": damaged}
+        return Answer(plan, "\n".join([f"would compare {len(records)} runs into {out}", *plan["runs"], *damaged]))
     try:
-        report = page.write(records, epochs, trials, out, prices=prices, unended=store.unended())
+        report = page.write(records, epochs, trials, out, prices=prices, unended=runs.unended, damaged=damaged)
+    except DiskError:
+        raise
     except OSError as error:
         raise ConfigError(f"--out {out}: cannot be written ({error.strerror})") from error
     return Answer(report.numbers, page.summary(report))

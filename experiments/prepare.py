@@ -1,10 +1,13 @@
-"""Prices, validated: a data card (rows, dates, faults mended), a summary of the feature table, or shards."""
+"""Prices, validated: a data card (rows, dates, repairs), a summary of the feature table, or shards."""
 
 from __future__ import annotations
 
 import sys
 from typing import ClassVar
 
+from pydantic import ConfigDict
+
+from sp500.credentials import Address
 from sp500.entry import Command, experiment
 from sp500.runs.record import RunRecord, ended
 from sp500.runs.store import Run
@@ -13,8 +16,10 @@ from sp500.runs.store import Run
 class Prepare(Command):
     """Check prices and show what a model would be trained on, without training; with --out, write its shards."""
 
+    model_config = ConfigDict(hide_input_in_errors=True)  # an address with a password is not repeated
+
     experiment: ClassVar[str] = "prepare"
-    out: str = ""
+    out: Address = ""
     """Folder or URI (s3://, gs://) to write the training windows' shards to, for scale.py --shards. One process
     writes them; with --num-workers N, N tasks of Ray at once, to the same bytes."""
     aliases: ClassVar[dict[str, tuple[str, str]]] = Command.aliases | {"multiplier": ("data", "multiplier")}

@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import ConfigDict, Field, field_validator
 
 from sp500.config import DataConfig, IOConfig, RunConfig, TrainConfig
+from sp500.credentials import Address
 from sp500.entry import Command, experiment
 from sp500.errors import ConfigError, SP500Error
 from sp500.execution import Experiment, execute
@@ -24,12 +25,14 @@ from sp500.units import size_bytes
 class Budgeted(Experiment):
     """What every arm of the experiment is held to."""
 
+    model_config = ConfigDict(hide_input_in_errors=True)  # an address with a password is not repeated
+
     experiment: ClassVar[str] = "scale"
     memory_limit: str = "2GiB"
     """Memory of one node, in MiB or GiB: for the process of an arm without Ray, and for each node of Ray."""
     nodes: int | None = Field(None, gt=0)
     """Local nodes of the ray arm, a simulation on this machine; empty: one per worker (none on a cluster)."""
-    shards: str = ""
+    shards: Address = ""
     """Folder or URI (s3://, gs://) of sets of shards, or of one that prepare.py --out made; empty: beside the runs."""
     skip_bad_shards: int = Field(0, ge=0)
     """Go on without up to this many damaged shards."""
@@ -50,6 +53,7 @@ class Scale(Command, Budgeted):
     """Train on the 20 stocks and noisy copies of them, once per arm and dataset size."""
 
     arm: ClassVar[str] = "all"
+    takes_world_size: ClassVar[bool] = True
     multipliers: tuple[Annotated[int, Field(gt=0)], ...] = Field((1, 10), min_length=1)
     """Sizes: the training series and this many minus one noisy copies."""
     arms: tuple[Literal["in_memory", "streaming", "ray"], ...] = Field(("in_memory", "streaming", "ray"), min_length=1)
@@ -113,7 +117,8 @@ def main(config: Scale, run: Run) -> RunRecord:
     with Progress("arm", len(arms)) as progress:
         rows = []
         for one in arms:
-            row = scaling.row(attempt(one), one.limit_bytes)
+            record = attempt(one)
+            row = scaling.row(record, RunStore(one.io.save_dir).epochs(record.name), one.limit_bytes)
             rows.append(row)
             progress.advance(f"{one.label}: {row['status']} {row['reason']}")
     if not any(row["status"] == "ok" for row in rows):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import ClassVar
 
+from pydantic import Field
+
 from sp500.entry import Command, experiment
 from sp500.progress import Progress
 from sp500.runs.record import EpochMetrics, RunRecord
@@ -15,6 +17,9 @@ class Train(Command):
     """Train one model and judge it on dates that it has not seen."""
 
     experiment: ClassVar[str] = "train"
+    takes_world_size: ClassVar[bool] = True
+    seeds: int = Field(1, gt=0)
+    """Train for as many seeds (--seed, --seed + 1, ...), and report how far the metrics spread over them."""
 
 
 def main(config: Train, run: Run) -> RunRecord:
@@ -27,7 +32,7 @@ def main(config: Train, run: Run) -> RunRecord:
             valid = "" if epoch.valid_loss is None else f"  valid {epoch.valid_loss:.5f}"
             progress.advance(f"train {epoch.train_loss:.5f}{valid}", done=epoch.epoch)
 
-        return launch.train(config, run, on_epoch=show)
+        return launch.train(config, run, on_epoch=show, seeds=config.seeds)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""Hyper-parameter search: one trial after another, packs side by side under Ray Tune, or one against the other."""
+"""Hyper-parameter search: one config at a time, packs on this machine, packs under Ray Tune, or all three timed."""
 
 from __future__ import annotations
 
 import math
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -16,7 +17,7 @@ from pydantic import Field, field_validator, model_validator
 from sp500.config import RunConfig, TrainConfig
 from sp500.entry import Command, experiment
 from sp500.progress import Progress
-from sp500.runs import compare, sides
+from sp500.runs import arm_timing, compare
 from sp500.runs.record import RunRecord, ended
 from sp500.runs.store import Run
 from sp500.units import size_bytes
@@ -32,8 +33,9 @@ class Tune(Command):
 
     experiment: ClassVar[str] = "tune"
     aliases: ClassVar[dict[str, tuple[str, str]]] = Command.aliases | {"tickers": ("data", "tickers")}
-    mode: Literal["parallel", "sequential", "both"] = "parallel"
-    """parallel: Ray Tune; sequential: this process; both: one child process each, timed from start to exit."""
+    mode: Literal["auto", "sequential", "packed", "ray", "all"] = "auto"
+    """sequential: one config at a time in this process; packed: packs in processes of this machine; ray: packs under
+    Ray Tune; all: each of these in a child process, timed from start to exit; auto: the one that should end first."""
     space: str = "grid18"
     """grid18 (MLP: hidden x lr x dropout) | grid108 (the same x 6 seeds) | lstm12 | wide (mlp, lstm and transformer) |
     path of a YAML file of settings, each with a value, a list or {low, high, log}."""
@@ -76,17 +78,17 @@ class Tune(Command):
         return size
 
     @model_validator(mode="after")
-    def _sides_are_alike(self) -> Tune:
+    def _arms_are_alike(self) -> Tune:
         if self.num_workers:
             raise ValueError("num_workers: the trials of a search run side by side; see --workers-per-trial")
         if self.io.run_name and len(self.io.run_name) > 63 - len("-sequential"):
-            raise ValueError("run name: at most 52 characters, since both modes add to it")
-        if self.halving == 1 or (self.halving and (self.mode != "parallel" or self.pack == "off")):
-            raise ValueError("halving: stops members of packs, 2 or more to one, so it needs --mode parallel and packs")
+            raise ValueError("run name: at most 52 characters, since --mode all adds the arm to it")
+        if self.halving == 1 or (self.halving and (self.mode in {"sequential", "all"} or self.pack == "off")):
+            raise ValueError("halving: stops members of packs, so it needs 2 or more, packs, and --mode packed or ray")
         if self.benchmark and self.resume:
             raise ValueError("benchmark: measures anew each time; without --resume")
-        if self.workers_per_trial and self.mode != "parallel":
-            raise ValueError("workers-per-trial: needs --mode parallel")
+        if self.workers_per_trial and self.mode not in {"ray", "auto"}:
+            raise ValueError("workers-per-trial: needs --mode ray")
         others = (self.halving, self.trial_timeout, self.trial_memory, self.train.per_worker_batch)
         if self.workers_per_trial and any(others):
             raise ValueError(
@@ -108,25 +110,52 @@ def main(config: Tune, run: Run) -> RunRecord:
 
         ratios = search_benchmark.ratios(run.path, lambda line: print(line, file=sys.stderr, flush=True))
         return ended(config, name=run.name, experiment="tune", arm="benchmark", ratios=ratios)
-    if config.mode == "both":
-        return sides.both(config, run, Path(__file__), resume=config.resume)
+    if config.mode == "all":
+        return arm_timing.run_all(config, run, Path(__file__), resume=config.resume)
     planned, stopped = plan(config), Event()
-    # Ray is imported before the other thread imports: two that do so at once may meet half of a module.
-    cluster = connected() if planned.parallel else nullcontext()
-    with ThreadPoolExecutor(1, thread_name_prefix="beside") as beside, Live() as live:
-        # torch is loaded and the data prepared while Ray starts, and the best config trained while Ray ends.
+    with ThreadPoolExecutor(1, thread_name_prefix="beside") as beside, Live() as live, ExitStack() as cluster:
+        begin = _begins_with_ray(planned) and connected()
+        # The data is prepared while Ray starts, and the best config trained while Ray ends. Ray was imported before:
+        # two threads that import it and torch at once may meet half of a module.
         coming = beside.submit(prepare, config.run_config(), run, planned)
         try:
-            with cluster:
-                base, made = coming.result()
-                from sp500.distributed import study
+            if begin:
+                cluster.enter_context(begin)
+            base, made = coming.result()
+            from sp500.distributed import study
 
-                found = study.search(base, run, planned, made, on_start=live.start, on_result=live.advance)
-                chosen = beside.submit(study.choose, base, run, planned, made, found, stopped=stopped)
-                beside.submit(study.log, run, planned, found.ledger.results.values())
+            planned = _with_arm(planned, base, made, cluster)
+            found = study.search(base, run, planned, made, on_start=live.start, on_result=live.advance)
+            chosen = beside.submit(study.choose, base, run, planned, made, found, stopped=stopped)
+            beside.submit(study.log, run, planned, found.ledger.results.values())
+            cluster.close()
             return chosen.result()
         finally:
             stopped.set()
+
+
+def _begins_with_ray(planned: Plan) -> bool:
+    """Whether Ray is needed before the data is there: to run on, or to ask how large the cluster is."""
+    on_cluster = planned.arm == "auto" and "RAY_ADDRESS" in os.environ
+    return planned.arm == "ray" or on_cluster or bool(planned.limits.workers)
+
+
+def _with_arm(planned: Plan, base: RunConfig, made: dict[str, Material | str], cluster: ExitStack) -> Plan:
+    """The plan with an arm in place of auto, and Ray ended where that does not need it."""
+    if planned.arm != "auto":
+        return planned
+    from sp500.tuning import arm_costs
+
+    cpus = None
+    if _begins_with_ray(planned):
+        from sp500.distributed import preflight
+
+        cpus = int(preflight.most()["CPU"])
+    arm, why = arm_costs.choose(planned, base, made, cpus)
+    print(why, file=sys.stderr, flush=True)
+    if arm != "ray":
+        cluster.close()  # before this process forks
+    return replace(planned, arm=arm)
 
 
 def connected() -> AbstractContextManager[None]:
@@ -173,7 +202,8 @@ def plan(config: Tune) -> Plan:
         device=config.train.device,
     )
     trials = config.trials or (None if method == "grid" else found.size or 60)
-    return Plan(found, method, trials, config.mode == "parallel", limits)
+    assert config.mode != "all"
+    return Plan(found, method, trials, config.mode, limits)
 
 
 class Live:
@@ -204,12 +234,11 @@ class Live:
 
 
 def answer(record: RunRecord) -> dict[str, Any]:
-    """The record, with the seven numbers of the comparison under `search` whichever side ran."""
-    if record.arm == "both":
-        return record.model_dump(mode="json")
-    side = {record.arm: record}
-    shown = compare.searches(side.get("sequential"), side.get("parallel"))
-    return {**record.model_dump(mode="json"), "search": {**(record.search or {}), **shown}}
+    """The record, with what `compare.searches` says under `search` whichever arms ran."""
+    plain = record.model_dump(mode="json")
+    if record.arm == "all" or record.search is None:
+        return plain
+    return {**plain, "search": {**record.search, **compare.searches({record.arm: record})}}
 
 
 if __name__ == "__main__":

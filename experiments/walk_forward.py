@@ -27,6 +27,7 @@ class WalkForward(Command):
     """Re-train one config on every fold of the dates and judge it on the days after, beside naive forecasts."""
 
     experiment: ClassVar[str] = "walk_forward"
+    takes_world_size: ClassVar[bool] = True
     folds: int = Field(6, gt=0)
     """How often to train; each test follows that of the fold before, and training has all dates before the test."""
     test_days: int = Field(252, gt=0)

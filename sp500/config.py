@@ -155,6 +155,8 @@ class TrainConfig(Frozen):
     """Largest gradient norm; 0: no clipping."""
     early_stop_patience: int = Field(5, ge=0)
     """Epochs without a better validation loss before stopping; 0: never stop early."""
+    refit: bool = False
+    """After validation chose the epoch, train anew on training and validation dates for as many epochs."""
     max_steps: int = Field(0, ge=0)
     """Stop after this many steps, also inside an epoch; 0: no limit."""
     seed: int = Field(0, ge=0)
@@ -176,8 +178,6 @@ class EvalConfig(Frozen):
     """Write the confusion matrix of a classification to the run's folder."""
     cost_bps: float = Field(1.0, ge=0)
     """Trading cost per unit of turnover, in basis points."""
-    bootstrap: int = Field(1000, ge=0)
-    """Resamples for the interval of the improvement over the best naive forecast."""
 
 
 class IOConfig(Frozen):
@@ -209,6 +209,15 @@ class RunConfig(Frozen):
     train: TrainConfig = TrainConfig()
     eval: EvalConfig = EvalConfig()
     io: IOConfig = IOConfig()
+
+    @model_validator(mode="after")
+    def _refit_has_validation(self) -> RunConfig:
+        if self.train.refit and (self.task == "synthetic" or not self.data.valid_from_train):
+            raise ValueError(
+                "train.refit adds the validation dates to the training: it needs data.valid_from_train above 0 and a "
+                "task of prices or an npz file"
+            )
+        return self
 
     @property
     def batch_size(self) -> int:

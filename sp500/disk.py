@@ -1,33 +1,48 @@
-"""Writes that a kill or a full disk leaves whole or undone."""
+"""Writes that a kill or a full disk leaves whole or undone. An error names the path and the free space."""
 
 from __future__ import annotations
 
+import errno
 import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from sp500.errors import DiskError
+
+FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 def write_atomic(path: Path, text: str | bytes, mode: int = 0o666) -> None:
     """Write a whole file or nothing: temporary file, fsync, rename, fsync of the folder.
 
-    `mode`: what others may do with it, less what the umask forbids.
+    `mode`: permissions, less what the umask forbids. The temporary file has a name that nobody can guess and is never
+    opened through a link, so that in a shared folder another user can neither prepare it nor meet it. Raises DiskError.
     """
     data = text.encode() if isinstance(text, str) else text
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    with explained(path):
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
 
 
 def append_durably(path: Path, line: str) -> None:
-    """Append one line and return when it is on the disk. A line torn by a kill is dropped, not continued."""
-    with path.open("ab+") as file:
+    """Append one line and return when it is on the disk. A line torn by a kill is dropped, not continued.
+
+    Raises DiskError.
+    """
+    with explained(path), path.open("ab+") as file:
         if file.seek(0, os.SEEK_END) and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
             file.seek(0)
             file.truncate(file.read().rfind(b"\n") + 1)
@@ -43,3 +58,26 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn an OSError of the block into a DiskError about this path."""
+    try:
+        yield
+    except DiskError:
+        raise
+    except OSError as error:
+        raise disk_error(path, error) from error
+
+
+def disk_error(path: Path, error: OSError) -> DiskError:
+    """The error with the path and, where the disk can be asked, its free space."""
+    message = f"{path}: cannot be written ({error.strerror or error}"
+    folder = next((parent for parent in path.absolute().parents if parent.is_dir()), Path("/"))
+    with suppress(OSError):
+        message += f"; {shutil.disk_usage(folder).free / 2**20:.1f} MiB free"
+    advice = ": make room and run again" if error.errno in FULL else ""
+    named = DiskError(f"{message}){advice}")
+    named.errno, named.strerror = error.errno, error.strerror
+    return named

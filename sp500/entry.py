@@ -20,9 +20,11 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from sp500 import execution
-from sp500.config import Frozen
+from sp500.config import RUN_NAME, Frozen
+from sp500.credentials import mask
 from sp500.errors import ConfigError
 from sp500.execution import Experiment
+from sp500.jobs.spec import WORLD_SIZE
 from sp500.output import concluded
 from sp500.runs.record import RunRecord
 from sp500.runs.store import Run
@@ -42,12 +44,15 @@ class Flags(Frozen):
 
     def settings(self) -> dict[str, Any]:
         """Effective settings as plain data."""
-        return self.model_dump(mode="json", exclude=set(Flags.model_fields))
+        plain: dict[str, Any] = mask(self.model_dump(mode="json", exclude=set(Flags.model_fields)))
+        return plain
 
 
 class Command(Experiment, Flags):
     """Settings of an experiment and the flags that all scripts share."""
 
+    takes_world_size: ClassVar[bool] = False
+    """Whether SP500_WORLD_SIZE is the default of its num_workers."""
     aliases: ClassVar[dict[str, tuple[str, str]]] = {
         "name": ("io", "run_name"),
         "runs_dir": ("io", "save_dir"),
@@ -129,8 +134,9 @@ def parse(model: type[F], argv: Sequence[str]) -> F:
     file, name = flag(argv, "--config"), flag(argv, "--name", "--io.run-name")
     if not file and "--resume" in argv and isinstance(base, Command):
         folder = Path(flag(argv, "--runs-dir", "--io.save-dir") or base.io.save_dir)
-        kept = folder / (name or "") / "config.yaml"
-        file = str(kept) if kept.exists() else None
+        if name and RUN_NAME.fullmatch(name):  # another name leads out of the folder, and is refused further down
+            kept = folder / name / "config.yaml"
+            file = str(kept) if kept.exists() else None
     if file:
         base = from_file(model, Path(file))
     if "--resume" in argv and isinstance(base, Command) and not file and not name:
@@ -149,13 +155,31 @@ def from_file(model: type[F], path: Path) -> F:
 
 
 def defaults(model: type[F]) -> F:
-    """The model's own, with runs in the folder of SP500_RUNS_DIR where a cluster's manifest or a user sets that."""
+    """The model's own, with the runs folder of SP500_RUNS_DIR and the workers of SP500_WORLD_SIZE where they are set.
+
+    A cluster's manifest or a user sets the folder, and a job's workers are its world size. Raises ConfigError.
+    """
     base, folder = model(), os.environ.get("SP500_RUNS_DIR")
+    if isinstance(base, Command) and base.takes_world_size and (size := _world_size()):
+        base = validated(model, base.model_dump() | {"num_workers": size}, WORLD_SIZE)
     if not folder:
         return base
     if isinstance(base, Command):
         return base.model_copy(update={"io": base.io.model_copy(update={"save_dir": Path(folder)})})
     return base.model_copy(update={"runs_dir": Path(folder)}) if "runs_dir" in model.model_fields else base
+
+
+def _world_size() -> int | None:
+    """Workers of the job that this command is. Raises ConfigError for a value that is no number of them."""
+    text = os.environ.get(WORLD_SIZE)
+    if not text:
+        return None
+    if not (text.isdecimal() and int(text)):
+        raise ConfigError(
+            f"{WORLD_SIZE}={text!r} is not a number of workers: expected a whole number of at least 1. Unset it, or"
+            " submit the job with --workers N"
+        )
+    return int(text)
 
 
 def mapping(path: Path, flag: str, expected: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@
     │   └── RunLocked         2  another process is writing that run
     ├── DataError             3  prices or arrays that cannot be used as they are
     ├── CheckpointError       1  a checkpoint is damaged or belongs to another run
+    ├── DiskError             1  a file cannot be written: the disk is full, the folder is not writable
     ├── LimitExceeded         4  a budget or a deadline is passed
     └── ResourcesError        1  the machine or cluster lacks what was asked for
         ├── Refused           1  a cluster said no to a job, and would again
@@ -43,6 +44,14 @@ class DataError(SP500Error):
 
 class CheckpointError(SP500Error):
     """A checkpoint is damaged or belongs to another run."""
+
+
+class DiskError(SP500Error, OSError):
+    """A file cannot be written. Also an OSError, with its errno, for callers that handle those."""
+
+    def __str__(self) -> str:
+        """The message alone, without the number that OSError adds."""
+        return str(self.args[0])
 
 
 class LimitExceeded(SP500Error):

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import yaml
 
 from sp500.config import RunConfig
-from sp500.errors import ConfigError, SP500Error
+from sp500.credentials import mask
+from sp500.disk import FULL, disk_error
+from sp500.errors import ConfigError, DiskError, SP500Error
 from sp500.memory import exhausted
 from sp500.runs.record import RunRecord, Status, ended
 from sp500.runs.store import Run, RunStore
+
+log = logging.getLogger(__name__)
 
 # Flags that steer a script and decide nothing about the run: not kept in config.yaml.
 FLAGS = {"config", "resume", "dry_run", "print_config", "json_output"}
@@ -36,7 +42,7 @@ class Experiment(RunConfig):
 
     def settings(self) -> dict[str, Any]:
         """Effective settings as plain data, re-runnable with --config: without the flags and the run's name."""
-        plain = self.model_dump(mode="json", exclude=FLAGS | set(self.aliases))
+        plain: dict[str, Any] = mask(self.model_dump(mode="json", exclude=FLAGS | set(self.aliases)))
         del plain["io"]["run_name"]
         return plain
 
@@ -71,31 +77,41 @@ def execute(config: E, main: Callable[[E, Run], RunRecord]) -> RunRecord:
             _check_same(run, config, ended=ok)
             if done is not None and ok:
                 return done
-        earlier = _begin(config, run)
+        return _attempt(config, main, run, _begin(config, run))
 
-        def end(record: RunRecord) -> RunRecord:
-            """Write the record, with what earlier attempts took."""
-            whole = _after(earlier, record)
-            run.write_record(whole)
-            return whole
 
+def _attempt(config: E, main: Callable[[E, Run], RunRecord], run: Run, earlier: float) -> RunRecord:
+    """Run `main` and write a record however it ends; `earlier`: the seconds of the attempts before."""
+
+    def end(status: Status, reason: str) -> RunRecord:
+        """Write the record of a run that did not end well. A full disk must not hide the error that ended it."""
+        record = _after(earlier, _unfinished(config, run, status, reason))
         try:
-            record = main(config, run)
-        except (KeyboardInterrupt, SystemExit) as error:
-            why = f"signal {error.code - 128}" if isinstance(error, Interrupted) else type(error).__name__
-            end(_unfinished(config, run, "stopped", why))
-            raise
-        except SP500Error as error:
-            end(_unfinished(config, run, "failed", str(error)))
-            raise
-        except Exception as error:
-            if exhausted(error):
-                why = str(error) or "the machine's memory is exhausted"
-                return end(_unfinished(config, run, "out_of_memory", why))
-            # The record says that it failed; the traceback is for us.
-            end(_unfinished(config, run, "failed", f"{type(error).__name__}: {error}"))
-            raise
-        return end(record)
+            run.write_record(record)
+        except DiskError as error:
+            log.warning("the run's record is lost: %s", error)
+        return record
+
+    try:
+        record = _after(earlier, main(config, run))
+        run.write_record(record)
+    except (KeyboardInterrupt, SystemExit) as error:
+        end("stopped", f"signal {error.code - 128}" if isinstance(error, Interrupted) else type(error).__name__)
+        raise
+    except SP500Error as error:
+        end("failed", str(error))
+        raise
+    except Exception as error:
+        if exhausted(error):
+            return end("out_of_memory", str(error) or "the machine's memory is exhausted")
+        if isinstance(error, OSError) and error.errno in FULL:  # of a library, which seldom names the file
+            named = disk_error(Path(error.filename or run.path), error)
+            end("failed", str(named))
+            raise named from error
+        # The record says that it failed; the traceback is for us.
+        end("failed", f"{type(error).__name__}: {error}")
+        raise
+    return record
 
 
 def outline(config: Experiment) -> dict[str, Any]:
@@ -122,7 +138,13 @@ def _check_same(run: Run, config: Experiment, *, ended: bool) -> None:
     path = run.path / "config.yaml"
     if not path.exists():
         return
-    kept = type(config).model_validate(yaml.safe_load(path.read_text()))
+    try:
+        kept = type(config).model_validate(yaml.safe_load(path.read_text()))
+    except (OSError, yaml.YAMLError, ValueError) as error:  # a decoder's and pydantic's errors are ValueErrors
+        raise ConfigError(
+            f"{path} cannot be used ({str(error).splitlines()[0]}), so it is not known whether the run has the same "
+            "settings. Put the file back or choose another --name"
+        ) from error
     pairs = [
         (one.fingerprint, one.decisive(), *((one.eval, one.num_workers) if ended else ())) for one in (kept, config)
     ]

@@ -1,7 +1,8 @@
 """How forecasts are judged: errors, direction, and what trading on them would have earned.
 
 Plain NumPy arrays in, a dictionary of floats out; scikit-learn where it has the metric. A metric that is not defined
-on the given data (a correlation with a constant forecast) is None, never NaN.
+on the given data (a correlation with a constant forecast) is None, never NaN. `NAME_interval` is the 95 % interval
+[low, high] of the metric NAME.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sp500.bootstrap import stationary_bootstrap
-from sp500.seeding import numpy_generator
+from sp500.intervals import half_width, standard_error
 
 TRADING_DAYS = 252
 EULER = 0.5772156649015329
 """The Euler-Mascheroni constant."""
+FEWEST_DAYS_APART = 20
+"""Days on which a position must differ from always long to be judged as another one."""
+FEWEST_TICKERS = 5
+"""Tickers on a date from which its cross-section is ranked."""
 Metrics = dict[str, Any]
 
 
@@ -27,11 +31,13 @@ def regression(forecast: np.ndarray, target: np.ndarray) -> Metrics:
     """mse, mae, r2, directional accuracy and information coefficient of forecasts [sample].
 
     Directional accuracy counts samples whose target is not 0; a forecast of 0 names no direction and counts as wrong.
-    The information coefficient is Spearman's rank correlation (Grinold and Kahn 2000).
+    It is None for a forecast that is always 0. The information coefficient is Spearman's rank correlation (Grinold and
+    Kahn 2000, Active Portfolio Management, chapter 6).
     """
     error = forecast - target
     spread = float(((target - target.mean()) ** 2).sum()) if np.ptp(target) else 0.0
     moved = target != 0
+    directed = moved.any() and forecast.any()
     constant = np.ptp(forecast) == 0 or np.ptp(target) == 0
     both = pd.DataFrame({"forecast": forecast, "target": target})
     return {
@@ -39,42 +45,77 @@ def regression(forecast: np.ndarray, target: np.ndarray) -> Metrics:
         "mae": float(np.abs(error).mean()),
         "r2": 1 - float((error**2).sum()) / spread if spread else None,
         "directional_accuracy": float((np.sign(forecast[moved]) == np.sign(target[moved])).mean())
-        if moved.any()
+        if directed
         else None,
         "information_coefficient": None if constant else float(both.corr("spearman").to_numpy()[0, 1]),
         "samples": len(target),
     }
 
 
+def cross_section(forecast: np.ndarray, index: pd.DataFrame, *, horizon: int = 1) -> Metrics:
+    """Mean over the dates of the rank correlation between forecasts and returns of the tickers, and its t statistic.
+
+    The mean divided by its Newey-West standard error (Fama and MacBeth 1973, with correlated dates). Says whether a
+    forecast ranks the tickers of a day; the pooled coefficient of `regression` also counts the direction of the market.
+    Nothing where no date has at least five tickers with different forecasts and returns.
+    """
+    dates = index["date"].to_numpy()
+    table = pd.DataFrame({"forecast": forecast, "target": index["return"].to_numpy()})
+    ranks = table.groupby(dates).rank()
+    ranks -= ranks.groupby(dates).transform("mean")
+    sums = (ranks.assign(product=ranks["forecast"] * ranks["target"], count=1.0)).groupby(dates)
+    squares = (ranks[["forecast", "target"]] ** 2).groupby(dates).sum().prod(axis=1)
+    usable = (sums["count"].sum() >= FEWEST_TICKERS) & (squares > 0)
+    daily = (sums["product"].sum()[usable] / np.sqrt(squares[usable])).to_numpy()
+    error = standard_error(daily, overlap=horizon) if len(daily) > 1 else 0.0
+    return {"daily_ic": float(daily.mean()), "daily_ic_t": float(daily.mean() / error)} if error else {}
+
+
 def trading(position: np.ndarray, index: pd.DataFrame, *, cost_bps: float, horizon: int = 1) -> Metrics:
     """Sharpe ratios, before and after costs, of holding `position` [sample] (-1, 0, 1) in each row of `index`.
 
-    `index` has date, ticker and return (log, over `horizon` days). Tickers weigh the same on a day; with a horizon
-    above 1 only every horizon-th day trades, so that holdings do not overlap. Turnover is the mean traded share of the
-    capital per trade, entry from cash included. Annualised with 252 days, no risk-free rate (Sharpe 1994).
-    `daily_sharpe` is the ratio before costs, per trade and not annualised; with skew, kurtosis (3 for a normal
-    distribution) and `observations`, the number of trades, it is what `deflated_sharpe` takes.
+    `index` has date, ticker and return (log, over `horizon` days). Tickers weigh the same on a day. With a horizon
+    above 1 only every horizon-th day trades, so that holdings do not overlap; the ratio is the mean over the `horizon`
+    possible first days. Turnover is the mean traded share of the capital per trade, entry from cash included.
+    Annualised with 252 days, no risk-free rate (Sharpe 1994). `excess` describes the returns in excess of always being
+    long, which `deflated_sharpe` takes.
     """
-    gross = _earned(position, index, horizon)
-    positions = index.assign(position=position).pivot(index="date", columns="ticker", values="position").iloc[::horizon]
+    gross = _earned(position, index)
+    positions = index.assign(position=position).pivot(index="date", columns="ticker", values="position")
     weights = positions.div(positions.notna().sum(axis=1), axis=0).fillna(0.0)
-    turnover = weights.diff().fillna(weights.iloc[:1]).abs().sum(axis=1).to_numpy()
+    turnover = weights.diff(horizon).fillna(weights).abs().sum(axis=1).to_numpy()
     net = gross - turnover * cost_bps / 1e4
-    year = float(np.sqrt(TRADING_DAYS / horizon))
-    before, after = _sharpe(gross), _sharpe(net)
-    return {
-        "sharpe": None if before is None else before * year,
-        "sharpe_after_cost": None if after is None else after * year,
-        "turnover": float(turnover.mean()),
-        "daily_sharpe": before,
-        **_shape(gross),
-        "observations": len(gross),
-    }
+    year = math.sqrt(TRADING_DAYS / horizon)
+    ratios = {"sharpe": gross, "sharpe_after_cost": net}
+    found = {name: _annual(returns, horizon, year) for name, returns in ratios.items()}
+    intervals = {f"{name}_interval": _sharpe_interval(returns, horizon, year) for name, returns in ratios.items()}
+    apart = int(((positions != 1) & positions.notna()).any(axis=1).sum())
+    excess = _earned(position - 1, index)
+    moments = {"sharpe": _sharpe(excess, horizon), **_shape(excess), "observations": len(excess) // horizon}
+    return {**found, **intervals, "turnover": float(turnover.mean()), "excess": {**moments, "days_apart": apart}}
 
 
-def daily_sharpe(position: np.ndarray, index: pd.DataFrame, *, horizon: int = 1) -> float | None:
-    """`daily_sharpe` of `trading` alone, in a tenth of the time: a search asks for it once per config."""
-    return _sharpe(_earned(position, index, horizon))
+def excess_sharpe(position: np.ndarray, index: pd.DataFrame, *, horizon: int = 1) -> float | None:
+    """The ratio of `excess` in `trading` alone, in a tenth of the time: a search asks for it once per config."""
+    return _sharpe(_earned(position - 1, index), horizon)
+
+
+def deflated_excess(excess: Metrics | None, trial_sharpes: Sequence[float | None]) -> Metrics | None:
+    """`deflated_sharpe` of the chosen config's returns in excess of always being long, `excess` of `trading`.
+
+    Without the subtraction a config that holds a rising market earns the market's ratio, which would be taken for
+    skill. Sharpe ratios of excess returns are the usual ones against a benchmark (Sharpe 1994, "The Sharpe Ratio").
+    Adds `sharpe`, the ratio itself, and `days_apart`, on how many days the position was not long. On under 20 such days
+    the config is the same as buy-and-hold: it has no probability.
+    """
+    if excess is None:
+        return None
+    facts = {"sharpe": excess["sharpe"], "days_apart": excess["days_apart"], "trials": len(trial_sharpes)}
+    if excess["days_apart"] < FEWEST_DAYS_APART:
+        return {**facts, "expected_max": None, "probability": None}
+    moments = excess["skew"], excess["kurtosis"], excess["observations"]
+    found = deflated_sharpe(excess["sharpe"], trial_sharpes, *moments)
+    return found and {**facts, **found}
 
 
 def deflated_sharpe(
@@ -141,39 +182,36 @@ def multiclass(scores: np.ndarray, target: np.ndarray) -> Metrics:
     }
 
 
-def improvement(
-    loss: np.ndarray,
-    naive_loss: np.ndarray,
-    dates: np.ndarray,
-    *,
-    resamples: int,
-    seed: int,
-    block: float = 20.0,
-) -> Metrics:
+def probability_scores(probability: np.ndarray, target: np.ndarray) -> Metrics:
+    """Brier score (Brier 1950) and log loss of P(target = 1) [sample]: 0 is perfect."""
+    from sklearn import metrics
+
+    # A probability of 0 that came true would cost an infinite log loss.
+    clipped = np.clip(probability, 1e-15, 1 - 1e-15)
+    return {
+        "brier": float(((probability - target) ** 2).mean()),
+        "log_loss": float(metrics.log_loss(target, clipped, labels=[0, 1])),
+    }
+
+
+def improvement(loss: np.ndarray, naive_loss: np.ndarray, dates: np.ndarray, *, horizon: int = 1) -> Metrics:
     """Share by which the mean loss [sample] is below the naive one's, with a 95 % interval.
 
-    The interval resamples days, not samples, in blocks of random length (stationary bootstrap, Politis and Romano
-    1994, mean length `block` days), since losses of neighbouring days and of tickers on one day are alike. None where
-    the naive forecast is never wrong.
+    The interval is that of a ratio of daily sums (delta method) and takes days, not samples, as observations, since
+    losses of the tickers on one day are alike; `intervals` says how it allows for correlated days. None where the naive
+    forecast is never wrong.
     """
-    days = pd.DataFrame({"date": dates, "loss": loss, "naive": naive_loss, "count": 1.0})
-    daily = days.groupby("date").sum().to_numpy()
-    if not daily[:, 1].any():
+    days = pd.DataFrame({"date": dates, "loss": loss, "naive": naive_loss})
+    daily = days.groupby("date").sum()
+    rival = daily["naive"].to_numpy()
+    if not rival.any():
         return {"value": None, "low": None, "high": None}
-    value = float(1 - daily[:, 0].sum() / daily[:, 1].sum())
-    if not resamples or len(daily) < 2:
+    saved = rival - daily["loss"].to_numpy()
+    value = float(saved.sum() / rival.sum())
+    margin = half_width((saved - value * rival) / rival.mean(), overlap=horizon)
+    if margin is None:
         return {"value": value, "low": None, "high": None}
-    generator = numpy_generator(seed, "bootstrap")
-    # A few resamples at a time: a thousand of 100,000 days at once would take gigabytes.
-    at_once = max(1, 200_000 // len(daily))
-    parts = [min(at_once, resamples - done) for done in range(0, resamples, at_once)]
-    sums = np.concatenate(
-        [daily[stationary_bootstrap(len(daily), part, block, generator)].sum(axis=1) for part in parts]
-    )
-    if not sums[:, 1].all():  # in some resamples the naive forecast was never wrong
-        return {"value": value, "low": None, "high": None}
-    low, high = np.quantile(1 - sums[:, 0] / sums[:, 1], (0.025, 0.975))
-    return {"value": value, "low": float(low), "high": float(high)}
+    return {"value": value, "low": value - margin, "high": min(value + margin, 1.0)}
 
 
 def best_naive(naive: Mapping[str, Metrics], metric: str, *, largest: bool) -> str:
@@ -181,16 +219,37 @@ def best_naive(naive: Mapping[str, Metrics], metric: str, *, largest: bool) -> s
     return (max if largest else min)(naive, key=lambda name: naive[name][metric])
 
 
-def _earned(position: np.ndarray, index: pd.DataFrame, horizon: int) -> np.ndarray:
-    """Simple return [trade] of the capital spread evenly over the tickers of a day, on every horizon-th day."""
+def _earned(position: np.ndarray, index: pd.DataFrame) -> np.ndarray:
+    """Simple return [day] over the horizon of the capital spread evenly over the tickers of a day."""
     days, day = np.unique(index["date"].to_numpy(), return_inverse=True)
     earned = position * np.expm1(index["return"].to_numpy(np.float64))
-    mean = np.bincount(day, earned, len(days)) / np.bincount(day, minlength=len(days))
-    return np.asarray(mean[::horizon])
+    return np.asarray(np.bincount(day, earned, len(days)) / np.bincount(day, minlength=len(days)))
 
 
-def _sharpe(returns: np.ndarray) -> float | None:
-    return float(returns.mean() / returns.std(ddof=1)) if _vary(returns) else None
+def _sharpe(returns: np.ndarray, horizon: int) -> float | None:
+    """Mean over the possible first days of the ratio per trade; first days without a ratio do not count."""
+    parts = [returns[first::horizon] for first in range(horizon)]
+    ratios = [part.mean() / part.std(ddof=1) for part in parts if _vary(part)]
+    return float(np.mean(ratios)) if ratios else None
+
+
+def _annual(returns: np.ndarray, horizon: int, year: float) -> float | None:
+    ratio = _sharpe(returns, horizon)
+    return None if ratio is None else ratio * year
+
+
+def _sharpe_interval(returns: np.ndarray, horizon: int, year: float) -> list[float] | None:
+    """95 % interval of the annualised ratio by the delta method (Lo 2002, Financial Analysts Journal 58, appendix A).
+
+    With independent days its standard error is Mertens's (2002): sqrt((1 - skew SR + (kurtosis - 1) / 4 SR^2) / T).
+    """
+    ratio = _annual(returns, horizon, year)
+    if ratio is None:
+        return None
+    scores = (returns - returns.mean()) / returns.std()
+    each = float(returns.mean() / returns.std())
+    margin = half_width(scores - each / 2 * (scores**2 - 1), overlap=horizon)
+    return None if margin is None else [ratio - margin * year, ratio + margin * year]
 
 
 def _shape(returns: np.ndarray) -> Metrics:

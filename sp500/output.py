@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -10,6 +11,9 @@ from types import FrameType
 
 from sp500.errors import SP500Error
 from sp500.execution import Interrupted
+
+# Control characters but line feeds, tabs, and the escapes that set colors.
+CONTROL = re.compile(r"(?!\x1b\[[0-9;]*m)[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def concluded(act: Callable[[], tuple[str, int]], *, only_json: bool, hint: str = "") -> int:
@@ -60,7 +64,7 @@ class Output:
         sys.stdout.flush()
         if not text:
             return
-        data = (text.rstrip("\n") + "\n").encode()
+        data = (printable(text).rstrip("\n") + "\n").encode()
         with os.fdopen(os.dup(self._stdout if self._only_json else 1), "wb") as file:
             file.write(data)
 
@@ -70,7 +74,12 @@ class Output:
 
     def say(self, text: str) -> None:
         """A message to the user."""
-        print(text, file=sys.stderr, flush=True)
+        print(printable(text), file=sys.stderr, flush=True)
+
+
+def printable(text: str) -> str:
+    """A text without what a terminal would obey, but for colors: names of tickers and clusters' words are in it."""
+    return CONTROL.sub("", text)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -25,11 +25,11 @@ class Progress:
         self._bar: Bar | None = None
         if self._console.is_terminal:
             columns = (
-                TextColumn(unit),
+                TextColumn(unit, markup=False),
                 BarColumn(),
                 MofNCompleteColumn(),
                 TimeRemainingColumn(),
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
             )
             self._bar = Bar(*columns, console=self._console)
             self._task = self._bar.add_task("", total=total, completed=done)
@@ -48,6 +48,7 @@ class Progress:
     def advance(self, text: str, done: int | None = None) -> None:
         """One more unit is done, or `done` of them altogether; `text` says how it went."""
         self._done = self._done + 1 if done is None else done
+        text = "".join(sign for sign in text if sign.isprintable())  # names of tickers may hold a terminal's commands
         if self._bar:
             self._bar.update(self._task, completed=self._done, description=text)
             return
@@ -58,4 +59,6 @@ class Progress:
         left = ""
         if rate is not None:
             left = f"  {1 / max(rate, 1e-6):.2g}/s, {rate * (self._total - self._done):.0f} s left"
-        self._console.print(f"{self._unit} {self._done}/{self._total}  {text}{left}", highlight=False, soft_wrap=True)
+        self._console.print(
+            f"{self._unit} {self._done}/{self._total}  {text}{left}", highlight=False, markup=False, soft_wrap=True
+        )

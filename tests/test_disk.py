@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import resource
 import signal
 import stat
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from sp500.disk import write_atomic
+from sp500.disk import append_durably, write_atomic
+from sp500.errors import DiskError
 
 
 def write_forever(path: Path, seed: int) -> None:
@@ -56,7 +60,7 @@ def test_write_that_fails_leaves_the_old_file_and_no_rest(tmp_path: Path) -> Non
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
     try:
-        with pytest.raises(OSError, match="too large"):
+        with pytest.raises(DiskError, match=r"record\.json: cannot be written \(File too large; [0-9.]+ MiB free\)"):
             write_atomic(path, "new" * 1000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -74,3 +78,59 @@ def test_file_for_its_owner_alone_is_so_from_the_first(tmp_path):
 def test_file_holds_what_was_written(tmp_path: Path, content: str | bytes) -> None:
     write_atomic(tmp_path / "file", content)
     assert (tmp_path / "file").read_bytes() == (content.encode() if isinstance(content, str) else content)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 1 MiB that has 4 KiB left."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
+    mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"mounting takes root: {mounted.stderr.strip()}")
+    try:
+        (disk / "filler").write_bytes(b"x" * (2**20 - 3 * 4096))
+        (disk / "trials.jsonl").write_text("first\n")
+        yield disk
+    finally:
+        subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+@pytest.mark.parametrize("write", [write_atomic, append_durably])
+def test_full_disk_is_named_with_the_path_and_the_free_space_and_what_was_written_stays(small_disk, write):
+    path = small_disk / "trials.jsonl"
+    with pytest.raises(DiskError) as raised:
+        write(path, "x" * 20000)
+    assert str(path) in str(raised.value)
+    assert "No space left on device; 0.0 MiB free" in str(raised.value)
+    assert raised.value.errno == errno.ENOSPC
+    (small_disk / "filler").unlink()
+    append_durably(path, "second")
+    assert path.read_text() == "first\nsecond\n"
+    assert [one.name for one in small_disk.iterdir()] == ["trials.jsonl"]
+
+
+def test_file_that_another_prepared_under_the_old_temporary_name_is_not_written_through(tmp_path):
+    target = tmp_path / "elsewhere"
+    target.write_text("mine")
+    (tmp_path / f".file.{os.getpid()}.tmp").symlink_to(target)
+    write_atomic(tmp_path / "file", "new")
+    assert target.read_text() == "mine"
+    assert not (tmp_path / "file").is_symlink()
+
+
+def test_temporary_file_is_made_anew_under_another_name_each_time(tmp_path, monkeypatch):
+    """What os.open is asked for, recorded around the real call."""
+    asked, real = [], os.open
+
+    def recording(path, flags, *mode):
+        asked.append((str(path), flags))
+        return real(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", recording)
+    for _ in range(2):
+        write_atomic(tmp_path / "file", "text")
+    temporary = [(path, flags) for path, flags in asked if path.endswith(".tmp")]
+    assert len({path for path, _ in temporary}) == 2
+    assert all(flags & os.O_EXCL and flags & os.O_NOFOLLOW for _, flags in temporary)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
 from sp500.config import IOConfig
-from sp500.errors import SP500Error
+from sp500.errors import ConfigError, DiskError, SP500Error
 from sp500.execution import Experiment, execute
 from sp500.runs.record import EpochMetrics, RunRecord, ended
 from sp500.runs.store import Run, RunStore
@@ -66,8 +67,8 @@ def killed(tmp_path: Path) -> RunStore:
 
 
 def test_killed_run_tells_what_it_was_given_and_when_it_last_wrote(killed: RunStore) -> None:
-    (found,) = killed.unended()
-    assert killed.records() == []
+    (found,) = killed.scan().unended
+    assert killed.scan().records == ()
     assert (found.name, found.status, found.num_workers) == ("one", "stopped", 2)
     assert found.machine.cluster == {"CPU": 4.0, "nodes": 3.0}
     assert found.seconds.total == pytest.approx(100, abs=1e-3)
@@ -78,7 +79,7 @@ def test_resumed_run_counts_the_killed_attempt_once(killed: RunStore) -> None:
     record = execute(config, well)
     assert record.seconds.earlier == pytest.approx(100, abs=1e-3)
     assert killed.record("one") == record
-    assert killed.unended() == []
+    assert killed.scan().unended == ()
 
 
 def test_attempts_add_up_however_each_ended(killed: RunStore) -> None:
@@ -109,3 +110,52 @@ def test_failed_run_keeps_the_cluster_that_it_was_given(tmp_path: Path) -> None:
 
 def test_run_that_was_not_interrupted_has_no_earlier_seconds(tmp_path: Path) -> None:
     assert execute(settings(tmp_path), well).seconds.earlier == 0
+
+
+def test_first_error_is_kept_when_the_disk_has_no_room_for_a_record_of_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(disk)]
+    mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"mounting takes root: {mounted.stderr.strip()}")
+
+    def fill() -> None:
+        with (disk / "filler").open("wb", buffering=0) as filler, suppress(OSError):
+            while True:
+                filler.write(b"x" * 4096)
+
+    def failing(config: Waiting, run: Run) -> RunRecord:
+        fill()
+        raise SP500Error("the first error")
+
+    def writing(config: Waiting, run: Run) -> RunRecord:
+        fill()
+        with (run.path / "predictions.parquet").open("wb") as file:
+            file.write(b"x" * 4096)
+        raise AssertionError
+
+    try:
+        with pytest.raises(SP500Error, match="the first error"):
+            execute(settings(disk), failing)
+        assert f"{disk}/one/record.json: cannot be written (No space left on device; 0.0 MiB free)" in caplog.text
+        (disk / "filler").unlink()
+        with pytest.raises(DiskError, match=f"{disk}/one.*No space left on device; 0.0 MiB free"):
+            execute(settings(disk, resume=True), writing)
+        with pytest.raises(DiskError, match=f"{disk}/one/config.yaml.*0.0 MiB free"):
+            execute(settings(disk, resume=True), well)
+        (disk / "filler").unlink()
+        assert execute(settings(disk, resume=True), well).status == "ok"
+    finally:
+        subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+@pytest.mark.parametrize("content", ["", "- 1", "{", "data: {window: many}", b"\xff"])
+def test_damaged_settings_of_a_run_are_named_when_it_is_resumed(tmp_path: Path, content: str | bytes) -> None:
+    execute(settings(tmp_path), well)
+    path = tmp_path / "one" / "config.yaml"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ConfigError, match=str(path)):
+        execute(settings(tmp_path, resume=True), well)

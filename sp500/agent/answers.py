@@ -142,4 +142,9 @@ def bounded(lines: Iterable[str], length: int = LOG_LENGTH) -> tuple[list[str], 
 
 def _printable(line: str) -> str:
     text = "".join(sign for sign in ANSI.sub("", line) if sign.isprintable() or sign == "\t")
-    return text if len(text) <= LINE_LENGTH else f"{text[: LINE_LENGTH - 3]}..."
+    return shortened(text, LINE_LENGTH)
+
+
+def shortened(text: str, length: int) -> str:
+    """A text cut to so many characters."""
+    return text if len(text) <= length else f"{text[: length - 3]}..."

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import PurePosixPath
 
 from sp500.config import RunConfig
+from sp500.tuning.presets import PRESETS
 
 FLAG = re.compile(r"--([a-z][a-z0-9._-]*)(?:=(.*))?", re.DOTALL)
 UNUSED = re.compile(r"[^A-Za-z0-9._:/+^-]")
@@ -23,6 +25,7 @@ CLOSED = {
     **dict.fromkeys(("nodes", "workers-per-trial", "train.threads"), "takes more than the job tells the queue"),
     "config": "reads a file of settings; give each setting by its flag",
     "io.run-name": "give it as --name",
+    "prices": "the project's table of prices counts, cluster/prices.yaml",
     **dict.fromkeys(("runs-dir", "io.save-dir"), "the server says where runs go"),
     **dict.fromkeys(("out", "shards", "data.cache-dir"), "names a folder to write to"),
 }
@@ -44,9 +47,17 @@ OPEN: Mapping[str, frozenset[str]] = {
     ),
     "walk_forward": frozenset(SHARED | {"folds", "test-days", "best-of", "from"}),
     "scale": frozenset(SHARED | {"memory-limit", "skip-bad-shards", "multipliers", "arms", "max-steps", "benchmark"}),
-    "compare": frozenset(FLAGS | {"prices"}),
+    "compare": frozenset(FLAGS),
 }
 """Flags of each experiment that are open to agents."""
+SPACES = "spaces"
+FILES: Mapping[str, tuple[str, frozenset[str], frozenset[str]]] = {
+    "data.source": ("", frozenset({".csv", ".parquet", ".pq"}), frozenset({"bundled", "yfinance"})),
+    "data.npz-path": ("", frozenset({".npz"}), frozenset()),
+    "space": (SPACES, frozenset({".yaml", ".yml"}), frozenset(PRESETS)),
+}
+"""Flags that name a file: the folder where it has to lie, the endings that it may have, and words that are no files.
+An error of the experiment quotes what it could not read, so a file with secrets must not be read at all."""
 
 
 def fault(word: str, experiment: str) -> str:
@@ -60,8 +71,30 @@ def fault(word: str, experiment: str) -> str:
         return f"{word!r} has {found[0]!r}, which no setting needs; letters, digits and . _ : / + - ^ are taken"
     if not name and (not value or value.startswith("-")):
         return f"{word!r} is neither a flag nor a value; each is a word of its own, such as --train.epochs, 3"
+    return _path_fault(word, value)
+
+
+def _path_fault(word: str, value: str) -> str:
     if re.match(r"/|[A-Za-z0-9+.-]+:/", value) or "//" in value or ".." in value.split("/"):
         return f"{word!r} leads out of the project; name a file inside it, from the project's folder"
+    if re.search(r"(^|/)\.[^0-9/]", value):
+        return f"{word!r} names a hidden file or folder; none of those is open to agents"
+    return ""
+
+
+def file_fault(words: Iterable[str]) -> str:
+    """Why a file that the words name is refused; empty where none is."""
+    flag = ""
+    for word in words:
+        name, value = parted(word)
+        flag = name or flag
+        folder, endings, words_for_none = FILES.get(flag, ("", frozenset(), frozenset()))
+        path = PurePosixPath(value)
+        if not endings or not value or value in words_for_none:
+            continue
+        if path.suffix.lower() not in endings or (folder and path.parts[0] != folder):
+            where = f"in the folder {folder}/ of the project" if folder else "in the project"
+            return f"--{flag} {value}: agents may name files {where} that end in {', '.join(sorted(endings))}"
     return ""
 
 

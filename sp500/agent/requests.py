@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from sp500.agent import answers, arguments
 from sp500.config import Frozen
 from sp500.errors import ConfigError
+from sp500.jobs.fields import Memory
 from sp500.jobs.state import JobState
 
 Experiment = Literal["prepare", "train", "tune", "walk_forward", "scale", "compare"]
@@ -44,12 +45,15 @@ class SubmitJob(Frozen):
     """Whole CPUs of each worker; empty: 1, or what the cluster's pods have."""
     gpus: int = Field(0, ge=0)
     """GPUs of each worker."""
-    memory: str | None = None
-    """Memory of each worker, such as 2GiB; a job that takes more is ended. Empty: no limit on this machine."""
+    memory: Memory | None = Field(None, max_length=16)
+    """Memory of each worker, for example 2GiB. A job that takes more is ended. Default: all that one job may have on
+    this machine."""
     expected: int | None = Field(None, ge=1)
-    """Seconds that it will take, as you think; the queue fits short jobs in. Empty: as long as earlier ones took."""
+    """Your estimate of its seconds, with which the queue fits short jobs in. Default: the longest of earlier jobs. It
+    makes no job cheaper."""
     deadline: int | None = Field(None, ge=1)
-    """Seconds after which the job is ended; above 600, which are the time that it has to start. Empty: none."""
+    """Seconds after which the job is ended; above 600, which are the time that it has to start. Where jobs cost money
+    a deadline is required, and the budget pays for all of it. Default: none."""
 
     @property
     def values(self) -> list[str]:
@@ -63,6 +67,8 @@ class SubmitJob(Frozen):
         for word in self.arguments:
             if why := arguments.fault(word, self.experiment):
                 raise ValueError(f"arguments: {why}")
+        if why := arguments.file_fault(self.arguments):
+            raise ValueError(f"arguments: {why}")
         if self.experiment in {"prepare", "compare"} and (self.workers or 1) > 1:
             raise ValueError(f"workers: {self.experiment} is one process; leave workers out, got {self.workers}")
         return self

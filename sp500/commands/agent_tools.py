@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sp500.agent import answers, requests
+from sp500.agent.limits import Limits
 from sp500.commands import forecast, price_table, queue_flags, status, submit, submit_text
 from sp500.commands import list as listing
 from sp500.commands.logs import texts
@@ -48,6 +49,8 @@ class Desk:
     """Project of every job of an agent: its budget pays, and only its jobs may be stopped."""
     flags: Mapping[str, Any] = field(default_factory=dict)
     """Flags of `submit` that say how places are reached."""
+    limits: Limits = field(default_factory=Limits)
+    """What the project's jobs may take where no price holds them back."""
 
 
 def submit_job(desk: Desk, asked: requests.SubmitJob) -> Answer:
@@ -55,15 +58,15 @@ def submit_job(desk: Desk, asked: requests.SubmitJob) -> Answer:
     on = asked.on or desk.on[0]
     if on not in desk.on:
         raise ConfigError(f"on: {on} is not allowed here; this server submits to {', '.join(desk.on)}")
-    requests.check_workers(asked, *_most(desk, on, asked))
-    job = requests.job(asked, on)
+    job = _limited(desk, asked, on)
     folder = Path.cwd()
     if outside := [value for value in asked.values if not (folder / value).resolve().is_relative_to(folder)]:
         raise ConfigError(f"arguments: {outside[0]} leads out of the project by a link; name a file inside it")
     if on == "local":  # a cluster's image and runs may be others
         _check_flags(job["argv"][1:])
-    flags = submit.Submit(**desk.flags, **job, on=on, project=desk.project)
-    (told,) = submit.queued(flags, [flags.spec()])
+    ways = {key: value for key, value in desk.flags.items() if key != "namespace" or on == "kuberay"}
+    flags = submit.Submit(**ways, **job, on=on, project=desk.project)
+    (told,) = submit.queued(flags, [flags.spec()], for_agent=True)
     follow = [f"{tool} {told['id']}" for tool in ("job_status", "job_logs", "stop_job")]
     return submit_text.text(told | {"follow": follow}), told
 
@@ -156,6 +159,18 @@ def _told(desk: Desk, job: Job) -> Answer:
     plain = status.plain(desk.queue, now, seen)
     plain |= {"history": plain["history"][-LAST_CHANGES:], "log": lines}
     return status.text(desk.queue, now, seen, lines), plain
+
+
+def _limited(desk: Desk, asked: requests.SubmitJob, on: On) -> dict[str, Any]:
+    """The fields of the job, within the limits of this server and of the place. Raises SP500Error."""
+    desk.limits.check_jobs(sum(job.project == desk.project for job in desk.queue.ledger.jobs(unfinished=True)))
+    desk.limits.check_disk(desk.runs)
+    requests.check_workers(asked, *_most(desk, on, asked))
+    job = requests.job(asked, on)
+    if on != "local":
+        return job
+    room = load(desk.queue.folder / queue_settings.FILE).room(on, queue_settings.machine())
+    return job | {"memory": desk.limits.worker_memory(asked, job["workers"], room)}
 
 
 def _most(desk: Desk, on: On, asked: requests.SubmitJob) -> tuple[float, str]:

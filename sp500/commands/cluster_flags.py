@@ -13,7 +13,7 @@ import tyro
 from sp500 import output
 from sp500.config import Frozen
 from sp500.errors import ConfigError, ResourcesError
-from sp500.jobs.cluster import claims, transfer_pod
+from sp500.jobs.cluster import data_claim, transfer_pod
 from sp500.jobs.cluster.kubectl import Kubectl
 
 CLUSTER = "sp500"
@@ -57,16 +57,16 @@ def concluded(model: type[F], argv: Sequence[str], verb: str, act: Callable[[F],
 def send(kubectl: Kubectl, flags: ClusterFlags, folder: Path, name: str = "", *, overwrite: bool = False) -> str:
     """Put a folder onto the data claim, under its own name if none is given: what became of it, in a line.
 
-    Raises ConfigError, DataError and ResourcesError as `claims.upload` does.
+    Raises ConfigError, DataError and ResourcesError as `data_claim.upload` does.
     """
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder to upload")
     name = name or folder.resolve().name
-    wanted = claims.contents(folder, name)
-    with pod(kubectl, flags, "sp500-data", claims.DATA, read_only=False) as running:
-        sent = claims.upload(kubectl, running, folder, wanted, name, overwrite=overwrite)
+    wanted = data_claim.local_contents(folder, name)
+    with pod(kubectl, flags, data_claim.CLAIM, data_claim.MOUNT, read_only=False) as running:
+        sent = data_claim.upload(kubectl, running, folder, wanted, name, overwrite=overwrite)
     told = f"uploaded: {len(wanted)} files, checksums equal" if sent else "is there already, file by file"
-    return f"{claims.DATA}/{name} {told}"
+    return f"{data_claim.MOUNT}/{name} {told}"
 
 
 def pod(

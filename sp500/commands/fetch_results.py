@@ -9,36 +9,59 @@ from typing import Annotated
 import tyro
 
 from sp500.commands import cluster_flags
-from sp500.errors import RunExists
-from sp500.jobs.cluster import claims
+from sp500.config import RUN_NAME
+from sp500.errors import ConfigError, RunExists
+from sp500.jobs.cluster import runs_claim
 from sp500.jobs.cluster.kubectl import Kubectl
+from sp500.jobs.cluster.runs_claim import Fetched, RunsClaim
+from sp500.runs.store import REPORT
+from sp500.units import size_bytes
 
 
 class FetchResults(cluster_flags.TransferFlags):
-    """Bring ended runs from the cluster's claim, checksummed on both sides."""
+    """Fetch ended runs from the cluster's claim, verified by checksums on both sides."""
 
     names: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """Runs; none named: all that have ended."""
+    """Names of runs. Default: all that have ended."""
     runs_dir: Path = Path("runs")
-    """Folder that they come into."""
+    """Folder to fetch into."""
+    max_size: str = "50GiB"
+    """Most that all runs fetched by this command may hold together."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Fetch, to the exit code."""
-    return cluster_flags.concluded(FetchResults, argv, "cluster fetch-results", _fetched)
+    return cluster_flags.concluded(FetchResults, argv, "cluster fetch-results", _fetch)
 
 
-def _fetched(flags: FetchResults) -> tuple[str, int]:
+def _fetch(flags: FetchResults) -> tuple[str, int]:
+    try:
+        max_bytes = size_bytes(flags.max_size)
+    except ValueError as error:
+        raise ConfigError(f"--max-size: {error}") from None
     kubectl = Kubectl(flags.namespace, flags.context)
-    with cluster_flags.pod(kubectl, flags, "sp500-runs", claims.RUNS, read_only=True) as pod:
-        result = claims.fetch(kubectl, pod, flags.runs_dir, flags.names, overwrite=flags.overwrite)
-    told = [f"{flags.runs_dir / name} fetched, checksums equal" for name in result.new]
-    told += [f"{flags.runs_dir / name} is here already, file by file" for name in result.same]
-    if result.kept:
-        for line in told:
-            cluster_flags.say(line)
-        raise RunExists(
-            f"{', '.join(result.kept)}: another run of that name is in {flags.runs_dir} and was kept;"
-            " --overwrite replaces it, --runs-dir OTHER fetches into another folder"
-        )
-    return "\n".join(told) or "no run has ended on the claim yet", 0
+    with cluster_flags.pod(kubectl, flags, runs_claim.CLAIM, runs_claim.MOUNT, read_only=True) as pod:
+        claim = RunsClaim(kubectl, pod, flags.runs_dir)
+        result = claim.fetch(flags.names, _is_run_name, max_bytes=max_bytes, overwrite=flags.overwrite)
+    for name, reason in result.failed.items():
+        cluster_flags.say(f"{name}: {reason}")
+    return _text(result, flags.runs_dir), _exit_code(result)
+
+
+def _is_run_name(name: str) -> bool:
+    return bool(RUN_NAME.fullmatch(name)) and name != REPORT
+
+
+def _text(result: Fetched, runs: Path) -> str:
+    lines = [
+        f"{runs / name} fetched: {len(listing.sizes)} files, {listing.total_bytes / 2**20:.1f} MiB, checksums equal"
+        for name, listing in result.new.items()
+    ]
+    lines += [f"{runs / name} is already here with the same files" for name in result.same]
+    return "\n".join(lines) or ("" if result.failed else "No run on the claim has ended yet.")
+
+
+def _exit_code(result: Fetched) -> int:
+    """0 if every run is here; a run that failed to transfer matters more than one that was kept."""
+    errors = sorted(result.failed.values(), key=lambda reason: isinstance(reason, RunExists))
+    return errors[0].exit_code if errors else 0

@@ -89,7 +89,7 @@ def told(flags: Forecast, table: PriceTable | None) -> dict[str, Any]:
         )
         raise ConfigError(f"--node-type {flags.node_type}: {known}")
     asked = forecast.Question(**flags.model_dump(include=set(forecast.Question.model_fields)))
-    found = forecast.forecast(RunStore(flags.runs_dir).records(), asked, table)
+    found = forecast.forecast(RunStore(flags.runs_dir).scan().records, asked, table)
     if flags.runs_dir.is_dir():
         return found
     return found | {"assumption": f"There is no folder {flags.runs_dir}. {found['assumption']}"}

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from sp500.commands import queue_flags
 from sp500.jobs.queue.job import Job
 
-# Ended jobs that are shown beside those that have not.
+# Ended jobs that are shown with those that have not.
 ENDED = 10
 
 
@@ -53,9 +54,9 @@ def table(jobs: Sequence[Job], width: int | None = None) -> str:
     shown.add_column("reason", overflow="fold")
     now = time.time()
     for job in jobs:
-        shown.add_row(
-            job.id, job.target["on"], str(job.state), queue_flags.lasted(job, now), job.project, _shortened(job.reason)
-        )
+        cells = job.id, job.target["on"], str(job.state), queue_flags.lasted(job, now), job.project
+        # As text: a reason may have brackets, which rich takes for its markup.
+        shown.add_row(*map(Text, (*cells, _shortened(job.reason))))
     # A pipe has no width; a reason is not to be folded into a column of nothing there.
     console = Console(width=width or (None if sys.stdout.isatty() else 200))
     with console.capture() as capture:

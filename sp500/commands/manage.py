@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 
 from sp500 import entry
 from sp500.commands import queue_flags
+from sp500.disk import write_atomic
 from sp500.errors import ConfigError
 from sp500.jobs import executors
 from sp500.jobs.queue import settings as queue_settings
@@ -47,8 +48,8 @@ def _managed(flags: Manage) -> tuple[str, int]:
     while True:
         try:
             # Verbs hold it for a moment, to see whether a manager does.
-            with FileLock(queue.folder / "manager.lock", timeout=1):
-                holder.write_text(f"process {os.getpid()} on {socket.gethostname()}")
+            with FileLock(queue.folder / "manager.lock", timeout=1, mode=0o600):
+                write_atomic(holder, f"process {os.getpid()} on {socket.gethostname()}", mode=0o600)
                 manager.run(math.inf if flags.idle_seconds is None else flags.idle_seconds, Event())
         except Timeout:
             return f"{holder.read_text()} manages {queue.folder} already", 0

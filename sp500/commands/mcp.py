@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Sequence
@@ -17,9 +18,10 @@ from sp500 import __version__, entry
 from sp500.commands import folders, queue_flags
 from sp500.config import Frozen
 from sp500.errors import ConfigError, SP500Error
-from sp500.jobs.fields import Label
+from sp500.jobs.fields import Label, Memory
 from sp500.jobs.queue.settings import On
 from sp500.output import concluded
+from sp500.units import size_bytes
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
     from sp500.commands.agent_tools import Desk
 
+# Threads for requests that wait; characters of a request, of its refusal, and of a name in that.
+THREADS, LONGEST_REQUEST, LONGEST_ERROR, NAME = 32, 100_000, 4_000, 80
 INSTRUCTIONS = (
     "Runs the experiments of this project as jobs of a queue. submit_job returns an id; follow it with job_status "
     "(wait up to 30 s at a time) and job_logs. Ask estimate_speedup before asking for more workers. Experiments take "
@@ -55,8 +59,16 @@ class Mcp(Frozen):
     """For kuberay: file with the RayCluster whose pods its jobs get."""
     context: str | None = None
     """For kuberay: context of your kubeconfig; empty: the current one."""
+    namespace: Label | None = None
+    """For kuberay: namespace of its jobs; empty: the cluster file's, or else that of the context, or else sp500."""
     address: str | None = None
     """For ray: address of the dashboard; empty: $RAY_ADDRESS."""
+    max_jobs: int = Field(20, ge=1)
+    """Jobs of its project that may be unfinished at once."""
+    max_memory: Memory | None = None
+    """Memory of each of its jobs on this machine; one that takes more is ended. Default: half of what jobs may hold."""
+    max_disk: Memory = "50GiB"
+    """Size of the folder of runs above which no job is taken."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -84,6 +96,7 @@ def _end(number: int, _: FrameType | None) -> None:
 
 def desk(flags: Mcp) -> Desk:
     """Where its jobs go; the process goes into the project's folder. Raises ConfigError where no project is."""
+    from sp500.agent.limits import Limits
     from sp500.commands.agent_tools import Desk
 
     folder = flags.folder.expanduser().resolve()
@@ -94,8 +107,10 @@ def desk(flags: Mcp) -> Desk:
     # Jobs start in the folder and with the environment of this process.
     os.chdir(folder)
     os.environ["SP500_RUNS_DIR"] = str(runs)
-    ways = flags.model_dump(include={"cluster", "context", "address"}) | {"state_dir": queue.folder}
-    return Desk(queue, runs, flags.on, flags.project, ways)
+    ways = flags.model_dump(include={"cluster", "context", "namespace", "address"}) | {"state_dir": queue.folder}
+    memory = size_bytes(flags.max_memory) if flags.max_memory else None
+    limits = Limits(flags.max_jobs, memory, size_bytes(flags.max_disk))
+    return Desk(queue, runs, flags.on, flags.project, ways, limits)
 
 
 async def _serve(desk: Desk) -> None:
@@ -107,16 +122,23 @@ async def _serve(desk: Desk) -> None:
 
 
 def server(desk: Desk) -> Server[Any]:
-    """The server of a desk. Its tools act in threads, so that one that waits holds up no other."""
-    from anyio import to_thread
+    """The server of a desk. Its tools act in threads, so that one that waits holds up no other.
+
+    Those that wait have threads of their own, and jobs are taken one after the other, so that each counts for the next.
+    """
+    from anyio import CapacityLimiter, to_thread
     from mcp.server.lowlevel import Server
     from mcp.types import ListToolsResult
 
     async def listed(*_: object) -> ListToolsResult:
         return ListToolsResult(tools=tools())
 
+    waits, submits = CapacityLimiter(THREADS), CapacityLimiter(1)
+    limiters = {"job_status": waits, "stop_job": waits, "submit_job": submits}
+
     async def called(_: object, asked: Any) -> CallToolResult:
-        return await to_thread.run_sync(partial(answer, desk, asked.name, asked.arguments or {}))
+        act = partial(answer, desk, asked.name, asked.arguments or {})
+        return await to_thread.run_sync(act, limiter=limiters.get(asked.name))
 
     return Server("sp500", version=__version__, instructions=INSTRUCTIONS, on_list_tools=listed, on_call_tool=called)
 
@@ -143,14 +165,18 @@ def answer(desk: Desk, name: str, arguments: dict[str, Any]) -> CallToolResult:
     """What a tool tells; a refusal is an error with its reason."""
     from mcp.types import CallToolResult, TextContent
 
+    from sp500.agent import answers
     from sp500.commands.agent_tools import TOOLS
 
     try:
         if name not in TOOLS:
-            raise ConfigError(f"{name}: no such tool; there are {', '.join(TOOLS)}")
+            raise ConfigError(f"{name[:NAME]}: no such tool; there are {', '.join(TOOLS)}")
+        if (size := len(json.dumps(arguments))) > LONGEST_REQUEST:
+            raise ConfigError(f"the arguments have {size} characters; at most {LONGEST_REQUEST} are taken")
         tool = TOOLS[name]
         text, plain = tool.act(desk, entry.validated(tool.takes, arguments, name))
         told = tool.tells.model_validate(plain).model_dump(mode="json")
     except SP500Error as error:
-        return CallToolResult(content=[TextContent(type="text", text=str(error))], is_error=True)
+        text = answers.shortened(str(error), LONGEST_ERROR)
+        return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
     return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=told)

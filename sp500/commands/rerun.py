@@ -32,7 +32,7 @@ def _queued(flags: Rerun) -> tuple[str, int]:
     if old.target["on"] == "kuberay":  # its name is in all its manifests
         from sp500.jobs.kuberay import executor as kuberay
 
-        request = kuberay.request(JobSpec(**spec), ray_cluster(flags.cluster), again)
+        request = kuberay.request(JobSpec(**spec | {"retries": 0}), ray_cluster(flags.cluster), again)
     else:
         request = queue.ledger.document(old.id, "request")
     order = {one.name: getattr(old, one.name) for one in fields(Order)}

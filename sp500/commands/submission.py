@@ -6,10 +6,12 @@ import hashlib
 import os
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sp500.commands.pricing import Expected
+from sp500.credentials import without_password
 from sp500.disk import write_atomic
 from sp500.errors import ConfigError
 from sp500.jobs.document import Document, section
@@ -48,16 +50,28 @@ class Place:
         kubeconfig = os.pathsep.join(map(str, contexts.files(os.environ))) or None
         return {"on": "kuberay", "namespace": namespace, "context": context, "kubeconfig": kubeconfig}
 
-    def reach(self, spec: JobSpec, queue: Queue) -> None:
-        """Nothing where the cluster takes jobs from us. Raises ResourcesError where it does not, with the way out."""
-        there = self.target(spec)
-        if self.on == "ray":
-            self.keep_token()
-            queue.executor(there).status(new_id("nobody"))
-        else:
-            from sp500.jobs.kuberay.executor import KubeRayExecutor
+    def reach(self, specs: Sequence[JobSpec], queue: Queue) -> None:
+        """Nothing where the cluster takes jobs from us. Raises ResourcesError where it does not, with the way out.
 
-            KubeRayExecutor(there["namespace"], there["context"], there["kubeconfig"]).reachable()
+        On Kubernetes the first job for each namespace is sent as a dry run.
+        """
+        if self.on == "ray":
+            from sp500.jobs import executors
+            from sp500.jobs.ray import executor as ray
+
+            self.keep_token()
+            there = self.target(specs[0])
+            if why := ray.insecure(there["address"], executors.token(Path(there["token_file"]))):
+                print(f"warning: {why}", file=sys.stderr)
+            queue.executor(there).status(new_id("nobody"))
+            return
+        from sp500.jobs.kuberay.executor import KubeRayExecutor
+
+        for spec in {self.target(spec)["namespace"]: spec for spec in reversed(specs)}.values():
+            there = self.target(spec)
+            executor = KubeRayExecutor(there["namespace"], there["context"], there["kubeconfig"])
+            executor.reachable()
+            executor.check(self.request(spec, new_id(spec.name)))
 
     def keep_token(self) -> None:
         """Keep RAY_AUTH_TOKEN, which the manager does not see, in a file that only its owner can read."""
@@ -72,6 +86,12 @@ class Place:
 
     def _dashboard(self) -> str:
         address = self.address or os.environ.get("RAY_ADDRESS", "")
+        try:
+            without_password(address)
+        except ValueError:
+            raise ConfigError(
+                "--address (or RAY_ADDRESS) holds a password (://user:password@). Leave it out and set RAY_AUTH_TOKEN"
+            ) from None
         if not re.match(r"https?://[^/]", address):
             raise ConfigError(
                 f"--address {address or '(none, and no RAY_ADDRESS)'}: expected that of a Ray dashboard, such as "
@@ -81,6 +101,7 @@ class Place:
 
     def request(self, spec: JobSpec, id: str) -> Document:
         """What the executor will get. Raises ConfigError for what this place cannot do."""
+        spec = sent(spec, self.on)
         if self.on == "local":
             return local.request(spec, cwd=Path.cwd(), environment=os.environ, python=sys.executable)
         if self.on == "ray":
@@ -92,7 +113,18 @@ class Place:
             return ray_jobs.request(spec, cwd=Path.cwd())
         from sp500.jobs.kuberay import executor as kuberay
 
-        return kuberay.request(spec, self.cluster, id)
+        # The queue repeats a failed start: the operator would do so whatever its exit code.
+        return kuberay.request(spec.model_copy(update={"retries": 0}), self.cluster, id)
+
+
+def sent(spec: JobSpec, on: str) -> JobSpec:
+    """The job with its world size in its environment, where its command is to train on workers.
+
+    On a cluster that is always so. On this machine one worker is the process itself, without Ray.
+    """
+    if on == "local" and spec.world_size == 1:
+        return spec
+    return spec.model_copy(update={"env": spec.environment})
 
 
 def prepared(spec: JobSpec, place: Place, expected: Expected) -> NewJob:
@@ -111,8 +143,8 @@ def prepared(spec: JobSpec, place: Place, expected: Expected) -> NewJob:
         demand=_demand(spec, place.on, request),
         seconds=expected.seconds(spec, place.on)[1],
         hourly=expected.hourly(spec, place.on, request),
-        # On Kubernetes the operator starts anew, and keeps the deadline; on this machine the job's supervisor does.
-        retries=0 if place.on == "kuberay" else spec.retries,
+        retries=spec.retries,
+        # On Kubernetes the operator enforces the deadline, on this machine the job's supervisor.
         deadline=spec.deadline if place.on == "ray" else None,
         notify=spec.notify,
     )

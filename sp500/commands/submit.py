@@ -111,9 +111,9 @@ def _submitted(flags: Submit, specs: list[JobSpec]) -> str:
     return text(plans[0])
 
 
-def queued(flags: Submit, specs: Sequence[JobSpec]) -> list[dict[str, Any]]:
+def queued(flags: Submit, specs: Sequence[JobSpec], *, for_agent: bool = False) -> list[dict[str, Any]]:
     """Queue the jobs, all or none: what is told of each. Raises SP500Error for what can never start."""
-    queue, settings, expected, jobs = _ready(flags, specs)
+    queue, settings, expected, jobs = _ready(flags, specs, for_agent=for_agent)
     _check(jobs, settings, queue)
     short = budget.poor(jobs, queue.ledger, settings, time.time())
     if short and flags.strict:
@@ -125,7 +125,9 @@ def queued(flags: Submit, specs: Sequence[JobSpec]) -> list[dict[str, Any]]:
     return [plan(job, spec, expected, waiting, currency=currency, poor=short.get(job.id, "")) for job, spec in added]
 
 
-def _ready(flags: Submit, specs: Sequence[JobSpec]) -> tuple[Queue, QueueSettings, Expected, list[NewJob]]:
+def _ready(
+    flags: Submit, specs: Sequence[JobSpec], *, for_agent: bool = False
+) -> tuple[Queue, QueueSettings, Expected, list[NewJob]]:
     """The queue, its settings, what is expected, and the jobs as the queue takes them."""
     queue = queue_flags.queue(flags.state_dir)
     place = _place(flags, specs, queue)
@@ -136,7 +138,7 @@ def _ready(flags: Submit, specs: Sequence[JobSpec]) -> tuple[Queue, QueueSetting
             f"{queue.folder / queue_settings.FILE}: budgets are in {settings.currency}, prices in {table.currency};"
             " give both in one currency"
         )
-    expected = pricing.expected(table, flags.node_type, queue.ledger.jobs())
+    expected = pricing.expected(table, flags.node_type, queue.ledger.jobs(), for_agent=for_agent)
     return queue, settings, expected, [prepared(spec, place, expected) for spec in specs]
 
 
@@ -154,7 +156,7 @@ def _place(flags: Submit, specs: Sequence[JobSpec], queue: Queue) -> Place:
     if flags.dry_run:
         return place
     try:
-        place.reach(specs[0], queue)
+        place.reach(specs, queue)
     except ResourcesError as error:
         if not flags.fallback:
             raise ResourcesError(f"{error}\n  --fallback would run it on this machine") from error

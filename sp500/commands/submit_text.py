@@ -8,10 +8,11 @@ from typing import Any
 
 from sp500.commands import queue_flags
 from sp500.commands.pricing import Expected
+from sp500.commands.submission import sent
 from sp500.jobs.document import Document
 from sp500.jobs.queue import budget
 from sp500.jobs.queue.job import Job
-from sp500.jobs.spec import JobSpec
+from sp500.jobs.spec import WORLD_SIZE, JobSpec
 from sp500.report import words
 
 AT_ONCE = "as soon as there is room"
@@ -27,7 +28,9 @@ def plan(
     return queue_flags.plain(job) | {
         "plan": {
             "command": shlex.join(spec.argv),
+            "place": place(job),
             "takes": job.demand.text(),
+            "world_size": world_size(spec, job.target["on"]),
             "queued_before": len(before),
             "starts": f"when the budget lets it: {poor}" if poor else "",
             "seconds": [shortest, longest],
@@ -45,6 +48,7 @@ def text(told: dict[str, Any]) -> str:
     rows = {
         "command": expected["command"],
         "takes": expected["takes"],
+        **({"trains on": f"{expected['world_size']} by default ({WORLD_SIZE})"} if expected["world_size"] else {}),
         "starts": expected["starts"] or (f"after {before} that wait before it" if before else AT_ONCE),
         "lasts": _range(expected["seconds"], words.seconds) or "nobody knows yet; --expected SECONDS tells the queue",
         "costs": _range(expected["price"], lambda price: f"{words.money(price)} {expected['currency']}")
@@ -52,15 +56,28 @@ def text(told: dict[str, Any]) -> str:
         "follow": "\n            ".join(told["follow"]),
     }
     return "\n".join(
-        [f"{told['id']} is queued, to run on {told['on']}", *(f"  {key:<9} {row}" for key, row in rows.items())]
+        [f"{told['id']} is queued, to run on {expected['place']}", *(f"  {key:<9} {row}" for key, row in rows.items())]
     )
+
+
+def place(job: Job) -> str:
+    """Where a job runs, by the words that tell one such place from another."""
+    parts = {"namespace": "namespace ", "context": "context ", "address": ""}
+    known = [f"{word}{job.target[key]}" for key, word in parts.items() if job.target.get(key)]
+    return ", ".join([job.target["on"], *known])
+
+
+def world_size(spec: JobSpec, on: str) -> int | None:
+    """Workers that the experiment trains on by default; None where it is told none."""
+    told = sent(spec, on).env.get(WORLD_SIZE, "")
+    return int(told) if told.isdecimal() else None
 
 
 def masked(request: Document, spec: Document) -> Document:
     """The request with the values that the job itself sets, and only the names of what it has of the shell."""
     if "environment" not in request:
         return request
-    own = spec["env"]
+    own = spec["env"] | {key: request["environment"][key] for key in (WORLD_SIZE,) if key in request["environment"]}
     names = sorted(set(request["environment"]) - set(own))
     return {key: value for key, value in request.items() if key != "environment"} | {
         "environment": own,

@@ -105,7 +105,7 @@ def dataset(config: DataConfig, dtype: str, *, direction: bool) -> Dataset:
         "windows": {"train": cut, "valid": count - cut, "test": len(arrays["X_test"])},
         "features": [f"feature_{number}" for number in range(x.shape[2])],
         "tickers": [],
-        "faults_mended": [],
+        "repairs": [],
         "notes": [],
     }
     valid = part(x[cut:], y[cut:]) if cut < count else None

@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from sp500.data.windows import Windows
@@ -26,11 +26,13 @@ from sp500.seeding import torch_generator
 class Batch:
     """One rank's part of a global batch.
 
-    x [batch, window, feature]; y [batch]; `count` of its windows count (0 or all), `total` windows over all ranks.
+    x [batch, window, feature]; y [batch]; windows [batch], their numbers in the training set, the same whatever the
+    number of ranks; `count` of its windows count (0 or all), `total` windows over all ranks.
     """
 
     x: Float[Tensor, "batch window feature"]
     y: Tensor
+    windows: Int64[Tensor, " batch"]
     count: int
     total: int
 
@@ -85,7 +87,8 @@ class Batches:
         count = len(mine)
         mine = mine if count else chosen[:1]
         x = self._views[self._starts[mine].to(self._device)]
-        return Batch(x, self._targets[mine.to(self._device)], count, total)
+        numbers = mine.to(self._device)
+        return Batch(x, self._targets[numbers], numbers, count, total)
 
 
 def _tensor(array: np.ndarray) -> Tensor:

@@ -1,11 +1,13 @@
 """Price tables from CSV and Parquet files, long or wide.
 
 Long: `date,ticker,close[,open,high,low,volume]`, `ticker` optional for one series. Wide: `date` and a column of closing
-prices per ticker. A byte-order mark, CRLF line ends and upper-case headings are read without a word.
+prices per ticker. Columns may be separated by commas, semicolons or tabs. A byte-order mark, CRLF line ends, upper-case
+headings and `Symbol` for `ticker` are accepted.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +26,7 @@ EXPECTED = "expected date,ticker,close[,open,high,low,volume], or date and one c
 
 
 def read_table(path: Path) -> tuple[Tables, list[Fault]]:
-    """Tables [date, ticker] per field, dates in order and each once, and the faults mended on the way.
+    """Tables [date, ticker] per field, dates in order and each once, and the faults repaired on the way.
 
     Raises DataError that names the file, and rule, ticker and date of every fault refused.
     """
@@ -46,7 +48,7 @@ def read_table(path: Path) -> tuple[Tables, list[Fault]]:
 
 
 def in_order(long: pd.DataFrame) -> tuple[pd.DataFrame, list[Fault]]:
-    """Long rows in order of date, each ticker and date once, and what was mended or has to be refused."""
+    """Long rows in order of date, each ticker and date once, and what was repaired or has to be refused."""
     faults: list[Fault] = []
     return _unique(_ordered(long, faults), faults), faults
 
@@ -70,27 +72,54 @@ def _read(path: Path) -> pd.DataFrame:
         )
     try:
         if path.suffix.lower() in {".parquet", ".pq"}:
-            frame = pd.read_parquet(path)
-            return frame.reset_index() if frame.index.name else frame
-        # All as text: a ticker may be NA or 0005, and pandas would rename a column that stands there twice.
+            return _with_date(pd.read_parquet(path), path)
+        # All as text: a ticker may be NA or 0005, and pandas would rename a duplicate column.
         table = pd.read_csv(
-            path, encoding="utf-8-sig", header=None, dtype=str, keep_default_na=False, skipinitialspace=True
+            path,
+            sep=_separator(path),
+            encoding="utf-8-sig",
+            header=None,
+            dtype=str,
+            keep_default_na=False,
+            skipinitialspace=True,
         )
         return table.iloc[1:].set_axis(table.iloc[0].str.strip(), axis=1).reset_index(drop=True)
     except pd.errors.EmptyDataError:
         raise DataError(f"{path}: empty: the file has no header and no rows; {EXPECTED}") from None
-    except (pd.errors.ParserError, UnicodeDecodeError, OSError, ValueError) as error:
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is not UTF-8 ({error.reason}); save it as CSV in UTF-8") from None
+    except (pd.errors.ParserError, OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read as a table ({error}); {EXPECTED}") from error
+
+
+def _separator(path: Path) -> str:
+    """What separates the columns of the first line."""
+    with path.open(encoding="utf-8-sig") as file:
+        header = file.readline()
+    return max(",;\t", key=header.count)
+
+
+def _with_date(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
+    """A Parquet file's frame with its index of dates, if it has one, as a column."""
+    if frame.columns.nlevels > 1:
+        raise DataError(
+            f"{path}: has {frame.columns.nlevels} rows of headings, as yfinance writes them; {EXPECTED}: "
+            "frame.stack(level=1).reset_index()"
+        )
+    if frame.index.name is None and isinstance(frame.index, pd.DatetimeIndex):
+        frame = frame.rename_axis("date")
+    return frame.reset_index() if frame.index.name else frame
 
 
 def _named(frame: pd.DataFrame, path: Path) -> tuple[pd.DataFrame, bool]:
     """The frame with plain column names, and whether it is long. In a wide one LOW and OPEN are tickers."""
     names = [str(name).strip() for name in frame.columns]
+    names = ["ticker" if name.lower() == "symbol" else name for name in names]
     is_long = bool({"ticker", "close"} & {name.lower() for name in names})
     known = {"date", "ticker", *FIELDS} if is_long else {"date"}
     names = [name.lower() if name.lower() in known else name for name in names]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise DataError(f"{path}: column {', '.join(twice)} stands there twice; keep one")
+        raise DataError(f"{path}: duplicate column {', '.join(twice)}; keep one")
     if "date" not in names or len(names) < 2:
         raise DataError(f"{path}: wrong columns {', '.join(names)}; {EXPECTED}")
     return frame.set_axis(names, axis=1), is_long
@@ -101,7 +130,7 @@ def _dates(column: pd.Series, path: Path, faults: list[Fault]) -> pd.Series:
     if (empty := column.isna() | (column.astype("string").str.strip() == "")).any():
         raise DataError(f"{path}: row {int(np.flatnonzero(empty)[0]) + 2}: date is empty")
     if isinstance(column.dtype, pd.DatetimeTZDtype):
-        faults.append(_timezone(str(column.iloc[0])[:10], str(column.dt.tz), mended=True))
+        faults.append(_timezone(str(column.iloc[0])[:10], str(column.dt.tz), repaired=True))
         return _days(column.dt.tz_localize(None))
     if types.is_datetime64_dtype(column):
         return _days(column)
@@ -113,11 +142,28 @@ def _dates(column: pd.Series, path: Path, faults: list[Fault]) -> pd.Series:
     plain = text.where(~text.str.match(r"\d{4}-\d{2}-\d{2}"), text.str[:10])
     time_of_day = r"(?<=\d)(T\d{2}:?\d{2}|\s+\d{1,2}:\d{2}).*$"
     plain = plain.str.replace(time_of_day, "", regex=True)
-    parsed = pd.to_datetime(plain, errors="coerce", format="mixed", dayfirst=False)
+    parsed = pd.to_datetime(plain, errors="coerce", format="mixed", dayfirst=_day_comes_first(plain, path))
     if parsed.isna().any():
         row = int(np.flatnonzero(parsed.isna())[0])
-        raise DataError(f"{path}: row {row + 2}: date {text[row]!r} is not a date; write YYYY-MM-DD")
+        raise DataError(f"{path}: row {row + 2}: {text[row]!r} is not a date; write YYYY-MM-DD")
     return _days(parsed)
+
+
+def _day_comes_first(dates: pd.Series, path: Path) -> bool:
+    """Whether dates such as 31/12/2019 begin with the day, decided once for the whole column."""
+    parts = dates.str.extract(r"^(\d{1,2})[./-](\d{1,2})[./-]\d{2,4}$").astype(float)
+    if parts[0].isna().all():
+        return False
+    day_first, month_first = np.flatnonzero(parts[0] > 12), np.flatnonzero(parts[1] > 12)
+    if len(day_first) == len(month_first) == 0:
+        raise DataError(f"{path}: row 2: date {dates.iloc[0]!r} may be day or month first; write YYYY-MM-DD")
+    if len(day_first) and len(month_first):
+        day, month = int(day_first[0]), int(month_first[0])
+        raise DataError(
+            f"{path}: row {day + 2}: date {dates.iloc[day]!r} begins with the day, and {dates.iloc[month]!r} in row "
+            f"{month + 2} with the month; write YYYY-MM-DD"
+        )
+    return len(day_first) > 0
 
 
 def _one_zone(text: pd.Series, path: Path, faults: list[Fault]) -> None:
@@ -125,19 +171,19 @@ def _one_zone(text: pd.Series, path: Path, faults: list[Fault]) -> None:
     if zones.nunique() > 1 and not set(zones) <= NEW_YORK:
         usual = zones.mode()[0]
         odd = zones[zones != usual]
-        fault = _timezone(str(text[odd.index[0]])[:10], f"{usual} and {odd.iloc[0]}", mended=False)
+        fault = _timezone(str(text[odd.index[0]])[:10], f"{usual} and {odd.iloc[0]}", repaired=False)
         raise DataError(f"{path}: row {odd.index[0] + 2}: {fault}")
     if (zones != "none").any():
-        faults.append(_timezone(str(text.iloc[0])[:10], str(zones.iloc[0]), mended=True))
+        faults.append(_timezone(str(text.iloc[0])[:10], str(zones.iloc[0]), repaired=True))
 
 
 def _days(times: pd.Series) -> pd.Series:
     return pd.Series(times.dt.normalize().astype("datetime64[us]"))
 
 
-def _timezone(day: str, zones: str, *, mended: bool) -> Fault:
-    done = "dates taken as written in that zone" if mended else "mixed time zones; write plain dates"
-    return Fault("timezone", "*", day, f"{zones}: {done}", mended)
+def _timezone(day: str, zones: str, *, repaired: bool) -> Fault:
+    done = "dates taken as written in that zone" if repaired else "mixed time zones; write plain dates"
+    return Fault("timezone", "*", day, f"{zones}: {done}", repaired)
 
 
 def _long(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
@@ -164,11 +210,19 @@ def _numbers(long: pd.DataFrame, name: str, path: Path) -> pd.Series:
     wrong = numbers.isna() & values.notna()
     if wrong.any():
         first = long[wrong].iloc[0]
+        whole_column = bool(wrong[long["ticker"] == first["ticker"]].all())
         raise DataError(
-            f"{path}: not_a_number: {first['ticker']} {first['date']:%Y-%m-%d}: {name} {first[name]!r} is no number; "
-            "correct the row or leave it empty"
+            f"{path}: not_a_number: {first['ticker']} {first['date']:%Y-%m-%d}: {name} {first[name]!r} is not a "
+            f"number; {_number_hint(first[name], whole_column)}"
         )
     return numbers
+
+
+def _number_hint(value: object, whole_column: bool) -> str:
+    """What to do about a text where a number was expected."""
+    if re.fullmatch(r"-?[\d.]+,\d+", str(value)):
+        return "use a decimal point and no separator of thousands"
+    return EXPECTED if whole_column else "correct the row or leave it empty"
 
 
 def _ordered(long: pd.DataFrame, faults: list[Fault]) -> pd.DataFrame:
@@ -177,8 +231,8 @@ def _ordered(long: pd.DataFrame, faults: list[Fault]) -> pd.DataFrame:
         back = np.flatnonzero(np.diff(rows["date"].to_numpy()) < np.timedelta64(0))
         if len(back):
             day = f"{rows['date'].iloc[back[0] + 1]:%Y-%m-%d}"
-            detail = f"{len(back)} row(s) stand after a later date; put in order"
-            faults.append(Fault("unsorted", str(ticker), day, detail, mended=True))
+            detail = f"{len(back)} row(s) after a later date; sorted"
+            faults.append(Fault("unsorted", str(ticker), day, detail, repaired=True))
     return long.sort_values(["ticker", "date"], kind="stable")
 
 
@@ -187,6 +241,6 @@ def _unique(long: pd.DataFrame, faults: list[Fault]) -> pd.DataFrame:
     repeated = long[long.duplicated(["ticker", "date"], keep=False)]
     for (ticker, day), rows in repeated.groupby(["ticker", "date"]):
         alike = len(rows.drop_duplicates()) == 1
-        detail = f"{len(rows)} rows alike; one kept" if alike else f"{len(rows)} rows that differ; keep one"
+        detail = f"{len(rows)} equal rows; one kept" if alike else f"{len(rows)} rows that differ; keep one"
         faults.append(Fault("duplicate", str(ticker), f"{day:%Y-%m-%d}", detail, alike))
     return long.drop_duplicates(["ticker", "date"])

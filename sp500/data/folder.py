@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
+from pathlib import Path
+
 import pyarrow as pa
 import pyarrow.fs
 
-from sp500.errors import DataError
+from sp500.disk import FULL, explained, write_atomic
+from sp500.errors import DataError, DiskError
 
 
 class Folder:
@@ -27,8 +31,22 @@ class Folder:
             return bytes(file.read())
 
     def write(self, name: str, data: bytes) -> None:
-        """A whole file or nothing: elsewhere first, then moved to its name. Raises DataError."""
-        temporary = f"{self._path}/.{name}.tmp"
+        """A whole file or nothing: under a name of its own first, then moved, so that writers of the same set may meet.
+
+        Raises DiskError for a full disk, DataError for a place that cannot be written.
+        """
+        if isinstance(self._files, pyarrow.fs.LocalFileSystem):
+            path = Path(self._path, name)
+            try:
+                with explained(path):
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    write_atomic(path, data)
+            except DiskError as error:
+                if error.errno in FULL:
+                    raise
+                raise DataError(str(error)) from error
+            return
+        temporary = f"{self._path}/.{name}.{secrets.token_hex(8)}.tmp"
         try:
             self._files.create_dir(self._path, recursive=True)
             with self._files.open_output_stream(temporary) as file:

@@ -43,9 +43,14 @@ class Folds:
         splits = {name: [str(day) for day in span] for name, span in spans.items() if span}
         return {"fold": number, "splits": splits, "blind": self.blind[number - 1]}
 
-    def dataset(self, number: int, dtype: str, *, direction: bool) -> Dataset:
-        """The fold's windows. Raises DataError when a part has none."""
+    def dataset(self, number: int, dtype: str, *, direction: bool, refit: bool = False) -> Dataset:
+        """The fold's windows, for a `refit` with the validation dates among the training dates.
+
+        Raises DataError when a part has none.
+        """
         cut = self.cuts[number - 1]
+        if refit and cut.valid:
+            cut = Split((cut.train[0], cut.valid[1]), None, cut.test)
         return line.fit(self.prices, self.table, self.config, direction=direction, cut=cut).dataset(dtype)
 
     @property

@@ -17,6 +17,7 @@ from sp500.data.normalize import Normalizer
 from sp500.data.prices import Prices, load
 from sp500.data.sharding import Source
 from sp500.data.splits import Split, split
+from sp500.data.validation import summarize
 from sp500.data.windows import Dataset, Windows, windows
 from sp500.errors import DataError
 
@@ -58,7 +59,10 @@ class Prepared:
             )
         assert parts["train"] is not None
         assert parts["test"] is not None
+        later = {name: part.rows for name, part in parts.items() if part is not None and name != "train"}
+        shifts = normalize.shift_notes(self.table.names, parts["train"].rows, later)
         card = describe(self.prices, self.table, self.cut) | {"windows": counts}
+        card["notes"] += shifts
         return Dataset(parts["train"], parts["valid"], parts["test"], self.target_scale, card)
 
     def materialised(self, dtype: str) -> Dataset:
@@ -137,7 +141,7 @@ def until(series: Series, last: np.datetime64) -> Series:
 
 
 def describe(prices: Prices, table: Features, cut: Split) -> dict[str, Any]:
-    """The data card: where the prices came from, how many, which dates, what was mended."""
+    """The data card: where the prices came from, how many, which dates, what was repaired."""
     close = prices.close
     spans = {"train": cut.train, "valid": cut.valid, "test": cut.test}
     return {
@@ -149,6 +153,6 @@ def describe(prices: Prices, table: Features, cut: Split) -> dict[str, Any]:
         "last_date": f"{close.index[-1]:%Y-%m-%d}",
         "features": list(table.names),
         "splits": {name: [str(day) for day in span] for name, span in spans.items() if span},
-        "faults_mended": [str(fault) for fault in prices.faults],
+        "repairs": summarize(prices.faults),
         "notes": list(prices.notes),
     }

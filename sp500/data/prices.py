@@ -1,7 +1,7 @@
 """Prices: a validated, read-only table of date x ticker.
 
-Three sources end in the same type. Nothing past this module sees a fault: it was mended by a stated rule, and says
-so in `faults`, or loading ended with a DataError.
+All sources end in the same type. No code past this module sees a fault: it was repaired by a stated rule and is listed
+in `faults`, or loading ended with a DataError.
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ INDEX = "^GSPC"
 STOCKS = "stocks"
 STOCKS_START = pd.Timestamp("1996-01-01")
 
+INDEX_NOTE = (
+    f"{INDEX} is a price index: its returns leave out dividends, about 2 % a year. An investor who held it earned more "
+    "than buy-and-hold in the report."
+)
 BUNDLED_NOTES = (
     "The bundled stocks are 20 companies that were still large members of the index in 2022: the choice is biased "
     "towards survivors, and their average return is higher than an investor could have known to pick.",
@@ -82,13 +86,13 @@ def load(config: DataConfig, today: date | None = None) -> Prices:
     else:
         from sp500.data.files import read_table
 
-        raw, mended = read_table(Path(config.source).expanduser())
+        raw, repaired = read_table(Path(config.source).expanduser())
         raw = select(raw, config.tickers or tuple(raw["close"].columns), config.source)
         try:
             prices = checked(raw, config, source=config.source, today=today)
         except DataError as error:
             raise DataError(f"{config.source}: {error}") from None
-        return replace(prices, faults=(*mended, *prices.faults))
+        return replace(prices, faults=(*repaired, *prices.faults))
     return checked(raw, config, source="bundled", notes=notes, today=today)
 
 
@@ -117,11 +121,12 @@ def _bundled(config: DataConfig) -> tuple[Tables, tuple[str, ...]]:
     """S&P 500 index and 20 of its stocks, 1990 to 2022, as they come with skfolio."""
     index = _packaged("sp500_index").rename(columns={"SP500": INDEX})
     raw = select({"close": index.join(_packaged("sp500_dataset"))}, config.tickers or (INDEX,), "bundled")
+    index_notes = (INDEX_NOTE,) if INDEX in raw["close"].columns else ()
     if list(raw["close"].columns) == [INDEX]:
-        return raw, ()
+        return raw, index_notes
     if config.start is None:
         raw = {name: frame.loc[STOCKS_START:] for name, frame in raw.items()}
-    return raw, BUNDLED_NOTES
+    return raw, (*index_notes, *BUNDLED_NOTES)
 
 
 def _packaged(name: str) -> pd.DataFrame:

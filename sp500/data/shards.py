@@ -7,6 +7,7 @@ shard is checked against the manifest when it is read; the price is a sha256 of 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,11 +25,15 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Chunk:
-    """What one shard holds: rows [row, feature], targets [window], and each window's first row."""
+    """What one shard holds: rows [row, feature], targets [window], and each window's first row.
+
+    `first` is the number of its first window in the set, which is its number in the training windows in memory too.
+    """
 
     rows: np.ndarray
     targets: np.ndarray
     starts: np.ndarray
+    first: int
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,12 @@ class ShardSet:
         """Shards by name."""
         return {shard.name: shard for shard in self.shards}
 
+    @cached_property
+    def firsts(self) -> dict[str, int]:
+        """Number of each shard's first window in the set, by name."""
+        counts = itertools.accumulate((shard.windows for shard in self.shards), initial=0)
+        return {shard.name: first for shard, first in zip(self.shards, counts, strict=False)}
+
     def read(self, shard: Shard) -> Chunk:
         """Contents of one shard. Raises DataError that names the file when it is not the one that was written."""
         return chunk(self.table(shard), shard, self)
@@ -120,7 +131,7 @@ def chunk(table: pa.Table, shard: Shard, of: ShardSet) -> Chunk:
     )
     targets = y[first + of.window - 1]
     known = np.isfinite(targets)
-    return Chunk(np.stack(columns, axis=1), targets[known], first[known].astype(np.int64))
+    return Chunk(np.stack(columns, axis=1), targets[known], first[known].astype(np.int64), of.firsts[shard.name])
 
 
 def manifest_of(folder: Folder) -> dict[str, Any]:

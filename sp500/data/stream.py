@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -22,6 +23,8 @@ from sp500.seeding import numpy_generator, torch_generator
 
 BUFFER_WINDOWS = 100_000
 Chunks = Callable[[int], Iterable[Chunk]]
+Part = tuple[Tensor, Tensor, Tensor]
+"""A batch's x, y, and numbers of its windows."""
 
 
 def assigned(shards: Iterable[Shard], world: int) -> list[list[Shard]]:
@@ -96,61 +99,73 @@ class Stream:
         # What a rank computes, with weight 0, when it has no more windows, so that gradients can still be added up.
         x = torch.zeros(1, self._of.window, self._of.features, device=self._device, dtype=self._dtype)
         y = torch.zeros(1, device=self._device, dtype=self._dtype)
+        windows = torch.zeros(1, device=self._device, dtype=torch.int64)
         for step in range(self.steps(batch_size)):
             total = sum(min(max(held - step * size, 0), size) for held in self._windows)
             count = min(max(self._windows[self._rank] - step * size, 0), size)
-            x, y = next(parts) if count else (x[:1], y[:1])
-            yield Batch(x, y, count, total)
+            x, y, windows = next(parts) if count else (x[:1], y[:1], windows[:1])
+            yield Batch(x, y, windows, count, total)
 
     def _part(self, batch_size: int) -> int:
         return math.ceil(batch_size / len(self._windows))
 
-    def _gathered(
-        self, chunks: Iterable[Chunk], size: int, generator: torch.Generator | None
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    def _gathered(self, chunks: Iterable[Chunk], size: int, generator: torch.Generator | None) -> Iterator[Part]:
         """Batches of `size` windows, the last one short; what a buffer leaves over opens the next batch."""
-        left: tuple[Tensor, Tensor] | None = None
-        for rows, targets, starts in self._buffers(chunks):
-            count = len(starts)
+        left: Part | None = None
+        for buffer in self._buffers(chunks):
+            count, first = len(buffer.starts), 0
             order = torch.randperm(count, generator=generator) if generator is not None else torch.arange(count)
-            views, first = self._views(rows), 0
             if left is not None:
                 first = min(size - len(left[1]), count)
-                chosen = order[:first]
-                left = torch.cat([left[0], views[starts[chosen]]]), torch.cat([left[1], targets[chosen]])
+                left = _joined(left, buffer.take(order[:first]))
                 if len(left[1]) < size:
                     continue
                 yield left
                 left = None
             while count - first >= size:
-                chosen = order[first : first + size]
-                yield views[starts[chosen]], targets[chosen]
+                yield buffer.take(order[first : first + size])
                 first += size
             if first < count:
-                left = views[starts[order[first:]]], targets[order[first:]]
+                left = buffer.take(order[first:])
         if left is not None:
             yield left
 
-    def _buffers(self, chunks: Iterable[Chunk]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Rows, targets and starts of a few chunks at a time, on the device."""
+    def _buffers(self, chunks: Iterable[Chunk]) -> Iterator[_Buffer]:
+        """A few chunks at a time, on the device."""
         held: list[Chunk] = []
         for chunk in chain(chunks, [None]):
             if chunk is not None:
                 held.append(chunk)
             if held and (chunk is None or sum(len(one.starts) for one in held) >= BUFFER_WINDOWS):
                 offsets = np.cumsum([0, *(len(one.rows) for one in held[:-1])])
-                starts = np.concatenate([one.starts + offset for one, offset in zip(held, offsets, strict=True)])
-                rows = np.concatenate([one.rows for one in held])
-                targets = np.concatenate([one.targets for one in held])
+                starts = [one.starts + offset for one, offset in zip(held, offsets, strict=True)]
+                numbers = [one.first + np.arange(len(one.starts)) for one in held]
+                rows = self._moved(np.concatenate([one.rows for one in held]))
+                targets = self._moved(np.concatenate([one.targets for one in held]))
                 held = []
-                yield (
-                    self._moved(torch.from_numpy(rows)),
-                    self._moved(torch.from_numpy(targets)),
-                    torch.from_numpy(starts),
+                views = rows.unfold(0, self._of.window, 1).transpose(1, 2)
+                yield _Buffer(
+                    views, torch.from_numpy(np.concatenate(starts)), targets, self._moved(np.concatenate(numbers))
                 )
 
-    def _views(self, rows: Tensor) -> Tensor:
-        return rows.unfold(0, self._of.window, 1).transpose(1, 2)
-
-    def _moved(self, values: Tensor) -> Tensor:
+    def _moved(self, array: np.ndarray) -> Tensor:
+        values = torch.from_numpy(array)
         return values.to(self._device, self._dtype) if values.is_floating_point() else values.to(self._device)
+
+
+@dataclass(frozen=True)
+class _Buffer:
+    """Windows to draw from: views [row, window, feature] and each window's first row, target and number."""
+
+    views: Tensor
+    starts: Tensor
+    targets: Tensor
+    numbers: Tensor
+
+    def take(self, chosen: Tensor) -> Part:
+        """A part of the windows."""
+        return self.views[self.starts[chosen]], self.targets[chosen], self.numbers[chosen]
+
+
+def _joined(first: Part, second: Part) -> Part:
+    return torch.cat([first[0], second[0]]), torch.cat([first[1], second[1]]), torch.cat([first[2], second[2]])

@@ -1,19 +1,25 @@
-"""Faults in daily prices: each named by rule, ticker and date, then mended by a stated rule or refused.
+"""Faults in daily prices: each is named by rule, ticker and date, and then repaired by a stated rule or refused.
 
-Mended (and listed in the data card):
+Repaired, and listed in the data card:
     unsorted        rows are put in order of date
-    duplicate       rows alike in everything are kept once (rows that differ are refused)
-    timezone        one zone for all dates: the calendar date in that zone is taken
+    duplicate       of equal rows one is kept (rows that differ are refused)
+    timezone        all dates have one time zone: the calendar date in that zone is used
     non_session     a row on a day without trading is dropped
-    missing         up to 5 sessions in a row without a price carry the last one forward, which looks at the past only
+    missing         up to 5 sessions in a row without a price take the last price, which looks at the past only
 
 Refused, all faults at once in one DataError:
-    duplicate (rows differ), missing (longer, or a lone price), not_positive, not_a_number, high_low, future, split,
-    jump, too_short, calendar.
+    duplicate       rows that differ, or tickers that differ only in case
+    missing         a longer gap, more than 2 % of a ticker's sessions (and more than 5), or fewer than two prices
+    stale           the same closing price on 10 sessions in a row
+    split           a one-day move within 12 % of 2:1, 3:1, ... 20:1
+    jump            a larger move; one above 1.77:1 that is undone within five sessions; or one of any size above 15
+                    of the ticker's own daily standard deviations that is undone in one day within five sessions
+    not_positive, not_a_number, high_low, future, too_short, calendar
 
-`split`: a one-day move within 12 % of 2:1, 3:1, ... 20:1. `jump`: a larger move than that, or one that is undone
-within five sessions. Real moves that large are rare; those known are listed here, others are confirmed with
-`data.real_moves`. A 3:2 split cannot be told from a bad day by its size and is not looked for.
+Real moves that large are rare; those known are listed here, others (and real runs of equal prices) are confirmed with
+`data.real_moves`. In the bundled prices the largest move that was undone within five sessions has 10.6 standard
+deviations, and the longest run of equal prices has 5 sessions. A 3:2 split that is not adjusted cannot be told from a
+bad day by its size and is not looked for.
 """
 
 from __future__ import annotations
@@ -28,12 +34,23 @@ import pandas as pd
 from sp500.errors import DataError
 
 MAX_CARRIED = 5
+MAX_REPAIRED = 0.02
+STALE_SESSIONS = 10
+# Repairs of one rule and ticker that the data card lists one by one.
+LISTED = 3
 EARLIEST = pd.Timestamp("1900-01-01")
 SPLIT_RATIOS = np.array([2.0, 3, 4, 5, 6, 7, 8, 10, 15, 20])
 SPLIT_TOLERANCE = 0.12
 JUMP = np.log(2.0)
 # A price is back when it is within 20 % of the one before the move.
 BACK = 0.2
+# A bad tick: a move of so many daily standard deviations, of which at most a quarter is left after it was undone.
+TICK_DEVIATIONS = 15.0
+TICK_LEFT = 0.25
+# The deviation of a day is that of the sessions within a quarter of a year of it.
+TICK_WINDOW = 127
+# Median absolute deviation of a normal distribution to its standard deviation (Rousseeuw and Croux 1993).
+MAD_TO_DEVIATION = 1.4826
 # One-day moves that happened and look like a fault. Apple's warning of lower earnings on 28 September 2000 took half
 # of its value the next day (closing prices 53.50 and 25.75 dollars, unadjusted).
 REAL_MOVES = frozenset({("AAPL", "2000-09-29")})
@@ -49,7 +66,7 @@ class Fault:
     ticker: str
     date: str
     detail: str
-    mended: bool = False
+    repaired: bool = False
 
     def __str__(self) -> str:
         return f"{self.rule}: {self.ticker} {self.date}: {self.detail}"
@@ -63,7 +80,7 @@ def validate(
     start: date | None = None,
     end: date | None = None,
 ) -> tuple[Tables, list[Fault]]:
-    """Tables [date, ticker] over NYSE sessions without faults, and the faults that were mended.
+    """Tables [date, ticker] over NYSE sessions without faults, and the faults that were repaired.
 
     `raw` maps field names to tables that share columns and an index of dates in order, each once. Raises
     DataError that lists every fault refused.
@@ -80,6 +97,7 @@ def validate(
             f"empty: no prices from {start or 'the first date'} to {end or 'the last'}; the source has "
             f"{close.index.min():%Y-%m-%d} to {close.index.max():%Y-%m-%d}: set data.start and data.end inside that"
         )
+    faults += _names(raw["close"])
     faults += _dates(raw["close"], today)
     faults += _values(raw)
     refuse(faults)
@@ -87,19 +105,49 @@ def validate(
     faults += calendar_faults
     carried, missing = _carry_forward(raw)
     faults += missing
-    faults += _moves(carried["close"], {*REAL_MOVES, *(_parsed(move) for move in real_moves)})
+    real = {*REAL_MOVES, *(_parsed(move) for move in real_moves)}
+    faults += _stale(carried["close"], real)
+    faults += _moves(carried["close"], real)
     refuse(faults)
     return carried, faults
 
 
 def refuse(faults: Iterable[Fault]) -> None:
-    """Raise DataError that lists the faults not mended, if there are any."""
-    fatal = [fault for fault in faults if not fault.mended]
+    """Raise DataError that lists the faults that were not repaired, if there are any."""
+    fatal = [fault for fault in faults if not fault.repaired]
     if not fatal:
         return
     shown = [f"  {fault}" for fault in fatal[:20]]
     more = [f"  (and {len(fatal) - 20} more)"] if len(fatal) > 20 else []
     raise DataError("\n".join([f"{len(fatal)} fault(s) in the prices:", *shown, *more]))
+
+
+def summarize(faults: Iterable[Fault]) -> list[str]:
+    """The faults in lines: up to LISTED of one rule and ticker each, more of them as a count."""
+    groups: dict[tuple[str, str], list[Fault]] = {}
+    for fault in faults:
+        groups.setdefault((fault.rule, fault.ticker), []).append(fault)
+    lines = []
+    for (rule, ticker), group in groups.items():
+        if len(group) <= LISTED:
+            lines += [str(fault) for fault in group]
+        else:
+            days = sorted(fault.date for fault in group)
+            lines.append(f"{rule}: {ticker} {days[0]} to {days[-1]}: {len(group)} times; first: {group[0].detail}")
+    return lines
+
+
+def _names(close: pd.DataFrame) -> list[Fault]:
+    """Tickers that differ only in case: two halves of one series, as a rule."""
+    spelled: dict[str, list[str]] = {}
+    for ticker in map(str, close.columns):
+        spelled.setdefault(ticker.casefold(), []).append(ticker)
+    day = f"{close.index[0]:%Y-%m-%d}"
+    return [
+        Fault("duplicate", names[0], day, f"tickers {', '.join(names)} differ only in case; use one spelling")
+        for names in spelled.values()
+        if len(names) > 1
+    ]
 
 
 def _dates(close: pd.DataFrame, today: date) -> list[Fault]:
@@ -122,11 +170,14 @@ def _values(raw: Tables) -> list[Fault]:
     for name, frame in raw.items():
         values = frame.to_numpy(float)
         bad = (values < 0) if name == "volume" else (values <= 0)
-        for rule, mask, way_out in (
-            ("not_positive", bad, "a price is above zero; correct the row or leave it empty"),
-            ("not_a_number", np.isinf(values), "is infinite; correct the row or leave it empty"),
+        for rule, mask, problem in (
+            ("not_positive", bad, "is negative" if name == "volume" else "is not above zero"),
+            ("not_a_number", np.isinf(values), "is infinite"),
         ):
-            faults += [_at(rule, frame, row, column, f"{name} {way_out}") for row, column in np.argwhere(mask).tolist()]
+            faults += [
+                _at(rule, frame, row, column, f"{name} {values[row, column]:g} {problem}; correct it or leave it empty")
+                for row, column in np.argwhere(mask).tolist()
+            ]
     if {"high", "low"} <= raw.keys():
         high, low = raw["high"].to_numpy(float), raw["low"].to_numpy(float)
         wrong = high < low
@@ -158,11 +209,11 @@ def _on_sessions(raw: Tables) -> tuple[Tables, list[Fault]]:
         raise DataError(f"too_short: {first:%Y-%m-%d} to {last:%Y-%m-%d} holds {len(sessions)} NYSE session(s)")
     if len(extra) > max(5, len(index) // 20):
         raise DataError(
-            f"calendar: {len(extra)} of {len(index)} dates are no NYSE session (first {extra[0]:%Y-%m-%d}); "
-            "this table does not hold daily prices of New York"
+            f"calendar: {len(extra)} of {len(index)} dates are not NYSE sessions (first {extra[0]:%Y-%m-%d}, read as "
+            "year-month-day); expected daily prices of New York"
         )
     faults = [
-        Fault("non_session", "*", f"{day:%Y-%m-%d}", "no trading on that day; row dropped", mended=True)
+        Fault("non_session", "*", f"{day:%Y-%m-%d}", "no trading on that day; row dropped", repaired=True)
         for day in extra
     ]
     return {name: frame.reindex(sessions) for name, frame in raw.items()}, faults
@@ -178,7 +229,8 @@ def _carry_forward(raw: Tables) -> tuple[Tables, list[Fault]]:
             faults.append(Fault("missing", str(ticker), f"{close.index[0]:%Y-%m-%d}", "has fewer than two prices"))
             continue
         known = np.all([frame[ticker].notna() for frame in raw.values()], axis=0)[life[0] : life[-1] + 1]
-        faults += [_gap(str(ticker), close.index[life[0] + first], length) for first, length in _runs(~known)]
+        gaps = [_gap(str(ticker), close.index[life[0] + first], length) for first, length in _runs(~known)]
+        faults += [_too_many(str(ticker), gaps, known)] if _excessive(gaps, known) else gaps
     return {name: frame.ffill(limit=MAX_CARRIED).where(_alive(close)) for name, frame in raw.items()}, faults
 
 
@@ -194,9 +246,41 @@ def _runs(mask: np.ndarray) -> list[tuple[int, int]]:
 
 
 def _gap(ticker: str, first: pd.Timestamp, length: int) -> Fault:
-    mended = length <= MAX_CARRIED
-    done = "last values carried forward" if mended else f"more than {MAX_CARRIED}: supply them"
-    return Fault("missing", ticker, f"{first:%Y-%m-%d}", f"{length} session(s) without a value; {done}", mended)
+    repaired = length <= MAX_CARRIED
+    done = "last values carried forward" if repaired else f"at most {MAX_CARRIED} are filled; supply them"
+    return Fault("missing", ticker, f"{first:%Y-%m-%d}", f"{length} session(s) without a value; {done}", repaired)
+
+
+def _excessive(gaps: list[Fault], known: np.ndarray) -> bool:
+    """Whether short gaps are so many that prices would be invented rather than repaired."""
+    filled = int((~known).sum())
+    return all(gap.repaired for gap in gaps) and filled > max(MAX_CARRIED, MAX_REPAIRED * len(known))
+
+
+def _too_many(ticker: str, gaps: list[Fault], known: np.ndarray) -> Fault:
+    filled = int((~known).sum())
+    detail = (
+        f"{filled} of {len(known)} sessions ({filled / len(known):.0%}) have no value, in {len(gaps)} gaps; at most "
+        f"{MAX_REPAIRED:.0%} are filled. Supply daily prices"
+    )
+    return Fault("missing", ticker, gaps[0].date, detail)
+
+
+def _stale(close: pd.DataFrame, real: set[tuple[str, str]]) -> list[Fault]:
+    """Runs of the same closing price: a feed that stopped, or a series that is not a price."""
+    faults = []
+    for name in close.columns:
+        ticker, values = str(name), close[name].to_numpy(float)
+        for first, length in _runs(values[1:] == values[:-1]):
+            day = f"{close.index[first]:%Y-%m-%d}"
+            if length + 1 >= STALE_SESSIONS and (ticker, day) not in real:
+                detail = f"the close is {values[first]:g} on {length + 1} sessions in a row; supply the missing prices"
+                faults.append(Fault("stale", ticker, day, f"{detail}, {_confirm(ticker, day)}"))
+    return faults
+
+
+def _confirm(ticker: str, day: str) -> str:
+    return f"or, if it happened, confirm it with --data.real-moves {ticker}:{day}"
 
 
 def _moves(close: pd.DataFrame, real: set[tuple[str, str]]) -> list[Fault]:
@@ -204,19 +288,34 @@ def _moves(close: pd.DataFrame, real: set[tuple[str, str]]) -> list[Fault]:
     faults = []
     for name in close.columns:
         ticker, log = str(name), np.log(close[name].to_numpy(float))
+        ticks = _ticks(log)
+        large = set((np.flatnonzero(np.abs(np.diff(log)) > JUMP - SPLIT_TOLERANCE) + 1).tolist())
         wrong_until = -1
-        for row in (np.flatnonzero(np.abs(np.diff(log)) > JUMP - SPLIT_TOLERANCE) + 1).tolist():
+        for row in sorted(large | ticks.keys()):
             day = f"{close.index[row]:%Y-%m-%d}"
             if (ticker, day) in real or row <= wrong_until:
                 continue
             back = np.flatnonzero(np.abs(log[row + 1 : row + 6] - log[row - 1]) < BACK)
-            if len(back):
-                wrong_until = row + 1 + int(back[0])
-            if found := _suspect(float(log[row] - log[row - 1]), undone=len(back) > 0):
-                rule, detail = found
-                confirm = f"or, if it happened, confirm it with --data.real-moves {ticker}:{day}"
-                faults.append(Fault(rule, ticker, day, f"{detail}, {confirm}"))
+            undone = ticks.get(row) or (row + 1 + int(back[0]) if len(back) else 0)
+            wrong_until = undone or wrong_until
+            if suspect := _suspect(float(log[row] - log[row - 1]), undone=undone > 0):
+                rule, detail = suspect
+                faults.append(Fault(rule, ticker, day, f"{detail}, {_confirm(ticker, day)}"))
     return faults
+
+
+def _ticks(log: np.ndarray) -> dict[int, int]:
+    """Rows of log prices [session] with a move that is far outside the usual and undone, and the row that undid it."""
+    moves = np.diff(log, prepend=np.nan)
+    usual = pd.Series(np.abs(moves)).rolling(TICK_WINDOW, center=True, min_periods=20).median().to_numpy()
+    undone = {}
+    for row in np.flatnonzero(np.abs(moves) > TICK_DEVIATIONS * MAD_TO_DEVIATION * usual).tolist():
+        left = TICK_LEFT * abs(moves[row])
+        after = slice(row + 1, row + 1 + MAX_CARRIED)
+        back = (np.abs(moves[after] + moves[row]) < left) & (np.abs(log[after] - log[row - 1]) < left)
+        if back.any():
+            undone[row] = row + 1 + int(back.argmax())
+    return undone
 
 
 def _suspect(move: float, *, undone: bool) -> tuple[str, str] | None:

@@ -36,6 +36,8 @@ EXPERIMENT = "scale"
 
 def prepared(config: RunConfig) -> line.Prepared:
     """Prices on their way to windows. Raises ConfigError for what has no training series to copy."""
+    if config.train.refit:
+        raise ConfigError("scale compares training times and never trains anew: leave out train.refit")
     if config.task == "synthetic" or config.data.npz_path:
         raise ConfigError("scale needs prices: task returns or direction, without data.npz_path")
     return line.prepare(config.data, direction=config.task == "direction")
@@ -80,12 +82,12 @@ def on_ray(
     started = datetime.now(UTC)
     ready = prepared(config)
     with _nodes(nodes, memory_bytes) as raylets:
-        # Before tasks write shards, which may take minutes.
-        preflight.shared(run.path)
-        run.write_cluster(preflight.resources(), nodes or 0)
+        # Before tasks write shards, which may take minutes; the storage on all nodes, also those that had to come.
         preflight.worker_share(
             config.num_workers, gpu=preflight.use_gpu(config.train.device, config.num_workers), readers=True
         )
+        preflight.shared(run.path)
+        run.write_cluster(preflight.resources(), nodes or 0)
         with PeakMemory(interval_seconds=0.5, roots=raylets) if raylets else nullcontext() as peak:
             shards, dataset = stored(ready, config, root, skip_bad, tasks=config.num_workers)
             spread = nodes is not None and nodes >= config.num_workers

@@ -174,7 +174,9 @@ class _Stored:
         options: dict[str, Any] = {"local_shuffle_buffer_size": 8 * batch_size} if shuffle else {}
         for batch in self._data.iter_torch_batches(batch_size=batch_size, **options):
             count = len(batch["y"])
-            yield Batch(batch["x"].reshape(count, *self._shape), batch["y"], count, count)
+            # Numbers that only dropout reads, where any will do.
+            numbers = torch.arange(count, device=batch["y"].device)
+            yield Batch(batch["x"].reshape(count, *self._shape), batch["y"], numbers, count, count)
 
 
 def _stored_windows(case: Case, folder: Path) -> FitResult:

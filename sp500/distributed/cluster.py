@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeVar
 
 import ray
 from ray._private import auto_init_hook
+
+from sp500.distributed import capacity
+from sp500.ray_token import ensure_ray_token
 
 T = TypeVar("T")
 
@@ -30,6 +36,12 @@ LOCAL_ENVIRONMENT = {
 }
 
 
+# Ray's sockets lie in its session's folder, and the kernel takes 107 characters of a socket's path. Of these the folder
+# made here, Ray's own two in it and the longest name take 87.
+SOCKET_ROOM = 107 - 87
+LOOPBACK = "127.0.0.1"
+
+
 @contextmanager
 def connected() -> Iterator[None]:
     """Ray for the length of the block: the cluster of RAY_ADDRESS or of an earlier call, else one on this machine."""
@@ -37,20 +49,66 @@ def connected() -> Iterator[None]:
         yield
         return
     address = os.environ.get("RAY_ADDRESS")
-    own = address is None
-    for key, value in (ENVIRONMENT | LOCAL_ENVIRONMENT if own else ENVIRONMENT).items():
+    with _started_here() if address is None else _joined(address):
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+@contextmanager
+def _joined(address: str) -> Iterator[None]:
+    _set_defaults(ENVIRONMENT)
+    _init(address)
+    yield
+
+
+@contextmanager
+def _started_here() -> Iterator[None]:
+    """A cluster of this process, out of the reach of other users of the machine."""
+    _set_defaults(ENVIRONMENT | LOCAL_ENVIRONMENT)
+    cpus = os.cpu_count() or 1
+    with capacity.fixed(1, cpus), private_session():
+        # "local": not the cluster that someone else may run on this machine.
+        _init("local", include_dashboard=False, num_cpus=cpus, _node_ip_address=LOOPBACK)
+        yield
+
+
+@contextmanager
+def private_session() -> Iterator[None]:
+    """Let the clusters started in the block keep their sessions in a folder closed to other users, removed at its end.
+
+    Ray opens /tmp/ray and the sessions in it to all: another user could replace a socket. The token that guards Ray's
+    ports is made for its owner alone, too. The folder is handed over in RAY_TMPDIR, since `ray.cluster_utils.Cluster`
+    writes its address there whatever folder it is given.
+    """
+    ensure_ray_token()
+    earlier = os.environ.get("RAY_TMPDIR")
+    parents = (earlier, tempfile.gettempdir(), "/tmp")  # noqa: S108 - mkdtemp makes the folder
+    parent = next(parent for parent in parents if parent and len(parent) <= SOCKET_ROOM)
+    folder = Path(tempfile.mkdtemp(prefix="sp500-", dir=parent))
+    (folder / "ray").mkdir()
+    os.environ["RAY_TMPDIR"] = str(folder)
+    try:
+        yield
+    finally:
+        os.environ.pop("RAY_TMPDIR")
+        if earlier is not None:
+            os.environ["RAY_TMPDIR"] = earlier
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _set_defaults(environment: dict[str, str]) -> None:
+    for key, value in environment.items():
         os.environ.setdefault(key, value)
-    # "local": not the cluster that someone else may run on this machine.
-    local = {"include_dashboard": False, "num_cpus": os.cpu_count()} if own else {}
+
+
+def _init(address: str, **settings: object) -> None:
     # A thread of Tune's that calls Ray once more after Ctrl-C has ended it would start a whole cluster anew. (The
     # public switch, RAY_ENABLE_AUTO_CONNECT, is read when Ray is imported.)
     auto_init_hook.enable_auto_connect = False
     with kept_signals():
-        ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **local)
-    try:
-        yield
-    finally:
-        ray.shutdown()
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **settings)
 
 
 @contextmanager
@@ -68,7 +126,7 @@ def kept_signals() -> Iterator[None]:
 def beside(function: Callable[[], T]) -> T:
     """`function()` in a thread, while this one stays open to signals.
 
-    In the main thread, Ray Train and Tune handle SIGINT in ways of their own that end without a word or a record.
+    In the main thread, Ray Train and Tune handle SIGINT in their own ways, which end without a message or a record.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="ray") as pool:
         future = pool.submit(function)

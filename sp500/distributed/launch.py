@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 
@@ -15,7 +17,7 @@ from sp500.memory import PeakMemory
 from sp500.runs.record import EpochMetrics, RunRecord, ended, process_started
 from sp500.runs.store import Run
 from sp500.tasks import catalog
-from sp500.training import checkpoint
+from sp500.training import checkpoint, refit
 from sp500.training.loop import FitResult, fit
 from sp500.training.task import Task
 from sp500.training.worker import SoloWorker, device
@@ -30,24 +32,44 @@ def train(
     started: datetime | None = None,
     dataset: Dataset | None = None,
     on_epoch: Callable[[EpochMetrics], None] | None = None,
+    seeds: int = 1,
 ) -> RunRecord:
     """Train, judge and describe one run; checkpoints, epochs and predictions go to its folder.
 
-    `started` is when the run's clock began (default: this process); `dataset`: the run's, where it is at hand. Raises
-    SP500Error.
+    `started` is when the run's clock began (default: this process); `dataset`: the run's, where it is at hand. With
+    several `seeds` the model is trained and judged for as many, of which the first is the run's own. Raises SP500Error.
     """
     config = catalog.resolve(config)
     started = started or process_started()
     task = catalog.task(config)
     with PeakMemory() as peak:
         dataset = dataset or task.prepare(config)
-        result, cluster = _fit(task, dataset, config, run, on_epoch)
+        with _trainer(task, config, run, on_epoch) as (fit_one, resources):
+            result, refitted = refit.fit_with(fit_one, task, config, dataset, folder=run.path)
+            others = [
+                _train_seed(fit_one, task, _with_seed(config, seed), dataset, run.path / f"seed-{seed}")
+                for seed in range(config.train.seed + 1, config.train.seed + seeds)
+            ]
+            cluster = resources()
     arm = arm or ("ray" if config.num_workers else "solo")
     record = described(config, run, dataset, result, experiment=experiment, arm=arm, started=started, cluster=cluster)
     # Alone, this process prepared the data too; on Ray the driver does, and the record tells of the workers.
     largest = result.peak_worker_bytes if config.num_workers else peak.bytes
     metrics = judged(task, dataset, result, config, run)
-    return record.model_copy(update={"metrics": metrics, "peak_memory_bytes": largest})
+    own = {"seed": config.train.seed, "best_epoch": result.best_epoch, "test": metrics["test"]}
+    facts: dict[str, object] = {"metrics": metrics, "peak_memory_bytes": largest, "refit": refitted}
+    return record.model_copy(update=facts | {"seeds": [own, *others] if others else None})
+
+
+def _train_seed(fit_one: refit.Fit, task: Task, config: RunConfig, dataset: Dataset, folder: Path) -> dict[str, object]:
+    """What the model is worth with the weights and dropout of another seed."""
+    result, _ = refit.fit_with(fit_one, task, config, dataset, folder=folder)
+    test = task.judge(result.outputs, dataset)["test"]
+    return {"seed": config.train.seed, "best_epoch": result.best_epoch, "test": test}
+
+
+def _with_seed(config: RunConfig, seed: int) -> RunConfig:
+    return config.model_copy(update={"train": config.train.model_copy(update={"seed": seed})})
 
 
 def described(
@@ -97,9 +119,13 @@ def judged(task: Task, dataset: Dataset, result: FitResult, config: RunConfig, r
     return metrics
 
 
-def _fit(
-    task: Task, dataset: Dataset, config: RunConfig, run: Run, on_epoch: Callable[[EpochMetrics], None] | None
-) -> tuple[FitResult, dict[str, float] | None]:
+@contextmanager
+def _trainer(
+    task: Task, config: RunConfig, run: Run, on_epoch: Callable[[EpochMetrics], None] | None
+) -> Iterator[tuple[refit.Fit, Callable[[], dict[str, float] | None]]]:
+    """How this run trains a model, and what the cluster has, if there is one, for as long as it is connected."""
+    # The first fit is the run's own; those for other seeds or on more dates leave no epochs.
+    first = itertools.chain([True], itertools.repeat(False))
     if not config.num_workers:
 
         def keep(epoch: EpochMetrics) -> None:
@@ -107,12 +133,21 @@ def _fit(
             if on_epoch:
                 on_epoch(epoch)
 
-        worker = SoloWorker(device(config.train.device), keep)
-        return fit(task, dataset, config, worker, checkpoint.of_run(run.checkpoints, config, dataset)), None
+        def alone(config: RunConfig, dataset: Dataset, folder: Path) -> FitResult:
+            worker = SoloWorker(device(config.train.device), keep if next(first) else None)
+            return fit(task, dataset, config, worker, checkpoint.of_run(folder, config, dataset))
+
+        yield alone, lambda: None
+        return
     from sp500.distributed import cluster, preflight, trainer
 
+    def on_ray(config: RunConfig, dataset: Dataset, folder: Path) -> FitResult:
+        return trainer.fit_on_ray(task, dataset, config, run, checkpoints=folder, report=next(first))
+
     with cluster.connected():
+        gpu = preflight.use_gpu(config.train.device, config.num_workers)
+        preflight.worker_share(config.num_workers, gpu=gpu)
+        # After the nodes have come, so that the storage is tried on all of them.
         preflight.shared(run.path)
-        follow = run.following(on_epoch) if on_epoch else nullcontext()
-        with follow:
-            return trainer.fit_on_ray(task, dataset, config, run), preflight.resources()
+        with run.following(on_epoch) if on_epoch else nullcontext():
+            yield on_ray, preflight.resources

@@ -8,7 +8,6 @@ results and what to do after a kill.
 
 from __future__ import annotations
 
-import faulthandler
 import math
 import shutil
 import warnings
@@ -30,13 +29,12 @@ from sp500.tuning import material, packs
 from sp500.tuning.ledger import TrialResult
 from sp500.tuning.limits import Limits
 from sp500.tuning.material import Material
+from sp500.tuning.packs import PackQueue
 from sp500.tuning.sequential import failed, run_trial
 from sp500.tuning.space import Trial
 from sp500.tuning.suggest import Suggester
 
 RESULTS = "results"
-# A call into C that does not return is ended with its process this long after its deadline.
-GRACE_SECONDS = 10
 
 
 def run(
@@ -57,20 +55,19 @@ def run(
     # Tune resumes an old experiment of the same name; the ledger is what counts here.
     shutil.rmtree(folder, ignore_errors=True)
     share, slots = _share(limits)
-    queue = _Queue(suggester, limits, at_once, slots)
-    arrived = _Arrivals(on_result, queue)
+    queue = PackQueue(suggester, "off" if limits.workers else limits.pack, at_once, slots)
     tuner = tune.Tuner(
         tune.with_resources(tune.with_parameters(_Trainable, made=dict(made), limits=limits, folder=folder), share),
         tune_config=tune.TuneConfig(
             metric="loss",
             mode="min",
-            search_alg=queue,
+            search_alg=_PackSearcher(queue),
             num_samples=-1,
             # Also how many actors may be on their way at once: Tune's default for a searcher is one.
             max_concurrent_trials=slots,
             reuse_actors=True,
         ),
-        run_config=tune.RunConfig(name="tune", storage_path=str(folder), verbose=0, callbacks=[arrived]),
+        run_config=_run_config(folder, _Arrivals(on_result, queue)),
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Tune's own deprecations are not the user's business
@@ -79,6 +76,10 @@ def run(
         errors = "; ".join(str(error) for error in found.errors)[:500]
         raise SP500Error(f"Ray Tune ended without {len(queue.waiting)} trials; --resume runs them. {errors}")
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run_config(folder: Path, arrivals: _Arrivals) -> tune.RunConfig:
+    return tune.RunConfig(name="tune", storage_path=str(folder), verbose=0, callbacks=[arrivals])
 
 
 def _share(limits: Limits) -> tuple[dict[str, float], int]:
@@ -94,32 +95,19 @@ def _share(limits: Limits) -> tuple[dict[str, float], int]:
     return ({"memory": 1} if limits.workers else {"cpu": 1, "gpu": int(gpu)}), slots
 
 
-class _Queue(Searcher):  # type: ignore[misc] # Ray has no types
-    """Packs of the suggester's trials, one per call."""
+class _PackSearcher(Searcher):  # type: ignore[misc] # Ray has no types
+    """Hands the queue's packs to Tune, one per call."""
 
-    def __init__(self, suggester: Suggester, limits: Limits, at_once: int, slots: int) -> None:
+    def __init__(self, queue: PackQueue) -> None:
         super().__init__(metric="loss", mode="min")
-        self._suggester, self._limits = suggester, limits
-        self._at_once, self._slots, self._packs = at_once, slots, list[list[Trial]]()
-        self.waiting: set[str] = set()
-        """Configs on their way."""
+        self._queue = queue
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """The next pack; None while one may come back, FINISHED when all are done."""
         del trial_id
-        if not self._packs:
-            trials = self._suggester.ask(self._at_once)
-            self._packs = packs.packs(trials, "off" if self._limits.workers else self._limits.pack, self._slots)
-        if not self._packs:
-            # Of a pack on its way, some may have to be tried again.
-            return None if self.waiting else str(Searcher.FINISHED)
-        pack = self._packs.pop(0)
-        self.waiting |= {trial.id for trial in pack}
-        return {"pack": pack}
-
-    def again(self, trials: list[Trial]) -> None:
-        """Try these once more, each alone."""
-        self._packs += [[trial] for trial in trials]
+        if pack := self._queue.take():
+            return {"pack": pack}
+        return None if self._queue.waiting else str(Searcher.FINISHED)
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Nothing: the suggester is told of each config as it arrives."""
@@ -150,15 +138,11 @@ class _Trainable(tune.Trainable):  # type: ignore[misc]
                 [run_trial(made, one, limits.timeout, self._distributed)] for one in pack
             )
         else:
-            self._coming = packs.run(made, pack, limits.timeout, limits.halving)
+            self._coming = packs.run_bounded(made, pack, limits)
 
     def step(self) -> dict[str, Any]:
         """Results of the next configs that are done."""
-        timeout = self._limits.timeout
-        if timeout:
-            faulthandler.dump_traceback_later(2 * timeout * self._left + GRACE_SECONDS, exit=True)
         results = next(self._coming)
-        faulthandler.cancel_dump_traceback_later()
         self._left -= len(results)
         # A failed trial has no loss; infinity keeps Tune's own book-keeping in order.
         self._loss = min(self._loss, *(one.score if one.score is not None else math.inf for one in results))
@@ -189,7 +173,7 @@ class _Trainable(tune.Trainable):  # type: ignore[misc]
 class _Arrivals(tune.Callback):  # type: ignore[misc]
     """Hands each result to the driver. A pack whose process died is tried again one by one; one alone has failed."""
 
-    def __init__(self, on_result: Callable[[TrialResult, int], None], queue: _Queue) -> None:
+    def __init__(self, on_result: Callable[[TrialResult, int], None], queue: PackQueue) -> None:
         self._on_result, self._queue = on_result, queue
 
     def __getstate__(self) -> dict[str, Any]:
@@ -204,15 +188,11 @@ class _Arrivals(tune.Callback):  # type: ignore[misc]
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         """What becomes of a pack whose process died."""
-        pack, error = trial.config["pack"], " ".join(str(trial.get_error()).split())
-        left = [one for one in pack if one.id in self._queue.waiting]
         if not ray.is_initialized():
-            return  # the search was interrupted, which is no fault of theirs
-        if len(pack) > 1:
-            self._queue.again(left)  # whose fault it was shows when each trains alone
-            return
-        for one in left:
-            self._keep(failed(one, f"its process ended: {error[:300]}"))
+            return  # the search was interrupted, which is not the pack's fault
+        error = " ".join(str(trial.get_error()).split())
+        for lost in self._queue.retry(trial.config["pack"]):
+            self._keep(failed(lost, f"its process ended: {error[:300]}"))
 
     def _keep(self, result: TrialResult) -> None:
         self._queue.waiting.discard(result.id)

@@ -22,7 +22,7 @@ from sp500.errors import ConfigError, SP500Error
 from sp500.memory import hold_to
 from sp500.runs.record import EpochMetrics, RunRecord
 from sp500.runs.store import Run
-from sp500.tuning import material, optuna_log, sequential
+from sp500.tuning import material, optuna_log, processes, sequential
 from sp500.tuning.ledger import Ledger, TrialResult
 from sp500.tuning.limits import Plan
 from sp500.tuning.material import Material
@@ -43,19 +43,15 @@ def prepare(config: RunConfig, plan: Plan) -> dict[str, Material | str]:
 
 @dataclass(frozen=True)
 class Searched:
-    """What a search found: its ledger, how many trials that held before, seconds, and what the cluster of a parallel
-    one has.
+    """What a search found: its ledger, how many trials that held before, the cores that trials ran on at once, what
+    the cluster has if Ray ran it, and seconds.
     """
 
     ledger: Ledger
     resumed: int
+    cores: int
     cluster: dict[str, float]
     seconds: float
-
-    @property
-    def cores(self) -> int:
-        """CPUs that could be used."""
-        return int(self.cluster.get("CPU", 0)) if self.cluster else 1
 
 
 def search(
@@ -82,8 +78,8 @@ def search(
         suggested.tell(result)
         on_result(result, running)
 
-    cluster = _try_all(made, suggested, plan, run, keep, left=suggested.total - done)
-    return Searched(ledger, done, cluster, time.monotonic() - started)
+    cores, cluster = _try_all(config, run, plan, made, suggested, keep=keep, left=suggested.total - done)
+    return Searched(ledger, done, cores, cluster, time.monotonic() - started)
 
 
 def choose(
@@ -109,9 +105,9 @@ def choose(
         reasons = [f"  {one.overrides}: {one.reason}" for one in searched.ledger.results.values()]
         raise SP500Error("\n".join([f"all {len(reasons)} trials failed:", *reasons[:5]]))
     chosen = trial(config, best.overrides).config
-    ready, arm = made[material.key(chosen)], "parallel" if plan.parallel else "sequential"
+    ready = made[material.key(chosen)]
     assert isinstance(ready, Material)
-    record = launch.train(chosen, run, experiment="tune", arm=arm, dataset=ready.dataset, on_epoch=go_on)
+    record = launch.train(chosen, run, experiment="tune", arm=plan.arm, dataset=ready.dataset, on_epoch=go_on)
     return _with_search(record, plan, made, searched, best)
 
 
@@ -174,8 +170,7 @@ def _hash(made: dict[str, Material | str]) -> str:
 
 def _summary(ledger: Ledger, best: TrialResult, record: RunRecord) -> dict[str, Any]:
     results = list(ledger.results.values())
-    sharpes = [one.valid_sharpe for one in results if one.status == "ok"]
-    valid = record.metrics.get("valid", {})
+    sharpes = [one.valid_excess_sharpe for one in results if one.status == "ok"]
     by_dataset: dict[str, TrialResult] = {}
     for one in sorted((one for one in results if one.score is not None), key=lambda one: one.score or 0.0):
         by_dataset.setdefault(one.dataset, one)
@@ -183,11 +178,10 @@ def _summary(ledger: Ledger, best: TrialResult, record: RunRecord) -> dict[str, 
         "configs": len(results),
         "failed": sum(one.status != "ok" for one in results),
         "rerun": ledger.rerun,
+        "trial_seconds": sum(one.seconds for one in results),
         "best": _named(best),
         "by_dataset": [{"dataset": name, **_named(one)} for name, one in by_dataset.items()],
-        "deflated_sharpe": metrics.deflated_sharpe(
-            valid.get("daily_sharpe"), sharpes, valid.get("skew"), valid.get("kurtosis"), valid.get("observations") or 0
-        ),
+        "deflated_sharpe": metrics.deflated_excess(record.metrics.get("valid", {}).get("excess"), sharpes),
     }
 
 
@@ -196,26 +190,31 @@ def _named(result: TrialResult) -> dict[str, Any]:
 
 
 def _try_all(
+    config: RunConfig,
+    run: Run,
+    plan: Plan,
     made: dict[str, Material | str],
     suggested: Suggester,
-    plan: Plan,
-    run: Run,
-    keep: Callable[[TrialResult, int], None],
     *,
+    keep: Callable[[TrialResult, int], None],
     left: int,
-) -> dict[str, float]:
-    """Hand each trial's result to `keep`; gives what the cluster has, nothing for one trial after another."""
+) -> tuple[int, dict[str, float]]:
+    """Hand each trial's result to `keep`. Returns the cores that trials ran on, and what the cluster has under Ray."""
     limits = plan.limits
-    if not plan.parallel:
+    at_once = GUESSES_AT_ONCE if plan.method == "tpe" else left
+    if plan.arm == "sequential":
         if limits.memory:
             hold_to(limits.memory)
         while trials := suggested.ask(1):
             keep(sequential.run_trial(made[material.key(trials[0].config)], trials[0], limits.timeout), 0)
-        return {}
+        return 1, {}
+    if plan.arm == "packed":
+        count = processes.process_count(config)
+        processes.run(made, suggested, limits, at_once=at_once, processes=count, on_result=keep)
+        return count, {}
     from sp500.distributed import cluster, preflight
     from sp500.distributed import search as tune
 
-    at_once = GUESSES_AT_ONCE if plan.method == "tpe" else left
     with cluster.connected():
         if left:
             preflight.shared(run.path)
@@ -224,4 +223,5 @@ def _try_all(
             # Handles of actors that the collector found in another thread, while Ray ends in this one, would end the
             # process.
             gc.collect()
-        return preflight.resources()
+        have = preflight.resources()
+        return int(have.get("CPU", 0)), have

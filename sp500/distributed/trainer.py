@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -39,7 +40,7 @@ class Assignment:
     """What every worker is given.
 
     `data` refers to the dataset in the object store; None: the worker makes its own. `shards`: the training windows are
-    streamed from there, else they are the dataset's.
+    streamed from there, else they are the dataset's. `report`: whether its epochs are the run's.
     """
 
     task: Task
@@ -47,14 +48,25 @@ class Assignment:
     run: Run
     data: ray.ObjectRef | None
     shards: ShardSet | None
+    checkpoints: Path
+    report: bool
 
 
 def fit_on_ray(
-    task: Task, dataset: Dataset, config: RunConfig, run: Run, shards: ShardSet | None = None, *, spread: bool = False
+    task: Task,
+    dataset: Dataset,
+    config: RunConfig,
+    run: Run,
+    shards: ShardSet | None = None,
+    *,
+    spread: bool = False,
+    checkpoints: Path | None = None,
+    report: bool = True,
 ) -> FitResult:
     """`fit` with `config.num_workers` workers of the connected cluster, one per node where they are to `spread`.
 
-    Raises ResourcesError when the cluster lacks them, SP500Error when training fails.
+    Checkpoints go to the run's folder for them unless another is given; with `report` its epochs are the run's. Raises
+    ResourcesError when the cluster lacks the workers, SP500Error when training fails.
     """
     gpu = preflight.use_gpu(config.train.device, config.num_workers)
     share = preflight.worker_share(config.num_workers, gpu=gpu, readers=shards is not None)
@@ -63,29 +75,35 @@ def fit_on_ray(
     # Ray resumes an old run of the same name without a word; the run's own checkpoints are what counts here.
     shutil.rmtree(storage, ignore_errors=True)
     held = None if task.made_by_workers else ray.put(dataset)
+    assignment = Assignment(task, config, run, held, shards, checkpoints or run.checkpoints, report)
     trainer = TorchTrainer(
         _train,
-        train_loop_config={"assignment": Assignment(task, config, run, held, shards)},
+        train_loop_config={"assignment": assignment},
         torch_config=TorchConfig(backend="nccl" if gpu else "gloo"),
-        scaling_config=ScalingConfig(
-            num_workers=config.num_workers,
-            use_gpu=gpu,
-            resources_per_worker=share,
-            placement_strategy="STRICT_SPREAD" if spread else "PACK",
-        ),
+        scaling_config=_scaling(config.num_workers, share, gpu=gpu, spread=spread),
         datasets=_datasets(shards, config) if shards else None,
         dataset_config=DataConfig(datasets_to_split=[]),
         run_config=TrainRunConfig(name="train", storage_path=str(storage), failure_config=FAILURES),
     )
+    result = _fitted(trainer)
+    shutil.rmtree(storage, ignore_errors=True)
+    return result
+
+
+def _fitted(trainer: TorchTrainer) -> FitResult:
     try:
-        found = cluster.beside(trainer.fit).return_value
+        result = cluster.beside(trainer.fit).return_value
     except ray.train.TrainingFailedError as error:
         raise SP500Error(f"training on Ray failed after {MAX_RESTARTS} restarts: {error}") from error
-    shutil.rmtree(storage, ignore_errors=True)
-    if isinstance(found, SP500Error):
-        raise found
-    assert isinstance(found, FitResult)
-    return found
+    if isinstance(result, SP500Error):
+        raise result
+    assert isinstance(result, FitResult)
+    return result
+
+
+def _scaling(num_workers: int, share: dict[str, float], *, gpu: bool, spread: bool) -> ScalingConfig:
+    strategy = "STRICT_SPREAD" if spread else "PACK"
+    return ScalingConfig(num_workers=num_workers, use_gpu=gpu, resources_per_worker=share, placement_strategy=strategy)
 
 
 def _datasets(shards: ShardSet, config: RunConfig) -> dict[str, ray.data.Dataset]:
@@ -103,8 +121,8 @@ def _train(settings: dict[str, Any]) -> FitResult | SP500Error:
     """One worker. A fault of the settings or data comes back as a value: a restart would only repeat it."""
     given: Assignment = settings["assignment"]
     dataset = given.task.prepare(given.config) if given.data is None else ray.get(given.data)
-    checkpoints = checkpoint.of_run(given.run.checkpoints, given.config, dataset)
-    worker = RayWorker(get_device(), given.run)
+    checkpoints = checkpoint.of_run(given.checkpoints, given.config, dataset)
+    worker = RayWorker(get_device(), given.run if given.report else None)
     try:
         train = _stream(given.shards, given.config, worker) if given.shards else None
         return fit(given.task, dataset, given.config, worker, checkpoints, train=train)

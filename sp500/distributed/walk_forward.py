@@ -15,14 +15,16 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from sp500.checked_lines import append_line, read_lines
 from sp500.config import RunConfig
 from sp500.data.folds import Folds
-from sp500.disk import append_durably
+from sp500.data.windows import Dataset
 from sp500.errors import ConfigError, SP500Error
 from sp500.runs.record import RunRecord, ended, process_started
 from sp500.runs.store import Run
 from sp500.tasks import catalog
-from sp500.training.loop import fit
+from sp500.training import refit
+from sp500.training.loop import FitResult, fit
 from sp500.training.worker import SoloWorker, device
 
 Row = dict[str, Any]
@@ -72,15 +74,11 @@ def fold(config: RunConfig, folds: Folds, number: int) -> Row:
 def kept(path: Path, sha256: str) -> dict[int, Row]:
     """Rows of the folds that ended well, by number; failed ones are tried again.
 
-    A line cut off by a kill counts for nothing. Raises ConfigError for a damaged file or folds on other prices.
+    A line cut off by a kill counts for nothing. Raises ConfigError for a damaged line or folds on other prices.
     """
-    lines = path.read_text().split("\n")[:-1] if path.exists() else []
-    try:
-        rows = [json.loads(text) for text in lines]
-        others = [row for row in rows if row.pop("data") != sha256]
-        found = {row["fold"]: row for row in rows if row["status"] == "ok"}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{path} is damaged; move its folder away ({error})") from error
+    rows = read_lines(path)
+    others = [row for row in rows if row.pop("data") != sha256]
+    found = {row["fold"]: row for row in rows if row["status"] == "ok"}
     if others:
         raise ConfigError(f"{path} holds folds on other prices than now; take another --name")
     return found
@@ -124,8 +122,16 @@ def _judged(config: RunConfig, folds: Folds, number: int) -> Row:
     # A fold trains alone, however many train at once.
     config = config.run_config().model_copy(update={"num_workers": 0})
     task = catalog.task(config)
-    dataset = folds.dataset(number, config.train.dtype, direction=config.task == "direction")
-    result = fit(task, dataset, config, SoloWorker(device(config.train.device)))
+    task_is_direction = config.task == "direction"
+    dataset = folds.dataset(number, config.train.dtype, direction=task_is_direction)
+
+    def fit_one(config: RunConfig, dataset: Dataset, folder: Path) -> FitResult:
+        del folder  # a fold that is stopped starts anew
+        return fit(task, dataset, config, SoloWorker(device(config.train.device)))
+
+    again = config.train.refit
+    whole = folds.dataset(number, config.train.dtype, direction=task_is_direction, refit=True) if again else None
+    result, refitted = refit.fit_with(fit_one, task, config, dataset, folder=Path("none"), whole=whole)
     metrics = task.judge(result.outputs, dataset)
     return {
         "status": "ok",
@@ -133,6 +139,7 @@ def _judged(config: RunConfig, folds: Folds, number: int) -> Row:
         "windows": dataset.card["windows"],
         "best_epoch": result.best_epoch,
         "epochs": len(result.epochs),
+        "refit": refitted,
         "samples": result.samples,
         "improvement": metrics["test"].pop("improvement"),
         "test": metrics["test"],
@@ -150,7 +157,7 @@ def _walked(config: RunConfig, folds: Folds, run: Run, on_row: Keep) -> tuple[li
         on_row(row)
 
     def keep(row: Row) -> None:
-        append_durably(path, json.dumps(row | {"data": sha256}))
+        append_line(path, json.dumps(row | {"data": sha256}))
         rows[row["fold"]] = row
         on_row(row)
 

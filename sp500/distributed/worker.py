@@ -46,14 +46,18 @@ class GroupWorker:
 
 
 class RayWorker(GroupWorker):
-    """This worker of Ray Train. Rank 0 writes the epochs to the run's folder and shows the last one to Prometheus."""
+    """This worker of Ray Train. Rank 0 writes the epochs to the run's folder and shows the last one to Prometheus.
 
-    def __init__(self, device: torch.device, run: Run) -> None:
+    Without a run, as for its further seeds, epochs leave no trace.
+    """
+
+    def __init__(self, device: torch.device, run: Run | None) -> None:
         context = ray.train.get_context()
-        gauges = EpochGauges(run.name)
+        gauges = EpochGauges(run.name) if run else None
 
         def keep(epoch: EpochMetrics) -> None:
-            run.append_epoch(epoch)
-            gauges.set(epoch)
+            if run and gauges:
+                run.append_epoch(epoch)
+                gauges.set(epoch)
 
         super().__init__(context.get_world_rank(), context.get_world_size(), device, keep)

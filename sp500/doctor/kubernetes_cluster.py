@@ -46,6 +46,7 @@ ROLE = {
     ("rayjobs", "ray.io", ""): "create get list watch patch delete",
     ("rayclusters", "ray.io", ""): "get list watch",
     ("configmaps", "", ""): "create get patch delete",
+    ("persistentvolumeclaims", "", ""): "get",
     ("pods", "", ""): "get list watch",
     ("pods/log", "", ""): "get list watch",
     ("events", "", ""): "get list watch",

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import psutil
 
+from sp500.cores import CGROUP, cpu_limit
 from sp500.doctor.check import Check, Look, ok, skipped, wrong
 from sp500.jobs.queue.settings import machine
 from sp500.report.words import GIB, size
 
-CGROUP = Path("/sys/fs/cgroup")
 SHARED = "/dev/shm"  # noqa: S108 - looked at, never written to
 # Ray 2.60 gives its object store this share of the free memory (DEFAULT_OBJECT_STORE_MEMORY_PROPORTION), at most
 # 200 GB and, unless /dev/shm is larger, 10 GB. What does not fit into /dev/shm lies in files of the temporary folder.
@@ -166,18 +166,6 @@ def refusal(path: Path) -> str:
 def shared_here() -> int | None:
     """Free bytes of /dev/shm; None on a system without it."""
     return space(Path(SHARED)).free if Path(SHARED).exists() else None
-
-
-def cpu_limit(cgroup: Path = CGROUP) -> float | None:
-    """CPUs that the container may use at once; None without a limit."""
-    two, one = cgroup / "cpu.max", cgroup / "cpu" / "cpu.cfs_quota_us"
-    if one.exists():
-        quota, period = one.read_text(), one.with_name("cpu.cfs_period_us").read_text()
-    elif two.exists():
-        quota, period = two.read_text().split()
-    else:
-        return None
-    return int(quota) / int(period) if quota.strip().isdecimal() else None
 
 
 def memory_here(cgroup: Path = CGROUP) -> Memory:

@@ -97,7 +97,8 @@ def token_check(bare: Answer, signed: Answer | None, mode: str, token: Token) ->
     """Whether the cluster takes what Ray's client sends."""
     name = NAMES[1]
     if bare.version:
-        return ok(name, "the cluster asks for none: whoever reaches it can run code there")
+        remedy = "start it with RAY_AUTH_MODE=token; on Kubernetes set authOptions.mode: token in the RayCluster"
+        return wrong(name, "the cluster asks for none, so everybody who reaches it can run code there", remedy)
     if signed and signed.version:
         return ok(name, f"accepted ({token.source})")
     fetch = "put the cluster's into RAY_AUTH_TOKEN; on Kubernetes it is in the Secret named as the cluster, auth_token"

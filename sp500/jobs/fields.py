@@ -8,6 +8,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
+from sp500.credentials import has_password
 from sp500.jobs import names
 from sp500.units import size_bytes
 
@@ -16,10 +17,13 @@ MOST = 2**31 - 1
 # A raylet, its agents and one process without much in it.
 LEAST_MEMORY = 256 * 2**20
 
+# The last word of a name: also of MYPASS and DBPASSWORD, in which nothing separates it. KEY and PAT stand alone, since
+# MONKEY and FORMAT are no secrets.
 SECRET_NAME = re.compile(
-    r"(^|_)(TOKEN|PASSWORD|PASSWD|SECRET|ACCESS_KEY|SECRET_KEY|API_KEY|PRIVATE_KEY)$", re.IGNORECASE
+    r"(TOKEN|PASS|PASSWORD|PASSWD|PASSPHRASE|PWD|SECRET|CREDENTIALS?|APIKEY)$|(^|_)(KEY|PAT|AUTH|DSN)$", re.IGNORECASE
 )
-PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:[^/@\s]+@")
+# Shells set these to the current and the last folder.
+FOLDERS = {"PWD", "OLDPWD"}
 # What the operator sets in its pods, or forbids there.
 RESERVED = re.compile(
     r"KUBERAY_.*|FQ_RAY_IP|REDIS_(USERNAME|PASSWORD)|RAY_(ADDRESS|AUTH_MODE|AUTH_TOKEN.*|CLUSTER_NAME.*|IP|PORT|"
@@ -64,7 +68,7 @@ def _variables(given: dict[str, str]) -> dict[str, str]:
 
 
 def _not_secret(env: dict[str, str]) -> dict[str, str]:
-    if secret := [name for name in env if SECRET_NAME.search(name)]:
+    if secret := [name for name in env if SECRET_NAME.search(name) and name not in FOLDERS]:
         raise ValueError(f"{secret[0]} looks like a secret; give {secret[0]}=SECRET/KEY under secrets instead")
     _refuse_passwords(env.values())
     return env
@@ -130,7 +134,7 @@ def _taint(text: str) -> str:
 
 
 def _refuse_passwords(words: Iterable[str]) -> None:
-    if any(PASSWORD_IN_URL.search(word) for word in words):
+    if any(has_password(word) for word in words):
         raise ValueError("an address holds a password (://user:password@); give it under secrets")
 
 

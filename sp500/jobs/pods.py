@@ -5,6 +5,8 @@ What the job does not speak of (volumes, security, probes, topology) stays as it
 
 from __future__ import annotations
 
+import json
+import math
 from copy import deepcopy
 from typing import Any
 
@@ -14,6 +16,8 @@ from sp500.jobs.spec import JobSpec
 from sp500.units import size_bytes
 
 GPU = "nvidia.com/gpu"
+# Read by sp500.distributed.capacity.
+CLUSTER_WORKERS = "SP500_CLUSTER_WORKERS"
 SETTINGS_FOLDER, SETTINGS_FILE = "/etc/sp500", "settings.yaml"
 # Ray's own share of memory for its object store, for a document that says none; and the least that Ray takes.
 OBJECT_STORE = 0.3
@@ -40,10 +44,26 @@ def ray_cluster(spec: JobSpec, cluster: Document) -> Document:
     suits = [group for group in found.workers if bool(group.ray.resource("limits", GPU)) == bool(spec.gpus)]
     kept = {key: value for key, value in found.spec.items() if key not in NOT_A_JOBS}
     image = found.head.ray.body.get("image")
-    return kept | {
-        "headGroupSpec": _head(found.head, spec, image, items(found.autoscaler.get("volumeMounts"))),
-        "workerGroupSpecs": [_worker((suits or found.workers)[0], spec, image)],
+    head = _head(found.head, spec, image, items(found.autoscaler.get("volumeMounts")))
+    worker = _worker((suits or found.workers)[0], spec, image)
+    _announce_size(head, worker)
+    return kept | {"headGroupSpec": head, "workerGroupSpecs": [worker]}
+
+
+def _announce_size(head: Document, worker: Document) -> None:
+    """Tell the pods how large their cluster gets, since scripts in them wait for that many workers and no more."""
+    limits = section(worker["template"]["spec"]["containers"][0]["resources"], "limits")
+    size = {
+        "replicas": worker["replicas"],
+        "maxReplicas": worker["maxReplicas"],
+        "CPU": math.ceil(quantity(limits.get("cpu")) or 0),  # as the operator counts
+        "GPU": int(quantity(limits.get(GPU)) or 0),
     }
+    # Without a number of CPUs, the scripts ask Ray instead.
+    known = [{"name": CLUSTER_WORKERS, "value": json.dumps(size)}] if size["CPU"] else []
+    for group in (head, worker):
+        ray = group["template"]["spec"]["containers"][0]
+        ray["env"] = known + [entry for entry in ray["env"] if entry["name"] != CLUSTER_WORKERS]
 
 
 def submitter(head: Group) -> Document:
@@ -155,7 +175,7 @@ def _containers(pod: Document) -> list[Document]:
 
 
 def _environment(spec: JobSpec) -> list[Document]:
-    plain = [{"name": name, "value": literal(value)} for name, value in spec.env.items()]
+    plain = [{"name": name, "value": literal(value)} for name, value in spec.environment.items()]
     references = [(name, reference.split("/")) for name, reference in spec.secrets.items()]
     return plain + [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}

@@ -1,15 +1,17 @@
-"""A cluster of this machine's processes, up until it is told to go down.
+"""A cluster of processes on this machine, which runs until `down`.
 
-What is up stands in a file: each `ray start` with its process id and when that began, so that `down` ends what was
-started here and nothing else, also after the terminal is gone.
+A file records each `ray start`, with its process id and start time, so that `down` ends what was started here and
+nothing else, also after the terminal is gone. The file is not trusted: a folder that `up` cannot have made is never
+removed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
-import secrets
+import re
 import shutil
 import socket
 import subprocess
@@ -23,12 +25,17 @@ from pathlib import Path
 
 import psutil
 
+from sp500.disk import write_atomic
 from sp500.errors import ConfigError, ResourcesError
 from sp500.jobs.rehearse import Node, command
+from sp500.ray_token import ray_token
 
 PATIENCE_SECONDS = 90
 GRACE_SECONDS = 10
 PROCESSES = "processes.json"
+FOLDER, PREFIX = Path("/tmp"), "sp500-ray-"  # noqa: S108 - made by mkdtemp; the paths of Ray's sockets must be short
+
+log = logging.getLogger(__name__)
 
 
 def up(made: Sequence[Node], state: Path, dashboard: int, say: Callable[[str], None]) -> None:
@@ -43,9 +50,9 @@ def up(made: Sequence[Node], state: Path, dashboard: int, say: Callable[[str], N
         raise ConfigError(f"port {dashboard} is taken, by another Ray cluster perhaps; --port takes another")
     state.mkdir(parents=True, exist_ok=True)
     # Sockets lie in there, whose paths may have 107 characters at most.
-    folder = Path(tempfile.mkdtemp(prefix="sp500-ray-", dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=FOLDER))
     _keep(state, folder, [])
-    secret, port = token(), _any_port()
+    secret, port = ray_token(), _any_port()
     started: list[psutil.Process] = []
     try:
         for number, node in enumerate(made, 1):
@@ -62,9 +69,10 @@ def up(made: Sequence[Node], state: Path, dashboard: int, say: Callable[[str], N
 
 
 def down(state: Path) -> int:
-    """End every process of the rehearsal; gives how many `ray start` there were. No rehearsal is no error."""
+    """End every process of the rehearsal, and return how many `ray start` there were. No rehearsal is no error."""
     kept = _kept(state)
     if kept is None:
+        (state / PROCESSES).unlink(missing_ok=True)
         return 0
     folder, starts = kept
     # A node's processes are its children; those of jobs name the folder that their session lies in.
@@ -81,18 +89,6 @@ def down(state: Path) -> int:
     shutil.rmtree(folder, ignore_errors=True)
     (state / PROCESSES).unlink()
     return len(starts)
-
-
-def token() -> str:
-    """Ray's token of this user, from Ray's own file, which is made where it is missing and closed to others."""
-    path = Path.home() / ".ray" / "auth_token"
-    path.parent.mkdir(exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(secrets.token_hex(32))
-    path.chmod(0o600)
-    return path.read_text().strip()
 
 
 def _start(argv: Sequence[str], node: Node, log: Path) -> psutil.Process:
@@ -137,24 +133,42 @@ def _until(ready: Callable[[], bool], process: psutil.Process, log: Path) -> Non
 
 def _keep(state: Path, folder: Path, starts: Sequence[psutil.Process]) -> None:
     plain = {"folder": str(folder), "starts": [[process.pid, process.create_time()] for process in starts]}
-    whole = state / f"{PROCESSES}.new"
-    whole.write_text(json.dumps(plain))
-    whole.replace(state / PROCESSES)
+    write_atomic(state / PROCESSES, json.dumps(plain))
 
 
 def _kept(state: Path) -> tuple[Path, list[psutil.Process]] | None:
-    """Ray's folder and the `ray start` that still run; a process id that is another process by now does not count."""
+    """Ray's folder and each `ray start` that still runs. A process id that belongs to another process does not count.
+
+    None without a rehearsal, or with a damaged file, which a warning names.
+    """
+    path = state / PROCESSES
     try:
-        plain = json.loads((state / PROCESSES).read_text())
+        plain = json.loads(path.read_text())
+        folder, starts = str(plain["folder"]), [(int(pid), float(began)) for pid, began in plain["starts"]]
+        if not _is_ours(folder):
+            raise ValueError(f"{folder!r} is not a folder that a rehearsal makes")
     except FileNotFoundError:
         return None
-    found = []
-    for pid, began in plain["starts"]:
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        log.warning("%s is damaged and ignored (%s); look for processes of `ray start` and end them", path, error)
+        return None
+    running = []
+    for pid, began in starts:
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(pid)
             if process.create_time() == began:
-                found.append(process)
-    return Path(plain["folder"]), found
+                running.append(process)
+    return Path(folder), running
+
+
+def _is_ours(folder: str) -> bool:
+    """Whether it is a folder that `up` makes, and this user's own if it is there."""
+    path = Path(folder)
+    if str(path) != folder or path.parent != FOLDER or not re.fullmatch(rf"{PREFIX}[a-z0-9_]{{8}}", path.name):
+        return False
+    if not os.path.lexists(path):
+        return True
+    return not path.is_symlink() and path.is_dir() and path.stat().st_uid == os.getuid()
 
 
 def _alive(state: Path) -> bool:

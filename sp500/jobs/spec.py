@@ -31,6 +31,8 @@ from sp500.jobs.fields import (
     Whole,
 )
 
+# Tells an experiment how many workers it trains on, unless a flag or its settings say so.
+WORLD_SIZE = "SP500_WORLD_SIZE"
 # What only a cluster made for the job can give.
 KUBERNETES_ONLY = (
     "mode",
@@ -64,6 +66,9 @@ class JobSpec(BaseModel):
     """Memory of each worker, in MiB or GiB; empty: the limit of the cluster's pods, requested as well."""
     gpus: Whole = 0
     """GPUs of each worker."""
+    processes_per_node: Positive | None = None
+    """Training processes on each worker; empty: its GPUs, or 1. Times workers, it is the job's SP500_WORLD_SIZE: the
+    default of --num-workers in the experiments."""
     env: Environment = {}
     """Environment, NAME=VALUE; nothing secret."""
     secrets: SecretReferences = {}
@@ -76,7 +81,8 @@ class JobSpec(BaseModel):
     """Seconds in which the argv has to run, at most the deadline's: the wait for nodes, images and, in InteractiveMode,
     for you."""
     deadline: Positive | None = None
-    """Seconds in which the job has to end, the start included; empty: no limit."""
+    """Seconds in which the job has to end, its cluster's start included; empty: no limit. SIGTERM then, SIGKILL after a
+    grace, exit code 4. On Kubernetes it holds without this machine, and the image has to have sp500 in it."""
 
     project: Label = "default"
     """Project whose budget pays."""
@@ -94,12 +100,13 @@ class JobSpec(BaseModel):
     """Image of head, workers and submitter, with its tag; empty: the cluster's."""
     working_dir: Archive | None = None
     """URI of a zip of the code (https://, s3://, gs://); empty: the code in the image."""
-    keep_succeeded: Whole = 300
-    """Seconds that the head is kept after a success, without workers; with a queue, the cluster after any end."""
-    keep_failed: Whole | None = None
-    """Seconds that the cluster is kept after a failure, to look into it; empty: an hour."""
+    keep_succeeded: Whole | None = None
+    """Seconds that the head is kept after a success, without workers; empty: 300. With a queue: seconds that the whole
+    cluster is kept after any end; empty: 0."""
+    keep_failed: Whole = 0
+    """Seconds that the head is kept after a failure, without workers, to look into it."""
     namespace: Label | None = None
-    """Namespace; empty: the cluster's, or else that of kubectl's context."""
+    """Namespace; empty: the cluster's, or else that of kubectl's context, or else sp500. It has to have the claims."""
     service_account: ObjectName | None = None
     """ServiceAccount of head and workers, for cloud storage without keys; empty: the cluster's."""
     pull_secrets: tuple[ObjectName, ...] = ()
@@ -136,9 +143,19 @@ class JobSpec(BaseModel):
             raise ValueError("priority: Kueue orders its queue by priority_class; give that instead")
         if self.priority_class and not self.queue:
             raise ValueError("priority_class: is Kueue's, and this job has no queue of Kueue; give priority instead")
-        if self.queue and self.keep_failed is not None:
+        if self.queue and self.keep_failed:
             raise ValueError("keep_failed: with a queue one time holds for every end; give keep_succeeded alone")
         return self
+
+    @property
+    def world_size(self) -> int:
+        """Training processes of the whole job."""
+        return self.workers * (self.processes_per_node or self.gpus or 1)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables of its command: the world size, and its own over it."""
+        return {WORLD_SIZE: str(self.world_size), **self.env}
 
     def command(self, settings_file: str) -> tuple[str, ...]:
         """The argv as it is started, where `settings_file` holds the settings."""

@@ -62,11 +62,15 @@ class Status:
     """Start of the command, in seconds since 1970 (UTC)."""
     ended: float | None = None
     """Its end."""
+    placed: float | None = None
+    """When a worker first had a node, where the executor sees that; None before, and where nothing was seen."""
     replicas: Mapping[Role, Replicas] = field(default_factory=dict)
     retryable: bool = False
     """Whether another start of the same command could end otherwise."""
     failures: int = 0
     """Starts that failed and that the executor itself repeated."""
+    unattended: bool = False
+    """Whether it runs without limits, because what enforced them was killed. Submitting it again helps."""
 
 
 def settled(seen: Status, *, stop_asked: bool) -> Status:
@@ -77,3 +81,8 @@ def settled(seen: Status, *, stop_asked: bool) -> Status:
     if not stop_asked or seen.state in {JobState.SUCCEEDED, JobState.STOPPED} or not seen.state.finished:
         return seen
     return replace(seen, state=JobState.STOPPED, reason="stopped on request", retryable=False)
+
+
+def one_line(text: str) -> str:
+    """A reason without control characters, which a terminal would obey: programs and clusters write reasons."""
+    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())

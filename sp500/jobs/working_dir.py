@@ -1,6 +1,8 @@
-"""What `ray job submit --working-dir` would upload, and whether it is small enough.
+"""What `ray job submit --working-dir` would upload: without credentials, and whether it is small enough.
 
-Ray finds out after it has packed everything: the dashboard refuses a body of over 100 MiB, and names no file.
+Ray finds out about the size after it has packed everything: the dashboard refuses a body of over 100 MiB and names no
+file. Credentials are left out whatever the folder's ignore files say, because everybody with the cluster's token can
+read an uploaded folder.
 """
 
 from __future__ import annotations
@@ -16,30 +18,45 @@ from sp500.errors import ConfigError
 LIMIT_BYTES = 100 * 2**20
 # Ray's own default (RAY_RUNTIME_ENV_DEFAULT_EXCLUDES).
 ALWAYS_LEFT_OUT = (".git", ".venv", "venv", "__pycache__")
+# Patterns of .gitignore. The same are in .rayignore, for a submission without the hook.
+CREDENTIALS = (
+    *(".env", ".env.*", ".envrc", ".netrc", ".pypirc", ".npmrc", ".git-credentials"),
+    *(".aws", ".azure", ".config/gcloud", ".docker", ".gnupg", ".kube", ".ssh"),
+    *("*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.kdbx", "id_rsa*", "id_ed25519*", "id_ecdsa*"),
+    *("kubeconfig*", "*.kubeconfig", "credentials", "credentials.json", "service-account*.json", "auth_token"),
+)
+# Ray reads its default excludes from this variable when it packs.
+EXCLUDES_VARIABLE = "RAY_OVERRIDE_RUNTIME_ENV_DEFAULT_EXCLUDES"
 IGNORE_FILES = (".gitignore", ".rayignore")
 NAMED = 5
 
 
 def files(folder: Path) -> dict[str, int]:
     """Bytes of each file that would be uploaded, by its path in the folder."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     left_out = [*ALWAYS_LEFT_OUT]
     for name in IGNORE_FILES:
         path = folder / name
         left_out += path.read_text().splitlines() if path.is_file() else []
-    ignored = PathSpec.from_lines("gitignore", left_out)
+    # Two sets, as in Ray: a `!pattern` of an ignore file brings no credentials back.
+    specs = [PathSpec.from_lines("gitignore", lines) for lines in (left_out, CREDENTIALS)]
+
+    def ignored(path: str) -> bool:
+        return any(spec.match_file(path) for spec in specs)
+
     for parent, inner, names in os.walk(folder):
         here = Path(parent).relative_to(folder)
-        inner[:] = [name for name in inner if not ignored.match_file(f"{here / name}/")]
+        inner[:] = [name for name in inner if not ignored(f"{here / name}/")]
         for name in names:
             path = here / name
-            if not ignored.match_file(str(path)) and (folder / path).is_file():
-                found[str(path)] = (folder / path).stat().st_size
-    return found
+            if not ignored(str(path)) and (folder / path).is_file():
+                sizes[str(path)] = (folder / path).stat().st_size
+    return sizes
 
 
 def submit_hook(*, working_dir: str | None = None, **_: object) -> None:
-    """What `ray job submit` calls first where RAY_JOB_SUBMIT_HOOK names it; too large a folder ends it there."""
+    """Called first by `ray job submit` if RAY_JOB_SUBMIT_HOOK names it: excludes credentials, refuses large folders."""
+    os.environ[EXCLUDES_VARIABLE] = ",".join((*ALWAYS_LEFT_OUT, *CREDENTIALS))
     if working_dir and "://" not in working_dir and not working_dir.endswith(".zip"):
         try:
             check(Path(working_dir))

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import itertools
+
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from sp500.models.dropout import Dropout
+
 
 class LSTM(nn.Module):
-    """`layers` stacked LSTMs of width `hidden`, dropout between them and before the head."""
+    """`layers` stacked LSTMs of width `hidden`, dropout between them and before the head.
+
+    One `nn.LSTM` per layer: torch's own dropout between layers cannot be told which windows it sees.
+    """
 
     def __init__(self, window: int, features: int, outputs: int, *, hidden: int, layers: int, dropout: float) -> None:
         super().__init__()
         del window  # any length
-        self.body = nn.LSTM(features, hidden, layers, batch_first=True, dropout=dropout if layers > 1 else 0.0)
-        self.dropout = nn.Dropout(dropout)
+        widths = [features] + [hidden] * layers
+        self.body = nn.ModuleList(
+            nn.LSTM(inner, outer, batch_first=True) for inner, outer in itertools.pairwise(widths)
+        )
+        self.dropouts = nn.ModuleList(Dropout(dropout) for _ in range(layers))
         self.head = nn.Linear(hidden, outputs)
 
     def forward(self, x: Float[Tensor, "batch window feature"]) -> Float[Tensor, "batch output"]:
         """Forecasts of a batch of windows."""
-        states, _ = self.body(x)
-        return self.head(self.dropout(states[:, -1]))
+        states = x
+        for body, dropout in zip(self.body[:-1], self.dropouts[:-1], strict=True):
+            states = dropout(body(states)[0])
+        states = self.body[-1](states)[0]
+        return self.head(self.dropouts[-1](states[:, -1]))

@@ -7,6 +7,8 @@ import itertools
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from sp500.models.dropout import Dropout
+
 
 class MLP(nn.Module):
     """`layers` hidden layers of width `hidden`, ReLU and dropout after each."""
@@ -16,7 +18,7 @@ class MLP(nn.Module):
         widths = [window * features] + [hidden] * layers
         blocks: list[nn.Module] = []
         for inner, outer in itertools.pairwise(widths):
-            blocks += [nn.Linear(inner, outer), nn.ReLU(), nn.Dropout(dropout)]
+            blocks += [nn.Linear(inner, outer), nn.ReLU(), Dropout(dropout)]
         self.body = nn.Sequential(*blocks)
         self.head = nn.Linear(hidden, outputs)
 

@@ -6,9 +6,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from sp500.models.dropout import Dropout
+
 
 class Transformer(nn.Module):
-    """`layers` pre-norm encoder layers of width `hidden`; the mean over days makes the forecast."""
+    """`layers` pre-norm encoder layers of width `hidden`; the last day's state makes the forecast."""
 
     def __init__(
         self,
@@ -25,11 +27,14 @@ class Transformer(nn.Module):
         self.embed = nn.Linear(features, hidden)
         self.position = nn.Parameter(0.02 * torch.randn(window, hidden))
         layer = nn.TransformerEncoderLayer(
-            hidden, heads, dim_feedforward=2 * hidden, dropout=dropout, batch_first=True, norm_first=True
+            hidden, heads, dim_feedforward=2 * hidden, dropout=0.0, batch_first=True, norm_first=True
         )
+        # In place of torch's, which cannot be told which windows they see. Attention weights are not dropped.
+        for name in ("dropout", "dropout1", "dropout2"):
+            setattr(layer, name, Dropout(dropout))
         self.body = nn.TransformerEncoder(layer, layers, norm=nn.LayerNorm(hidden), enable_nested_tensor=False)
         self.head = nn.Linear(hidden, outputs)
 
     def forward(self, x: Float[Tensor, "batch window feature"]) -> Float[Tensor, "batch output"]:
         """Forecasts of a batch of windows."""
-        return self.head(self.body(self.embed(x) + self.position).mean(dim=1))
+        return self.head(self.body(self.embed(x) + self.position)[:, -1])

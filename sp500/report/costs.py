@@ -16,6 +16,7 @@ from sp500.report.words import NOTHING, fixed, money, percent, seconds, some
 from sp500.runs import cost, forecast
 from sp500.runs.cost import Cost, PriceTable
 from sp500.runs.record import RunRecord
+from sp500.runs.scaling_law import VARIES
 
 NOUNS = {"scale": "Scale", "train": "Training", "tune": "Search", "walk_forward": "Walk forward"}
 COUNTED = (
@@ -48,6 +49,11 @@ class Costs:
         cells = {f"Cost, {self.currency}": money(float(found.price)) if found else NOTHING}
         per_million = float(found.per_million) if found and found.per_million is not None else None
         return cells | ({f"{self.currency} per million": money(per_million)} if windows else {})
+
+    def price(self, run: str) -> str:
+        """What a run cost, with its currency; '' where that is not known."""
+        cost = self.by_run.get(run)
+        return f"{money(float(cost.price))} {self.currency} at the rates of {self.held}" if cost else ""
 
     @property
     def numbers(self) -> dict[str, Any]:
@@ -105,14 +111,14 @@ def parts(costs: Costs) -> tuple[Any, ...]:
 
 
 def search_table(costs: Costs, sides: Mapping[str, RunRecord]) -> Table | None:
-    """What each side of a search cost, by the side's name."""
+    """What each arm of a search cost, by its name."""
     lines = []
     for name, record in sides.items():
         if found := costs.by_run.get(record.name):
             each = None if found.per_trial is None else float(found.per_trial)
-            line = {"Side": name, **costs.cells(record.name), f"{costs.currency} per finished config": money(each)}
+            line = {"Arm": name, **costs.cells(record.name), f"{costs.currency} per finished config": money(each)}
             lines.append(line | {"Node-seconds": fixed(found.node_seconds, 0)})
-    return table("What the search cost", lines, text=("Side",)) if lines else None
+    return table("What the search cost", lines, text=("Arm",)) if lines else None
 
 
 def forecast_table(caption: str, found: dict[str, Any]) -> Table:
@@ -120,7 +126,7 @@ def forecast_table(caption: str, found: dict[str, Any]) -> Table:
     lines = []
     for row in found["rows"]:
         line = {"Workers": str(row["workers"]), "Start to end": seconds(row["seconds"])}
-        line |= {"90% range": _range(row), "Measured": seconds(row["measured"])}
+        line |= {_range_title(found["basis"]): _range(row), "Measured": seconds(row["measured"])}
         line |= {"Speed-up": words.ratio(row["speedup"]), "Efficiency": percent(row["efficiency"], 0)}
         paid = found["currency"] and not _free(found)
         lines.append(line | ({f"Price, {found['currency']}": money(row["price"])} if paid else {}))
@@ -172,6 +178,13 @@ def _range(row: dict[str, Any]) -> str:
     return NOTHING if row["seconds"] is None else f"{seconds(row['seconds_low'])} to {seconds(row['seconds_high'])}"
 
 
+def _range_title(basis: dict[str, Any]) -> str:
+    """A range that no repeated run supports is named after its assumption."""
+    if basis.get("repeats"):
+        return "90% range"
+    return f"Range if runs vary by {percent(basis.get('varies', VARIES), 0)}"
+
+
 def _free(found: dict[str, Any]) -> str:
     """Why there is no price to show, where the table has one of nothing."""
     if not found["currency"] or any(row["price"] is None or row["price"] for row in found["rows"]):
@@ -197,4 +210,7 @@ def _law(basis: dict[str, Any]) -> str:
     workers = f"{words.listed([str(count) for count in counts])} {'worker' if counts == [1] else 'workers'}"
     runs = f"{some(len(basis['used']), 'run')} with {workers} on {basis['place']}"
     apart = f" Assumed: {words.listed(assumed)}." if assumed else ""
+    if basis["repeats"]:
+        repeats = some(basis["repeats"], "repeat")
+        apart += f" Range: runs vary by {percent(basis['varies'])}, from {repeats} of runs with the same settings."
     return f"Universal scalability law on {runs}. Fitted: {words.listed(fitted)}.{apart}"

@@ -22,7 +22,8 @@ PANELS, ACROSS = 15, 5
 @styled()
 def improvements(group: Group) -> Figure | None:
     """Dot and whisker per model: the improvement over the best naive forecast and its 95 % interval."""
-    rows = [row for row in group.models if row["improvement"]]
+    # Where the naive forecast is never wrong, an improvement has no value.
+    rows = [row for row in group.models if row["improvement"] and row["improvement"]["value"] is not None]
     if not rows:
         return None
     over = words.naive_name(rows[0]["improvement"]["over"], group.task)
@@ -66,20 +67,25 @@ def curves(group: Group, epochs: Mapping[str, Sequence[EpochMetrics]]) -> Figure
     kept = "" if len(shown) == len(rows) else f" The {len(shown)} best of {len(rows)} models."
     caption = (
         "Loss per epoch, in % above its value at the best epoch, whose weights the test metrics come from. Where "
-        f"validation rises while training falls, a model learns its training set by heart.{kept}"
+        "validation rises while training falls, a model learns its training set by heart. Epoch 0 is the naive "
+        f"forecast that training starts from; its curves are in % above epoch 1.{kept}"
     )
     return drawn(made, "curves" + group.name, caption)
 
 
 def _curve(axes: Axes, epochs: Sequence[EpochMetrics], row: dict[str, Any]) -> None:
-    at = next((one for one in epochs if one.epoch == row["best_epoch"]), epochs[-1])
+    # Epoch 0, the untrained model, has no line: then the first epoch is the base, and there is no dot.
+    at = next((one for one in epochs if one.epoch == row["best_epoch"]), epochs[0])
     valid = [(one.epoch, one.valid_loss) for one in epochs if one.valid_loss is not None]
     axes.axhline(0, color=RULE, linewidth=0.8)
     axes.plot([one.epoch for one in epochs], [100 * (one.train_loss / at.train_loss - 1) for one in epochs], color=GREY)
     base = at.valid_loss or 1.0
     axes.plot([epoch for epoch, _ in valid], [100 * (loss / base - 1) for _, loss in valid], color=BLUE)
-    axes.plot([at.epoch], [0], "o", color=BLUE, markersize=5)
-    axes.set_title(f"{fill(row['name'], 30)}\nepoch {at.epoch} of {len(epochs)}", loc="left", fontsize=9, color=INK)
+    best = [at.epoch] if at.epoch == row["best_epoch"] else []
+    axes.plot(best, [0] * len(best), "o", color=BLUE, markersize=5)
+    axes.set_title(
+        f"{fill(row['name'], 30)}\nepoch {row['best_epoch']} of {len(epochs)}", loc="left", fontsize=9, color=INK
+    )
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:+,g}%".replace("-", words.MINUS) if value else "0%")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sp500.report import words
 from sp500.report.models import Group
-from sp500.report.scores import columns
+from sp500.report.scores import Metric, columns
 from sp500.report.tables import Table, table
 from sp500.report.words import METRIC, NOTHING, against_naive, fixed, percent, seconds, some
 from sp500.runs.record import RunRecord
@@ -24,9 +24,12 @@ if TYPE_CHECKING:
     from sp500.report.drawing import Figure
 
 Row = dict[str, Any]
+Column = tuple[str, Callable[[Row], Row], Metric]
+"""Title, the part of a fold's row that it shows, and the metric."""
 SCORE = {"mse": "mse", "error_rate": "accuracy"}
 """The metric that is shown for what an improvement is measured in."""
-SHOWN = ("mse", "accuracy", "directional_accuracy", "sharpe_after_cost")
+RATIO = "sharpe_after_cost"
+SHOWN = ("mse", "accuracy", "directional_accuracy", RATIO)
 
 
 def newest(records: Sequence[RunRecord]) -> RunRecord | None:
@@ -61,6 +64,8 @@ def lines(record: RunRecord) -> list[str]:
     for name, found in {"model": record.metrics["test"], **naive}.items():
         spreads = [_spread(key, found[key]) for key in SHOWN if key in found]
         told.append(f"  mean over folds, {name}: {', '.join(spreads)}")
+    if held := [_held(row)[RATIO] for row in _good(record) if _held(row)]:
+        told.append(f"  mean over folds, {words.BUY_AND_HOLD}: {_spread(RATIO, _moments(held))}")
     return [*told, verdict(record)]
 
 
@@ -72,10 +77,20 @@ def line(row: Row) -> str:
     gain, took = row["improvement"], f"epoch {row['best_epoch']}, {seconds(row['seconds'])}"
     key = SCORE[gain["metric"]]
     scores = f"{key} {row['test'][key]:.6g}, naive {gain['over']} {_rival(row)[key]:.6g}"
-    if gain["low"] is None:
-        return f"{head}: {scores}, {took}"
-    interval = f"{gain['value']:+.2%} ({gain['low']:+.2%} to {gain['high']:+.2%}, {against_naive(gain)})"
-    return f"{head}: {scores}, {interval}, {took}"
+    if gain["low"] is not None:
+        scores += f", {gain['value']:+.2%} ({gain['low']:+.2%} to {gain['high']:+.2%}, {against_naive(gain)})"
+    return ", ".join([f"{head}: {scores}", *_ratios(row), took])
+
+
+def _ratios(row: Row) -> list[str]:
+    """Net Sharpe ratios of the model and of buy-and-hold with their intervals."""
+    parts = (("", row["test"]), (f"{words.BUY_AND_HOLD} ", _held(row)))
+    return [
+        f"{name}{metric.title} {metric.text(part)}"
+        for name, part in parts
+        for metric in columns([part])
+        if metric.key == RATIO
+    ]
 
 
 def _good(record: RunRecord) -> list[Row]:
@@ -84,6 +99,12 @@ def _good(record: RunRecord) -> list[Row]:
 
 def _metric(record: RunRecord) -> str:
     return SCORE[_good(record)[0]["improvement"]["metric"]]
+
+
+def _moments(values: Sequence[float | None]) -> Row:
+    known = [value for value in values if value is not None]
+    mean = fmean(known) if known else None
+    return {"mean": mean, "deviation": stdev(known) if len(known) > 1 else None}
 
 
 def _spread(key: str, found: Row) -> str:
@@ -134,44 +155,60 @@ def _table(record: RunRecord) -> Table:
         if row["status"] == "ok":
             gain = row["improvement"]
             cells |= {"Trained on": fixed(row["windows"]["train"], 0), "Best epoch": str(row["best_epoch"])}
-            cells |= {title: show(value(row)) for title, value, show in numeric[:3]}
+            cells |= {title: metric.text(part(row)) for title, part, metric in numeric[:3]}
             cells |= {"95% interval, %": _ends(gain), "Verdict": against_naive(gain)}
             cells |= {"Best naive": words.naive_name(gain["over"], task)}
-            cells |= {title: show(value(row)) for title, value, show in numeric[3:]}
+            cells |= {title: metric.text(part(row)) for title, part, metric in numeric[3:]}
         made.append(cells)
     for name, of in (("Mean", fmean), ("Spread", stdev)):
         cells = {"Fold": name}
-        for title, value, show in numeric:
-            values = [found for row in _good(record) if (found := value(row)) is not None]
-            cells[title] = show(of(values)).lstrip("+" if of is stdev else "") if len(values) > 1 else NOTHING
+        for title, part, metric in numeric:
+            values = [value for row in _good(record) if (value := part(row).get(metric.key)) is not None]
+            cells[title] = metric.number(of(values)).lstrip("+" if of is stdev else "") if len(values) > 1 else NOTHING
         made.append(cells)
     kinds = ["" if row["status"] == "ok" else "bad" for row in record.folds or ()]
     note = (
         "Trained on: training windows, all before the test and purged of what overlaps it. Best naive: the naive "
         "forecast with the lowest error on that fold's test, which nobody could have known. Spread: standard deviation "
-        f"over the folds. Net Sharpe: after {words.setting(record.config['eval']['cost_bps'])} bp per unit of turnover."
+        f"over the folds. Net Sharpe: after {words.setting(record.config['eval']['cost_bps'])} bp per unit of "
+        "turnover, annualised, with its 95% interval."
     )
     text = ("Fold", "Test from", "to", "Verdict", "Best naive")
     return table(f"Every fold of {record.name}", made, text=text, kinds=[*kinds, "naive", "naive"], note=note)
 
 
-def _columns(record: RunRecord) -> list[tuple[str, Callable[[Row], float | None], Callable[[Any], str]]]:
-    """Title, value of a fold, and format of every column that has a mean: the three that are compared come first."""
-    rows, metric = _good(record), _metric(record)
+def _columns(record: RunRecord) -> list[Column]:
+    """Every column that has a mean: the three that are compared come first."""
+    rows, key = _good(record), _metric(record)
     tests = [test for row in rows for test in (row["test"], _rival(row))]
-    shown = [one for one in columns(tests) if one[1] in SHOWN]
-    title, _, show = next(one for one in shown if one[1] == metric)
+    shown = [metric for metric in columns(tests) if metric.key in SHOWN]
+    compared = next(metric for metric in shown if metric.key == key)
+    gain = Metric("Against naive", "value", partial(percent, digits=2, sign=True))
+    rest = [metric for metric in shown if metric is not compared]
+    held = [metric for metric in rest if metric.key == RATIO and any(map(_held, rows))]
     return [
-        (title, partial(_tested, key=metric), show),
-        (f"Naive {title}", lambda row: _rival(row).get(metric), show),
-        ("Against naive", lambda row: row["improvement"]["value"], partial(percent, digits=2, sign=True)),
-        *((title, partial(_tested, key=key), show) for title, key, show in shown if key != metric),
+        (compared.title, _test, compared),
+        (f"Naive {compared.title}", _rival, compared),
+        (gain.title, _gain, gain),
+        *((metric.title, _test, metric) for metric in rest),
+        *((f"{metric.title}, {words.BUY_AND_HOLD}", _held, metric) for metric in held),
     ]
 
 
-def _tested(row: Row, key: str) -> float | None:
-    value: float | None = row["test"].get(key)
-    return value
+def _test(row: Row) -> Row:
+    test: Row = row["test"]
+    return test
+
+
+def _gain(row: Row) -> Row:
+    gain: Row = row["improvement"]
+    return gain
+
+
+def _held(row: Row) -> Row:
+    """What buy-and-hold did on the fold's test; empty where nothing was traded."""
+    held: Row = row["test"].get("buy_and_hold") or {}
+    return held
 
 
 def _rival(row: Row) -> Row:

@@ -1,4 +1,4 @@
-"""Trained models and naive forecasts as rows: the `models` of report.json.
+"""Trained models, naive forecasts and buy-and-hold as rows: the `models` of report.json.
 
 Only rows judged on the same test windows stand in one group. The price is that a changed date range or horizon opens a
 new group with its own naive forecasts.
@@ -92,15 +92,16 @@ def _newest_of_each(records: Sequence[RunRecord]) -> list[tuple[RunRecord, list[
 
 
 def _told_elsewhere(records: Sequence[RunRecord]) -> set[str]:
-    """Runs whose chosen model another row shows: a search in both modes copies its parallel side's."""
+    """Runs whose chosen model another row shows: a search in all modes copies its packed arm's."""
     judged = {record.name for record in records if record.metrics.get("test")}
     doubles: set[str] = set()
     for record in records:
-        sides = (record.search or {}).get("sides") or {}
-        if sides.get("parallel") in judged:
+        runs = (record.search or {}).get("runs") or {}
+        if runs.get("packed") in judged:
             doubles.add(record.name)
-            # One search, one best: the sequential side trained the same model again.
-            doubles.update([sides["sequential"]] if (record.search or {}).get("same_best") else [])
+            # One search, one best: the other arms trained the same model again.
+            others = [runs["sequential"], runs["ray"]]
+            doubles.update(others if (record.search or {}).get("same_best") else [])
     return doubles
 
 
@@ -135,6 +136,7 @@ def _merit(row: dict[str, Any]) -> float:
 def _model(record: RunRecord, group: str | None, replaced: list[str]) -> dict[str, Any]:
     test = dict(record.metrics.get("test") or {})
     improvement = test.pop("improvement", None)
+    test.pop("buy_and_hold", None)  # a row of its own
     settings = dict(record.config.get("model", {}))
     best = (record.search or {}).get("best") or {}
     chosen = best.get("overrides") or {}
@@ -194,10 +196,13 @@ def _model_name(settings: dict[str, Any], *, searched: bool) -> str:
 
 
 def _naive(record: RunRecord, group: str) -> list[dict[str, Any]]:
+    """Naive forecasts, best first, and buy-and-hold, which forecasts nothing and has Sharpe ratios alone."""
+    held = record.metrics["test"].get("buy_and_hold")
+    rivals = {**(record.metrics.get("naive") or {}), **({"buy_and_hold": held} if held else {})}
     rows = [
         {"name": name, "kind": "naive", "task": _task(record), "model": None, "run": None, "status": "ok"}
         | {"group": group, "test": test, "improvement": None}
-        for name, test in (record.metrics.get("naive") or {}).items()
+        for name, test in rivals.items()
     ]
     return sorted(rows, key=_naive_merit)
 

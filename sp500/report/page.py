@@ -26,6 +26,7 @@ from sp500.report import (
     scale_verdicts,
     scores,
     search,
+    search_arms,
     search_figures,
     search_methods,
     search_tables,
@@ -40,17 +41,21 @@ from sp500.report.tables import Table
 from sp500.runs.cost import PriceTable
 from sp500.runs.record import EpochMetrics, RunRecord
 
+COPIES = (
+    "A multiplied dataset is the original history and noisy copies of it. It has more work, not more information: its "
+    "test metrics may be worse than those of the original."
+)
 TOLD = 3
 """Failed runs that are told in full."""
 COMMANDS = {
     "models": ("No model has been trained yet", "python experiments/train.py"),
-    "search": ("No search has run yet", "python experiments/tune.py --mode both --space grid18"),
+    "search": ("No search has run yet", "python experiments/tune.py --mode all --space grid18"),
     "folds": ("No walk-forward run has ended yet", "python experiments/walk_forward.py"),
     "scale": ("No scale experiment has run yet", "python experiments/scale.py --multipliers 1 10"),
     "data": ("No run has read prices yet", "python experiments/prepare.py"),
     "runs": ("No run has ended yet", "python experiments/train.py"),
 }
-TITLES = {"folds": "Walk forward", "cost": "Cost and forecast"}
+TITLES = {"folds": "Walk forward", "cost": "Cost and forecast", "damaged": "Damaged runs"}
 
 
 @dataclass(frozen=True)
@@ -92,38 +97,57 @@ def write(
     *,
     prices: PriceTable | None = None,
     unended: Sequence[RunRecord] = (),
+    damaged: Sequence[str] = (),
 ) -> Report:
     """Write the report of `records`, oldest first, into the folder `out`; epochs and trials go by their run's name.
 
-    `unended` are runs that left no record, which only cost something.
+    `unended` are runs that left no record, which only cost something; `damaged` says of each run that could not be
+    read which file is wrong and why.
     """
     paid = costs.of(records, unended, prices)
     groups, unjudged = models.groups(records), models.unjudged(records)
-    searched, walked, scaled = search.newest(records, trials), folds.newest(records), scale.newest(records)
+    searched, walked, scaled = search.newest(records, trials), folds.newest(records), scale.collect(records)
     numbers = {
         "search": searched.numbers,
         "folds": list(walked.folds or ()) if walked else [],
         **scaled.numbers,
         "models": models.rows(groups, unjudged),
         **paid.numbers,
+        **({"damaged": list(damaged)} if damaged else {}),
     }
-    said = {
-        "models": [verdicts.models(group) for group in groups],
-        "search": [*search_verdicts.sentences(searched), *search_methods.verdicts(records)],
-        "folds": [folds.verdict(walked)] if walked else [],
-        "scale": scale_verdicts.sentences(scaled),
-        **({"cost": told} if (told := costs.sentences(paid)) else {}),
-    }
+    said = _verdicts(records, groups, paid, searched=searched, walked=walked, scaled=scaled)
+    if damaged:
+        said["damaged"] = [f"Left out as unreadable: {words.some(len(damaged), 'run')}."]
     sections = [
-        Section("models", (*_models(groups, epochs, paid), *_left_out(groups, unjudged))),
+        Section("models", (*_models(groups, epochs, paid), *_seeds(records), *_left_out(groups, unjudged))),
         Section("search", (*_search(searched, paid), *search_methods.methods(records))),
         Section("folds", folds.parts(walked)),
         Section("scale", _scale(scaled, paid)),
         *([Section("cost", costs.parts(paid))] if "cost" in said else []),
         Section("data", (*tables.notes(records), *tables.data_cards(records))),
         Section("runs", (tables.runs(records, paid.cells),) if records else ()),
+        *([Section("damaged", tuple(damaged))] if damaged else []),
     ]
     return _written(Report(out / "index.html", numbers, said), records, sections)
+
+
+def _verdicts(
+    records: Sequence[RunRecord],
+    groups: Sequence[models.Group],
+    paid: Costs,
+    *,
+    searched: search.Search,
+    walked: RunRecord | None,
+    scaled: scale.Scale,
+) -> dict[str, list[str]]:
+    """Sentences by section."""
+    return {
+        "models": [verdicts.models(group) for group in groups],
+        "search": [*search_verdicts.sentences(searched), *search_methods.verdicts(records)],
+        "folds": [folds.verdict(walked)] if walked else [],
+        "scale": scale_verdicts.sentences(scaled, paid.price),
+        **({"cost": told} if (told := costs.sentences(paid)) else {}),
+    }
 
 
 def title(name: str) -> str:
@@ -155,6 +179,11 @@ def _models(groups: Sequence[models.Group], epochs: Mapping[str, Sequence[EpochM
     return [part for parts in drawn for part in parts if part is not None]
 
 
+def _seeds(records: Sequence[RunRecord]) -> list[Table]:
+    found = scores.seeds_table(records)
+    return [found] if found else []
+
+
 def _left_out(groups: Sequence[models.Group], unjudged: Sequence[dict[str, Any]]) -> list[str]:
     """Remarks on runs that have no row, so that none is missing in silence."""
     replaced = [name for group in groups for row in group.models for name in row["replaces"]]
@@ -174,12 +203,13 @@ def _search(found: search.Search, paid: Costs) -> tuple[Any, ...]:
     if found.told is None:
         return ()
     priced = costs.search_table(paid, {side.name: side.record for side in found.sides})
-    shown = (search_tables.key_figures(found), *([priced] if priced else []))
+    breaks = search_arms.break_even_table(found.compared)
+    shown = (search_arms.arms_table(found.compared), *[one for one in (breaks, priced) if one])
     return (*shown, *search_figures.figures(found), *search_tables.tables(found))
 
 
 def _scale(found: scale.Scale, paid: Costs) -> tuple[Any, ...]:
-    return (*scale_figures.figures(found), *scale.tables(found, paid.cells)) if found.rows else ()
+    return (*scale_figures.figures(found), *scale.tables(found, paid.cells), COPIES) if found.rows else ()
 
 
 def _hint(name: str) -> str:

@@ -1,4 +1,8 @@
-"""What the newest scale experiment found: its rows, what was computed of them, and both as tables."""
+"""Scale experiments side by side: rows of the same settings from the user's machine and from the cluster.
+
+An experiment on a laptop and one on a cluster are two runs. Rows whose settings are equal, the size apart, belong
+together, whatever experiment they come from: the laptop's streaming arm next to the cluster's Ray arm.
+"""
 
 from __future__ import annotations
 
@@ -8,43 +12,24 @@ from typing import Any
 
 from sp500.report import words
 from sp500.report.tables import Cells, Table, no_cells, table
-from sp500.report.words import TIMES, fixed, percent, seconds, size
+from sp500.report.words import NOTHING, TIMES, fixed, percent, seconds, size
 from sp500.runs import scaling
 from sp500.runs.record import RunRecord
-from sp500.runs.scaling import Row
+from sp500.runs.scaling import ARMS, PLACES, Row
 
-BLANK: Row = dict.fromkeys(
-    (
-        "run",
-        "windows",
-        "samples",
-        "seconds",
-        "setup_seconds",
-        "train_seconds",
-        "samples_per_second",
-        "warm_samples_per_second",
-        "epoch_seconds",
-        "memory_limit_bytes",
-        "peak_memory_bytes",
-        "bytes_on_disk",
-    )
-) | {"reason": "", "num_workers": 0, "simulated_nodes": 0, "writing_seconds": 0.0}
-"""What an older record may not tell."""
+PLACE = {"machine": "one machine", "cluster": "cluster"}
 
 
 @dataclass(frozen=True)
 class Scale:
-    """One scale experiment; empty lists where none ran."""
+    """Rows of scale experiments with the same settings; empty lists where none ran."""
 
     rows: list[Row]
-    """One per size, arm and number of workers, as `scaling.row` gives them."""
+    """One per size, place, arm and number of workers: what `scaling.row` gives, with `label` (the arm's name in the
+    report) and `rates` (warm windows per second of each epoch of all its runs)."""
     break_even: list[Row]
     strong: list[Row]
     weak: list[Row]
-    cores: int
-    """Of the machine, or of the whole cluster where there is one."""
-    nodes: int
-    """Machines that took part."""
 
     @property
     def numbers(self) -> dict[str, Any]:
@@ -52,40 +37,52 @@ class Scale:
         laws = {"break_even": self.break_even, "strong_scaling": self.strong, "weak_scaling": self.weak}
         return {"scale": self.rows, **laws}
 
-
-def newest(records: Sequence[RunRecord]) -> Scale:
-    """The newest scale experiment among records, oldest first."""
-    found = [record for record in records if record.scale is not None]
-    if not found:
-        return Scale([], [], [], [], 0, 0)
-    last = found[-1]
-    rows = complete(last.scale or [])
-    runs = {row["run"] for row in rows} | {last.name}
-    machines = [record.machine for record in records if record.name in runs]
-    # Simulated nodes are processes of one machine.
-    clusters = [{} if machine.simulated_nodes else machine.cluster for machine in machines]
-    cores = [*(machine.cpus for machine in machines), *(int(cluster.get("CPU", 0)) for cluster in clusters)]
-    nodes = max(int(cluster.get("nodes", 1)) for cluster in clusters)
-    laws = scaling.break_even(rows), scaling.strong(rows), scaling.weak(rows)
-    return Scale(rows, *laws, max(cores) if nodes > 1 else last.machine.cpus, nodes)
+    @property
+    def cores(self) -> int:
+        """Cores of the user's machine; 0 where nothing ran on it."""
+        return max((row["cores"] for row in self.rows if row["place"] == "machine"), default=0)
 
 
-def complete(rows: Sequence[Row]) -> list[Row]:
-    """Rows of a record of any age, with every key."""
-    return [BLANK | row for row in rows]
+def collect(records: Sequence[RunRecord]) -> Scale:
+    """Rows of the newest scale experiment, and of all older ones with the same settings, among records oldest first.
+
+    Of several runs of the same arm, size, place and workers the newest makes the row. Runs on other hardware than the
+    newest of a place are left out.
+    """
+    experiments = [record.scale for record in records if record.scale]
+    if not experiments:
+        return Scale([], [], [], [])
+    settings = {row["settings"] for row in experiments[-1]}
+    rows = [row for experiment in experiments for row in experiment if row["settings"] in settings]
+    newest = {_kind(row): row["hardware"] for row in rows if row["status"] == "ok"}
+    runs: dict[tuple[int, int, int, int], list[Row]] = {}
+    for row in rows:
+        if row["status"] != "ok" or row["hardware"] == newest[_kind(row)]:
+            order = row["multiplier"], PLACES.index(row["place"]), ARMS.index(row["arm"]), row["num_workers"]
+            runs.setdefault(order, []).append(row)
+    several = len({row["place"] for row in rows}) > 1
+    kept = [_merged(repeats, several=several) for _, repeats in sorted(runs.items())]
+    return Scale(kept, scaling.break_even(kept), scaling.strong(kept), scaling.weak(kept))
+
+
+def _kind(row: Row) -> tuple[str, bool]:
+    """Rows of which the hardware can be compared: a cluster's nodes are known to runs of Ray alone."""
+    return row["place"], row["num_workers"] > 0
+
+
+def _merged(repeats: Sequence[Row], *, several: bool) -> Row:
+    newest = repeats[-1]
+    rates = [rate for row in repeats if row["status"] == "ok" for rate in row["epoch_rates"]]
+    workers = newest["num_workers"]
+    name = words.some(workers, "Ray worker") if workers else words.arm(newest["arm"])
+    return newest | {"label": f"{name}, {PLACE[newest['place']]}" if several else name, "rates": rates}
 
 
 def by_arm(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Rows per arm and number of workers, under the arm's label, smallest size first."""
-    labels = dict.fromkeys(label(row) for row in sorted(rows, key=lambda row: int(row["num_workers"])))
+    """Rows per arm, place and number of workers, under their label, smallest size first."""
+    labels = dict.fromkeys(row["label"] for row in sorted(rows, key=lambda row: int(row["num_workers"])))
     sized = sorted(rows, key=lambda row: int(row["multiplier"]))
-    return {name: [row for row in sized if label(row) == name] for name in labels}
-
-
-def label(row: Row) -> str:
-    """An arm by its name; Ray by its workers."""
-    workers = row["num_workers"]
-    return words.some(workers, "Ray worker") if workers else words.arm(row["arm"])
+    return {name: [row for row in sized if row["label"] == name] for name in labels}
 
 
 def at(multiplier: float) -> str:
@@ -115,7 +112,7 @@ def _arms(rows: Sequence[Row], more: Cells) -> Table:
     lines = [
         {
             "Data (windows)": at(row["multiplier"]) + windows.get(row["multiplier"], ""),
-            "Arm": label(row),
+            "Arm": row["label"],
             "Status": words.ended(row["status"]),
             "Windows/s": fixed(rate(row), 0),
             "One epoch": seconds(row["epoch_seconds"]),
@@ -124,18 +121,24 @@ def _arms(rows: Sequence[Row], more: Cells) -> Table:
             "of that, shards": seconds(row["writing_seconds"] or None),
             "Peak memory (of budget)": _peak(row),
             "On disk": size(row["bytes_on_disk"]),
+            "Test MSE": NOTHING if row["test_mse"] is None else f"{row['test_mse']:.4g}",
             **more(row["run"], windows=True),
         }
         for row in rows
     ]
-    limits = [size(row["memory_limit_bytes"]) for row in rows if row["memory_limit_bytes"]]
-    budget = f"; budget {limits[0]} per node" if limits else ""
+    limits = {size(row["memory_limit_bytes"]) for row in rows if row["memory_limit_bytes"]}
+    budget = f"; budget {words.listed(sorted(limits))} per node" if limits else ""
     note = (
         "Windows/s in training steps, without the wait for the first batch. One epoch: a whole pass at that rate. "
         "Shards: the seconds that writing them took; a run that finds them written has none. Peak memory: "
         "proportional set size of the largest training process; of Ray on simulated nodes, of the largest node with "
         "its workers, agents and object store."
     )
+    if any(row["multiplier"] > 1 for row in rows):
+        note += (
+            f" Sizes above {at(1)} add noisy copies of the same prices: they measure speed and memory and hold no new "
+            "information, so the test MSE is not comparable between sizes."
+        )
     return table(
         f"Every arm at every size{budget}",
         lines,
@@ -156,6 +159,7 @@ def _scaling(found: Scale) -> Table:
     lines = [
         {
             "Scaling": kind,
+            "Where": PLACE[row["place"]],
             "Data": data,
             "Workers": str(row["workers"]),
             "Windows/s": fixed(row["samples_per_second"], 0),
@@ -168,6 +172,6 @@ def _scaling(found: Scale) -> Table:
         "Strong: the same set on more workers. Weak: a set that grows with the workers. Speed-up: windows/s over those "
         "of the fewest workers. Efficiency: the speed-up over what as many times the workers would ideally give."
     )
-    if any(row["simulated_nodes"] for row in found.rows):
-        note += f" Nodes were simulated: all workers shared the {words.some(found.cores, 'core')} of one machine."
-    return table("More workers of Ray", lines, text=("Scaling", "Data"), note=note)
+    if any(row["place"] == "machine" for row in (*found.strong, *found.weak)):
+        note += f" On one machine all workers shared its {words.some(found.cores, 'core')}."
+    return table("More workers of Ray", lines, text=("Scaling", "Where", "Data"), note=note)

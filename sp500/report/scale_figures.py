@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from sp500.report import words
 from sp500.report.drawing import BLUE, GREY, INK, LETTER, MUTED, ORANGE, RULE, WIDTH, Figure, bar, canvas, drawn, styled
-from sp500.report.scale import Scale, at, by_arm, label, rate
+from sp500.report.scale import PLACE, Scale, at, by_arm, rate
 from sp500.report.words import GIB, MIB
 from sp500.runs.scaling import Row
 
@@ -45,7 +45,7 @@ def figures(found: Scale) -> list[Figure]:
 @styled()
 def bars(found: Scale) -> Figure:
     """One size: speed and peak memory of each arm as bars."""
-    labels = [label(row) for row in found.rows]
+    labels = [row["label"] for row in found.rows]
     height = 0.35 + 0.25 * len(found.rows)
     # Half of what the labels leave, less room for the numbers beside the bars.
     panel = (WIDTH - LETTER * max(map(len, labels)) - 0.1) / 2 - 1.0
@@ -56,7 +56,7 @@ def bars(found: Scale) -> Figure:
     looks = _looks(found.rows)
     for place, row in enumerate(found.rows):
         state = "" if row["status"] == "ok" else words.ended(row["status"])
-        color = looks[label(row)]["color"]
+        color = looks[row["label"]]["color"]
         memory = row["peak_memory_bytes"]
         bar(left, place, 0 if state else rate(row) or 0, state or words.fixed(rate(row), 0), color)
         bar(right, place, 0 if state else memory or 0, state or words.size(memory), color)
@@ -100,13 +100,18 @@ def workers(found: Scale) -> Figure:
     made = Canvas(figsize=(WIDTH, 2.8))
     made.subplots_adjust(0.06, 0.45 / 2.8, 0.88, 1 - 0.3 / 2.8, wspace=0.5)
     left, right = made.subplots(1, 2)
+    several = len({row["place"] for row in (*found.strong, *found.weak)}) > 1
+
+    def where(row: Row) -> str:
+        return f", {PLACE[row['place']]}" if several else ""
+
     panels: tuple[tuple[Axes, list[Row], str, Callable[[Row], str]], ...] = (
-        (left, found.strong, "strong: the same set on more workers", lambda row: at(row["multiplier"])),
+        (left, found.strong, "strong: the same set on more workers", lambda row: at(row["multiplier"]) + where(row)),
         (
             right,
             found.weak,
             "weak: a set that grows with the workers",
-            lambda row: f"{at(row['multiplier_per_worker'])} each",
+            lambda row: f"{at(row['multiplier_per_worker'])} each{where(row)}",
         ),
     )
     for axes, rows, title, name in panels:
@@ -116,17 +121,22 @@ def workers(found: Scale) -> Figure:
         else:
             axes.remove()
     caption = "Windows per second over those of the fewest workers, at the warm rate; dashed: the ideal."
-    if any(row["simulated_nodes"] for row in found.rows):
-        caption += f" All workers shared the {words.some(found.cores, 'core')} of one machine."
+    if any(row["place"] == "machine" for row in (*found.strong, *found.weak)):
+        caption += f" On one machine all workers shared its {words.some(found.cores, 'core')}."
     return drawn(made, "workers", caption)
 
 
 def _looks(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
     """Colour and mark of every arm, under its label."""
     first = {name: sized[0]["arm"] for name, sized in by_arm(rows).items()}
-    rays = [name for name, arm in first.items() if arm not in ALONE]
-    ray = dict(zip(rays, islice(cycle(RAY), len(rays)), strict=True))
-    return {name: ALONE.get(arm) or ray[name] for name, arm in first.items()}
+    looks = {}
+    rays = islice(cycle(RAY), len(first))
+    for name, sized in by_arm(rows).items():
+        look = ALONE.get(first[name]) or next(rays)
+        # What ran on the cluster without Ray has the colour of its arm, dashed.
+        dashed = {"linestyle": "--"} if first[name] in ALONE and sized[0]["place"] == "cluster" else {}
+        looks[name] = look | dashed
+    return looks
 
 
 def _limit(rows: Sequence[Row]) -> int | None:

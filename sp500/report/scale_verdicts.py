@@ -1,109 +1,142 @@
-"""What streaming bought, and what the cluster, in sentences.
+"""What streaming gained, and what the cluster gained, in sentences.
 
-Two runs are compared once each, so a ratio that rounds to 1.0 is told as no difference. Every sentence is computed from
-the rows, and says "slower", "did not fit" or "cannot be told" where that is so.
+Every sentence is computed from the rows. Differences within the margin of repeated runs are called "about as fast".
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from sp500.report import words
-from sp500.report.scale import Scale, at, by_arm, label, share
-from sp500.report.words import listed, ratio, rounded, seconds, size, some
-from sp500.runs.scaling import Row
+from sp500.report.scale import Scale, at, by_arm, share
+from sp500.report.words import listed, percent, ratio, rounded, seconds, size, some
+from sp500.runs.scaling import BASELINES, PLACES, Row
 
 Sizes = dict[int, Row]
 """Rows of one arm by multiplier."""
+Price = Callable[[str], str]
+"""What a run cost, by its name, with its currency; '' where that is not known."""
+SINGLE_RUN = 0.1
+"""Share by which a run's speed differs from that of a repeated run: 0.96 to 1.08 of it on a quiet machine
+(docs/LOG.md)."""
+SAME_MEMORY = 0.05
+SAME_MSE = 1e-6
 
 
-def sentences(found: Scale) -> list[str]:
-    """All that is to be said; nothing where no experiment ran."""
+def unpriced(_run: str) -> str:
+    """No prices are known."""
+    return ""
+
+
+def sentences(found: Scale, price: Price = unpriced) -> list[str]:
+    """Everything there is to say; nothing where no experiment ran."""
     if not found.rows:
         return []
-    bought = [*streaming(found.rows), *cluster(found.rows)]
-    return [*bought, *break_even(found), *budget(found.rows), *one_machine(found), *failed(found.rows)]
+    gains = [*cluster(found.rows, price), *streaming(found.rows), *break_even(found)]
+    return [*gains, *numbers(found.rows), *budget(found.rows), *one_machine(found), *failed(found.rows)]
+
+
+def cluster(rows: Sequence[Row], price: Price = unpriced) -> list[str]:
+    """Seconds, speed and cost of Ray against one process, at the largest size that both trained on."""
+    alone = _baseline(rows)
+    rays = [
+        sizes
+        for place, workers in sorted({(row["place"], row["num_workers"]) for row in rows if row["num_workers"]})
+        if (sizes := _sizes(rows, "ray", place, workers))
+    ]
+    if not alone or not rays:
+        return ["The gain from the cluster is unknown: run the arms streaming and ray."]
+    said = []
+    for sizes in rays:
+        name = next(iter(sizes.values()))["label"]
+        if both := _ok(sizes).keys() & _ok(alone).keys():
+            said.append(_against(alone[max(both)], sizes[max(both)], price))
+        else:
+            said.append(f"The gain from {name} is unknown: no size completed both there and in one process.")
+    return said + _beyond(alone, rays, price)
 
 
 def streaming(rows: Sequence[Row]) -> list[str]:
-    """Speed and memory against arrays, and the sizes that only streaming could train on."""
-    arrays, streamed = _sizes(rows, "in_memory"), _sizes(rows, "streaming")
-    if not arrays or not streamed:
-        return ["What streaming buys cannot be told: that takes both arms, in memory and streaming."]
-    said = []
-    if both := [one for one in _ok(arrays) if one in _ok(streamed)]:
-        first, second = streamed[max(both)], arrays[max(both)]
-        memory = _compared(first["peak_memory_bytes"], second["peak_memory_bytes"], ("less", "about as much", "more"))
-        peaks = f"{size(first['peak_memory_bytes'])} against {size(second['peak_memory_bytes'])}"
-        told = f"{memory[0]} memory, {memory[1]} the peak ({peaks})" if memory else "memory was not measured"
-        said.append(f"Streaming at {at(max(both))}, against arrays in memory: {_speed(first, second)}; {told}.")
-    else:
-        said.append("How fast streaming is cannot be told: at no size did it and arrays in memory both end well.")
-    return said + _fitted(arrays, streamed)
-
-
-def cluster(rows: Sequence[Row]) -> list[str]:
-    """Speed and seconds against streaming in one process, per number of workers, and what that says of memory."""
-    streamed = _sizes(rows, "streaming")
-    rays = [sizes for count in _workers(rows) if (sizes := _sizes(rows, "ray", count))]
-    if not streamed or not rays:
-        return ["What the cluster buys cannot be told: that takes both arms, streaming and Ray."]
-    said = []
-    for sizes in rays:
-        both = [one for one in _ok(sizes) if one in _ok(streamed)]
-        name = label(next(iter(sizes.values())))
-        if not both:
-            said.append(f"What {name} bought cannot be told: at no size did this arm and streaming both end well.")
-            continue
-        one, other = sizes[max(both)], streamed[max(both)]
-        said.append(
-            f"{name} at {at(max(both))}, against streaming in one process: {_speed(one, other)}; {_sooner(one, other)}."
-        )
-    return said + _kept_to_one(streamed, rays)
+    """Speed and memory against arrays in the same place, and the sizes that only streaming could train on."""
+    pairs = [(_sizes(rows, "in_memory", place), _sizes(rows, "streaming", place)) for place in PLACES]
+    arrays, streamed = next((pair for pair in pairs if all(pair)), ({}, {}))
+    if not arrays:
+        return ["The gain from streaming is unknown: run the arms in_memory and streaming."]
+    both = _ok(arrays).keys() & _ok(streamed).keys()
+    if not both:
+        return ["The speed of streaming is unknown: no size completed with both arms.", *_fitted(arrays, streamed)]
+    first, second = streamed[max(both)], arrays[max(both)]
+    peak, other = first["peak_memory_bytes"], second["peak_memory_bytes"]
+    memory = "memory was not measured"
+    if peak and other:
+        verdict = _choose(peak / other, SAME_MEMORY, ("less", "about the same", "more"))
+        memory = f"{verdict} memory, {ratio(peak / other)} the peak ({size(peak)} compared with {size(other)})"
+    return [
+        f"Streaming at {at(max(both))}, compared with arrays in memory: {_speed(first, second)}; {memory}.",
+        *_fitted(arrays, streamed),
+    ]
 
 
 def break_even(found: Scale) -> list[str]:
-    """From how many windows on more workers are sooner, and the two lines that cross there."""
+    """The number of windows above which more workers finish sooner, and the two lines that cross there."""
     if not found.break_even:
         return []
-    never = [law for law in found.break_even if law["windows"] is None]
-    lines = [law["ray"] | {"workers": law["workers"]} for law in found.break_even]
-    told = [f"{_line(one)} on {some(one['workers'], 'worker')}" for one in lines]
+    per_size = next((row["windows"] / row["multiplier"] for row in found.rows if row["windows"]), None)
+    ended = [row for row in found.rows if row["status"] == "ok"]
+    trained = max((row["samples"] for row in ended), default=0)
+    largest = max((row["multiplier"] for row in ended), default=1)
+    said = [_crossing(law, per_size, trained, largest) for law in found.break_even]
     alone = found.break_even[0]["alone"]
-    first = f"{_line(alone)} in one process ({words.arm(alone['arm'])})"
-    laws = f"Here seconds are taken as fixed + windows / rate: {first}, {listed(told)}."
-    return [*_never(never), *_turning(found), laws]
+    lines = [f"{_line(alone)} in one process ({words.arm(alone['arm'])})"]
+    lines += [f"{_line(law['ray'])} on {some(law['workers'], 'worker')}" for law in found.break_even]
+    return [*said, f"These use seconds = fixed + windows / rate, with the rate at {at(largest)}: {listed(lines)}."]
+
+
+def numbers(rows: Sequence[Row]) -> list[str]:
+    """Whether the arms ended in the same model, by the test MSE of the largest size that several arms trained on."""
+    sized: dict[int, list[Row]] = {}
+    for row in rows:
+        if row["status"] == "ok" and row["test_mse"]:
+            sized.setdefault(row["multiplier"], []).append(row)
+    several = [multiplier for multiplier, group in sized.items() if len(group) > 1]
+    if not several:
+        return []
+    largest = max(several)
+    errors = [row["test_mse"] for row in sized[largest]]
+    spread = max(errors) / min(errors) - 1
+    if spread <= SAME_MSE:
+        return [f"The test MSE at {at(largest)} is the same in all {len(errors)} runs."]
+    between = f"{min(errors):.4g} and {max(errors):.4g}"
+    return [f"The test MSE at {at(largest)} is between {between}, {percent(spread, 2)} apart in {len(errors)} runs."]
 
 
 def budget(rows: Sequence[Row]) -> list[str]:
     """Whether every run that ended well stayed within its memory."""
-    ended = [row for row in rows if row["status"] == "ok" and row["memory_limit_bytes"]]
-    shares = [(found, row) for row in ended if (found := share(row)) is not None]
-    if not shares:
+    measured = [(part, row) for row in rows if row["status"] == "ok" and (part := share(row)) is not None]
+    if not measured:
         return []
-    limit = f"the budget of {size(ended[0]['memory_limit_bytes'])} per node"
-    which = "that ended well" if len(ended) == len(shares) else "whose peak was measured"
-    if over := [row for found, row in shares if found > 1]:
-        named = listed([f"{label(row)} at {at(row['multiplier'])} ({_peak(row)})" for row in over])
-        rest = "no" if len(over) == len(shares) else "every other"
-        return [f"Over {limit}: {named}; {rest} run {which} stayed within it."]
-    most = max(shares, key=lambda pair: pair[0])[1]
-    where = f"{label(most)} at {at(most['multiplier'])}"
-    return [f"Every run {which} stayed within {limit}; the most was {_peak(most)} ({where})."]
+    if over := [row for part, row in measured if part > 1]:
+        named = [f"{row['label']} at {at(row['multiplier'])} ({_peak(row)})" for row in over]
+        rest = len(measured) - len(over)
+        return [f"Over the memory budget: {listed(named)}; {some(rest, 'other run')} stayed within it."]
+    part, row = max(measured, key=lambda pair: pair[0])
+    most = f"{row['label']} at {at(row['multiplier'])}, {_peak(row)}"
+    return [f"All {len(measured)} measured runs stayed within the memory budget; the largest peak was {most}."]
 
 
 def one_machine(found: Scale) -> list[str]:
     """What one machine cannot show."""
-    rays = [row for row in found.rows if row["num_workers"] and row["status"] == "ok"]
-    if found.nodes != 1 or not rays:
+    rays = [row for row in found.rows if row["num_workers"] and (row["status"], row["place"]) == ("ok", "machine")]
+    if not rays:
         return []
-    most = max(rays, key=lambda row: int(row["num_workers"]))
-    cores, workers = f"the {some(found.cores, 'core')} of one machine", some(most["num_workers"], "worker")
-    nodes = most["simulated_nodes"]
-    where = f"{some(nodes, 'simulated node')}, processes on {cores}," if nodes else cores
-    verb = "is" if most["num_workers"] == 1 else "are"
-    shown = "this shows what distributing costs, not what more machines would buy"
-    return [f"{workers} on {where} {verb} no cluster: {shown}."]
+    row = max(rays, key=lambda row: int(row["num_workers"]))
+    workers, cores = some(row["num_workers"], "worker"), some(row["cores"], "core")
+    nodes = f" on {some(row['simulated_nodes'], 'simulated node')}" if row["simulated_nodes"] else ""
+    return [
+        f"{workers}{nodes} shared the {cores} of one machine. This shows what distributing costs, not what more "
+        "machines would gain."
+    ]
 
 
 def failed(rows: Sequence[Row]) -> list[str]:
@@ -116,130 +149,132 @@ def failed(rows: Sequence[Row]) -> list[str]:
                 for row in sized
                 if row["status"] == status
             ]
-            said.append(f"{name[0].upper()}{name[1:]} ended as {words.ended(status)} at {listed(sizes)}.")
+            said.append(f"{name[0].upper()}{name[1:]} ended with status {words.ended(status)} at {listed(sizes)}.")
     return said
 
 
-def _sizes(rows: Sequence[Row], arm: str, workers: int = 0) -> Sizes:
-    return {row["multiplier"]: row for row in rows if (row["arm"], row["num_workers"]) == (arm, workers)}
+def margin(row: Row) -> float:
+    """Share by which the speed of a run is uncertain: half of the range of its epochs, and SINGLE_RUN at least."""
+    rates = row["rates"]
+    return max(SINGLE_RUN, (max(rates) - min(rates)) / (max(rates) + min(rates)) if rates else 0.0)
+
+
+def _against(alone: Row, ray: Row, price: Price) -> str:
+    """One size on one process and on Ray: seconds, speed, cost."""
+    windows = f" ({rounded(alone['windows'])} windows)" if alone["windows"] else ""
+    here = "one machine" if alone["place"] == "machine" else "the cluster"
+    there = "the same machine" if ray["place"] == "machine" else "the cluster"
+    on = some(ray["simulated_nodes"], "simulated node") if ray["simulated_nodes"] else ray["hardware"]
+    first, second = _seconds(alone), _seconds(ray)
+    verdict = _choose(first / second, margin(alone) + margin(ray), ("slower", "about as fast", "faster"))
+    said = [
+        f"At {at(alone['multiplier'])}{windows}, {words.arm(alone['arm'])} in one process took {seconds(first)} on "
+        f"{here} ({alone['hardware']}).",
+        f"On {there}, {some(ray['num_workers'], 'Ray worker')} ({on}) took {seconds(second)}: {verdict}, "
+        f"{ratio(first / second)} the speed from start to end.",
+        f"In training: {_speed(ray, alone)}.",
+    ]
+    if paid := price(ray["run"]):
+        said.append(f"That cost {paid}.")
+    if alone["writing_seconds"] or ray["writing_seconds"]:
+        said.append("Writing shards is not counted.")
+    return " ".join(said)
+
+
+def _beyond(alone: Sizes, rays: Sequence[Sizes], price: Price) -> list[str]:
+    """Whether the cluster trained on what one process could not."""
+    trained = [row for sizes in rays for row in _ok(sizes).values()]
+    beyond = [row for row in trained if alone.get(row["multiplier"], {}).get("status") == "out_of_memory"]
+    if beyond:
+        told = []
+        for row in beyond:
+            cost = price(row["run"])
+            told.append(
+                f"{row['label']} trained on {at(row['multiplier'])} ({_peak(row)}{f', {cost}' if cost else ''})"
+            )
+        return [f"{listed(told)}, where one process ran out of memory."]
+    if trained and all(row["multiplier"] in _ok(alone) for row in trained):
+        return ["Every size that Ray trained on also fit one process."]
+    return []
+
+
+def _fitted(arrays: Sizes, streamed: Sizes) -> list[str]:
+    """Sizes that arrays were too large for."""
+    large = [multiplier for multiplier, row in arrays.items() if row["status"] == "out_of_memory"]
+    if not large:
+        fits = all(row["status"] == "ok" for row in arrays.values())
+        return ["Arrays fit in memory at every size, so memory gave no reason to stream."] if fits else []
+    said = []
+    for kept, outcome in ((True, "streaming trained on {}{}"), (False, "streaming did not train on {} either{}")):
+        sizes = [multiplier for multiplier in large if (multiplier in _ok(streamed)) == kept]
+        if sizes:
+            verb, them = ("does", "it") if len(sizes) == 1 else ("do", "them")
+            peaks = [streamed[multiplier]["peak_memory_bytes"] for multiplier in sizes if kept]
+            within = f" within {size(max(peaks))}" if peaks and all(peaks) else ""
+            named = listed([at(multiplier) for multiplier in sizes])
+            said.append(f"{named} {verb} not fit in memory as arrays; {outcome.format(them, within)}.")
+    return said
+
+
+def _crossing(law: Row, per_size: float | None, trained: int, largest: int) -> str:
+    """Where one process and some workers take the same time."""
+    count = some(law["workers"], "worker")
+    workers = f"a run with {count}" + (" on the cluster" if law["place"] == "cluster" else "")
+    windows, saved = law["windows"], law["alone"]["fixed_seconds"] - law["ray"]["fixed_seconds"]
+    if windows:
+        notes = [f"one pass over {at(float(f'{windows / per_size:.2g}'))}"] if per_size else []
+        notes += ["extrapolated"] if windows > trained else []
+        note = f" ({'; '.join(notes)})" if notes else ""
+        return f"One process is sooner than {workers} below about {rounded(windows)} windows trained{note}."
+    if windows is not None:
+        return f"{workers[0].upper()}{workers[1:]} is sooner than one process at every size."
+    if saved > 0:
+        lost = 1 / law["ray"]["samples_per_second"] - 1 / law["alone"]["samples_per_second"]
+        return f"One process is sooner than {workers} above about {rounded(saved / lost)} windows trained."
+    return f"At no size up to {at(largest)} was {workers} faster than one process, so there is no break-even."
+
+
+def _baseline(rows: Sequence[Row]) -> Sizes:
+    """Rows of one process: of the user's machine before the cluster's, streaming before arrays."""
+    series = (_sizes(rows, arm, place) for place in PLACES for arm in BASELINES)
+    return next((sizes for sizes in series if sizes), {})
+
+
+def _sizes(rows: Sequence[Row], arm: str, place: str, workers: int = 0) -> Sizes:
+    key = arm, place, workers
+    return {row["multiplier"]: row for row in rows if (row["arm"], row["place"], row["num_workers"]) == key}
 
 
 def _ok(sizes: Sizes) -> Sizes:
     return {multiplier: row for multiplier, row in sizes.items() if row["status"] == "ok"}
 
 
-def _workers(rows: Sequence[Row]) -> list[int]:
-    return sorted({row["num_workers"] for row in rows if row["arm"] == "ray"})
-
-
-def _compared(value: float | None, other: float | None, told: tuple[str, str, str]) -> tuple[str, str] | None:
-    """Which of three words fits (below, alike, above), and how many times the other the value is."""
-    if not value or not other:
-        return None
-    times = value / other
-    return told[1 if f"{times:.1f}" == "1.0" else 0 if times < 1 else 2], ratio(times)
+def _choose(value: float, within: float, verdicts: tuple[str, str, str]) -> str:
+    """Which of three verdicts fits: below, alike within a margin, above."""
+    return verdicts[0 if value < 1 / (1 + within) else 2 if value > 1 + within else 1]
 
 
 def _speed(row: Row, other: Row) -> str:
     """Windows per second against another row's, both warm or neither."""
     warm = row["warm_samples_per_second"] and other["warm_samples_per_second"]
-    first, second = (one["warm_samples_per_second" if warm else "samples_per_second"] for one in (row, other))
-    compared = _compared(first, second, ("slower", "about as fast", "faster"))
-    if compared is None:
-        return "speed cannot be told"
-    return f"{compared[0]}, {compared[1]} the windows/s ({rounded(first)} against {rounded(second)})"
+    first, second = (each["warm_samples_per_second" if warm else "samples_per_second"] for each in (row, other))
+    if not first or not second:
+        return "the speed is unknown"
+    verdict = _choose(first / second, margin(row) + margin(other), ("slower", "about as fast", "faster"))
+    return f"{verdict}, {ratio(first / second)} the windows/s ({rounded(first)} compared with {rounded(second)})"
 
 
-def _sooner(row: Row, other: Row) -> str:
-    """Seconds from start to end; what wrote shards is left out, since whoever comes later finds them written."""
-    if row["seconds"] is None or other["seconds"] is None:
-        return "seconds cannot be told"
-    first, second = (one["seconds"] - one["writing_seconds"] for one in (row, other))
-    compared = _compared(first, second, ("sooner", "about as soon", "later"))
-    left_out = ", writing shards left out" if row["writing_seconds"] or other["writing_seconds"] else ""
-    told = f"{seconds(first)} against {seconds(second)} from start to end{left_out}"
-    return f"{compared[0]}, {told}" if compared else told
+def _seconds(row: Row) -> float:
+    """From start to end, without writing shards, since the next run finds them written."""
+    total: float = row["seconds"] - row["writing_seconds"]
+    return total
 
 
 def _peak(row: Row) -> str:
-    """Memory, and of what: of a node where nodes were measured, else of a process."""
+    """Peak memory, of a node where nodes were measured, otherwise of a process."""
     of = "simulated node" if row["simulated_nodes"] else "process"
     return f"{size(row['peak_memory_bytes'])} per {of}"
 
 
-def _within(rows: Sequence[Row]) -> str:
-    peaks = [row["peak_memory_bytes"] for row in rows]
-    return f" within {size(max(peaks))}" if all(peaks) else ""
-
-
-def _fitted(arrays: Sizes, streamed: Sizes) -> list[str]:
-    """Sizes that arrays were too large for."""
-    large = [one for one, row in arrays.items() if row["status"] == "out_of_memory"]
-    if not large:
-        every = all(row["status"] == "ok" for row in arrays.values())
-        return ["Arrays fit at every size tried: memory did not call for streaming here."] if every else []
-    limit = arrays[large[0]]["memory_limit_bytes"]
-    place = f"{size(limit)} as arrays" if limit else "memory as arrays"
-    kept, lost = [one for one in large if one in _ok(streamed)], [one for one in large if one not in _ok(streamed)]
-    said = []
-    if kept:
-        verb, them = ("does", "it") if len(kept) == 1 else ("do", "them")
-        within = _within([streamed[one] for one in kept])
-        said.append(
-            f"{listed([at(one) for one in kept])} {verb} not fit in {place}; streaming trained on {them}{within}."
-        )
-    if lost:
-        verb, them = ("does", "it") if len(lost) == 1 else ("do", "them")
-        sizes = listed([at(one) for one in lost])
-        said.append(f"{sizes} {verb} not fit in {place}, and streaming did not train on {them} either.")
-    return said
-
-
-def _kept_to_one(streamed: Sizes, rays: Sequence[Sizes]) -> list[str]:
-    """Whether the cluster trained on what one process could not."""
-    trained = [(one, row) for sizes in rays for one, row in _ok(sizes).items()]
-    beyond = [(one, row) for one, row in trained if one in streamed and streamed[one]["status"] == "out_of_memory"]
-    if beyond:
-        told = listed([f"{label(row)} trained on {at(one)} within {_peak(row)}" for one, row in beyond])
-        return [f"{told}, where streaming in one process ran out of memory."]
-    if trained and all(one in _ok(streamed) for one, _ in trained):
-        return ["The cluster made no further size fit: streaming in one process trained on every size that Ray did."]
-    return []
-
-
-def _never(laws: Sequence[Row]) -> list[str]:
-    """Numbers of workers whose rate does not exceed that of one process."""
-    small = [law for law in laws if law["ray"]["fixed_seconds"] < law["alone"]["fixed_seconds"]]
-    counts = [str(law["workers"]) for law in laws if law not in small]
-    said = []
-    if counts:
-        verb = "worker is" if counts == ["1"] else "workers are"
-        said.append(f"On these machines {listed(counts)} {verb} never sooner than one process.")
-    for law in small:
-        saved = law["alone"]["fixed_seconds"] - law["ray"]["fixed_seconds"]
-        lost = 1 / law["ray"]["samples_per_second"] - 1 / law["alone"]["samples_per_second"]
-        workers = some(law["workers"], "worker")
-        said.append(f"One process is sooner than {workers} above about {rounded(saved / lost)} windows trained.")
-    return said
-
-
-def _turning(found: Scale) -> list[str]:
-    """Numbers of workers that become sooner somewhere, or are so from the start."""
-    per_size = next((row["windows"] / row["multiplier"] for row in found.rows if row["windows"]), None)
-    largest = max((row["samples"] or 0 for row in found.rows if row["status"] == "ok"), default=0)
-    turns, said = [], []
-    for law in found.break_even:
-        workers, windows = some(law["workers"], "worker"), law["windows"]
-        if windows:
-            facts = [f"one pass over {at(float(f'{windows / per_size:.2g}'))}"] if per_size else []
-            facts += ["extrapolated"] if windows > largest else []
-            told = f" ({'; '.join(facts)})" if facts else ""
-            turns.append(f"than {workers} below about {rounded(windows)} windows trained{told}")
-        elif windows is not None:
-            verb = "is" if law["workers"] == 1 else "are"
-            said.append(f"On these machines {workers} {verb} sooner than one process from the first window on.")
-    return [*([f"One process is sooner {listed(turns)}."] if turns else []), *said]
-
-
-def _line(law: Row) -> str:
+def _line(law: dict[str, Any]) -> str:
     return f"{seconds(law['fixed_seconds'])} + windows / {rounded(law['samples_per_second'])}"

@@ -1,19 +1,23 @@
-"""Models and naive forecasts side by side, as tables.
+"""Models, naive forecasts and buy-and-hold side by side, as tables.
 
-A metric's column appears when one of the rows has it, which gives every task its own columns.
+A metric's column appears when one of the rows has it, which gives every task its own columns. A metric with a 95 %
+interval shows it in the same cell, here as in the terminal: `text`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from statistics import fmean, stdev
 from typing import Any
 
 from sp500.report import words
 from sp500.report.models import Group
 from sp500.report.tables import Cells, Table, no_cells, table
 from sp500.report.words import NOTHING, TIMES, fixed, percent
+from sp500.runs.record import RunRecord
 
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -21,23 +25,41 @@ METRICS: dict[str, tuple[str, Callable[[float | None], str]]] = {
     "r2": ("R²", partial(fixed, digits=4)),
     "directional_accuracy": ("Right direction", percent),
     "information_coefficient": ("IC", partial(fixed, digits=3)),
+    "daily_ic": ("Daily IC", partial(fixed, digits=3)),
     "accuracy": ("Accuracy", percent),
     "precision": ("Precision", percent),
     "recall": ("Recall", percent),
     "f1": ("F1", partial(fixed, digits=3)),
     "roc_auc": ("ROC-AUC", partial(fixed, digits=3)),
+    "brier": ("Brier", partial(fixed, digits=4)),
     "best_possible_accuracy": ("Best possible", percent),
-    "sharpe": ("Sharpe", fixed),
+    # The ratio before costs and the log loss are in report.json: with them the tables are too wide to read.
     "sharpe_after_cost": ("Net Sharpe", fixed),
     "turnover": ("Turnover", fixed),
 }
-Metric = tuple[str, str, Callable[[Any], str]]
-"""Title, key and format."""
 SCALED = {"mse": "MSE", "mae": "MAE"}
 
 
+@dataclass(frozen=True)
+class Metric:
+    """A column of metrics: its title, its key in the metrics of a row, and the format of one number."""
+
+    title: str
+    key: str
+    number: Callable[[Any], str]
+
+    def text(self, test: Mapping[str, Any]) -> str:
+        """The cell of a row: the number, with its 95 % interval or t statistic where the row has one."""
+        number = self.number(test.get(self.key))
+        if ends := test.get(f"{self.key}_interval"):
+            return f"{number} ({words.interval(ends)})"
+        if (statistic := test.get(f"{self.key}_t")) is not None:
+            return f"{number} (t {fixed(statistic, 1)})"
+        return number
+
+
 def comparison(group: Group, more: Cells = no_cells) -> Table:
-    """One group: models, best first, and the naive forecasts beneath; `more` gives further columns by run."""
+    """One group: models, best first, then naive forecasts and buy-and-hold; `more` gives further columns by run."""
     rows = [*group.models, *group.naive]
     metrics = columns([row["test"] for row in rows])
     judged = any(row["improvement"] for row in rows)
@@ -46,27 +68,55 @@ def comparison(group: Group, more: Cells = no_cells) -> Table:
         naive = row["kind"] == "naive"
         line = {"Model": words.naive_name(row["name"], group.task) if naive else row["name"]}
         line |= _improvement(row["improvement"]) if judged else {}
-        line |= {title: show(row["test"].get(key)) for title, key, show in metrics}
+        line |= {metric.title: metric.text(row["test"]) for metric in metrics}
         line |= more(row["run"])
         lines.append(line | {"Run": NOTHING if naive else f"{row['run']} ({_arm(row)})"})
     kinds = ["naive" if row["kind"] == "naive" else "" for row in rows]
     return table(_caption(group), lines, text=("Model", "Verdict", "Run"), kinds=kinds, note=_note(group, metrics))
 
 
+def seeds_table(records: Sequence[RunRecord]) -> Table | None:
+    """A row per run with several seeds: how far its test metrics spread when only the seed changes."""
+    lines = []
+    for record in records:
+        tests = [seed["test"] for seed in record.seeds or ()]
+        if not tests:
+            continue
+        gains = [test["improvement"]["value"] for test in tests if test.get("improvement")]
+        kept = sum(seed["best_epoch"] == 0 for seed in record.seeds or ())
+        lines.append(
+            {
+                "Run": record.name,
+                "Seeds": str(len(tests)),
+                "Against naive": _spread([100 * gain for gain in gains if gain is not None], "%"),
+                "Net Sharpe": _spread([test["sharpe_after_cost"] for test in tests if test.get("sharpe_after_cost")]),
+                "Kept the naive forecast": str(kept),
+            }
+        )
+    note = "Mean and standard deviation over seeds, with the range. The other tables show the first seed."
+    return table("Spread over seeds", lines, text=("Run",), note=note) if lines else None
+
+
+def _spread(values: Sequence[float], unit: str = "") -> str:
+    if len(values) < 2:
+        return NOTHING
+    ends = f"{fixed(min(values), sign=True)} to {fixed(max(values), sign=True)}"
+    return f"{fixed(fmean(values), sign=True)}{unit} ± {fixed(stdev(values))} ({ends})"
+
+
 def columns(tests: list[dict[str, Any]]) -> list[Metric]:
-    """Title, key and format of every metric that some row has."""
+    """Every metric that some row has."""
     shown: list[Metric] = []
     for key, title in SCALED.items():
         if values := [abs(test[key]) for test in tests if test.get(key)]:
             power = math.floor(math.log10(min(values)))
             # Squared daily returns are about 1e-4: without their unit all would read 0.0002.
             unit, power = (f" (10{str(power).translate(SUPERSCRIPTS)})", power) if abs(power) > 1 else ("", 0)
-            shown.append((title + unit, key, partial(_in_unit, power=power)))
-    shown += [
-        (title, key, show) for key, (title, show) in METRICS.items() if any(test.get(key) is not None for test in tests)
-    ]
+            shown.append(Metric(title + unit, key, partial(_in_unit, power=power)))
+    present = {key for test in tests for key, value in test.items() if value is not None}
+    shown += [Metric(title, key, number) for key, (title, number) in METRICS.items() if key in present]
     if any(len(test.get("confusion_matrix") or ()) == 2 for test in tests):
-        shown.append(("TN/FP/FN/TP", "confusion_matrix", _confusion))
+        shown.append(Metric("TN/FP/FN/TP", "confusion_matrix", _confusion))
     return shown
 
 
@@ -98,15 +148,26 @@ def _caption(group: Group) -> str:
 
 def _note(group: Group, metrics: list[Metric]) -> str:
     """What the columns mean that a newcomer may not know, of those shown."""
-    keys = {key for _, key, _ in metrics}
+    keys = {metric.key for metric in metrics}
     said = ["IC: rank correlation of forecast and return."] if "information_coefficient" in keys else []
-    if "sharpe" in keys:
-        cost = words.setting(group.newest.config.get("eval", {}).get("cost_bps"))
-        said.append(
-            f"Sharpe: annualised, of trading the forecast's sign; net of {cost} bp per unit of turnover, the "
-            "mean share of the capital traded a day."
-        )
+    if "daily_ic" in keys:
+        said.append("Daily IC: mean over the dates of the rank correlation across tickers.")
+    if "brier" in keys:
+        said.append("Brier score of the majority class: that of the training share of ups.")
+    if "sharpe_after_cost" in keys:
+        said.append(sharpe_note(group.newest.config))
     return " ".join(said)
+
+
+def sharpe_note(config: Mapping[str, Any]) -> str:
+    """What the columns of Sharpe ratios mean."""
+    horizon = int(config.get("data", {}).get("horizon", 1))
+    cost = words.setting(config.get("eval", {}).get("cost_bps"))
+    days = "a day" if horizon == 1 else f"every {horizon} days, averaged over the {horizon} possible first days"
+    return (
+        f"Net Sharpe: annualised, of trading the forecast's sign {days}, after {cost} bp per unit of turnover, with "
+        "its 95% interval. Turnover: mean share of the capital per trade. Buy-and-hold: always long."
+    )
 
 
 def _arm(row: dict[str, Any]) -> str:

@@ -7,19 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from sp500.report.search_arms import NAMES
 from sp500.report.search_settings import Trial, ended, importance
 from sp500.runs import compare
 from sp500.runs.record import RunRecord
 
-COMPARED = (
-    "configs",
-    "sequential_seconds",
-    "parallel_seconds",
-    "speedup",
-    "efficiency",
-    "same_best",
-    "metric_gap",
-)
+COMPARED = ("configs", "arms", "packing_speedup", "ray_speedup", "same_best", "metric_gap", "break_even")
 NAIVE = " Naive: the loss of always answering zero, which compares sets of data."
 """What a caption adds where trials ran on several."""
 Trials = list[Trial]
@@ -27,10 +20,10 @@ Trials = list[Trial]
 
 @dataclass(frozen=True)
 class Side:
-    """One way in which the search ran."""
+    """One arm of the search."""
 
     name: str
-    """one after another | Ray Tune."""
+    """one after another | packed without Ray | Ray Tune."""
     record: RunRecord
     trials: dict[str, Trial]
     """By id, in the order in which they ended."""
@@ -52,12 +45,10 @@ class Search:
     """One search; nothing in it where none ran."""
 
     compared: dict[str, Any]
-    """What `compare.searches` gives; null where a side did not run."""
+    """What `compare.searches` gives; None where it needs an arm that did not run."""
     sides: list[Side]
     told: RunRecord | None
-    """The record that speaks for the search: of both modes, or of the newest side."""
-    cores: int | None
-    """Cores of the parallel side."""
+    """The record that speaks for the search: the one that timed all arms, or that of the newest arm."""
     importance: dict[str, float] | str
     """Share of each setting in the variation of the loss, or why it is not known."""
     relative: bool
@@ -75,12 +66,12 @@ class Search:
 
     @property
     def trials(self) -> Trials:
-        """One side's trials, the fuller side's where two ran."""
+        """The trials of the arm that has most."""
         return _fuller(self.sides)
 
     @property
     def failed(self) -> int:
-        """Configs that failed on the side where most did."""
+        """Configs that failed in the arm where most did."""
         told = [self.summary, *(side.record.search or {} for side in self.sides)]
         return max(int(summary.get("failed") or 0) for summary in told)
 
@@ -103,21 +94,18 @@ class Search:
 
 
 def newest(records: Sequence[RunRecord], trials: Mapping[str, Trials]) -> Search:
-    """The newest search among records, oldest first; trials by run. One that ran in both modes timed its sides from
-    start to exit: its numbers count.
+    """The newest search among records, oldest first; trials by run. One in all modes timed its arms from start to
+    exit: its numbers count.
     """
-    sequential, parallel, both = compare.newest_search(records)
-    numbers = compare.searches(sequential, parallel)
-    if both is not None and both.search is not None:
-        numbers = {key: both.search.get(key) for key in COMPARED}
-    named = (("one after another", sequential), ("Ray Tune", parallel))
-    ran = [(name, record, trials.get(record.name, [])) for name, record in named if record is not None]
+    arms, timed = compare.newest_search(records)
+    numbers = compare.searches(arms)
+    if timed is not None and timed.search is not None:
+        numbers = {key: timed.search.get(key) for key in COMPARED}
+    ran = [(NAMES[arm], arms[arm], trials.get(arms[arm].name, [])) for arm in compare.ARMS if arm in arms]
     relative = any(len({trial.get("dataset") for trial in kept}) > 1 for _, _, kept in ran)
     sides = [_side(*one, relative=relative) for one in ran]
     newer = max((side.record for side in sides), key=lambda record: record.finished, default=None)
-    cores = [record.search.get("cores") for record in (parallel, both) if record is not None and record.search]
-    mattered = importance(_fuller(sides))
-    return Search(numbers, sides, both or newer, cores[0] if cores else None, mattered, relative)
+    return Search(numbers, sides, timed or newer, importance(_fuller(sides)), relative)
 
 
 def best_so_far(side: Side) -> list[dict[str, Any]]:

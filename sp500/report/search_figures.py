@@ -1,4 +1,4 @@
-"""How a search went: its history, the settings that did well, those that mattered, and its seconds, as figures."""
+"""How a search went: its seconds, its history, the settings that did well and those that mattered, as figures."""
 
 from __future__ import annotations
 
@@ -10,39 +10,27 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
-from sp500.report import words
-from sp500.report.drawing import BLUE, GREY, ORANGE, WIDTH, Figure, bar, canvas, drawn, styled
+from sp500.report import search_arms, words
+from sp500.report.drawing import BLUE, ORANGE, WIDTH, Figure, bar, canvas, drawn, styled
 from sp500.report.search import NAIVE, Search, Side
 from sp500.report.search_coordinates import coordinates
 from sp500.report.search_settings import ceiling, ended, names, varied
 
 FAILED = "failed"
 LOOKS: dict[str, dict[str, Any]] = {
-    "sequential": {"color": GREY, "marker": "o", "markerfacecolor": "none", "markersize": 5.5},
-    "parallel": {"color": BLUE, "marker": "o", "markersize": 4},
+    "sequential": {"marker": "o", "markerfacecolor": "none", "markersize": 5.5},
+    "packed": {"marker": "s", "markersize": 3.5},
+    "ray": {"marker": "o", "markersize": 4},
 }
 
 
 def figures(found: Search) -> list[Figure | str]:
     """What the search can be drawn as, and a remark in place of an importance that cannot be known."""
-    drawings = (seconds(found), history(found), coordinates(found), importance(found))
+    drawings = (search_arms.figure(found.compared), history(found), coordinates(found), importance(found))
     kept: list[Figure | str] = [one for one in drawings if one is not None]
     if isinstance(found.importance, str) and found.trials:
         kept.append(f"How much each setting mattered is not shown: {found.importance}.")
     return kept
-
-
-@styled()
-def seconds(found: Search) -> Figure | None:
-    """The two sides' seconds as a pair of bars."""
-    first, second = found.compared["sequential_seconds"], found.compared["parallel_seconds"]
-    if first is None or second is None:
-        return None
-    cores = f", {words.some(found.cores, 'core')}" if found.cores else ""
-    made, axes = canvas(0.66, ["one after another", f"Ray Tune{cores}"], right=0.6)
-    for place, (value, color) in enumerate(((first, GREY), (second, BLUE))):
-        bar(axes, place, value, words.seconds(value), color)
-    return drawn(made, "seconds", "Seconds from the start of the process to its end; shorter is better.")
 
 
 @styled()
@@ -98,7 +86,7 @@ def importance(found: Search) -> Figure | None:
 
 def _trials(axes: Axes, side: Side, places: dict[str, float], top: float) -> None:
     """A mark per trial, outliers on the edge at `top`, failed ones above it; the best so far as a step line."""
-    look = LOOKS.get(side.record.arm, LOOKS["parallel"])
+    look = LOOKS[side.record.arm] | {"color": search_arms.COLORS[side.record.arm]}
     good = {one["id"]: float(one["loss"]) for one in ended(list(side.trials.values()))}
     far = {key for key, loss in good.items() if loss > top}
     near = [key for key in good if key not in far]
@@ -114,7 +102,7 @@ def _trials(axes: Axes, side: Side, places: dict[str, float], top: float) -> Non
 
 
 def _told(sides: Sequence[Side], losses: Sequence[float], top: float) -> str:
-    two = " of each side" if len(sides) > 1 else ""
+    two = " of each arm" if len(sides) > 1 else ""
     far = sum(loss > top for loss in losses)
     edge = f" A triangle on the edge: a loss above {top:.4g} ({far} of {len(losses):,})." if far else ""
     return f"Validation loss of every trial as it ended; the line{two} is the best so far.{edge}"

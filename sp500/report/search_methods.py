@@ -25,7 +25,7 @@ def contests(records: Sequence[RunRecord]) -> dict[str, Losses]:
     found: dict[tuple[str, str], Losses] = {}
     for record in records:
         search = record.search
-        if search is None or record.status != "ok" or record.arm == "both" or not search.get("method"):
+        if search is None or record.status != "ok" or record.arm == "all" or not search.get("method"):
             continue
         loss = (search.get("best") or {}).get("valid_loss")
         if loss is not None:

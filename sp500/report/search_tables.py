@@ -6,7 +6,7 @@ from sp500.report import scores, words
 from sp500.report.search import Search, Side
 from sp500.report.search_settings import Trial, ended
 from sp500.report.tables import Table, table
-from sp500.report.words import NOTHING, fixed, percent, seconds
+from sp500.report.words import fixed, percent, seconds
 
 TOP, REASONS = 5, 20
 """Rows of the best configs and of the reasons of failed ones."""
@@ -18,34 +18,18 @@ def tables(found: Search) -> list[Table]:
     return [one for one in made if one is not None]
 
 
-def key_figures(found: Search) -> Table:
-    """The search in one row."""
-    numbers = found.compared
-    line = {
-        "Configs": fixed(numbers["configs"], 0),
-        "One after another": seconds(numbers["sequential_seconds"]),
-        "Ray Tune": seconds(numbers["parallel_seconds"]),
-        "Speed-up": words.ratio(numbers["speedup"]),
-        "Cores": fixed(found.cores, 0),
-        "Efficiency per core": percent(numbers["efficiency"], 0),
-        "Same best config": {None: NOTHING, True: "yes", False: "no"}[numbers["same_best"]],
-        "Gap of best losses": words.gap(numbers["metric_gap"]),
-    }
-    return table("Key figures of the search", [line], text=line, look="key")
-
-
 def best_trials(found: Search) -> Table | None:
-    """The configs with the lowest validation loss, with the seconds that each side took for them."""
+    """The configs with the lowest validation loss, with the seconds that each arm took for them."""
     if not found.trials:
         return None
     top = sorted(ended(found.trials), key=lambda trial: (float(trial["loss"]), str(trial["id"])))[:TOP]
-    traded = any(trial.get("valid_sharpe") is not None for trial in top)
+    traded = any(trial.get("valid_excess_sharpe") is not None for trial in top)
     packed = any(trial.get("pack", 1) > 1 for side in found.sides for trial in side.trials.values())
     lines = []
     for trial in top:
         line = {"Config": words.config(trial["overrides"]), "Valid loss": fixed(trial["valid_loss"], 6)}
         line |= {"Of naive": percent(trial["loss"], 2)} if found.relative else {}
-        line |= {"Valid daily Sharpe": fixed(trial.get("valid_sharpe"), 3)} if traded else {}
+        line |= {"Excess Sharpe": fixed(trial.get("valid_excess_sharpe"), 3)} if traded else {}
         line |= {"Best epoch": words.setting(trial["best_epoch"]), "Epochs": words.setting(trial["epochs"])}
         for side in found.sides:
             one = side.trials.get(trial["id"], {})
@@ -53,8 +37,10 @@ def best_trials(found: Search) -> Table | None:
             line |= {f"Together, {side.name}": words.setting(one.get("pack", 1))} if packed else {}
         lines.append(line | {"Id": trial["id"]})
     caption = f"The {len(top)} best of {words.some(len(found.trials), 'config')}"
-    note = "Together: configs that trained in one pack, whose seconds are shared." if packed else ""
-    return table(caption, lines, text=("Config", "Id"), note=note)
+    notes = ["Together: configs that trained in one pack, whose seconds are shared."] if packed else []
+    if traded:
+        notes.append("Excess Sharpe: per trade on validation, of returns in excess of buy-and-hold; - is always long.")
+    return table(caption, lines, text=("Config", "Id"), note=" ".join(notes))
 
 
 def by_dataset(found: Search) -> Table | None:
@@ -71,16 +57,28 @@ def by_dataset(found: Search) -> Table | None:
 
 
 def both_splits(found: Search) -> Table | None:
-    """The chosen config on the split that it was chosen by and on the one that was looked at once."""
+    """The chosen config and buy-and-hold on the split that chose the config and on the one that was judged once."""
     metrics = found.told.metrics if found.told else {}
-    splits = [("validation, which chose it", metrics.get("valid")), ("test, looked at once", metrics.get("test"))]
-    rows = [(name, row) for name, row in splits if row]
-    if len(rows) < 2:
+    splits = [(name, metrics[key]) for name, key in (("validation", "valid"), ("test", "test")) if metrics.get(key)]
+    if len(splits) < 2:
         return None
-    shown = scores.columns([row for _, row in rows])
-    lines = [{"Split": name} | {title: show(row.get(key)) for title, key, show in shown} for name, row in rows]
+    rows = [
+        (model, name, row)
+        for name, split in splits
+        for model, row in (("chosen config", split), (words.BUY_AND_HOLD, split.get("buy_and_hold")))
+        if row
+    ]
+    shown = scores.columns([row for _, _, row in rows])
+    lines = [
+        {"Model": model, "Split": name} | {metric.title: metric.text(row) for metric in shown}
+        for model, name, row in rows
+    ]
+    notes = ["The config was chosen as the best of many on validation, so its validation row flatters it."]
+    if any(metric.key == "sharpe_after_cost" for metric in shown):
+        notes.append(scores.sharpe_note(found.told.config if found.told else {}))
+    kinds = ["naive" if model == words.BUY_AND_HOLD else "" for model, _, _ in rows]
     caption = "The chosen config on validation and test"
-    return table(caption, lines, text=("Split",), note="Validation flatters: the config is the best of many on it.")
+    return table(caption, lines, text=("Model", "Split"), kinds=kinds, note=" ".join(notes))
 
 
 def failed_trials(found: Search) -> Table | None:
@@ -98,7 +96,7 @@ def failed_trials(found: Search) -> Table | None:
         {
             "Reason": reason or "not known",
             "Configs": str(counts[reason]),
-            "Side": words.listed(list(dict.fromkeys(side.name for side, _, _ in failed[reason]))),
+            "Arm": words.listed(list(dict.fromkeys(side.name for side, _, _ in failed[reason]))),
             "Settings of the first": words.config(failed[reason][0][2]["overrides"]),
             "Its id": failed[reason][0][1],
         }
@@ -108,5 +106,5 @@ def failed_trials(found: Search) -> Table | None:
     more = f"{words.some(sum(counts[one] for one in left), 'config')} more failed for {len(left)} further reasons."
     every = {key for alike in failed.values() for _, key, _ in alike}
     caption = f"{words.some(len(every), 'failed config')}, by reason"
-    text = ("Reason", "Side", "Settings of the first", "Its id")
+    text = ("Reason", "Arm", "Settings of the first", "Its id")
     return table(caption, lines, text=text, kinds=["bad"] * len(lines), note=more if left else "")

@@ -145,7 +145,7 @@ def _data_card(alike: list[RunRecord]) -> dict[str, str]:
         "Features": ", ".join(data.get("features") or []),
         **{f"{name.capitalize()} split": span for name, span in splits.items()},
         "Windows": ", ".join(windows),
-        "Faults mended": "; ".join(map(str, data.get("faults_mended") or [])) or "none",
+        "Repairs": "; ".join(map(str, data.get("repairs") or [])) or "none",
         "SHA-256 of the prices": f"{data['sha256'][:16]}..." if data.get("sha256") else "",
         "Used by": words.some(len(alike), "run"),
     }

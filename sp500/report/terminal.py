@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sp500.report import folds, scale, scale_verdicts
+from sp500.report import folds, scale, scale_verdicts, scores, search_arms, words
 from sp500.report.words import NOTHING, against_naive, fixed, seconds, size
 from sp500.runs.record import RunRecord
 
 VERDICTS = {"better": "beats", "worse": "is worse than", "unclear": "cannot be told from", NOTHING: "against"}
-MOMENTS = ("daily_sharpe", "skew", "kurtosis")
-"""What the deflated Sharpe ratio is made of, and nobody reads."""
 
 
 def text(record: RunRecord) -> str:
@@ -25,7 +23,7 @@ def text(record: RunRecord) -> str:
     if record.folds is not None:
         lines += folds.lines(record)
     elif record.metrics:
-        lines += _metrics(record.metrics)
+        lines += [*_training(record), *_metrics(record.metrics)]
     lines.append(f"{record.seconds.total:.1f} s; folder {record.config['io']['save_dir']}/{record.name}")
     return "\n".join(lines)
 
@@ -40,24 +38,33 @@ def _data(card: dict[str, Any]) -> Iterator[str]:
         yield f"  {name}: {count} windows" + (f", {span[0]} to {span[1]}" if span else "")
     for name, row in card.get("feature_summary", {}).items():
         yield f"  {name}: " + ", ".join(f"{key} {value:.4g}" for key, value in row.items())
-    yield from (f"  mended: {fault}" for fault in card.get("faults_mended", []))
+    yield from (f"  repaired: {repair}" for repair in card.get("repairs", []))
     yield from (f"  note: {note}" for note in card.get("notes", []))
+
+
+def _training(record: RunRecord) -> Iterator[str]:
+    """What the choice of the epoch says of the model."""
+    if record.best_epoch == 0:
+        yield "no epoch lowered the validation loss: the forecast is the naive one that training started from"
+    elif "valid" in record.metrics and record.best_epoch == record.config["train"]["epochs"]:
+        yield f"the last epoch, {record.best_epoch}, was the best: more epochs (--train.epochs) may help"
+    if record.refit and record.refit["epochs"]:
+        dates = record.refit["splits"].get("train", ())
+        span = f", {' to '.join(dates)}" if dates else ""
+        yield f"refit for {record.refit['epochs']} epochs on {record.refit['windows']} windows{span}"
 
 
 def _search(search: dict[str, Any]) -> Iterator[str]:
     best = search["best"]
     yield f"best of {search['configs']} configs: {best['overrides']}, validation loss {best['valid_loss']:.6f}"
-    if search.get("speedup"):
-        yield (
-            f"sequential {search['sequential_seconds']:.1f} s, parallel {search['parallel_seconds']:.1f} s on "
-            f"{search['cores']} cores: speed-up {search['speedup']:.2f}, same best: {search['same_best']}"
-        )
+    if search.get("arms"):
+        yield from search_arms.sentences(search)
 
 
 def _scale(record: RunRecord) -> Iterator[str]:
-    found = scale.newest([record])
+    found = scale.collect([record])
     for row in found.rows:
-        head = f"{row['multiplier']:>4}x {scale.label(row):<13} {row['status']}"
+        head = f"{row['multiplier']:>4}x {row['label']:<13} {row['status']}"
         if row["status"] != "ok":
             yield f"{head} {row['reason']}"
             continue
@@ -71,15 +78,18 @@ def _scale(record: RunRecord) -> Iterator[str]:
 
 def _metrics(metrics: dict[str, Any]) -> Iterator[str]:
     test = metrics["test"]
-    for name, row in {
-        "test": test,
-        **{f"naive {name}": row for name, row in metrics["naive"].items()},
-    }.items():
-        told = {key: value for key, value in row.items() if isinstance(value, float) and key not in MOMENTS}
-        numbers = [f"{key} {value:.6g}" for key, value in told.items()]
-        yield f"  {name}: {', '.join(numbers)}"
+    rows = {"test": test, **{f"naive {name}": row for name, row in metrics["naive"].items()}}
+    rows |= {words.BUY_AND_HOLD: test["buy_and_hold"]} if test.get("buy_and_hold") else {}
+    columns = scores.columns(list(rows.values()))
+    for name, row in rows.items():
+        yield f"  {name}: {', '.join(f'{metric.title} {metric.text(row)}' for metric in columns if metric.key in row)}"
     if better := test.get("improvement"):
-        interval = "" if better["low"] is None else f" (95 % interval {better['low']:+.2%} to {better['high']:+.2%})"
-        verdict = VERDICTS[against_naive(better)]
-        gain = f"{better['metric']} better by {better['value']:+.2%}{interval}"
-        yield f"{verdict} the naive forecast {better['over']!r}: {gain}"
+        yield _improvement(better)
+
+
+def _improvement(found: dict[str, Any]) -> str:
+    if found["value"] is None:
+        return f"no improvement to compute: the naive forecast {found['over']!r} is never wrong on the test dates"
+    interval = "" if found["low"] is None else f" (95 % interval {found['low']:+.2%} to {found['high']:+.2%})"
+    gain = f"{found['metric']} better by {found['value']:+.2%}{interval}"
+    return f"{VERDICTS[against_naive(found)]} the naive forecast {found['over']!r}: {gain}"

@@ -20,6 +20,8 @@ def models(group: Group) -> str:
     first = next(iter(judged.values()))["improvement"]
     rival = f"the best naive forecast ({naive_name(first['over'], group.task)})"
     contest = f"{rival} on {METRIC.get(first['metric'], first['metric'])}"
+    if all(row["improvement"]["value"] is None for row in judged.values()):
+        return f"{group.subject}: {rival} is never wrong on the test dates, so no model can beat it."
     told = [(row, word) for row in judged.values() if (word := against_naive(row["improvement"])) != NOTHING]
     if not told:
         part = f"without intervals, none of {some(len(judged), 'model')} can be said to beat"

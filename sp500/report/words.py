@@ -11,10 +11,16 @@ TIMES, MINUS = "\u00d7", "\u2212"
 MINUTE, HOUR, DAY = 60, 3600, 86400
 MIB, GIB = 2**20, 2**30
 LEAST_MONEY = 1e-6
-NAIVE = {"mean": "training mean", "zero": "zero return", "majority": "majority class"}
+BUY_AND_HOLD = "buy-and-hold"
+NAIVE = {
+    "mean": "training mean",
+    "zero": "zero return",
+    "majority": "majority class",
+    "buy_and_hold": BUY_AND_HOLD,
+}
 METRIC = {"mse": "test MSE", "error_rate": "test error rate"}
 STATUS = {"ok": "ok", "out_of_memory": "out of memory", "failed": "failed", "stopped": "stopped"}
-ARM = {"in_memory": "in memory", "ray": "Ray", "solo": "solo", "parallel": "Ray Tune"}
+ARM = {"in_memory": "in memory", "ray": "Ray", "solo": "solo", "sequential": "one after another"}
 
 
 def fixed(value: float | None, digits: int = 2, *, sign: bool = False) -> str:
@@ -29,6 +35,11 @@ def fixed(value: float | None, digits: int = 2, *, sign: bool = False) -> str:
 def percent(value: float | None, digits: int = 1, *, sign: bool = False) -> str:
     """A share in percent."""
     return NOTHING if value is None else f"{fixed(100 * value, digits, sign=sign)}%"
+
+
+def interval(ends: Sequence[float] | None, digits: int = 2) -> str:
+    """A 95 % interval: '-0.31 to 1.15'."""
+    return NOTHING if ends is None else f"{fixed(ends[0], digits)} to {fixed(ends[1], digits)}"
 
 
 def seconds(value: float | None) -> str:

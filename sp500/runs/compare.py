@@ -1,66 +1,86 @@
-"""Pair the arms of an experiment: what did the parallel one buy, and did the numbers stay the same?
+"""Pair the arms of a search: what did packing buy, what did Ray buy, and did the numbers stay the same?
 
 Pure functions of run records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sp500.runs.record import RunRecord
 
+ARMS = ("sequential", "packed", "ray")
+"""One config at a time in one process; packs in processes of this machine; packs under Ray Tune."""
+MORE_CORES = (1, 2, 4, 8)
+"""Break-evens are given for as many times the cores that Ray had."""
+Row = dict[str, Any]
 
-def searches(
-    sequential: RunRecord | None,
-    parallel: RunRecord | None,
-    sequential_seconds: float | None = None,
-    parallel_seconds: float | None = None,
-) -> dict[str, Any]:
-    """Two sides of one search; null where a side did not run or was interrupted and resumed.
 
-    Seconds default to the records' own totals (process start to record). `speedup` is sequential over parallel seconds,
-    `efficiency` that per core of the parallel side; `metric_gap` the relative gap between the two best validation
+def searches(records: Mapping[str, RunRecord], timed: Mapping[str, Mapping[str, float | None]] | None = None) -> Row:
+    """The arms of one search, by arm; what needs an arm that did not run or was interrupted is None.
+
+    `timed` has the seconds and CPU seconds of an arm's process, where it was timed from outside; the seconds default to
+    the record's own total (process start to record). `arms` has a row per arm, `packing_speedup` is sequential over
+    packed seconds, `ray_speedup` packed over Ray's; `metric_gap` is the largest relative gap of the best validation
     losses.
     """
-    sides = [side for side in (sequential, parallel) if side is not None and side.search is not None]
-    first = _seconds(sequential, sequential_seconds)
-    second = _seconds(parallel, parallel_seconds)
-    speedup = first / second if first and second else None
-    cores = parallel.search["cores"] if parallel and parallel.search else None
-    bests = [side.search["best"] for side in sides if side.search and side.search["best"]]
-    both = len(bests) == 2
+    ran = [(arm, records[arm]) for arm in ARMS if arm in records and records[arm].search]
+    rows = {arm: _row(record, (timed or {}).get(arm, {})) for arm, record in ran}
+    for row in rows.values():
+        row |= {f"speedup_over_{arm}": _over(rows.get(arm), row) for arm in ("sequential", "packed")}
+    bests = [record.search["best"] for _, record in ran if record.search and record.search["best"]]
+    losses = [best["valid_loss"] for best in bests]
+    several = len(bests) > 1
     return {
-        "configs": sides[0].search["configs"] if sides and sides[0].search else None,
-        "sequential_seconds": first,
-        "parallel_seconds": second,
-        "speedup": speedup,
-        "efficiency": speedup / cores if speedup and cores else None,
-        "same_best": bests[0]["id"] == bests[1]["id"] if both else None,
-        "metric_gap": relative_gap(bests[0]["valid_loss"], bests[1]["valid_loss"]) if both else None,
+        "configs": ran[0][1].search["configs"] if ran and ran[0][1].search else None,
+        "arms": rows or None,
+        "packing_speedup": _over(rows.get("sequential"), rows.get("packed")),
+        "ray_speedup": _over(rows.get("packed"), rows.get("ray")),
+        "same_best": len({best["id"] for best in bests}) == 1 if several else None,
+        "metric_gap": relative_gap(min(losses), max(losses)) if several else None,
+        "break_even": break_even(rows.get("packed"), rows.get("ray")),
     }
 
 
-def newest_search(
-    records: Sequence[RunRecord],
-) -> tuple[RunRecord | None, RunRecord | None, RunRecord | None]:
-    """Sequential side, parallel side, and the run that timed both, of the newest search among `records`, oldest first.
+def break_even(packed: Row | None, ray: Row | None) -> Row | None:
+    """Where Ray Tune takes as long as packs without it, from one measured search of each; None without both.
 
-    Sides pair up by the search's key: the same configs on the same data from the same seeds. A side that was run again
-    alone since counts from its own record, and the timing of both is left out.
+    An arm is taken as start + configs * work per config / cores, with the start and the work that were measured.
+    `cores` is how many Ray needs for as many configs as were tried (None: its start alone takes longer), `configs` from
+    how many configs it is sooner on one, two, four and eight times its cores (None: at no number).
+    """
+    rows = (packed, ray)
+    if packed is None or ray is None or any(row["start_seconds"] is None for row in (packed, ray)):
+        return None
+    work = [row["work_seconds"] / row["configs"] for row in rows if row]
+    left = packed["seconds"] - ray["start_seconds"]
+    configs = []
+    for times in MORE_CORES:
+        cores = times * ray["cores"]
+        gained = work[0] / packed["cores"] - work[1] / cores
+        paid = ray["start_seconds"] - packed["start_seconds"]
+        configs.append({"cores": cores, "configs": max(paid / gained, 0.0) if gained > 0 else None})
+    return {"cores": ray["work_seconds"] / left if left > 0 else None, "configs": configs}
+
+
+def newest_search(records: Sequence[RunRecord]) -> tuple[dict[str, RunRecord], RunRecord | None]:
+    """Of the newest search among `records`, oldest first: its arms, and the run that timed all of them if there is one.
+
+    Arms pair up by the search's key: the same configs on the same data from the same seeds. An arm that was run again
+    alone since counts from its own record, and the timing of all is left out.
     """
     ended = [record for record in records if record.search is not None and record.status == "ok"]
     if not ended:
-        return None, None, None
+        return {}, None
     newest = ended[-1]
     assert newest.search is not None
     alike = [record for record in ended if record.search and record.search["key"] == newest.search["key"]]
-    if newest.arm == "both":
-        sides = newest.search["sides"]
+    if newest.arm == "all":
         by_name = {record.name: record for record in alike}
-        return by_name.get(sides["sequential"]), by_name.get(sides["parallel"]), newest
-    by_arm = {record.arm: record for record in alike}
-    return by_arm.get("sequential"), by_arm.get("parallel"), None
+        names: dict[str, str] = newest.search["runs"]
+        return {arm: by_name[name] for arm, name in names.items() if name in by_name}, newest
+    return {record.arm: record for record in alike if record.arm in ARMS}, None
 
 
 def relative_gap(first: float, second: float) -> float:
@@ -69,8 +89,26 @@ def relative_gap(first: float, second: float) -> float:
     return abs(first - second) / larger if larger else 0.0
 
 
-def _seconds(record: RunRecord | None, measured: float | None) -> float | None:
-    """What a side took; None when it was resumed, since its last attempt is not the whole of it."""
-    if record is None or record.search is None or record.search.get("resumed"):
-        return None
-    return measured if measured is not None else record.seconds.total
+def _row(record: RunRecord, timed: Mapping[str, float | None]) -> Row:
+    """One arm. Its work is the seconds of its trials on their cores, its start all else.
+
+    Nothing is known of the time of one that was resumed, since its last attempt is not the whole of it.
+    """
+    search = record.search or {}
+    whole = not search.get("resumed")
+    seconds = timed.get("seconds", record.seconds.total) if whole else None
+    work, cores, configs = search.get("trial_seconds"), search["cores"], search["configs"]
+    split = seconds is not None and work is not None and cores
+    return {
+        "seconds": seconds,
+        "cpu_seconds": timed.get("cpu_seconds") if whole else None,
+        "cores": cores,
+        "configs": configs,
+        "trials_per_second": configs / seconds if seconds else None,
+        "start_seconds": max(seconds - work / cores, 0.0) if split else None,
+        "work_seconds": work if split else None,
+    }
+
+
+def _over(first: Row | None, second: Row | None) -> float | None:
+    return first["seconds"] / second["seconds"] if first and second and first["seconds"] and second["seconds"] else None

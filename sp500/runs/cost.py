@@ -22,7 +22,7 @@ from sp500.runs.record import RunRecord
 HOUR, GIB = 3600, 2**30
 Price = Annotated[Decimal, Field(ge=0)]
 Amount = Annotated[float, Field(ge=0)]
-PARTS = ("all", "both")
+PARTS = ("all",)
 """Arms of runs whose parts are runs of their own, which the parts pay for."""
 
 
@@ -203,7 +203,7 @@ def around(table: PriceTable) -> tuple[Pods, ...]:
 def _workers(record: RunRecord) -> int:
     cluster = record.machine.cluster
     there = int(cluster.get("worker_nodes", cluster.get("nodes", 0.0)))
-    if record.arm == "parallel" and there:
+    if record.experiment == "tune" and there:  # it is known under Ray alone
         return there
     return min(record.num_workers, there) if there else record.num_workers
 

@@ -76,7 +76,15 @@ def fit(used: Sequence[Measured], samples: int) -> scaling_law.Fit:
     """The law of runs of one key for so many windows; draws of its bootstrap are the same each time."""
     whole = most(used)
     workers, start = [one.workers for one in used], [one.start for one in used]
-    return scaling_law.fit(workers, start, [each * whole for each in pace(used)]).scaled(samples / whole)
+    groups: dict[tuple[str, int], list[Measured]] = {}
+    for one in used:
+        groups.setdefault((one.record.fingerprint, one.workers), []).append(one)
+    varies = (
+        scaling_law.variation([one.start for one in repeats] for repeats in groups.values()),
+        scaling_law.variation([one.work for one in repeats] for repeats in groups.values()),
+    )
+    fitted = scaling_law.fit(workers, start, [each * whole for each in pace(used)], varies=varies)
+    return fitted.scaled(samples / whole)
 
 
 def backtest(used: Sequence[Measured]) -> Row | None:
@@ -176,6 +184,8 @@ def _basis(used: Sequence[Measured], left_out: list[Row], fitted: scaling_law.Fi
         "contention": law.sigma,
         "coherency": law.kappa,
         "assumed": list(fitted.fixed),
+        "varies": fitted.varies.share,
+        "repeats": fitted.varies.freedom,
     }
 
 

@@ -83,7 +83,7 @@ def measured(record: RunRecord) -> Measured | str:
         return f"ended as {record.status}"
     if seconds.earlier or (search or {}).get("resumed"):
         return "was interrupted"
-    workers = int(search["cores"]) if search and record.arm == "parallel" else record.num_workers
+    workers = int(search["cores"]) if search and record.arm == "ray" else record.num_workers
     if not workers:
         return "has no workers (one process)"
     writing = float((record.data.get("shards") or {}).get("writing_seconds") or 0.0)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import psutil
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from sp500 import __version__
 from sp500.config import RunConfig
@@ -86,14 +86,14 @@ class RunRecord(Plain):
     name: str
     experiment: str
     arm: str
-    """solo | ray | sequential | parallel | both | in_memory ..."""
+    """solo | ray | sequential | packed | all | in_memory ..."""
     status: Status
     reason: str = ""
     config: dict[str, Any]
     fingerprint: str
     seed: int
-    started: datetime
-    finished: datetime
+    started: AwareDatetime
+    finished: AwareDatetime
     seconds: Seconds
     samples: int = 0
     """Windows trained on, over all epochs and workers."""
@@ -111,15 +111,22 @@ class RunRecord(Plain):
     machine: Machine
     versions: dict[str, str]
     data: dict[str, Any] = Field(default_factory=dict)
-    """Source, tickers, dates, window counts, faults mended, and a hash of the prices used."""
+    """Source, tickers, dates, window counts, repairs, and a hash of the prices used."""
     metrics: dict[str, Any] = Field(default_factory=dict)
     """`valid`, `test` and `naive`."""
     best_epoch: int | None = None
+    """0: the untrained model, which makes the naive forecast, had the lowest validation loss."""
+    refit: dict[str, Any] | None = None
+    """Of a run with train.refit: `epochs` and `windows` that the judged model was trained on, and `splits` as in
+    `data`, whose `train` ends with the last validation date."""
+    seeds: list[dict[str, Any]] | None = None
+    """Of a run with several seeds, whose `metrics` are the first one's: per seed `seed`, `best_epoch`, and `test` with
+    its `improvement`, as in `metrics`."""
     search: dict[str, Any] | None = None
     """Of a search: `space`, `method` (how configs were picked), `key` (same key: same configs), `configs`, `failed`,
-    `resumed` (not run again), `rerun` (run again), `cores`, `best` {`id`, `overrides`, `valid_loss`},
-    `deflated_sharpe` (what `metrics.deflated_sharpe` gives, or null); of one in both modes also `sides` and what
-    `compare.searches` gives."""
+    `resumed` (not run again), `rerun` (run again), `trial_seconds` (of all trials), `cores`, `best` {`id`,
+    `overrides`, `valid_loss`}, `deflated_sharpe` (what `metrics.deflated_excess` gives, or null); of one in all modes
+    also `runs` (by arm) and what `compare.searches` gives."""
     ratios: dict[str, float] | None = None
     """Of a benchmark: measurements of one run over each other."""
     scale: list[dict[str, Any]] | None = None

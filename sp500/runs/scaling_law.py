@@ -9,32 +9,59 @@ With work = parallel + serial that is what stands above, sigma = serial / work (
 sync / work (coherency: what each tells each other). Linear in its parameters, none below zero, so that least squares
 has one answer.
 
-Few numbers of workers cannot tell all of it: one tells only the start and the work, two besides either contention or
-coherency. What they do not tell is a stated default, and ranges are drawn over its stated span. Ranges are a bootstrap
-of relative errors, each with 5 % more or less, since two or three runs cannot show how much runs vary.
+Few numbers of workers cannot determine all of it: one determines only the start and the work, two also either
+contention or coherency. The rest is a stated default, and ranges are drawn over its stated span.
+
+Ranges are a parametric bootstrap: the law's own seconds with log-normal errors, fitted again. The size of the errors
+comes from runs that were repeated with the same settings, with the uncertainty of so few (scaled inverse chi-square).
+Without repeats it is assumed to be 10 %, and the range has to be called that. `python benchmarks/forecast_range.py`
+measures the coverage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy.optimize import nnls
 
-from sp500.bootstrap import stationary_bootstrap
-
 SIGMA, SIGMA_SPAN = 0.05, (0.0, 0.2)
 """Contention where it cannot be fitted, and the span in which it is taken to lie."""
 KAPPA_SPAN = (0.0, 0.002)
 """The same of coherency, whose default is none."""
-VARIES = 0.05
-"""By how much a run is taken to vary at least, as a share of its seconds."""
+VARIES = 0.10
+"""Standard deviation of a run's seconds, as a share of them, where no run was repeated: what docs/LOG.md shows."""
 GROWS = 0.15
 """By what share at least the most workers start later than the fewest, for the start to grow: less is how runs vary."""
-RESAMPLES, SHARE = 1000, 0.9
+DRAWS, SHARE = 200, 0.9
 """Draws of the bootstrap, and the part of them that lies within a range."""
+
+
+@dataclass(frozen=True)
+class Variation:
+    """How much runs with the same settings vary."""
+
+    share: float
+    """Standard deviation as a share of the seconds."""
+    freedom: int
+    """Repeats behind it (degrees of freedom); 0: assumed."""
+
+    def factors(self, size: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
+        """Factors [draw, ...] on seconds; each draw has a standard deviation that the repeats allow."""
+        scale = np.full(size[0], self.share)
+        if self.freedom:
+            scale *= np.sqrt(self.freedom / generator.chisquare(self.freedom, size[0]))
+        return np.exp(scale.reshape(-1, *[1] * (len(size) - 1)) * generator.standard_normal(size))
+
+
+def variation(repeats: Iterable[Sequence[float]]) -> Variation:
+    """Pooled over groups of runs with the same settings; of groups of one alone, the assumption."""
+    groups = [np.asarray(group, float) for group in repeats]
+    freedom = sum(len(group) - 1 for group in groups)
+    squares = sum(float(((group / group.mean() - 1) ** 2).sum()) for group in groups)
+    return Variation(float(np.sqrt(squares / freedom)), freedom) if freedom else Variation(VARIES, 0)
 
 
 @dataclass(frozen=True)
@@ -85,10 +112,12 @@ class Fit:
 
     law: Law
     draws: tuple[Law, ...]
-    missed: tuple[float, ...]
-    """One per draw: how many times the law's seconds a further run takes."""
+    factors: np.ndarray
+    """How many times the draw's seconds of start and of work a further run takes [draw, 2]."""
     fixed: dict[str, str]
-    """What was not fitted, by its name, and in words at which default it stands."""
+    """What was not fitted, by its name, and in words the default that is used."""
+    varies: Variation
+    """How much the work of runs varies, which the range rests on."""
 
     def scaled(self, times: float) -> Fit:
         """The fit of so many times the samples."""
@@ -96,28 +125,33 @@ class Fit:
 
     def interval(self, workers: int) -> tuple[float, float]:
         """Range in which 90 % of further runs are expected; the law's own seconds lie in it."""
-        found = [law.seconds(workers) * times for law, times in zip(self.draws, self.missed, strict=True)]
-        low, high = np.quantile(found, [(1 - SHARE) / 2, (1 + SHARE) / 2])
+        parts = np.array([(law.begun(workers), law.trained(workers)) for law in self.draws])
+        low, high = np.quantile((parts * self.factors).sum(axis=1), [(1 - SHARE) / 2, (1 + SHARE) / 2])
         point = self.law.seconds(workers)
         return float(min(low, point)), float(max(high, point))
 
 
-def fit(workers: Sequence[int], start: Sequence[float], train: Sequence[float], *, seed: int = 0) -> Fit:
-    """The law of runs: their workers, seconds of start and seconds of work, one each per run, above zero."""
+def fit(
+    workers: Sequence[int],
+    start: Sequence[float],
+    train: Sequence[float],
+    *,
+    varies: tuple[Variation, Variation] | None = None,
+    seed: int = 0,
+) -> Fit:
+    """The law of runs: their workers, seconds of start and seconds of work, one each per run, above zero.
+
+    `varies`: of the start and of the work; None: from runs with the same number of workers.
+    """
     counts, begun, took = np.asarray(workers, float), np.asarray(start, float), np.asarray(train, float)
-    law = _law(counts, begun, took, SIGMA, 0.0)
-    missed = np.concatenate([begun / law.begun(counts), took / law.trained(counts)])
-    generator = np.random.default_rng(seed)
-    # Blocks of one: runs follow no order.
-    rows, ahead = (missed[stationary_bootstrap(len(missed), RESAMPLES, 1.0, generator)] for _ in range(2))
-    rows, ahead = (found * generator.choice([1 - VARIES, 1 + VARIES], size=found.shape) for found in (rows, ahead))
-    sigmas, kappas = (generator.uniform(*span, RESAMPLES) for span in (SIGMA_SPAN, KAPPA_SPAN))
-    half = len(counts)
-    draws = [
-        _law(counts, law.begun(counts) * row[:half], law.trained(counts) * row[half:], sigma, kappa)
-        for row, sigma, kappa in zip(rows, sigmas, kappas, strict=True)
-    ]
-    return Fit(law, tuple(draws), tuple(map(float, ahead[:, 0])), _fixed(counts, took))
+    law, generator = _law(counts, begun, took, SIGMA, 0.0), np.random.default_rng(seed)
+    begins, works = varies or [variation(part[counts == count] for count in set(counts)) for part in (begun, took)]
+    starts = law.begun(counts) * begins.factors((DRAWS, len(counts)), generator)
+    takes = law.trained(counts) * works.factors((DRAWS, len(counts)), generator)
+    sigmas, kappas = (generator.uniform(*span, DRAWS) for span in (SIGMA_SPAN, KAPPA_SPAN))
+    draws = tuple(_law(counts, *drawn) for drawn in zip(starts, takes, sigmas, kappas, strict=True))
+    factors = np.stack([one.factors((DRAWS,), generator) for one in (begins, works)], axis=1)
+    return Fit(law, draws, factors, _fixed(counts, took), works)
 
 
 def default(workers: int) -> float:

@@ -10,24 +10,28 @@ The lock is the kernel's (flock), so a killed holder frees it; the holder's name
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import yaml
 from filelock import FileLock, Timeout
+from pydantic import ValidationError
 
 from sp500.config import RUN_NAME
-from sp500.disk import append_durably, write_atomic
+from sp500.disk import append_durably, explained, write_atomic
 from sp500.errors import ConfigError, RunExists, RunLocked
 from sp500.runs.record import EpochMetrics, RunRecord
 
+SEALED = re.compile(rb'(\{.*),\n "sha256": "([0-9a-f]{64})"\n\}\n', re.DOTALL)
 # The report's folder among the runs.
 REPORT = "report"
 
@@ -50,7 +54,7 @@ class Run:
 
     def write_started(self, record: RunRecord) -> None:
         """Keep what the record would be if the run were killed now."""
-        write_atomic(self.path / "started.json", record.model_dump_json(indent=1) + "\n")
+        write_atomic(self.path / "started.json", _sealed(record))
 
     def started(self) -> RunRecord | None:
         """What `write_started` kept; None for a run that has not begun, or began under an older version."""
@@ -83,11 +87,16 @@ class Run:
     def _read(self, file: str) -> RunRecord | None:
         path = self.path / file
         try:
-            return RunRecord.model_validate_json(path.read_text())
+            record = RunRecord.model_validate_json(_unsealed(path.read_bytes()))
+            if not RUN_NAME.fullmatch(record.name):
+                raise ValueError(f"its name {record.name!r:.80} is not valid")
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
         except ValueError as error:  # pydantic's and a decoder's errors are such
-            raise ConfigError(f"{path} is no run record; move its folder away ({error})") from error
+            raise ConfigError(f"{path} is not a run record ({_first_line(error)}). Move its folder away") from error
+        return record
 
     def write_config(self, settings: dict[str, Any]) -> None:
         """Keep the effective settings, re-runnable with --config."""
@@ -104,12 +113,22 @@ class Run:
     def epochs(self) -> list[EpochMetrics]:
         """The epochs so far, each once: of one that a resumed run did again the last; no line cut off by a kill."""
         path = self.path / "epochs.jsonl"
-        lines = path.read_text().split("\n")[:-1] if path.exists() else []
+        epochs: dict[int, EpochMetrics] = {}
         try:
-            found = [EpochMetrics.model_validate_json(line) for line in lines if line]
-        except ValueError as error:
-            raise ConfigError(f"{path} is damaged; move its folder away ({error})") from error
-        return sorted({epoch.epoch: epoch for epoch in found}.values(), key=lambda epoch: epoch.epoch)
+            lines = path.read_bytes().split(b"\n")[:-1]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+        for number, line in enumerate(lines, 1):
+            try:
+                epoch = EpochMetrics.model_validate_json(line)
+            except ValueError as error:
+                raise ConfigError(
+                    f"{path}, line {number} is damaged ({_first_line(error)}). Move its folder away"
+                ) from error
+            epochs[epoch.epoch] = epoch
+        return [epochs[number] for number in sorted(epochs)]
 
     @contextmanager
     def following(self, on_epoch: Callable[[EpochMetrics], None]) -> Iterator[None]:
@@ -138,7 +157,7 @@ class Run:
 
     def write_record(self, record: RunRecord) -> None:
         """End the run."""
-        write_atomic(self.path / "record.json", record.model_dump_json(indent=1) + "\n")
+        write_atomic(self.path / "record.json", _sealed(record))
 
 
 class RunStore:
@@ -157,9 +176,7 @@ class RunStore:
         Raises ConfigError for a name that is none, RunExists for a name taken (without `resume`), RunLocked when
         another process is writing it.
         """
-        if not RUN_NAME.fullmatch(name) or name == REPORT:
-            raise ConfigError(f"run name {name!r} must match {RUN_NAME.pattern} and not be {REPORT!r}")
-        run = Run(self.root / name)
+        run = self._run(name)
         try:
             run.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -169,33 +186,92 @@ class RunStore:
             lock.acquire()
         except Timeout:
             raise RunLocked(f"run {name!r} is being written by {_holder(run.path)}; choose another --name") from None
+        except PermissionError as error:
+            raise ConfigError(
+                f"{run.path}: cannot be written ({error.strerror}): it is read-only or of another user. Choose another "
+                "--name or --runs-dir"
+            ) from error
         try:
             if not resume and (run.path / "config.yaml").exists():
                 raise RunExists(
                     f"run {name!r} exists in {self.root}: --resume continues it, another --name starts a new one"
                 )
-            (run.path / ".holder").write_text(f"process {os.getpid()} on {socket.gethostname()}")
+            with explained(run.path / ".holder"):
+                (run.path / ".holder").write_text(f"process {os.getpid()} on {socket.gethostname()}")
             yield run
         finally:
             lock.release()
 
-    def records(self) -> list[RunRecord]:
-        """All ended runs, oldest first. A damaged record raises ConfigError that names its file."""
-        found = (Run(path.parent).record() for path in self.root.glob("*/record.json"))
-        return sorted((record for record in found if record is not None), key=lambda record: record.finished)
-
-    def unended(self) -> list[RunRecord]:
-        """Runs whose last attempt has left no record, as `Run.unended` tells them, oldest first."""
-        found = (Run(path.parent).unended() for path in self.root.glob("*/started.json"))
-        return sorted((record for record in found if record is not None), key=lambda record: record.started)
+    def scan(self) -> Runs:
+        """All runs of the folder. One that cannot be read is listed with its reason and ends nothing."""
+        records, unended, damaged = [], [], []
+        for path in sorted(self.root.iterdir()) if self.root.is_dir() else []:
+            run = Run(path)
+            if path.name == REPORT or path.name.startswith(".") or not path.is_dir():
+                continue
+            try:
+                record, attempt = run.record(), run.unended()
+            except ConfigError as error:
+                damaged.append(str(error))
+                continue
+            records += [record] if record else []
+            unended += [attempt] if attempt else []
+        return Runs(
+            tuple(sorted(records, key=lambda record: record.finished)),
+            tuple(sorted(unended, key=lambda record: record.started)),
+            tuple(damaged),
+        )
 
     def record(self, name: str) -> RunRecord | None:
-        """One run's record, or None while it has not ended."""
-        return Run(self.root / name).record()
+        """One run's record, or None while it has not ended. Raises ConfigError for a name that is not valid."""
+        return self._run(name).record()
 
     def epochs(self, name: str) -> list[EpochMetrics]:
-        """Epoch lines of one run."""
-        return Run(self.root / name).epochs()
+        """Epoch lines of one run. Raises ConfigError for a name that is not valid."""
+        return self._run(name).epochs()
+
+    def _run(self, name: str) -> Run:
+        """No path is made of a name before it is checked: `../x` would lead out of the folder."""
+        if not RUN_NAME.fullmatch(name) or name == REPORT:
+            raise ConfigError(f"run name {name!r:.80} must match {RUN_NAME.pattern} and not be {REPORT!r}")
+        return Run(self.root / name)
+
+
+@dataclass(frozen=True)
+class Runs:
+    """What lies in a folder of runs."""
+
+    records: tuple[RunRecord, ...]
+    """Ended runs, oldest first."""
+    unended: tuple[RunRecord, ...]
+    """Runs whose last attempt has left no record, as `Run.unended` gives them, oldest first."""
+    damaged: tuple[str, ...]
+    """For each run that cannot be read the file and what is wrong with it."""
+
+
+def _sealed(record: RunRecord) -> str:
+    """The record's file: its fields, and last a checksum of them, since a report trusts each number in it."""
+    text = record.model_dump_json(indent=1).removesuffix("\n}")
+    return f'{text},\n "sha256": "{hashlib.sha256(text.encode()).hexdigest()}"\n}}\n'
+
+
+def _unsealed(data: bytes) -> bytes:
+    """The fields of a record's file. Raises ValueError for a file that is not as it was written."""
+    match = SEALED.fullmatch(data)
+    if match is None:
+        raise ValueError("it does not end with a checksum")
+    if hashlib.sha256(match[1]).hexdigest() != match[2].decode():
+        raise ValueError("it does not match its checksum")
+    return match[1] + b"\n}"
+
+
+def _first_line(error: ValueError) -> str:
+    """What is wrong, in one line: of pydantic's errors the first one."""
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return f"{where}: {first['msg']}" if where else str(first["msg"])
+    return str(error).splitlines()[0]
 
 
 def _holder(path: Path) -> str:

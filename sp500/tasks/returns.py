@@ -1,4 +1,6 @@
-"""The next days' log return (regression) or its sign (direction), always beside the naive forecasts."""
+"""The next days' log return (regression) or its sign (direction), always compared with naive forecasts and with
+buy-and-hold.
+"""
 
 from __future__ import annotations
 
@@ -37,29 +39,22 @@ class Returns:
 
     def judge(self, outputs: dict[str, np.ndarray], dataset: Dataset) -> dict[str, Any]:
         """Errors, direction and trading per split; the improvement over the best naive forecast on the test."""
-        found = {}
-        for name, part in _splits(dataset):
-            forecast, target = (
-                outputs[name][:, 0].astype(np.float64) * dataset.target_scale,
-                _truth(part, dataset),
-            )
-            found[name] = self._score(forecast, target, part)
-        naive = {
-            name: self._score(f, _truth(dataset.test, dataset), dataset.test) for name, f in _naive(dataset).items()
+        forecasts = {name: output[:, 0].astype(np.float64) * dataset.target_scale for name, output in outputs.items()}
+        found = {
+            name: self._score(forecasts[name], _truth(part, dataset), part) | _buy_and_hold(part, self.config)
+            for name, part in _splits(dataset)
         }
-        best = metrics.best_naive(naive, "mse", largest=False)
         target = _truth(dataset.test, dataset)
-        forecast = outputs["test"][:, 0].astype(np.float64) * dataset.target_scale
+        naive = {name: self._score(forecast, target, dataset.test) for name, forecast in _naive(dataset).items()}
+        best = metrics.best_naive(naive, "mse", largest=False)
         found["test"]["improvement"] = {
             "over": best,
             "metric": "mse",
             **metrics.improvement(
-                (forecast - target) ** 2,
+                (forecasts["test"] - target) ** 2,
                 (_naive(dataset)[best] - target) ** 2,
                 _days(dataset.test),
-                resamples=self.config.eval.bootstrap,
-                seed=self.config.data.seed,
-                block=_block(self.config),
+                horizon=self.config.data.horizon,
             ),
         }
         return {**found, "naive": naive}
@@ -69,12 +64,13 @@ class Returns:
         forecast = output[:, 0].astype(np.float64) * dataset.target_scale
         return _named(windows, {"forecast": forecast, "target": _truth(windows, dataset)})
 
-    def sharpe(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> float | None:
+    def excess_sharpe(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> float | None:
         """Of going long where the forecast is above zero and short where it is below."""
-        return _daily_sharpe(np.sign(output[:, 0].astype(np.float64)), windows, self.config)
+        return _excess_sharpe(np.sign(output[:, 0].astype(np.float64)), windows, self.config)
 
     def _score(self, forecast: np.ndarray, target: np.ndarray, part: Windows) -> metrics.Metrics:
-        return metrics.regression(forecast, target) | _traded(np.sign(forecast), part, self.config)
+        scores = metrics.regression(forecast, target) | _cross_section(forecast, part, self.config)
+        return scores | _traded(np.sign(forecast), part, self.config)
 
 
 @dataclass(frozen=True)
@@ -98,9 +94,17 @@ class Direction:
 
     def judge(self, outputs: dict[str, np.ndarray], dataset: Dataset) -> dict[str, Any]:
         """Classification metrics at `eval.threshold` and trading per split; the improvement on the test."""
-        found = {name: self._score(_probability(outputs[name]), part) for name, part in _splits(dataset)}
+        found = {
+            name: self._score(_probability(outputs[name]), part)
+            | metrics.probability_scores(_probability(outputs[name]), part.targets)
+            | _buy_and_hold(part, self.config)
+            for name, part in _splits(dataset)
+        }
         forecasts = self._naive(dataset)
         naive = {name: self._score(forecast, dataset.test) for name, forecast in forecasts.items()}
+        # A class is no probability: the majority's rival forecast is the training share of ups.
+        share = np.full(len(dataset.test), float(dataset.train.targets.mean()))
+        naive["majority"] |= metrics.probability_scores(share, dataset.test.targets)
         best = metrics.best_naive(naive, "accuracy", largest=True)
         found["test"]["improvement"] = {
             "over": best,
@@ -109,9 +113,7 @@ class Direction:
                 self._wrong(_probability(outputs["test"]), dataset.test),
                 self._wrong(forecasts[best], dataset.test),
                 _days(dataset.test),
-                resamples=self.config.eval.bootstrap,
-                seed=self.config.data.seed,
-                block=_block(self.config),
+                horizon=self.config.data.horizon,
             ),
         }
         return {**found, "naive": naive}
@@ -120,9 +122,9 @@ class Direction:
         """Columns date, ticker (where known), forecast (probability of up), target (0 or 1)."""
         return _named(windows, {"forecast": _probability(output), "target": windows.targets})
 
-    def sharpe(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> float | None:
+    def excess_sharpe(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> float | None:
         """Of going long where the probability of up reaches `eval.threshold` and short elsewhere."""
-        return _daily_sharpe(self._position(_probability(output)), windows, self.config)
+        return _excess_sharpe(self._position(_probability(output)), windows, self.config)
 
     def _naive(self, dataset: Dataset) -> dict[str, np.ndarray]:
         majority = float(dataset.train.targets.mean() >= 0.5)
@@ -138,6 +140,7 @@ class Direction:
     def _score(self, probability: np.ndarray, part: Windows) -> metrics.Metrics:
         threshold = self.config.eval.threshold
         scores = metrics.classification(probability, part.targets, threshold)
+        scores |= _cross_section(probability, part, self.config)
         return scores | _traded(self._position(probability), part, self.config)
 
     def _position(self, probability: np.ndarray) -> np.ndarray:
@@ -175,21 +178,30 @@ def _days(part: Windows) -> np.ndarray:
     return part.index["date"].to_numpy() if part.index is not None else np.arange(len(part))
 
 
-def _block(config: RunConfig) -> float:
-    """Mean days of a bootstrap block: targets over a long horizon overlap, so blocks grow with it."""
-    return max(20.0, 2.0 * config.data.horizon)
-
-
 def _traded(position: np.ndarray, part: Windows, config: RunConfig) -> metrics.Metrics:
     if part.index is None:
         return {}
     return metrics.trading(position, part.index, cost_bps=config.eval.cost_bps, horizon=config.data.horizon)
 
 
-def _daily_sharpe(position: np.ndarray, part: Windows, config: RunConfig) -> float | None:
+def _buy_and_hold(part: Windows, config: RunConfig) -> metrics.Metrics:
+    """What always being long earns on the same windows; nothing where there are no prices."""
+    if part.index is None:
+        return {}
+    held = _traded(np.ones(len(part)), part, config)
+    return {"buy_and_hold": {key: value for key, value in held.items() if key != "excess"}}
+
+
+def _cross_section(forecast: np.ndarray, part: Windows, config: RunConfig) -> metrics.Metrics:
+    if part.index is None or part.index["ticker"].nunique() < metrics.FEWEST_TICKERS:
+        return {}
+    return metrics.cross_section(forecast, part.index, horizon=config.data.horizon)
+
+
+def _excess_sharpe(position: np.ndarray, part: Windows, config: RunConfig) -> float | None:
     if part.index is None or not len(part):
         return None
-    return metrics.daily_sharpe(position, part.index, horizon=config.data.horizon)
+    return metrics.excess_sharpe(position, part.index, horizon=config.data.horizon)
 
 
 def _probability(output: np.ndarray) -> np.ndarray:

@@ -1,6 +1,6 @@
 """The smoke job of a new machine or cluster: seeded Gaussian clusters that every worker makes for itself.
 
-The best possible accuracy is known (assign to the nearest centre) and stands beside the model's.
+The best possible accuracy is known (assign to the nearest centre) and reported next to the model's.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Synthetic:
             Windows(x[a:b].astype(config.train.dtype), np.arange(b - a), y[a:b], 1) for a, b in bounds
         )
         sizes = {"train": len(train), "valid": len(valid), "test": len(test)}
-        card = {"source": "synthetic", "windows": sizes, "tickers": [], "faults_mended": [], "notes": []}
+        card = {"source": "synthetic", "windows": sizes, "tickers": [], "repairs": [], "notes": []}
         return Dataset(train, valid, test, card=card)
 
     def num_outputs(self, dataset: Dataset) -> int:
@@ -70,7 +70,7 @@ class Synthetic:
         """Columns forecast and target: class numbers."""
         return pd.DataFrame({"forecast": output.argmax(axis=1), "target": windows.targets})
 
-    def sharpe(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> None:
+    def excess_sharpe(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> None:
         """None: clusters have no price."""
 
     def _samples(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

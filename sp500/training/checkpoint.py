@@ -62,6 +62,9 @@ class Checkpoints:
             _write(temporary, snapshot, self._fingerprint)
             shutil.rmtree(target, ignore_errors=True)
             temporary.rename(target)
+            sync_folder(self.folder)
+            _link(self.folder / "best", best)
+            _link(self.folder / "last", epoch)
         except OSError as error:
             shutil.rmtree(temporary, ignore_errors=True)
             free = shutil.disk_usage(self.folder).free
@@ -69,9 +72,6 @@ class Checkpoints:
                 f"cannot write checkpoint {target}: {error.strerror} ({free / 2**20:.0f} MiB free); earlier "
                 "checkpoints are intact: make room and run again with --resume"
             ) from error
-        sync_folder(self.folder)
-        _link(self.folder / "best", best)
-        _link(self.folder / "last", epoch)
         self._prune(epoch, best)
 
     def resume(self) -> tuple[Snapshot, Tensors] | None:

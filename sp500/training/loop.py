@@ -21,7 +21,7 @@ from sp500.data.batches import Batches, TrainingBatches
 from sp500.data.windows import Dataset, Windows
 from sp500.errors import CheckpointError, SP500Error
 from sp500.memory import PeakMemory
-from sp500.models import catalog
+from sp500.models import catalog, dropout
 from sp500.runs.record import EpochMetrics
 from sp500.seeding import derive
 from sp500.training.checkpoint import Checkpoints, Snapshot, Tensors
@@ -36,7 +36,10 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 @dataclass(frozen=True)
 class FitResult:
-    """A fitted model's numbers. `outputs` [window, output] per split come from the best epoch's weights."""
+    """A fitted model's numbers. `outputs` [window, output] per split come from the best epoch's weights.
+
+    Best epoch 0 is the untrained model, whose forecast is the naive one: no epoch had a lower validation loss.
+    """
 
     epochs: list[EpochMetrics]
     best_epoch: int
@@ -119,6 +122,8 @@ class _Fitting:
         )
         self.model = self._model()
         self.wrapped = worker.wrap(self.model)
+        dtype = DTYPES[config.train.dtype]
+        self.dropout = dropout.Source(self.model, config.train.seed, dtype=dtype, device=worker.device)
         self.optimizer = AdamW(
             self.model.parameters(), lr=config.lr, weight_decay=config.train.weight_decay, fused=True
         )
@@ -146,15 +151,32 @@ class _Fitting:
             self.optimizer.load(snapshot.optimizer)
             self.progress = Progress.parse(snapshot.progress)
             self.resumed = self.progress.epoch
+        else:
+            self._start()
         mine = torch.tensor(float(self.resumed), device=self.worker.device)
         if float(self.worker.total(mine)) != self.resumed * self.worker.world:
             raise CheckpointError("workers see different checkpoints: the folder of runs is not on storage they share")
         while not self.progress.done(self.config):
             self._epoch(self.progress.epoch + 1)
 
+    def _start(self) -> None:
+        """Make the untrained model the first candidate for the best epoch, where a validation split can judge it."""
+        loss = self._validate()
+        if loss is None:
+            return
+        if not math.isfinite(loss):
+            raise diverged(self.config, 0, "validation loss")
+        self.progress.start(loss)
+        self._keep_best()
+        if self.checkpoints:
+            self._save(self.checkpoints)
+
+    def _keep_best(self) -> None:
+        self.best = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+
     def _epoch(self, number: int) -> None:
         started = time.perf_counter()
-        torch.manual_seed(derive(self.config.train.seed, "dropout", number, self.worker.rank))
+        self.dropout.start(number)
         loss, samples, step, waited = self._train(number)
         trained = time.perf_counter()
         metrics = EpochMetrics(
@@ -169,7 +191,7 @@ class _Fitting:
         if not math.isfinite(loss) or (metrics.valid_loss is not None and not math.isfinite(metrics.valid_loss)):
             raise diverged(self.config, number, "loss")
         if self.progress.record(metrics, step):
-            self.best = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+            self._keep_best()
         if self.checkpoints:
             self._save(self.checkpoints)
         self.worker.report(metrics)
@@ -200,6 +222,7 @@ class _Fitting:
             waited = waited or time.perf_counter() - started
             if step == train.max_steps > 0:
                 break
+            self.dropout.windows = batch.windows
             loss = self.task.loss(self.wrapped(batch.x), batch.y)
             if not batch.count:
                 loss = loss * 0.0
@@ -207,7 +230,8 @@ class _Fitting:
             # Ranks' gradients are averaged; times world over total makes that the mean over the global batch.
             (loss * (self.worker.world / batch.total)).backward()
             if train.clip:
-                nn.utils.clip_grad_norm_(parameters, train.clip)
+                # A gradient whose norm overflows is clipped to nothing: 0 x infinity makes the loss tell of it.
+                loss_sum += 0.0 * nn.utils.clip_grad_norm_(parameters, train.clip)
             self.optimizer.step()
             loss_sum += loss.detach()
             samples, step = samples + batch.total, step + 1

@@ -17,8 +17,13 @@ class Progress:
     epoch: int = 0
     step: int = 0
     best_epoch: int = 0
+    """0: the untrained model."""
     best_loss: float = math.inf
     epochs: list[EpochMetrics] = field(default_factory=list)
+
+    def start(self, valid_loss: float) -> None:
+        """Take in the validation loss of the untrained model, so that an epoch has to improve on it to be kept."""
+        self.best_epoch, self.best_loss = 0, valid_loss
 
     def record(self, epoch: EpochMetrics, step: int) -> bool:
         """Take in an epoch; whether it is the best so far. Without a validation split the latest is."""

@@ -41,8 +41,8 @@ class Task(Protocol):
         """One row per window: what was forecast and what came."""
         ...
 
-    def sharpe(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> float | None:
-        """Daily Sharpe ratio, not annualised, of trading the model's output [window, output]; None where nothing can
-        be traded. A search asks for it once per config, so it takes milliseconds.
+    def excess_sharpe(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> float | None:
+        """Sharpe ratio per trade, not annualised, of trading the model's output [window, output] in excess of always
+        being long. None where nothing can be traded. A search asks for it once per config, so it takes milliseconds.
         """
         ...

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from sp500.seeding import derive
+from sp500.models.dropout import Masks
 
 
 class Layers:
@@ -60,34 +60,51 @@ class Layers:
             if place:
                 found[place].relu_()
                 if dropout:
-                    dropout.apply(found[place])
+                    dropout.apply(place - 1, found[place])
             found.append(torch.baddbmm(bias, found[place], weight))
         return found
 
 
 class Dropout:
-    """Masks of an epoch for members of those seeds and rates; none is drawn for a rate of 0.
+    """Dropout of members with those seeds and rates; members that share both have the same masks, gathered once."""
 
-    Members that share seed and rate draw the same masks, as they would alone, so each is drawn once.
-    """
+    def __init__(self, members: Sequence[tuple[int, float]], like: Tensor) -> None:
+        self._members, self._like = list(members), like
+        self._masks: dict[tuple[int, float], Masks] = {}
+        self.windows = torch.empty(0, dtype=torch.int64)
+        """Numbers of the batch's windows in the training set."""
+        self.keep(list(range(len(members))))
 
-    def __init__(self, members: Sequence[tuple[int, float]], epoch: int, like: Tensor) -> None:
+    @property
+    def drops(self) -> bool:
+        """Whether any member drops anything."""
+        return bool(self._places)
+
+    def start(self, epoch: int) -> None:
+        """Begin an epoch."""
+        for masks in self._masks.values():
+            masks.start(epoch)
+
+    def keep(self, places: list[int]) -> None:
+        """Go on with some of the members."""
+        self._members = [self._members[place] for place in places]
         self._places: dict[tuple[int, float], list[int]] = {}
-        for place, stream in enumerate(members):
+        for place, stream in enumerate(self._members):
             if stream[1]:
                 self._places.setdefault(stream, []).append(place)
-        self._generators = [
-            torch.Generator(like.device).manual_seed(derive(seed, "dropout", epoch, 0)) for seed, _ in self._places
-        ]
-        self.scale = like.new_tensor([1 / (1 - rate) for _, rate in members])[:, None, None]
+        self._masks = {stream: self._masks.get(stream) or self._new(*stream) for stream in self._places}
+        self.scale = self._like.new_tensor([1 / (1 - rate) for _, rate in self._members])[:, None, None]
         """What a value that passes is multiplied by [member, 1, 1]."""
 
-    def apply(self, values: Tensor) -> None:
-        """Drop some of the values [member, batch, width], in place."""
-        for ((_, rate), places), generator in zip(self._places.items(), self._generators, strict=True):
-            mask = torch.empty_like(values[0]).bernoulli_(1 - rate, generator=generator).div_(1 - rate)
+    def apply(self, layer: int, values: Tensor) -> None:
+        """Drop some of a layer's values [member, batch, width], in place."""
+        for stream, places in self._places.items():
+            mask = self._masks[stream].of(layer, self.windows, values.shape[2])
             for place in places:
                 values[place].mul_(mask)
+
+    def _new(self, seed: int, rate: float) -> Masks:
+        return Masks(seed, rate, dtype=self._like.dtype, device=self._like.device)
 
 
 def _stacked(layers: Sequence[nn.Linear]) -> tuple[Tensor, Tensor]:

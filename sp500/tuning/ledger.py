@@ -1,6 +1,7 @@
 """Every finished trial, durable the moment it finishes: `trials.jsonl` of the search's run.
 
-A resumed search runs none of them again. A line cut off by a kill was not finished and counts for nothing.
+A resumed search runs none of them again. A line cut off by a kill was not finished and counts for nothing. A damaged
+line is refused with its number.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from sp500.disk import append_durably
+from pydantic import ValidationError
+
+from sp500.checked_lines import append_line, damaged_line, read_lines
 from sp500.errors import ConfigError
 from sp500.runs.record import Plain
 
@@ -22,7 +25,7 @@ class TrialResult(Plain):
     status: Literal["ok", "failed"]
     reason: str = ""
     valid_loss: float | None = None
-    """Best mean validation loss over the epochs."""
+    """Best mean validation loss over the epochs and the untrained model, whose forecast is the naive one."""
     naive_loss: float | None = None
     """That of a model that always answers zero."""
     best_epoch: int | None = None
@@ -34,8 +37,9 @@ class TrialResult(Plain):
     """Name of the data that it was trained on."""
     data: str = ""
     """Hash of all data of its search."""
-    valid_sharpe: float | None = None
-    """Daily Sharpe ratio, not annualised, of trading the validation forecasts; None where nothing can be traded."""
+    valid_excess_sharpe: float | None = None
+    """Sharpe ratio per trade, not annualised, of trading the validation forecasts in excess of always being long. None
+    where nothing can be traded, and for a config that is always long."""
     finished: datetime | None = None
     """When it ended (UTC)."""
     pack: int = 1
@@ -50,14 +54,13 @@ class TrialResult(Plain):
 class Ledger:
     """The results of one search, by config fingerprint. `data` is the hash of the data that they were made on.
 
-    Raises ConfigError when the ledger holds results of other data.
+    Raises ConfigError when the ledger holds results of other data, or a damaged line.
     """
 
     def __init__(self, folder: Path, data: str = "") -> None:
         self.path = folder / "trials.jsonl"
         self._data = data
-        lines = self.path.read_text().split("\n")[:-1] if self.path.exists() else []
-        found = [TrialResult.model_validate_json(line) for line in lines]
+        found = [self._result(number, line) for number, line in enumerate(read_lines(self.path), 1)]
         if data and any(result.data != data for result in found):
             raise ConfigError(f"{self.path} holds trials on other data than now; search it under another --name")
         self.results = {result.id: result for result in found}
@@ -67,9 +70,15 @@ class Ledger:
     def add(self, result: TrialResult) -> None:
         """Keep a result; it is on the disk when this returns."""
         result = result.model_copy(update={"data": self._data})
-        append_durably(self.path, result.model_dump_json())
+        append_line(self.path, result.model_dump_json())
         self.rerun += result.id in self.results
         self.results[result.id] = result
+
+    def _result(self, number: int, line: dict[str, Any]) -> TrialResult:
+        try:
+            return TrialResult.model_validate(line)
+        except ValidationError as error:
+            raise damaged_line(self.path, number, str(error.errors()[0]["msg"])) from None
 
     def best(self) -> TrialResult | None:
         """The trial with the lowest score; ties go to the one that stands first in order of id."""

@@ -14,6 +14,8 @@ from sp500.errors import SP500Error
 from sp500.tuning.axes import Space
 
 PackSize = Literal["off", "auto"] | int
+Arm = Literal["sequential", "packed", "ray"]
+"""One config at a time in this process; packs in processes of this machine; packs under Ray Tune."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +36,12 @@ class Limits:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to search and how: `trials` configs, or None for all of a grid."""
+    """What to search and how: `trials` configs, or None for all of a grid. `arm` is what runs them."""
 
     space: Space
     method: Literal["grid", "random", "tpe"]
     trials: int | None
-    parallel: bool
+    arm: Arm | Literal["auto"]
     limits: Limits
 
 

@@ -43,11 +43,21 @@ class Member:
         """What decides its dropout masks."""
         return self.config.train.seed, self.config.model.dropout
 
+    @property
+    def trained_loss(self) -> float:
+        """Best validation loss over the epochs, without that of the untrained model."""
+        return min(epoch.valid_loss for epoch in self.progress.epochs if epoch.valid_loss is not None)
+
+    def start(self, valid_loss: float, output: np.ndarray) -> None:
+        """Take in the untrained model's loss and outputs on the validation windows."""
+        self.progress.start(valid_loss)
+        self.output = output.copy()  # of the whole pack, a view would keep all
+
     def record(self, epoch: EpochMetrics, step: int, output: np.ndarray) -> None:
         """Take in an epoch and its outputs on the validation windows."""
         self.seconds += epoch.seconds
         if self.progress.record(epoch, step):
-            self.output = output.copy()  # of the whole pack, a view would keep all
+            self.output = output.copy()
 
     def failed(self, reason: str) -> TrialResult:
         """Its result when it did not end well."""

@@ -57,6 +57,7 @@ class Pack:
         self._train = Batches(dataset.train, self._device)
         assert dataset.valid is not None
         self._valid = Batches(dataset.valid, self._device)
+        self._dropout = Dropout([member.stream for member in self.members], self._layers.tensors[0])
         self._optimizer = MemberAdamW(self._layers.tensors, [member.optimised for member in self.members])
 
     def _model(self, member: Member, dataset: Dataset) -> list[nn.Linear]:
@@ -69,9 +70,22 @@ class Pack:
 
     def run(self) -> Iterator[list[TrialResult]]:
         """Train to the end; results come with the epoch that was their members' last."""
+        if ended := self._start():
+            yield ended
         while self.members:
             if ended := self._epoch(self.members[0].progress.epoch + 1):
                 yield ended
+
+    def _start(self) -> list[TrialResult]:
+        """Make each untrained member the first candidate for its best epoch; the results of those that cannot be."""
+        losses, outputs = self._validated()
+        ended: dict[int, TrialResult] = {}
+        for place, member in enumerate(self.members):
+            if math.isfinite(losses[place]):
+                member.start(losses[place], outputs[place])
+            else:
+                ended[place] = member.failed(str(diverged(member.config, 0, "validation loss")))
+        return self._leave(ended)
 
     def _epoch(self, number: int) -> list[TrialResult]:
         """One epoch of all members; the results of those for which it was the last."""
@@ -99,9 +113,7 @@ class Pack:
             elif self._timeout and member.seconds > self._timeout:
                 ended[place] = member.failed(str(TrialTimeout(self._timeout)))
         ended |= {place: self.members[place].result(self._made) for place in self._halved(number, set(ended))}
-        if ended:
-            self._keep([place for place in range(len(self.members)) if place not in ended])
-        return list(ended.values())
+        return self._leave(ended)
 
     def _halved(self, epoch: int, ended: set[int]) -> list[int]:
         """Members that do not go on after this epoch, because too many did better so far."""
@@ -109,18 +121,21 @@ class Pack:
         if epoch not in rungs:
             return []
         left = [place for place in range(len(self.members)) if place not in ended]
-        left.sort(key=lambda place: self.members[place].progress.best_loss)
+        # By trained epochs: where none beats the naive forecast, members with that one best loss would tie.
+        left.sort(key=lambda place: self.members[place].trained_loss)
         return left[-(-len(left) // self._halving) :]
 
     def _trained(self, number: int) -> tuple[list[float], int, int]:
         """One pass: each member's mean loss, windows, and the step reached."""
         train, data = self.config.train, self.config.data
-        dropout = self._dropout(number)
+        self._dropout.start(number)
+        dropout = self._dropout if self._dropout.drops else None
         sums = torch.zeros(len(self.members), dtype=torch.float64, device=self._device)
         samples, step = 0, self.members[0].progress.step
         for batch in self._train.epoch(number, self.config.batch_size, shuffle=data.shuffle_train, seed=data.seed):
             if step == train.max_steps > 0:
                 break
+            self._dropout.windows = batch.windows
             losses, gradients = self._layers.gradients(batch.x, partial(self._losses, batch), dropout)
             self._step(gradients)
             sums += losses * batch.total
@@ -141,11 +156,6 @@ class Pack:
         """Each member's mean loss over the batch [member] from outputs [member, batch, output]."""
         return torch.vmap(self._made.task.loss, in_dims=(0, None))(outputs, batch.y) / batch.total
 
-    def _dropout(self, epoch: int) -> Dropout | None:
-        """The epoch's masks, where members draw any."""
-        streams = [member.stream for member in self.members]
-        return Dropout(streams, epoch, self._layers.tensors[0]) if any(rate for _, rate in streams) else None
-
     def _step(self, gradients: list[Tensor]) -> None:
         """Clip each member's gradient, and step."""
         parts = [torch.linalg.vector_norm(gradient.flatten(1), dim=1) for gradient in gradients]
@@ -153,12 +163,17 @@ class Pack:
         for place, (member, norm) in enumerate(zip(self.members, norms.tolist(), strict=True)):
             clip = member.config.train.clip
             if clip and not norm + 1e-6 <= clip:
+                factor = clip / (norm + 1e-6) if math.isfinite(norm) else math.nan
                 for gradient in gradients:
-                    gradient[place] *= clip / (norm + 1e-6)
+                    gradient[place] *= factor
         self._optimizer.step(gradients)
 
-    def _keep(self, places: list[int]) -> None:
-        """Go on with some of the members."""
-        self.members = [self.members[place] for place in places]
-        self._layers.keep(places)
-        self._optimizer.keep(self._layers.tensors, places)
+    def _leave(self, ended: dict[int, TrialResult]) -> list[TrialResult]:
+        """Go on without the members at these places; gives their results."""
+        if ended:
+            places = [place for place in range(len(self.members)) if place not in ended]
+            self.members = [self.members[place] for place in places]
+            self._layers.keep(places)
+            self._dropout.keep(places)
+            self._optimizer.keep(self._layers.tensors, places)
+        return list(ended.values())

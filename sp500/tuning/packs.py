@@ -1,17 +1,19 @@
-"""Which configs train together, how many at a time, and what happens when that fails."""
+"""Which configs train together, in which order, and what happens when a pack fails."""
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import time
 from collections.abc import Iterator, Sequence
 
 from sp500.config import RunConfig
 from sp500.tuning.ledger import TrialResult
-from sp500.tuning.limits import PackSize, deadline
+from sp500.tuning.limits import Limits, PackSize, deadline
 from sp500.tuning.material import Material
 from sp500.tuning.sequential import run_trial
 from sp500.tuning.space import Trial
+from sp500.tuning.suggest import Suggester
 
 # Families that gain, measured (docs/LOG.md); an LSTM of batched products takes four times as long as torch's own.
 FAMILIES = {"linear", "mlp"}
@@ -25,6 +27,37 @@ FREE = {
 # take 1.04, 9 take 0.96, 18 take 0.95; width 32: 3 take 0.4, 9 take 0.26, 18 take 0.23.
 CACHE_BYTES = 1_200_000
 MOST = 18
+# A call into C that does not return is ended with its process this long after its deadline.
+GRACE_SECONDS = 10
+
+
+class PackQueue:
+    """The suggester's trials in packs for `slots` processes. Trials are asked for `at_once` at a time."""
+
+    def __init__(self, suggester: Suggester, size: PackSize, at_once: int, slots: int) -> None:
+        self._suggester, self._size, self._at_once, self._slots = suggester, size, at_once, slots
+        self._packs: list[list[Trial]] = []
+        self.waiting: set[str] = set()
+        """Ids of configs that were taken and have no result yet."""
+
+    def take(self) -> list[Trial]:
+        """The next pack; empty when all were taken. One that is running may still come back."""
+        if not self._packs:
+            self._packs = packs(self._suggester.ask(self._at_once), self._size, self._slots)
+        pack = self._packs.pop(0) if self._packs else []
+        self.waiting |= {trial.id for trial in pack}
+        return pack
+
+    def retry(self, pack: Sequence[Trial]) -> list[Trial]:
+        """Handle a pack whose process died: its unfinished trials run again one by one.
+
+        Returns those that cannot: a trial that was alone in its pack is itself at fault.
+        """
+        left = [trial for trial in pack if trial.id in self.waiting]
+        if len(pack) == 1:
+            return left
+        self._packs += [[trial] for trial in left]
+        return []
 
 
 def packs(trials: Sequence[Trial], size: PackSize, slots: int = 1) -> list[list[Trial]]:
@@ -49,6 +82,19 @@ def best_size(config: RunConfig) -> int:
     width = config.model.hidden if config.model.kind == "mlp" else 1
     bytes_each = config.batch_size * width * (8 if config.train.dtype == "float64" else 4)
     return max(4, min(MOST, CACHE_BYTES // bytes_each))
+
+
+def run_bounded(made: Material | str, trials: Sequence[Trial], limits: Limits) -> Iterator[list[TrialResult]]:
+    """`run` in a process of its own, which ends when a call into C does not return long after the deadline."""
+    results, left = run(made, trials, limits.timeout, limits.halving), len(trials)
+    while left:
+        if limits.timeout:
+            faulthandler.dump_traceback_later(2 * limits.timeout * left + GRACE_SECONDS, exit=True)
+        ended = next(results)
+        if limits.timeout:  # after a fork, this waits for ever for a thread that a parent had started
+            faulthandler.cancel_dump_traceback_later()
+        left -= len(ended)
+        yield ended
 
 
 def run(

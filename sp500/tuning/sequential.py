@@ -62,7 +62,7 @@ def ended(made: Material, trial: Trial, output: np.ndarray, **facts: Any) -> Tri
         overrides=trial.overrides,
         status="ok",
         naive_loss=made.naive_loss,
-        valid_sharpe=made.task.sharpe(output, made.dataset.valid, made.dataset),
+        valid_excess_sharpe=made.task.excess_sharpe(output, made.dataset.valid, made.dataset),
         dataset=material.name(trial.config),
         finished=datetime.now(UTC),
         **facts,

@@ -35,6 +35,13 @@ def submit(*arguments, experiment="train", **fields):
         (["--data.source", "../prices.csv"], "leads out of the project"),
         (["--data.source", "runs/../../prices.csv"], "leads out of the project"),
         (["--data.source", "s3://bucket/prices.csv"], "leads out of the project"),
+        (["--data.source", ".env"], "names a hidden file or folder"),
+        (["--data.source=prices/.env"], "names a hidden file or folder"),
+        (["--data.source", ".git/config"], "names a hidden file or folder"),
+        (["--data.source", "secrets.yaml"], "end in .csv, .parquet, .pq"),
+        (["--data.source=conf/secrets"], "end in .csv, .parquet, .pq"),
+        (["--data.source", "credentials"], "end in .csv, .parquet, .pq"),
+        (["--data.npz-path", "a.csv"], "end in .npz"),
         (["--config", "x.yaml"], "--config is closed to agents: reads a file of settings"),
         (["--runs-dir", "x"], "--runs-dir is closed to agents: the server says where runs go"),
         (["--runs_dir=x"], "--runs-dir is closed to agents"),
@@ -51,6 +58,19 @@ def test_word_that_could_do_harm_is_refused_with_its_reason(arguments, why):
     with pytest.raises(ValidationError) as refused:
         submit(*arguments)
     assert why in str(refused.value)
+
+
+@pytest.mark.parametrize("path", ["secrets.yaml", "cluster/secret.yaml", "spaces/keys.txt", "spaces/../secrets.yaml"])
+def test_space_of_an_agent_is_a_preset_or_a_file_of_its_folder(path):
+    with pytest.raises(ValidationError, match=r"spaces/|leads out"):
+        submit("--space", path, experiment="tune")
+    submit("--space", "spaces/mine.yaml", experiment="tune")
+    submit("--space", "grid18", "--train.lr", ".5", experiment="tune")
+
+
+def test_table_of_prices_is_not_the_agents_to_choose():
+    with pytest.raises(ValidationError, match="--prices is closed to agents"):
+        submit("--prices", "secrets.yaml", experiment="compare")
 
 
 def test_words_that_experiments_need_are_taken_as_they_are():

@@ -64,7 +64,7 @@ def test_workers_that_have_gpus_on_shared_storage_ask_for_the_cpus_of_their_limi
     for pair in itertools.permutations(("gpu", "shared-storage")):
         [cluster] = of_kind(rendered(pair), "RayCluster")
         [ray] = cluster["spec"]["workerGroupSpecs"][0]["template"]["spec"]["containers"]
-        assert ray["resources"]["requests"] == ray["resources"]["limits"]
+        assert ray["resources"]["requests"]["cpu"] == ray["resources"]["limits"]["cpu"]
         assert ray["resources"]["limits"]["cpu"] == "4"
 
 

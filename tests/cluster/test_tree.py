@@ -210,14 +210,17 @@ def test_network_is_closed_to_every_pod_that_no_rule_names(tree):
 def test_network_lets_in_only_whom_it_names(tree):
     documents = rendered(tree)
     head, worker = (pod["metadata"]["labels"] for pod in pods_of(documents))
-    operator = {"app.kubernetes.io/name": "kuberay-operator"}
+    component = {"app.kubernetes.io/component": "kuberay-operator"}
+    operator = component | {"app.kubernetes.io/name": "kuberay-operator"}  # of the Helm chart
+    kustomized = component | {"app.kubernetes.io/name": "kuberay"}
     prometheus = {"app.kubernetes.io/name": "prometheus"}
     submitter = SP500 | {"app.kubernetes.io/name": "submitter"}
     extra = {44217, 44227} if "monitoring" in tree_id(tree) else set()
     assert open_ports(documents, head, worker, "sp500") is None
     assert open_ports(documents, worker, head, "sp500") is None
-    assert open_ports(documents, head, operator, "ray-system") == {8265, 52365}
-    assert open_ports(documents, head, operator, "default") == {8265, 52365}
+    for namespace in ("ray-system", "default"):
+        assert open_ports(documents, head, operator, namespace) == {8265, 52365}
+        assert open_ports(documents, head, kustomized, namespace) == {8265, 52365}
     assert open_ports(documents, head, submitter, "sp500") == {8265}
     assert open_ports(documents, head, prometheus, "monitoring") == {8080} | extra
     assert open_ports(documents, worker, SP500 | {"app.kubernetes.io/name": "forecast-client"}, "sp500") == {8000}
@@ -225,6 +228,8 @@ def test_network_lets_in_only_whom_it_names(tree):
         ({}, "sp500"),
         (SP500, "sp500"),
         (operator, "elsewhere"),
+        (kustomized, "elsewhere"),
+        (head, "default"),
         (submitter, "elsewhere"),
         (prometheus, "sp500"),
         (worker, "elsewhere"),
@@ -248,7 +253,24 @@ def test_network_lets_out_only_to_ray_names_and_the_api_server(tree):
     node_dns = "169.254.20.10/32"
     assert ways_out(documents, worker) == ways_out(documents, submitter) == {(node_dns, 53)}
     private = {"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"}
-    assert ways_out(documents, head) == {(node_dns, 53), *itertools.product(private, (443, 6443))}
+    api_server = set() if "kueue" in tree_id(tree) else {*itertools.product(private, (443, 6443))}
+    assert ways_out(documents, head) == {(node_dns, 53), *api_server}
+    head_of_a_job = {**head, "ray.io/cluster": "tune-x7k2p"}
+    assert ways_out(documents, head_of_a_job) == {(node_dns, 53)}
+
+
+@EACH_TREE
+def test_every_pod_has_a_limit_of_disk_that_holds_its_volumes_and_the_quota_counts_it(tree):
+    documents = rendered(tree)
+    for pod in pods_of(documents):
+        limits = [one["resources"]["limits"].get("ephemeral-storage") for one in pod["spec"]["containers"]]
+        volumes = [one["emptyDir"]["sizeLimit"] for one in pod["spec"]["volumes"] if "emptyDir" in one]
+        assert all(limits)
+        assert sum(map(pod_rules.amount, limits)) > sum(map(pod_rules.amount, volumes)) > 0
+    [quota], [limit_range] = of_kind(documents, "ResourceQuota"), of_kind(documents, "LimitRange")
+    assert {"requests.ephemeral-storage", "limits.ephemeral-storage"} <= quota["spec"]["hard"].keys()
+    [container] = limit_range["spec"]["limits"]
+    assert "ephemeral-storage" in container["default"].keys() & container["defaultRequest"].keys()
 
 
 def test_shared_storage_is_read_write_many_and_its_workers_have_the_cpus_that_ray_counts():
@@ -257,7 +279,7 @@ def test_shared_storage_is_read_write_many_and_its_workers_have_the_cpus_that_ra
         ["ReadWriteMany"]
     ] * 2
     resources = pods_of(documents)[1]["spec"]["containers"][0]["resources"]
-    assert resources["requests"] == resources["limits"]
+    assert resources["requests"]["cpu"] == resources["limits"]["cpu"]
 
 
 def test_gpu_workers_hold_one_gpu_each_and_tell_nccl_its_interface():

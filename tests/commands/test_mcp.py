@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -97,7 +98,8 @@ def test_agent_estimates_submits_a_job_follows_it_to_its_end_and_reads_its_log(s
     assert [(row["workers"], row["seconds"]) for row in rows] == [(1, None), (4, None)]
     assert "No run of scale" in estimate.structured_content["assumption"]
     told = job.structured_content
-    assert (told["state"], told["project"], told["plan"]["takes"]) == ("QUEUED", "agent", "1 CPU")
+    assert (told["state"], told["project"]) == ("QUEUED", "agent")
+    assert re.fullmatch(r"1 CPU, [\d.]+ GiB", told["plan"]["takes"])
     assert f"job_status {told['id']}" in said(job)
     assert (last.structured_content["state"], last.structured_content["exit_code"]) == ("SUCCEEDED", 0)
     assert last.structured_content["history"][-1]["state"] == "SUCCEEDED"
@@ -139,6 +141,51 @@ def test_what_may_not_be_is_refused_as_an_error_with_a_reason_and_queues_nothing
         assert why in said(answer)
         assert "Traceback" not in said(answer)
     assert len(queue_flags.queue(state).ledger.jobs()) == before
+
+
+def test_huge_request_is_refused_in_a_short_answer(session):
+    async def talk(call, _):
+        return [
+            await call("submit_job", experiment="train", memory="9" * 1_000_000),
+            await call("submit_job", **{"experiment": "train", "x" * 1_000_000: 1}),
+            await call("submit_job", experiment="train", memory="9" * 50_000),
+        ]
+
+    for answer in session(talk):
+        assert answer.is_error
+        assert len(said(answer)) < 5_000
+
+
+def test_requests_that_wait_hold_up_no_other(session, state):
+    words = [
+        sys.executable,
+        "-m",
+        "sp500.cli",
+        "jobs",
+        "submit",
+        "--state-dir",
+        str(state),
+        "--json",
+        "--",
+        "sleep",
+        "600",
+    ]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT, env=ENVIRONMENT)
+    job = json.loads(done.stdout)["id"]
+
+    async def talk(call, _):
+        waits = [asyncio.create_task(call("job_status", id=job, wait=30)) for _ in range(60)]
+        await asyncio.sleep(1)
+        listed = await call("list_jobs")
+        held_up = any(each.done() for each in waits)
+        for each in waits:
+            each.cancel()
+        return listed, held_up
+
+    listed, held_up = session(talk)
+    assert job in said(listed)
+    assert not held_up
+    queue_flags.queue(state).stop([job])
 
 
 def test_agent_stops_its_own_job_and_not_that_of_another_project(session, state):

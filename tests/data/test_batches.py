@@ -121,3 +121,10 @@ def test_read_only_arrays_are_taken_without_a_copy() -> None:
     for array in (windows.rows, windows.starts, windows.targets):
         array.flags.writeable = False
     assert len(list(Batches(windows, CPU).in_order(5))) == 5
+
+
+@WORLDS
+def test_batch_knows_the_numbers_of_its_windows(world: int) -> None:
+    for step in steps(world, 5):
+        for part in step:
+            np.testing.assert_array_equal(part.windows, part.y)

@@ -61,15 +61,34 @@ def test_headings_in_another_case_are_read_without_a_word(
     assert_same(csv(long_of(clean).rename(columns=heading)), clean)
 
 
-@pytest.mark.parametrize("written", ["%Y-%m-%d", "%Y%m%d", "%Y/%m/%d", "%m/%d/%Y", "%Y-%m-%d %H:%M:%S"])
+@pytest.mark.parametrize(
+    "written", ["%Y-%m-%d", "%Y%m%d", "%Y/%m/%d", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%Y-%m-%d %H:%M:%S"]
+)
 def test_usual_ways_to_write_a_date_are_read(csv: Csv, clean: pd.DataFrame, written: str) -> None:
     assert_same(csv(clean, date_format=written), clean)
 
 
-@pytest.mark.parametrize("written", ["%d/%m/%Y", "%d.%m.%Y"])
-def test_dates_with_the_day_first_are_never_taken_for_others(csv: Csv, clean: pd.DataFrame, written: str) -> None:
-    with pytest.raises(DataError):
-        load(DataConfig(source=csv(clean, date_format=written)))
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_columns_may_be_separated_by_semicolons_or_tabs(tmp_path: Path, clean: pd.DataFrame, separator: str) -> None:
+    clean.rename_axis("date").to_csv(tmp_path / "prices.csv", sep=separator)
+    assert_same(str(tmp_path / "prices.csv"), clean)
+
+
+def test_heading_symbol_is_the_ticker(csv: Csv, clean: pd.DataFrame) -> None:
+    assert_same(csv(long_of(clean).rename(columns={"ticker": "Symbol", "close": "Close"})), clean)
+
+
+def test_parquet_file_with_an_index_of_dates_without_a_name_is_read(tmp_path: Path, clean: pd.DataFrame) -> None:
+    clean.rename_axis(None).to_parquet(tmp_path / "prices.parquet")
+    assert_same(str(tmp_path / "prices.parquet"), clean)
+
+
+def test_parquet_file_with_two_rows_of_headings_is_refused_with_the_way_out(
+    tmp_path: Path, clean: pd.DataFrame
+) -> None:
+    pd.concat({"Close": clean}, axis=1).to_parquet(tmp_path / "prices.parquet")
+    with pytest.raises(DataError, match="2 rows of headings"):
+        load(DataConfig(source=str(tmp_path / "prices.parquet")))
 
 
 @pytest.mark.parametrize("written", ["%b %d %Y", "%d-%b-%Y", "%B %d, %Y"])
@@ -139,7 +158,7 @@ def test_numbered_tickers_of_a_parquet_file_are_names(tmp_path: Path, clean: pd.
         (b"\n\n", "empty"),
         (b"date,ticker,close\n", "empty"),
         (b"day,price\n2020-01-02,5\n", "wrong columns day, price"),
-        (b"date;KO\n2020-01-02;5\n", "wrong columns date;KO"),
+        (b"date;KO\n2020-01-02;5,25\n2020-01-03;5,5\n", "'5,25' is not a number; use a decimal point"),
         (b"date,ticker,price\n2020-01-02,KO,5\n", "wrong columns date, ticker, price"),
         (b"date,ticker,close,mood\n2020-01-02,KO,5,good\n", "wrong columns mood"),
         (b"date,close,Close\n2020-01-02,5,5\n", "close"),
@@ -151,8 +170,12 @@ def test_numbered_tickers_of_a_parquet_file_are_names(tmp_path: Path, clean: pd.
         (b"date,ticker,close\n2020-01-02,KO,5\n2020-01-03,,6\n", "row 3: ticker"),
         (b"date,KO\n2020-01-02,5\n2020-01-03,five\n", "not_a_number: KO 2020-01-03"),
         (b"date,KO\n2020-01-02,5\n2020-01-03,6,7,8\n", "cannot be read"),
-        ("date,KO\n2020-01-02,5\n".encode("utf-16"), "cannot be read"),
-        (bytes(range(256)), "cannot be read"),
+        ("date,KO\n2020-01-02,5\n".encode("utf-16"), "is not UTF-8"),
+        (bytes(range(256)), "is not UTF-8"),
+        (b"Date,Ticker,Name\n2020-01-02,KO,Coke\n", "wrong columns date, ticker, Name"),
+        (b"date,IDX,Name\n2020-01-02,5,Coke\n2020-01-03,5,Coke\n", "expected date,ticker,close"),
+        (b"date,KO\n13/01/2020,5\n01/14/2020,6\n", "row 2: date '13/01/2020' begins with the day"),
+        (b"date,KO\n02/01/2020,5\n03/01/2020,6\n", "day or month first"),
     ],
 )
 def test_file_that_is_no_price_table_is_refused_by_name(tmp_path: Path, content: bytes, named: str) -> None:

@@ -129,7 +129,7 @@ def test_no_validation_leaves_train_and_test(three: Prices) -> None:
     assert built(three, valid_from_train=0.0).valid is None
 
 
-def test_window_over_a_mended_gap_has_no_hole(csv: Callable[..., str], ohlcv: pd.DataFrame) -> None:
+def test_window_over_a_repaired_gap_has_no_hole(csv: Callable[..., str], ohlcv: pd.DataFrame) -> None:
     ohlcv.loc[100, "volume"] = np.nan
     source = csv(ohlcv.drop(index=[200, 201]))
     dates = features(line.load(DataConfig(source=source))).series[0].dates

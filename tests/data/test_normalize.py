@@ -36,3 +36,13 @@ def test_feature_that_never_changes_keeps_scale_1(norm: str, constant: float) ->
 def test_scaling_takes_any_leading_axes(norm: str) -> None:
     scaler = normalize.fit(TRAIN, norm)
     np.testing.assert_array_equal(scaler(TRAIN.reshape(50, 10, 3)), scaler(TRAIN).reshape(50, 10, 3))
+
+
+def test_feature_that_begins_to_vary_after_training_is_reported_by_name_and_part() -> None:
+    train = np.random.default_rng(0).normal(0, [1, 0, 1], (500, 3))
+    later = np.random.default_rng(1).normal(0, [1.5, 1, 4], (500, 3))
+    first, second = normalize.shift_notes(("usual", "constant", "wide"), train, {"test": later})
+    assert "constant is not constant" in first
+    assert "wide is 4" in second
+    assert "test dates" in first
+    assert normalize.shift_notes(("usual", "constant", "wide"), train, {"valid": train}) == []

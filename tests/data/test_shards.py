@@ -184,6 +184,34 @@ def test_bad_manifest_is_refused_by_name(written: ShardSet, change: str) -> None
         ShardSet.open(written.uri)
 
 
+WRITE_AGAIN = """
+import sys
+from sp500.data.folder import Folder
+
+folder = Folder(sys.argv[1])
+sys.stdin.readline()
+for _ in range(100):
+    folder.write("shard-00000.parquet", b"x" * 300_000)
+"""
+
+
+def test_two_writers_of_one_shard_and_its_reader_do_not_disturb_each_other(tmp_path: Path) -> None:
+    """As two jobs of the queue on the same data, or a lost Ray task and its retry."""
+    command = [sys.executable, "-c", WRITE_AGAIN, str(tmp_path / "set")]
+    writers = [subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.write("\n")
+        writer.stdin.flush()
+    path, sizes = tmp_path / "set" / "shard-00000.parquet", set[int]()
+    while any(writer.poll() is None for writer in writers):
+        if path.exists():
+            sizes.add(len(path.read_bytes()))
+    assert [(writer.communicate()[1], writer.returncode) for writer in writers] == [("", 0)] * 2
+    assert sizes == {300_000}
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
+
+
 def test_shards_take_a_twentieth_of_materialised_windows(written: ShardSet) -> None:
     assert written.bytes / (written.windows * 30 * 6 * 4) < 0.05
 

@@ -106,3 +106,18 @@ def test_bad_shard_stops_the_epoch_by_name(shards: ShardSet, tmp_path: Path) -> 
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.raises(Exception, match=path.name):
         list(streams(copy, 1)[0].epoch(1, 64, shuffle=True, seed=0))
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_windows_have_the_numbers_that_they_have_in_memory(
+    bundled_stocks: Prices, shards: ShardSet, world: int
+) -> None:
+    config = DataConfig(tickers=("AAPL", "KO", "GE"), start="2014-01-01", multiplier=6, window=5)
+    whole = line.prepare(config, direction=False).dataset("float32").train
+    for one in streams(shards, world):
+        for batch in one.epoch(1, 256, shuffle=True, seed=0):
+            numbers = batch.windows[: batch.count].numpy()
+            # Shards are rounded to float32 before targets are scaled, arrays after.
+            np.testing.assert_allclose(batch.y[: batch.count], whole.targets[numbers], rtol=1e-5)
+            last_days = whole.rows[whole.starts[numbers] + 4]
+            np.testing.assert_allclose(batch.x[: batch.count, -1], last_days, rtol=1e-5, atol=1e-6)

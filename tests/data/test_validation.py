@@ -1,4 +1,4 @@
-"""Bad prices: each fault is named by rule, ticker and date, then mended by the stated rule or refused."""
+"""Bad prices: each fault is named by rule, ticker and date, then repaired by the stated rule or refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from sp500.config import DataConfig
 from sp500.data.prices import Prices, load
-from sp500.data.validation import validate
+from sp500.data.validation import summarize, validate
 from sp500.errors import DataError
 
 Csv = Callable[..., str]
@@ -49,7 +49,7 @@ def put(row: int, value: float) -> Damage:
     return damage
 
 
-# Mended: the faults' names, and the clean prices with the stated rule applied to them.
+# Repaired: the faults' names, and the clean prices with the stated rule applied to them.
 
 
 @pytest.mark.parametrize("length", [1, 3, 5])
@@ -106,7 +106,7 @@ def in_new_york(table: pd.DataFrame) -> pd.DataFrame:
     ],
 )
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_mended_file_equals_the_clean_one_and_names_the_fault(
+def test_repaired_file_equals_the_clean_one_and_names_the_fault(
     csv: Csv, tmp_path: Path, clean: pd.DataFrame, damage: Damage, rule: str, tickers: set[str], row: str, kind: str
 ) -> None:
     if kind == "csv":
@@ -118,7 +118,7 @@ def test_mended_file_equals_the_clean_one_and_names_the_fault(
     assert {fault.rule for fault in prices.faults} == {rule}
     assert {fault.ticker for fault in prices.faults} == tickers
     assert {fault.date for fault in prices.faults} == {row}
-    assert all(fault.mended for fault in prices.faults)
+    assert all(fault.repaired for fault in prices.faults)
     pd.testing.assert_frame_equal(prices.close, clean, check_freq=False, check_names=False, check_exact=True)
 
 
@@ -215,7 +215,7 @@ def test_long_run_without_one_field_is_refused(csv: Csv, ohlcv: pd.DataFrame, fi
 
 
 @pytest.mark.parametrize("field", ["open", "high", "low", "volume"])
-def test_short_run_without_one_field_is_mended_by_name(csv: Csv, ohlcv: pd.DataFrame, field: str) -> None:
+def test_short_run_without_one_field_is_repaired_by_name(csv: Csv, ohlcv: pd.DataFrame, field: str) -> None:
     ohlcv.loc[100:101, field] = np.nan
     prices = load(DataConfig(source=csv(ohlcv)))
     assert [(fault.rule, fault.date) for fault in prices.faults] == [("missing", f"{ohlcv['date'][100]:%Y-%m-%d}")]
@@ -289,6 +289,84 @@ def test_real_move_is_accepted_where_it_was_confirmed_and_nowhere_else(csv: Csv,
     assert f"split: KO {day(clean, 200)}" in str(caught.value)
     both = (f"KO:{day(clean, 100)}", f"KO:{day(clean, 200)}")
     assert load(DataConfig(source=source, real_moves=both)).faults == ()
+
+
+# Prices that would have to be invented, prices that stand still, bad ticks.
+
+
+@pytest.mark.parametrize(
+    ("thin", "share"),
+    [
+        (lambda table: table.groupby(table.index.to_period("W")).tail(1), "79%"),
+        (lambda table: table.iloc[::6], "83%"),
+        (lambda table: table.iloc[::2], "50%"),
+        (lambda table: table.drop(table.index[1::25]), "4%"),
+    ],
+    ids=["weekly", "every sixth session", "every second session", "one of 25 missing"],
+)
+def test_gaps_that_are_short_but_many_are_refused_with_their_share(
+    csv: Csv, clean: pd.DataFrame, thin: Damage, share: str
+) -> None:
+    with pytest.raises(DataError, match=rf"missing: AAPL .*\({share}\)"):
+        load(DataConfig(source=csv(thin(clean))))
+
+
+def test_few_short_gaps_are_filled_and_summarized(csv: Csv, clean: pd.DataFrame) -> None:
+    gaps = [30, 90, 150, 210, 270]
+    prices = load(DataConfig(source=csv(clean.drop(clean.index[gaps]))))
+    assert len(prices.faults) == 2 * len(gaps)
+    lines = summarize(prices.faults)
+    assert [line.split(":")[1] for line in lines] == [
+        f" {ticker} {day(clean, 30)} to {day(clean, 270)}" for ticker in ("AAPL", "KO")
+    ]
+    assert all("5 times" in line for line in lines)
+
+
+@pytest.mark.parametrize(("first", "last"), [(200, None), (200, 210), (0, None)], ids=["to the end", "10", "always"])
+def test_close_that_does_not_move_is_stale(csv: Csv, clean: pd.DataFrame, first: int, last: int | None) -> None:
+    clean.iloc[first:last, 1] = clean.iloc[first, 1]
+    source = csv(clean)
+    with pytest.raises(DataError, match=f"stale: KO {day(clean, first)}"):
+        load(DataConfig(source=source))
+    confirmed = DataConfig(source=source, real_moves=(f"KO:{day(clean, first)}",))
+    assert load(confirmed).faults == ()
+
+
+def test_nine_equal_closes_are_no_fault(csv: Csv, clean: pd.DataFrame) -> None:
+    clean.iloc[200:209, 1] = clean.iloc[200, 1]
+    assert load(DataConfig(source=csv(clean))).faults == ()
+
+
+def test_tickers_that_differ_in_case_are_refused_by_name(csv: Csv, clean: pd.DataFrame) -> None:
+    rows = long_of(clean)
+    rows.loc[rows.index % 2 == 0, "ticker"] = rows["ticker"].str.lower()
+    with pytest.raises(DataError, match=r"duplicate: AAPL .*aapl differ only in case"):
+        load(DataConfig(source=csv(rows)))
+
+
+@pytest.mark.parametrize("factor", [1.5, 1 / 1.5, 1.3])
+@pytest.mark.parametrize("length", [1, 3])
+def test_bad_tick_far_outside_the_usual_moves_is_refused(
+    csv: Csv, clean: pd.DataFrame, factor: float, length: int
+) -> None:
+    clean.iloc[200 : 200 + length, 1] *= factor
+    with pytest.raises(DataError, match=rf"1 fault.*\n.*jump: KO {day(clean, 200)}: moves by"):
+        load(DataConfig(source=csv(clean)))
+
+
+def test_large_move_that_stays_is_no_bad_tick(csv: Csv, clean: pd.DataFrame) -> None:
+    clean.iloc[200:, 1] *= 1.5
+    assert load(DataConfig(source=csv(clean))).faults == ()
+
+
+def test_every_bad_tick_of_the_index_is_named(bundled: Prices) -> None:
+    close = bundled.close.copy()
+    rows = np.arange(500, 8000, 400)
+    close.iloc[rows] *= 1.5
+    with pytest.raises(DataError) as caught:
+        validate({"close": close})
+    assert str(caught.value).startswith(f"{len(rows)} fault(s)")
+    assert all(f"{close.index[row]:%Y-%m-%d}" in str(caught.value) for row in rows)
 
 
 # Splits anywhere in 33 years.

@@ -244,7 +244,7 @@ def test_bad_prices_are_refused_and_never_cached(config: DataConfig, clean: pd.D
     [lambda frame: pd.concat([frame, frame.iloc[-1:]]), lambda frame: frame.iloc[::-1]],
     ids=["last day twice", "newest first"],
 )
-def test_answer_with_duplicate_or_unsorted_dates_is_mended_by_name(
+def test_answer_with_duplicate_or_unsorted_dates_is_repaired_by_name(
     config: DataConfig, clean: pd.DataFrame, answer: Callable[[pd.DataFrame], pd.DataFrame]
 ) -> None:
     prices = get(config, Yahoo(clean, (answer,)))

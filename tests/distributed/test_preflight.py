@@ -60,23 +60,6 @@ def a_node_elsewhere(folder: Path) -> str:
     return "passed"
 
 
-def a_node_that_comes(folder: Path) -> list[object]:
-    cluster = Cluster(initialize_head=True, connect=True, head_node_args={"num_cpus": 1})
-    found: list[object] = []
-    preflight.NODES_SECONDS = 1
-    try:
-        preflight.grown({"CPU": 2.0})
-    except ResourcesError as error:
-        found.append(str(error))
-    preflight.NODES_SECONDS = 60
-    cluster.add_node(num_cpus=1, wait=False)
-    preflight.grown({"CPU": 2.0})
-    found.append(preflight.resources()["CPU"])
-    ray.shutdown()
-    cluster.shutdown()
-    return found
-
-
 def until(ready):
     deadline = time.monotonic() + 60
     while not ready():
@@ -116,39 +99,20 @@ def test_folder_that_one_node_does_not_see_is_refused_with_its_address(tmp_path)
         ((1, 2), (1, 2), 3, False, 0.66),  # one machine: a rehearsal that runs
         ((3, 2), (3, 4), 2, True, 0.5),  # as it is, with half a CPU per worker for its readers
         ((3, 2), (3, 2), 2, True, 0.5),
-        ((2, 1), (2, 4), 2, True, 1.0),  # it has to grow, to all four
+        ((2, 1), (5, 4), 2, True, 1.0),  # it has to grow, to all four
+        ((1, 0), (5, 4), 4, False, 1.0),  # a head that was replaced: its workers are on their way
         ((2, 1), (2, 2), 2, True, 0.5),
         ((2, 1), (2, 1), 2, False, None),
         ((2, 0), (2, 0), 1, False, None),
+        ((1, 0), (5, 4), 8, False, None),
     ],
 )
-def test_share_leaves_readers_their_part_and_what_cannot_be_is_refused(monkeypatch, now, most, workers, readers, share):
-    asked = []
-    monkeypatch.setattr(preflight, "resources", lambda: {"nodes": float(now[0]), "CPU": float(now[1]), "GPU": 0.0})
-    monkeypatch.setattr(preflight, "most", lambda: {"nodes": float(most[0]), "CPU": float(most[1]), "GPU": 0.0})
-    monkeypatch.setattr(preflight, "grown", asked.append)
-    if share is None:
-        with pytest.raises(ResourcesError, match=f"{workers} workers with a CPU each were asked for"):
-            preflight.worker_share(workers, gpu=False, readers=readers)
-        return
-    assert preflight.worker_share(workers, gpu=False, readers=readers) == {"CPU": share}
-    assert asked[0]["CPU"] <= most[1]
-    assert asked[0]["CPU"] == pytest.approx(workers * share * (2 if readers else 1))
+def test_share_leaves_readers_their_part_of_the_cluster_as_it_is_or_can_be(now, most, workers, readers, share):
+    have, can_have = ({"nodes": float(nodes), "CPU": float(cpus)} for nodes, cpus in (now, most))
+    assert preflight.choose_share(have, can_have, workers, gpu=False, readers=readers) == share
 
 
-def test_what_an_autoscaler_may_add_counts_also_where_nothing_is_there_yet(monkeypatch):
-    class Promised:
-        def get_max_resources_from_cluster_config(self):
-            return {"CPU": 16, "GPU": 4, "memory": 7}
-
-    monkeypatch.setattr(preflight, "resources", lambda: {"nodes": 1.0, "memory": 9.0})
-    monkeypatch.setattr(preflight, "state", Promised())
-    assert preflight.most() == {"CPU": 16.0, "GPU": 4.0, "nodes": 1.0, "memory": 9.0}
-    assert preflight.use_gpu("auto", 4)
-
-
-def test_workers_wait_for_nodes_on_their_way_but_not_for_ever(tmp_path):
-    said, cpus = in_child(a_node_that_comes, tmp_path)
-    assert "2 CPUs and 0 GPUs were asked for" in said
-    assert "after 1 s it has 1 CPUs" in said
-    assert cpus == 2
+def test_share_with_gpus_needs_one_for_each_worker():
+    have, can_have = {"nodes": 1.0, "CPU": 0.0}, {"nodes": 5.0, "CPU": 16.0, "GPU": 4.0}
+    assert preflight.choose_share(have, can_have, 4, gpu=True, readers=False) == 1.0
+    assert preflight.choose_share(have, can_have, 5, gpu=True, readers=False) is None

@@ -20,7 +20,7 @@ def settings(workers: int, **train: object) -> RunConfig:
     return RunConfig(
         num_workers=workers,
         data=DataConfig(),
-        model=ModelConfig(hidden=16, dropout=0.0),
+        model=ModelConfig(hidden=16),
         train=TrainConfig(**{"epochs": 3, "batch_size": 300, "dtype": "float64", **train}),
     )
 
@@ -92,6 +92,6 @@ def test_gpus_that_are_not_there_are_refused_at_once(ray_cluster, tmp_path):
 
 
 def test_data_made_by_workers_gives_the_same_numbers(ray_cluster, tmp_path):
-    base = RunConfig(task="synthetic", model=ModelConfig(dropout=0.0), train=TrainConfig(epochs=2, dtype="float64"))
+    base = RunConfig(task="synthetic", train=TrainConfig(epochs=2, dtype="float64"))
     alone, two = (trained(base.model_copy(update={"num_workers": n}), tmp_path) for n in (0, 2))
     assert numbers(two.metrics) == pytest.approx(numbers(alone.metrics), rel=1e-9)

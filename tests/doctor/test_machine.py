@@ -6,6 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from sp500.cores import cpu_limit
 from sp500.doctor import machine
 from sp500.doctor.machine import Memory, Space
 
@@ -145,7 +146,7 @@ def cgroup(folder, files):
     ],
 )
 def test_cpu_limit_is_that_of_the_control_group(tmp_path, files, limit):
-    assert machine.cpu_limit(cgroup(tmp_path, files)) == limit
+    assert cpu_limit(cgroup(tmp_path, files)) == limit
 
 
 @pytest.mark.parametrize(

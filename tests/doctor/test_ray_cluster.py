@@ -43,8 +43,9 @@ def test_token_that_is_not_taken_is_wrong_and_never_shown(dashboard, tmp_path, e
 def test_token_is_sent_to_no_cluster_that_asks_for_none(dashboard, tmp_path):
     ray = dashboard()
     checks = looked(tmp_path, address=ray.url, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="secret")
-    assert states(checks) == ["ok", "ok", "ok"]
-    assert "whoever reaches it can run code" in checks[1].found
+    assert states(checks) == ["ok", "wrong", "ok"]
+    assert "everybody who reaches it can run code" in checks[1].found
+    assert "authOptions" in checks[1].advice
     assert ray.sent == [""]
 
 
@@ -57,7 +58,7 @@ def test_token_follows_no_redirect(dashboard, serve, tmp_path):
 
 def test_version_that_differs_is_wrong_and_names_both(dashboard, tmp_path):
     checks = looked(tmp_path, address=dashboard(version="2.52.1").url)
-    assert states(checks) == ["ok", "ok", "wrong"]
+    assert states(checks) == ["ok", "wrong", "wrong"]
     assert "2.52.1 on the cluster, 2.60.0 here" in checks[2].found
 
 

@@ -79,7 +79,9 @@ def test_interrupted_training_on_ray_in_a_relative_folder_resumes_to_the_same_me
 
 
 def test_terminated_search_on_ray_resumes_without_running_a_trial_again(command, script, tmp_path):
-    process = subprocess.Popen(command("tune", "--runs-dir", tmp_path, "--name", "s"), stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command("tune", "--mode", "ray", "--runs-dir", tmp_path, "--name", "s"), stderr=subprocess.DEVNULL
+    )
     trials = tmp_path / "s" / "trials.jsonl"
     deadline = time.monotonic() + 90
     while not (trials.exists() and trials.read_text().count("\n") >= 3):
@@ -92,7 +94,7 @@ def test_terminated_search_on_ray_resumes_without_running_a_trial_again(command,
     search = json.loads(done.stdout)["search"]
     assert search["configs"] == 18
     assert search["resumed"] >= 3
-    assert search["parallel_seconds"] is None
+    assert search["arms"]["ray"]["seconds"] is None
     ids = [json.loads(line)["id"] for line in trials.read_text().splitlines()]
     assert len(ids) == len(set(ids)) == 18
 
@@ -145,16 +147,19 @@ def test_prepare_prints_the_data_card(script, runs):
     assert card["feature_summary"]["log_return"]["std"] > 0
 
 
-def test_search_in_both_modes_compares_the_same_configs(script, runs):
-    flags = ("--runs-dir", runs, "--name", "search", "--mode", "both", "--train.epochs", 1, "--pack", "off", "--json")
-    done = script("tune", *flags)
+def test_search_in_all_modes_compares_the_same_configs(script, runs):
+    done = script("tune", "--runs-dir", runs, "--name", "search", "--mode", "all", "--train.epochs", 1, "--json")
     assert done.returncode == 0, done.stderr
     search = json.loads(done.stdout)["search"]
     assert search["configs"] == 18
     assert search["same_best"] is True
     assert search["metric_gap"] <= 1e-6
-    assert search["speedup"] == pytest.approx(search["sequential_seconds"] / search["parallel_seconds"])
-    lines = (runs / "search-parallel" / "trials.jsonl").read_text().splitlines()
+    arms = search["arms"]
+    assert list(arms) == ["sequential", "packed", "ray"]
+    assert all(row["seconds"] > row["start_seconds"] > 0 and row["cpu_seconds"] > 1 for row in arms.values())
+    assert search["packing_speedup"] == pytest.approx(arms["sequential"]["seconds"] / arms["packed"]["seconds"])
+    assert search["ray_speedup"] == pytest.approx(arms["packed"]["seconds"] / arms["ray"]["seconds"])
+    lines = (runs / "search-ray" / "trials.jsonl").read_text().splitlines()
     assert len({json.loads(line)["id"] for line in lines}) == 18
 
 

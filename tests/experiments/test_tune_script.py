@@ -7,6 +7,7 @@ import subprocess
 import time
 
 import optuna
+import psutil
 import pytest
 
 from sp500.tuning.ledger import Ledger
@@ -30,7 +31,7 @@ def killed(argv, ledger, generator) -> None:
     process.wait()
 
 
-@pytest.mark.parametrize(("mode", "kills"), [("sequential", 7), ("parallel", 3)])
+@pytest.mark.parametrize(("mode", "kills"), [("sequential", 4), ("packed", 4), ("ray", 3)])
 def test_killed_search_runs_nothing_twice_and_loses_nothing(command, script, tmp_path, mode, kills):
     (tmp_path / "space.yaml").write_text(f"train.seed: {list(range(72))}\ntrain.epochs: [12]\n")
     flags = (*FLAGS, "--space", tmp_path / "space.yaml", "--mode", mode, "--runs-dir", tmp_path, "--name", "s")
@@ -60,3 +61,45 @@ def test_space_that_cannot_be_searched_is_refused_before_anything_starts(script,
     assert done.returncode == 2
     assert "bad.yaml" in done.stderr
     assert "did you mean model.hidden?" in done.stderr
+
+
+def test_mode_auto_names_the_arm_that_it_takes_and_why(script, tmp_path):
+    flags = ("--data.tickers", "AAPL", "--data.start", "2014-01-01", "--train.epochs", 1, "--runs-dir", tmp_path)
+    done = script("tune", *flags, "--json")
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    assert record["arm"] == "packed"
+    assert "mode packed: expected for 18 configs are one after another" in done.stderr
+    assert list(record["search"]["arms"]) == ["packed"]
+
+
+def test_interrupted_search_without_ray_ends_soon_and_leaves_no_process(command, tmp_path):
+    (tmp_path / "space.yaml").write_text("train.seed: [0, 1]\ntrain.epochs: [2, 1000000]\n")
+    argv = command("tune", *FLAGS, "--space", tmp_path / "space.yaml", "--mode", "packed", "--runs-dir", tmp_path)
+    process = subprocess.Popen([*argv, "--name", "s"], stderr=subprocess.DEVNULL)
+    started = time.monotonic()
+    while not lines(tmp_path / "s" / "trials.jsonl"):
+        assert process.poll() is None
+        assert time.monotonic() - started < 180
+        time.sleep(0.05)
+    packs = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    assert [pack for pack in packs if pack.is_running()] == []
+    assert json.loads((tmp_path / "s" / "record.json").read_text())["status"] == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (("--mode", "both"), "both"),
+        (("--mode", "packed", "--workers-per-trial", 2), "needs --mode ray"),
+        (("--mode", "sequential", "--halving", 3), "halving: stops members of packs"),
+        (("--mode", "all", "--halving", 3), "halving: stops members of packs"),
+    ],
+)
+def test_flags_that_an_arm_cannot_follow_are_refused(script, tmp_path, flags, reason):
+    done = script("tune", *flags, "--runs-dir", tmp_path)
+    assert done.returncode == 2
+    assert reason in done.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -23,7 +23,7 @@ def searched(tmp_path):
     )
     best = {"id": "b", "overrides": {"model.hidden": 128, "train.lr": 0.01}, "valid_loss": 0.9}
     data = {"splits": {"valid": ["2013-01-02", "2018-03-01"]}}
-    record = ended(base, name="s", experiment="tune", arm="both", search={"best": best}, data=data)
+    record = ended(base, name="s", experiment="tune", arm="all", search={"best": best}, data=data)
     with RunStore(tmp_path).open("s") as run:
         run.write_record(record)
     return tmp_path

@@ -45,8 +45,20 @@ def ignored(path):
 
 
 def locked(name):
+    """Version per package of a lock."""
     lines = (ROOT / "scripts" / name).read_text().splitlines()
-    return dict(line.split("==") for line in lines if not line.startswith("#"))
+    return dict(line.removesuffix(" \\").split("==") for line in lines if line[0] not in "# ")
+
+
+def hashes(name):
+    """Hashes per package of a lock."""
+    found = {}
+    for line in (ROOT / "scripts" / name).read_text().splitlines():
+        if line[0] not in "# ":
+            found[package := line.split("==")[0]] = []
+        elif match := re.fullmatch(r"    --hash=sha256:([0-9a-f]{64})( \\)?", line):
+            found[package].append(match[1])
+    return found
 
 
 def test_image_runs_as_a_number_that_is_not_root():
@@ -67,6 +79,25 @@ def test_default_base_is_pinned_to_the_locked_ray_and_this_python():
 def test_nothing_is_downloaded_but_by_pip():
     assert given("ADD") == []
     assert not re.search(r"\b(curl|wget|apt-get|apk|git clone)\b", " ".join(given("RUN")))
+
+
+@pytest.mark.parametrize("name", ["runtime.lock", "requirements.lock", "checkov.lock"])
+def test_lock_has_hashes_of_every_package_and_names_no_index(name):
+    text = (ROOT / "scripts" / name).read_text()
+    assert len(locked(name)) > 50
+    assert all(hashes(name).values())
+    assert not re.search(r"://|--index|--find-links|torch==", text)
+
+
+def test_packages_with_compiled_parts_have_hashes_for_several_platforms():
+    assert all(len(hashes("runtime.lock")[name]) > 3 for name in ("numpy", "pyarrow", "ray", "scipy"))
+
+
+def test_torch_is_pinned_apart_and_the_image_installs_everything_else_by_hash():
+    assert locked("torch.lock").keys() == {"torch"}
+    (install,) = [run for run in given("RUN") if "runtime.lock" in run]
+    assert "pip --require-hashes --no-deps --requirement runtime.lock" in install
+    assert '--extra-index-url "$TORCH_INDEX" --requirement torch.lock' in install
 
 
 def test_wheels_alone_are_installed_so_that_no_compiler_is_needed():
@@ -117,7 +148,9 @@ def test_what_the_image_needs_not_is_never_sent_to_the_builder(path):
     assert ignored(path)
 
 
-@pytest.mark.parametrize("path", ["pyproject.toml", "scripts/runtime.lock", "sp500/report/page.html.jinja"])
+@pytest.mark.parametrize(
+    "path", ["pyproject.toml", "scripts/runtime.lock", "scripts/torch.lock", "sp500/report/page.html.jinja"]
+)
 def test_what_the_image_needs_is_sent(path):
     assert not ignored(path)
 
@@ -133,4 +166,5 @@ def test_image_has_what_was_tested_and_no_tool_of_tests():
 def test_lock_of_the_image_has_every_dependency_of_the_project():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = {re.match(r"[\w-]+", line)[0].lower().replace("_", "-") for line in project["dependencies"]}
-    assert wanted <= {name.lower().replace("_", "-") for name in locked("runtime.lock")}
+    names = {**locked("runtime.lock"), **locked("torch.lock")}
+    assert wanted <= {name.lower().replace("_", "-") for name in names}

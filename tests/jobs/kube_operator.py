@@ -5,6 +5,7 @@ submitter is at work, Running/RUNNING, and one of the ends. A test calls them in
 takes the next one at each look that somebody takes at the RayJob.
 """
 
+import secrets
 import shlex
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -19,7 +20,7 @@ class Operator:
     """What happens to one RayJob."""
 
     def __init__(self, store: KubeStore, name: str) -> None:
-        self.store, self.name, self.attempt = store, name, 0
+        self.store, self.name, self.attempt, self.replaced, self.heads = store, name, 0, 0, 0
 
     @property
     def cluster(self) -> str:
@@ -28,7 +29,7 @@ class Operator:
 
     @property
     def head(self) -> str:
-        return f"{self.cluster}-head-xk2lp"
+        return f"{self.cluster}-head-xk2l{'pqrst'[self.heads]}"
 
     @property
     def workers(self) -> list[str]:
@@ -37,7 +38,7 @@ class Operator:
 
     @property
     def submitter(self) -> str:
-        return f"{self.name}-{'mnopqrst'[self.attempt] * 5}"
+        return f"{self.name}-{'mnopqrst'[self.attempt] * 4}{'mnopqrst'[self.replaced]}"
 
     @property
     def job(self) -> Document:
@@ -61,6 +62,7 @@ class Operator:
         for name, kind in [(self.head, "head"), *((one, "worker") for one in self.workers)]:
             labels = {"ray.io/cluster": self.cluster, "ray.io/node-type": kind}
             self._pod(name, self._owned(name, owner, labels), f"ray-{kind}")
+        self._created_head()
 
     def start_pods(self) -> None:
         """Head and workers get ready."""
@@ -79,6 +81,18 @@ class Operator:
         self._pod(self.submitter, owned, "ray-job-submitter")
         self.ready(self.submitter)
 
+    def replace_submitter(self, *, keep: bool = False) -> None:
+        """Its pod ends, and the Job makes another, which reads the log of the command from its beginning.
+
+        `keep`: it ended by itself, and its pod stays; else somebody deleted it.
+        """
+        if keep:
+            self.container(self.submitter, {"terminated": {"exitCode": 1, "reason": "Error"}})
+        else:
+            self.store.delete("pods", self.submitter)
+        self.replaced += 1
+        self.start_submitter()
+
     def run(self) -> None:
         """Ray starts the command."""
         self.tell(jobStatus="RUNNING", rayJobInfo={"startTime": stamp()})
@@ -92,12 +106,10 @@ class Operator:
         """The command ends with 0, and the submitter after it."""
         self._end("SUCCEEDED", "Complete")
 
-    def fail(self, code: int) -> None:
+    def fail(self, code: int, log: str = "Traceback\nValueError: no such ticker") -> None:
         """The command ends with another exit code, for the last time."""
-        message = (
-            f"Job entrypoint command failed with exit code {code}, last available logs (truncated to 20,000 chars):\n"
-            "Traceback\nValueError: no such ticker"
-        )
+        said = "last available logs (truncated to 20,000 chars)"
+        message = f"Job entrypoint command failed with exit code {code}, {said}:\n{log}"
         failed = self.job["status"].get("failed", 0) + 1
         self._end("FAILED", "Failed", message=message, reason="AppFailed", failed=failed)
 
@@ -113,9 +125,36 @@ class Operator:
         """The operator gives up, whatever Ray says."""
         self.tell(jobDeploymentStatus=deployment, reason=reason, message=message, endTime=stamp(), failed=1)
 
+    def tidy(self, seconds: float = 0) -> None:
+        """What the operator deletes so many seconds after the end: of the due rules, the one that deletes most.
+
+        DeleteWorkers suspends the groups of workers, after which their pods go; DeleteCluster takes all pods of Ray.
+        The submitter's Job and its pod stay (rayjob_controller.go, handleDeletionRules).
+        """
+        spec, status = self.job["spec"], self.job["status"]
+        rules = spec.get("deletionStrategy", {}).get("deletionRules", [])
+        ours = [rule for rule in rules if _matches(rule["condition"], status)]
+        due = [rule["policy"] for rule in ours if rule["condition"].get("ttlSeconds", 0) <= seconds]
+        if spec.get("shutdownAfterJobFinishes") and spec.get("ttlSecondsAfterFinished", 0) <= seconds:
+            due.append("DeleteCluster")
+        if "DeleteCluster" in due:
+            self.store.delete("rayclusters", self.cluster)
+            self.store.collect()
+        elif "DeleteWorkers" in due:
+            for name in self.workers:
+                self.store.delete("pods", name)
+
+    def pods(self) -> list[str]:
+        """Roles of the pods that are there."""
+        found = [
+            one["spec"]["containers"][0]["name"] for (kind, _), one in self.store.objects.items() if kind == "pods"
+        ]
+        return sorted(name.removeprefix("ray-").removeprefix("job-") for name in found)
+
     def ready(self, name: str) -> None:
         """A pod's containers run."""
-        conditions = [{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": "True"}]
+        scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp()}
+        conditions = [scheduled, {"type": "Ready", "status": "True"}]
         self.store.set("pods", name, phase="Running", conditions=conditions)
         self.store.logs.setdefault(name, [])
 
@@ -128,14 +167,32 @@ class Operator:
         """State of a pod's container; the pod is not ready with it."""
         container = self.store.get("pods", name)["spec"]["containers"][0]
         now = {"name": container["name"], "image": container["image"], "state": state}
-        conditions = [{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": "False"}]
+        scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp()}
+        conditions = [scheduled, {"type": "Ready", "status": "False"}]
         self.store.set("pods", name, containerStatuses=[now], conditions=conditions, **more)
 
-    def warn(self, kind: str, name: str, reason: str, message: str) -> None:
-        """A warning about an object, which may be gone."""
+    def replace_head(self, *, crashed: bool) -> None:
+        """The pod of the head ends, by itself or deleted by somebody, and the operator makes another."""
+        if crashed:
+            why = "&ContainerStateTerminated{ExitCode:137,Signal:0,Reason:OOMKilled,Message:,}"
+            message = f"Deleted head Pod sp500/{self.head}; Pod status: Failed; Ray container terminated status: {why}"
+            self.warn("RayCluster", self.cluster, "DeletedHeadPod", message, kind_of="Normal")
+        labels = {"ray.io/cluster": self.cluster, "ray.io/node-type": "head"}
+        self.store.delete("pods", self.head)
+        self.heads += 1
+        self._pod(self.head, self._owned(self.head, self.store.get("rayclusters", self.cluster), labels), "ray-head")
+        self._created_head()
+        self.ready(self.head)
+        self.store.delete("pods", self.submitter)
+
+    def _created_head(self) -> None:
+        self.warn("RayCluster", self.cluster, "CreatedHeadPod", f"Created head Pod sp500/{self.head}", kind_of="Normal")
+
+    def warn(self, kind: str, name: str, reason: str, message: str, kind_of: str = "Warning") -> None:
+        """An event about an object, which may be gone."""
         body = {
-            "metadata": {"name": f"{name}.{len(self.store.objects)}"},
-            "type": "Warning",
+            "metadata": {"name": f"{name}.{secrets.token_hex(4)}"},
+            "type": kind_of,
             "reason": reason,
             "message": message,
             "lastTimestamp": stamp(),
@@ -161,6 +218,11 @@ class Operator:
     def _pod(self, name: str, metadata: Document, container: str) -> None:
         spec = {"containers": [{"name": container, "image": IMAGE}]}
         self.store.put("pods", {"metadata": metadata, "spec": spec})
+
+
+def _matches(condition: Document, status: Document) -> bool:
+    """Whether a rule is about such an end."""
+    return all(condition[key] == status.get(key) for key in ("jobStatus", "jobDeploymentStatus") if key in condition)
 
 
 class Autopilot:

@@ -45,7 +45,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             found = self.server.store.answer(self.command, self.path, body, self.headers.get("Authorization", ""))
-            code: int = 201 if self.command == "POST" else 200
+            code: int = 201 if self.command == "POST" else 200 if found is not None else 204
         except Refusal as error:
             found, code = error.status, error.code
         if fault and fault.act == "lose":
@@ -55,8 +55,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_POST = do_PATCH = do_DELETE = do_GET  # noqa: N815 - http.server's names
 
-    def _send(self, code: int, found: Document | bytes, headers: Any = (), *, cut: bool = False) -> None:
-        data = found if isinstance(found, bytes) else json.dumps(found).encode()
+    def _send(self, code: int, found: Document | bytes | None, headers: Any = (), *, cut: bool = False) -> None:
+        data = b"" if found is None else found if isinstance(found, bytes) else json.dumps(found).encode()
         self.send_response(code)
         self.send_header("Content-Type", "text/plain" if isinstance(found, bytes) else "application/json")
         self.send_header("Content-Length", str(len(data)))

@@ -28,6 +28,7 @@ KINDS = {
     "configmaps": ("api/v1", "ConfigMap"),
     "pods": ("api/v1", "Pod"),
     "events": ("api/v1", "Event"),
+    "persistentvolumeclaims": ("api/v1", "PersistentVolumeClaim"),
 }
 PATH = re.compile(r"/((?:api|apis/[^/]+)/[^/]+)/namespaces/([^/]+)/([a-z]+)(?:/([^/]+))?(?:/(log))?")
 NOT_FOUND = "the server could not find the requested resource"
@@ -65,6 +66,9 @@ class KubeStore:
         self.logs: dict[str, list[tuple[str, str]]] = {}
         """Lines of each pod that has started: time as the node writes it, text."""
         self.served = set(KINDS)
+        self.claims = {"sp500-data", "sp500-runs"}
+        self.missing: set[str] = set()
+        """Namespaces that are not there."""
         self.denied: set[tuple[str, str]] = set()
         """Verbs and kinds that the user has no right to."""
         self.used: set[tuple[str, str]] = set()
@@ -164,7 +168,7 @@ class KubeStore:
         one["metadata"]["resourceVersion"] = str(self._version)
         return copy.deepcopy(one)
 
-    def answer(self, method: str, url: str, body: Document, token: str) -> Document | bytes:
+    def answer(self, method: str, url: str, body: Document, token: str) -> Document | bytes | None:
         """The answer to a request. Raises Refusal."""
         parts = urlsplit(url)
         query = {key: values[0] for key, values in parse_qs(parts.query).items()}
@@ -172,9 +176,14 @@ class KubeStore:
             raise Refusal(401, "Unauthorized", "Unauthorized")
         if found := PATH.fullmatch(parts.path):
             root, namespace, plural, name, log = found.groups()
+            if namespace in self.missing and method == "POST":
+                details = {"name": namespace, "kind": "namespaces"}
+                raise Refusal(404, "NotFound", f'namespaces "{namespace}" not found', details)
             self._may(method, plural, name, log, namespace)
             if plural not in self.served or KINDS[plural][0] != root:
                 raise Refusal(404, "NotFound", NOT_FOUND)
+            if plural == "persistentvolumeclaims":
+                return self._claim(str(name))
             with self.lock:
                 return self._log(name, query) if log else self._object(method, plural, name or "", query, body)
         resources = [{"name": plural} for plural in sorted(self.served) if f"/{KINDS[plural][0]}" == parts.path]
@@ -195,7 +204,8 @@ class KubeStore:
 
     def _object(self, method: str, plural: str, name: str, query: dict[str, str], body: Document) -> Document:
         if method == "POST":
-            return self._create(plural, body, strict=query.get("fieldValidation") == "Strict")
+            strict, dry = query.get("fieldValidation") == "Strict", query.get("dryRun") == "All"
+            return self._create(plural, body, strict=strict, dry=dry)
         if method == "PATCH":
             return self.patch(plural, name, body)
         if method == "DELETE":
@@ -206,7 +216,13 @@ class KubeStore:
             self.looked(name)
         return copy.deepcopy(self.get(plural, name))
 
-    def _create(self, plural: str, body: Document, *, strict: bool) -> Document:
+    def _claim(self, name: str) -> Document:
+        if name not in self.claims:
+            message = f'persistentvolumeclaims "{name}" not found'
+            raise Refusal(404, "NotFound", message, {"name": name, "kind": "persistentvolumeclaims"})
+        return {"kind": "PersistentVolumeClaim", "metadata": {"name": name}}
+
+    def _create(self, plural: str, body: Document, *, strict: bool, dry: bool) -> Document:
         group = KINDS[plural][0].removeprefix("api/").removeprefix("apis/")
         if (body.get("apiVersion"), body.get("kind")) != (group, KINDS[plural][1]):
             raise Refusal(400, "BadRequest", f"the object provided is no {group} {KINDS[plural][1]}")
@@ -220,7 +236,7 @@ class KubeStore:
                 if "Additional properties" in fault and strict:
                     raise Refusal(400, "BadRequest", f"strict decoding error: unknown field: {fault}")
                 raise Refusal(422, "Invalid", f'RayJob.ray.io "{body["metadata"]["name"]}" is invalid: {fault}')
-        return self.put(plural, body)
+        return body if dry else self.put(plural, body)
 
     def _list(self, plural: str, query: dict[str, str]) -> Document:
         chosen = [
@@ -240,8 +256,12 @@ class KubeStore:
         meta = {"resourceVersion": str(version)} | ({"continue": more} if more else {})
         return {"kind": "List", "metadata": meta, "items": copy.deepcopy(chosen[start:end])}
 
-    def _log(self, pod: str, query: dict[str, str]) -> bytes:
-        container = self.get("pods", pod)["spec"]["containers"][0]["name"]
+    def _log(self, pod: str, query: dict[str, str]) -> bytes | None:
+        """As the kubelet gives it; nothing (204) of a pod without a node, since there is no kubelet to ask."""
+        found = self.get("pods", pod)
+        if not any(one["type"] == "PodScheduled" and one["status"] == "True" for one in _conditions(found)):
+            return None
+        container = found["spec"]["containers"][0]["name"]
         if query["container"] != container:
             raise Refusal(400, "BadRequest", f"container {query['container']} is not valid for pod {pod}")
         if pod not in self.logs:
@@ -251,6 +271,10 @@ class KubeStore:
         lines = lines[len(lines) - min(len(lines), int(query.get("tailLines", len(lines)))) :]
         stamped = query.get("timestamps") == "true"
         return "".join(f"{time} {text}" if stamped else text for time, text in lines).encode()
+
+
+def _conditions(pod: Document) -> list[Document]:
+    return list(pod.get("status", {}).get("conditions", []))
 
 
 def _merge(into: Document, change: Document) -> None:

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sp500.errors import ConfigError
-from sp500.jobs import document, manifest, rules
+from sp500.jobs import deadline, document, manifest, rules
 from sp500.jobs.spec import JobSpec
 
 HERE = Path(__file__).parent
@@ -185,6 +185,28 @@ def test_queued_job_carries_its_queue_and_ends_by_shutdown(cluster, make):
     assert "deletionStrategy" not in job["spec"]
 
 
+def test_queued_job_keeps_nothing_unless_it_says_so(cluster, make):
+    job = manifest.rayjob(make(queue="research"), cluster)
+    assert (job["spec"]["shutdownAfterJobFinishes"], job["spec"]["ttlSecondsAfterFinished"]) == (True, 0)
+
+
+@pytest.mark.parametrize("mode", ["K8sJobMode", "InteractiveMode"])
+def test_deadline_is_held_by_the_entrypoint_with_the_operators_as_a_backstop(cluster, make, mode):
+    spec = manifest.rayjob(make(argv=("python", "a.py", "two words"), deadline=70, mode=mode), cluster)["spec"]
+    assert spec["entrypoint"] == "python -m sp500.jobs.deadline 70 1 python a.py 'two words'"
+    assert spec["activeDeadlineSeconds"] == 70 + 60
+    assert spec["preRunningDeadlineSeconds"] == 69
+    assert deadline.GRACE_SECONDS < 60
+    if mode == "K8sJobMode":
+        assert spec["submitterPodTemplate"]["spec"]["activeDeadlineSeconds"] == 70 + 60
+
+
+def test_job_without_a_deadline_has_none_anywhere(cluster, make):
+    text = json.dumps(manifest.rayjob(make(), cluster))
+    assert "activeDeadlineSeconds" not in text
+    assert "sp500.jobs.deadline" not in text
+
+
 def test_archive_of_the_code_is_rays_working_dir(cluster, make):
     job = manifest.rayjob(make(working_dir="s3://bucket/code.zip"), cluster)
     assert yaml.safe_load(job["spec"]["runtimeEnvYAML"]) == {"working_dir": "s3://bucket/code.zip"}
@@ -249,7 +271,7 @@ def jobs(draw):
     interactive, queued = draw(st.booleans()), draw(st.booleans())
     start = draw(st.integers(1, 5000))
     more = {} if interactive else {"retries": draw(st.integers(0, 9))}
-    more |= {"queue": draw(NAME)} if queued else {"keep_failed": draw(st.none() | st.integers(0, 9999))}
+    more |= {"queue": draw(NAME)} if queued else {"keep_failed": draw(st.integers(0, 9999))}
     return dict(
         argv=["python", *draw(st.lists(PLAIN, max_size=3))],
         name=draw(st.just("") | NAME),
@@ -264,7 +286,7 @@ def jobs(draw):
         deadline=draw(st.none() | st.integers(start + 1, 9999)),
         mode="InteractiveMode" if interactive else "K8sJobMode",
         image=draw(st.none() | st.just("registry.example.com:5000/sp500:2.60.0")),
-        keep_succeeded=draw(st.integers(0, 9999)),
+        keep_succeeded=draw(st.none() | st.integers(0, 9999)),
         namespace=draw(st.none() | NAME),
         service_account=draw(st.none() | NAME),
         pull_secrets=draw(st.lists(NAME, max_size=2)),
@@ -283,7 +305,8 @@ def test_any_job_renders_to_manifests_that_break_no_rule(cluster, fields):
     assert list(yaml.safe_load_all(document.text(rendered))) == rendered
     entrypoint = rendered[-1]["spec"]["entrypoint"]
     read = entrypoint.replace("$$", "$") if job.mode == "K8sJobMode" else entrypoint  # as Kubernetes does
-    assert shlex.split(read)[: len(job.argv)] == list(job.argv)
+    before = 5 if job.deadline else 0
+    assert shlex.split(read)[before : before + len(job.argv)] == list(job.argv)
     for container in containers(rendered[-1]):
         by_reference = {entry["name"] for entry in container["env"] if set(entry) == {"name", "valueFrom"}}
         assert by_reference == set(job.secrets)

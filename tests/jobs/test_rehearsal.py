@@ -7,12 +7,14 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 
+from sp500.jobs import rehearsal
 from sp500.runs.store import RunStore
 
 ROOT = Path(__file__).parents[2]
@@ -114,6 +116,62 @@ def test_what_cannot_be_rehearsed_is_refused_in_one_message(tmp_path):
 
 def test_down_without_a_rehearsal_says_so(tmp_path):
     assert "no rehearsal is up" in sp500("jobs", "rehearse", "--down", "--state-dir", tmp_path).stdout
+
+
+@pytest.fixture
+def bystander(tmp_path):
+    """A process whose command line names a folder that is not a rehearsal's."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "thesis.txt").write_text("years of work")
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", str(folder)])
+    yield folder, process
+    process.kill()
+    process.wait()
+
+
+def damaged(folder):
+    """Contents that a kept file can have after a crash or by another's hand."""
+    yield from ("", "{", "[]", "null", '{"folder": "/tmp/sp500-ray-abcdefgh"}', '{"folder": 1, "starts": [[1]]}')
+    for path in ("", ".", "/", "/tmp", str(folder), f"/tmp/sp500-ray-abcdefgh/../..{folder}", "/tmp/sp500-ray-"):
+        yield json.dumps({"folder": path, "starts": []})
+
+
+def test_damaged_file_ends_and_removes_nothing_and_down_works(bystander, tmp_path):
+    folder, process = bystander
+    state = tmp_path / "state"
+    state.mkdir()
+    for text in damaged(folder):
+        (state / "processes.json").write_text(text)
+        assert rehearsal.down(state) == 0
+        assert not (state / "processes.json").exists()
+        assert (folder / "thesis.txt").exists()
+        assert process.poll() is None
+
+
+def test_link_or_folder_of_another_user_in_place_of_rays_is_not_removed(bystander, tmp_path):
+    folder, process = bystander
+    link = Path(tempfile.mkdtemp(prefix=rehearsal.PREFIX, dir="/tmp"))
+    link.rmdir()
+    link.symlink_to(folder)
+    try:
+        (tmp_path / "processes.json").write_text(json.dumps({"folder": str(link), "starts": []}))
+        assert rehearsal.down(tmp_path) == 0
+        assert (folder / "thesis.txt").exists()
+        assert process.poll() is None
+    finally:
+        link.unlink()
+
+
+def test_damaged_file_is_named_in_a_warning_and_does_not_keep_a_rehearsal_from_starting(tmp_path):
+    (tmp_path / "processes.json").write_text("")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        refused = sp500("jobs", "rehearse", "--port", port, "--state-dir", tmp_path, check=False)
+    assert "processes.json is damaged and ignored" in refused.stderr
+    assert (refused.returncode, f"port {port} is taken" in refused.stderr) == (2, True)  # the next check after this one
 
 
 def test_wrong_token_and_none_are_refused(cluster):

@@ -8,6 +8,10 @@ from pydantic import ValidationError
 from sp500.jobs import names
 from sp500.jobs.spec import JobSpec
 
+SECRET_NAMES = (
+    *("MYPASS", "DB_PWD", "GH_PAT", "WANDB_KEY", "DBPASSWORD", "SSH_PASSPHRASE", "GOOGLE_CREDENTIALS", "NPM_AUTH"),
+    *("SENTRY_DSN", "openai_apikey", "KEY"),
+)
 REFUSED = [
     ({"argv": ()}, ["argv", "is empty", "-- python"]),
     ({"argv": ("",)}, ["argv", "is empty"]),
@@ -28,6 +32,7 @@ REFUSED = [
     ({"secrets": {"RAY_AUTH_TOKEN": "a/b"}}, ["RAY_AUTH_TOKEN", "leave it out"]),
     ({"env": {"HF_TOKEN": "hf_abc"}}, ["HF_TOKEN=SECRET/KEY"]),
     ({"env": {"AWS_SECRET_ACCESS_KEY": "x"}}, ["under secrets"]),
+    *[({"env": {name: "x"}}, [f"{name}=SECRET/KEY"]) for name in SECRET_NAMES],
     ({"env": {"URI": "https://me:pw@host"}}, ["password"]),
     ({"secrets": {"HF_TOKEN": "hf_abc"}}, ["HF_TOKEN", "such as hf/token"]),
     ({"secrets": {"HF_TOKEN": "Hf/token"}}, ["HF_TOKEN"]),
@@ -60,6 +65,11 @@ def test_job_that_cannot_be_is_refused_with_field_and_way_out(make, fields, word
     with pytest.raises(ValidationError) as caught:
         make(**fields)
     assert all(word in str(caught.value) for word in words)
+
+
+@pytest.mark.parametrize("name", ["PWD", "OLDPWD", "MONKEY", "DATA_FORMAT", "PATH", "AUTHOR", "KEYMAP", "PASSES"])
+def test_name_that_only_resembles_a_secrets_passes(make, name):
+    assert make(env={name: "x"}).env == {name: "x"}
 
 
 def test_refused_secret_is_not_repeated_in_the_message(make):

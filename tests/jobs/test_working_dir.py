@@ -7,12 +7,15 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from ray._private import ray_constants
 from ray._private.runtime_env import packaging
 
 from sp500.errors import ConfigError
 from sp500.jobs import working_dir
+from sp500.jobs.ray import executor
 
 MIB = 2**20
+SECRETS = [".env", "sub/.env.local", "tls/server.pem", "a.key", ".kube/config", "kubeconfig-prod", "deep/.ssh/id_rsa"]
 ROOT = Path(__file__).parents[2]
 
 
@@ -57,16 +60,35 @@ def test_what_the_ignore_files_and_ray_leave_out_does_not_count(tmp_path):
 
 
 def test_files_are_those_that_ray_packs(tmp_path):
-    for name in ["a.py", "pkg/b.py", "runs/c", "pkg/.venv/d", "logs/e.log", "pkg/f.log"]:
+    for name in ["a.py", "pkg/b.py", "runs/c", "pkg/.venv/d", "logs/e.log", "pkg/f.log", *SECRETS]:
         of_size(tmp_path / name, 5)
-    (tmp_path / ".rayignore").write_text("/runs/\nlogs/\n")
+    (tmp_path / ".rayignore").write_text("/runs/\nlogs/\n!.env\n")
     (tmp_path / ".gitignore").write_text("*.log\n")
-    package = tmp_path.parent / "package.zip"
-    packaging.create_package(str(tmp_path), package, True, excludes=list(working_dir.ALWAYS_LEFT_OUT))
+    package = tmp_path.with_suffix(".zip")
+    excludes = [*working_dir.ALWAYS_LEFT_OUT, *working_dir.CREDENTIALS]
+    packaging.create_package(str(tmp_path), package, True, excludes=excludes)
     with zipfile.ZipFile(package) as packed:
         names = {info.filename for info in packed.infolist() if not info.is_dir()}
         assert all(info.compress_type == zipfile.ZIP_STORED for info in packed.infolist())
     assert {name.removeprefix(f"{tmp_path.name}/") for name in names} == set(working_dir.files(tmp_path))
+
+
+def test_credentials_in_any_folder_are_left_out_by_the_hook_and_by_our_own_client(tmp_path, monkeypatch, make):
+    monkeypatch.setenv(working_dir.EXCLUDES_VARIABLE, "")  # restored afterwards: the hook sets it
+    working_dir.submit_hook(working_dir=str(tmp_path))
+    own = executor.request(make(), cwd=tmp_path)["runtime_env"]["excludes"]
+    for excludes in (ray_constants.get_runtime_env_default_excludes(), own):
+        for name in ("a.py", *SECRETS):
+            of_size(tmp_path / name, 5)
+        package = tmp_path.with_suffix(".zip")
+        packaging.create_package(str(tmp_path), package, True, excludes=excludes)
+        with zipfile.ZipFile(package) as packed:
+            assert [info.filename for info in packed.infolist() if not info.is_dir()] == ["a.py"]
+        package.unlink()
+
+
+def test_ignore_file_of_this_repository_names_all_credentials():
+    assert set(working_dir.CREDENTIALS) <= set((ROOT / ".rayignore").read_text().splitlines())
 
 
 def test_this_repository_is_small_and_leaves_out_what_jobs_do_not_need():

@@ -17,11 +17,20 @@ KINDS = pytest.mark.parametrize("kind", list(catalog.MODELS))
 def build(kind: str, *, window: int = 5, features: int = 3, outputs: int = 2, **keys: float) -> nn.Module:
     small = {"hidden": 8, "layers": 2} if kind != "linear" else {}
     torch.manual_seed(0)
-    return catalog.build(ModelConfig(kind=kind, **{**small, **keys}), window=window, features=features, outputs=outputs)
+    config = ModelConfig(kind=kind, **{**small, **keys})
+    model = catalog.build(config, window=window, features=features, outputs=outputs)
+    nn.init.normal_(model.head.weight)  # as after some training: it starts at zero
+    return model
 
 
 def test_catalog_knows_every_kind_that_can_be_configured() -> None:
     assert set(catalog.MODELS) == set(MODEL_KEYS) == set(ModelConfig.model_fields["kind"].annotation.__args__)
+
+
+@KINDS
+def test_untrained_model_makes_the_naive_forecast(kind: str) -> None:
+    model = catalog.build(ModelConfig(kind=kind), window=5, features=3, outputs=2)
+    assert not model(torch.randn(7, 5, 3)).any()
 
 
 @KINDS

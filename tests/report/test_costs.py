@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scale_rows import one
 
 from sp500.report import costs, page, words
 from sp500.report.tables import Table
@@ -94,7 +95,7 @@ def test_runs_that_failed_or_left_no_record_are_told_apart_and_counted(tmp_path:
 
 
 def test_scale_row_has_its_cost_and_that_of_a_million_windows(tmp_path: Path) -> None:
-    row = {"multiplier": 1, "arm": "ray", "status": "ok", "num_workers": 2, "run": "arm", "samples_per_second": 9.0}
+    row = one(1, "ray", 9.0, 2, run="arm", place="cluster")
     parent = record("scale", 9000, CLUSTER, experiment="scale", arm="all", scale=[row], metrics={})
     text = written(tmp_path, record("arm", 1800, CLUSTER, experiment="scale", metrics={}), parent)
     assert "| Cost, EUR | EUR per million |" in text
@@ -104,7 +105,7 @@ def test_scale_row_has_its_cost_and_that_of_a_million_windows(tmp_path: Path) ->
 
 def test_search_tells_what_each_finished_config_cost() -> None:
     search = {"configs": 12, "failed": 2, "cores": 20}
-    side = record("search", 1800, CLUSTER, experiment="tune", arm="parallel", search=search)
+    side = record("search", 1800, CLUSTER, experiment="tune", arm="ray", search=search)
     found = costs.search_table(costs.of([side], [], PRICES), {"Ray Tune": side})
     assert found is not None
     assert column(found, "EUR per finished config") == ["0.10"]

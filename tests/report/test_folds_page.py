@@ -34,7 +34,13 @@ def row(number: int, gain: float | None, half: float = 0.005, **changes: Any) ->
         "epochs": 9,
         "samples": 9000,
         "improvement": {"over": "mean", "metric": "mse", "value": gain} | ends,
-        "test": {"mse": 2e-4 * (1 - (gain or 0)), "directional_accuracy": 0.5, "sharpe_after_cost": 1.0 * number},
+        "test": {
+            "mse": 2e-4 * (1 - (gain or 0)),
+            "directional_accuracy": 0.5,
+            "sharpe_after_cost": 1.0 * number,
+            "sharpe_after_cost_interval": [number - 2.0, number + 2.0],
+            "buy_and_hold": {"sharpe_after_cost": 0.5, "sharpe_after_cost_interval": [-1.5, 2.5]},
+        },
         "naive": {"mean": {"mse": 2e-4, "directional_accuracy": 0.52}, "zero": {"mse": 2.2e-4}},
     } | changes
 
@@ -125,7 +131,8 @@ def test_table_has_a_line_per_fold_then_mean_and_spread() -> None:
         "Verdict": "better",
         "Best naive": "training mean",
         "Right direction": "50.0%",
-        "Net Sharpe": "2.00",
+        "Net Sharpe": "2.00 (0.00 to 4.00)",
+        "Net Sharpe, buy-and-hold": "0.50 (−1.50 to 2.50)",  # noqa: RUF001
     }
     assert (cells[3]["Against naive"], cells[4]["Against naive"]) == ("+2.00%", "1.00%")
     sharpes = [1.0, 2.0, 3.0]
@@ -153,7 +160,9 @@ def test_terminal_tells_every_fold_and_the_verdict() -> None:
         "#1, test 2011-01-02 to 2011-12-30: mse 0.000198, naive mean 0.0002, +1.00% (+0.50% to +1.50%, better)" in said
     )
     assert f"#2, test 2012-01-02 to 2012-12-30: failed: {EVIL}" in said
+    assert "Net Sharpe 1.00 (−1.00 to 3.00), buy-and-hold Net Sharpe 0.50 (−1.50 to 2.50)" in said  # noqa: RUF001
     assert "mean over folds, naive zero: mse 0.00022 (spread 0)" in said
+    assert "mean over folds, buy-and-hold: sharpe_after_cost 0.5 (spread 0)" in said
     assert folds.verdict(found) in said
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scale_rows import one
 
 from sp500.report import page, tables
 from sp500.runs.record import EpochMetrics, Machine, RunRecord, Seconds
@@ -60,17 +61,12 @@ def trials(seconds: float) -> list[dict[str, Any]]:
 def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[page.Report, Path]:
     best = {"id": "c1", "overrides": {"model.hidden": 32}, "valid_loss": 0.41}
     search = {"key": "k", "configs": 4, "failed": 1, "cores": 2, "best": best}
-    shared = {"multiplier": 1, "samples": 10, "seconds": 3.0, "reason": "", "run": "scale"}
-    rows = [
-        shared | {"arm": "in_memory", "status": "ok", "samples_per_second": 10.0, "peak_memory_bytes": 10**8},
-        shared
-        | {"arm": "ray", "status": "failed", "samples_per_second": None, "peak_memory_bytes": None, "reason": EVIL},
-    ]
+    rows = [one(1, "in_memory", 10.0, run="scale"), one(1, "ray", None, 2, status="failed", reason=EVIL, run="scale")]
     records = [
         trained("one", 0),
         record("bad", 1, status="failed", reason=EVIL),
         trained("s", 2, experiment="tune", arm="sequential", search=search),
-        trained("p", 3, experiment="tune", arm="parallel", search=search),
+        trained("p", 3, experiment="tune", arm="ray", search=search),
         record("scale", 4, experiment="scale", arm="all", scale=rows),
     ]
     epochs = [EpochMetrics(epoch=n, train_loss=1 / n, valid_loss=1.0, samples=10, seconds=1.0) for n in (1, 2, 3)]
@@ -117,7 +113,8 @@ def test_page_loads_nothing_from_anywhere(written: tuple[page.Report, Path]) -> 
     found = Reader(text)
     assert not {"script", "link", "img", "iframe", "object"} & set(found.tags)
     assert all(address.startswith("#") for address in found.addresses)
-    assert "http" not in text
+    assert "http:" not in text
+    assert "https:" not in text
     assert "@import" not in text
 
 

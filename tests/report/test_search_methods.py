@@ -10,7 +10,7 @@ from sp500.runs.record import Machine, RunRecord, Seconds
 AT = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 
 
-def search(method, seed, loss, *, space="wide", configs=60, epochs=3, arm="parallel", status="ok"):
+def search(method, seed, loss, *, space="wide", configs=60, epochs=3, arm="ray", status="ok"):
     return RunRecord(
         name=f"{method}-{seed}",
         experiment="tune",
@@ -54,7 +54,7 @@ def test_method_that_does_not_win_is_told_as_such():
         search("random", 0, 0.4, space="grid18"),
         search("random", 0, 0.4, configs=59),
         search("random", 0, 0.4, epochs=4),
-        search("random", 0, 0.4, arm="both"),
+        search("random", 0, 0.4, arm="all"),
         search("random", 0, 0.4, status="failed"),
         search("tpe", 1, 0.4),
     ],

@@ -3,55 +3,21 @@
 
 import json
 import math
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
+from search_records import START, VALID, side
 
 from sp500.report import page, search, search_coordinates, search_figures, search_settings, search_tables
 from sp500.report.search import Search
 from sp500.report.search_verdicts import luck, sentences
 from sp500.report.tables import Table
-from sp500.runs.record import Machine, RunRecord, Seconds
 from sp500.tuning.ledger import TrialResult
 
-START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
-VALID = {"mse": 1.0e-4, "sharpe": 0.8, "daily_sharpe": 0.05, "skew": -0.4, "kurtosis": 8.0, "observations": 1200}
-TEST = {"mse": 2.0e-4, "sharpe": -0.1, "improvement": {"over": "zero", "metric": "mse", "value": -0.1}}
-DEFLATED = {"expected_max": 0.06, "probability": 0.331, "trials": 17}
-UNKNOWN = dict.fromkeys(search.COMPARED)
-
-
-def side(name: str, minute: int, arm: str, seconds: float, loss: float = 0.4, **more: Any) -> RunRecord:
-    """A search of 18 configs that ended `minute` minutes after the first; `more` goes into what it says of itself."""
-    ended = START + timedelta(minutes=minute)
-    best = {"id": "c07", "overrides": {"model.hidden": 128}, "valid_loss": loss}
-    told = {"key": "k", "configs": 18, "failed": 0, "cores": 1 if arm == "sequential" else 2, "best": best}
-    config: dict[str, Any] = {"task": "returns", "data": {}, "model": {"kind": "mlp", "hidden": 64, "layers": 2}}
-    return RunRecord(
-        name=name,
-        experiment="tune",
-        arm=arm,
-        status="ok",
-        config=config | {"data": {"horizon": more.pop("horizon", 1)}},
-        fingerprint="c07",
-        seed=0,
-        started=ended - timedelta(seconds=seconds),
-        finished=ended,
-        seconds=Seconds(setup=1, train=1, total=seconds),
-        machine=Machine(cpus=2, memory_bytes=8 << 30, threads=1, system="test"),
-        versions={},
-        metrics=more.pop("metrics", {"valid": VALID, "test": TEST, "naive": {}}),
-        search=told | more,
-    )
-
-
-def both(**numbers: Any) -> RunRecord:
-    told = {"configs": 18, "sequential_seconds": 21.0, "parallel_seconds": 16.0, "speedup": 21 / 16}
-    told |= {"efficiency": 21 / 32, "same_best": True, "metric_gap": 2.5e-9}
-    return side("b", 3, "both", 40.0, **(told | {"sides": {"sequential": "s", "parallel": "p"}} | numbers))
+DEFLATED = {"sharpe": 0.05, "days_apart": 300, "expected_max": 0.06, "probability": 0.331, "trials": 17}
 
 
 def trial(key: str, loss: float | None, at: float | None = None, **overrides: Any) -> dict[str, Any]:
@@ -69,7 +35,7 @@ def trial(key: str, loss: float | None, at: float | None = None, **overrides: An
 
 
 def of(trials: list[dict[str, Any]], **more: Any) -> Search:
-    """The search of one side with these trials."""
+    """The search of one arm with these trials."""
     return search.newest([side("s", 0, "sequential", 20.0, **more)], {"s": trials})
 
 
@@ -89,84 +55,34 @@ def cells(table: Table | None, title: str) -> list[str]:
     return [row.cells[place] for row in table.rows]
 
 
-# The two sides.
-
-
-def test_search_of_one_side_has_nulls_for_the_other() -> None:
-    numbers = search.newest([side("s", 0, "sequential", 21.0)], {}).compared
-    assert numbers == UNKNOWN | {"configs": 18, "sequential_seconds": 21.0}
-
-
-def test_search_of_two_separate_sides_is_computed_from_their_records() -> None:
-    records = [side("s", 0, "sequential", 30.0), side("p", 1, "parallel", 20.0, loss=0.5)]
-    numbers = search.newest(records, {}).compared
-    assert numbers["speedup"] == pytest.approx(1.5)
-    assert numbers["efficiency"] == pytest.approx(0.75)
-    assert numbers["metric_gap"] == pytest.approx(0.2)
-    assert numbers["same_best"] is True
-
-
-def test_search_in_both_modes_shows_its_own_seconds() -> None:
-    records = [side("s", 0, "sequential", 20.0), side("p", 1, "parallel", 15.0), both()]
-    numbers = search.newest(records, {}).numbers
-    assert (numbers["sequential_seconds"], numbers["parallel_seconds"]) == (21.0, 16.0)
-    assert set(search.COMPARED) < set(numbers)
-
-
-def test_no_search_gives_the_keys_with_nulls_and_nothing_to_say() -> None:
-    found = search.newest([], {})
-    assert set(found.numbers.values()) == {None}
-    assert sentences(found) == []
-    assert [part for part in search_figures.figures(found) if part] == []
-
-
-def test_newer_search_is_the_one_shown() -> None:
-    records = [side("old", 0, "sequential", 20.0, key="a"), side("new", 1, "sequential", 10.0, key="b", configs=3)]
-    assert search.newest(records, {}).numbers["configs"] == 3
-
-
-def test_verdict_names_the_faster_side_whichever_it_is() -> None:
-    sooner = sentences(search.newest([side("s", 0, "sequential", 1), side("p", 1, "parallel", 1), both()], {}))[0]
-    assert "1.3× sooner than one after another (16 s against 21 s, 2 cores, efficiency 66% per core)" in sooner
-    assert "the same best config; the best validation losses agree within 3e-9" in sooner
-    slower = sentences(search.newest([side("s", 0, "sequential", 10), side("p", 1, "parallel", 25)], {}))[0]
-    assert slower.startswith("Ray Tune was slower: the same 18 configs took 2.5× as long")
-
-
-@pytest.mark.parametrize(
-    ("records", "said"),
-    [
-        ([side("s", 0, "sequential", 20.0)], "18 configs ran one after another in 20 s; the other side has not run"),
-        ([side("p", 0, "parallel", 20.0)], "18 configs ran on Ray Tune in 20 s; the other side has not run"),
-        ([side("p", 0, "parallel", 20.0, resumed=3)], "18 configs ran with an interruption"),
-        (
-            [side("s", 0, "sequential", 20.0), side("p", 1, "parallel", 9.0, resumed=3)],
-            "18 configs ran both ways, one with an interruption, so their seconds cannot be compared, and found the",
-        ),
-    ],
-)
-def test_sides_that_cannot_be_compared_are_not(records: list[RunRecord], said: str) -> None:
-    assert sentences(search.newest(records, {}))[0].startswith(said)
-
-
 # How far the best can be trusted.
 
 
 def test_tries_failures_and_both_splits_of_the_chosen_config_are_told() -> None:
-    found = of([], failed=1, deflated_sharpe=DEFLATED)
-    assert sentences(found)[1:] == [
+    found = of([trial("a", 0.4) | {"epochs": 25}], failed=1, deflated_sharpe=DEFLATED)
+    assert sentences(found)[2:] == [
         "Best of 18 configs tried, 1 of which failed: hidden 128 (validation loss 0.4).",
-        "Validation, which chose it, against the test, looked at once: MSE (10⁻⁴) 1.000 against 2.000; "
-        "Sharpe 0.80 against −0.10.",
-        "After 17 tries a Sharpe ratio of 0.060 per day (0.95 a year) would be expected of the best on validation by "
-        "luck alone; the chosen one has 0.050 per day (0.79 a year). The probability that its true ratio is above "
-        "zero after that is 33.1%, below the usual 95% (deflated Sharpe ratio).",
+        "The chosen config on validation and on the test: R² 0.0020 and −0.0100; Net Sharpe 0.80 (−0.10 to 1.70) "
+        "and −0.10 (−1.00 to 0.80).",
+        "On validation the chosen config's Sharpe ratio in excess of buy-and-hold is 0.050 per day (0.79 a year). The "
+        "best of 17 tries without skill would reach 0.060 per day (0.95 a year). The probability that its true value "
+        "is above zero is 33.1%, below the usual 95% (deflated Sharpe ratio). Each try is itself the best of up to 25 "
+        "epochs on the same dates, which this does not count.",
     ]
     table = search_tables.both_splits(found)
-    assert cells(table, "Split") == ["validation, which chose it", "test, looked at once"]
-    assert cells(table, "MSE (10⁻⁴)") == ["1.000", "2.000"]
+    assert cells(table, "Model") == ["chosen config", "buy-and-hold"] * 2
+    assert cells(table, "Split") == ["validation", "validation", "test", "test"]
+    assert cells(table, "MSE (10⁻⁴)") == ["1.000", "-", "2.000", "-"]
+    assert cells(table, "Net Sharpe")[1] == "1.00 (0.10 to 1.90)"
     assert found.numbers["valid"] == VALID
     assert "improvement" not in found.numbers["test"]
+
+
+def test_config_that_holds_the_index_is_called_buy_and_hold_without_a_probability() -> None:
+    same = DEFLATED | {"days_apart": 7, "expected_max": None, "probability": None}
+    assert luck(of([], deflated_sharpe=same)) == [
+        "The chosen config trades the same as buy-and-hold: it differs on 7 validation dates."
+    ]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +92,7 @@ def test_tries_failures_and_both_splits_of_the_chosen_config_are_told() -> None:
 def test_probability_is_told_without_false_certainty(probability: float | None, said: str) -> None:
     (told,) = luck(of([], deflated_sharpe=DEFLATED | {"probability": probability}))
     assert said in told
-    assert ("probability" in told) == (probability is not None)
+    assert ("The probability" in told) == (probability is not None)
 
 
 def test_ratio_of_trades_of_several_days_is_not_called_daily() -> None:
@@ -184,8 +100,9 @@ def test_ratio_of_trades_of_several_days_is_not_called_daily() -> None:
     assert f"0.060 per trade of 5 days ({0.06 * math.sqrt(252 / 5):.2f} a year)" in told
 
 
-def test_luck_that_an_older_search_did_not_measure_is_said_not_to_be_known() -> None:
-    assert luck(of([])) == ["Whether its Sharpe ratio is luck cannot be told: this search kept too few of its trials'."]
+def test_luck_that_was_not_measured_is_said_not_to_be_known() -> None:
+    (said,) = luck(of([]))
+    assert said.startswith("Luck cannot be ruled out")
     assert luck(of([], metrics={"valid": {"accuracy": 0.5}, "test": {"accuracy": 0.4}, "naive": {}})) == []
 
 
@@ -323,8 +240,8 @@ def test_importance_that_cannot_be_known_leaves_a_remark(trials: list[dict[str, 
 # Tables.
 
 
-def test_best_trials_are_ranked_with_the_seconds_of_each_side() -> None:
-    records = [side("s", 0, "sequential", 20.0), side("p", 1, "parallel", 15.0)]
+def test_best_trials_are_ranked_with_the_seconds_of_each_arm() -> None:
+    records = [side("s", 0, "sequential", 20.0), side("p", 1, "ray", 15.0)]
     found = search.newest(records, {"s": grid(), "p": [one | {"seconds": 3.0, "pack": 4} for one in grid()[:2]]})
     table = search_tables.best_trials(found)
     assert cells(table, "Id") == ["c00", "c12", "c04", "c16", "c08"]
@@ -335,7 +252,7 @@ def test_best_trials_are_ranked_with_the_seconds_of_each_side() -> None:
 
 def test_failed_configs_stand_once_per_reason_and_the_rest_is_counted() -> None:
     dead = [trial(f"d{n:02}", None, 1.0, lr=n) | {"reason": f"reason {max(n - 5, 0):02}"} for n in range(30)]
-    records = [side("s", 0, "sequential", 20.0), side("p", 1, "parallel", 15.0)]
+    records = [side("s", 0, "sequential", 20.0), side("p", 1, "ray", 15.0)]
     table = search_tables.failed_trials(search.newest(records, {"s": dead, "p": dead[:1]}))
     assert table is not None
     assert table.caption == "30 failed configs, by reason"
@@ -354,7 +271,7 @@ def test_trials_on_different_data_are_compared_by_their_share_of_the_naive_loss(
     assert cells(search_tables.best_trials(found), "Id") == ["wild", "quiet"]
     assert cells(search_tables.best_trials(found), "Of naive") == ["90.00%", "200.00%"]
     assert cells(search_tables.by_dataset(found), "Data") == ["AAPL, 30 days", "KO, 30 days"]
-    assert "validation loss 0.9, 90.00% of that of always answering zero" in sentences(found)[1]
+    assert "validation loss 0.9, 90.00% of that of always answering zero" in sentences(found)[2]
     assert [one["loss"] for one in found.numbers["history"]["sequential"]] == pytest.approx([2.0, 0.9])
 
 
@@ -362,7 +279,7 @@ def test_trials_on_different_data_are_compared_by_their_share_of_the_naive_loss(
 
 
 def test_page_of_a_whole_search_is_the_same_for_the_same_runs(tmp_path: Path) -> None:
-    records = [side("s", 0, "sequential", 20.0, failed=1, deflated_sharpe=DEFLATED), side("p", 1, "parallel", 15.0)]
+    records = [side("s", 0, "sequential", 20.0, failed=1, deflated_sharpe=DEFLATED), side("p", 1, "ray", 15.0)]
     trials = {"s": grid(dead=True), "p": grid()}
     first, second = (page.write(records, {}, trials, tmp_path / name) for name in "ab")
     assert first.path.read_bytes() == second.path.read_bytes()
@@ -372,12 +289,3 @@ def test_page_of_a_whole_search_is_the_same_for_the_same_runs(tmp_path: Path) ->
     text = first.path.read_text()
     for part in ("seconds since the first trial began", "log scale", "Importance: ", "1 failed config, by reason"):
         assert part in text
-
-
-def test_page_of_records_and_ledgers_before_these_numbers_can_be_written(tmp_path: Path) -> None:
-    new = {"valid_sharpe", "finished", "pack", "naive_loss", "dataset"}
-    old = [{key: value for key, value in one.items() if key not in new} for one in grid(dead=True)]
-    metrics = {"valid": {"mse": 1e-4, "sharpe": 0.5}, "test": {"mse": 2e-4, "sharpe": 0.1}, "naive": {}}
-    report = page.write([side("s", 0, "sequential", 20.0, metrics=metrics)], {}, {"s": old}, tmp_path)
-    assert "trials, in the order in which they ended" in report.path.read_text()
-    assert report.numbers["search"]["deflated_sharpe"] is None

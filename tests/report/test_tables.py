@@ -91,9 +91,10 @@ def test_newer_run_of_the_same_settings_replaces_the_older_and_says_so() -> None
     assert {row["run"]: row["replaces"] for row in group.models} == {"new": ["old"], "on-ray": []}
 
 
-def test_search_in_both_modes_is_one_model() -> None:
-    told = {"sides": {"sequential": "s", "parallel": "p"}, "same_best": True}
-    records = [side("s", 0, "sequential"), side("p", 1, "parallel"), side("b", 3, "both", **told)]
+def test_search_in_all_modes_is_one_model() -> None:
+    told = {"runs": {"sequential": "s", "packed": "p", "ray": "r"}, "same_best": True}
+    arms = [side("s", 0, "sequential"), side("p", 1, "packed"), side("r", 2, "ray")]
+    records = [*arms, side("all", 3, "all", **told)]
     (group,) = models.groups(records)
     assert [(row["run"], row["name"]) for row in group.models] == [("p", "mlp 128x2, searched")]
 

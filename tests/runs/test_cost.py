@@ -95,7 +95,9 @@ def test_more_workers_than_nodes_pay_for_the_nodes_that_there_are() -> None:
 
 def test_search_pays_for_all_nodes_per_config_that_ended_well() -> None:
     search = {"configs": 12, "failed": 2, "cores": 16}
-    found = cost.cost(record(3600, CLUSTER | WORKER, num_workers=0, arm="parallel", search=search), PRICES)
+    found = cost.cost(
+        record(3600, CLUSTER | WORKER, num_workers=0, arm="ray", experiment="tune", search=search), PRICES
+    )
     assert found is not None
     assert found.price == Fraction(151, 100)  # 4 * 0.36 + 0.07
     assert found.per_trial == Fraction(151, 1000)
@@ -188,7 +190,9 @@ def test_run_on_gpus_that_was_stopped_half_way_costs_the_half() -> None:
 
 
 def test_search_that_was_stopped_pays_for_all_nodes_too() -> None:
-    found = cost.cost(record(3600, CLUSTER | WORKER, num_workers=0, arm="parallel", status="stopped"), PRICES)
+    found = cost.cost(
+        record(3600, CLUSTER | WORKER, num_workers=0, arm="ray", experiment="tune", status="stopped"), PRICES
+    )
     assert found is not None
     assert found.price == Fraction(151, 100)
 
@@ -199,7 +203,7 @@ def test_spot_nodes_cost_less_and_the_head_does_not() -> None:
     assert found.price == 3 * Fraction(144, 1000) + Fraction(7, 100)
 
 
-@pytest.mark.parametrize("arm", ["all", "both"])
+@pytest.mark.parametrize("arm", ["all"])
 def test_run_whose_parts_are_runs_is_not_paid_twice(arm: str) -> None:
     assert cost.cost(record(arm=arm), PRICES) is None
 

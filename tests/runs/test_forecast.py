@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from price_list import CLUSTER, PRICES, TABLE, WORKER
 
+from sp500.report import costs
 from sp500.runs import forecast, scaling
 from sp500.runs.cost import PriceTable
 from sp500.runs.forecast import Question
@@ -116,6 +117,16 @@ def test_backtest_leaves_out_the_most_workers_and_tells_by_how_much_it_missed() 
     assert tested["measured"] == pytest.approx(80)
 
 
+@pytest.mark.parametrize(("repeated", "title"), [(True, "90% range"), (False, "Range if runs vary by 10%")])
+def test_range_without_repeated_runs_is_named_after_its_assumption(repeated: bool, title: str) -> None:
+    again = [record(1, 1, train=110.0), record(2, 2, train=60.0)] if repeated else []
+    found = asked(record(1), record(2), record(4), *again)
+    assert (found["basis"]["repeats"], found["basis"]["varies"] == 0.10) == (2 * repeated, not repeated)
+    shown = costs.forecast_table("forecast", found)
+    assert title in [column.title for column in shown.columns]
+    assert ("from 2 repeats of runs with the same settings" in shown.note) == repeated
+
+
 def test_backtest_of_runs_that_follow_the_law_is_right_and_within_its_range() -> None:
     runs = [record(n, train=100 * (0.9 / n + 0.1)) for n in (1, 2, 4)]
     tested = asked(*runs)["backtest"]
@@ -200,7 +211,7 @@ def test_forecast_and_break_even_of_the_same_runs_say_the_same() -> None:
     twos = {1000: (40.0, 170.0), 2000: (45.0, 150.0), 4000: (41.0, 180.0)}
     runs = [warm(n, size, *told) for n, sizes in ((1, ones), (2, twos)) for size, told in sizes.items()]
     alone = record(0, arm="streaming", config={"data": {"multiplier": 10}}, warm_samples_per_second=50.0)
-    rows = [scaling.row(one, 0) | {"multiplier": one.samples / 1000} for one in [alone, *runs]]
+    rows = [scaling.row(one, [], 0) | {"multiplier": one.samples / 1000} for one in [alone, *runs]]
     lines = [one["ray"] for one in scaling.break_even(rows)]
     assert len(lines) == 2
     said = [row["seconds"] for row in asked(*runs, workers=(1, 2), size=50_000)["rows"]]
@@ -243,14 +254,14 @@ def test_seconds_that_wrote_shards_are_not_forecast() -> None:
 
 
 def test_workers_of_a_search_are_the_cores_of_its_parallel_side() -> None:
-    def search(cores: int, arm: str = "parallel") -> RunRecord:
+    def search(cores: int, arm: str = "ray") -> RunRecord:
         took = 90.0 / cores + 10
         seconds = Seconds(setup=8, train=2, search=took, total=10 + took)
         facts = {"search": {"key": "k", "cores": cores}, "seconds": seconds, "experiment": "tune", "arm": arm}
         return record(0, name=f"{arm}-{cores}", **facts)
 
     found = asked(search(2), search(4), search(1, "sequential"), experiment="tune", workers=(8,))
-    assert found["basis"]["used"] == ["parallel-2", "parallel-4"]
+    assert found["basis"]["used"] == ["ray-2", "ray-4"]
     assert found["rows"][0]["seconds"] == pytest.approx(10 + 90 / 8 + 10)
     assert found["basis"]["left_out"][0]["run"] == "sequential-1"
 

@@ -8,9 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sp500.runs import scaling
-from sp500.runs.record import Machine, RunRecord, Seconds
+from sp500.runs.record import EpochMetrics, Machine, RunRecord, Seconds
 
 NOW = datetime(2026, 1, 5, tzinfo=UTC)
+EPOCHS = [
+    EpochMetrics(
+        epoch=number, train_loss=1.0, valid_loss=1.0, samples=1000, seconds=6, train_seconds=5, first_batch_seconds=wait
+    )
+    for number, wait in ((1, 3.0), (2, 0.0))
+]
 
 
 def record(**changes: Any) -> RunRecord:
@@ -42,21 +48,24 @@ def one(arm: str, rate: float | None, *, fixed: float = 0.0, workers: int = 0, *
     multiplier = changes.get("multiplier", 1)
     samples = 1000 * multiplier
     row: scaling.Row = {"multiplier": multiplier, "arm": arm, "num_workers": workers, "status": "ok"}
+    row |= {"place": "machine"}
     row |= {"samples": samples, "warm_samples_per_second": rate, "writing_seconds": 0.0}
     return row | {"seconds": fixed + (samples / rate if rate else 0.0)} | changes
 
 
 def test_row_takes_the_epoch_at_the_warm_rate_and_writing_from_the_shards() -> None:
-    row = scaling.row(record(), 2 << 30)
+    row = scaling.row(record(), EPOCHS, 2 << 30)
     assert row["epoch_seconds"] == 4.0  # 1,000 windows at 250 a second, also after three epochs
     assert (row["windows"], row["samples"], row["writing_seconds"], row["bytes_on_disk"]) == (1000, 3000, 1.5, 4096)
     assert (row["seconds"], row["setup_seconds"], row["train_seconds"]) == (20, 4, 15)
+    assert row["epoch_rates"] == [500.0, 200.0]  # windows over seconds without the wait for the first batch
+    assert (row["place"], row["hardware"]) == ("machine", "2 cores, 8 GiB")
     assert (row["multiplier"], row["memory_limit_bytes"], row["test_mse"]) == (10, 2 << 30, 2e-4)
 
 
 def test_row_of_an_arm_that_failed_at_once_has_nothing_to_tell_but_why() -> None:
     bad = record(status="out_of_memory", reason="5 bytes", data={}, metrics={}, samples=0, warm_samples_per_second=None)
-    row = scaling.row(bad, 1)
+    row = scaling.row(bad, [], 1)
     assert (row["status"], row["reason"]) == ("out_of_memory", "5 bytes")
     assert [row[key] for key in ("windows", "epoch_seconds", "bytes_on_disk", "test_mse")] == [None] * 4
     assert row["writing_seconds"] == 0.0
@@ -68,8 +77,18 @@ def test_two_arms_cross_where_the_saved_seconds_have_paid_the_fixed_ones() -> No
     (found,) = scaling.break_even(rows)
     assert found["windows"] == pytest.approx(2000)
     assert found["workers"] == 2
-    assert found["alone"] == {"arm": "streaming", "fixed_seconds": pytest.approx(2.0), "samples_per_second": 100.0}
-    assert found["ray"] == {"arm": "ray", "fixed_seconds": pytest.approx(12.0), "samples_per_second": 200.0}
+    assert found["alone"] == {
+        "arm": "streaming",
+        "place": "machine",
+        "fixed_seconds": pytest.approx(2.0),
+        "samples_per_second": 100.0,
+    }
+    assert found["ray"] == {
+        "arm": "ray",
+        "place": "machine",
+        "fixed_seconds": pytest.approx(12.0),
+        "samples_per_second": 200.0,
+    }
 
 
 @given(
@@ -119,7 +138,12 @@ def test_rate_is_that_of_the_largest_set_and_fixed_seconds_the_median() -> None:
     sizes = [(1, 50.0, 2.0), (10, 100.0, 3.0), (4, 80.0, 40.0)]
     alone = [one("streaming", rate, fixed=fixed, multiplier=size) for size, rate, fixed in sizes]
     (found,) = scaling.break_even([*alone, one("ray", 200.0, fixed=12.0, workers=2)])
-    assert found["alone"] == {"arm": "streaming", "fixed_seconds": pytest.approx(3.0), "samples_per_second": 100.0}
+    assert found["alone"] == {
+        "arm": "streaming",
+        "place": "machine",
+        "fixed_seconds": pytest.approx(3.0),
+        "samples_per_second": 100.0,
+    }
 
 
 def test_one_process_streams_where_it_can_and_keeps_arrays_otherwise() -> None:

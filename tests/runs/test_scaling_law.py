@@ -88,6 +88,22 @@ def test_range_holds_most_further_runs_whose_noise_the_runs_show() -> None:
     assert held >= 15
 
 
+def test_repeats_of_runs_say_how_much_they_vary() -> None:
+    found = scaling_law.variation([[90.0, 110.0], [50.0], [19.0, 20.0, 21.0]])
+    # Deviations of 10 %, 10 %, 5 %, 0 and 5 % with one and two degrees of freedom.
+    assert (found.share, found.freedom) == (pytest.approx(np.sqrt((2 * 0.1**2 + 2 * 0.05**2) / 3)), 3)
+    assert scaling_law.variation([[1.0], [2.0]]) == scaling_law.Variation(0.10, 0)
+
+
+def test_range_is_wider_where_repeated_runs_vary_more() -> None:
+    def width(varies: float) -> float:
+        took = [100 * (1 + varies), 100 * (1 - varies), 50 * (1 + varies), 50 * (1 - varies)]
+        low, high = scaling_law.fit((1, 1, 2, 2), [20.0] * 4, took).interval(4)
+        return high - low
+
+    assert width(0.2) > 2 * width(0.05)
+
+
 def test_so_many_times_the_samples_take_as_many_times_the_training_and_one_start() -> None:
     fitted = scaling_law.fit([1, 2, 4], [5.0] * 3, [seconds(n, 100.0, 0.1, 0.01) for n in (1, 2, 4)])
     assert fitted.scaled(3.0).law.seconds(2) == pytest.approx(5 + 3 * seconds(2, 100.0, 0.1, 0.01))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
 import sys
+import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from sp500.config import RunConfig
 from sp500.disk import append_durably
 from sp500.errors import ConfigError, RunExists, RunLocked
 from sp500.runs.record import EpochMetrics, RunRecord, Seconds, machine
-from sp500.runs.store import Run, RunStore
+from sp500.runs.store import Run, Runs, RunStore
 
 START = datetime(2024, 1, 2, tzinfo=UTC)
 
@@ -184,7 +186,10 @@ def test_damaged_line_before_the_last_is_refused_by_file(run: Run) -> None:
         run.append_epoch(epoch(number))
     path = run.path / "epochs.jsonl"
     path.write_text(path.read_text().replace('"epoch":2', '"epoch":"two"'))
-    with pytest.raises(ConfigError, match=str(path)):
+    with pytest.raises(ConfigError, match=f"{path}, line 2 is damaged"):
+        run.epochs()
+    path.write_bytes(b"\xff\n")
+    with pytest.raises(ConfigError, match=f"{path}, line 1 is damaged"):
         run.epochs()
 
 
@@ -211,19 +216,121 @@ def test_record_is_strict_json_even_with_a_number_that_is_none(run: Run) -> None
     json.loads((run.path / "record.json").read_text(), parse_constant=refuse)
 
 
-DAMAGED_RECORDS = ["", "{", '{"name": "run"}', "[]", "null"]
+def changed(**changes: object) -> str:
+    """A record's file with other values in it, as by a program that is not ours, and the checksum for them."""
+    text = json.dumps(record().model_dump(mode="json") | changes, indent=1).removesuffix("\n}")
+    return f'{text},\n "sha256": "{hashlib.sha256(text.encode()).hexdigest()}"\n}}\n'
 
 
-@pytest.mark.parametrize("content", DAMAGED_RECORDS)
-def test_damaged_record_is_refused_by_file_when_all_are_read(store: RunStore, run: Run, content: str) -> None:
-    (run.path / "record.json").write_text(content)
-    with pytest.raises(ConfigError, match=str(run.path / "record.json")):
-        store.records()
+def flipped(path: Path) -> None:
+    """Change one digit of the run's seconds."""
+    text = path.read_text()
+    assert '"total": 3.0' in text
+    path.write_text(text.replace('"total": 3.0', '"total": 2.0'))
 
 
-@pytest.mark.parametrize("content", DAMAGED_RECORDS)
-def test_damaged_record_is_refused_by_file_when_its_run_is_read(run: Run, content: str) -> None:
-    (run.path / "record.json").write_text(content)
+DAMAGED_RECORDS = {
+    "empty": "",
+    "cut off": "{",
+    "half": '{"name": "run"}',
+    "list": "[]",
+    "null": "null",
+    "not UTF-8": b"\xff\xfe",
+    "time without a zone": changed(finished="2026-01-01T00:00:00"),
+    "status of a newer version": changed(status="cancelled"),
+    "name that leads out": changed(name="../../x"),
+    "name of 3,000 characters": changed(name="x" * 3000),
+    "metrics that are a list": changed(metrics=[1]),
+    "data of another type": changed(data=[1]),
+    "search of another type": changed(search="none"),
+    "without a checksum": json.dumps(record().model_dump(mode="json"), indent=1),
+}
+EACH_DAMAGE = pytest.mark.parametrize("content", DAMAGED_RECORDS.values(), ids=DAMAGED_RECORDS)
+
+
+def damage(run: Run, content: str | bytes) -> Path:
+    path = run.path / "record.json"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+@EACH_DAMAGE
+def test_damaged_record_is_listed_with_its_file_and_the_others_are_read(
+    store: RunStore, run: Run, content: str | bytes
+) -> None:
+    path = damage(run, content)
+    with store.open("good") as good:
+        good.write_record(record("good"))
+    runs = store.scan()
+    assert [one.name for one in runs.records] == ["good"]
+    [line] = runs.damaged
+    assert str(path) in line
+    assert len(line) < 600
+
+
+def test_record_with_a_flipped_digit_or_another_number_is_refused(store: RunStore, run: Run) -> None:
+    path = run.path / "record.json"
+    run.write_record(record(metrics={"test": {"mse": 0.25}}))
+    whole = path.read_text()
+    flipped(path)
+    with pytest.raises(ConfigError, match="does not match its checksum"):
+        run.record()
+    for value in ("1e999", "NaN", '"low"', "[]"):
+        path.write_text(whole.replace("0.25", value))
+        with pytest.raises(ConfigError, match="does not match its checksum"):
+            run.record()
+
+
+def test_record_that_is_a_folder_is_listed(store: RunStore, run: Run) -> None:
+    (run.path / "record.json").mkdir()
+    assert [str(run.path / "record.json") in line for line in store.scan().damaged] == [True]
+
+
+SCAN = """
+import os, sys
+from pathlib import Path
+from sp500.errors import ConfigError
+from sp500.runs.store import RunStore
+
+os.setgid(65534)
+os.setuid(65534)
+store = RunStore(Path(sys.argv[1]))
+print(*store.scan().damaged, sep="\\n")
+try:
+    with store.open("closed"):
+        pass
+except ConfigError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="becoming another user takes root")
+def test_what_another_user_may_not_read_or_write_is_named_and_ends_nothing(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        store = RunStore(Path(folder))
+        for name, mode in (("closed", 0o755), ("hidden", 0o700)):
+            with store.open(name) as run:
+                run.write_record(record(name))
+                (run.path / "record.json").chmod(0o600)
+            run.path.chmod(mode)
+        done = subprocess.run([sys.executable, "-c", SCAN, folder], capture_output=True, text=True, check=False)
+        first, second, third = done.stdout.splitlines()
+        assert first == f"{folder}/closed/record.json: cannot be read (Permission denied)"
+        assert second.startswith(f"{folder}/hidden")
+        assert third.startswith(f"{folder}/closed: cannot be written (Permission denied)")
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc", "a/b", "report", "", "x" * 64])
+def test_no_path_is_made_of_a_name_that_is_not_valid(store: RunStore, name: str) -> None:
+    for ask in (store.record, store.epochs):
+        with pytest.raises(ConfigError, match="must match"):
+            ask(name)
+
+
+@EACH_DAMAGE
+def test_damaged_record_is_refused_by_file_when_its_run_is_read(run: Run, content: str | bytes) -> None:
+    damage(run, content)
     with pytest.raises(ConfigError, match=str(run.path / "record.json")):
         run.record()
 
@@ -234,11 +341,11 @@ def test_records_of_ended_runs_come_oldest_first(store: RunStore) -> None:
             run.write_record(record(name, minutes))
     with store.open("unfinished") as run:
         run.write_config({})
-    assert [one.name for one in store.records()] == ["early", "middle", "late"]
+    assert [one.name for one in store.scan().records] == ["early", "middle", "late"]
 
 
 def test_store_that_was_never_used_has_no_records(tmp_path: Path) -> None:
-    assert RunStore(tmp_path / "none").records() == []
+    assert RunStore(tmp_path / "none").scan() == Runs((), (), ())
 
 
 def test_uri_is_refused_as_a_folder_of_runs():

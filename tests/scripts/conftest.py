@@ -6,6 +6,7 @@ import select
 import signal
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ class Cluster:
         for path in (self.data, self.runs, folder / "pods", folder / "bin", work):
             path.mkdir(parents=True)
         kubectl = folder / "bin/kubectl"
-        kubectl.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{FAKE}" "$@"\n')
+        kubectl.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "{FAKE}" "$@"\n')
         kubectl.chmod(0o755)
         head = {"image": "registry.example/sp500:2.60.0", "imagePullPolicy": "Never"}
         pod = {"containers": [head], "imagePullSecrets": [{"name": "registry"}]}
@@ -40,7 +41,9 @@ class Cluster:
     @property
     def environment(self):
         path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
-        return {**os.environ, "PATH": path, "FAKE_CLUSTER": str(self.folder), "PYTHONPATH": str(ROOT)}
+        packages = sysconfig.get_path("purelib")
+        own = {"PATH": path, "FAKE_CLUSTER": str(self.folder), "FAKE_PACKAGES": packages, "PYTHONPATH": str(ROOT)}
+        return {**os.environ, **own}
 
     def start(self, *words):
         command = [sys.executable, "-m", "sp500.cli", "cluster", *map(str, words)]

@@ -1,8 +1,9 @@
 """kubectl over folders: a claim is a folder, a pod a file, and `exec` runs the real tar, find and sha256sum there.
 
 The folder $FAKE_CLUSTER holds claims/NAME/, pods/NAME.json (those that live), raycluster.json, events.json, operator (a
-file: it is installed), log (a line per call), and the fault to play: `unready`, `damage`, `break`, `cut`, `hang`
-or `killed` (in the middle of replacing a folder).
+file: it is installed), turns.json (the operator acts at each look at the pods), log (a line per call), and fault, the
+fault to play: `unready`, `damage`, `break`, `cut`, `hang`, `killed` (in the middle of replacing a folder),
+`unreadable RUN` (tar cannot open it) or `lost` (the pod goes away).
 """
 
 import json
@@ -12,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import yaml
+import fake_operator
 
 HERE = Path(os.environ["FAKE_CLUSTER"])
 FAULT = (HERE / "fault").read_text() if (HERE / "fault").exists() else ""
@@ -26,31 +27,95 @@ READY = {"conditions": [{"type": "Ready", "status": "True"}]}
 
 
 def fail(message):
-    print(f"error: {message}", file=sys.stderr)
+    print(message, file=sys.stderr)
     sys.exit(1)
+
+
+def read(path):
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def path_of(kind, name):
+    if kind == "RayCluster":
+        return HERE / "raycluster.json"
+    folder = HERE / "pods" if kind == "Pod" else HERE / "objects" / kind
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{name}.json"
 
 
 def pods():
     return [json.loads(path.read_text()) for path in sorted((HERE / "pods").iterdir())]
 
 
-def apply():
-    for document in yaml.safe_load_all(sys.stdin):
-        name = document["metadata"]["name"]
-        if document["kind"] == "Pod":
-            document["status"] = UNREADY if FAULT == "unready" else READY
-            (HERE / "pods" / f"{name}.json").write_text(json.dumps(document))
-        print(f"{document['kind'].lower()}/{name} configured")
+def documents(text):
+    if text.startswith("{"):
+        return [json.loads(text)]
+    sys.path.append(os.environ["FAKE_PACKAGES"])  # started without them, since most calls need none
+    import yaml
+
+    return [one for one in yaml.safe_load_all(text) if one]
+
+
+def apply(*flags):
+    dry_run, answers, refusals = "--dry-run=server" in flags, [], []
+    for document in documents(sys.stdin.read()):
+        kind, name = document["kind"], document["metadata"]["name"]
+        namespace = document["metadata"].get("namespace")
+        old, path = read(path_of(kind, name)), path_of(kind, name)
+        if namespace and not path_of("Namespace", namespace).exists():
+            refusals.append(f'Error from server (NotFound): namespaces "{namespace}" not found')
+            continue
+        if kind == "PodMonitor":
+            refusals.append('no matches for kind "PodMonitor" in version "monitoring.coreos.com/v1"')
+            continue
+        if refused := fake_operator.refusal(old, document):
+            refusals.append(refused)
+            continue
+        new = fake_operator.stored(old, document)
+        if kind == "Pod":
+            new["status"] = UNREADY if FAULT == "unready" else READY
+        answers.append(new)
+        if not dry_run:
+            path.write_text(json.dumps(new))
+        if "--output=json" not in flags:
+            what = ("unchanged" if old.get("spec") == new.get("spec") else "configured") if old else "created"
+            print(f"{kind.lower()}/{name} {what}")
+    if "--output=json" in flags:
+        print(json.dumps({"kind": "List", "items": answers}))
+    if refusals:
+        fail("\n".join(refusals))
+
+
+def reconcile():
+    """The operator's next turn, where the test has one."""
+    if (HERE / "turns.json").exists() and (cluster := read(HERE / "raycluster.json")).get("kind"):
+        state = read(HERE / "turns.json")
+        ray = [pod for pod in pods() if "ray.io/cluster" in pod["metadata"].get("labels", {})]
+        cluster, left = fake_operator.reconcile(cluster, ray, state)
+        for pod in ray:
+            path_of("Pod", pod["metadata"]["name"]).unlink()
+        for pod in left:
+            path_of("Pod", pod["metadata"]["name"]).write_text(json.dumps(pod))
+        (HERE / "raycluster.json").write_text(json.dumps(cluster))
+        (HERE / "turns.json").write_text(json.dumps(state))
 
 
 def get(kind, *rest):
     if kind == "raycluster":
         print((HERE / "raycluster.json").read_text() if (HERE / "raycluster.json").exists() else "")
+    elif kind == "namespace":
+        path = path_of("Namespace", rest[0])
+        print(path.read_text() if path.exists() else "")
     elif kind == "events":
         print((HERE / "events.json").read_text())
-    else:
-        wanted = re.sub(r".*metadata\.name=", "", rest[0]) if "field-selector" in rest[0] else ""
+    elif "field-selector" in rest[0]:
+        wanted = re.sub(r".*metadata\.name=", "", rest[0])
         print(json.dumps({"items": [pod for pod in pods() if wanted in pod["metadata"]["name"]]}))
+    else:
+        reconcile()
+        wanted = re.sub(r".*ray\.io/cluster=", "", rest[0])
+        labels = [(pod, pod["metadata"].get("labels", {})) for pod in pods()]
+        print(json.dumps({"items": [pod for pod, own in labels if own.get("ray.io/cluster") == wanted]}))
 
 
 def execute(*words):
@@ -59,8 +124,13 @@ def execute(*words):
     pod = next((pod for pod in pods() if pod["metadata"]["name"] == words[between - 1]), None) or fail("no such pod")
     volume = pod["spec"]["containers"][0]["volumeMounts"][0]
     claim = HERE / "claims" / pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"]
-    if volume.get("readOnly") and command[0] not in {"find", "tar"}:
+    if volume.get("readOnly") and command[0] not in {"find", "tar", "true"}:
         fail("read-only file system")
+    if FAULT == "lost" and command[0] == "tar":
+        (HERE / "pods" / f"{pod['metadata']['name']}.json").unlink()
+        fail("no such pod")
+    if command[0] == "tar" and f"unreadable {command[-1].removeprefix('./')}" == FAULT:
+        fail(f"tar: {command[-1]}: Cannot open: Permission denied")
     command = [re.sub(rf"^{volume['mountPath']}(?=/|$)", str(claim), word) for word in command]
     given = sys.stdin.buffer.read() if "--stdin" in words and FAULT not in {"break", "hang"} else b""
     if command[0] == "tar" and "--stdin" in words and FAULT == "break":
@@ -87,14 +157,14 @@ def execute(*words):
 
 
 def spoilt(stream):
-    return stream.replace(b"close", b"clqse")
+    return stream.replace(b"close", b"clqse").replace(b'"status"', b'"statvs"')
 
 
 def main(verb, *words):
     with (HERE / "log").open("a") as log:
         print(verb, *words, file=log)
     if verb == "apply":
-        apply()
+        apply(*words)
     elif verb == "get":
         get(*words)
     elif verb == "exec":

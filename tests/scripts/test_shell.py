@@ -1,5 +1,6 @@
 """The shell side: every script parses, and finds or names what it needs."""
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -85,7 +86,7 @@ def test_deploy_finds_the_overlays_of_its_checkout_from_anywhere(checkout):
     (checkout / "cluster/overlays/kind").mkdir(parents=True)
     done = call(checkout, "deploy", "knid")
     assert done.returncode == 2
-    assert "(those are: kind)" in done.stderr
+    assert "(the overlays are: kind)" in done.stderr
 
 
 def test_first_engine_that_answers_is_taken(checkout):
@@ -106,17 +107,29 @@ def test_without_an_engine_one_is_told_which_there_could_be(checkout):
 
 def test_image_is_built_from_the_checkout_under_the_name_that_manifests_use(checkout):
     engine(checkout, "docker")
-    assert call(checkout, "image", "--build-arg", "BASE=mine").returncode == 0
+    assert call(checkout, "image", "--base", "mine", "--no-cache").returncode == 0
     assert (checkout / "log").read_text() == (
-        "docker build --tag docker.io/library/sp500:2.60.0 --build-arg COMMIT=unknown --build-arg BASE=mine .\n"
+        "docker build --tag docker.io/library/sp500:2.60.0 --build-arg COMMIT=unknown --build-arg BASE=mine"
+        " --no-cache .\n"
     )
+
+
+@pytest.mark.parametrize("base", [[], ["--base", "python:3.11-slim"], ["--base", "python@sha256:1234"]])
+def test_image_whose_base_is_no_digest_is_not_pushed_and_the_message_says_how_to_look_it_up(checkout, base):
+    engine(checkout, "docker")
+    done = call(checkout, "image", *base, "--push", "registry.example/lab")
+    assert done.returncode == 2
+    assert "needs a base by digest" in done.stderr
+    assert "imagetools inspect docker.io/rayproject/ray:2.60.0-py311 " in done.stderr
+    assert not (checkout / "log").exists()
 
 
 def test_image_for_gpus_is_pushed_under_its_own_tag(checkout):
     engine(checkout, "podman")
-    assert call(checkout, "image", "--gpu", "--push", "registry.example/lab").returncode == 0
+    base = f"docker.io/rayproject/ray@sha256:{'0' * 64}"
+    assert call(checkout, "image", "--gpu", "--base", base, "--push", "registry.example/lab").returncode == 0
     build, tag, push = (checkout / "log").read_text().splitlines()
-    assert "BASE=docker.io/rayproject/ray:2.60.0-py311-gpu --build-arg TORCH_INDEX= ." in build
+    assert f"BASE={base} --build-arg TORCH_INDEX= ." in build
     assert tag == "podman tag docker.io/library/sp500:2.60.0-gpu registry.example/lab/sp500:2.60.0-gpu"
     assert push == "podman push registry.example/lab/sp500:2.60.0-gpu"
 
@@ -132,6 +145,7 @@ def test_kind_up_builds_loads_installs_and_deploys_in_this_order(checkout):
         "docker exec sp500-control-plane",
         "docker save --output",
         "kind load image-archive",
+        "helm pull kuberay-operator",
         "helm upgrade --install",
         "deploy kind --context",
     ]
@@ -147,8 +161,23 @@ def test_kind_up_deletes_rays_pods_when_their_image_is_another(checkout, rebuilt
         checkout, "kind", f'case $1 in load) printf sha256:{2 if rebuilt else 1} > "{node}" ;; get) echo sp500 ;; esac'
     )
     assert call(checkout, "kind-up").returncode == 0
-    assert steps(checkout) == [*pods, "helm upgrade --install", "deploy kind --context"]
+    assert steps(checkout) == [*pods, "helm pull kuberay-operator", "helm upgrade --install", "deploy kind --context"]
     assert ("delete pods --selector ray.io/cluster=sp500" in (checkout / "log").read_text()) is rebuilt
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_kind_up_installs_the_chart_with_the_checksum_that_is_given_and_no_other(checkout, right):
+    tools_of_kind(checkout)
+    log = checkout / "log"
+    pull = 'case $1 in pull) for last; do :; done; printf chart > "$last/kuberay-operator-1.7.0.tgz" ;; esac'
+    stand_in(checkout, "helm", f'{pull}\necho "helm $*" >> "{log}"')
+    engine(checkout, "docker")
+    (checkout / "bin/sha256sum").symlink_to(shutil.which("sha256sum"))
+    wanted = hashlib.sha256(b"chart" if right else b"other").hexdigest()
+    done = call(checkout, "kind-up", CHART_SHA256=wanted)
+    assert done.returncode == (0 if right else 2)
+    assert ("does not have the checksum" in done.stderr) is not right
+    assert ("helm upgrade --install" in steps(checkout)) is right
 
 
 def test_kind_up_refuses_the_image_for_gpus_before_it_builds(checkout):

@@ -51,7 +51,7 @@ def test_other_name_lies_beside_the_first(cluster, prices):
 @pytest.mark.parametrize(
     ("fault", "code", "said"),
     [
-        ("damage", 3, "prices arrived damaged and was not kept (1 different: a.csv)"),
+        ("damage", 3, "prices arrived damaged and was discarded (1 different: a.csv)"),
         ("break", 1, "unexpected EOF"),
     ],
 )
@@ -124,7 +124,7 @@ def test_replaced_folder_that_a_killed_upload_left_is_cleared_by_the_next_of_tha
     [
         (["nowhere"], 2, "nowhere: no such folder to upload"),
         (["empty"], 3, "empty has no files to upload"),
-        (["linked"], 3, "linked/link: only files and folders can be transferred"),
+        (["linked"], 3, "linked/link is a link, which upload-data cannot transfer"),
         (["prices", "--name", "../runs"], 2, "--name '../runs'"),
         (["prices", "--name", ".incoming-1"], 2, "--name '.incoming-1'"),
     ],

@@ -20,7 +20,7 @@ from sp500.tasks import catalog
 
 MakeDataset = Callable[..., Dataset]
 HORIZON = 2
-SETTINGS = {"data": {"window": 10, "horizon": HORIZON}, "eval": {"bootstrap": 200, "threshold": 0.6}}
+SETTINGS = {"data": {"window": 10, "horizon": HORIZON}, "eval": {"threshold": 0.6}}
 RETURNS = RunConfig.model_validate({"task": "returns", **SETTINGS})
 DIRECTION = RunConfig.model_validate({"task": "direction", **SETTINGS})
 
@@ -151,17 +151,65 @@ def test_improvement_is_over_the_best_naive_forecast(returns: Dataset) -> None:
     assert improvement["low"] < improvement["value"] < improvement["high"]
 
 
+def ratios_by_hand(held: pd.DataFrame) -> float:
+    """Mean over both first days of the annualised ratio of `gain` times `position`, spread over the day's tickers."""
+    earned = (held["position"] * held["gain"]).groupby(held["date"]).mean().sort_index()
+    phases = [earned.iloc[first::HORIZON] for first in range(HORIZON)]
+    return float(np.mean([one.mean() / one.std() for one in phases]) * np.sqrt(252 / HORIZON))
+
+
 def test_trading_of_returns_follows_the_sign_of_the_forecast(close: pd.DataFrame, returns: Dataset) -> None:
     made = outputs(returns, noise)
     found = catalog.task(RETURNS).judge(made, returns)["test"]
-    held = pd.DataFrame(
-        returns.test.index.assign(position=np.sign(made["test"][:, 0]), gain=np.expm1(ahead(close, returns)))
-    )
-    days = sorted(held["date"].unique())[::HORIZON]
-    earned = [(rows["position"] * rows["gain"]).mean() for day in days for rows in [held[held["date"] == day]]]
-    assert found["sharpe"] == pytest.approx(np.mean(earned) / np.std(earned, ddof=1) * np.sqrt(252 / HORIZON))
+    held = returns.test.index.assign(position=np.sign(made["test"][:, 0]), gain=np.expm1(ahead(close, returns)))
+    assert found["sharpe"] == pytest.approx(ratios_by_hand(held))
     assert found["sharpe_after_cost"] < found["sharpe"]
     assert 0 < found["turnover"] <= 2
+
+
+@pytest.mark.parametrize("config", [RETURNS, DIRECTION], ids=["returns", "direction"])
+def test_buy_and_hold_of_the_same_windows_is_part_of_both_splits(close: pd.DataFrame, config: RunConfig) -> None:
+    dataset = dataset_of(close, config)
+    found = catalog.task(config).judge(outputs(dataset, noise), dataset)
+    held = dataset.test.index.assign(position=1.0, gain=np.expm1(ahead(close, dataset)))
+    assert found["test"]["buy_and_hold"]["sharpe"] == pytest.approx(ratios_by_hand(held))
+    assert found["valid"]["buy_and_hold"]["sharpe"] != found["test"]["buy_and_hold"]["sharpe"]
+    low, high = found["test"]["buy_and_hold"]["sharpe_interval"]
+    assert low < found["test"]["buy_and_hold"]["sharpe"] < high
+
+
+def test_forecast_that_is_always_long_earns_nothing_in_excess_of_buy_and_hold(returns: Dataset) -> None:
+    found = catalog.task(RETURNS).judge(outputs(returns, np.ones), returns)["test"]
+    assert found["excess"]["days_apart"] == 0
+    assert found["excess"]["sharpe"] is None
+    assert found["sharpe"] == found["buy_and_hold"]["sharpe"]
+
+
+def test_forecast_of_zero_names_no_direction(returns: Dataset) -> None:
+    found = catalog.task(RETURNS).judge(outputs(returns, noise), returns)["naive"]
+    assert found["zero"]["directional_accuracy"] is None
+    assert 0 < found["mean"]["directional_accuracy"] < 1
+
+
+def test_many_tickers_are_ranked_per_date(bundled_stocks: Prices) -> None:
+    many = dataset_of(bundled_stocks.close.loc["2016":"2020"].iloc[:, :6], RETURNS)
+    made = outputs(many, noise)
+    found = catalog.task(RETURNS).judge(made, many)
+    table = many.test.index.assign(forecast=made["test"][:, 0])
+    daily = [rows["forecast"].corr(rows["return"], method="spearman") for _, rows in table.groupby("date")]
+    assert found["test"]["daily_ic"] == pytest.approx(np.mean(daily))
+    assert "daily_ic" not in found["naive"]["mean"]  # the same forecast for every ticker ranks none
+
+
+def test_probabilities_are_scored_and_compared_with_the_share_of_ups(close: pd.DataFrame, direction: Dataset) -> None:
+    made = outputs(direction, noise)
+    found = catalog.task(DIRECTION).judge(made, direction)
+    probability, truth = 1 / (1 + np.exp(-made["test"][:, 0])), ahead(close, direction) > 0
+    assert found["test"]["brier"] == pytest.approx(sk.brier_score_loss(truth, probability))
+    assert found["test"]["log_loss"] == pytest.approx(sk.log_loss(truth, probability))
+    share = np.full(len(truth), direction.train.targets.mean())
+    assert found["naive"]["majority"]["brier"] == pytest.approx(sk.brier_score_loss(truth, share))
+    assert "brier" not in found["naive"]["previous"]  # a class, not a probability
 
 
 def test_constant_forecast_has_plain_metrics(returns: Dataset) -> None:
@@ -254,24 +302,24 @@ def test_test_part_of_one_class_is_judged_plainly(linear_dataset: MakeDataset, s
 
 @pytest.mark.parametrize("config", [RETURNS, DIRECTION], ids=["returns", "direction"])
 @pytest.mark.parametrize("part", ["valid", "test"])
-def test_sharpe_of_a_config_is_that_which_its_trading_is_judged_by(
+def test_excess_sharpe_of_a_config_is_that_which_its_trading_is_judged_by(
     close: pd.DataFrame, config: RunConfig, part: str
 ) -> None:
     dataset, task = dataset_of(close, config), catalog.task(config)
     made = outputs(dataset, noise)
-    found = task.sharpe(made[part], getattr(dataset, part), dataset)
-    assert found == pytest.approx(task.judge(made, dataset)[part]["daily_sharpe"])
-    assert task.sharpe(made[part].astype(np.float32), getattr(dataset, part), dataset) == pytest.approx(found)
+    found = task.excess_sharpe(made[part], getattr(dataset, part), dataset)
+    assert found == pytest.approx(task.judge(made, dataset)[part]["excess"]["sharpe"])
+    assert task.excess_sharpe(made[part].astype(np.float32), getattr(dataset, part), dataset) == pytest.approx(found)
 
 
-def test_sharpe_of_a_config_that_never_trades_is_none(returns: Dataset) -> None:
-    assert catalog.task(RETURNS).sharpe(np.zeros((len(returns.test), 1)), returns.test, returns) is None
+def test_excess_sharpe_of_a_config_that_is_always_long_is_none(returns: Dataset) -> None:
+    assert catalog.task(RETURNS).excess_sharpe(np.ones((len(returns.test), 1)), returns.test, returns) is None
 
 
 @pytest.mark.parametrize("config", [RETURNS, DIRECTION], ids=["returns", "direction"])
 def test_windows_without_dates_have_no_sharpe(linear_dataset: MakeDataset, config: RunConfig) -> None:
     dataset = linear_dataset()
-    assert catalog.task(config).sharpe(noise(32)[:, None], dataset.test, dataset) is None
+    assert catalog.task(config).excess_sharpe(noise(32)[:, None], dataset.test, dataset) is None
 
 
 # End to end.

@@ -123,4 +123,4 @@ def test_predictions_are_class_numbers() -> None:
 def test_clusters_are_not_traded() -> None:
     config = settings(samples=100)
     dataset = made(config)
-    assert catalog.task(config).sharpe(np.zeros((len(dataset.test), 4)), dataset.test, dataset) is None
+    assert catalog.task(config).excess_sharpe(np.zeros((len(dataset.test), 4)), dataset.test, dataset) is None

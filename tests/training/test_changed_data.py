@@ -33,7 +33,6 @@ def trained(source: str, folder: Path, on_epoch: Callable[[EpochMetrics], None] 
             "data": {"source": source, "window": 5},
             "model": {"kind": "linear"},
             "train": {"epochs": 4},
-            "eval": {"bootstrap": 0},
         }
     )
     with RunStore(folder).open("run", resume=True) as run:

@@ -1,5 +1,9 @@
 import json
 
+import pytest
+
+from sp500.checked_lines import append_line
+from sp500.errors import ConfigError
 from sp500.tuning.ledger import Ledger, TrialResult
 
 
@@ -31,3 +35,34 @@ def test_best_is_the_lowest_loss_and_failed_trials_have_none(tmp_path):
     for name, loss in (("c", None), ("b", 0.4), ("a", 0.4), ("d", 0.9)):
         ledger.add(result(name, loss))
     assert ledger.best().id == "a"
+
+
+DAMAGES = {
+    "flipped digit": lambda line: line.replace(b"0.5", b"0.4"),
+    "torn": lambda line: line[:40],
+    "blank": lambda line: b"",
+    "not UTF-8": lambda line: b"\xff" + line[1:],
+    "not a number": lambda line: line.replace(b"0.5", b"NaN"),
+    "without its checksum": lambda line: line[: line.index(b', "sha256"')] + b"}",
+    "another object": lambda line: b"[1]",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_damaged_line_is_refused_by_file_and_number(tmp_path, damage):
+    ledger = Ledger(tmp_path)
+    for name in ("a", "b", "c"):
+        ledger.add(result(name, 0.5))
+    path = tmp_path / "trials.jsonl"
+    first, second, third = path.read_bytes().splitlines()
+    path.write_bytes(b"\n".join([first, damage(second), third, b""]))
+    with pytest.raises(ConfigError, match=f"{path}, line 2 is damaged"):
+        Ledger(tmp_path)
+    path.write_bytes(b"\n".join([first, third, b""]))  # what the message advises
+    assert set(Ledger(tmp_path).results) == {"a", "c"}
+
+
+def test_line_of_another_kind_of_result_is_refused_although_its_checksum_is_right(tmp_path):
+    append_line(tmp_path / "trials.jsonl", '{"fold": 1}')
+    with pytest.raises(ConfigError, match="line 1 is damaged: Field required"):
+        Ledger(tmp_path)

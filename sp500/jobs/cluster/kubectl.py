@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -10,8 +11,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO
 
-from sp500.errors import ConfigError, ResourcesError
+from sp500.errors import ConfigError, ResourcesError, Unreachable
 from sp500.jobs.document import Document
+
+NO_ANSWER = re.compile(
+    r"connection to the server \S+ was refused|Unable to connect to the server|TLS handshake timeout|i/o timeout"
+    r"|connection reset by peer|net/http: request canceled|the server is currently unable to handle the request"
+)
 
 
 @dataclass(frozen=True)
@@ -28,7 +34,10 @@ class Kubectl:
         return ["kubectl", *context, f"--namespace={self.namespace}", *words]
 
     def text(self, *words: str, given: str = "") -> str:
-        """What a command prints. Raises ResourcesError with kubectl's own words when it fails."""
+        """The output of a command. Raises ResourcesError with kubectl's message when it fails.
+
+        That is Unreachable if the API server does not answer, as while it restarts.
+        """
         try:
             done = subprocess.run(  # noqa: S603 - a list of words
                 self.argv(*words),
@@ -41,8 +50,13 @@ class Kubectl:
         except FileNotFoundError as error:
             raise _missing() from error
         if done.returncode:
-            raise ResourcesError(f"kubectl {words[0]}: {done.stderr.strip() or f'exit code {done.returncode}'}")
+            kind = Unreachable if NO_ANSWER.search(done.stderr) else ResourcesError
+            raise kind(f"kubectl {words[0]}: {done.stderr.strip() or f'exit code {done.returncode}'}")
         return done.stdout
+
+    def execute(self, pod: str, *argv: str) -> str:
+        """The output of a command inside a pod. Raises ResourcesError when it fails or the pod is gone."""
+        return self.text("exec", pod, "--", *argv)
 
     def document(self, *words: str) -> Document:
         """What a command answers with `--output json`; empty where there is nothing."""

@@ -1,8 +1,8 @@
 """Why pods are not ready, in the cluster's own words: what `kubectl wait` leaves out.
 
-A pod tells it in one of three places: the condition PodScheduled (no node has room, a claim does not bind), the state
-of a container (the image is not pulled, the process was killed), or an event (a volume does not mount). Where there is
-no pod at all, its owner's events tell why it was refused (quota, pod security).
+For a pod the reason is in one of three places: the condition PodScheduled (no node has room, a claim does not bind),
+the state of a container (the image is not pulled, the process was killed), or an event (a volume does not mount). If
+there is no pod at all, the conditions and events of its owner say why it was refused (quota, pod security).
 """
 
 from __future__ import annotations
@@ -23,6 +23,17 @@ def ready(pod: Document) -> bool:
 def of_pods(pods: Iterable[Document]) -> list[str]:
     """One line for each thing that keeps a pod from being ready."""
     return [f"pod {pod['metadata']['name']}: {reason}" for pod in pods if not ready(pod) for reason in _reasons(pod)]
+
+
+def of_conditions(cluster: Document) -> list[str]:
+    """Why the operator creates no pods for a RayCluster: it failed to, or the cluster is suspended (as by Kueue)."""
+    name = cluster.get("metadata", {}).get("name")
+    wrong = {"ReplicaFailure": "the operator cannot create the pods", "RayClusterSuspended": "is suspended"}
+    return [
+        f"raycluster {name}: {wrong[one['type']]}: {_said(one)}"
+        for one in cluster.get("status", {}).get("conditions", [])
+        if one["type"] in wrong and one["status"] == "True"
+    ]
 
 
 def of_events(events: Sequence[Document], names: Iterable[str]) -> list[str]:

@@ -1,8 +1,18 @@
-"""A kustomize overlay on an existing cluster, until Ray is ready or the cluster says why not."""
+"""Deploy a kustomize overlay to an existing cluster, and wait until Ray is ready.
+
+A deploy that would be refused half-way changes nothing: the API server first judges all manifests in a dry run.
+Deploying the same overlay again is safe, because readiness is read from the pods. The RayCluster's observedGeneration
+is of no use for that: KubeRay 1.7 writes its status only if another field of it differs (its utils/consistency.go), so
+it stays behind after a change that ends in the same status.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,76 +21,174 @@ import yaml
 from sp500.errors import ConfigError, ResourcesError
 from sp500.jobs.cluster import reasons, waiting
 from sp500.jobs.cluster.kubectl import Kubectl
-from sp500.jobs.document import Document
+from sp500.jobs.document import Document, section
 
 OPERATOR = (
     "helm upgrade --install kuberay-operator kuberay-operator --version 1.7.0"
     " --repo https://ray-project.github.io/kuberay-helm --namespace ray-system --create-namespace"
 )
+# The operator keeps a hash of the spec on the head's pod, and replaces all pods when the spec's hash is another.
+HASH = "ray.io/upgrade-strategy-recreate-hash"
+IMMUTABLE_CLAIMS = (
+    "The class and the access modes of an existing claim cannot be changed. Deploy into another namespace, or fetch the"
+    " runs, delete the claims (which deletes what they hold) and deploy again."
+)
 
 
 @dataclass(frozen=True)
-class Rendered:
+class Overlay:
     """An overlay as kustomize renders it."""
 
     text: str
+    documents: tuple[Document, ...]
+    """The manifests in `text`."""
     name: str
     """Name of its RayCluster."""
     namespace: str
-    claims: tuple[str, ...]
+
+    @property
+    def claims(self) -> list[str]:
+        """Names of its volume claims."""
+        return [one["metadata"]["name"] for one in self.documents if one["kind"] == "PersistentVolumeClaim"]
 
 
-def rendered(text: str, where: str) -> Rendered:
-    """What the manifests in `text` make. Raises ConfigError unless they hold one RayCluster, in a namespace."""
+@dataclass(frozen=True)
+class Rollout:
+    """An overlay that was applied. `replaced_head` is the head that the operator is going to replace, if any."""
+
+    overlay: Overlay
+    spec: Document
+    """Spec of the RayCluster as the API server has it."""
+    replaced_head: tuple[str, str] | None
+
+
+def parse(text: str, where: str) -> Overlay:
+    """The overlay that kustomize printed. Raises ConfigError unless it has one RayCluster, in a namespace."""
     documents: list[Document] = [one for one in yaml.safe_load_all(text) if one]
     clusters: list[dict[str, Any]] = [one["metadata"] for one in documents if one["kind"] == "RayCluster"]
     if len(clusters) != 1 or "namespace" not in clusters[0]:
         raise ConfigError(f"{where}: expected one RayCluster with a namespace, found {clusters}")
-    claims = tuple(one["metadata"]["name"] for one in documents if one["kind"] == "PersistentVolumeClaim")
-    return Rendered(text, clusters[0]["name"], clusters[0]["namespace"], claims)
+    return Overlay(text, tuple(documents), clusters[0]["name"], clusters[0]["namespace"])
 
 
-def apply(kubectl: Kubectl, overlay: Rendered) -> str:
-    """Send the manifests: kubectl's line for each. Raises ResourcesError without an operator, or for one refused."""
-    if "rayclusters.ray.io" not in kubectl.text("api-resources", "--api-group=ray.io", "--output=name").split():
-        raise ResourcesError(
-            f"this cluster has no KubeRay operator; whoever administers it installs it with\n  {OPERATOR}"
-        )
-    return kubectl.text("apply", "--filename=-", given=overlay.text)
+def apply(kubectl: Kubectl, overlay: Overlay, say: Callable[[str], None]) -> Rollout:
+    """Apply all manifests, or none of them if the API server refuses one.
 
-
-def ready(cluster: Document) -> bool:
-    """Whether a RayCluster's head is ready, and as many workers as it is never without.
-
-    A status of an older generation tells of a cluster that the manifests have changed since.
+    A dry run needs the namespace, so that is created first. Raises ResourcesError without an operator, or with the
+    API server's reasons.
     """
-    status, generation = cluster.get("status", {}), cluster.get("metadata", {}).get("generation", 0)
-    if status.get("observedGeneration", generation) < generation:
+    if "rayclusters.ray.io" not in kubectl.text("api-resources", "--api-group=ray.io", "--output=name").split():
+        raise ResourcesError(f"this cluster has no KubeRay operator; its administrator installs it with\n  {OPERATOR}")
+    before = kubectl.document("get", "raycluster", overlay.name)
+    pods = _pods(kubectl, overlay.name)
+    namespaces = [one for one in overlay.documents if one["kind"] == "Namespace"]
+    if namespaces and not kubectl.document("get", "namespace", overlay.namespace):
+        say(_apply(kubectl, yaml.safe_dump_all(namespaces)))
+    try:
+        answer = json.loads(_apply(kubectl, overlay.text, "--dry-run=server", "--output=json"))
+    except ResourcesError as error:
+        claim = "PersistentVolumeClaim" in str(error) and "immutable" in str(error)
+        hint = f"\n{IMMUTABLE_CLAIMS}" if claim else ""
+        why = _without_patches(str(error))
+        raise ResourcesError(f"the cluster refuses this overlay, and nothing of it was applied:\n{why}{hint}") from None
+    [spec] = [one["spec"] for one in answer.get("items", [answer]) if one["kind"] == "RayCluster"]
+    say(_apply(kubectl, overlay.text))
+    return Rollout(overlay, spec, _head(pods) if before and _replaces_pods(before["spec"], spec) else None)
+
+
+def ready(rollout: Rollout, pods: Sequence[Document]) -> bool:
+    """Whether the head of the applied manifests is ready, and as many workers as the cluster is never without."""
+    if _head(pods) in {None, rollout.replaced_head}:
         return False
-    conditions = {one["type"]: one["status"] for one in status.get("conditions", [])}
-    workers = status.get("readyWorkerReplicas", 0) >= status.get("minWorkerReplicas", 0)
-    return conditions.get("HeadPodReady") == "True" and workers
+    counts = Counter(_type(pod) for pod in _alive(pods) if reasons.ready(pod))
+    groups = rollout.spec.get("workerGroupSpecs", [])
+    fewest = sum(group.get("minReplicas", 0) * group.get("numOfHosts", 1) for group in groups)
+    return counts["head"] > 0 and counts["worker"] >= fewest
 
 
-def wait(
-    kubectl: Kubectl,
-    overlay: Rendered,
-    *,
-    seconds: float,
-    say: Callable[[str], None],
-) -> None:
-    """Return when its Ray cluster is ready. Raises ResourcesError with the cluster's reasons after `seconds`."""
+def wait(kubectl: Kubectl, rollout: Rollout, *, seconds: float, say: Callable[[str], None]) -> None:
+    """Return when the Ray cluster is ready. Raises ResourcesError with the cluster's reasons after `seconds`."""
+    overlay = rollout.overlay
 
     def why() -> list[str]:
-        pods = kubectl.items("get", "pods", f"--selector=ray.io/cluster={overlay.name}")
+        pods = _pods(kubectl, overlay.name)
         names = [overlay.name, *overlay.claims, *(pod["metadata"]["name"] for pod in pods if not reasons.ready(pod))]
-        found = reasons.of_pods(pods) + reasons.of_events(kubectl.items("get", "events"), names)
-        return found or (["there are no pods yet: does the operator run?"] if not pods else [])
+        lines = reasons.of_conditions(kubectl.document("get", "raycluster", overlay.name))
+        lines += reasons.of_pods(pods) + reasons.of_events(kubectl.items("get", "events"), names)
+        if lines:
+            return lines
+        if not pods:
+            return ["there are no pods yet: does the operator run?"]
+        old = rollout.replaced_head and rollout.replaced_head == _head(pods)
+        return ["the operator has not replaced the pods yet"] if old else []
 
     waiting.until(
-        lambda: ready(kubectl.document("get", "raycluster", overlay.name)),
+        lambda: ready(rollout, _pods(kubectl, overlay.name)),
         why,
         what=f"RayCluster {overlay.name}",
         seconds=seconds,
         say=say,
     )
+
+
+def _apply(kubectl: Kubectl, manifests: str, *flags: str) -> str:
+    return kubectl.text("apply", "--filename=-", *flags, given=manifests).rstrip()
+
+
+def _without_patches(message: str) -> str:
+    """The message without the patches and the differences that it prints for every refused object."""
+    skipped = (
+        "{",
+        "to:",
+        "Resource:",
+        "Name:",
+        "@@",
+        " ",
+        "+",
+        "-",
+        "Error from server (Invalid): error when applying",
+    )
+    message = message.removeprefix("kubectl apply: ")
+    lines = [line for line in message.splitlines() if line and not line.startswith(skipped)]
+    return "\n".join(f"  {re.sub('^.*error when [a-z]+ .STDIN.: ', '', line)}" for line in lines) or message
+
+
+def _pods(kubectl: Kubectl, cluster: str) -> list[Document]:
+    return kubectl.items("get", "pods", f"--selector=ray.io/cluster={cluster}")
+
+
+def _alive(pods: Sequence[Document]) -> list[Document]:
+    return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+
+
+def _type(pod: Document) -> str:
+    return str(section(pod["metadata"], "labels").get("ray.io/node-type"))
+
+
+def _head(pods: Sequence[Document]) -> tuple[str, str] | None:
+    """What tells one head from the next: an operator that keeps a pod through its own upgrade only changes the hash."""
+    metadata = next((pod["metadata"] for pod in _alive(pods) if _type(pod) == "head"), None)
+    return (metadata["uid"], str(section(metadata, "annotations").get(HASH))) if metadata else None
+
+
+def _replaces_pods(before: Document, after: Document) -> bool:
+    """Whether the operator makes new pods for a change, which it does for all but a few fields of the spec."""
+    recreates = section(after, "upgradeStrategy").get("type") == "Recreate"
+    return recreates and _without_scaling(before) != _without_scaling(after)
+
+
+def _without_scaling(spec: Document) -> Document:
+    """A spec without what the operator leaves out of its hash (utils.GenerateHashWithoutReplicasAndWorkersToDelete)."""
+    spec = copy.deepcopy(spec)
+    spec.pop("upgradeStrategy", None)
+    groups = spec.get("workerGroupSpecs", [])
+    for group in groups:
+        for name in ("replicas", "minReplicas", "maxReplicas"):
+            group.pop(name, None)
+        section(group, "scaleStrategy").pop("workersToDelete", None)
+        if not group.get("scaleStrategy", True):
+            del group["scaleStrategy"]
+    for group in (section(spec, "headGroupSpec"), *groups):
+        for name in ("tolerations", "schedulingGates"):
+            section(section(group, "template"), "spec").pop(name, None)
+    return spec

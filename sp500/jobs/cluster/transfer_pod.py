@@ -1,4 +1,7 @@
-"""The pod through which files reach a claim or come from one: restricted, small, and gone afterwards."""
+"""The pod that files are transferred through: restricted, small, deleted afterwards.
+
+If its client was killed, the pod ends by itself as soon as nothing has been connected to it for a while.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,25 @@ from sp500.jobs.cluster import reasons, waiting
 from sp500.jobs.cluster.kubectl import Kubectl
 from sp500.jobs.document import Document
 
-# A pod whose client was killed ends by itself.
-LIVES_SECONDS = 4 * 3600
+# No transfer lasts longer.
+LIFETIME_SECONDS = 4 * 3600
+# Longer than a client computes checksums between two commands.
+IDLE_SECONDS = 600
+# The requests are small, so that the pod fits next to Ray on a laptop.
+RESOURCES = {
+    "requests": {"cpu": "50m", "memory": "256Mi", "ephemeral-storage": "16Mi"},
+    "limits": {"cpu": "500m", "memory": "256Mi", "ephemeral-storage": "64Mi"},
+}
+# Ends when the pod has had no process but this one at so many looks in a row: each `kubectl exec` is a process in it.
+WATCH = """
+looks=0
+while [ "$looks" -lt "$2" ]; do
+    sleep "$1"
+    set -- "$1" "$2" "$3" "$3"/[0-9]*
+    if [ $# -gt 4 ]; then looks=0; else looks=$((looks + 1)); fi
+    set -- "$1" "$2" "$3"
+done
+"""
 
 
 @dataclass(frozen=True)
@@ -34,15 +54,19 @@ def image_of(cluster: Document) -> Image:
     return Image(ray["image"], ray.get("imagePullPolicy", "IfNotPresent"), secrets)
 
 
+def watch_argv(seconds: float = 15, looks: int = IDLE_SECONDS // 15, processes: str = "/proc") -> list[str]:
+    """The pod's command, which ends after `looks` looks at `processes`, `seconds` apart, that found it alone."""
+    return ["sh", "-c", WATCH, "watch", str(seconds), str(looks), processes]
+
+
 def manifest(name: str, claim: str, mount: str, image: Image, *, read_only: bool) -> Document:
     """A pod that does nothing but hold `claim` at the path `mount`; Pod Security "restricted" admits it."""
     container = {
         "name": "transfer",
         "image": image.name,
         "imagePullPolicy": image.pull_policy,
-        "command": ["sleep", str(LIVES_SECONDS)],
-        # The request is small, or the pod would find no room beside Ray on a laptop.
-        "resources": {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"cpu": "500m", "memory": "256Mi"}},
+        "command": watch_argv(),
+        "resources": RESOURCES,
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -55,8 +79,8 @@ def manifest(name: str, claim: str, mount: str, image: Image, *, read_only: bool
         "volumes": [{"name": "claim", "persistentVolumeClaim": {"claimName": claim}}],
         "imagePullSecrets": [{"name": secret} for secret in image.pull_secrets],
         "restartPolicy": "Never",
-        "activeDeadlineSeconds": LIVES_SECONDS,
-        # `sleep` hears no signal as the first process, so waiting for it would be in vain.
+        "activeDeadlineSeconds": LIFETIME_SECONDS,
+        # The shell ignores SIGTERM as the first process, so waiting for it would be in vain.
         "terminationGracePeriodSeconds": 1,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -104,7 +128,7 @@ def running(
         try:
             kubectl.text("delete", "pod", name, "--ignore-not-found", "--wait=false")
         except ResourcesError as error:  # must not hide what went wrong before
-            say(f"pod {name} could not be deleted and ends by itself in {LIVES_SECONDS // 3600} hours ({error})")
+            say(f"pod {name} could not be deleted and ends by itself after {IDLE_SECONDS // 60} minutes ({error})")
 
 
 def _near_ray() -> Document:

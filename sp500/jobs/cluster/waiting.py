@@ -1,11 +1,11 @@
-"""Waiting for a cluster with a deadline, telling meanwhile what it is waiting for."""
+"""Wait for a cluster with a deadline, and report meanwhile what it waits for."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-from sp500.errors import ResourcesError
+from sp500.errors import ResourcesError, Unreachable
 
 SECONDS_BETWEEN = 2
 
@@ -22,16 +22,23 @@ def until(
 ) -> None:
     """Return when `done()`; meanwhile `say` each new line of `reasons()`.
 
-    What a look at the cluster takes counts as well. Raises ResourcesError with all reasons after `seconds`.
+    An API server that does not answer is one of the reasons to wait. The time that a look at the cluster takes counts
+    as well. Raises ResourcesError with all reasons after `seconds`.
     """
     end = clock() + seconds
     said: set[str] = set()
-    while not done():
-        left = end - clock()
+    while True:
+        try:
+            if done():
+                return
+            left = end - clock()
+            why = reasons()
+        except Unreachable as error:
+            left, why = end - clock(), [str(error)]
         if left <= 0:
-            why = reasons() or ["the cluster gives no reason"]
+            why = why or ["the cluster gives no reason"]
             raise ResourcesError(f"{what} did not get ready within {seconds:g} s:\n  " + "\n  ".join(why))
-        for reason in reasons():
+        for reason in why:
             if reason not in said:
                 said.add(reason)
                 say(f"  waiting for {what}: {reason}")

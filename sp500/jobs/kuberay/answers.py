@@ -13,6 +13,10 @@ from sp500.jobs.document import Document, section
 RIGHTS = "the Role sp500-jobs in cluster/base/rbac.yaml grants it: whoever administers the namespace binds it to you"
 
 
+class Silent(Unreachable):
+    """The server gave no answer, or one that passes; the same question may have another later."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """One HTTP response, or with code 0 the words of why there was none."""
@@ -70,10 +74,10 @@ def none(error: Exception) -> Answer:
     return Answer(0, (str(said).split("): ", 1)[-1] or type(error).__name__).encode())
 
 
-def unreachable(host: str, answer: Answer) -> Unreachable:
+def unreachable(host: str, answer: Answer) -> Silent:
     """The server at `host` gave no answer to work with."""
     why = f"{answer.code} {answer.message}" if answer.code else answer.message
-    return Unreachable(
+    return Silent(
         f"the API server {host} does not answer ({why}); does `kubectl version` reach it? Is the context the right one?"
     )
 
@@ -87,4 +91,6 @@ def no(method: str, path: str, answer: Answer, host: str) -> ResourcesError:
         return Unreachable(f"{told}; {RIGHTS}")
     if answer.code == 404 and "ray.io" in path and not answer.names_an_object:
         return Unreachable(f"{told}; this cluster has no KubeRay operator; its administrator installs it: {OPERATOR}")
+    if answer.code == 404 and section(answer.document, "details").get("kind") == "namespaces":
+        return Unreachable(f"{told}; give --namespace, `kubectl get namespaces` lists those that are there")
     return Unreachable(told)

@@ -31,6 +31,7 @@ from sp500.jobs.kuberay.client import client_of
 # Tries, and seconds after which none begins; seconds that one may take to connect, and between two packets.
 TRIES, LIMIT, CONNECT, READ = 6, 10.0, 3.0, 5.0
 PAGE = 500
+LOG_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Resource:
 RAYJOBS = Resource("apis/ray.io/v1", "rayjobs")
 CONFIG_MAPS = Resource("api/v1", "configmaps")
 PODS = Resource("api/v1", "pods")
+CLAIMS = Resource("api/v1", "persistentvolumeclaims")
 EVENTS = Resource("api/v1", "events")
 WORKLOADS = Resource("apis/kueue.x-k8s.io/v1beta2", "workloads")
 
@@ -98,10 +100,18 @@ class KubeApi:
         answer = self._ask("GET", self._path(resource), {"labelSelector": labels})
         return items(answer.document.get("items")) if answer.code == 200 else []
 
-    def create(self, resource: Resource, body: Document) -> Document | None:
-        """The object as the server keeps it; None where one of its name is there. Raises Refused."""
+    def lacks(self, resource: Resource, name: str) -> bool:
+        """Whether there is no object of that name; False as well where this user may not look."""
+        answer = self._ask("GET", self._path(resource, name))
+        return answer.code == 404 and answer.names_an_object
+
+    def create(self, resource: Resource, body: Document, *, dry_run: bool = False) -> Document | None:
+        """The object as the server keeps it; None where one of its name is there. Raises Refused.
+
+        `dry_run`: the server checks it as if it were created, and keeps nothing.
+        """
         path = self._path(resource)
-        answer = self._ask("POST", path, {"fieldValidation": "Strict"}, body)
+        answer = self._ask("POST", path, {"fieldValidation": "Strict", "dryRun": "All" if dry_run else ""}, body)
         if answer.code == 409 and answer.reason == "AlreadyExists":
             return None
         error = self._no("POST", path, answer)
@@ -119,17 +129,20 @@ class KubeApi:
     def log(self, pod: str, container: str, *, since: str | None, tail: int | None, patient: bool) -> bytes | None:
         """What a container printed since a time (RFC 3339), or the last lines of it; None where it has no log yet.
 
-        Each line begins with its time. It is read in one piece: the kubelet keeps 10 MiB, unless told otherwise.
+        Each line begins with its time. At most LOG_BYTES are read, of a tail its end; the kubelet keeps 10 MiB unless
+        it is configured otherwise.
         `patient`: try again where its node does not answer.
         """
         path = f"{self._path(PODS, pod)}/log"
         query = {"container": container, "timestamps": "true", "sinceTime": since or ""}
-        query["tailLines"] = "" if tail is None else str(tail)
+        query |= {"limitBytes": str(LOG_BYTES), "tailLines": "" if tail is None else str(tail)}
         answer = self._ask("GET", path, query, tries=TRIES if patient else 1)
-        if answer.code in {400, 404}:  # the container waits to start; the pod is gone
+        if answer.code in {204, 400, 404}:  # the pod has no node; its container waits to start; it is gone
             return None
         if answer.code != 200:
             raise self._no("GET", path, answer)
+        if tail and tail > 1 and len(answer.body) >= LOG_BYTES:  # the limit cuts the end off
+            return self.log(pod, container, since=since, tail=tail // 4 or 1, patient=patient)
         return answer.body
 
     def kinds(self, root: str) -> set[str] | None:

@@ -11,6 +11,8 @@ import yaml
 from sp500.errors import ConfigError
 from sp500.jobs.document import Document, items, section
 
+NAMESPACE = "sp500"
+
 
 def files(environment: Mapping[str, str]) -> list[Path]:
     """The kubeconfigs that KUBECONFIG names, absolute; none where it is not set."""
@@ -18,8 +20,9 @@ def files(environment: Mapping[str, str]) -> list[Path]:
 
 
 def chosen(environment: Mapping[str, str], name: str | None = None) -> tuple[str | None, str]:
-    """Name and namespace of the context `name`, or of the current one; None and `default` where there is no kubeconfig.
+    """Name and namespace of the context `name`, or of the current one; None as a name where there is no kubeconfig.
 
+    Where no namespace is set, it is the one that scripts/deploy puts the claims into, as for the verbs of a cluster.
     Raises ConfigError for a name that no file has.
     """
     known = [found for file in files(environment) or [Path.home() / ".kube" / "config"] if (found := _read(file))]
@@ -27,7 +30,7 @@ def chosen(environment: Mapping[str, str], name: str | None = None) -> tuple[str
     contexts = {str(one.get("name")): section(one, "context") for file in reversed(known) for one in _contexts(file)}
     if name and known and name not in contexts:
         raise ConfigError(f"--context {name}: no kubeconfig has it; there are: {', '.join(sorted(contexts)) or 'none'}")
-    return current, str(section(contexts, str(current)).get("namespace") or "default")
+    return current, str(section(contexts, str(current)).get("namespace") or NAMESPACE)
 
 
 def _contexts(file: Document) -> list[Document]:

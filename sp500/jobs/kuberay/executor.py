@@ -19,16 +19,19 @@ from collections.abc import Callable, Iterator
 from sp500.errors import ConfigError, Refused, Unreachable
 from sp500.jobs import manifest, rules
 from sp500.jobs.cluster.rollout import OPERATOR
-from sp500.jobs.document import Document, section
+from sp500.jobs.document import Document, Group, clusters, items, section
 from sp500.jobs.executor import Line
 from sp500.jobs.kuberay import status as rayjob_status
-from sp500.jobs.kuberay.api import CONFIG_MAPS, EVENTS, PODS, RAYJOBS, READ, WORKLOADS, KubeApi, Resource
-from sp500.jobs.kuberay.pod_logs import Moment, PodLog
+from sp500.jobs.kuberay.answers import Silent
+from sp500.jobs.kuberay.api import CLAIMS, CONFIG_MAPS, EVENTS, PODS, RAYJOBS, READ, WORKLOADS, KubeApi, Resource
+from sp500.jobs.kuberay.pod_logs import Moment, PodLog, Repetitions
 from sp500.jobs.spec import JobSpec
 from sp500.jobs.state import JobState, Role, Status
 
 REQUEST = "sp500/request"
 SECONDS_BETWEEN_LOOKS = 1.0
+# Seconds of silence after which a follower of logs gives up; an upgrade of a control plane takes minutes.
+PATIENCE = 600.0
 
 
 def request(spec: JobSpec, cluster: Document, handle: str) -> Document:
@@ -56,9 +59,10 @@ class KubeRayExecutor:
         *,
         pause: Callable[[float], None] = time.sleep,
         timeout: float = READ,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = KubeApi(namespace, context, kubeconfig, pause, timeout)
-        self._pause = pause
+        self._pause, self._clock = pause, clock
 
     def reachable(self) -> None:
         """Nothing where a RayJob can be submitted; asks once, for seconds at most.
@@ -68,6 +72,21 @@ class KubeRayExecutor:
         kinds = self._api.kinds(RAYJOBS.root) or set()
         if RAYJOBS.plural not in kinds:
             raise Refused(f"this cluster has no KubeRay operator; whoever administers it installs it with: {OPERATOR}")
+
+    def check(self, request: Document) -> None:
+        """Nothing where the server would take such a job: one call, and one for each claim that its pods mount.
+
+        Raises Refused with the server's reason, and for a claim that its pods would wait for.
+        """
+        job = request["documents"][0]
+        self._api.create(RAYJOBS, job, dry_run=True)
+        for claim in sorted({name for cluster in clusters(job) for group in cluster.groups for name in _claims(group)}):
+            if self._api.lacks(CLAIMS, claim):
+                raise Refused(
+                    f"namespace {self._api.namespace} has no PersistentVolumeClaim {claim}, which the job's pods mount:"
+                    " --namespace names the one that has it. scripts/deploy makes it, as does kubectl apply -f"
+                    " cluster/raycluster.yaml"
+                )
 
     def submit(self, handle: str, request: Document) -> None:
         """Create the RayJob, and then what belongs to it; what is there already, of this request, counts as created.
@@ -91,7 +110,8 @@ class KubeRayExecutor:
     def status(self, handle: str) -> Status:
         """From one call for a job that succeeded or was stopped, two for one in Kueue's queue, three while it runs.
 
-        Four while it waits or where it failed: RayJob, pods of its cluster, pods of its submitter, warnings.
+        Four while it waits: RayJob, pods of its cluster, pods of its submitter, warnings. Five where it failed: all
+        events of its cluster too, since how a head ended is no warning.
         """
         job = self._own(handle)
         now = rayjob_status.state(job) if job else JobState.LOST
@@ -104,6 +124,9 @@ class KubeRayExecutor:
             )
         # One call for all warnings: by name it would be one for each pod, and none for those that were never made.
         events = [] if now is JobState.RUNNING else self._api.items(EVENTS, fields="type=Warning")
+        if now is JobState.FAILED and (ray := rayjob_status.cluster(job)):
+            own = self._api.items(EVENTS, fields=f"involvedObject.kind=RayCluster,involvedObject.name={ray}")
+            events += [one for one in own if one.get("type") != "Warning"]
         return rayjob_status.status(job, pods=self._pods(job, None), events=events)
 
     def logs(self, handle: str, *, role: Role | None, tail: int | None, follow: bool) -> Iterator[Line]:
@@ -154,32 +177,64 @@ class KubeRayExecutor:
         return found
 
     def _lines(self, handle: str, role: Role | None, tail: int | None, follow: bool) -> Iterator[Line]:
-        """Look after look, the last of them after the job's end was seen."""
-        known, job = dict[str, PodLog](), None
+        """Look after look, the last of them after the job's end was seen; a server that is away is waited for."""
+        reading, job, heard = Reading(tail), None, self._clock()
         while True:
-            seen = self._own(handle)
-            job = seen or job  # a deleted job's pods take their time
-            last = not follow or seen is None or rayjob_status.state(seen).finished
-            yield from self._look(known, self._pods(job, role) if job else [], tail, last=last)
-            if last:
-                return
-            tail = None  # of a pod that comes later, every line is new
+            try:
+                seen = self._own(handle)
+                job = seen or job  # a deleted job's pods take their time
+                last = not follow or seen is None or rayjob_status.state(seen).finished
+                yield from self._look(reading, self._pods(job, role) if job else [], last=last)
+                if last:
+                    return
+                heard, reading.tail = self._clock(), None  # of a pod that comes later, every line is new
+            except Silent:
+                if not follow or self._clock() - heard > PATIENCE:
+                    raise
             self._pause(SECONDS_BETWEEN_LOOKS)
 
-    def _look(self, known: dict[str, PodLog], pods: list[Document], tail: int | None, *, last: bool) -> Iterator[Line]:
-        """New lines of all pods by their time. A node that does not answer has another look to, before the last."""
-        found = list[tuple[Moment, Line]]()
+    def _look(self, reading: Reading, pods: list[Document], *, last: bool) -> Iterator[Line]:
+        """New lines of all pods by their time. A node that does not answer has another look, up to the last one."""
+        found, silent = list[tuple[Moment, Line]](), None
         for pod in pods:
             name, container = pod["metadata"]["name"], pod["spec"]["containers"][0]["name"]
-            log = known.setdefault(name, PodLog(rayjob_status.role(pod), name, container, tail))
+            log = reading.log(pod, container)
             try:
                 read = self._api.log(name, container, since=log.since, tail=log.tail, patient=last)
-            except Unreachable:
-                if last:
-                    raise
+            except Unreachable as error:
+                silent = error
                 continue
             found += log.new(read or b"", complete=last)
-        yield from (line for _, line in sorted(found, key=lambda one: one[0]))
+        owners = {pod["metadata"]["name"]: _owner(pod) for pod in pods}
+        for _, line in sorted(found, key=lambda one: one[0]):
+            if line.role is not Role.SUBMITTER or reading.repetitions.is_new(owners[line.source], line):
+                yield line
+        if silent and last:
+            raise silent
+
+
+class Reading:
+    """How far the logs of a job's pods were read."""
+
+    def __init__(self, tail: int | None) -> None:
+        self.tail, self.repetitions = tail, Repetitions()
+        self._logs: dict[str, PodLog] = {}
+
+    def log(self, pod: Document, container: str) -> PodLog:
+        """The log of a pod's container."""
+        name = pod["metadata"]["name"]
+        return self._logs.setdefault(name, PodLog(rayjob_status.role(pod), name, container, self.tail))
+
+
+def _owner(pod: Document) -> str:
+    """Uid of what made the pod: another one for each start of the job."""
+    return str(next(iter(items(pod["metadata"].get("ownerReferences"))), {}).get("uid", ""))
+
+
+def _claims(group: Group) -> list[str]:
+    """Names of the claims that the pods of a group mount."""
+    volumes = [section(volume, "persistentVolumeClaim") for volume in items(group.pod.get("volumes"))]
+    return [str(claim["claimName"]) for claim in volumes if "claimName" in claim]
 
 
 def _mark(document: Document) -> str:

@@ -11,10 +11,13 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections import Counter
 from collections.abc import Sequence
+from itertools import takewhile
 
 from sp500.jobs.cluster import reasons
 from sp500.jobs.document import Document, items, section
+from sp500.jobs.kuberay import job_events
 from sp500.jobs.manifest import QUEUE
 from sp500.jobs.state import JobState
 
@@ -22,10 +25,8 @@ from sp500.jobs.state import JobState
 MOST = 3
 # A message may be the last 20,000 characters of a log.
 LONGEST = 500
-# Warnings that are part of any start.
-HARMLESS = {"Unhealthy"}
-# Warnings that explain the end of a command that ran; the others are of its start, and over.
-LOSSES = {"Evicted", "Preempted", "OOMKilling", "NodeNotReady"}
+# An image that cannot be pulled goes back and forth between two reasons, the second of which repeats the first.
+PULLING = re.compile(r'(ErrImagePull|ImagePullBackOff)(: Back-off pulling image "[^"]*": ErrImagePull)?(?=:|$| \()')
 PENDING = {
     "": "handed over; the KubeRay operator has not taken it up yet (does it run, and watch this namespace?)",
     "Initializing": "its Ray cluster starts",
@@ -51,6 +52,7 @@ def reason(
     known = causes(job, now, pods, events)
     if now is JobState.QUEUED:
         return _line(_queued(job, workload), known)
+    lost = job_events.head_lost(job, events) if now is JobState.FAILED else ""
     said = {
         JobState.PENDING: _pending,
         JobState.RUNNING: _running,
@@ -60,40 +62,28 @@ def reason(
     }[now](job)
     if section(job, "metadata").get("deletionTimestamp"):
         said = f"is being deleted; before that: {said}"
-    return _line(said, known)
+    return _line("; ".join(filter(None, [lost, said])), known)
 
 
 def causes(job: Document, now: JobState, pods: Sequence[Document], events: Sequence[Document]) -> list[str]:
     """What pods and warnings tell, each thing once."""
     if now in {JobState.SUCCEEDED, JobState.STOPPED}:
         return []
-    ran = section(job, "status").get("jobStatus") == "FAILED"
+    ray = section(job, "status").get("jobStatus")
     # The end of a command that failed is its submitter's as well, and tells nothing more.
-    telling = [pod for pod in pods if not ran or "ray.io/node-type" in section(pod["metadata"], "labels")]
-    of_pods = reasons.of_pods(telling)
-    silent = [pod["metadata"]["name"] for pod in telling if not reasons.ready(pod) and not reasons.of_pods([pod])]
-    about = [one for one in events if _about(one, job, silent) and one.get("reason") not in HARMLESS]
-    if ran:
-        about = [one for one in about if one.get("reason") in LOSSES]
-    warnings = reasons.of_events(about, [str(section(one, "involvedObject").get("name")) for one in about])
-    return [*of_pods, *warnings]
+    telling = [pod for pod in pods if ray != "FAILED" or job_events.role(pod) != "submitter"]
+    ran = now is JobState.FAILED and ray not in {None, "", "PENDING"}
+    return [*_of_pods(telling), *job_events.telling(job, telling, events, ran=ran)]
 
 
-def _about(event: Document, job: Document, silent: Sequence[str]) -> bool:
-    """Whether an event tells of the job: of the RayJob, its submitter, its cluster, or a pod that says nothing itself.
-
-    A pod that is gone, evicted or refused, is known by its name alone.
-    """
-    whom = section(event, "involvedObject")
-    kind, name, of_job = whom.get("kind"), str(whom.get("name")), str(job["metadata"]["name"])
-    ray = str(section(job, "status").get("rayClusterName") or "")
-    if kind in {"RayJob", "Job"}:
-        return name == of_job
-    if kind == "RayCluster":
-        return bool(ray) and name == ray
-    if event.get("reason") in LOSSES and kind == "Pod":
-        return bool(ray) and name.startswith(f"{ray}-")
-    return name in silent
+def _of_pods(pods: Sequence[Document]) -> list[str]:
+    """What keeps pods from being ready, by role: a new pod in the place of another is nothing new."""
+    said: Counter[tuple[str, str]] = Counter()
+    for pod in pods:
+        prefix = f"pod {pod['metadata']['name']}: "
+        texts = [PULLING.sub("ImagePullBackOff", line.removeprefix(prefix)) for line in reasons.of_pods([pod])]
+        said.update((job_events.role(pod), text) for text in dict.fromkeys(texts))
+    return [f"{role if count == 1 else f'{count} {role}s'}: {text}" for (role, text), count in said.items()]
 
 
 def _queued(job: Document, workload: Document | None) -> str:
@@ -159,9 +149,18 @@ def _failed(job: Document) -> str:
 def _said(told: Document) -> str:
     """The operator's reason and message; of the log that Ray appends to it the last line, such as a traceback's end."""
     message, _, log = re.sub(r",? last available logs[^\n]*", "\0", str(told.get("message") or "")).partition("\0")
-    last = next((line for line in reversed(log.splitlines()) if line.strip()), "")
-    known = [str(told.get("reason") or ""), *(" ".join(text.split())[:LONGEST] for text in (message, last))]
+    known = [str(told.get("reason") or ""), *(" ".join(text.split())[:LONGEST] for text in (message, _last_words(log)))]
     return ": ".join(filter(None, known))
+
+
+def _last_words(log: str) -> str:
+    """The last line of a log; of a box, which a usage error is printed in, what stands in it above its rule."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    if not lines or not lines[-1].startswith("╰"):
+        return lines[-1] if lines else ""
+    top = max((at for at, line in enumerate(lines) if line.startswith("╭")), default=-1)
+    inside = [line.strip("│ ") for line in lines[top + 1 : -1]]
+    return " ".join(takewhile(lambda line: line.strip("─"), inside))
 
 
 def _line(said: str, known: Sequence[str]) -> str:

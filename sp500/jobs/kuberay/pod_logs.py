@@ -8,7 +8,7 @@ with a thread for each pod besides. The prices: a line comes up to a second late
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -16,6 +16,10 @@ from sp500.jobs.executor import Line
 from sp500.jobs.state import Role
 
 STAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(Z|[+-]\d\d:\d\d) ?")
+
+
+# What the kubelet sends in place of the log of a container that is gone.
+NO_LOG = "unable to retrieve container logs"
 
 
 class Moment(NamedTuple):
@@ -60,6 +64,8 @@ class PodLog:
             lines.append(rest)
         again, found = Counter(self._given), list[tuple[Moment, Line]]()
         for raw in lines:
+            if raw.startswith(NO_LOG):
+                continue
             moment, text = self._parsed(raw)
             if again[raw]:
                 again[raw] -= 1
@@ -89,3 +95,19 @@ class PodLog:
             return max(self._last, self._from), raw
         second = datetime.fromisoformat(stamp[1] + stamp[3]).astimezone(UTC)
         return Moment(second, (stamp[2] or "").ljust(9, "0")), raw[stamp.end() :]
+
+
+class Repetitions:
+    """Lines that a pod repeats of the one before it: a new submitter reads the command's log from its beginning."""
+
+    def __init__(self) -> None:
+        self._given: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._read: defaultdict[str, Counter[str]] = defaultdict(Counter)
+
+    def is_new(self, owner: str, line: Line) -> bool:
+        """Whether no pod of that owner has given it: its pod has read such a line more often than all have given it."""
+        read, given = self._read[line.source], self._given[owner]
+        read[line.text] += 1
+        new = read[line.text] > given[line.text]
+        given[line.text] += new
+        return new

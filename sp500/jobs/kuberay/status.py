@@ -11,10 +11,12 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+from sp500.errors import LimitExceeded
 from sp500.jobs.cluster.reasons import ready
 from sp500.jobs.document import Document, items, section
+from sp500.jobs.kuberay import job_events
 from sp500.jobs.kuberay import job_reasons as rayjob_reasons
-from sp500.jobs.state import JobState, Replicas, Role, Status
+from sp500.jobs.state import FINAL_CODES, JobState, Replicas, Role, Status
 
 # States of a job that nothing more will happen to, by Ray's word. What fails after that is the operator's tidying up.
 ENDS = {"SUCCEEDED": JobState.SUCCEEDED, "FAILED": JobState.FAILED, "STOPPED": JobState.STOPPED}
@@ -63,7 +65,9 @@ def status(
         exit_code=_exit_code(told, now),
         started=began,
         ended=over,
+        placed=min(filter(None, map(_placed, pods)), default=None),
         replicas={} if now.finished else replicas(job, pods),
+        retryable=_retryable(told, now),
         # The last failure was repeated by nobody.
         failures=max(failed - 1, 0) if now is JobState.FAILED else failed,
     )
@@ -71,10 +75,7 @@ def status(
 
 def replicas(job: Document, pods: Iterable[Document]) -> dict[Role, Replicas]:
     """Ready and wanted pods of each role; no submitter in the modes without one."""
-    spec = section(job, "spec")
-    groups = items(section(spec, "rayClusterSpec").get("workerGroupSpecs"))
-    workers = sum(int(group.get("replicas") or 0) * int(group.get("numOfHosts") or 1) for group in groups)
-    wanted = {Role.HEAD: 1, Role.WORKER: workers}
+    wanted = {Role.HEAD: 1, Role.WORKER: job_events.wanted_workers(job)}
     if submits(job):
         wanted[Role.SUBMITTER] = 1
     up = [role(pod) for pod in pods if ready(pod)]
@@ -87,15 +88,33 @@ def submits(job: Document) -> bool:
 
 
 def role(pod: Document) -> Role:
-    """What a pod of a job does; the operator labels those of a Ray cluster."""
-    kind = section(section(pod, "metadata"), "labels").get("ray.io/node-type")
-    return {"head": Role.HEAD, "worker": Role.WORKER}.get(str(kind), Role.SUBMITTER)
+    """What a pod of a job does."""
+    return Role(job_events.role(pod))
+
+
+def _placed(pod: Document) -> float | None:
+    """When a worker found its node; None for another pod, and for one that has none yet."""
+    conditions = items(section(pod, "status").get("conditions"))
+    scheduled = next((one for one in conditions if one.get("type") == "PodScheduled"), {})
+    if role(pod) is not Role.WORKER or scheduled.get("status") != "True":
+        return None
+    return _seconds(scheduled.get("lastTransitionTime"))
+
+
+def _retryable(told: Document, now: JobState) -> bool:
+    """Whether another start could end otherwise."""
+    final = told.get("reason") == "DeadlineExceeded" or told.get("jobDeploymentStatus") == "ValidationFailed"
+    return now is JobState.FAILED and not final and _exit_code(told, now) not in FINAL_CODES
 
 
 def _exit_code(told: Document, now: JobState) -> int | None:
     if now is JobState.SUCCEEDED:
         return 0
-    found = EXIT_CODE.search(str(told.get("message") or "")) if now is JobState.FAILED else None
+    if now is not JobState.FAILED:
+        return None
+    if told.get("reason") == "DeadlineExceeded":  # the operator was sooner than the entrypoint's own deadline
+        return LimitExceeded.exit_code
+    found = EXIT_CODE.search(str(told.get("message") or ""))
     if not found:
         return None
     code = int(found[1])

@@ -21,7 +21,7 @@ from sp500.errors import ConfigError, Unreachable
 from sp500.jobs.document import Document
 from sp500.jobs.executor import Line
 from sp500.jobs.local import log_file, processes
-from sp500.jobs.local.job_folder import COMMAND, REQUEST, SETTINGS, START, STOP, JobFolder
+from sp500.jobs.local.job_folder import COMMAND, REQUEST, SECOND, SETTINGS, START, STOP, JobFolder
 from sp500.jobs.spec import JobSpec
 from sp500.jobs.state import JobState, Replicas, Role, Status
 from sp500.units import size_bytes
@@ -65,7 +65,10 @@ class LocalExecutor:
         self._supervisors: list[subprocess.Popen[bytes]] = []
 
     def submit(self, handle: str, request: Document) -> None:
-        """Start the job, once. Raises Unreachable where this machine cannot now: no room, no more processes."""
+        """Start the job, once. One whose supervisor was killed gets another, which enforces the rest of its limits.
+
+        Raises Unreachable where this machine cannot now: no room, no more processes.
+        """
         job = self._job(handle)
         give_up = time.monotonic() + SOON
         try:
@@ -79,6 +82,8 @@ class LocalExecutor:
                 if time.monotonic() > give_up:
                     raise Unreachable(f"job {handle}: whoever starts it has not within {SOON} s; submit it again")
                 time.sleep(0.01)  # until the supervisor that another process starts is there
+            if self.status(handle).unattended:
+                self._attend(job)
         except OSError as error:
             raise Unreachable(f"job {handle} cannot be started from {job.path}: {error.strerror}") from error
 
@@ -92,8 +97,11 @@ class LocalExecutor:
             started = command["started"] if command else None
             if ending is None:
                 state, reason = _unended(job, command, watched=not at_rest)
-                roles = {Role.SUBMITTER: Replicas(int(state is JobState.RUNNING), 1)}
-                return Status(state, reason, started=started, replicas=roles, retryable=state is JobState.LOST)
+                runs = state is JobState.RUNNING
+                roles, lost = {Role.SUBMITTER: Replicas(int(runs), 1)}, state is JobState.LOST
+                return Status(
+                    state, reason, started=started, replicas=roles, retryable=lost, unattended=runs and at_rest
+                )
         return Status(
             ending.state,
             ending.reason,
@@ -123,9 +131,8 @@ class LocalExecutor:
             return
         with suppress(FileNotFoundError):  # deleted meanwhile
             job.ask_to_stop()
-        if seen.state is JobState.RUNNING and (lock := _free(job)) is not None:
-            with _closed_after(lock):
-                self._supervise(job, lock)  # nobody watches it, so a new supervisor ends it
+        if seen.unattended:
+            self._attend(job)
 
     def delete(self, handle: str) -> None:
         """Remove its folder; one that runs is stopped before, which takes as long as its grace.
@@ -160,13 +167,27 @@ class LocalExecutor:
         job.write(REQUEST, request | {"argv": argv})
         self._supervise(job, lock)
 
+    def _attend(self, job: JobFolder) -> None:
+        """Start another supervisor for a job whose own was killed, unless another process was faster."""
+        if (lock := _free(job)) is not None:
+            with _closed_after(lock):
+                self._supervise(job, lock)
+
     def _supervise(self, job: JobFolder, lock: int) -> None:
-        """Start a supervisor that holds the lock from now on, beside us and after us."""
+        """Start a supervisor that holds the lock from now on, also after this process has ended."""
         self._supervisors = [each for each in self._supervisors if each.poll() is None]
+        # It belongs to the job that it watches, and not to one that submitted it.
+        environment = {name: value for name, value in os.environ.items() if name != processes.MARK}
         argv = [sys.executable, "-P", "-m", "sp500.jobs.local.supervisor", str(job.path), str(lock)]
         with job.log.open("ab") as log:
             supervisor = subprocess.Popen(  # noqa: S603 - a list of words
-                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[lock], start_new_session=True
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                pass_fds=[lock],
+                start_new_session=True,
             )
         self._supervisors.append(supervisor)
 
@@ -195,12 +216,10 @@ def _unended(job: JobFolder, command: Document | None, *, watched: bool) -> tupl
         return JobState.PENDING, "is being started on this machine"
     if watched and command is not None:
         asked = ", and was asked to end" if job.has(STOP) else ""
-        return JobState.RUNNING, f"runs on this machine as process {command['pid']}{asked}"
+        second = ". Its first supervisor was killed, so its end will be LOST" if job.has(SECOND) else ""
+        return JobState.RUNNING, f"runs on this machine as process {command['pid']}{asked}{second}"
     if (start := job.read(START)) is None:
         return JobState.LOST, "never began: its start was cut off; submitting it again starts it"
-    if command and processes.group(command["pid"], start["pid"], command["started"]):
-        return (
-            JobState.RUNNING,
-            f"runs as process {command['pid']}, but its supervisor was killed: its end will be LOST",
-        )
+    if command and processes.members(job.path, command["pid"], start["pid"], command["born"]):
+        return JobState.RUNNING, f"runs as process {command['pid']} without limits: its supervisor was killed"
     return JobState.LOST, "ended without an exit code: killed with its supervisor, or this machine was restarted"

@@ -8,6 +8,7 @@
     start.json     the one right to start is spent; names the supervisor. Written before there is a command
     command.json   the command's process and start. Written while that process still waits for the word to begin;
                    where the word never comes, because the supervisor was killed, it ends without having begun
+    second.json    the first supervisor was killed; names the one that took the job over
     stop           somebody asked the job to end
     exit.json      the job has ended, and how. Written last, when no process of it is left
 
@@ -18,7 +19,7 @@ What follows from them, the first line that fits:
     lock held, no command.json   PENDING
     lock held                    RUNNING
     no start.json                LOST: its submit was killed; submitting again starts it, since nobody has
-    the command's group lives    RUNNING, watched by nobody: the supervisor was killed
+    a process of it lives        RUNNING and unattended: the supervisor was killed; submitting again starts another
     otherwise                    LOST: killed with its supervisor, or the machine was restarted
 
 The command begins after start.json was written, start.json is written by the holder of the lock where there is none,
@@ -41,7 +42,7 @@ from typing import Any
 from sp500.disk import write_atomic
 from sp500.jobs.state import JobState
 
-REQUEST, START, COMMAND, EXIT = "request.json", "start.json", "command.json", "exit.json"
+REQUEST, START, COMMAND, SECOND, EXIT = "request.json", "start.json", "command.json", "second.json", "exit.json"
 SETTINGS, LOG, STOP, LOCK = "settings.yaml", "log", "stop", "lock"
 
 Content = dict[str, Any]

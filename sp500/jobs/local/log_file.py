@@ -1,63 +1,103 @@
-"""Lines of a log that still grows. The last ones are found from the end: a log may be larger than memory."""
+"""Lines of a log that still grows, and the limit of its size.
+
+A log is appended to by processes that know nothing of a limit. What is too old is freed where it lies, by a hole at the
+file's front: offsets stay, so neither the writers nor those who follow the log see a change.
+"""
 
 from __future__ import annotations
 
+import codecs
+import ctypes
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from sp500.jobs.log_lines import TAIL, LineSplitter, Tail
+
 BLOCK = 1 << 16
-# A line longer than this comes in pieces.
-LONGEST = 1 << 20
 TICK = 0.2
+# Bytes of a log on the disk; when it has more, the older half is freed.
+LIMIT = 64 * 2**20
+KEEP_SIZE, PUNCH_HOLE = 1, 2
 
 
 def lines(path: Path, *, tail: int | None, more: Callable[[], bool]) -> Iterator[str]:
     """The last `tail` lines of a file, or all, and those that are added as long as `more()`; none where it is missing.
 
-    A last line without its end comes at the end. What is no UTF-8 is replaced.
+    A last line without its end comes at the end. What is not UTF-8 is replaced.
     """
     try:
         file = path.open("rb")
     except FileNotFoundError:
         return
     with file:
-        file.seek(0 if tail is None else tail_start(file, tail))
-        begun = b""
+        splitter, decoder = LineSplitter(), codecs.getincrementaldecoder("utf-8")("replace")
+        growing = more()  # asked before reading: what came before the end is read
+        if tail is not None:
+            yield from _last(file, tail, splitter, decoder, growing=growing)
+        elif freed := _begin(file):
+            yield f"(the first {freed >> 20} MiB of this log were removed: a log keeps at most {LIMIT >> 20} MiB)"
+            _skip_line(file)
         while True:
-            growing = more()  # asked before reading: what came before the end is read
-            while piece := file.readline(LONGEST):
-                begun += piece
-                if begun.endswith(b"\n") or len(begun) >= LONGEST:
-                    yield _text(begun)
-                    begun = b""
+            while block := file.read(BLOCK):
+                yield from splitter.add(decoder.decode(block))
             if not growing:
                 break
+            if path.exists() and path.stat().st_size < file.tell():
+                file.seek(0)  # freed by truncation, where there are no holes
             time.sleep(TICK)
-        if begun:
-            yield _text(begun)
+            growing = more()
+        yield from splitter.add(decoder.decode(b"", final=True))
+        yield from splitter.rest()
 
 
-def tail_start(file: BinaryIO, count: int) -> int:
-    """Offset in bytes at which the last `count` lines begin; a line may lack its end."""
-    at = end = file.seek(0, os.SEEK_END)
+def trim(path: Path) -> None:
+    """Free the older part of a log that has passed its limit."""
+    with suppress(OSError):
+        if path.stat().st_blocks * 512 <= LIMIT:
+            return
+        with path.open("r+b") as file:
+            end = file.seek(0, os.SEEK_END)
+            libc = ctypes.CDLL(None, use_errno=True)
+            arguments = PUNCH_HOLE | KEEP_SIZE, ctypes.c_longlong(0), ctypes.c_longlong(max(end - LIMIT // 2, 0))
+            if not hasattr(libc, "fallocate") or libc.fallocate(file.fileno(), *arguments):
+                file.truncate(0)  # a file system without holes
+
+
+def _begin(file: BinaryIO) -> int:
+    """Go to the first byte that lies on the disk, and return its offset."""
+    with suppress(OSError, AttributeError):  # a file without data, a system without holes
+        return file.seek(os.lseek(file.fileno(), 0, os.SEEK_DATA))
+    return file.seek(0)
+
+
+def _skip_line(file: BinaryIO) -> None:
+    """Go behind the next end of a line, where one is near."""
+    start, block = file.tell(), file.read(BLOCK)
+    ends = [at for at in (block.find(b"\n"), block.find(b"\r")) if at >= 0]
+    file.seek(start + min(ends) + 1 if ends else start)
+
+
+def _last(
+    file: BinaryIO, count: int, splitter: LineSplitter, decoder: codecs.IncrementalDecoder, *, growing: bool
+) -> Iterator[str]:
+    """The last lines of a file that end; of one that does not grow, a last line without its end counts as well."""
+    end = file.seek(0, os.SEEK_END)
     if count == 0:
-        return end
-    missing = count
-    while at > 0:
-        size = min(BLOCK, at)
-        at = file.seek(at - size)
-        block = file.read(size)
-        stop = size - 1 if at + size == end else size  # the end of the last line begins no other
-        while (found := block.rfind(b"\n", 0, stop)) >= 0:
-            missing -= 1
-            if missing == 0:
-                return at + found + 1
-            stop = found
-    return 0
-
-
-def _text(line: bytes) -> str:
-    return line.removesuffix(b"\n").removesuffix(b"\r").decode(errors="replace")
+        return
+    begin = max(_begin(file), end - TAIL)
+    file.seek(begin)
+    if begin:
+        file.seek(begin - 1)
+        _skip_line(file)
+    tail = Tail(count)
+    while (left := end - file.tell()) > 0 and (block := file.read(min(BLOCK, left))):
+        tail.add(splitter.add(decoder.decode(block)))
+    if not growing:
+        while block := file.read(BLOCK):
+            tail.add(splitter.add(decoder.decode(block)))
+        tail.add(splitter.rest())
+    yield from tail

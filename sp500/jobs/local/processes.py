@@ -3,6 +3,9 @@
 The command waits, as a process that exists already, until its number is on the disk: so there is never a command that
 nobody knows. Descendants come back to their supervisor when their own parents end (Linux: a child subreaper), also
 those that left for a session of their own; so the job has ended when the supervisor has no child left.
+
+Where that supervisor was killed, its processes are found by a variable of their environment, which children inherit,
+and those that have overwritten it by their group and their parents.
 """
 
 from __future__ import annotations
@@ -23,8 +26,8 @@ NOT_FOUND, NOT_STARTED = 127, 126
 PR_SET_CHILD_SUBREAPER = 36
 # What a process may have inherited as ignored, and a command expects to work.
 RESET = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
-# psutil takes a process's start from the machine's, which the kernel tells in whole seconds.
-CLOCK_SECONDS = 2.0
+# Variable in the environment of each process of a job: the job's folder.
+MARK = "SP500_JOB"
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,8 @@ class Waiting:
 def prepared(request: dict[str, Any], log: Path) -> Waiting:
     """A process in a group of its own for the command of `request`, whose output is appended to `log`.
 
+    Its environment names the folder of `log` as its job's.
+
     Raises OSError where the machine has no room for another process.
     """
     wait, word = os.pipe()
@@ -66,7 +71,7 @@ def prepared(request: dict[str, Any], log: Path) -> Waiting:
 
 def _become(request: dict[str, Any], log: Path, wait: int, say: int) -> None:
     """The child's side: wait for the word, then become the command. Does not return."""
-    argv, cwd, environment = request["argv"], request["cwd"], request["environment"]
+    argv, cwd, environment = request["argv"], request["cwd"], request["environment"] | {MARK: str(log.parent)}
     code, reason = NOT_STARTED, f"cwd {cwd} cannot be entered"
     try:
         if not os.read(wait, 1):
@@ -117,18 +122,32 @@ def end_descendants() -> None:
         time.sleep(0.005)  # one may have been born meanwhile, so there is another look
 
 
-def group(leader: int, session: int, started: float) -> list[psutil.Process]:
-    """Living processes of the group that `leader` began at `started` (seconds since 1970) in a session, and below them.
+def birth(pid: int) -> float | None:
+    """When a process began, by a clock that nobody sets; None for one that is gone.
 
-    A number can belong to somebody else by now: then its process began at another time, or is of another session.
+    psutil's create_time moves with the wall clock: it adds the time of the machine's start, which the kernel computes
+    from that.
     """
-    with suppress(psutil.NoSuchProcess):
-        if abs(psutil.Process(leader).create_time() - started) > CLOCK_SECONDS:
-            return []
+    try:
+        if sys.platform != "linux":
+            return psutil.Process(pid).create_time()
+        return float(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except (OSError, psutil.Error):
+        return None
+
+
+def members(folder: Path, leader: int, session: int, born: float) -> list[psutil.Process]:
+    """Living processes of the job in `folder`: those marked as its own, those of the group of its command, all below.
+
+    `leader` began the group at `born` in a session. A number can belong to another process by now: then that one began
+    at another time, or is of another session.
+    """
+    same_group = birth(leader) in {None, born}
     found: set[psutil.Process] = set()
     for pid in psutil.pids():
         with suppress(ProcessLookupError, PermissionError, psutil.Error):
-            if os.getpgid(pid) == leader and os.getsid(pid) == session:
+            of_group = same_group and os.getpgid(pid) == leader and os.getsid(pid) == session
+            if of_group or psutil.Process(pid).environ().get(MARK) == str(folder):
                 member = psutil.Process(pid)
                 found.update(one for one in (member, *_below(member)) if one.status() != psutil.STATUS_ZOMBIE)
     return list(found)

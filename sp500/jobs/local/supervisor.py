@@ -2,7 +2,9 @@
 
 LOCK is the number of an open file that holds the folder's lock. The process belongs to no shell and no manager, so the
 job outlives both. It starts the command, holds it to its limits, ends what is left of it, and writes how it ended.
-Started for a job that began already and whose first supervisor is gone, it ends that job.
+Started for a job that began already and whose first supervisor is gone, it takes that job over: the deadline counts
+from the command's start, and memory and stops as before. It cannot learn the exit code of a process that is not its
+child, so an end that it did not force is LOST.
 
 Every fifth of a second it looks for a stop. Memory is sampled as often as costs 2 % of the time: a command can pass its
 limit for that long, which the machine's own memory has to bear.
@@ -15,14 +17,17 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
 
-from sp500.jobs.local import processes
-from sp500.jobs.local.job_folder import COMMAND, REQUEST, START, STOP, Ending, JobFolder
+import psutil
+
+from sp500.jobs.local import log_file, processes
+from sp500.jobs.local.job_folder import COMMAND, REQUEST, SECOND, START, STOP, Ending, JobFolder
 from sp500.jobs.state import FINAL_CODES, JobState
 
 TICK = 0.2
@@ -40,7 +45,7 @@ def main(arguments: Sequence[str]) -> None:
     assert request is not None
     signals = Signals()
     if job.has(START):
-        conclude(job, job.ending() or swept(job, request["grace_seconds"], signals))
+        conclude(job, job.ending() or taken_over(job, request, signals))
         return
     job.write(START, {"pid": os.getpid()})
     ending = Ending(JobState.FAILED, "its supervisor failed; the end of the log says why", retryable=True)
@@ -78,30 +83,70 @@ def ran(job: JobFolder, request: dict[str, Any], signals: Signals) -> Ending:
         return Ending(JobState.STOPPED, "stopped on request, before it began")
     started = time.time()
     waiting = processes.prepared(request, job.log)
-    job.write(COMMAND, {"pid": waiting.pid, "started": started})
+    begun, born = time.monotonic(), processes.birth(waiting.pid)
+    job.write(COMMAND, {"pid": waiting.pid, "started": started, "begun": begun, "born": born})
     if fault := waiting.begin():
         code, reason = fault
         return Ending(JobState.FAILED, f"{reason} (exit code {code})", code)
-    return Watch(job, request, waiting.pid).ending(signals)
+    return Watch(job, request, waiting.pid, Limits(job, request, begun, _held_by_children)).ending(signals)
+
+
+class Limits:
+    """What may force a job's end: a stop, a signal to its supervisor, its deadline, its memory."""
+
+    def __init__(self, job: JobFolder, request: dict[str, Any], begun: float, held: Callable[[], int]) -> None:
+        """`begun`: start of the command by this machine's monotonic clock; `held`: bytes of memory in use now."""
+        self._job, self._begun, self._held = job, begun, held
+        self._seconds: float | None = request["deadline_seconds"]
+        self._limit: int | None = request["memory_bytes"]
+        self._sample_at = -inf if self._limit else inf
+
+    def passed(self, received: bytes) -> Ending | None:
+        """The end that is due now, if any; `received`: numbers of the signals that came."""
+        if self._job.has(STOP):
+            return Ending(JobState.STOPPED, "stopped on request")
+        if told := [number for number in ENDING_SIGNALS if number in received]:
+            reason = f"ended because its supervisor got {told[0].name}, as at a shutdown of this machine"
+            return Ending(JobState.FAILED, reason, 128 + told[0], retryable=True)
+        if self._seconds is not None and time.monotonic() - self._begun >= self._seconds:
+            return Ending(JobState.FAILED, f"took longer than its deadline of {self._seconds} s", OVERDUE)
+        return self._over_memory()
+
+    def _over_memory(self) -> Ending | None:
+        began = time.monotonic()
+        if self._limit is None or began < self._sample_at:
+            return None
+        from sp500.memory import COST
+
+        held = self._held()
+        self._sample_at = time.monotonic() + COST * (time.monotonic() - began)
+        if held <= self._limit:
+            return None
+        reason = f"killed with {_mebibytes(held)} of memory in use, over its limit of {_mebibytes(self._limit)}"
+        return Ending(JobState.FAILED, f"{reason}; give the job more, or make it need less", OUT_OF_MEMORY)
+
+
+def _held_by_children() -> int:
+    """Memory of all processes below this one."""
+    from sp500.memory import pss_bytes, tree_pss_bytes
+
+    return tree_pss_bytes(os.getpid()) - pss_bytes()
 
 
 class Watch:
-    """One command while it runs, and what may force its end."""
+    """One command while it runs as a child of this process."""
 
-    def __init__(self, job: JobFolder, request: dict[str, Any], pid: int) -> None:
-        self._job, self._pid = job, pid
+    def __init__(self, job: JobFolder, request: dict[str, Any], pid: int, limits: Limits) -> None:
+        self._job, self._pid, self._limits = job, pid, limits
         self._grace: float = request["grace_seconds"]
-        self._seconds: float | None = request["deadline_seconds"]
-        self._limit: int | None = request["memory_bytes"]
-        self._begun = time.monotonic()
-        self._sample_at = self._begun if self._limit else inf
         self._code: int | None = None
 
     def ending(self, signals: Signals) -> Ending:
         """Wait for its end. One forced has the grace to end with all its children; its own end comes first."""
         forced, kill_at = None, inf
         while True:
-            cause = self._cause(signals.within(TICK))
+            cause = self._limits.passed(signals.within(TICK))
+            log_file.trim(self._job.log)
             ended, left = processes.reaped()
             self._code = ended.get(self._pid, self._code)
             if forced is None and self._code is not None:
@@ -113,30 +158,6 @@ class Watch:
                 processes.tell_group(self._pid, signal.SIGTERM)
             elif forced and (not left or time.monotonic() >= kill_at):
                 return forced if forced.exit_code is not None else replace(forced, exit_code=self._shell_code())
-
-    def _cause(self, received: bytes) -> Ending | None:
-        """What ends the command now, if anything does."""
-        if self._job.has(STOP):
-            return Ending(JobState.STOPPED, "stopped on request")
-        if told := [number for number in ENDING_SIGNALS if number in received]:
-            reason = f"ended because its supervisor got {told[0].name}, as at a shutdown of this machine"
-            return Ending(JobState.FAILED, reason, 128 + told[0], retryable=True)
-        if self._seconds is not None and time.monotonic() - self._begun >= self._seconds:
-            return Ending(JobState.FAILED, f"took longer than its deadline of {self._seconds} s", OVERDUE)
-        return self._over_limit()
-
-    def _over_limit(self) -> Ending | None:
-        began = time.monotonic()
-        if self._limit is None or began < self._sample_at:
-            return None
-        from sp500.memory import COST, pss_bytes, tree_pss_bytes
-
-        held = tree_pss_bytes(os.getpid()) - pss_bytes()
-        self._sample_at = time.monotonic() + COST * (time.monotonic() - began)
-        if held <= self._limit:
-            return None
-        reason = f"killed with {_mebibytes(held)} of memory in use, over its limit of {_mebibytes(self._limit)}"
-        return Ending(JobState.FAILED, f"{reason}; give the job more, or make it need less", OUT_OF_MEMORY)
 
     def _shell_code(self) -> int:
         return 128 + signal.SIGKILL if self._code is None else _shell_code(self._code)
@@ -153,20 +174,64 @@ def of_exit(code: int) -> Ending:
     return Ending(JobState.FAILED, reason, _shell_code(code), retryable=code not in FINAL_CODES)
 
 
-def swept(job: JobFolder, grace: float, signals: Signals) -> Ending:
-    """End a job whose own supervisor is gone."""
+class Orphans:
+    """Processes of a job whose own supervisor is gone. Finding them costs time, so they are kept for a while."""
+
+    def __init__(self, job: JobFolder, pid: int, session: int, born: float) -> None:
+        self._arguments = job.path, pid, session, born
+        self._pid = pid
+        self._known: list[psutil.Process] = []
+        self._look_at = -inf
+
+    def living(self) -> list[psutil.Process]:
+        """Those that live, looked for as often as costs 2 % of the time, and whenever none of the known ones lives."""
+        from sp500.memory import COST
+
+        self._known = [each for each in self._known if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+        if not self._known or time.monotonic() >= self._look_at:
+            began = time.monotonic()
+            self._known = processes.members(*self._arguments)
+            self._look_at = time.monotonic() + COST * (time.monotonic() - began)
+        return self._known
+
+    def command_lives(self) -> bool:
+        """Whether the command itself does."""
+        return any(each.pid == self._pid for each in self._known)
+
+    def held(self) -> int:
+        """Memory of all of them in bytes."""
+        from sp500.memory import pss_bytes
+
+        total = 0
+        for each in self.living():
+            with suppress(OSError, psutil.Error):
+                total += pss_bytes(each.pid)
+        return total
+
+
+def taken_over(job: JobFolder, request: dict[str, Any], signals: Signals) -> Ending:
+    """Hold a job whose own supervisor is gone to its limits; when its command is gone, end what is left of it."""
     start, command = job.read(START), job.read(COMMAND)
     assert start is not None
-    assert command is not None
-    kill_at, told = time.monotonic() + grace, False
-    while left := processes.group(command["pid"], start["pid"], command["started"]):
+    lost = Ending(JobState.LOST, "ended after its supervisor was killed, so its exit code is not known", retryable=True)
+    if command is None:
+        return lost
+    job.write(SECOND, {"pid": os.getpid()})
+    orphans = Orphans(job, command["pid"], start["pid"], command["born"])
+    limits = Limits(job, request, command["begun"], orphans.held)
+    forced, kill_at = None, inf
+    while left := orphans.living():
+        cause = limits.passed(signals.within(TICK))
+        log_file.trim(job.log)
+        if forced is None and not orphans.command_lives():
+            forced, kill_at = lost, -inf
+        elif forced is None and cause is not None:
+            forced, kill_at = cause, time.monotonic() + request["grace_seconds"]
+            kill_at = -inf if cause.exit_code == OUT_OF_MEMORY else kill_at
+            processes.tell(left, signal.SIGTERM)
         if time.monotonic() >= kill_at:
             processes.tell(left, signal.SIGKILL)
-        elif not told:
-            processes.tell(left, signal.SIGTERM)
-        told = True
-        signals.within(TICK)
-    return Ending(JobState.STOPPED, "stopped on request; its supervisor was gone, so its exit code is not known")
+    return forced or lost
 
 
 def conclude(job: JobFolder, ending: Ending) -> None:

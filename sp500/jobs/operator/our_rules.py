@@ -14,13 +14,6 @@ SUBMITTER = "ray-job-submitter"
 RAY_NAMES = ("ray-head", "ray-worker")
 
 
-def token_mode(cluster: Cluster) -> Iterator[Violation]:
-    """Without a mode the operator makes the token and gives it to nobody."""
-    if "authOptions" in cluster.spec and not section(cluster.spec, "authOptions").get("mode"):
-        path = f"{cluster.path}.authOptions.mode"
-        yield _trap(path, "is unset, so pods get no token", "set mode: token, or leave authOptions out")
-
-
 def ray_first(cluster: Cluster) -> Iterator[Violation]:
     """The operator starts Ray in the first container, whatever its name."""
     for group in cluster.groups:
@@ -130,5 +123,5 @@ def _trap(path: str, found: str, remedy: str) -> Violation:
     return Violation(path, found, remedy, ours=True)
 
 
-CLUSTER_RULES = (token_mode, ray_first, dashboard_port, memory, ray_version, autoscaler_version)
+CLUSTER_RULES = (ray_first, dashboard_port, memory, ray_version, autoscaler_version)
 JOB_RULES = (submitter, deadlines)

@@ -21,9 +21,11 @@ class Violation:
     found: str
     remedy: str
     ours: bool = False
+    rule: str = ""
+    """Id of a security rule; empty for others."""
 
     def __str__(self) -> str:
-        return f"{self.path} {self.found}; {self.remedy}"
+        return f"{self.path} {self.found}; {self.remedy}" + (f" [{self.rule}]" if self.rule else "")
 
 
 Gates = frozenset[str]

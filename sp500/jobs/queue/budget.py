@@ -55,8 +55,8 @@ def _short(cost: float | None, daily: float, money: float, currency: str) -> str
 def left(budgets: Mapping[str, float], uses: Iterable[Use], active: Iterable[Job], now: float) -> dict[str, float]:
     """What each project with a budget may still promise to new jobs.
 
-    Counted are what ended starts used of this day, and what the active ones will have used at their expected end; one
-    without an expected end counts as all that is left.
+    Counted are what ended starts used of this day, and what the active ones will have used at their expected end. One
+    without an expected end, or past it, may run for ever, so it counts as all that is left.
     """
     today, remaining = midnight(now), dict(budgets)
 
@@ -69,5 +69,6 @@ def left(budgets: Mapping[str, float], uses: Iterable[Use], active: Iterable[Job
         take(use.project, use.begin, use.finish, use.hourly)
     for job in active:
         begin = now if job.held_since is None else job.held_since
-        take(job.project, begin, math.inf if job.seconds is None else max(begin + job.seconds, now), job.hourly)
+        end = math.inf if job.seconds is None else begin + job.seconds
+        take(job.project, begin, math.inf if end < now else end, job.hourly)
     return {project: max(amount, 0.0) for project, amount in remaining.items()}

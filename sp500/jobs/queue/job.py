@@ -63,6 +63,8 @@ class Job(Order):
     created: float = 0.0
     claimed: float | None = None
     """When the present start took its resources."""
+    placed: float | None = None
+    """When a worker of the present start first had a node, as far as that is seen."""
     started: float | None = None
     ended: float | None = None
     paid: float = 0.0
@@ -78,8 +80,10 @@ class Job(Order):
         """When the present start took what it is billed for; None where it has nothing yet, or has ended."""
         if not self.submitted or self.claimed is None:
             return None
-        # Kueue makes no pods before their turn, and does not tell us when that was.
-        return self.started if self.queued_elsewhere else self.claimed
+        if not (self.queued_elsewhere or self.target["on"] == "kuberay"):
+            return self.claimed
+        # Nobody pays for pods that wait for Kueue or a node. One that ran had a node, also where nobody looked in time.
+        return self.started if self.placed is None else self.placed
 
     def cost(self, now: float) -> float:
         """What its starts have cost so far."""

@@ -3,23 +3,40 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from heapq import merge
+from operator import itemgetter
 from pathlib import Path
 
 from sp500.disk import write_atomic
 from sp500.jobs.executor import Line
+from sp500.jobs.log_lines import LONGEST
+from sp500.jobs.queue.job import Job
 from sp500.jobs.state import Role
 
 FILE = "log.jsonl"
-# Lines kept of each process; a training run prints a few hundred.
-LINES = 20_000
+# Lines and characters kept of each process; a training run prints a few hundred lines.
+LINES, CHARACTERS = 20_000, 2 * 2**20
+
+
+def folder(logs: Path, job: Job) -> Path:
+    """Where the log of a job's present start is kept, under the folder of all logs."""
+    return logs / job.id / str(job.starts)
 
 
 def keep(folder: Path, lines: Iterable[Line]) -> None:
-    """Write the lines to `folder`, in place of what was kept there; an empty log replaces nothing."""
-    text = "".join(json.dumps(asdict(line)) + "\n" for line in lines)
+    """Write the last lines of each process to `folder`, in place of what was kept; an empty log replaces nothing."""
+    kept: defaultdict[tuple[Role, str], deque[tuple[int, Line]]] = defaultdict(deque)
+    sizes: Counter[tuple[Role, str]] = Counter()
+    for number, line in enumerate(lines):
+        process = line.role, line.source
+        kept[process].append((number, replace(line, text=line.text[:LONGEST])))
+        sizes[process] += len(kept[process][-1][1].text) + 1
+        while len(kept[process]) > LINES or sizes[process] > CHARACTERS:
+            sizes[process] -= len(kept[process].popleft()[1].text) + 1
+    text = "".join(json.dumps(asdict(line)) + "\n" for _, line in merge(*kept.values(), key=itemgetter(0)))
     if text:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomic(folder / FILE, text)

@@ -8,20 +8,22 @@ writes waits for the others, a millisecond each.
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from sp500.errors import ConfigError
+from sp500.errors import ConfigError, ResourcesError, SP500Error
 from sp500.jobs.document import Document
 from sp500.jobs.queue.job import Job, NewJob, Notice, Use
 from sp500.jobs.queue.resources import Resources
-from sp500.jobs.state import FINISHED, JobState
+from sp500.jobs.state import FINISHED, JobState, one_line
 
-# Version of the tables; a file of a later one is refused.
-VERSION = 1
+# Version of the tables; a file of another one is refused.
+VERSION = 2
 SECONDS_LOCKED = 30
 TABLES = """
 CREATE TABLE jobs (
@@ -33,7 +35,7 @@ CREATE TABLE jobs (
     state TEXT NOT NULL, reason TEXT NOT NULL, starts INTEGER NOT NULL DEFAULT 0, failures INTEGER NOT NULL DEFAULT 0,
     submitted INTEGER NOT NULL DEFAULT 0, stop_asked REAL, not_before REAL NOT NULL DEFAULT 0,
     devices TEXT NOT NULL DEFAULT '[]', exit_code INTEGER,
-    created REAL NOT NULL, claimed REAL, started REAL, ended REAL
+    created REAL NOT NULL, claimed REAL, placed REAL, started REAL, ended REAL
 ) STRICT;
 CREATE INDEX jobs_by_state ON jobs (state);
 CREATE TABLE notices (
@@ -54,7 +56,7 @@ CREATE INDEX events_by_job ON events (id);
 COLUMNS = (
     "number, id, name, target, project, priority, queued_elsewhere, cpus, gpus, memory, seconds, hourly, retries,"
     " deadline, state, reason, starts, failures, submitted, stop_asked, not_before, devices, exit_code, created,"
-    " claimed, started, ended, notify"
+    " claimed, placed, started, ended, notify"
 )
 UNFINISHED = f"state NOT IN ({', '.join(repr(str(state)) for state in sorted(FINISHED))})"
 # What its ended starts have cost.
@@ -68,13 +70,13 @@ class Ledger:
         self.path = path
 
     def create(self) -> None:
-        """Make the file and its tables where there are none. Raises ConfigError for one that is no queue of ours."""
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        try:
-            with self._open() as connection:
-                self._create(connection)
-        except sqlite3.DatabaseError as error:
-            raise ConfigError(f"{self.path} is no queue that can be used ({error}); move it away") from error
+        """Make the file and its tables where there are none.
+
+        Raises ConfigError for a folder or a file that is not this user's own, and for a file that is damaged.
+        """
+        private_folder(self.path.parent)
+        with self._open() as connection:
+            self._create(connection)
         # A job's environment is in there.
         self.path.chmod(0o600)
 
@@ -84,6 +86,8 @@ class Ledger:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version > VERSION:
             raise ConfigError(f"{self.path} is of a later sp500; upgrade this one, or take another --state-dir")
+        if 0 < version < VERSION:
+            raise ConfigError(f"{self.path} is of an earlier sp500, which this one cannot read; move it away")
         if version == 0:
             for statement in TABLES.split(";"):
                 connection.execute(statement)
@@ -102,6 +106,18 @@ class Ledger:
         """These jobs, or all; oldest first."""
         with self._open() as connection:
             return Entry(connection).jobs(ids, unfinished=unfinished)
+
+    def stamp(self) -> tuple[int, ...]:
+        """What changes with every commit of any process: a look at two files, and no row is read.
+
+        The log beside the file comes and goes with those who only read, and is empty then.
+        """
+        main, log = self.path.stat(), self.path.with_name(f"{self.path.name}-wal")
+        try:
+            written = log.stat()
+        except FileNotFoundError:
+            return main.st_mtime_ns, main.st_size
+        return (main.st_mtime_ns, main.st_size, *((written.st_mtime_ns, written.st_size) if written.st_size else ()))
 
     def busy(self) -> bool:
         """Whether a manager has anything to do: an unfinished job, or a notice that nobody took."""
@@ -138,13 +154,63 @@ class Ledger:
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        connection = sqlite3.connect(self.path, timeout=SECONDS_LOCKED, isolation_level=None)
         try:
-            # Every commit is on the disk before it counts.
-            connection.execute("PRAGMA synchronous = FULL")
-            yield connection
-        finally:
-            connection.close()  # rolls back what was not committed
+            connection = sqlite3.connect(self.path, timeout=SECONDS_LOCKED, isolation_level=None)
+            try:
+                # Every commit is on the disk before it counts.
+                connection.execute("PRAGMA synchronous = FULL")
+                yield connection
+            finally:
+                connection.close()  # rolls back what was not committed
+        except sqlite3.DatabaseError as error:
+            raise explained(self.path, error) from error
+
+
+def private_folder(folder: Path) -> None:
+    """Make a folder that only its user can enter. Raises ConfigError where another user owns it or may write to it."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.stat()
+    if found.st_uid != os.getuid():
+        raise ConfigError(
+            f"--state-dir {folder} belongs to user {found.st_uid}, and this is user {os.getuid()}. Give a folder of"
+            " your own: it holds the environments of jobs, and whoever writes to it runs commands as you"
+        )
+    if found.st_mode & 0o022:
+        raise ConfigError(
+            f"--state-dir {folder} may be written to by other users (mode {found.st_mode & 0o777:o}), who could run"
+            f" commands as you. If it is yours alone: chmod 700 {folder}"
+        )
+    if found.st_mode & 0o077:
+        folder.chmod(0o700)
+
+
+def explained(path: Path, error: sqlite3.DatabaseError) -> SP500Error:
+    """An error of SQLite's in terms of its cause: only a damaged file is worth nothing any more."""
+    code = getattr(error, "sqlite_errorcode", None)
+    primary = None if code is None else code & 0xFF
+    if primary in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
+        return ConfigError(
+            f"{path} is damaged or not a queue ({error}). Move it away, and its jobs are forgotten:"
+            f" mv {path} {path}.damaged"
+        )
+    if primary in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}:
+        free = shutil.disk_usage(path.parent).free
+        return ResourcesError(
+            f"{path} cannot be written ({error}); its disk has {free / 2**20:.1f} MiB free. Make room there and try"
+            " again: nothing of the queue is lost"
+        )
+    if primary in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+        return ResourcesError(
+            f"{path} was in use by another process for {SECONDS_LOCKED} s ({error}). Try again; `fuser {path}` shows"
+            " which one"
+        )
+    if primary in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH}:
+        owner = f"user {path.stat().st_uid}" if path.exists() else "nobody yet"
+        return ConfigError(
+            f"{path} cannot be opened for writing by user {os.getuid()} ({error}); it belongs to {owner}. Give a"
+            " --state-dir of your own"
+        )
+    return SP500Error(f"{path}: {error} (SQLite error {code})")
 
 
 @dataclass(frozen=True)
@@ -187,6 +253,8 @@ class Entry:
 
     def change(self, job: Job, at: float, **changes: object) -> bool:
         """Change a job as it was seen; False, and no change, where its state or its start is another by now."""
+        if "reason" in changes:
+            changes["reason"] = one_line(str(changes["reason"]))
         values = {key: json.dumps(value) if key == "devices" else value for key, value in changes.items()}
         assignments = ", ".join(f"{key} = ?" for key in values)
         done = self.connection.execute(
@@ -211,7 +279,8 @@ class Entry:
         self.connection.execute("UPDATE jobs SET stop_asked = coalesce(stop_asked, ?) WHERE id = ?", (at, id))
 
     def remove(self, id: str) -> None:
-        """Forget a job and its events."""
+        """Forget a job, its events, and what was not delivered of them."""
+        self.connection.execute("DELETE FROM notices WHERE event IN (SELECT number FROM events WHERE id = ?)", (id,))
         self.connection.execute("DELETE FROM jobs WHERE id = ?", (id,))
         self.connection.execute("DELETE FROM events WHERE id = ?", (id,))
 

@@ -26,9 +26,11 @@ from sp500.jobs.queue.job import Job
 from sp500.jobs.queue.ledger import Entry, Ledger
 from sp500.jobs.queue.resources import UNCOUNTED, Resources
 from sp500.jobs.queue.settings import QueueSettings
-from sp500.jobs.state import JobState, Status
+from sp500.jobs.state import JobState, Status, one_line
 
 SECONDS_BETWEEN_TURNS = 0.2
+# At most, while nothing changes in the ledger or the settings.
+SECONDS_BETWEEN_PLANS = 5.0
 # A cluster is asked less often than this machine, and still well within the time in which a user wants to see why.
 SECONDS_BETWEEN_LOOKS = {"local": 0.0, "ray": 1.0, "kuberay": 2.0}
 # Clusters that are looked at beside each other: one that does not answer must not hold up the others.
@@ -52,44 +54,86 @@ class Manager:
         *,
         first_wait: float = outcome.FIRST_WAIT,
         clock: Callable[[], float] = time.time,
+        ticks: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`folder` keeps the logs of ended jobs; `executor` makes the one of a target; `first_wait`: before a retry."""
+        """`folder` keeps the logs of ended jobs; `executor` makes the one of a target; `first_wait`: before a retry.
+
+        `clock` is for what is written down. `ticks`, which nobody sets, is for what has to happen after some time.
+        """
         self.ledger, self.folder = ledger, folder
         self._executor, self._settings, self._machine = executor, settings, machine
-        self._first_wait, self._clock = first_wait, clock
+        self._first_wait, self._clock, self._ticks = first_wait, clock, ticks
+        self._known: list[Job] = []
+        self._planned: tuple[tuple[int, ...], QueueSettings] | None = None
+        self._plan_at = -math.inf
         self._looks: dict[str, Future[None]] = {}
         self._looked: dict[str, float] = {}
-        self._courier: Future[None] | None = None
+        self._elapsed: dict[str, tuple[float, float]] = {}
+        self._couriers: dict[str, Future[None]] = {}
+        self._posts = ThreadPoolExecutor(THREADS)
 
     def run(self, idle_seconds: float, stop: Event) -> None:
         """Manage until `stop`, or until nothing was left to do for `idle_seconds`."""
         with ThreadPoolExecutor(THREADS) as pool:
-            busy = self._clock()
-            while not stop.wait(SECONDS_BETWEEN_TURNS) and self._clock() - busy <= idle_seconds:
+            busy = self._ticks()
+            while not stop.wait(SECONDS_BETWEEN_TURNS) and self._ticks() - busy <= idle_seconds:
                 if self.turn(pool):
-                    busy = self._clock()
+                    busy = self._ticks()
 
     def turn(self, pool: ThreadPoolExecutor) -> bool:
-        """Claim what may start, look after what has, and tell of it; whether anything is left to do."""
+        """Claim what may start, look after what has, and post it; whether anything is left to do."""
         jobs = self._claimed()
         active: dict[str, list[Job]] = {}
         for job in jobs:
             if not job.waits:
                 active.setdefault(json.dumps(job.target, sort_keys=True), []).append(job)
+        self._count([job for members in active.values() for job in members])
         for key, members in active.items():
             look = self._looks.get(key)
-            due = self._looked.get(key, 0.0) + SECONDS_BETWEEN_LOOKS[members[0].target["on"]]
-            if (look is None or look.done()) and self._clock() >= due:
-                self._looked[key] = self._clock()
+            due = self._looked.get(key, -math.inf) + SECONDS_BETWEEN_LOOKS[members[0].target["on"]]
+            if (look is None or look.done()) and self._ticks() >= due:
+                self._looked[key] = self._ticks()
                 self._looks[key] = pool.submit(self._look_after, members)
-        undelivered = bool(self.ledger.notices())
-        if undelivered and (self._courier is None or self._courier.done()):
-            self._courier = pool.submit(notices.deliver, self.ledger, self._clock)
-        return bool(jobs) or undelivered
+        return self._post_notices() or bool(jobs)
+
+    def _post_notices(self) -> bool:
+        """Have a courier for each receiver with undelivered notices; whether there are any."""
+        urls = {notice.url for notice in self.ledger.notices()}
+        self._couriers = {url: courier for url, courier in self._couriers.items() if not courier.done()}
+        for url in urls - self._couriers.keys():
+            self._couriers[url] = self._posts.submit(notices.deliver, self.ledger, self._clock, notices.FIRST_WAIT, url)
+        return bool(urls)
+
+    def _count(self, active: Sequence[Job]) -> None:
+        """Begin to count the seconds of starts that this manager has not seen before; until then the wall clock did."""
+        for job in active:
+            if job.handle not in self._elapsed and job.claimed is not None:
+                self._elapsed[job.handle] = max(self._clock() - job.claimed, 0.0), self._ticks()
+        for handle in self._elapsed.keys() - {job.handle for job in active}:
+            self._elapsed.pop(handle, None)
+
+    def _seconds(self, job: Job) -> float:
+        """Seconds since the claim of the present start."""
+        before, since = self._elapsed.get(job.handle, (0.0, self._ticks()))
+        return before + self._ticks() - since
 
     def _claimed(self) -> list[Job]:
-        """The unfinished jobs, after those whose turn it is were claimed."""
-        now, settings = self._clock(), self._settings()
+        """The unfinished jobs, after those whose turn it is were claimed.
+
+        While nothing is written to the ledger they are those of the last turn: thousands of waiting jobs would else
+        cost half a core. Budgets and expected ends change with time alone, so a plan holds for a few seconds at most.
+        """
+        settings, stamp = self._settings(), self.ledger.stamp()
+        if self._planned is None or self._planned != (stamp, settings) or self._ticks() >= self._plan_at:
+            self._known = self._plan(settings)
+            now = self._clock()
+            retries = [job.not_before - now for job in self._known if job.waits and job.not_before > now]
+            self._planned, self._plan_at = (stamp, settings), self._ticks() + min([SECONDS_BETWEEN_PLANS, *retries])
+        return self._known
+
+    def _plan(self, settings: QueueSettings) -> list[Job]:
+        """The unfinished jobs, after a plan of all of them was written down."""
+        now = self._clock()
         with self.ledger.writing() as entry:
             jobs, uses = entry.jobs(unfinished=True), entry.uses(budget.midnight(now))
             waiting, active = [job for job in jobs if job.waits], [job for job in jobs if not job.waits]
@@ -97,11 +141,14 @@ class Manager:
             rooms = {job.target["on"]: settings.room(job.target["on"], self._machine) for job in waiting}
             rooms[KUEUE] = UNCOUNTED
             held = [_busy(job) for job in active if not job.queued_elsewhere]
-            plan = schedule.plan(map(_waiting, waiting), held, rooms, left, settings.budgets, now=now)
+            queue = [_waiting(job, now) for job in waiting]
+            plan = schedule.plan(queue, held, rooms, left, settings.budgets, now=now)
             used = {device for job in active for device in job.devices}
             devices = [device for device in range(int(self._machine.gpus)) if device not in used]
             self._write(entry, waiting, plan, devices, now)
-            return entry.jobs(unfinished=True)
+            if plan.start or any(job.stop_asked is not None for job in waiting):
+                return entry.jobs(unfinished=True)
+            return jobs
 
     def _write(self, entry: Entry, queue: Sequence[Job], plan: schedule.Plan, devices: list[int], now: float) -> None:
         for job in queue:
@@ -112,7 +159,7 @@ class Manager:
                 own, devices[:count] = devices[:count], []
                 entry.change(
                     job, now, state=str(JobState.PENDING), reason="its turn has come", starts=job.starts + 1,
-                    submitted=False, claimed=now, started=None, devices=own,
+                    submitted=False, claimed=now, placed=None, started=None, devices=own,
                 )  # fmt: skip
             elif (reason := plan.reasons[job.id]) and reason != job.reason:
                 entry.change(job, now, reason=reason)
@@ -140,54 +187,68 @@ class Manager:
         if seen is None:
             self._stop(executor, job)
             seen = executor.status(job.handle)
-        changes = outcome.changes(job, seen, self._clock(), self._first_wait)
-        if JobState(str(changes["state"])).finished and job.target["on"] != "local":
+            if seen.unattended:
+                executor.submit(job.handle, self.ledger.document(job.id, "request"))
+        changes = outcome.changes(job, seen, self._clock(), self._first_wait, self._seconds(job))
+        again = changes["state"] == JobState.QUEUED and changes.get("submitted") is False
+        if (again or JobState(str(changes["state"])).finished) and job.target["on"] != "local":
             self._keep_log(executor, job)
+        if again and job.target["on"] == "kuberay":
+            executor.delete(job.handle)  # its cluster would hold its nodes beside that of the next start
         self._change(job, changes, seen.ended)
 
     def _handed_over(self, executor: Executor, job: Job) -> tuple[Job, Status | None]:
         """The job, with the executor; and its end where that refused it."""
         if job.submitted or job.stop_asked is not None:
             return job, None
-        request = self.ledger.document(job.id, "request")
-        if job.target["on"] == "local" and self._machine.gpus:
-            request["environment"]["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, job.devices))
         try:
-            executor.submit(job.handle, request)
+            executor.submit(job.handle, self._request(job))
         except Refused as error:
             return job, Status(JobState.FAILED, str(error))
         self._change(job, {"submitted": True})
         return replace(job, submitted=True), None
 
+    def _request(self, job: Job) -> Document:
+        """What the executor gets for the present start."""
+        request = self.ledger.document(job.id, "request")
+        if job.target["on"] == "local" and self._machine.gpus:
+            request["environment"]["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, job.devices))
+        if job.target["on"] == "kuberay" and job.handle != job.id:
+            # Its documents are named as the first start. An id ends in random characters, so it is nothing else.
+            request = json.loads(json.dumps(request).replace(job.id, job.handle))
+        return request
+
     def _stop(self, executor: Executor, job: Job) -> None:
         """End a job that shall end, as often as it takes."""
-        if not (job.stop_asked is not None or outcome.late(job, self._clock())):
+        if not (job.stop_asked is not None or outcome.late(job, self._seconds(job))):
             return
-        if job.target["on"] == "kuberay" and not kept_logs.kept(self.folder / job.id):
+        if job.target["on"] == "kuberay" and not kept_logs.kept(kept_logs.folder(self.folder, job)):
             self._keep_log(executor, job)  # its pods go at once, and their logs with them
         executor.stop(job.handle)
 
     def _change(self, job: Job, changes: dict[str, object], ended: float | None = None) -> None:
         """Write down what changed; a start that has ended has cost until then, however late that is seen."""
         now = self._clock()
+        if "reason" in changes:
+            changes = changes | {"reason": one_line(str(changes["reason"]))}
         if all(getattr(job, name) == value for name, value in changes.items()):
             return
         with self.ledger.writing() as entry:
             over = JobState(str(changes.get("state", job.state)))
             let_go = over.finished or (over == JobState.QUEUED and changes.get("submitted") is False)
             if entry.change(job, now, **changes) and let_go:
-                began = changes.get("started", job.started)
-                entry.release(replace(job, started=began), now if ended is None else min(ended, now))  # type: ignore[arg-type]
+                times = {name: changes.get(name, getattr(job, name)) for name in ("started", "placed")}
+                entry.release(replace(job, **times), now if ended is None else min(ended, now))  # type: ignore[arg-type]
 
     def _keep_log(self, executor: Executor, job: Job) -> None:
-        folder = self.folder / job.id
+        folder = kept_logs.folder(self.folder, job)
         try:
             kept_logs.keep(folder, executor.logs(job.handle, role=None, tail=kept_logs.LINES, follow=False))
         except ResourcesError as error:
             kept_logs.note(folder, f"the log could not be kept: {error}")
 
 
-def _waiting(job: Job) -> schedule.Waiting:
+def _waiting(job: Job, now: float) -> schedule.Waiting:
     return schedule.Waiting(
         job.id,
         job.demand,
@@ -197,7 +258,8 @@ def _waiting(job: Job) -> schedule.Waiting:
         project=job.project,
         price=budget.price(job.hourly, job.seconds),
         seconds=job.seconds,
-        not_before=job.not_before,
+        # A time that lies further ahead than any wait was written before the clock was set back.
+        not_before=job.not_before if job.not_before <= now + outcome.LONGEST_WAIT else 0.0,
     )
 
 

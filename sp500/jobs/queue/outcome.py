@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from sp500.errors import LimitExceeded
 from sp500.jobs.queue.job import Job
-from sp500.jobs.state import JobState, Status, settled
+from sp500.jobs.state import JobState, Status, one_line, settled
 
 # Wait before the second start, doubled before each further one; those of the Job controller of Kubernetes.
 FIRST_WAIT, LONGEST_WAIT = 10.0, 360.0
@@ -20,10 +20,21 @@ def wait(failures: int, first: float = FIRST_WAIT) -> float:
     return float(min(first * 2 ** (failures - 1), LONGEST_WAIT))
 
 
-def changes(job: Job, seen: Status, now: float, first_wait: float = FIRST_WAIT) -> dict[str, object]:
-    """Columns of the ledger that change with what was seen of the present start."""
-    seen = settled(_overdue(job, seen, now), stop_asked=_ended_by_stop(job, seen))
-    times = {"started": seen.started if seen.started is not None else job.started}
+def changes(
+    job: Job, seen: Status, now: float, first_wait: float = FIRST_WAIT, elapsed: float | None = None
+) -> dict[str, object]:
+    """Columns of the ledger that change with what was seen of the present start.
+
+    `elapsed`: seconds since its claim where a clock that nobody sets has counted them.
+    """
+    if elapsed is None:
+        elapsed = 0.0 if job.claimed is None else now - job.claimed
+    seen = replace(seen, reason=one_line(seen.reason))
+    seen = settled(_overdue(job, seen, now, elapsed), stop_asked=_ended_by_stop(job, seen))
+    times = {
+        "started": seen.started if seen.started is not None else job.started,
+        "placed": job.placed if job.placed is not None else seen.placed,
+    }
     if not seen.state.finished:
         reason = f"stopping: {seen.reason}" if job.stop_asked is not None else seen.reason
         return times | {"state": str(seen.state), "reason": reason, "failures": max(job.failures, seen.failures)}
@@ -43,6 +54,7 @@ def changes(job: Job, seen: Status, now: float, first_wait: float = FIRST_WAIT) 
             "not_before": at,
             "claimed": None,
             "started": None,
+            "placed": None,
         }
     ended = now if seen.ended is None else seen.ended
     final = {"state": str(seen.state), "reason": reason, "exit_code": seen.exit_code, "failures": failures}
@@ -54,15 +66,15 @@ def _ended_by_stop(job: Job, seen: Status) -> bool:
     return job.stop_asked is not None and (seen.ended is None or seen.ended > job.stop_asked - CLOCKS_APART)
 
 
-def late(job: Job, now: float) -> bool:
-    """Whether the present start has passed the deadline that is the queue's to keep."""
-    return job.deadline is not None and job.claimed is not None and now > job.claimed + job.deadline
+def late(job: Job, elapsed: float) -> bool:
+    """Whether the present start, claimed `elapsed` seconds ago, has passed the deadline that the queue enforces."""
+    return job.deadline is not None and job.claimed is not None and elapsed > job.deadline
 
 
-def _overdue(job: Job, seen: Status, now: float) -> Status:
+def _overdue(job: Job, seen: Status, now: float, elapsed: float) -> Status:
     """What ended because it was late has failed, and would be late again."""
-    ended = now if seen.ended is None else seen.ended
-    if not late(job, ended) or seen.state not in {JobState.FAILED, JobState.STOPPED}:
+    ended_ago = 0.0 if seen.ended is None else max(now - seen.ended, 0.0)
+    if not late(job, elapsed - ended_ago) or seen.state not in {JobState.FAILED, JobState.STOPPED}:
         return seen
     assert job.deadline is not None
     why = f"the deadline of {job.deadline:g} s passed"

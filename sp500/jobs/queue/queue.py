@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import secrets
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 from filelock import FileLock, Timeout
 
@@ -17,14 +19,16 @@ from sp500.errors import ConfigError, LimitExceeded, ResourcesError, SP500Error
 from sp500.jobs import names
 from sp500.jobs.document import Document
 from sp500.jobs.executor import Executor, Line
+from sp500.jobs.local.processes import MARK
 from sp500.jobs.queue import kept_logs, outcome
 from sp500.jobs.queue.job import Job, NewJob
 from sp500.jobs.queue.ledger import Ledger
-from sp500.jobs.state import JobState, Role, Status
+from sp500.jobs.state import JobState, Role, Status, one_line
 
 SECONDS_BETWEEN_LOOKS = 0.25
 # A manager holds its lock a second after it was started; of one that never does, so many are tried.
 SECONDS_TO_BEGIN, MOST_BEGUN, SECONDS_REMEMBERED = 5.0, 3, 60.0
+LARGEST_LOG = 10 * 2**20
 # Without the letters and digits that are read for each other.
 ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"
 SUFFIX = 5
@@ -71,7 +75,7 @@ class Queue:
             self._begun.clear()
             return
         try:
-            with FileLock(self.folder / "manager.lock", timeout=0):
+            with FileLock(self.folder / "manager.lock", timeout=0, mode=0o600):
                 pass
         except Timeout:
             self._begun.clear()
@@ -84,7 +88,7 @@ class Queue:
                 f"the queue's manager does not stay up; {self.folder}/manager.log: {self._last_words()}"
             )
         self._begun.append(time.monotonic())
-        with (self.folder / "manager.log").open("ab") as log:
+        with self._log() as log:
             # Its own session, so that it outlives the shell; two at once find out by the lock.
             subprocess.Popen(  # noqa: S603 - a list of words
                 self._manager,
@@ -92,11 +96,21 @@ class Queue:
                 stdout=log,
                 stderr=log,
                 cwd=self.folder,
+                env={name: value for name, value in os.environ.items() if name != MARK},
                 start_new_session=True,
             )
 
+    def _log(self) -> BinaryIO:
+        """The manager's log, to append to; begun anew where it is large."""
+        path = self.folder / "manager.log"
+        large = path.exists() and path.stat().st_size > LARGEST_LOG
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | (os.O_TRUNC if large else 0)
+        return os.fdopen(os.open(path, flags, 0o600), "ab")
+
     def _last_words(self) -> str:
-        lines = (self.folder / "manager.log").read_text(errors="replace").splitlines()
+        with (self.folder / "manager.log").open("rb") as log:
+            log.seek(max(log.seek(0, os.SEEK_END) - 4096, 0))
+            lines = log.read().decode(errors="replace").splitlines()
         return lines[-1] if lines else "is empty"
 
     def job(self, id: str) -> Job:
@@ -115,7 +129,7 @@ class Queue:
         try:
             status = self.executor(job.target).status(job.handle)
         except SP500Error as error:
-            return replace(job, reason=f"cannot be asked: {error}"), None
+            return replace(job, reason=one_line(f"cannot be asked: {error}")), None
         now = outcome.changes(job, status, time.time())
         # What it has cost is settled by the manager, when it sees the same.
         now |= {"state": JobState(str(now["state"])), "claimed": job.claimed}
@@ -132,10 +146,14 @@ class Queue:
             if start > job.starts:
                 raise ConfigError(f"--start {start}: {job.id} has had {job.starts} starts")
             earlier = replace(job, starts=start)
+            kept = kept_logs.read(kept_logs.folder(self.logs_folder, earlier), role=role, tail=tail)
+            if kept is not None:
+                yield from kept
+                return
             yield from self.executor(job.target).logs(earlier.handle, role=role, tail=tail, follow=False)
             return
         if job.state.finished:
-            kept = kept_logs.read(self.logs_folder / job.id, role=role, tail=tail)
+            kept = kept_logs.read(kept_logs.folder(self.logs_folder, job), role=role, tail=tail)
             if kept is not None:
                 yield from kept
                 return
@@ -199,4 +217,12 @@ class Queue:
                 for last in entry.jobs([job.id]):
                     entry.release(last, time.time())  # its budget is spent all the same
                 entry.remove(job.id)
+            self._forget_token(job)
         return left
+
+    def _forget_token(self, job: Job) -> None:
+        """Remove the token that was kept for a job where no other job needs it."""
+        file = str(job.target.get("token_file") or "")
+        kept_here = file and Path(file).parent == self.folder / "tokens"
+        if kept_here and all(each.target.get("token_file") != file for each in self.ledger.jobs()):
+            Path(file).unlink(missing_ok=True)

@@ -7,13 +7,15 @@ waits for an answer for ever. Importing this module imports ray, so that is done
 from __future__ import annotations
 
 import asyncio
+import codecs
+import json
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
 import aiohttp
+import requests
 from ray.dashboard.modules.dashboard_sdk import SubmissionClient
-from ray.exceptions import AuthenticationError
 from ray.job_submission import JobSubmissionClient
 
 from sp500.errors import Refused, Unreachable
@@ -21,18 +23,25 @@ from sp500.jobs.document import Document
 
 # Answers of a server, or of a gateway before it, that is busy or not up yet.
 MAY_PASS = frozenset({408, 425, 429})
+PIECE_BYTES, SHORT = 1 << 16, 200
+# As much of a JSON string as holds whole escapes.
+WHOLE = re.compile(r'(?:[^"\\]+|\\[^u]|\\u[0-9a-fA-F]{4})*', re.DOTALL)
 
 
 class RayClient(JobSubmissionClient):  # type: ignore[misc] # ray has no types
     """One cluster's jobs. Every method raises Refused or Unreachable, in words that name the cluster."""
 
-    def __init__(self, address: str, token: str | None, *, answer_seconds: float, silence_seconds: float) -> None:
+    def __init__(
+        self, address: str, token: str | None, *, answer_seconds: float, silence_seconds: float, direct: bool = False
+    ) -> None:
+        """`direct`: past the proxies of the environment."""
         # Not the parent's own: it would ask RAY_ADDRESS first, and the cluster at once. A header, be it an empty one,
         # keeps Ray from looking for a token itself.
         SubmissionClient.__init__(self, address, headers={"Authorization": f"Bearer {token}" if token else ""})
         self._token = token
         self._answer_seconds = answer_seconds
         self._silence_seconds = silence_seconds
+        self._proxies = {"http": "", "https": ""} if direct else None
 
     def job(self, handle: str) -> Document | None:
         """What Ray tells of a job, its fields as JSON; None where it knows none of that name."""
@@ -58,10 +67,19 @@ class RayClient(JobSubmissionClient):  # type: ignore[misc] # ray has no types
         """Have Ray forget a job that has ended."""
         self._asked("DELETE", handle)
 
-    def log(self, handle: str) -> str:
-        """All that its command printed so far; empty for a job that nobody knows."""
-        answer = self._asked("GET", handle, "/logs")
-        return "" if answer is None else str(answer["logs"])
+    def log(self, handle: str) -> Iterator[str]:
+        """All that its command printed so far, in pieces; nothing for a job that nobody knows."""
+        with self._do_request("GET", f"/api/jobs/{handle}/logs", stream=True) as answer:
+            if answer.status_code == 404:
+                if f"Job {handle} does not exist" in answer.text:
+                    return
+                raise self._no_ray(answer)
+            try:
+                yield from json_string("logs", answer.iter_content(PIECE_BYTES))
+            except ValueError as error:
+                raise Unreachable(f"{self._address} answers as no Ray dashboard does: {error}") from error
+            except OSError as error:
+                raise Unreachable(f"{self._address} does not answer: {_why(error)}") from error
 
     def tail(self, handle: str, after: int) -> Iterator[str]:
         """What its command prints, behind the first `after` characters, until the stream ends, breaks or is silent.
@@ -87,19 +105,51 @@ class RayClient(JobSubmissionClient):  # type: ignore[misc] # ray has no types
             raise self._no_ray(answer)
         return found
 
-    def _do_request(self, method: str, endpoint: str, **rest: Any) -> Any:
-        """As the parent, with a limit of time, and with an error of ours for what is neither done nor a 404."""
+    def _do_request(
+        self,
+        method: str,
+        endpoint: str,
+        *,
+        data: bytes | None = None,
+        json_data: Document | None = None,
+        stream: bool = False,
+    ) -> Any:
+        """Instead of the parent's: with a limit of time, direct to this machine, and without redirects.
+
+        The parent sends the token for a forwarded port to the environment's proxy, and code to wherever it is
+        redirected. What is neither done nor a 404 is an error of ours.
+        """
         try:
-            answer = super()._do_request(method, endpoint, timeout=self._answer_seconds, **rest)
-        except AuthenticationError as error:
-            raise Unreachable(f"{self._address} {self._token_fault()}") from error  # with the right one it would answer
+            answer = requests.request(
+                method,
+                self._address + endpoint,
+                data=data,
+                json=json_data,
+                headers=self._headers,
+                timeout=self._answer_seconds,
+                proxies=self._proxies,
+                allow_redirects=False,
+                stream=stream,
+            )
         except OSError as error:  # the parent of all errors of requests
             raise Unreachable(f"{self._address} does not answer: {_why(error)}") from error
+        self._check(answer, f"{method} {endpoint}")
+        return answer
+
+    def _check(self, answer: Any, asked: str) -> None:
+        """Raise what an answer means that is neither done nor a 404."""
+        if answer.status_code in {401, 403}:
+            raise Unreachable(f"{self._address} {self._token_fault()}")  # with the right one it would answer
+        if answer.is_redirect or 300 <= answer.status_code < 400:
+            raise Refused(
+                f"{self._address} redirects {asked} to {answer.headers.get('Location')!r:.200}, where"
+                " nothing was sent. If that is the cluster, give its address with --address"
+            )
         if answer.status_code < 400 or answer.status_code == 404:
-            return answer
+            return
         # A traceback, or one in another, ended by a full stop.
         lines = [line for line in answer.text.splitlines() if re.search(r"\w", line)] or [str(answer.reason)]
-        said = f"{self._address} answers {answer.status_code} to {method} {endpoint}: {lines[-1]:.300}"
+        said = f"{self._address} answers {answer.status_code} to {asked}: {lines[-1]:.300}"
         if answer.status_code >= 500 or answer.status_code in MAY_PASS:
             raise Unreachable(said)
         raise Refused(said)
@@ -120,6 +170,32 @@ class RayClient(JobSubmissionClient):  # type: ignore[misc] # ray has no types
             f"{self._address} answers {answer.status_code} as no Ray dashboard does: {answer.text.strip()!r:.100}; "
             "is it the dashboard's address, and Ray up behind it?"
         )
+
+
+def json_string(key: str, chunks: Iterable[bytes]) -> Iterator[str]:
+    """The string of a JSON object with that one key, in pieces as they come. Raises ValueError for anything else."""
+    opening = re.compile(rf'\s*\{{\s*"{key}"\s*:\s*"')
+    decoder, buffer, begun = codecs.getincrementaldecoder("utf-8")(), "", False
+    for chunk in chunks:
+        buffer += decoder.decode(chunk)
+        if not begun:
+            if (found := opening.match(buffer)) is None:
+                if len(buffer) > SHORT:
+                    break
+                continue
+            buffer, begun = buffer[found.end() :], True
+        whole = WHOLE.match(buffer)
+        assert whole is not None
+        size = whole.end()
+        text = json.loads(f'"{buffer[:size]}"', strict=False)
+        if text and "\ud800" <= text[-1] <= "\udbff":  # the other half of its character comes with the next chunk
+            text, size = text[:-1], size - len("\\ud800")
+        if text:
+            yield str(text)
+        if buffer[size : size + 1] == '"':
+            return
+        buffer = buffer[size:]
+    raise ValueError(f"expected {{{key!r}: TEXT}}, found {buffer[:SHORT]!r:.100}")
 
 
 async def _next(stream: AsyncIterator[str], seconds: float) -> str | None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -21,6 +22,7 @@ from sp500.errors import ConfigError, Refused, Unreachable
 from sp500.jobs import working_dir
 from sp500.jobs.document import Document
 from sp500.jobs.executor import Line
+from sp500.jobs.log_lines import LONGEST, LineSplitter, Tail
 from sp500.jobs.ray import status as ray_status
 from sp500.jobs.spec import KUBERNETES_ONLY, JobSpec
 from sp500.jobs.state import Role, Status
@@ -49,7 +51,11 @@ def request(spec: JobSpec, *, cwd: Path) -> Document:
     asked = {"workers": spec.workers, "cpus": spec.cpus, "memory": spec.memory, "gpus": spec.gpus or None}
     return {
         "entrypoint": _entrypoint(spec),
-        "runtime_env": {"working_dir": spec.working_dir or str(cwd), "env_vars": {**GRACE, **spec.env}},
+        "runtime_env": {
+            "working_dir": spec.working_dir or str(cwd),
+            "excludes": list(working_dir.CREDENTIALS),
+            "env_vars": {**GRACE, **spec.env},
+        },
         # Ray takes text alone, and shows job_name in the dashboard.
         "metadata": {"job_name": spec.name, **{key: str(value) for key, value in asked.items() if value is not None}},
     }
@@ -142,24 +148,33 @@ class RayExecutor:
         from sp500.jobs.ray.client import RayClient
 
         return RayClient(
-            self._address, self._token, answer_seconds=self._answer_seconds, silence_seconds=self._silence_seconds
+            self._address,
+            self._token,
+            answer_seconds=self._answer_seconds,
+            silence_seconds=self._silence_seconds,
+            direct=is_loopback(self._address),
         )
 
     def _lines(self, handle: str, tail: int | None, *, follow: bool) -> Iterator[str]:
         if (job := self._client.job(handle)) is None:
             return
-        announced = ray_status.announced(handle, job["entrypoint"])
-        text = self._client.log(handle)
-        *whole, rest = announced.sub("", text).split("\n")
-        if rest and not follow:
-            whole.append(rest)
-        yield from whole if tail is None else whole[max(0, len(whole) - tail) :]
+        entrypoint = job["entrypoint"]
+        splitter = LineSplitter(ray_status.announced(handle, entrypoint), hold=len(entrypoint) + LONGEST)
+        read, last = 0, None if tail is None else Tail(tail)
+        for piece in self._client.log(handle):
+            read += len(piece)
+            lines = splitter.add(piece)
+            if last is None:
+                yield from lines
+            else:
+                last.add(lines)
+        if last is not None and not follow:
+            last.add(splitter.rest())
+        yield from last or ()
         if follow:
-            for piece in self._pieces(handle, len(text)):
-                *whole, rest = announced.sub("", rest + piece).split("\n")
-                yield from whole
-            if rest:
-                yield rest
+            for piece in self._pieces(handle, read):
+                yield from splitter.add(piece)
+        yield from splitter.rest()
 
     def _pieces(self, handle: str, after: int) -> Iterator[str]:
         """The log behind its first `after` characters as it grows, until the job has ended and all of it is read."""
@@ -167,7 +182,7 @@ class RayExecutor:
         while True:
             try:
                 ended = self.status(handle).state.finished
-                for piece in [self._client.log(handle)[after:]] if ended else self._client.tail(handle, after):
+                for piece in _behind(self._client.log(handle), after) if ended else self._client.tail(handle, after):
                     after += len(piece)
                     yield piece
                 if ended:
@@ -182,6 +197,33 @@ class RayExecutor:
         if self._clock() > end:
             raise Unreachable(f"{self._address}: {what}, after {self._patience_seconds:g} s")
         self._pause(PAUSE_SECONDS)
+
+
+def _behind(pieces: Iterable[str], after: int) -> Iterator[str]:
+    """A text in pieces without its first `after` characters."""
+    for piece in pieces:
+        new, after = piece[after:], max(0, after - len(piece))
+        if new:
+            yield new
+
+
+def insecure(address: str, token: str | None) -> str:
+    """What is wrong with sending the token to that address; empty for nothing."""
+    if token is None or urlsplit(address).scheme == "https" or is_loopback(address):
+        return ""
+    return (
+        f"{address} is reached without TLS, so everybody on the way can read the token and run code on the cluster."
+        " Forward the port (kubectl port-forward) or use https://"
+    )
+
+
+def is_loopback(address: str) -> bool:
+    """Whether the host of a URL is this machine."""
+    host = urlsplit(address).hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 def _refuse(spec: JobSpec) -> None:

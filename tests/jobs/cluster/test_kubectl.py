@@ -1,6 +1,6 @@
 import pytest
 
-from sp500.errors import ConfigError
+from sp500.errors import ConfigError, ResourcesError, Unreachable
 from sp500.jobs.cluster.kubectl import Kubectl
 
 
@@ -17,3 +17,15 @@ def test_missing_kubectl_is_told_whatever_was_asked(tmp_path, monkeypatch):
         kubectl.text("version")
     with pytest.raises(ConfigError, match="kubectl is not on PATH"), kubectl.reading("exec"):
         pass
+
+
+def test_api_server_that_does_not_answer_is_told_apart_from_one_that_refuses(tmp_path, monkeypatch):
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text('#!/bin/sh\necho "$3" >&2\nexit 1\n')
+    kubectl.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(Unreachable):
+        Kubectl("lab").text("get", "The connection to the server 10.0.0.1:6443 was refused - did you specify ...?")
+    with pytest.raises(ResourcesError) as refusal:
+        Kubectl("lab").text("get", "Error from server (Forbidden): pods is forbidden")
+    assert not isinstance(refusal.value, Unreachable)

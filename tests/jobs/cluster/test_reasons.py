@@ -89,3 +89,16 @@ def test_events_tell_the_last_warning_of_each_kind_about_what_was_asked():
         "pod head: FailedMount: again",
         "raycluster sp500: FailedToCreateHeadPod: quota",
     ]
+
+
+def test_conditions_of_a_ray_cluster_explain_why_it_has_no_pods():
+    conditions = [
+        {"type": "HeadPodReady", "status": "False", "reason": "HeadPodNotFound"},
+        {"type": "RayClusterSuspended", "status": "False", "reason": "RayClusterSuspended"},
+        {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreateHeadPod", "message": "quota"},
+    ]
+    cluster = {"metadata": {"name": "sp500"}, "status": {"conditions": conditions}}
+    assert reasons.of_conditions(cluster) == [
+        "raycluster sp500: the operator cannot create the pods: FailedCreateHeadPod: quota"
+    ]
+    assert reasons.of_conditions({}) == []

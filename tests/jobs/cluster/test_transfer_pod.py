@@ -1,3 +1,4 @@
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -34,10 +35,26 @@ def test_pod_is_what_pod_security_restricted_asks_for():
 def test_pod_passes_a_quota_and_ends_without_its_client():
     spec = pod()["spec"]
     resources = spec["containers"][0]["resources"]
-    assert resources["requests"].keys() == resources["limits"].keys() == {"cpu", "memory"}
+    assert resources["requests"].keys() == resources["limits"].keys() == {"cpu", "memory", "ephemeral-storage"}
     assert resources["requests"]["memory"] == resources["limits"]["memory"]
     assert spec["activeDeadlineSeconds"] > 0
     assert spec["restartPolicy"] == "Never"
+
+
+def test_pod_without_a_connection_ends_by_itself_and_one_with_a_connection_stays(tmp_path):
+    (tmp_path / "1").mkdir()
+    (tmp_path / "self").mkdir()
+    connection = tmp_path / "17"
+    connection.mkdir()
+    process = subprocess.Popen(transfer_pod.watch_argv(0.02, 3, str(tmp_path)))
+    try:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1)
+        connection.rmdir()
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_pod_fits_beside_head_and_worker_on_a_laptop_of_two_cpus():

@@ -1,6 +1,6 @@
 import pytest
 
-from sp500.errors import ResourcesError
+from sp500.errors import ResourcesError, Unreachable
 from sp500.jobs.cluster import waiting
 
 
@@ -56,3 +56,16 @@ def test_deadline_counts_the_time_that_a_look_takes():
 
 def test_what_gets_ready_in_the_last_pause_counts():
     Slow(2).wait(2)
+
+
+def test_outage_of_the_api_server_is_waited_for_and_reported():
+    slow, outages = Slow(3), iter([True, True])
+
+    def done():
+        if next(outages, False):
+            raise Unreachable("kubectl get: refused")
+        return slow.done()
+
+    say, clock = slow.said.append, lambda: slow.now
+    waiting.until(done, slow.reasons, what="the head", seconds=60, say=say, pause=slow.pause, clock=clock)
+    assert slow.said[0] == "  waiting for the head: kubectl get: refused"

@@ -31,8 +31,8 @@ def test_context_asked_for_is_found_also_without_a_current_one(environment):
     assert contexts.chosen(environment((None, [("prod", "live")])), "prod") == ("prod", "live")
 
 
-def test_context_without_a_namespace_is_in_the_default_one(environment):
-    assert contexts.chosen(environment(("dev", [("dev", None)]))) == ("dev", "default")
+def test_context_without_a_namespace_means_the_projects_own(environment):
+    assert contexts.chosen(environment(("dev", [("dev", None)]))) == ("dev", "sp500")
 
 
 def test_of_several_files_the_first_that_tells_counts(environment):
@@ -47,12 +47,12 @@ def test_context_that_no_file_has_is_refused_with_those_that_are(environment):
 
 
 def test_without_a_kubeconfig_there_is_no_context(tmp_path):
-    assert contexts.chosen({"KUBECONFIG": str(tmp_path / "none")}) == (None, "default")
+    assert contexts.chosen({"KUBECONFIG": str(tmp_path / "none")}) == (None, "sp500")
 
 
 def test_what_is_no_kubeconfig_is_left_to_its_client(tmp_path):
     (tmp_path / "config").write_text("- a list")
-    assert contexts.chosen({"KUBECONFIG": str(tmp_path / "config")}) == (None, "default")
+    assert contexts.chosen({"KUBECONFIG": str(tmp_path / "config")}) == (None, "sp500")
 
 
 def test_relative_files_stay_where_they_are_whatever_the_folder_is_later(tmp_path, monkeypatch):

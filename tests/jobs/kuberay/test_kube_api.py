@@ -157,6 +157,36 @@ def test_reachable_asks_once(kube, executor, pauses):
     assert (len(kube.requests), pauses) == (1, [])
 
 
+def test_check_of_a_job_creates_nothing(kube, executor, requested):
+    executor.check(requested())
+    assert kube.store.objects == {}
+
+
+def test_namespace_that_is_not_there_is_named_before_anything_is_sent(kube, kubeconfig, requested):
+    kube.store.missing.add("elsewhere")
+    executor = KubeRayExecutor("elsewhere", kubeconfig=kubeconfig)
+    with pytest.raises(Refused, match=r'namespaces "elsewhere" not found.*--namespace'):
+        executor.check(requested(namespace="elsewhere"))
+
+
+def test_missing_right_is_named_before_anything_is_sent(kube, executor, requested):
+    kube.store.denied.add(("create", "rayjobs"))
+    with pytest.raises(Refused, match=r"cannot create.*cluster/base/rbac.yaml"):
+        executor.check(requested())
+
+
+def test_claim_that_is_not_in_the_namespace_is_named_with_the_way_out(kube, executor, requested):
+    kube.store.claims.remove("sp500-runs")
+    with pytest.raises(Refused, match=r"namespace sp500 has no PersistentVolumeClaim sp500-runs.*--namespace"):
+        executor.check(requested())
+
+
+def test_claims_that_may_not_be_read_are_taken_to_be_there(kube, executor, requested):
+    kube.store.claims.clear()
+    kube.store.denied.add(("get", "persistentvolumeclaims"))
+    executor.check(requested())
+
+
 def test_kubeconfig_that_is_not_there_is_named(tmp_path):
     with pytest.raises(Unreachable, match=f"there is no kubeconfig at {tmp_path}/none"):
         KubeRayExecutor("sp500", kubeconfig=str(tmp_path / "none")).reachable()

@@ -153,6 +153,7 @@ def test_deleting_takes_cluster_and_settings_along(kube, executor, requested):
 
 def test_role_of_the_cluster_grants_all_that_is_asked_and_kueues_the_rest(kube, executor, requested):
     operator = Operator(kube.store, "night-1")
+    executor.check(requested(settings={"trials": 9}, queue="sp500"))
     executor.submit("night-1", requested(settings={"trials": 9}, queue="sp500"))
     executor.submit("night-1", requested(settings={"trials": 9}, queue="sp500"))
     operator.tell(jobDeploymentStatus="Suspended")
@@ -166,7 +167,9 @@ def test_role_of_the_cluster_grants_all_that_is_asked_and_kueues_the_rest(kube, 
     executor.stop("night-1")
     role = yaml.safe_load((CLUSTER / "base/rbac.yaml").read_text().split("---")[0])
     component = yaml.safe_load((CLUSTER / "components/kueue/kustomization.yaml").read_text())
-    [added] = [yaml.safe_load(one["patch"]) for one in component["patches"] if one["target"]["kind"] == "Role"]
+    [added] = [
+        yaml.safe_load(one["patch"]) for one in component["patches"] if one.get("target", {}).get("kind") == "Role"
+    ]
     granted = {(verb, resource) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
     assert kube.store.used - granted == {(verb, "workloads") for verb in added[0]["value"]["verbs"]}
 

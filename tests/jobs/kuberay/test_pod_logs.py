@@ -109,6 +109,85 @@ def test_followed_lines_come_once_though_a_second_has_many_and_pods_come_late(ku
     assert steps == []
 
 
+def test_pod_without_a_node_hides_no_other_pods_lines(operator, executor):
+    operator.unschedulable(operator.workers[1], "0/1 nodes are available: 1 Insufficient nvidia.com/gpu")
+    operator.say(operator.head, "the head's")
+    assert texts(executor.logs("night-1", role=None, tail=None, follow=False)) == ["the head's"]
+
+
+def test_node_that_does_not_answer_is_told_after_the_lines_of_the_others(kube, operator, executor):
+    operator.say(operator.head, "the head's")
+    kube.fail(f"{operator.workers[0]}/log", times=99, code=500, message="dial tcp: i/o timeout")
+    executor = KubeRayExecutor("sp500", kubeconfig=executor._api.kubeconfig, pause=lambda seconds: None)
+    found = executor.logs("night-1", role=None, tail=None, follow=False)
+    assert next(found).text == "the head's"
+    with pytest.raises(Unreachable, match="i/o timeout"):
+        next(found)
+
+
+@pytest.mark.parametrize("how", [{"act": "drop"}, {"code": 503}])
+def test_follower_outlasts_an_api_server_that_is_away(kube, kubeconfig, operator, how):
+    operator.say(operator.submitter, "before", moment=at(0))
+
+    def pause(seconds):
+        """Between two looks: the server goes away for many of them, and comes back with the end of the job."""
+        if not kube.requests[-1].startswith("GET /api/v1/namespaces/sp500/pods/") or away:
+            return
+        away.append(True)
+        kube.fail("GET", times=60, **how)
+        operator.say(operator.submitter, "after", moment=at(1))
+        operator.succeed()
+
+    away = []
+    executor = KubeRayExecutor("sp500", kubeconfig=kubeconfig, pause=pause)
+    assert texts(executor.logs("night-1", role=Role.SUBMITTER, tail=None, follow=True)) == ["before", "after"]
+    assert len([asked for asked in kube.requests if "/rayjobs/" in asked]) > 50
+
+
+def test_follower_ends_at_once_where_a_right_is_taken_away(kube, operator, executor, steps):
+    steps += [lambda: kube.store.denied.add(("get", "rayjobs"))]
+    with pytest.raises(Unreachable, match="cannot get"):
+        list(executor.logs("night-1", role=None, tail=None, follow=True))
+    assert steps == []
+
+
+def test_follower_of_a_server_that_stays_away_ends_at_last(kube, kubeconfig, operator):
+    now = [0.0]
+    executor = KubeRayExecutor(
+        "sp500", kubeconfig=kubeconfig, clock=lambda: now[0], pause=lambda seconds: now.append(now.pop() + seconds)
+    )
+    lines = executor.logs("night-1", role=None, tail=None, follow=True)
+    kube.fail("GET", times=10**6, act="drop")
+    with pytest.raises(Unreachable, match="does not answer"):
+        list(lines)
+    assert now[0] > 600
+
+
+def test_line_of_the_kubelet_about_a_log_that_is_gone_is_no_line_of_the_job(kube, operator, executor):
+    operator.say(operator.submitter, "own")
+    kube.store.logs[operator.submitter].append(("unable", "to retrieve container logs for containerd://4f2\n"))
+    assert texts(executor.logs("night-1", role=Role.SUBMITTER, tail=None, follow=False)) == ["own"]
+
+
+def test_replaced_submitter_repeats_no_lines(operator, executor, steps):
+    header, lines = "Waiting for the dashboard", ["epoch 1", "epoch 1", "epoch 2"]
+    operator.say(operator.submitter, header, *lines, moment=at(0))
+
+    def replace():
+        operator.replace_submitter()
+        operator.say(operator.submitter, header, *lines, "epoch 3", moment=at(20))
+
+    steps += [replace, operator.succeed]
+    assert texts(executor.logs("night-1", role=None, tail=None, follow=True)) == [header, *lines, "epoch 3"]
+
+
+def test_submitter_that_failed_and_its_successor_give_each_line_once(operator, executor):
+    operator.say(operator.submitter, "epoch 1", moment=at(0))
+    operator.replace_submitter(keep=True)
+    operator.say(operator.submitter, "epoch 1", "epoch 2", moment=at(20))
+    assert texts(executor.logs("night-1", role=None, tail=None, follow=False)) == ["epoch 1", "epoch 2"]
+
+
 @pytest.mark.parametrize("tail", [0, 1, 2])
 def test_following_from_the_tail_gives_nothing_older_later(operator, executor, steps, tail):
     operator.say(operator.submitter, "1", "2", moment=at(0.2))
@@ -141,7 +220,7 @@ def test_node_that_does_not_answer_at_the_end_is_told(kube, kubeconfig, operator
     kube.fail("/log", times=99, code=500, message="dial tcp: i/o timeout")
     executor = KubeRayExecutor("sp500", kubeconfig=kubeconfig, pause=lambda seconds: None)
     with pytest.raises(Unreachable, match="i/o timeout"):
-        list(executor.logs("night-1", role=Role.SUBMITTER, tail=None, follow=True))
+        list(executor.logs("night-1", role=Role.SUBMITTER, tail=None, follow=False))
 
 
 def test_follower_sees_the_next_start_after_a_failed_one(operator, executor, steps):

@@ -97,8 +97,26 @@ def test_image_that_cannot_be_pulled_is_named(operator, look, why):
     operator.container(operator.head, {"waiting": {"reason": why}})
     state, reason = look()
     assert state is JobState.PENDING
-    assert why in reason
+    assert "ImagePullBackOff" in reason
     assert IMAGE in reason
+
+
+def test_reason_stays_the_same_between_two_tries_to_pull_and_for_the_next_pod(operator, look):
+    cause = f'failed to pull and unpack image "{IMAGE}": not found'
+    states = [
+        {"reason": "ErrImagePull", "message": cause},
+        {"reason": "ImagePullBackOff", "message": f'Back-off pulling image "{IMAGE}": ErrImagePull: {cause}'},
+    ]
+    operator.initialize()
+    operator.ready(operator.head)
+    said = set()
+    for pod in operator.workers:
+        for waiting in states:
+            operator.container(pod, {"waiting": waiting})
+            said.add(look()[1])
+        operator.ready(pod)
+    (reason,) = said
+    assert reason.endswith(f"worker: container ray-worker waits: ImagePullBackOff: {cause}")
 
 
 def test_deadline_before_the_command_ran_keeps_the_cause_beside_it(operator, look):
@@ -111,11 +129,11 @@ def test_deadline_before_the_command_ran_keeps_the_cause_beside_it(operator, loo
     assert f'waits: ImagePullBackOff: image "{IMAGE}": gone' in reason
 
 
-def test_deadline_of_a_command_that_runs_is_a_failure_without_an_exit_code(operator, executor):
+def test_deadline_that_the_operator_kept_has_the_exit_code_of_deadlines(operator, executor):
     operator.to_running()
     operator.end("DeadlineExceeded", "The RayJob has passed the activeDeadlineSeconds")
     seen = executor.status("night-1")
-    assert (seen.state, seen.exit_code) == (JobState.FAILED, None)
+    assert (seen.state, seen.exit_code) == (JobState.FAILED, 4)
     assert seen.reason.startswith("DeadlineExceeded: ")
     assert seen.started <= seen.ended
 
@@ -141,8 +159,8 @@ def test_hundred_workers_without_a_node_make_a_short_reason(kube, executor, requ
     for worker in operator.workers:
         operator.unschedulable(worker, "0/3 nodes are available")
     _, reason = look()
-    assert reason.endswith("and 97 more")
-    assert reason.count("Unschedulable") == 3
+    assert reason.endswith("100 workers: Unschedulable: 0/3 nodes are available")
+    assert reason.count("Unschedulable") == 1
 
 
 def test_volume_that_does_not_mount_is_told_by_its_event(operator, look):
@@ -161,6 +179,66 @@ def test_quota_is_told_by_the_event_of_the_cluster(operator, look):
         operator.store.delete("pods", pod)
     operator.warn("RayCluster", operator.cluster, "FailedToCreateHeadPod", "exceeded quota: sp500, requested: cpu=4")
     assert "exceeded quota: sp500" in look()[1]
+
+
+def test_quota_that_was_lifted_is_told_no_more(operator, look):
+    operator.initialize()
+    missing = operator.store.get("pods", operator.workers[1])
+    operator.store.delete("pods", operator.workers[1])
+    for name, why in (("FailedToCreateHeadPod", "cpu=4"), ("FailedToCreateWorkerPod", "memory=9Gi")):
+        operator.warn("RayCluster", operator.cluster, name, f"exceeded quota: sp500, requested: {why}")
+    assert "memory=9Gi" in look()[1]
+    assert "cpu=4" not in look()[1]
+    operator.store.put("pods", {key: missing[key] for key in ("metadata", "spec")})
+    assert "quota" not in look()[1]
+
+
+def test_warnings_of_the_start_are_no_part_of_the_end_of_a_job_that_ran(operator, look):
+    operator.to_running()
+    operator.warn("RayCluster", operator.cluster, "FailedToCreateWorkerPod", "exceeded quota: sp500")
+    operator.end("DeadlineExceeded", "The RayJob has passed the activeDeadlineSeconds")
+    operator.tidy()
+    assert look()[1] == "DeadlineExceeded: The RayJob has passed the activeDeadlineSeconds"
+
+
+def test_room_that_was_found_is_told_no_more(operator, look):
+    operator.initialize()
+    operator.container(operator.head, {"waiting": {"reason": "ContainerCreating"}})
+    operator.warn("Pod", operator.head, "FailedScheduling", "0/3 nodes are available: 3 Insufficient cpu.")
+    assert "Insufficient" not in look()[1]
+
+
+@pytest.mark.parametrize(("crashed", "words"), [(True, "OOMKilled, exit code 137"), (False, "deleted")])
+def test_end_of_the_head_is_named_before_what_came_of_it(operator, look, crashed, words):
+    operator.to_running()
+    operator.replace_head(crashed=crashed)
+    operator.start_submitter()
+    operator.run()
+    operator.fail(1)
+    state, reason = look()
+    assert state is JobState.FAILED
+    assert reason.startswith("its head was lost and replaced")
+    assert words in reason.split(";")[0]
+    assert "AppFailed" in reason
+
+
+def test_head_that_was_there_all_the_time_is_not_called_lost(operator, look):
+    operator.to_running()
+    operator.fail(1)
+    assert "head" not in look()[1]
+
+
+def test_reason_of_a_usage_error_is_what_stands_in_its_box(operator, look):
+    box = (
+        "╭─ Parsing error ────────────────────────────╮\n"
+        "│ Unrecognized options: --epochz             │\n"
+        "│ ────────────────────────────────────────── │\n"
+        "│ For full helptext, run train.py --help     │\n"
+        "╰────────────────────────────────────────────╯\n"
+    )
+    operator.to_running()
+    operator.fail(2, log=box)
+    assert look()[1].endswith("exit code 2: Unrecognized options: --epochz")
 
 
 def test_forbidden_submitter_is_named_while_the_rayjob_says_nothing(operator, look):
@@ -298,7 +376,7 @@ def test_rayjob_that_is_gone_is_lost(operator, look, kube):
 
 
 @pytest.mark.parametrize(
-    ("step", "calls"), [("submitted", 2 + 1), ("initialize", 4), ("to_running", 3), ("succeed", 1), ("fail", 4)]
+    ("step", "calls"), [("submitted", 2 + 1), ("initialize", 4), ("to_running", 3), ("succeed", 1), ("fail", 5)]
 )
 def test_look_costs_few_calls(operator, executor, kube, step, calls):
     if step in {"succeed", "fail"}:
@@ -313,3 +391,10 @@ def test_look_costs_few_calls(operator, executor, kube, step, calls):
 def test_status_without_what_was_looked_up_says_less_and_is_no_error():
     job = {"metadata": {"name": "a"}, "spec": {}, "status": {"jobDeploymentStatus": "Initializing"}}
     assert rayjob_status.status(job).state is JobState.PENDING
+
+
+@pytest.mark.parametrize(("code", "again"), [(1, True), (137, True), (2, False), (3, False), (4, False)])
+def test_exit_code_says_whether_another_start_could_end_otherwise(operator, executor, code, again):
+    operator.to_running()
+    operator.fail(code)
+    assert executor.status("night-1").retryable is again

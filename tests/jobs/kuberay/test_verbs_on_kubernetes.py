@@ -143,6 +143,47 @@ def test_exit_code_of_the_command_is_that_of_wait(sp500, submitted):
     assert said.endswith("exit code 3: ValueError: no such ticker\n")
 
 
+@pytest.mark.parametrize("what", ["namespace", "right", "claim"])
+def test_job_that_the_cluster_would_refuse_is_not_queued(sp500, kube, what):
+    if what == "namespace":
+        kube.store.missing.add("sp500")
+    elif what == "right":
+        kube.store.denied.add(("create", "rayjobs"))
+    else:
+        kube.store.claims.clear()
+    sp500("submit", "--on", "kuberay", "--", "python", "experiments/tune.py", code=1)
+    assert json.loads(sp500("list", "--json")) == []
+
+
+def test_submit_names_the_namespace_that_the_job_goes_to(sp500):
+    said = sp500("submit", "--on", "kuberay", "--workers", 2, "--", "python", "experiments/train.py")
+    assert "to run on kuberay, namespace sp500, context here" in said.splitlines()[0]
+    assert "2 by default (SP500_WORLD_SIZE)" in said
+
+
+def test_job_whose_workers_never_had_a_node_costs_nothing(sp500, submitted):
+    id, operator = submitted()
+    unschedulable(operator)
+    until(lambda: "Unschedulable" in json.loads(sp500("list", "--json"))[0]["reason"])
+    time.sleep(2)  # of a price per hour this is more than nothing
+    operator.end("PreRunningDeadlineExceeded", "The RayJob has passed the preRunningDeadlineSeconds")
+    operator.tidy()
+    sp500("wait", id, code=1)
+    assert json.loads(sp500("status", id, "--json"))["cost"] == 0
+
+
+def test_job_costs_from_the_moment_that_a_worker_has_its_node(sp500, submitted):
+    id, operator = submitted()
+    unschedulable(operator)
+    until(lambda: "Unschedulable" in json.loads(sp500("list", "--json"))[0]["reason"])
+    operator.container(operator.workers[0], {"waiting": {"reason": "ImagePullBackOff", "message": "gone"}})
+    until(lambda: "ImagePullBackOff" in json.loads(sp500("list", "--json"))[0]["reason"])
+    time.sleep(2)
+    operator.end("PreRunningDeadlineExceeded", "The RayJob has passed the preRunningDeadlineSeconds")
+    sp500("wait", id, code=1)
+    assert json.loads(sp500("status", id, "--json"))["cost"] > 0
+
+
 def test_job_that_somebody_deleted_is_lost(sp500, submitted, kube):
     id, operator = submitted()
     operator.to_running()

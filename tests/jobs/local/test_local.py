@@ -98,7 +98,7 @@ def test_folder_and_environment_are_for_the_user_alone(here, ask, tmp_path):
 def test_command_gets_its_environment_and_no_other(here, ask):
     here.submit("a", ask("import os; print(*sorted(os.environ))", environment={"ONE": "1", "LC_ALL": "C.UTF-8"}))
     until(here, "a", ended)
-    assert [line.text for line in here.logs("a", role=None, tail=None, follow=False)] == ["LC_ALL ONE"]
+    assert [line.text for line in here.logs("a", role=None, tail=None, follow=False)] == ["LC_ALL ONE SP500_JOB"]
 
 
 def test_stdin_is_empty_and_stderr_is_in_the_log(here, ask):

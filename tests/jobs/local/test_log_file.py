@@ -1,6 +1,8 @@
 """The last lines of a log, against those that Python splits off."""
 
 import tempfile
+import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sp500.jobs.local import log_file
+from sp500.jobs.log_lines import LONGEST
+
+MIB = 2**20
 
 
 def told(path, tail):
@@ -36,12 +41,51 @@ def test_tail_of_a_huge_log_reads_little_of_it(tmp_path):
 
 def test_bytes_that_are_no_text_are_replaced_and_carriage_returns_of_line_ends_dropped(tmp_path):
     (tmp_path / "log").write_bytes(b"a\xffb\r\n10 %\r20 %\n")
-    assert told(tmp_path / "log", None) == ["a\ufffdb", "10 %\r20 %"]
+    assert told(tmp_path / "log", None) == ["a\ufffdb", "10 %", "20 %"]
 
 
 def test_line_without_end_comes_in_pieces(tmp_path):
-    (tmp_path / "log").write_bytes(b"x" * (log_file.LONGEST + 1))
-    assert [len(piece) for piece in told(tmp_path / "log", None)] == [log_file.LONGEST, 1]
+    (tmp_path / "log").write_bytes(b"x" * (LONGEST + 1))
+    assert [len(piece) for piece in told(tmp_path / "log", None)] == [LONGEST, 1]
+
+
+@pytest.mark.parametrize("end", [b"\r", b"x", b"\n"])
+def test_last_lines_of_a_large_log_take_little_memory_whatever_ends_its_lines(tmp_path, end):
+    with (tmp_path / "log").open("wb") as file:
+        for _ in range(24):
+            file.write((b"loss" * 256 + end) * 1024)
+    tracemalloc.start()
+    found = told(tmp_path / "log", 5)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(found) == 5
+    assert sum(map(len, found)) <= 5 * LONGEST
+    assert peak < 12 * MIB
+
+
+def test_log_over_its_limit_loses_its_oldest_lines_and_no_follower_sees_a_change(tmp_path):
+    path, line = tmp_path / "log", b"%01023d\n"
+    count = (log_file.LIMIT + MIB) // 1024
+    path.write_bytes(b"".join(line % number for number in range(count)))
+    log_file.trim(path)
+    assert path.stat().st_blocks * 512 < log_file.LIMIT * 0.6
+    assert path.stat().st_size == count * 1024
+    found = told(path, None)
+    assert "were removed" in found[0]
+    assert [int(text) for text in found[1:]] == list(range(count - len(found) + 1, count))
+    assert told(path, 2) == [f"{count - 2:01023d}", f"{count - 1:01023d}"]
+
+
+def test_log_of_a_job_that_prints_without_end_stays_within_its_limit(here, ask):
+    here.submit("a", ask(f"for _ in range(150): print('x' * {MIB})\nprint('last')"))
+    end = time.monotonic() + 90
+    while not here.status("a").state.finished:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    log = here._job("a").log
+    log_file.trim(log)
+    assert log.stat().st_blocks * 512 <= log_file.LIMIT
+    assert [one.text for one in here.logs("a", role=None, tail=1, follow=False)] == ["last"]
 
 
 def test_line_that_is_written_in_two_parts_comes_once(tmp_path):

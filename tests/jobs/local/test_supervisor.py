@@ -126,6 +126,78 @@ def test_command_whose_supervisor_was_killed_runs_on_and_can_be_stopped(here, as
     gone(pid_of(tmp_path, "a", "command"))
 
 
+def without_supervisor(here, folder, request):
+    """A job that runs, whose supervisor was killed."""
+    here.submit("a", request)
+    next(here.logs("a", role=None, tail=None, follow=True))
+    os.kill(pid_of(folder, "a", "start"), signal.SIGKILL)
+    assert until(here, "a", lambda seen: seen.unattended).state is JobState.RUNNING
+
+
+def test_job_whose_supervisor_was_killed_is_held_to_its_deadline_by_the_next(here, ask, tmp_path):
+    without_supervisor(here, tmp_path, ask(SLEEP, deadline_seconds=3))
+    here.submit("a", {})
+    seen = until(here, "a", ended)
+    assert (seen.state, seen.exit_code, seen.retryable) == (JobState.FAILED, 4, False)
+    assert "deadline of 3 s" in seen.reason
+    gone(pid_of(tmp_path, "a", "command"))
+
+
+def test_deadline_counts_from_the_commands_start_and_not_from_the_second_supervisor(here, ask, tmp_path):
+    without_supervisor(here, tmp_path, ask(SLEEP, deadline_seconds=3600))
+    job = JobFolder(tmp_path / "jobs/a")
+    job.write("command.json", job.read("command.json") | {"begun": time.monotonic() - 3600})
+    here.submit("a", {})
+    assert "deadline of 3600 s" in until(here, "a", ended).reason
+
+
+def test_job_whose_supervisor_was_killed_is_held_to_its_memory_by_the_next(here, ask, tmp_path):
+    grows = "import os, time\nprint('line 1')\nwhile not os.path.exists('grow'): time.sleep(0.01)\n"
+    request = ask(f"{grows}data = bytearray(b'x') * {200 * 2**20}\ntime.sleep(3600)", memory_bytes=100 * 2**20)
+    without_supervisor(here, tmp_path, request)
+    here.submit("a", {})
+    until(here, "a", lambda seen: "first supervisor was killed" in seen.reason)
+    (tmp_path / "grow").touch()
+    seen = until(here, "a", ended)
+    assert (seen.state, seen.exit_code) == (JobState.FAILED, 137)
+    assert "limit of 100 MiB" in seen.reason
+    gone(pid_of(tmp_path, "a", "command"))
+
+
+DAEMON = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        open('part', 'w').write(str(os.getpid()))
+        os.rename('part', 'daemon')
+        time.sleep(3600)
+    os._exit(0)
+while not os.path.exists('daemon'): time.sleep(0.01)
+print('line 1')
+"""
+
+
+def test_stop_ends_the_daemons_of_a_job_whose_supervisor_was_killed(here, ask, tmp_path):
+    without_supervisor(here, tmp_path, ask(f"{DAEMON}time.sleep(3600)", grace_seconds=0.3))
+    here.stop("a")
+    assert until(here, "a", ended).state is JobState.STOPPED
+    gone(int((tmp_path / "daemon").read_text()))
+
+
+def test_daemon_that_outlives_its_command_and_both_supervisors_is_found_and_ended(here, ask, tmp_path):
+    without_supervisor(here, tmp_path, ask(f"{DAEMON}time.sleep(3600)"))
+    here.submit("a", {})
+    until(here, "a", lambda seen: "first supervisor was killed" in seen.reason)
+    os.kill(pid_of(tmp_path, "a", "second"), signal.SIGKILL)
+    os.kill(pid_of(tmp_path, "a", "command"), signal.SIGKILL)
+    assert until(here, "a", lambda seen: seen.unattended).state is JobState.RUNNING
+    here.submit("a", {})
+    seen = until(here, "a", ended)
+    assert (seen.state, seen.retryable) == (JobState.LOST, True)
+    gone(int((tmp_path / "daemon").read_text()))
+
+
 def test_command_gone_with_its_supervisor_is_lost_and_worth_another_try(here, ask, tmp_path):
     here.submit("a", ask(SLEEP))
     until(here, "a", running)
@@ -144,7 +216,7 @@ def test_number_that_belongs_to_somebody_else_by_now_is_neither_the_job_nor_kill
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as stranger:
         (job.path / "exit.json").unlink()
         job.write("start.json", {"pid": stranger.pid})
-        job.write("command.json", {"pid": stranger.pid, "started": time.time() - 100})
+        job.write("command.json", {"pid": stranger.pid, "started": time.time(), "begun": 0.0, "born": 1.0})
         assert until(here, "a", ended).state is JobState.LOST
         here.stop("a")
         here.delete("a")

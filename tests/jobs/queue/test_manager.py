@@ -1,5 +1,7 @@
 """The manager: what it hands over, once, and what it makes of those who do not answer."""
 
+import os
+import signal
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,10 +15,12 @@ from sp500.errors import Refused, Unreachable
 from sp500.jobs.executor import Line
 from sp500.jobs.local import executor as local
 from sp500.jobs.local.executor import LocalExecutor
+from sp500.jobs.local.job_folder import JobFolder
 from sp500.jobs.queue import kept_logs
 from sp500.jobs.queue.job import NewJob
 from sp500.jobs.queue.ledger import Ledger
 from sp500.jobs.queue.manager import Manager
+from sp500.jobs.queue.queue import Queue
 from sp500.jobs.queue.resources import Resources, of_spec
 from sp500.jobs.queue.settings import QueueSettings
 from sp500.jobs.spec import JobSpec
@@ -33,11 +37,13 @@ class Cluster:
     at_submit: Exception | None = None
     submitted: list[str] = field(default_factory=list)
     stopped: list[str] = field(default_factory=list)
+    requests: list[dict] = field(default_factory=list)
 
     def submit(self, handle, request):
         if self.at_submit:
             raise self.at_submit
         self.submitted.append(handle)
+        self.requests.append(request)
 
     def status(self, handle):
         if isinstance(self.answer, Exception):
@@ -59,7 +65,7 @@ class Site:
 
     def __init__(self, folder):
         self.folder, self.ledger, self.cluster = folder, Ledger(folder / "queue.db"), Cluster()
-        self.settings, self.machine, self.time = QueueSettings(), MACHINE, None
+        self.settings, self.machine, self.time, self.offset = QueueSettings(), MACHINE, None, 0.0
         self.ledger.create()
 
     def manager(self):
@@ -68,7 +74,7 @@ class Site:
 
         return Manager(
             self.ledger, self.folder / "logs", executor, lambda: self.settings, self.machine,
-            first_wait=0.1, clock=lambda: time.time() if self.time is None else self.time,
+            first_wait=0.1, clock=lambda: self.offset + time.time() if self.time is None else self.time,
         )  # fmt: skip
 
     def add(self, id, *argv, on="kuberay", **more):
@@ -212,7 +218,7 @@ def test_running_job_is_stopped_and_its_log_kept_before_its_pods_go(site):
     site.cluster.answer = Status(JobState.LOST, "no such RayJob")
     site.turn()
     assert (site.job("a").state, site.job("a").reason) == (JobState.STOPPED, "stopped on request")
-    assert list(kept_logs.read(site.folder / "logs" / "a")) == [Line(Role.HEAD, "pod", "the log of a")]
+    assert list(kept_logs.read(site.folder / "logs" / "a" / "1")) == [Line(Role.HEAD, "pod", "the log of a")]
 
 
 def test_deadline_of_a_ray_job_is_kept_by_the_queue(site):
@@ -261,3 +267,115 @@ def test_jobs_on_one_machine_get_gpus_of_their_own(site):
     executor = LocalExecutor(site.folder / "jobs")
     said = {id: next(executor.logs(id, role=None, tail=None, follow=False)).text for id in ("one", "two", "none")}
     assert said == {"one": "gpus: 0", "two": "gpus: 1,2", "none": "gpus: "}
+
+
+def test_manager_starts_another_supervisor_for_a_job_whose_own_was_killed(site):
+    site.add("a", "/bin/sh", "-c", "sleep 3600", on="local", spec={"deadline": 4})
+    with site.managed():
+        while site.job("a").state != JobState.RUNNING:
+            time.sleep(0.02)
+        os.kill(JobFolder(site.folder / "jobs" / "a").read("start.json")["pid"], signal.SIGKILL)
+        site.until_ended("a")
+    assert (site.job("a").state, site.job("a").exit_code) == (JobState.FAILED, 4)
+    assert "deadline of 4 s" in site.job("a").reason
+
+
+def test_wall_clock_that_is_set_back_by_an_hour_holds_up_no_job(site):
+    site.add("before", "/bin/sh", "-c", f"while [ ! -e {site.folder}/go ]; do sleep 0.02; done", on="local")
+    with site.managed():
+        while site.job("before").state != JobState.RUNNING:
+            time.sleep(0.02)
+        site.offset = -3600.0
+        site.add("after", on="local")
+        site.until_ended("after")
+        (site.folder / "go").touch()
+        site.until_ended("before")
+    assert {job.state for job in site.ledger.jobs()} == {JobState.SUCCEEDED}
+
+
+def test_retry_does_not_wait_longer_because_the_clock_was_set_back(site):
+    site.add("a", "/bin/sh", "-c", f"[ -e {site.folder}/go ]", on="local", retries=1)
+    site.offset = 86400.0
+    with site.managed():
+        while site.job("a").starts < 1 or site.job("a").state != JobState.QUEUED:
+            time.sleep(0.01)
+    (site.folder / "go").touch()
+    site.offset = 0.0
+    with site.managed():
+        site.until_ended("a")
+    assert site.job("a").state == JobState.SUCCEEDED
+
+
+def test_wall_clock_that_steps_forward_ends_no_ray_job_before_its_deadline(site):
+    ticks, site.time = [0.0], 1000.0
+    manager = site.manager()
+    manager._ticks = lambda: ticks[0]
+    site.add("a", on="ray", deadline=60.0)
+
+    def turn(seconds):
+        ticks[0] += seconds
+        with ThreadPoolExecutor(1) as pool:
+            manager.turn(pool)
+
+    turn(0)
+    site.time += 86400.0
+    turn(30)
+    assert (site.cluster.stopped, site.job("a").state) == ([], JobState.RUNNING)
+    turn(31)
+    assert site.cluster.stopped == ["a"]
+
+
+def test_failed_rayjob_is_deleted_and_repeated_under_a_name_of_its_own_and_its_log_is_kept(site):
+    site.cluster.answer = Status(JobState.FAILED, "exit code 1", 1, retryable=True)
+    site.add("tune-x7k2p", retries=1)
+    site.turn()
+    job = site.job("tune-x7k2p")
+    assert (job.state, job.starts, site.cluster.stopped) == (JobState.QUEUED, 1, ["tune-x7k2p"])
+    site.cluster.answer = Status(JobState.FAILED, "exit code 2", 2)
+    site.time = time.time() + 60
+    site.turn()
+    job = site.job("tune-x7k2p")
+    assert (job.state, job.starts, job.failures) == (JobState.FAILED, 2, 2)
+    assert site.cluster.submitted == ["tune-x7k2p", "tune-x7k2p-2"]
+    queue = Queue(site.folder, lambda _: site.cluster, ["false"])
+    said = {n: [line.text for line in queue.logs(job, role=None, tail=None, follow=False, start=n)] for n in (1, 2)}
+    assert said == {1: ["the log of tune-x7k2p"], 2: ["the log of tune-x7k2p-2"]}
+
+
+def test_request_of_a_further_start_on_kubernetes_is_named_as_that(site):
+    site.add("tune-x7k2p", request={"documents": [{"kind": "RayJob", "metadata": {"name": "tune-x7k2p"}}]}, retries=1)
+    site.cluster.answer = Status(JobState.FAILED, "exit code 1", 1, retryable=True)
+    site.turn()
+    site.time = time.time() + 60
+    site.turn()
+    names = [request["documents"][0]["metadata"]["name"] for request in site.cluster.requests]
+    assert names == ["tune-x7k2p", "tune-x7k2p-2"]
+
+
+def test_job_that_is_queued_while_others_wait_starts_though_the_plan_of_them_is_kept(site):
+    site.settings, manager = QueueSettings(capacity={"kuberay": {"cpus": 0}}), site.manager()
+    for number in range(20):
+        site.add(f"waits-{number}")
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(3):
+            manager.turn(pool)
+        site.add("near", on="local")
+        manager.turn(pool)
+        assert site.job("near").starts == 1
+        site.settings = QueueSettings(capacity={"kuberay": {"cpus": 1}})
+        manager.turn(pool)
+    assert site.job("waits-0").starts == 1
+
+
+def test_token_goes_with_the_last_job_that_needs_it(site):
+    kept, own = site.folder / "tokens" / "abc", site.folder / "elsewhere"
+    kept.parent.mkdir()
+    for file in (kept, own):
+        file.write_text("SECRET")
+    for id, file in (("a", kept), ("b", kept), ("c", own)):
+        site.add(id, on="ray", target={"on": "ray", "address": "http://127.0.0.1:1", "token_file": str(file)})
+    queue = Queue(site.folder, lambda _: site.cluster, ["false"])
+    queue.delete(["a", "c"], force=True)
+    assert (kept.exists(), own.exists()) == (True, True)
+    queue.delete(["b"], force=True)
+    assert not kept.exists()

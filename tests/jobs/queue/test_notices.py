@@ -1,6 +1,7 @@
 """Notices: receivers that are down, slow or broken change nothing for the job, and get the message later."""
 
 import json
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -140,10 +141,55 @@ def test_redirect_is_no_acceptance(ledger, receiver):
 
 
 def test_receiver_that_is_away_for_a_day_is_given_up(ledger, receiver):
-    receiver.answers = [500] * 9
+    day = sum(min(notices.FIRST_WAIT * 2**tries, notices.LONGEST_WAIT) for tries in range(notices.MOST_TRIES))
+    assert day == pytest.approx(86400, rel=0.02)
+    receiver.answers = [500, 500]
     queued(ledger, receiver.port)
-    notices.deliver(ledger, lambda: 1000.0 + 86401)
+    with ledger.writing() as entry:
+        entry.connection.execute("UPDATE notices SET tries = ?", (notices.MOST_TRIES - 2,))
+    notices.deliver(ledger, lambda: 1000.0)
+    assert [notice.tries for notice in ledger.notices()] == [notices.MOST_TRIES - 1]
+    notices.deliver(ledger, lambda: 1300.0)
     assert ledger.notices() == []
+
+
+def test_clock_that_is_set_loses_no_notice_and_holds_none_up(ledger, receiver):
+    receiver.answers = [500, 500]
+    queued(ledger, receiver.port)
+    notices.deliver(ledger, lambda: 1000.0)
+    notices.deliver(ledger, lambda: 1000.0 + 2 * 86400)
+    assert receiver.states == []
+    notices.deliver(ledger, lambda: 1000.0)
+    assert receiver.states == ["QUEUED"]
+
+
+def test_answer_that_comes_byte_by_byte_is_given_up_after_its_time(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        stop = threading.Event()
+
+        def drip():
+            connection, _ = server.accept()
+            with connection:
+                while not stop.wait(0.05):
+                    try:
+                        connection.send(b"X")
+                    except OSError:
+                        return
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        assert not notices.post(f"http://127.0.0.1:{server.getsockname()[1]}/", {}, seconds=0.5)
+        stop.set()
+        thread.join()
+
+
+def test_notices_of_a_deleted_job_are_forgotten(ledger):
+    queued(ledger, 9)
+    with ledger.writing() as entry:
+        entry.change(entry.jobs()[0], 1001.0, state="FAILED", ended=1001.0)
+        entry.remove("a")
+    assert ledger.notices() == []
+    assert not ledger.busy()
 
 
 def test_one_receiver_that_is_away_does_not_hold_up_another(ledger, receiver):
@@ -188,3 +234,16 @@ def test_job_ends_while_its_receiver_hangs_and_the_message_comes_after(ledger, r
         while manager.turn(pool):
             assert time.monotonic() < end
     assert receiver.states == ["QUEUED", "PENDING", "SUCCEEDED"]
+
+
+def test_receiver_that_hangs_does_not_hold_up_another(ledger, receiver, tmp_path):
+    hanging = Receiver()
+    hanging.open.clear()
+    queued(ledger, hanging.port)
+    queued(ledger, receiver.port, id="b")
+    manager = Manager(ledger, tmp_path, lambda _: Instant(), QueueSettings, Resources(2))
+    with ThreadPoolExecutor(1) as pool:
+        while len(receiver.states) < 3:
+            manager.turn(pool)
+    assert hanging.got == []
+    hanging.close()

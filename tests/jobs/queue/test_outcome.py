@@ -75,9 +75,17 @@ def test_success_that_a_stop_came_too_late_for_is_a_success():
 
 def test_deadline_of_the_queue_makes_a_stop_a_failure_with_its_exit_code():
     late = job(deadline=50.0)
-    assert outcome.late(late, NOW)
+    assert outcome.late(late, 100.0)
     found = outcome.changes(late, Status(JobState.STOPPED, "stopped", ended=NOW), NOW)
     assert (found["state"], found["reason"], found["exit_code"]) == ("FAILED", "the deadline of 50 s passed", 4)
+
+
+def test_clock_that_is_set_does_not_make_a_failure_of_its_own_late_nor_a_late_one_its_own():
+    limited = job(deadline=200.0, retries=0)
+    stepped = outcome.changes(limited, failed(ended=NOW + 86400), NOW + 86401, elapsed=101.0)
+    assert stepped["reason"] == "ended with exit code 1"
+    back = Status(JobState.STOPPED, "stopped", ended=NOW - 3600)
+    assert outcome.changes(limited, back, NOW - 3600, elapsed=201.0)["exit_code"] == 4
 
 
 def test_job_that_ended_before_its_deadline_is_judged_by_its_own_end():
@@ -112,9 +120,10 @@ def test_use_of_yesterday_costs_today_only_from_midnight_on():
     assert budget.left({"p": 10.0}, uses, [], NOW) == {"p": pytest.approx(9.5)}
 
 
-def test_job_that_runs_longer_than_expected_costs_what_it_takes():
+def test_job_that_runs_longer_than_expected_may_take_all_that_is_left():
     running = job(hourly=1.0, seconds=60.0, claimed=NOW - 3600)
-    assert budget.left({"p": 10.0}, [], [running], NOW) == {"p": pytest.approx(9.0)}
+    assert budget.left({"p": 10.0, "q": 3.0}, [], [running], NOW) == {"p": 0.0, "q": 3.0}
+    assert budget.left({"p": 10.0}, [], [running], NOW - 3600 + 59)["p"] > 9.9
 
 
 def test_job_without_an_end_takes_all_that_is_left():

@@ -1,5 +1,6 @@
 """What a job is expected to take and to cost before it starts, against sums done by hand."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,14 @@ def test_duration_is_that_of_the_last_jobs_of_the_name_that_succeeded(expected, 
     assert expected(earlier=jobs).seconds(make(), "kuberay") == (None, None)
 
 
+def test_duration_on_kubernetes_has_the_start_of_the_cluster_in_it(expected, make, monkeypatch, tmp_path):
+    ended = replace(earlier("tune", 30), target={"on": "kuberay"}, placed=955.0)
+    assert expected(earlier=[ended]).seconds(make(), "kuberay") == (75, 75)
+    monkeypatch.setattr("sp500.runs.forecast.estimate", lambda records, experiment, workers: (10.0, 20.0))
+    assert expected(runs_dir=tmp_path).seconds(make(), "local") == (10, 20)
+    assert expected(runs_dir=tmp_path).seconds(make(), "kuberay") == (50, 60)
+
+
 def test_users_own_word_goes_before_and_the_deadline_is_the_limit(expected, make):
     jobs = [earlier("tune", 2000)]
     assert expected(earlier=jobs).seconds(make(expected=7), "local") == (7, 7)
@@ -117,3 +126,10 @@ def test_nothing_is_expected_of_a_job_that_nobody_knows(expected, make):
 
 def test_without_a_table_all_is_free(there, make):
     assert prepared(make(), there("local"), Expected()).hourly == 0.0
+
+
+def test_failed_start_is_the_queues_to_repeat_wherever_it_runs(there, make):
+    for on in ("local", "ray", "kuberay"):
+        assert prepared(make(retries=2), there(on), Expected()).retries == 2
+    job = prepared(make(retries=2), there("kuberay"), Expected())
+    assert job.request["documents"][0]["spec"]["backoffLimit"] == 0

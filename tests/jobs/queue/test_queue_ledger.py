@@ -1,12 +1,14 @@
 """The queue's file: changes that happen once, whoever makes them."""
 
+import os
+import resource
 import sqlite3
 import stat
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sp500.errors import ConfigError
+from sp500.errors import ConfigError, ResourcesError
 from sp500.jobs.queue.job import NewJob
 from sp500.jobs.queue.ledger import Ledger
 from sp500.jobs.queue.resources import Resources
@@ -122,7 +124,7 @@ def test_start_that_was_never_taken_has_used_nothing(ledger):
 
 def test_file_that_is_no_queue_is_named(tmp_path):
     (tmp_path / "queue.db").write_text("no database at all, but long enough to be looked at\n" * 100)
-    with pytest.raises(ConfigError, match=r"queue\.db is no queue"):
+    with pytest.raises(ConfigError, match=r"queue\.db is damaged or not a queue .* mv "):
         Ledger(tmp_path / "queue.db").create()
 
 
@@ -144,3 +146,91 @@ def test_file_of_a_later_version_is_refused(ledger):
         connection.execute("PRAGMA user_version = 99")
     with pytest.raises(ConfigError, match="later sp500"):
         ledger.create()
+
+
+def test_damaged_page_behind_the_header_is_told_as_damage(ledger):
+    add(ledger, *(new(f"job-{number}") for number in range(50)))
+    with sqlite3.connect(ledger.path) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    data = bytearray(ledger.path.read_bytes())
+    data[4096:] = b"\xff" * (len(data) - 4096)
+    ledger.path.write_bytes(data)
+    for use in (ledger.jobs, lambda: add(ledger, new("b"))):
+        with pytest.raises(ConfigError, match="Move it away"):
+            use()
+
+
+def test_queue_that_another_process_holds_is_not_damaged(ledger, monkeypatch):
+    monkeypatch.setattr("sp500.jobs.queue.ledger.SECONDS_LOCKED", 0.05)
+    with sqlite3.connect(ledger.path, isolation_level=None) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        with pytest.raises(ResourcesError, match="in use by another process") as raised:
+            add(ledger, new("a"))
+    connection.close()
+    assert "ove it away" not in str(raised.value)
+    add(ledger, new("a"))
+
+
+def test_queue_on_a_full_disk_names_path_and_free_space_and_loses_nothing(ledger):
+    add(ledger, new("a"))
+
+    def told():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))  # no byte can be added to a file
+        with pytest.raises(ResourcesError, match=r"queue\.db cannot be written .* MiB free") as raised:
+            add(ledger, *(new(f"more-{number}") for number in range(200)))
+        assert "ove it away" not in str(raised.value)
+
+    pid = os.fork()
+    if pid == 0:
+        try:
+            told()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert [job.id for job in ledger.jobs()] == ["a"]
+
+
+def test_file_that_cannot_be_opened_names_users_and_is_not_damaged(tmp_path):
+    (tmp_path / "queue.db").mkdir()
+    with pytest.raises(ConfigError, match=r"cannot be opened for writing by user \d+") as raised:
+        Ledger(tmp_path / "queue.db").create()
+    assert "ove it away" not in str(raised.value)
+
+
+def test_folder_that_others_may_write_to_is_refused_and_one_they_may_read_is_closed(tmp_path):
+    folder = tmp_path / "state"
+    folder.mkdir()
+    folder.chmod(0o770)
+    with pytest.raises(ConfigError, match="chmod 700"):
+        Ledger(folder / "queue.db").create()
+    folder.chmod(0o755)
+    Ledger(folder / "queue.db").create()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
+def test_folder_of_another_user_is_refused(tmp_path):
+    os.chown(tmp_path, 65534, 65534)
+    with pytest.raises(ConfigError, match="belongs to user 65534"):
+        Ledger(tmp_path / "queue.db").create()
+
+
+def test_stamp_changes_with_each_commit_of_any_process_and_with_no_reader(ledger):
+    stamps = [ledger.stamp()]
+    for number in range(5):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                add(Ledger(ledger.path), new(f"job-{number}"))
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitpid(pid, 0)[1] == 0
+        stamps.append(ledger.stamp())
+        ledger.jobs()
+        with ledger.writing():
+            pass
+        assert ledger.stamp() == stamps[-1]
+    assert len(set(stamps)) == 6

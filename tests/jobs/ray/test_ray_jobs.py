@@ -18,13 +18,14 @@ import pytest
 from executor_contract import LINES, ended, look, own, running, until
 
 from sp500.errors import ConfigError, Refused, Unreachable
-from sp500.jobs import rehearsal
+from sp500.jobs import rehearsal, working_dir
 from sp500.jobs.ray import executor as ray_jobs
 from sp500.jobs.ray import status as ray_status
 from sp500.jobs.ray.executor import RayExecutor
 from sp500.jobs.rehearse import Node
 from sp500.jobs.spec import JobSpec
 from sp500.jobs.state import JobState, Role
+from sp500.ray_token import ray_token
 
 ROOT = Path(__file__).parents[3]
 HEAD = Node("head", True, {"num-cpus": "0"}, {})
@@ -71,7 +72,7 @@ class Cluster:
         self.state = state
         self.port = free_port()
         self.up()
-        self.token = rehearsal.token()
+        self.token = ray_token()
 
     def up(self):
         rehearsal.up([HEAD], self.state, self.port, lambda line: None)
@@ -195,6 +196,7 @@ def test_request_holds_the_folder_the_environment_and_what_the_dashboard_shows(a
         "entrypoint": "exec python x.py",
         "runtime_env": {
             "working_dir": str(tmp_path / "code"),
+            "excludes": list(working_dir.CREDENTIALS),
             "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "30", "X_A": "1"},
         },
         "metadata": {"job_name": "x", "workers": "3", "cpus": "2", "memory": "4GiB", "gpus": "1"},

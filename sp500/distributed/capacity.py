@@ -1,0 +1,201 @@
+"""What a Ray cluster has, what it can grow to, and the wait in between.
+
+A cluster may be smaller now than it can be: its autoscaler adds nodes on request, and after the head of a KubeRay
+cluster was replaced the worker pods are still starting. No call of Ray 2.60 returns the largest size of such a cluster
+(`get_max_resources_from_cluster_config` is None on KubeRay), so the manifest tells the pods, in the variable
+SP500_CLUSTER_WORKERS. Where that is not set, the autoscaler is asked for nodes, and its refusal or the nodes awaited.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+from pydantic import Field, ValidationError
+from ray._raylet import GcsClient  # type: ignore[attr-defined]
+from ray.autoscaler.sdk import request_resources
+from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
+from ray.exceptions import RpcError
+
+from sp500.config import Frozen
+from sp500.errors import ConfigError, ResourcesError
+
+WORKERS_VARIABLE = "SP500_CLUSTER_WORKERS"
+# Set by the operator, spelled like this, on the head of a cluster that has an autoscaler.
+AUTOSCALER_VARIABLE = "RAY_enable_autoscaler_v2"
+# Time for new nodes: a machine from a cloud and its image take minutes.
+NODES_SECONDS = 900
+# Time for nodes that nothing announces, as the pods of a manifest without the variable after its head was replaced.
+UNANNOUNCED_SECONDS = 120
+# The autoscaler looks every 5 s. Longer, so that a view from the start of a head does not count as a refusal.
+REFUSAL_SECONDS = 20
+POLL_SECONDS = 2
+Shares = dict[str, float]
+
+
+class WorkerGroup(Frozen, serialize_by_alias=True):
+    """The worker group of a RayCluster, in the words of its spec: the value of SP500_CLUSTER_WORKERS, as JSON."""
+
+    replicas: int = Field(ge=0)
+    """Worker pods without an autoscaler."""
+    max_replicas: int = Field(ge=0, alias="maxReplicas")
+    """Worker pods that the autoscaler may start in all."""
+    cpus: int = Field(ge=0, alias="CPU")
+    """CPUs of one worker, as Ray counts them: the limit, rounded up."""
+    gpus: int = Field(0, ge=0, alias="GPU")
+    """GPUs of one worker."""
+
+
+@contextmanager
+def fixed(replicas: int, cpus: int) -> Iterator[None]:
+    """Say, for the length of the block and to processes started in it, that the cluster stays at this size."""
+    group = WorkerGroup(replicas=replicas, maxReplicas=replicas, CPU=cpus, GPU=0)
+    earlier = os.environ.get(WORKERS_VARIABLE)
+    os.environ[WORKERS_VARIABLE] = group.model_dump_json()
+    try:
+        yield
+    finally:
+        os.environ.pop(WORKERS_VARIABLE)
+        if earlier is not None:
+            os.environ[WORKERS_VARIABLE] = earlier
+
+
+def resources() -> Shares:
+    """What the cluster has: CPU, GPU, memory and object_store_memory in bytes, nodes, accelerator_type:NAME.
+
+    And what a price is made of: `hosts` of all nodes, `worker_nodes` (those with a CPU), of the largest of these
+    `worker_CPU`, `worker_GPU` and `worker_memory`, and `spot` (1: all of them are labelled so).
+    """
+    total = ray.cluster_resources()
+    known = ("CPU", "GPU", "memory", "object_store_memory")
+    kept = {name: value for name, value in total.items() if name in known or name.startswith("accelerator_type:")}
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    return {**kept, "nodes": float(len(alive)), **_workers(alive)}
+
+
+def promised() -> Shares | None:
+    """CPUs, GPUs and nodes that the cluster's manifest allows; None where it does not say.
+
+    Raises ConfigError for a value that is not a worker group.
+    """
+    text = os.environ.get(WORKERS_VARIABLE, "")
+    if not text:
+        return None
+    try:
+        group = WorkerGroup.model_validate_json(text)
+    except ValidationError as error:
+        raise ConfigError(
+            f"{WORKERS_VARIABLE} = {text!r} is not a worker group ({error.errors()[0]['msg']}). Expected JSON with the "
+            'values of the RayCluster, for example {"replicas": 2, "maxReplicas": 4, "CPU": 1, "GPU": 0}'
+        ) from None
+    scaled = os.environ.get(AUTOSCALER_VARIABLE, "").lower() in {"1", "true"}
+    count = group.max_replicas if scaled else group.replicas
+    return {"CPU": float(count * group.cpus), "GPU": float(count * group.gpus), "nodes": count + 1.0}
+
+
+def largest(have: Shares, allowed: Shares | None) -> Shares:
+    """The larger of what the cluster has and what its manifest allows, by resource. CPU and GPU are always there."""
+    # A head alone has no CPU, and Ray leaves out what is zero.
+    known = {"CPU": 0.0, "GPU": 0.0, **have}
+    return {name: max(value, (allowed or {}).get(name, 0.0)) for name, value in known.items()}
+
+
+def wait_for(wanted: Shares) -> None:
+    """Wait until the cluster has this much CPU and GPU in all; its autoscaler is asked for it.
+
+    Raises ResourcesError as soon as the autoscaler refuses, or when the nodes have not come in time.
+    """
+    if covers(resources(), wanted):
+        return
+    started = time.monotonic()
+    try:
+        have = _poll(wanted, started)
+    finally:
+        request_resources(bundles=[])
+    _report(f"the cluster has {describe(have)} after {time.monotonic() - started:.0f} s")
+
+
+def _poll(wanted: Shares, started: float) -> Shares:
+    """Ask for the resources and look, until they are there."""
+    bundles = [{name: 1.0} for name in ("CPU", "GPU") for _ in range(math.ceil(wanted.get(name, 0.0)))]
+    refused_since, reported = None, ""
+    while not covers(have := resources(), wanted):
+        # At every look: Ray keeps one request for the whole cluster, and that of another driver replaces it.
+        request_resources(bundles=bundles)
+        state, now = _autoscaling_state(), time.monotonic()
+        bound = UNANNOUNCED_SECONDS if state is None and promised() is None else NODES_SECONDS
+        line = f"waiting up to {bound} s for {describe(wanted)}; the cluster has {describe(have)}"
+        if line != reported:
+            _report(reported := line)
+        refused = state is not None and refuses(state.infeasible_cluster_resource_constraints, bundles)
+        refused_since = (refused_since or now) if refused else None
+        if refused_since and now - refused_since >= REFUSAL_SECONDS:
+            raise ResourcesError(
+                f"{describe(wanted)} were requested; the cluster has {describe(have)}, and its autoscaler cannot add "
+                "the rest. Use fewer workers, or raise maxReplicas of the RayCluster"
+            )
+        if now - started > bound:
+            raise ResourcesError(
+                f"{describe(wanted)} were requested; after {bound} s the cluster has {describe(have)}. Use fewer "
+                "workers, or find out what its pods wait for: kubectl get events"
+            )
+        time.sleep(POLL_SECONDS)
+    return have
+
+
+def _report(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def covers(have: Shares, wanted: Shares) -> bool:
+    """Whether there is as much of everything as wanted."""
+    return all(have.get(name, 0.0) >= value for name, value in wanted.items())
+
+
+def describe(shares: Shares) -> str:
+    """CPUs and GPUs as text, and nodes where they are given."""
+    text = f"{shares.get('CPU', 0.0):g} CPUs and {shares.get('GPU', 0.0):g} GPUs"
+    return f"{text} on {shares['nodes']:g} nodes" if "nodes" in shares else text
+
+
+def refuses(infeasible: Iterable[Any], bundles: list[Shares]) -> bool:
+    """Whether one of the constraints that the autoscaler calls infeasible is the request for these bundles."""
+    wanted = Counter(frozenset(bundle.items()) for bundle in bundles)
+    return any(
+        wanted
+        == {frozenset(part.request.resources_bundle.items()): part.count for part in constraint.resource_requests}
+        for constraint in infeasible
+    )
+
+
+def _autoscaling_state() -> Any | None:
+    """What the autoscaler (v2) last reported to the cluster; None where there is none.
+
+    `ray.autoscaler.v2.sdk.get_cluster_status` makes the same call and drops what is infeasible.
+    """
+    reply = GetClusterStatusReply()
+    try:
+        reply.ParseFromString(GcsClient(ray.get_runtime_context().gcs_address).get_cluster_status(timeout_s=10))
+    except RpcError:
+        return None
+    return reply.autoscaling_state if reply.autoscaling_state.autoscaler_state_version else None
+
+
+def _workers(alive: list[dict[str, Any]]) -> Shares:
+    """The nodes that take work, and where they are. A head that takes none is not a worker."""
+    nodes = [node for node in alive if node["Resources"].get("CPU")]
+    biggest: Shares = max((node["Resources"] for node in nodes), key=lambda node: float(node["CPU"]), default={})
+    market = [node.get("Labels", {}).get("ray.io/market-type") for node in nodes]
+    return {
+        "hosts": float(len({node["NodeManagerHostname"] for node in alive})),
+        "worker_nodes": float(len(nodes)),
+        **{f"worker_{name}": float(biggest.get(name, 0.0)) for name in ("CPU", "GPU", "memory")},
+        "spot": float(bool(market) and set(market) == {"spot"}),
+    }

@@ -1,0 +1,68 @@
+"""95 % intervals for means of a time series whose days are correlated and whose volatility clusters.
+
+The standard error is Newey and West's (1987, Econometrica 55, eq. 5): Bartlett weights on autocovariances. Two
+corrections widen the normal interval to its nominal coverage in samples of one to five years of daily returns:
+
+- The critical value is that of Kiefer and Vogelsang (2005, Econometric Theory 21, table 1, Bartlett kernel, 97.5 %),
+  a cubic in b = (lags + 1) / days. It accounts for estimating the autocovariances from the same days.
+- The normal quantile becomes Student's t with Satterthwaite's (1946, Biometrics 2) degrees of freedom,
+  2 / (relative variance of the variance estimate). Fat tails and volatility clusters raise that relative variance.
+
+`python benchmarks/coverage.py` measures the coverage; a percentile bootstrap in blocks of 20 days covered 90 to 93 %.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.special import stdtrit
+
+FIXED_B = (1.0, 2.9694 / 1.9600, 0.4160 / 1.9600, -0.5324 / 1.9600)
+"""Kiefer and Vogelsang's critical value over the normal one, as a polynomial in b."""
+VOLATILITY_LAGS = 20
+"""Days over which volatility clusters, about a month."""
+
+
+def half_width(influence: np.ndarray, *, overlap: int = 1) -> float | None:
+    """Half the width of the 95 % interval of a statistic with these influence values [day]; None below three days.
+
+    The influence values of a mean are the deviations from it. Those of a function of means are its first-order
+    expansion (the delta method). `overlap`: how many days each value covers, above 1 for returns over several days.
+    """
+    days = len(influence)
+    if days < 3:
+        return None
+    values = influence - influence.mean()
+    variance = float((values**2).mean())
+    if not variance:
+        return 0.0
+    lags = min(_lags(days, overlap), days - 1)
+    b = (lags + 1) / days
+    inflation = sum(factor * b**power for power, factor in enumerate(FIXED_B))
+    squares = values**2
+    relative = _long_run(squares - squares.mean(), min(max(VOLATILITY_LAGS, lags), days - 1)) / days / variance**2
+    # No variance is known better than that of as many independent normal values.
+    freedom = min(2 / relative, days - 1) if relative > 0 else days - 1
+    quantile = float(stdtrit(max(freedom, 1.0), 0.975))
+    return inflation * quantile * standard_error(influence, overlap=overlap)
+
+
+def standard_error(influence: np.ndarray, *, overlap: int = 1) -> float:
+    """Newey and West's standard error of a statistic with these influence values [day]."""
+    values = influence - influence.mean()
+    return math.sqrt(_long_run(values, min(_lags(len(values), overlap), len(values) - 1)) / len(values))
+
+
+def _lags(days: int, overlap: int) -> int:
+    """Newey and West's (1994) rule, and twice the overlap, over which values share days."""
+    rule = int(4 * (days / 100) ** (2 / 9))
+    return max(rule, 2 * overlap if overlap > 1 else 0)
+
+
+def _long_run(values: np.ndarray, lags: int) -> float:
+    """Variance of the sum of `values` (mean zero) per value: autocovariances with Bartlett weights, never negative."""
+    total = float(values @ values)
+    for lag in range(1, lags + 1):
+        total += 2 * (1 - lag / (lags + 1)) * float(values[lag:] @ values[:-lag])
+    return total / len(values)

@@ -1,0 +1,186 @@
+"""Fetch runs from the runs claim, verified by SHA-256 on both sides.
+
+Each run is atomic: it is written one level below the runs' folder, compared, and renamed. A run that cannot be taken is
+reported and does not keep the others. Nothing that the claim says is trusted: names, paths, sizes and link targets are
+checked before they are used.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from sp500.errors import ConfigError, DataError, ResourcesError, RunExists, SP500Error
+from sp500.jobs.cluster import checksums
+from sp500.jobs.cluster.checksums import LINK, Contents, Listing
+from sp500.jobs.cluster.kubectl import Kubectl
+
+MOUNT = "/runs"
+CLAIM = "sp500-runs"
+FIND_RECORDS = ["find", MOUNT, "-mindepth", "2", "-maxdepth", "2", "-type", "f", "-name", "record.json", "-print0"]
+
+
+@dataclass
+class Fetched:
+    """What became of each run on the claim."""
+
+    new: dict[str, Listing] = field(default_factory=dict)
+    same: list[str] = field(default_factory=list)
+    """Already here with the same files."""
+    failed: dict[str, SP500Error] = field(default_factory=dict)
+    """Not taken: RunExists for a local run of that name with other files."""
+
+
+@dataclass(frozen=True)
+class RunsClaim:
+    """The claim as a pod mounts it, and the local folder that runs are fetched into."""
+
+    kubectl: Kubectl
+    pod: str
+    folder: Path
+
+    def fetch(
+        self, names: Sequence[str], is_run_name: Callable[[str], bool], *, max_bytes: int, overwrite: bool
+    ) -> Fetched:
+        """Fetch ended runs (all, or those named), at most `max_bytes` together.
+
+        A run has ended when it has its record, which is written last. A local run with other files is kept unless
+        `overwrite`. Raises ConfigError for a name without an ended run, ResourcesError when the pod is lost.
+        """
+        records = self.kubectl.execute(self.pod, *FIND_RECORDS).split("\0")[:-1]
+        found = sorted(PurePosixPath(record).parent.name for record in records)
+        ended = [name for name in found if is_run_name(name)]
+        if unknown := sorted(set(names) - set(ended)):
+            raise ConfigError(f"no ended run {', '.join(unknown)} on the claim; it has: {', '.join(ended) or 'none'}")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        result = Fetched()
+        if not names:
+            wrong = DataError("not a valid run name; rename the folder on the claim to fetch it")
+            result.failed = {repr(name): wrong for name in found if name not in ended}
+        for name in names or ended:
+            try:
+                listing = self._fetch_run(name, max_bytes, overwrite=overwrite)
+            except (ConfigError, DataError, ResourcesError) as error:
+                self.kubectl.execute(self.pod, "true")  # raises if the pod is lost: then no run can be fetched
+                result.failed[name] = error
+                continue
+            if listing:
+                result.new[name] = listing
+                max_bytes -= listing.total_bytes
+            else:
+                result.same.append(name)
+        return result
+
+    def _fetch_run(self, name: str, max_bytes: int, *, overwrite: bool) -> Listing | None:
+        """What was fetched, or None if the same run is here already."""
+        source, here = f"{MOUNT}/{name}", self.folder / name
+        listing = checksums.parse_listing(self.kubectl.execute(self.pod, *checksums.list_argv(source)))
+        self._check(listing, max_bytes)
+        digests = self.kubectl.execute(self.pod, *checksums.digest_argv(source))
+        wanted = {**checksums.parse_digests(digests, source), **listing.links}
+        if here.exists():
+            how = checksums.difference(wanted, checksums.of_folder(here))
+            if not how:
+                return None
+            if not overwrite:
+                raise RunExists(
+                    f"the run in {self.folder} differs from the one on the claim and was kept ({how}); --overwrite"
+                    " replaces it, --runs-dir OTHER fetches into another folder"
+                )
+        # One level below the runs, so that a listing of the runs does not show it.
+        with tempfile.TemporaryDirectory(prefix=".incoming-", dir=self.folder) as temporary:
+            incoming = Path(temporary, name)
+            with self.kubectl.reading(
+                "exec", self.pod, "--", "tar", "-cf", "-", "--hard-dereference", "-C", MOUNT, "--", f"./{name}"
+            ) as stream:
+                links = _unpack(stream, Path(temporary), name, listing)
+            if how := checksums.difference(wanted, {**checksums.of_folder(incoming), **links}):
+                raise DataError(f"arrived damaged and was discarded ({how}); fetch it again")
+            _create_links(incoming, links)
+            _replace(here, incoming, Path(temporary, "replaced"))
+        return listing
+
+    def _check(self, listing: Listing, max_bytes: int) -> None:
+        """Raise for contents that are not taken, before anything is sent."""
+        if listing.others:
+            path = _printable(listing.others[0])
+            raise DataError(f"contains {path}, which is neither a file, a folder nor a link; remove it from the claim")
+        for path, value in listing.links.items():
+            target = value.removeprefix(LINK)
+            if "/" in target or target in {"", ".", ".."}:
+                raise DataError(
+                    f"contains the link {_printable(path)} -> {_printable(target)}; only links to a name in the same"
+                    " folder are fetched; remove it from the claim"
+                )
+        size, free = listing.total_bytes, shutil.disk_usage(self.folder).free
+        if size > max_bytes:
+            raise ResourcesError(
+                f"{_size(size)}, more than the {_size(max_bytes)} left of --max-size; raise that, or fetch it elsewhere"
+            )
+        if size > free:
+            raise ResourcesError(f"{_size(size)}, but only {_size(free)} are free in {self.folder}; make room there")
+
+
+def _unpack(stream: IO[bytes], folder: Path, name: str, listing: Listing) -> Contents:
+    """Write the files of an archive below `folder` and return its links, which are created after the comparison.
+
+    A truncated archive is no error here: the comparison finds what is missing. Raises DataError for an entry that
+    `listing` does not have, which bounds the number of files and bytes.
+    """
+    links: Contents = {}
+    (folder / name).mkdir()
+    with suppress(tarfile.TarError), tarfile.open(fileobj=stream, mode="r|") as archive:
+        for entry in archive:
+            first, *parts = PurePosixPath(entry.name).parts or ("",)
+            path, target = "/".join(parts), folder.joinpath(name, *parts)
+            if first != name or ".." in parts:
+                raise DataError(f"the archive holds {_printable(entry.name)}, which lies outside of the run")
+            if entry.isdir():
+                target.mkdir(parents=True, exist_ok=True)
+            elif entry.issym() and path in listing.links:
+                links[path] = f"{LINK}{entry.linkname}"
+            elif (content := archive.extractfile(entry)) and listing.sizes.get(path) == entry.size:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with target.open("wb") as file:
+                    shutil.copyfileobj(content, file)
+            else:
+                raise DataError(
+                    f"{_printable(path)} changed during the transfer; fetch the run again when nothing writes it"
+                )
+    while stream.read(1 << 20):  # to the end, so that kubectl can report its own error
+        pass
+    return links
+
+
+def _create_links(folder: Path, links: Contents) -> None:
+    for path, value in links.items():
+        link = folder / path
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(value.removeprefix(LINK))
+
+
+def _replace(here: Path, incoming: Path, replaced: Path) -> None:
+    if not here.exists():
+        incoming.rename(here)
+        return
+    here.rename(replaced)
+    try:
+        incoming.rename(here)
+    except BaseException:  # a signal here must not let the temporary folder take the old run with it
+        if not here.exists():
+            replaced.rename(here)
+        raise
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else repr(text)
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**20:,.1f} MiB"

@@ -1,0 +1,94 @@
+"""The process that ends a command at its deadline: `python -m sp500.jobs.deadline SECONDS SINCE COMMAND...`.
+
+It is part of a job's entrypoint, so the deadline also holds when the machine that submitted the job is switched off.
+The seconds count from the start of process SINCE (`self`: of this one). Process 1 of a pod is its container, so the
+start of the Ray head counts too. At the deadline the command's process group gets SIGTERM. After GRACE_SECONDS what is
+left of it gets SIGKILL, also processes that left the group. The exit code is 4 then, and else the command's own.
+
+The cost is one more Python process of about 15 MiB, which looks five times a second.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+import psutil
+
+from sp500.errors import LimitExceeded
+from sp500.jobs.local import processes
+
+# As long as Kubernetes gives a pod: enough for a last checkpoint.
+GRACE_SECONDS = 30.0
+LOOK_SECONDS = 0.2
+PR_SET_PDEATHSIG = 1
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def wrapped(argv: Sequence[str], seconds: int) -> tuple[str, ...]:
+    """The argv with its deadline, for a container whose process 1 starts with the job."""
+    return ("python", "-m", "sp500.jobs.deadline", str(seconds), "1", *argv)
+
+
+def main(arguments: Sequence[str], grace: float = GRACE_SECONDS) -> int:
+    """Run the command to its end or to its deadline; the exit code."""
+    seconds, since, *command = arguments
+    began = psutil.Process(os.getpid() if since == "self" else int(since)).create_time()
+    left = began + float(seconds) - time.time()
+    if left <= 0:
+        return _late(f"the deadline of {seconds} s passed before the command started")
+    ends = time.monotonic() + left
+    processes.adopt_orphans()
+    try:
+        child = subprocess.Popen(list(command), process_group=0, preexec_fn=_die_with_parent)  # noqa: S603, PLW1509
+    except OSError as error:
+        print(f"{command[0]} cannot be started: {error.strerror}", file=sys.stderr, flush=True)
+        return processes.NOT_FOUND if isinstance(error, FileNotFoundError) else processes.NOT_STARTED
+    for number in FORWARDED:
+        signal.signal(number, lambda got, _: processes.tell_group(child.pid, signal.Signals(got)))
+    try:
+        while (code := _exit_code(child)) is None:
+            if time.monotonic() >= ends:
+                _end(child.pid, grace)
+                return _late(f"the deadline of {seconds} s passed; the command was ended")
+            time.sleep(LOOK_SECONDS)
+    finally:
+        processes.end_descendants()
+    return 128 - code if code < 0 else code
+
+
+def _exit_code(child: subprocess.Popen[bytes]) -> int | None:
+    """The command's exit code, once it has ended; orphans that ended are reaped as well."""
+    ended, _ = processes.reaped()
+    if child.pid in ended:
+        child.returncode = ended[child.pid]
+    return child.returncode
+
+
+def _end(leader: int, grace: float) -> None:
+    """Ask the group to end, and wait until nothing is left of it, for as long as `grace`."""
+    processes.tell_group(leader, signal.SIGTERM)
+    until = time.monotonic() + grace
+    while processes.reaped()[1] and time.monotonic() < until:
+        time.sleep(LOOK_SECONDS)
+
+
+def _late(why: str) -> int:
+    """Say why, as the last line of the log, from which the operator takes the reason of a failure."""
+    print(f"sp500: {why} (exit code {LimitExceeded.exit_code})", file=sys.stderr, flush=True)
+    return LimitExceeded.exit_code
+
+
+def _die_with_parent() -> None:
+    """In the child: be killed when the wrapper is, or the command would run on without a deadline (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,95 @@
+"""Which events tell why a job waits or how it ended: those about it that still hold.
+
+A warning stays for an hour, also when what it warned of is over: the quota was raised, the pod found its node. And the
+end of a head is in no field of the RayJob: the operator makes a new head, and what fails later is what is told.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from sp500.jobs.cluster import reasons
+from sp500.jobs.document import Document, items, section
+
+# Warnings that are part of any start.
+HARMLESS = {"Unhealthy"}
+# Warnings that explain the end of a command that ran; the others are of its start, and over.
+LOSSES = {"Evicted", "Preempted", "OOMKilling", "NodeNotReady"}
+# Go's text for the end of a container, in the operator's event.
+TERMINATED = re.compile(r"ExitCode:(\d+),.*?Reason:(\w+)")
+
+
+def role(pod: Document) -> str:
+    """What a pod of a job does; the operator labels those of a Ray cluster."""
+    return str(section(section(pod, "metadata"), "labels").get("ray.io/node-type") or "submitter")
+
+
+def telling(job: Document, pods: Sequence[Document], events: Sequence[Document], *, ran: bool) -> list[str]:
+    """The warnings that still hold, one line each; a pod of the job goes by its role."""
+    silent = {pod["metadata"]["name"]: pod for pod in pods if not reasons.ready(pod) and not reasons.of_pods([pod])}
+    about = [one for one in events if one.get("type") == "Warning" and one.get("reason") not in HARMLESS]
+    about = [one for one in about if _is_about(one, job, silent) and not _is_over(one, job, pods, silent)]
+    if ran:
+        about = [one for one in about if one.get("reason") in LOSSES]
+    lines = reasons.of_events(about, [str(section(one, "involvedObject").get("name")) for one in about])
+    for name, pod in silent.items():
+        lines = [line.replace(f"pod {name}: ", f"{role(pod)}: ") for line in lines]
+    return list(dict.fromkeys(lines))
+
+
+def head_lost(job: Document, events: Sequence[Document]) -> str:
+    """How the head of the present cluster ended where the operator had to make another one; empty where it did not."""
+    ray = _cluster(job)
+    own = [one for one in events if section(one, "involvedObject").get("name") == ray]
+    made = {str(one.get("message")) for one in own if one.get("reason") == "CreatedHeadPod"}
+    if not ray or len(made) < 2:
+        return ""
+    ends = [TERMINATED.search(str(one.get("message"))) for one in own if one.get("reason") == "DeletedHeadPod"]
+    known = [f"{end[2]}, exit code {end[1]}" for end in ends if end]
+    why = known[-1] if known else "its pod was deleted, or its node went"
+    return f"its head was lost and replaced ({why}), and what ran on it is gone"
+
+
+def _is_about(event: Document, job: Document, silent: dict[str, Document]) -> bool:
+    """Whether an event tells of the job: of the RayJob, its submitter, its cluster, or a pod that says nothing itself.
+
+    A pod that is gone, evicted or refused, is known by its name alone.
+    """
+    whom = section(event, "involvedObject")
+    kind, name, ray = whom.get("kind"), str(whom.get("name")), _cluster(job)
+    if kind in {"RayJob", "Job"}:
+        return name == str(job["metadata"]["name"])
+    if kind == "RayCluster":
+        return bool(ray) and name == ray
+    if event.get("reason") in LOSSES and kind == "Pod":
+        return bool(ray) and name.startswith(f"{ray}-")
+    return name in silent
+
+
+def _is_over(event: Document, job: Document, pods: Sequence[Document], silent: dict[str, Document]) -> bool:
+    """Whether what could not be made is there by now, and what had no room has a node."""
+    whom, reason = section(event, "involvedObject"), str(event.get("reason"))
+    roles = [role(pod) for pod in pods]
+    if whom.get("kind") == "Job":
+        return "submitter" in roles
+    if reason == "FailedToCreateHeadPod":
+        return "head" in roles
+    if reason == "FailedToCreateWorkerPod":
+        return roles.count("worker") >= wanted_workers(job)
+    if reason in {"FailedToCreateRayCluster", "FailedToCreateRayJobSubmitter"}:
+        return ("head" if reason.endswith("Cluster") else "submitter") in roles
+    if reason == "FailedScheduling" and (pod := silent.get(str(whom.get("name")))):
+        conditions = items(section(pod, "status").get("conditions"))
+        return any(one.get("type") == "PodScheduled" and one.get("status") == "True" for one in conditions)
+    return False
+
+
+def wanted_workers(job: Document) -> int:
+    """Pods of all its groups of workers."""
+    groups = items(section(section(job, "spec"), "rayClusterSpec").get("workerGroupSpecs"))
+    return sum(int(group.get("replicas") or 0) * int(group.get("numOfHosts") or 1) for group in groups)
+
+
+def _cluster(job: Document) -> str:
+    return str(section(job, "status").get("rayClusterName") or "")

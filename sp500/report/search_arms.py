@@ -1,0 +1,149 @@
+"""How the arms of a search compare: what packing bought, what Ray bought, and from where on Ray would pay.
+
+Every sentence is computed from the measured seconds, and says "slower" or "run this" where that is so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from sp500.report import words
+from sp500.report.drawing import BLUE, GREY, ORANGE, Figure, bar, canvas, drawn, styled
+from sp500.report.tables import Table, table
+from sp500.report.words import TIMES, fixed, gap, listed, seconds, some
+from sp500.runs.compare import ARMS
+
+NAMES = {"sequential": "one after another", "packed": "packed without Ray", "ray": "Ray Tune"}
+COLORS = {"sequential": GREY, "packed": ORANGE, "ray": BLUE}
+MODEL = (
+    "Each arm is taken as start + configs \u00d7 work per config / cores. Work is the measured seconds of the trials, "
+    "start is all else, also the time in which a core had nothing left to do. Assumed: the start does not grow with "
+    "configs or cores, further configs are like these and fill all cores, and further cores are as fast."
+)
+Numbers = Mapping[str, Any]
+"""What `compare.searches` gives."""
+
+
+def sentences(numbers: Numbers) -> list[str]:
+    """What packing and Ray bought, whether the arms found the same, and where Ray breaks even."""
+    arms = numbers["arms"] or {}
+    if not arms:
+        return []
+    told = [_split(numbers), _agreement(numbers), *_break_even(numbers)]
+    if missing := [arm for arm in ARMS if arm not in arms]:
+        flags = listed([f"--mode {arm}" for arm in missing])
+        told.append(f"To tell what packing and Ray Tune each bought, run experiments/tune.py with {flags} too.")
+    return [sentence for sentence in told if sentence]
+
+
+def arms_table(numbers: Numbers) -> Table:
+    """A row per arm."""
+    lines = [
+        {
+            "Arm": NAMES[arm],
+            "Seconds": seconds(row["seconds"]),
+            "CPU seconds": fixed(row["cpu_seconds"], 0),
+            "Cores": str(row["cores"]),
+            "Configs/s": fixed(row["trials_per_second"]),
+            "Over one after another": words.ratio(row["speedup_over_sequential"]),
+            "Over packed": words.ratio(row["speedup_over_packed"]),
+            "Start": seconds(row["start_seconds"]),
+            "Work": seconds(row["work_seconds"]),
+        }
+        for arm, row in (numbers["arms"] or {}).items()
+    ]
+    note = "Seconds: from the start of the process to its end. Work: those of all trials added up. Start: all else."
+    return table("The arms of the search", lines, text=("Arm",), look="key", note=note)
+
+
+def break_even_table(numbers: Numbers) -> Table | None:
+    """From how many configs Ray Tune is sooner, by its cores."""
+    found = numbers["break_even"]
+    if not found:
+        return None
+    lines = [
+        {"Cores of Ray Tune": str(row["cores"]), "Sooner from": _configs(row["configs"])} for row in found["configs"]
+    ]
+    cores = numbers["arms"]["packed"]["cores"]
+    caption = f"Ray Tune against packs without it on {some(cores, 'core')}"
+    return table(caption, lines, text=("Sooner from",), note=MODEL)
+
+
+@styled()
+def figure(numbers: Numbers) -> Figure | None:
+    """The seconds of each arm as bars."""
+    timed = {arm: row for arm, row in (numbers["arms"] or {}).items() if row["seconds"] is not None}
+    if len(timed) < 2:
+        return None
+    labels = [f"{NAMES[arm]}, {some(row['cores'], 'core')}" for arm, row in timed.items()]
+    made, axes = canvas(0.06 + 0.3 * len(timed), labels, right=0.6)
+    for place, (arm, row) in enumerate(timed.items()):
+        bar(axes, place, row["seconds"], words.seconds(row["seconds"]), COLORS[arm])
+    return drawn(made, "seconds", "Seconds from the start of the process to its end; shorter is better.")
+
+
+def _split(numbers: Numbers) -> str:
+    """The speed-up in its parts, as far as arms were timed."""
+    arms, configs = numbers["arms"], some(numbers["configs"], "config")
+    timed = [
+        f"{seconds(row['seconds'])} {NAMES[arm]} ({some(row['cores'], 'core')})"
+        for arm, row in arms.items()
+        if row["seconds"] is not None
+    ]
+    cut = [NAMES[arm] for arm, row in arms.items() if row["seconds"] is None]
+    apart = f" Interrupted, so without a time that compares: {listed(cut)}." if cut else ""
+    if not timed:
+        return apart.strip()
+    cores = f" on {some(arms['packed']['cores'], 'core')}" if "packed" in arms else ""
+    parts = {f"packing{cores}": numbers["packing_speedup"], "Ray Tune": numbers["ray_speedup"]}
+    bought = [_bought(name, times) for name, times in parts.items() if times is not None]
+    head = f"{listed(bought)}: " if bought else ""
+    return f"{head[:1].upper()}{head[1:]}{configs} took {listed(timed)}.{apart}"
+
+
+def _bought(name: str, times: float) -> str:
+    """'packing made the search 3.4 times as fast'."""
+    if f"{times:.1f}" == "1.0":
+        return f"{name} changed little (1.0{TIMES})"
+    return f"{name} made it {times:.1f}{TIMES} as fast" + (", that is slower" if times < 1 else "")
+
+
+def _agreement(numbers: Numbers) -> str:
+    same, distance = numbers["same_best"], numbers["metric_gap"]
+    if same is None:
+        return ""
+    losses = "are equal" if not distance else f"{'agree within' if same else 'differ by'} {gap(distance)}"
+    best = "the same best config" if same else "different best configs"
+    return f"The arms found {best}; the best validation losses {losses}."
+
+
+def _break_even(numbers: Numbers) -> list[str]:
+    found = numbers["break_even"]
+    if not found:
+        return []
+    arms, rows = numbers["arms"], found["configs"]
+    packed = f"packs without it on {some(arms['packed']['cores'], 'core')}"
+    pays = next((row for row in rows if row["configs"] is not None), None)
+    if pays is None:
+        most = some(rows[-1]["cores"], "core")
+        return [
+            f"Ray Tune is sooner than {packed} at no number of configs like these on up to {most}.",
+            _cores(numbers),
+        ]
+    where = f"from {_configs(pays['configs'])} like these on {some(pays['cores'], 'core')}"
+    never = "" if pays is rows[0] else f", and at no number on {rows[0]['cores']}"
+    return [f"Ray Tune is sooner than {packed} {where}{never}.", _cores(numbers)]
+
+
+def _cores(numbers: Numbers) -> str:
+    cores, configs = numbers["break_even"]["cores"], some(numbers["configs"], "config")
+    if cores is None:
+        start = seconds(numbers["arms"]["ray"]["start_seconds"])
+        return f"For these {configs} no number of cores makes up for its start of {start}."
+    return f"For these {configs} it takes about {some(max(math.ceil(cores), 1), 'core')}."
+
+
+def _configs(count: float | None) -> str:
+    return "at no number of configs" if count is None else f"about {some(max(math.ceil(count), 1), 'config')}"

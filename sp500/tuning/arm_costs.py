@@ -1,0 +1,101 @@
+"""Which arm of a search should end first: start-up and work of each, from measurements on two cores.
+
+The constants are those of docs/LOG.md and good to about a factor of two. That is enough here, since the arms differ by
+more than that where it matters: Ray costs seconds to start and gains nothing without cores that this machine lacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sp500.config import RunConfig
+from sp500.tuning import material, packs
+from sp500.tuning.limits import Arm, Plan
+from sp500.tuning.material import Material
+from sp500.tuning.processes import process_count
+from sp500.tuning.space import Trial
+from sp500.tuning.suggest import suggester
+
+# From the start of the process to its exit, without the trials: imports, data, the chosen config's training. Ray adds
+# its own processes, and actors that import torch.
+START_SECONDS: dict[Arm, float] = {"sequential": 4.0, "packed": 4.0, "ray": 10.0}
+# Of a training step: what a pack pays once and a config alone each time, and a multiplication and addition of a window
+# with its gradient.
+STEP_SECONDS, PRODUCT_SECONDS = 0.5e-3, 22e-9 / 256
+# Configs that are looked at; a search of more is like these.
+SAMPLE = 500
+NAMES: dict[Arm, str] = {"sequential": "one after another", "packed": "packed without Ray", "ray": "with Ray Tune"}
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What an arm should take from start to exit, on as many cores."""
+
+    arm: Arm
+    seconds: float
+    cores: int
+
+
+def choose(
+    plan: Plan, config: RunConfig, made: Mapping[str, Material | str], cluster_cpus: int | None = None
+) -> tuple[Arm, str]:
+    """The arm that should end first, and a line that says why. The simpler one of two that take as long.
+
+    `cluster_cpus`: of the cluster that this process runs in; None: Ray would have the cores of this machine.
+    """
+    if plan.limits.workers:
+        return "ray", "mode ray: each trial is a run of Ray Train"
+    local = process_count(config)
+    slots = {"sequential": 1, "packed": local, "ray": local if cluster_cpus is None else cluster_cpus}
+    if plan.limits.halving:
+        del slots["sequential"]
+    trials, times = _sample(plan, config)
+    arms: list[Arm] = [arm for arm in START_SECONDS if slots.get(arm)]
+    found = []
+    for arm in arms:
+        together = packs.packs(trials, "off" if arm == "sequential" else plan.limits.pack, slots[arm])
+        work = [sum(_seconds(trial.config, made, len(pack)) for trial in pack) for pack in together]
+        # A pack does not split: the longest one is the least that they take side by side.
+        seconds = max(sum(work) * times / slots[arm], *work)
+        found.append(Expected(arm, START_SECONDS[arm] + seconds, slots[arm]))
+    best = min(found, key=lambda one: round(one.seconds, 1))
+    told = ", ".join(f"{NAMES[one.arm]} {one.seconds:.0f} s on {_cores(one.cores)}" for one in found)
+    return best.arm, f"mode {best.arm}: expected for {round(len(trials) * times)} configs are {told}"
+
+
+def _sample(plan: Plan, config: RunConfig) -> tuple[list[Trial], float]:
+    """Some of the configs that the search will try, and how many times as many those are."""
+    drawn = suggester("grid" if plan.method == "grid" else "random", config, plan.space, plan.trials, config.train.seed)
+    trials = drawn.ask(min(drawn.total, SAMPLE))
+    return trials, drawn.total / len(trials)
+
+
+def _seconds(config: RunConfig, made: Mapping[str, Material | str], pack: int) -> float:
+    """Of one config's training in a pack of so many; nothing where its data cannot be made."""
+    data = made[material.key(config)]
+    if isinstance(data, str):
+        return 0.0
+    windows = len(data.dataset.train)
+    steps = config.train.epochs * -(-windows // config.batch_size)
+    products = _products(config, data.dataset.train.length, data.dataset.features)
+    return min(steps, config.train.max_steps or steps) * (
+        STEP_SECONDS / pack + min(config.batch_size, windows) * products * PRODUCT_SECONDS
+    )
+
+
+def _products(config: RunConfig, length: int, features: int) -> int:
+    """About how many multiplications a window takes going forward."""
+    model = config.model
+    width, inner = model.hidden, model.hidden * model.hidden
+    if model.kind == "linear":
+        return length * features
+    if model.kind == "lstm":
+        return length * 4 * (features * width + (2 * model.layers - 1) * inner)
+    if model.kind == "transformer":
+        return length * 12 * model.layers * inner
+    return length * features * width + (model.layers - 1) * inner
+
+
+def _cores(count: int) -> str:
+    return f"{count} core{'' if count == 1 else 's'}"

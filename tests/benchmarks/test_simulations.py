@@ -1,0 +1,45 @@
+"""The simulations run end to end in their smallest form, and count as they say."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from scipy import stats
+
+ROOT = Path(__file__).parent.parent.parent
+# Ten to twenty seconds of one free core; a busy machine may take many times as long.
+pytestmark = pytest.mark.timeout(1200)
+
+
+def ran(name, *arguments):
+    command = [sys.executable, str(ROOT / "benchmarks" / name), *arguments, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
+    assert done.returncode in (0, 1), done.stderr
+    return json.loads(done.stdout)
+
+
+def test_false_claims_are_counted_with_an_exact_interval():
+    rows = ran("false_claims.py", "--quick", "--processes", "1")
+    assert [row["claim"] for row in rows] == [
+        "searches that claim skill above 95 %",
+        "linear models called better",
+        "linear models called worse",
+    ]
+    for row in rows:
+        expected = stats.binomtest(row["count"], row["of"]).proportion_ci(method="exact")
+        assert (row["low"], row["high"], row["of"]) == (pytest.approx(expected.low), pytest.approx(expected.high), 2)
+
+
+def test_intervals_of_the_report_hold_the_truth_in_most_small_samples():
+    rows = ran("coverage.py", "--draws", "60")
+    assert len(rows) == 16
+    assert all(row["coverage"] >= 0.85 for row in rows)
+    assert all(row["coverage"] + row["better"] + row["worse"] == pytest.approx(1) for row in rows)
+
+
+def test_range_of_the_forecast_holds_most_runs_where_some_were_repeated():
+    rows = ran("forecast_range.py", "--draws", "10")
+    repeated = [row["coverage"] for row in rows if "twice" in row["runs"] and row["varies"] > 0.05]
+    assert sum(repeated) / len(repeated) >= 0.75

@@ -1,0 +1,185 @@
+"""Workers that a cluster does not have yet: awaited where they can come, refused where they cannot.
+
+Nodes are raylets of this machine that join late, one by one or by Ray's own autoscaler (v2) with its provider of local
+nodes.
+"""
+
+import io
+import json
+import os
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, redirect_stderr
+from pathlib import Path
+
+import psutil
+import pytest
+import ray
+from ray._private import services
+from ray.autoscaler._private.fake_multi_node.node_provider import FAKE_HEAD_NODE_ID
+from ray.cluster_utils import Cluster
+from ray.core.generated import autoscaler_pb2
+
+from sp500.distributed import capacity, preflight
+from sp500.errors import ConfigError, ResourcesError
+from sp500.memory import in_child
+
+STORE = 90 * 2**20
+FOUR = {"replicas": 2, "maxReplicas": 4, "CPU": 1, "GPU": 0}
+
+
+def refusal(workers: int) -> str:
+    """What is said to a request of that many workers; the nodes that came, where it is granted."""
+    try:
+        preflight.worker_share(workers, gpu=False)
+    except ResourcesError as error:
+        return str(error)
+    return f"granted on {preflight.resources()['nodes']:g} nodes"
+
+
+def a_static_cluster() -> dict[str, object]:
+    """A head without CPUs, as after its replacement; its two workers come five seconds later."""
+    cluster = Cluster(initialize_head=True, connect=True, head_node_args={"num_cpus": 0, "object_store_memory": STORE})
+    answers: dict[str, object] = {}
+    try:
+        capacity.UNANNOUNCED_SECONDS = 1
+        answers["unannounced"] = refusal(2)
+        os.environ[capacity.WORKERS_VARIABLE] = json.dumps(FOUR)
+        answers["too many"] = refusal(3)
+
+        with ThreadPoolExecutor(1) as pool, redirect_stderr(io.StringIO()) as said:
+            late = pool.submit(refusal, 2)
+            time.sleep(5)
+            for _ in range(2):
+                cluster.add_node(num_cpus=1, object_store_memory=STORE)
+            answers["late"] = late.result()
+        answers["stderr"] = said.getvalue()
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    return answers
+
+
+def an_autoscaled_cluster(folder: Path) -> dict[str, object]:
+    """A head without CPUs whose autoscaler may start two workers, which nothing but the autoscaler knows."""
+    capacity.REFUSAL_SECONDS = 3
+    answers: dict[str, object] = {}
+    with autoscaler(folder, largest=2), redirect_stderr(io.StringIO()) as said:
+        answers["too many"] = refusal(3)
+        answers["stderr"] = said.getvalue()
+        answers["granted"] = refusal(2)
+    return answers
+
+
+@contextmanager
+def autoscaler(folder: Path, largest: int):
+    """A connected cluster with Ray's own autoscaler, version 2, which starts raylets of one CPU on this machine."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port = probe.getsockname()[1]
+    fake = "ray.autoscaler._private.fake_multi_node.node_provider.FakeMultiNodeProvider"
+    worker = {"resources": {"CPU": 1, "object_store_memory": STORE}, "node_config": {}, "max_workers": largest}
+    config = {
+        "cluster_name": "test",
+        "max_workers": largest,
+        "head_node_type": "ray.head.default",
+        "available_node_types": {
+            "ray.head.default": {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
+            "worker": worker | {"min_workers": 0},
+        },
+        "provider": {
+            "type": "external",
+            "module": fake,
+            "launch_multiple": True,
+            "head_node_id": FAKE_HEAD_NODE_ID,
+            "gcs_address": f"{services.get_node_ip_address()}:{port}",
+        },
+    }
+    # Keys without which the autoscaler does not read its configuration.
+    shell = ("initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray")
+    config |= {"file_mounts": {}, "cluster_synced_files": [], **{f"{name}_commands": [] for name in shell}}
+    (folder / "autoscaler.json").write_text(json.dumps(config))
+    os.environ |= {
+        "AUTOSCALER_UPDATE_INTERVAL_S": "1",
+        "RAY_FAKE_CLUSTER": "1",
+        "RAY_enable_autoscaler_v2": "1",
+        "RAY_CLOUD_INSTANCE_ID": FAKE_HEAD_NODE_ID,
+        "RAY_OVERRIDE_NODE_ID_FOR_TESTING": FAKE_HEAD_NODE_ID,
+    }
+    head = {
+        "num_cpus": 0,
+        "gcs_server_port": port,
+        "object_store_memory": STORE,
+        "autoscaling_config": str(folder / "autoscaler.json"),
+    }
+    cluster = Cluster(initialize_head=True, connect=True, head_node_args=head)
+    try:
+        yield
+    finally:
+        # The raylets that the autoscaler started are not the cluster's, which would leave them.
+        family = psutil.Process().children(recursive=True)
+        ray.shutdown()
+        cluster.shutdown()
+        for process in family:
+            if process.is_running():
+                process.kill()
+
+
+# Three or four nodes one after the other, a minute each on a machine with other work.
+SLOW = pytest.mark.timeout(900)
+
+
+@SLOW
+def test_workers_that_are_on_their_way_are_awaited_and_more_than_can_come_are_refused_at_once():
+    answers = in_child(a_static_cluster)
+    assert "2 CPUs and 0 GPUs were requested; after 1 s the cluster has 0 CPUs" in answers["unannounced"]
+    assert (
+        "3 workers with a CPU each were requested; the cluster has 0 CPUs and 0 GPUs on 1 nodes"
+        in (answers["too many"])
+    )
+    assert "can grow to 2 CPUs" in answers["too many"]
+    assert answers["late"] == "granted on 3 nodes"
+    assert f"waiting up to {capacity.NODES_SECONDS} s for 2 CPUs" in answers["stderr"]
+    assert "the cluster has 2 CPUs" in answers["stderr"]
+
+
+@SLOW
+def test_autoscaler_without_a_word_in_the_manifest_is_asked_and_its_refusal_ends_the_wait(tmp_path):
+    answers = in_child(an_autoscaled_cluster, tmp_path)
+    assert "3 CPUs and 0 GPUs were requested; the cluster has 0 CPUs" in answers["too many"]
+    assert "its autoscaler cannot add the rest" in answers["too many"]
+    assert f"waiting up to {capacity.NODES_SECONDS} s for 3 CPUs" in answers["stderr"]
+    assert answers["granted"] == "granted on 3 nodes"
+
+
+@pytest.mark.parametrize(("autoscaler", "cpus"), [(None, 2.0), ("1", 4.0), ("true", 4.0), ("0", 2.0)])
+def test_promise_is_the_replicas_or_with_an_autoscaler_the_most_of_them(monkeypatch, autoscaler, cpus):
+    monkeypatch.setenv(capacity.WORKERS_VARIABLE, json.dumps(FOUR))
+    monkeypatch.delenv(capacity.AUTOSCALER_VARIABLE, raising=False)
+    if autoscaler:
+        monkeypatch.setenv(capacity.AUTOSCALER_VARIABLE, autoscaler)
+    assert capacity.promised() == {"CPU": cpus, "GPU": 0.0, "nodes": cpus + 1}
+
+
+def test_largest_size_counts_what_is_there_and_what_may_come():
+    have, allowed = {"nodes": 1.0, "memory": 9.0}, {"CPU": 16.0, "GPU": 4.0, "nodes": 5.0}
+    assert capacity.largest(have, allowed) == {"CPU": 16.0, "GPU": 4.0, "nodes": 5.0, "memory": 9.0}
+    assert capacity.largest(have, None) == {"CPU": 0.0, "GPU": 0.0, "nodes": 1.0, "memory": 9.0}
+
+
+@pytest.mark.parametrize("value", ["four", "[]", "{}", '{"replicas": 2}', json.dumps(FOUR | {"CPU": -1})])
+def test_variable_that_is_not_a_worker_group_is_refused_with_an_example(monkeypatch, value):
+    monkeypatch.setenv(capacity.WORKERS_VARIABLE, value)
+    with pytest.raises(ConfigError, match=r"SP500_CLUSTER_WORKERS.*maxReplicas"):
+        capacity.promised()
+
+
+def test_refusal_is_of_the_request_itself_and_not_of_another_drivers():
+    infeasible = autoscaler_pb2.AutoscalingState().infeasible_cluster_resource_constraints
+    part = infeasible.add().resource_requests.add(count=3)
+    part.request.resources_bundle["CPU"] = 1.0
+    assert capacity.refuses(infeasible, [{"CPU": 1.0}] * 3)
+    assert not capacity.refuses(infeasible, [{"CPU": 1.0}] * 2)
+    assert not capacity.refuses(infeasible, [{"GPU": 1.0}] * 3)
+    assert not capacity.refuses([], [{"CPU": 1.0}] * 3)

@@ -1,0 +1,70 @@
+"""Dropout does not break parity: N processes of torch's process group end where one process does, in every family."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from sp500.config import DataConfig, ModelConfig, RunConfig, TrainConfig
+from sp500.data.windows import Dataset
+from sp500.distributed.worker import GroupWorker
+from sp500.tasks import catalog
+from sp500.training.loop import fit
+from sp500.training.worker import SoloWorker, Worker
+
+CPU = torch.device("cpu")
+KINDS = ("mlp", "lstm", "transformer")
+
+
+def settings(kind: str) -> RunConfig:
+    # A batch of 100 windows, which three workers cannot share evenly.
+    return RunConfig(
+        data=DataConfig(start="2019-01-01", window=5, valid_from_train=0.0),
+        model=ModelConfig(kind=kind, hidden=8, dropout=0.4),
+        train=TrainConfig(epochs=3, batch_size=100, lr=0.01, dtype="float64"),
+    )
+
+
+def outputs(dataset: Dataset, worker: Worker) -> dict[str, np.ndarray]:
+    return {kind: fit(catalog.task(settings(kind)), dataset, settings(kind), worker).outputs["test"] for kind in KINDS}
+
+
+def train_as_rank(rank: int, world: int, folder: Path, dataset: Dataset) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=world)
+    found = outputs(dataset, GroupWorker(rank, world, CPU))
+    if rank == 0:
+        np.savez(folder / "outputs.npz", **found)
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def dataset() -> Dataset:
+    config = settings("mlp")
+    return catalog.task(config).prepare(config)
+
+
+@pytest.fixture(scope="module")
+def solo(dataset: Dataset) -> dict[str, np.ndarray]:
+    return outputs(dataset, SoloWorker(CPU))
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_processes_with_dropout_equal_one_within_rounding(
+    dataset: Dataset, solo: dict[str, np.ndarray], tmp_path: Path, world: int
+) -> None:
+    context = multiprocessing.get_context("spawn")
+    ranks = [context.Process(target=train_as_rank, args=(rank, world, tmp_path, dataset)) for rank in range(world)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join()
+    assert [rank.exitcode for rank in ranks] == [0] * world
+    with np.load(tmp_path / "outputs.npz") as found:
+        for kind in KINDS:
+            assert np.ptp(solo[kind]) > 1e-3
+            np.testing.assert_allclose(found[kind], solo[kind], rtol=0, atol=1e-9, err_msg=kind)

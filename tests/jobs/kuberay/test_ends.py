@@ -1,0 +1,50 @@
+"""What is left on the cluster after each kind of end, by the operator's rules for deletion and the job's own."""
+
+import pytest
+from kube_operator import Operator
+
+
+def fail(operator):
+    operator.to_running()
+    operator.fail(3)
+
+
+def succeed(operator):
+    operator.to_running()
+    operator.succeed()
+
+
+def miss_the_deadline(operator):
+    operator.to_running()
+    operator.end("DeadlineExceeded")
+
+
+def never_start(operator):
+    operator.initialize()
+    operator.ready(operator.head)
+    operator.end("PreRunningDeadlineExceeded")
+
+
+@pytest.mark.parametrize(
+    ("given", "happens", "left", "after"),
+    [
+        ({}, fail, ["submitter"], 0),
+        ({}, miss_the_deadline, ["submitter"], 0),
+        ({}, never_start, [], 0),
+        ({"keep_failed": 60}, fail, ["head", "submitter"], 0),
+        ({"keep_failed": 60}, fail, ["submitter"], 60),
+        ({"keep_failed": 60}, never_start, ["head"], 0),
+        ({}, succeed, ["head", "submitter"], 0),
+        ({}, succeed, ["submitter"], 300),
+        ({"keep_succeeded": 0}, succeed, ["submitter"], 0),
+        ({"queue": "research"}, succeed, ["submitter"], 0),
+        ({"queue": "research"}, fail, ["submitter"], 0),
+        ({"queue": "research", "keep_succeeded": 60}, fail, ["head", "submitter", "worker", "worker"], 0),
+    ],
+)
+def test_pods_that_are_left_after_an_end(kube, executor, requested, given, happens, left, after):
+    executor.submit("night-1", requested(workers=2, **given))
+    operator = Operator(kube.store, "night-1")
+    happens(operator)
+    operator.tidy(after)
+    assert operator.pods() == left

@@ -1,0 +1,143 @@
+"""What the client sends, and to whom: fake dashboards, proxies and redirects on loopback."""
+
+import json
+import threading
+import tracemalloc
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sp500.errors import Refused, Unreachable
+from sp500.jobs.queue import kept_logs
+from sp500.jobs.ray import executor as ray_jobs
+from sp500.jobs.ray.client import json_string
+from sp500.jobs.ray.executor import RayExecutor
+from sp500.jobs.spec import JobSpec
+
+MIB = 2**20
+JOB = {"status": "SUCCEEDED", "entrypoint": "true", "submission_id": "job-1", "message": "", "driver_node_id": "n"}
+
+
+@contextmanager
+def serving(answer):
+    """A server; `answer(handler)` answers all methods. Its address, and the requests that it got."""
+    got = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            got.append((self.command, self.path, self.headers.get("Authorization"), body))
+            answer(self)
+
+        do_PUT = do_POST = do_GET  # noqa: N815 - names of http.server
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", got
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def reply(handler, code, body=b"", **headers):
+    handler.send_response(code)
+    for name, value in {"Content-Length": str(len(body)), **headers}.items():
+        handler.send_header(name, value)
+    handler.end_headers()
+    handler.wfile.write(body)
+
+
+def test_token_for_a_forwarded_port_never_goes_to_a_proxy(monkeypatch):
+    with (
+        serving(lambda handler: reply(handler, 200, b"{}")) as (proxy, at_proxy),
+        serving(lambda handler: reply(handler, 200, json.dumps(JOB).encode())) as (dashboard, at_dashboard),
+    ):
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, proxy)
+        RayExecutor(dashboard, "SECRET").status("job-1")
+    assert at_proxy == []
+    assert at_dashboard[0][:3] == ("GET", "/api/jobs/job-1", "Bearer SECRET")
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+def test_redirect_is_refused_and_code_goes_nowhere_else(method, tmp_path):
+    (tmp_path / "code.py").write_text("print('mine')")
+
+    def answer(handler):
+        if handler.command == method or ("packages" in handler.path and method == "PUT" and handler.command == "PUT"):
+            return reply(handler, 307, Location=f"{other}{handler.path}")
+        if handler.path == "/api/version":
+            return reply(handler, 200, b'{"ray_version": "2.60.0"}')
+        unknown = b"Job job-1 does not exist" if "jobs" in handler.path else b"no such package"
+        return reply(handler, 404, unknown)
+
+    with (
+        serving(lambda handler: reply(handler, 200, b"{}")) as (other, at_other),
+        serving(answer) as (dashboard, _),
+        pytest.raises(Refused, match=f"redirects {method} .* to '{other}"),
+    ):
+        RayExecutor(dashboard, "SECRET").submit("job-1", ray_jobs.request(JobSpec(argv=("true",)), cwd=tmp_path))
+    assert at_other == []
+
+
+@pytest.mark.parametrize(
+    ("address", "warned"),
+    [
+        ("http://10.0.0.1:8265", True),
+        ("http://ray.example:8265", True),
+        ("https://ray.example", False),
+        ("http://127.0.0.1:8265", False),
+        ("http://[::1]:8265", False),
+        ("http://localhost:8265", False),
+    ],
+)
+def test_token_without_tls_to_another_machine_is_warned_of(address, warned):
+    assert bool(ray_jobs.insecure(address, "SECRET")) is warned
+    assert ray_jobs.insecure(address, None) == ""
+
+
+@given(st.text(max_size=60), st.integers(1, 9), st.booleans())
+def test_string_of_an_answer_comes_whole_in_pieces_of_any_size(text, size, escaped):
+    body = json.dumps({"logs": text}, ensure_ascii=escaped).encode("utf-8", "surrogatepass")
+    chunks = [body[at : at + size] for at in range(0, len(body), size)]
+    assert "".join(json_string("logs", chunks)) == text
+
+
+def test_answer_that_is_no_log_is_told():
+    with (
+        serving(lambda handler: reply(handler, 200, json.dumps(JOB).encode())) as (dashboard, _),
+        pytest.raises(Unreachable, match="as no Ray dashboard does"),
+    ):
+        list(RayExecutor(dashboard).logs("job-1", role=None, tail=None, follow=False))
+
+
+@pytest.mark.parametrize("end", ["\\n", "\\r", "x"])
+def test_log_of_a_ray_job_is_kept_in_little_memory(end, tmp_path):
+    piece = ("loss" * 256 + end).encode() * 1024
+
+    def answer(handler):
+        if not handler.path.endswith("/logs"):
+            return reply(handler, 200, json.dumps(JOB).encode())
+        handler.send_response(200)
+        handler.end_headers()
+        handler.wfile.write(b'{"logs": "')
+        for _ in range(32):
+            handler.wfile.write(piece)
+        return handler.wfile.write(b'"}')
+
+    with serving(answer) as (dashboard, _):
+        tracemalloc.start()
+        lines = RayExecutor(dashboard).logs("job-1", role=None, tail=kept_logs.LINES, follow=False)
+        kept_logs.keep(tmp_path / "kept", lines)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert 1 * MIB < (tmp_path / "kept" / "log.jsonl").stat().st_size < 6 * MIB
+    assert peak < 24 * MIB

@@ -1,0 +1,35 @@
+"""Lines of a text that comes in pieces, against those of the whole text."""
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sp500.jobs import log_lines
+from sp500.jobs.log_lines import LineSplitter, Tail
+
+
+@given(st.lists(st.text("ab\r\n", max_size=6), max_size=8))
+def test_pieces_of_any_size_give_the_lines_of_the_whole(pieces):
+    splitter = LineSplitter()
+    found = [line for piece in pieces for line in splitter.add(piece)] + splitter.rest()
+    whole = re.split("\r\n|\n|\r", "".join(pieces))
+    assert found == (whole[:-1] if whole[-1] == "" else whole)
+
+
+def test_long_line_comes_in_pieces_however_it_arrives():
+    text = "x" * (2 * log_lines.LONGEST) + "y\nz"
+    for size in (1, 7, 9_999, 30_000):
+        splitter = LineSplitter()
+        found = [line for at in range(0, len(text), size) for line in splitter.add(text[at : at + size])]
+        assert [len(line) for line in found] == [log_lines.LONGEST, log_lines.LONGEST, 1]
+        assert splitter.rest() == ["z"]
+
+
+def test_last_lines_are_bounded_in_number_and_in_characters():
+    tail = Tail(5)
+    tail.add(str(number) for number in range(9))
+    assert list(tail) == ["4", "5", "6", "7", "8"]
+    tail = Tail(10**9)
+    tail.add("x" * log_lines.LONGEST for _ in range(1000))
+    assert sum(map(len, tail)) <= log_lines.TAIL

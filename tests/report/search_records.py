@@ -1,0 +1,47 @@
+"""Records of searches, as the tests of the report make them."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sp500.runs.record import Machine, RunRecord, Seconds
+
+START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
+VALID = {
+    "mse": 1.0e-4,
+    "r2": 0.002,
+    "sharpe_after_cost": 0.8,
+    "sharpe_after_cost_interval": [-0.1, 1.7],
+    "buy_and_hold": {"sharpe_after_cost": 1.0, "sharpe_after_cost_interval": [0.1, 1.9]},
+}
+TEST = {
+    "mse": 2.0e-4,
+    "r2": -0.01,
+    "sharpe_after_cost": -0.1,
+    "sharpe_after_cost_interval": [-1.0, 0.8],
+    "buy_and_hold": {"sharpe_after_cost": 0.4, "sharpe_after_cost_interval": [-0.5, 1.3]},
+    "improvement": {"over": "zero", "metric": "mse", "value": -0.1},
+}
+
+
+def side(name: str, minute: int, arm: str, seconds: float, loss: float = 0.4, **more: Any) -> RunRecord:
+    """A search of 18 configs that ended `minute` minutes after the first; `more` goes into what it says of itself."""
+    ended = START + timedelta(minutes=minute)
+    best = {"id": "c07", "overrides": {"model.hidden": 128}, "valid_loss": loss}
+    told = {"key": "k", "configs": 18, "failed": 0, "cores": 1 if arm == "sequential" else 2, "best": best}
+    config: dict[str, Any] = {"task": "returns", "data": {}, "model": {"kind": "mlp", "hidden": 64, "layers": 2}}
+    return RunRecord(
+        name=name,
+        experiment="tune",
+        arm=arm,
+        status="ok",
+        config=config | {"data": {"horizon": more.pop("horizon", 1)}},
+        fingerprint="c07",
+        seed=0,
+        started=ended - timedelta(seconds=seconds),
+        finished=ended,
+        seconds=Seconds(setup=1, train=1, total=seconds),
+        machine=Machine(cpus=2, memory_bytes=8 << 30, threads=1, system="test"),
+        versions={},
+        metrics=more.pop("metrics", {"valid": VALID, "test": TEST, "naive": {}}),
+        search=told | more,
+    )

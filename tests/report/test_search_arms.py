@@ -1,0 +1,134 @@
+"""The arms of a search side by side: what packing bought, what Ray bought, and where Ray would break even."""
+# ruff: noqa: RUF001 - the report writes the sign for times
+
+from typing import Any
+
+import pytest
+from search_records import side
+
+from sp500.report import search, search_arms, search_figures
+from sp500.report.search_verdicts import sentences
+from sp500.report.tables import Table
+from sp500.runs import compare
+from sp500.runs.record import RunRecord
+
+
+def cells(table: Table | None, title: str) -> list[str]:
+    assert table is not None
+    place = [column.title for column in table.columns].index(title)
+    return [row.cells[place] for row in table.rows]
+
+
+def timed(**numbers: Any) -> RunRecord:
+    """The record of a search in all modes, whose arms took 27, 9 and 30 s from start to exit."""
+    arms = three_arms()
+    seconds = {arm: {"seconds": taken, "cpu_seconds": 8.0} for arm, taken in zip(arms, (27.0, 9.0, 30.0), strict=True)}
+    told = compare.searches(arms, seconds) | {"runs": {arm: record.name for arm, record in arms.items()}} | numbers
+    return side("all", 3, "all", 70.0, **told)
+
+
+def three_arms() -> dict[str, RunRecord]:
+    work = {"sequential": 22.0, "packed": 10.0, "ray": 10.0}
+    return {
+        arm: side(arm, minute, arm, 20.0, trial_seconds=work[arm], cores=1 if arm == "sequential" else 2)
+        for minute, arm in enumerate(work)
+    }
+
+
+def test_search_of_one_arm_has_nulls_for_what_needs_others() -> None:
+    numbers = search.newest([side("s", 0, "sequential", 21.0)], {}).compared
+    assert numbers["arms"]["sequential"]["seconds"] == 21.0
+    assert numbers["configs"] == 18
+    assert {numbers[key] for key in set(search.COMPARED) - {"arms", "configs"}} == {None}
+
+
+def test_separate_arms_are_compared_by_their_records() -> None:
+    records = [side("s", 0, "sequential", 30.0), side("p", 1, "packed", 10.0), side("r", 2, "ray", 40.0, loss=0.5)]
+    numbers = search.newest(records, {}).compared
+    assert numbers["packing_speedup"] == pytest.approx(3)
+    assert numbers["ray_speedup"] == pytest.approx(0.25)
+    assert numbers["arms"]["ray"]["speedup_over_sequential"] == pytest.approx(0.75)
+    assert numbers["metric_gap"] == pytest.approx(0.2)
+    assert numbers["same_best"] is True
+
+
+def test_search_in_all_modes_shows_the_seconds_that_it_timed() -> None:
+    numbers = search.newest([*three_arms().values(), timed()], {}).numbers
+    assert [row["seconds"] for row in numbers["arms"].values()] == [27.0, 9.0, 30.0]
+    assert numbers["arms"]["ray"]["cpu_seconds"] == 8.0
+    assert set(search.COMPARED) < set(numbers)
+
+
+def test_gain_is_split_between_packing_and_ray() -> None:
+    said = sentences(search.newest([*three_arms().values(), timed()], {}))
+    assert said[0] == (
+        "Packing on 2 cores made it 3.0× as fast and Ray Tune made it 0.3× as fast, that is slower: 18 configs took "
+        "27 s one after another (1 core), 9.0 s packed without Ray (2 cores) and 30 s Ray Tune (2 cores)."
+    )
+    assert said[1] == "The arms found the same best config; the best validation losses are equal."
+
+
+def test_break_even_is_where_the_two_lines_cross() -> None:
+    found = search.newest([*three_arms().values(), timed()], {})
+    # Packed: 4 s and 10 s of work on 2 cores for 18 configs. Ray Tune: 25 s and as much work.
+    even = found.compared["break_even"]
+    assert even["cores"] is None
+    assert [row["cores"] for row in even["configs"]] == [2, 4, 8, 16]
+    assert even["configs"][0]["configs"] is None
+    for row in even["configs"][1:]:
+        count, work = row["configs"], 10 / 18
+        assert 4 + count * work / 2 == pytest.approx(25 + count * work / row["cores"])
+    said = sentences(found)
+    assert said[2] == (
+        "Ray Tune is sooner than packs without it on 2 cores from about 152 configs like these on 4 cores, and at no "
+        "number on 2."
+    )
+    assert said[3] == "For these 18 configs no number of cores makes up for its start of 25 s."
+    table = search_arms.break_even_table(found.compared)
+    assert cells(table, "Sooner from")[:2] == ["at no number of configs", "about 152 configs"]
+    assert table is not None
+    assert "Assumed: the start does not grow with configs or cores" in table.note
+
+
+def test_break_even_in_cores_is_where_ray_takes_as_long_for_the_same_configs() -> None:
+    packed = side("p", 0, "packed", 104.0, trial_seconds=200.0)
+    numbers = compare.searches({"packed": packed, "ray": side("r", 1, "ray", 125.0, trial_seconds=200.0)})
+    assert numbers["break_even"]["cores"] == pytest.approx(200 / (104 - 25))
+
+
+def test_arms_have_a_row_each() -> None:
+    table = search_arms.arms_table(search.newest([*three_arms().values(), timed()], {}).compared)
+    assert cells(table, "Arm") == ["one after another", "packed without Ray", "Ray Tune"]
+    assert cells(table, "CPU seconds") == ["8"] * 3
+    assert cells(table, "Configs/s") == ["0.67", "2.00", "0.60"]
+    assert cells(table, "Over one after another") == ["1.00×", "3.00×", "0.90×"]
+    assert cells(table, "Over packed") == ["0.33×", "1.00×", "0.30×"]
+
+
+def test_no_search_gives_the_keys_with_nulls_and_nothing_to_say() -> None:
+    found = search.newest([], {})
+    assert set(found.numbers.values()) == {None}
+    assert sentences(found) == []
+    assert [part for part in search_figures.figures(found) if part] == []
+
+
+def test_newer_search_is_the_one_shown() -> None:
+    records = [side("old", 0, "sequential", 20.0, key="a"), side("new", 1, "sequential", 10.0, key="b", configs=3)]
+    assert search.newest(records, {}).numbers["configs"] == 3
+
+
+def test_missing_arms_are_named_with_the_modes_to_run() -> None:
+    said = sentences(search.newest([side("p", 0, "packed", 20.0)], {}))
+    assert said[0] == "18 configs took 20 s packed without Ray (2 cores)."
+    assert said[1] == (
+        "To tell what packing and Ray Tune each bought, run experiments/tune.py with --mode sequential and --mode ray "
+        "too."
+    )
+
+
+def test_arm_that_was_interrupted_is_not_compared_by_time() -> None:
+    records = [side("s", 0, "sequential", 20.0), side("p", 1, "packed", 9.0, resumed=3)]
+    found = search.newest(records, {})
+    assert found.compared["packing_speedup"] is None
+    assert sentences(found)[0].endswith("Interrupted, so without a time that compares: packed without Ray.")
+    assert sentences(found)[1].startswith("The arms found the same best config")

@@ -1,0 +1,63 @@
+"""Locks: which wheels get a hash, and that pip refuses a file with another one."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+import hashes  # noqa: E402
+
+
+@pytest.mark.parametrize(
+    ("wheel", "suits"),
+    [
+        ("idna-3.20-py3-none-any.whl", True),
+        ("six-1.17.0-py2.py3-none-any.whl", True),
+        ("numpy-2.5.0-cp311-cp311-macosx_14_0_arm64.whl", True),
+        ("numpy-2.5.0-cp312-cp312-manylinux_2_28_x86_64.whl", False),
+        ("psutil-7.1.0-cp36-abi3-manylinux_2_17_x86_64.manylinux2014_x86_64.whl", True),
+        ("cryptography-50.0.2-cp314-abi3-win_amd64.whl", False),
+        ("legacy-1.0-py2-none-any.whl", False),
+        ("built-1.0-1-cp311-cp311-win_amd64.whl", True),
+    ],
+)
+def test_wheels_for_this_python_on_any_platform_get_a_hash(wheel, suits):
+    assert hashes.suits(wheel) is suits
+
+
+def test_release_is_read_from_a_wheels_name_whatever_its_spelling():
+    assert hashes.release("typing_extensions-4.16.0-py3-none-any.whl") == ("typing-extensions", "4.16.0")
+    assert hashes.normalize("Ruamel.Yaml__clib") == "ruamel-yaml-clib"
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_install_takes_a_file_with_the_hash_of_the_lock_and_no_other(tmp_path, right):
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts/install", tmp_path / "scripts")
+    wheel = tmp_path / "tiny-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("tiny.py", "")
+        archive.writestr("tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
+        archive.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr("tiny-1.0.dist-info/RECORD", "")
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest() if right else "0" * 64
+    (tmp_path / "scripts/requirements.lock").write_text(f"tiny==1.0 \\\n    --hash=sha256:{digest}\n")
+    (tmp_path / "scripts/torch.lock").write_text("not-there==1.0\n")  # so that a right hash gets no further than this
+    done = subprocess.run(
+        [tmp_path / "scripts/install"],
+        env={**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert ("DO NOT MATCH THE HASHES" in done.stderr) is not right
+    assert ("not-there==1.0" in done.stderr) is right
+    assert not (tmp_path / ".venv/installed.lock").exists()

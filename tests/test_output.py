@@ -1,0 +1,31 @@
+"""What reaches a terminal of a text that others wrote."""
+
+import subprocess
+import sys
+
+import pytest
+
+from sp500.output import printable
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\x1b]0;title\x07b", "a]0;titleb"),
+        ("a\x1b[2Jb\x9b1A", "a[2Jb1A"),
+        ("\x1b[1mbold\x1b[0m\tand\nmore", "\x1b[1mbold\x1b[0m\tand\nmore"),
+        ("over\rwritten", "overwritten"),
+    ],
+)
+def test_text_keeps_its_colors_and_commands_no_terminal(text, shown):
+    assert printable(text) == shown
+
+
+def test_result_and_message_of_a_script_are_printable():
+    code = (
+        "from sp500.output import concluded; from sp500.errors import DataError\n"
+        "def fail(): raise DataError('ticker \\x1b]0;x')\n"
+        "concluded(lambda: ('ticker \\x1b]0;x', 0), only_json=False); concluded(fail, only_json=False)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("ticker ]0;x\n", "DataError: ticker ]0;x\n")

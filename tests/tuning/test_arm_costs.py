@@ -1,0 +1,67 @@
+"""Mode auto: the arm that should end first, for small and large searches, here and on a cluster."""
+
+from dataclasses import replace
+
+import pytest
+
+from sp500.config import RunConfig, SyntheticConfig, TrainConfig
+from sp500.tuning import arm_costs, material
+from sp500.tuning.axes import choices
+from sp500.tuning.limits import Limits, Plan
+
+SEEDS = {"train.seed": tuple(range(54)), "train.lr": (1e-3, 1e-2)}
+
+
+@pytest.fixture(scope="module")
+def made():
+    return material.prepare([config(1)])
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch):
+    monkeypatch.setattr(arm_costs, "process_count", lambda _: 2)
+
+
+def config(epochs: int) -> RunConfig:
+    synthetic = SyntheticConfig(samples=4096, features=32)
+    return RunConfig(task="synthetic", synthetic=synthetic, train=TrainConfig(epochs=epochs))
+
+
+def chosen(epochs, made, cluster_cpus=None, **limits):
+    plan = Plan(choices("seeds", SEEDS), "grid", None, "auto", Limits(**limits))
+    return arm_costs.choose(plan, config(epochs), made, cluster_cpus)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "cpus", "arm"),
+    [(1, None, "packed"), (2000, None, "packed"), (1, 64, "packed"), (2000, 64, "ray"), (2000, 2, "packed")],
+)
+def test_ray_is_chosen_only_where_its_cores_make_up_for_its_start(made, epochs, cpus, arm):
+    assert chosen(epochs, made, cpus)[0] == arm
+
+
+def test_reason_names_the_expected_seconds_of_every_arm(made):
+    why = chosen(2000, made, 64)[1]
+    assert why.startswith("mode ray: expected for 108 configs are one after another ")
+    assert "s on 1 core, packed without Ray " in why
+    assert why.endswith("s on 64 cores")
+
+
+def test_cluster_without_cpus_is_left_out(made):
+    arm, why = chosen(2000, made, 0)
+    assert arm == "packed"
+    assert "Ray Tune" not in why
+
+
+def test_what_one_arm_alone_can_do_decides(made):
+    assert chosen(1, made, workers=2)[0] == "ray"
+    assert "one after another" not in chosen(1, made, halving=3)[1]
+
+
+def test_search_of_many_configs_is_expected_from_some_of_them(made):
+    plan = Plan(choices("many", {"train.seed": tuple(range(2000))}), "grid", None, "auto", Limits())
+    few = replace(plan, space=choices("few", {"train.seed": tuple(range(500))}))
+    many, some = (arm_costs.choose(one, config(100), made)[1] for one in (plan, few))
+    seconds = [float(why.split("one after another ")[1].split(" s")[0]) for why in (many, some)]
+    start = arm_costs.START_SECONDS["sequential"]
+    assert (seconds[0] - start) == pytest.approx(4 * (seconds[1] - start), rel=0.05)
