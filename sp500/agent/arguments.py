@@ -39,7 +39,7 @@ FLAGS = {"dry-run", "print-config", "json"}
 SHARED = SETTINGS | FLAGS | {"task", "name", "resume", "seed", "fallback"}
 OPEN: Mapping[str, frozenset[str]] = {
     "prepare": frozenset(SHARED | {"multiplier"}),
-    "train": frozenset(SHARED),
+    "train": frozenset(SHARED | {"seeds"}),
     "tune": frozenset(
         SHARED
         | {"mode", "space", "method", "trials", "tickers", "by-ticker", "windows", "pack", "halving"}

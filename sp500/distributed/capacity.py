@@ -55,7 +55,10 @@ class WorkerGroup(Frozen, serialize_by_alias=True):
 
 @contextmanager
 def fixed(replicas: int, cpus: int) -> Iterator[None]:
-    """Say, for the length of the block and to processes started in it, that the cluster stays at this size."""
+    """Say, for the length of the block and to processes started in it, that the cluster keeps this many workers.
+
+    0: a head that does the work itself.
+    """
     group = WorkerGroup(replicas=replicas, maxReplicas=replicas, CPU=cpus, GPU=0)
     earlier = os.environ.get(WORKERS_VARIABLE)
     os.environ[WORKERS_VARIABLE] = group.model_dump_json()

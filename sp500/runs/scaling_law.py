@@ -170,23 +170,25 @@ def _law(counts: np.ndarray, begun: np.ndarray, took: np.ndarray, sigma: float, 
     if distinct == 2 and not _slower(counts, took):
         parallel, serial = _least(columns[:2], took)
         return Law(*start, parallel, serial, kappa * (parallel + serial))
-    if distinct == 2:
-        serial, sync = _least(columns[1:], took)
-        return Law(*start, 0.0, serial, sync)
-    return Law(*start, *_least(columns, took))
+    parallel, serial, sync = (0.0, *_least(columns[1:], took)) if distinct == 2 else _least(columns, took)
+    if not parallel + serial:
+        # All of it coherency: one worker would train in no time. Such measurements tell nothing of coherency.
+        (parallel, serial), sync = _least(columns[:2], took), 0.0
+    return Law(*start, parallel, serial, sync)
 
 
 def _start(counts: np.ndarray, begun: np.ndarray) -> tuple[float, float]:
     """Seconds that one worker takes to start, and what each further one adds, by the median of each number.
 
-    None is added where that is no more than runs vary: few runs would tell a slope of noise, and many workers pay it.
+    None is added where that is no more than runs vary (few runs would tell a slope of noise, and many workers pay it),
+    and where one worker would then start in no time.
     """
     distinct = np.unique(counts)
     middle = np.array([np.median(begun[counts == count]) for count in distinct])
     if len(distinct) == 1:
         return float(middle[0]), 0.0
     start, joining = _least([np.ones_like(distinct), distinct - 1], middle)
-    grows = joining * (distinct[-1] - distinct[0]) > GROWS * (start + joining * (distinct[0] - 1))
+    grows = start > 0 and joining * (distinct[-1] - distinct[0]) > GROWS * (start + joining * (distinct[0] - 1))
     return (start, joining) if grows else (float(np.median(begun)), 0.0)
 
 

@@ -87,7 +87,7 @@ def test_divergence_on_workers_is_told_without_restarts(ray_cluster, tmp_path):
 
 
 def test_gpus_that_are_not_there_are_refused_at_once(ray_cluster, tmp_path):
-    with pytest.raises(ResourcesError, match=r"8 workers with a GPU each .* has 0 GPUs"):
+    with pytest.raises(ResourcesError, match=r"8 workers with a GPU each .* and 0 GPUs on 1 nodes\. Use"):
         trained(settings(8, device="cuda"), tmp_path)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sp500.runs import scaling_law
@@ -59,6 +59,8 @@ def test_start_that_varies_by_no_more_than_runs_do_does_not_grow() -> None:
     assert (fitted.start, fitted.joining) == (20.5, 0.0)
 
 
+@example({1: (13.0, 1.0), 2: (1.0, 1.0), 3: (3.0, 1.0)}, 1)  # Least squares start one worker in no time,
+@example({2: (1.0, 1.0), 32: (1.0, 31.0)}, 1)  # or let it train in none.
 @given(
     took=st.dictionaries(
         st.integers(1, 32), st.tuples(st.floats(0.1, 1e3), st.floats(0.1, 1e4)), min_size=1, max_size=5
