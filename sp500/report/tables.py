@@ -6,6 +6,7 @@ One table serves the page and the Markdown, so both say the same. The first cell
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -126,9 +127,9 @@ def runs(records: Sequence[RunRecord], more: Cells = no_cells) -> Table:
 
 
 def escaped(text: str) -> str:
-    """Text without markup, for Markdown."""
+    """Text without markup, for Markdown: a name or a ticker makes no link, image, emphasis or cell."""
     plain = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
-    return plain.replace("|", "\\|").replace("`", "\\`")
+    return re.sub(r"[\\|`*\[\]]", r"\\\g<0>", plain)
 
 
 def _data_card(alike: list[RunRecord]) -> dict[str, str]:

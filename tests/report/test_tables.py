@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from markdown_it import MarkdownIt
 
 from sp500.report import models, scores, tables, verdicts, words
 from sp500.runs.record import Machine, RunRecord, Seconds
@@ -158,6 +159,13 @@ def test_classification_has_its_own_columns() -> None:
 def test_markdown_cell_cannot_break_its_table() -> None:
     (line,) = tables.runs([record("r", status="failed", reason="a | b\n<script>")]).markdown().splitlines()[4:]
     assert "failed: a \\| b &lt;script>" in line
+
+
+def test_text_of_a_run_makes_no_link_or_image_in_markdown() -> None:
+    text = "[pay](https://a.example) ![x](https://b.example/pixel.png) \\[c](https://c.example) **d** `e`"
+    (block,) = [token for token in MarkdownIt().parse(tables.escaped(text)) if token.type == "inline"]
+    assert {token.type for token in block.children or ()} <= {"text", "text_special"}
+    assert "".join(token.content for token in block.children or ()) == text
 
 
 @pytest.mark.parametrize(
