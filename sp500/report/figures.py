@@ -17,6 +17,8 @@ from sp500.runs.record import EpochMetrics
 
 VERDICT = {"better": BLUE, "worse": ORANGE}
 PANELS, ACROSS = 15, 5
+DOTS = 40
+"""Models in the figure of improvements: more make it longer than anyone reads."""
 
 
 @styled()
@@ -28,8 +30,9 @@ def improvements(group: Group) -> Figure | None:
         return None
     over = words.naive_name(rows[0]["improvement"]["over"], group.task)
     metric = words.METRIC.get(rows[0]["improvement"]["metric"], "error")
-    made, axes = canvas(0.62 + 0.27 * len(rows), [row["name"] for row in rows], right=1.6, below=0.45)
-    for place, row in enumerate(rows):
+    shown = rows[:DOTS]
+    made, axes = canvas(0.62 + 0.27 * len(shown), [row["name"] for row in shown], right=1.6, below=0.45)
+    for place, row in enumerate(shown):
         found, verdict = row["improvement"], words.against_naive(row["improvement"])
         color = VERDICT.get(verdict, INK)
         if verdict != words.NOTHING:
@@ -41,7 +44,7 @@ def improvements(group: Group) -> Figure | None:
     axes.set(xlabel=f"{metric} below that of the {over}, %   (right of the line: better)")
     caption = (
         f"Improvement over the best naive forecast ({over}) in {metric}: a dot with its 95% interval. A model whose "
-        "interval crosses the line cannot be told from the naive forecast."
+        f"interval crosses the line cannot be told from the naive forecast.{_best_of(shown, rows)}"
     )
     return drawn(made, "improvements" + group.name, caption)
 
@@ -64,13 +67,16 @@ def curves(group: Group, epochs: Mapping[str, Sequence[EpochMetrics]]) -> Figure
         panel.remove()
     lines = panels[0].get_lines()[1:]
     made.legend(lines, ("training", "validation", "best epoch"), loc="upper left", ncols=3, borderaxespad=0)
-    kept = "" if len(shown) == len(rows) else f" The {len(shown)} best of {len(rows)} models."
     caption = (
         "Loss per epoch, in % above its value at the best epoch, whose weights the test metrics come from. Where "
         "validation rises while training falls, a model learns its training set by heart. Epoch 0 is the naive "
-        f"forecast that training starts from; its curves are in % above epoch 1.{kept}"
+        f"forecast that training starts from; its curves are in % above epoch 1.{_best_of(shown, rows)}"
     )
     return drawn(made, "curves" + group.name, caption)
+
+
+def _best_of(shown: Sequence[Any], rows: Sequence[Any]) -> str:
+    return "" if len(shown) == len(rows) else f" The {len(shown):,} best of {len(rows):,} models."
 
 
 def _curve(axes: Axes, epochs: Sequence[EpochMetrics], row: dict[str, Any]) -> None:

@@ -46,7 +46,9 @@ COPIES = (
     "test metrics may be worse than those of the original."
 )
 TOLD = 3
-"""Failed runs that are told in full."""
+"""Failed runs whose reason is in the text."""
+NAMED = 20
+"""Replaced runs that are named."""
 COMMANDS = {
     "models": ("No model has been trained yet", "python experiments/train.py"),
     "search": ("No search has run yet", "python experiments/tune.py --mode all --space grid18"),
@@ -195,7 +197,8 @@ def _left_out(groups: Sequence[models.Group], unjudged: Sequence[dict[str, Any]]
         remarks.append(f"{words.some(len(unjudged), 'run')} ended without test metrics: {told}{more}.")
     if replaced:
         older = words.some(len(replaced), "older run")
-        remarks.append(f"{older} with the same settings left out for a newer one: {', '.join(replaced)}.")
+        names = ", ".join(replaced[:NAMED]) + (", ..." if len(replaced) > NAMED else "")
+        remarks.append(f"{older} with the same settings left out for a newer one: {names}.")
     return remarks
 
 

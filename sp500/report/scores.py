@@ -37,6 +37,8 @@ METRICS: dict[str, tuple[str, Callable[[float | None], str]]] = {
     "sharpe_after_cost": ("Net Sharpe", fixed),
     "turnover": ("Turnover", fixed),
 }
+MODELS = 200
+"""Models in a table; the rest are in report.json."""
 SCALED = {"mse": "MSE", "mae": "MAE"}
 
 
@@ -60,7 +62,7 @@ class Metric:
 
 def comparison(group: Group, more: Cells = no_cells) -> Table:
     """One group: models, best first, then naive forecasts and buy-and-hold; `more` gives further columns by run."""
-    rows = [*group.models, *group.naive]
+    rows = [*group.models[:MODELS], *group.naive]
     metrics = columns([row["test"] for row in rows])
     judged = any(row["improvement"] for row in rows)
     lines = []
@@ -149,7 +151,11 @@ def _caption(group: Group) -> str:
 def _note(group: Group, metrics: list[Metric]) -> str:
     """What the columns mean that a newcomer may not know, of those shown."""
     keys = {metric.key for metric in metrics}
-    said = ["IC: rank correlation of forecast and return."] if "information_coefficient" in keys else []
+    said = []
+    if len(group.models) > MODELS:
+        said.append(f"The {MODELS} best of {len(group.models):,} models; report.json has all.")
+    if "information_coefficient" in keys:
+        said.append("IC: rank correlation of forecast and return.")
     if "daily_ic" in keys:
         said.append("Daily IC: mean over the dates of the rank correlation across tickers.")
     if "brier" in keys:

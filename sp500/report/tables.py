@@ -14,6 +14,8 @@ from sp500.report import words
 from sp500.report.words import NOTHING, fixed
 from sp500.runs.record import RunRecord
 
+RUNS = 500
+"""Runs in the table of all runs: a browser takes seconds for thousands of rows."""
 CARDS = 3
 """Sets of prices side by side."""
 Cells = Callable[..., dict[str, str]]
@@ -105,7 +107,8 @@ def no_cells(run: str | None, *, windows: bool = False) -> dict[str, str]:
 
 
 def runs(records: Sequence[RunRecord], more: Cells = no_cells) -> Table:
-    """Every run, newest first."""
+    """The newest runs."""
+    newest = list(reversed(records))[:RUNS]
     lines = [
         {
             "Run": record.name,
@@ -120,10 +123,11 @@ def runs(records: Sequence[RunRecord], more: Cells = no_cells) -> Table:
             "Git": record.versions.get("git", NOTHING),
             "Fingerprint": record.fingerprint,
         }
-        for record in reversed(records)
+        for record in newest
     ]
     text = lines[0].keys() - {"Seconds", "Workers", *more(None)} if lines else ()
-    return table("All runs, newest first", lines, text=text, kinds=[_bad(one.status) for one in reversed(records)])
+    caption = "All runs, newest first" if len(newest) == len(records) else f"The newest {RUNS} of {len(records):,} runs"
+    return table(caption, lines, text=text, kinds=[_bad(record.status) for record in newest])
 
 
 def escaped(text: str) -> str:

@@ -156,6 +156,23 @@ def test_classification_has_its_own_columns() -> None:
     assert table.rows[0].cells == ("linear", "50.0%", "0.400", "1/2/3/4", "d (solo)")
 
 
+def test_table_of_many_models_shows_the_best_and_says_how_many_there_are() -> None:
+    many = scores.MODELS + 5
+    records = [record(f"r{number}", metrics=scored((1 + number) * 1e-6, 0.01, 0.2)) for number in range(many)]
+    (group,) = models.groups(records)
+    table = scores.comparison(group)
+    runs = [row.cells[-1].split()[0] for row in table.rows if row.kind != "naive"]
+    assert runs == [f"r{number}" for number in range(scores.MODELS)]
+    assert f"The {scores.MODELS} best of {many} models" in table.note
+
+
+def test_table_of_many_runs_shows_the_newest_and_says_how_many_there_are() -> None:
+    many = tables.RUNS + 5
+    table = tables.runs([record(f"r{number}") for number in range(many)])
+    assert [row.cells[0] for row in table.rows] == [f"r{many - 1 - number}" for number in range(tables.RUNS)]
+    assert table.caption == f"The newest {tables.RUNS} of {many} runs"
+
+
 def test_markdown_cell_cannot_break_its_table() -> None:
     (line,) = tables.runs([record("r", status="failed", reason="a | b\n<script>")]).markdown().splitlines()[4:]
     assert "failed: a \\| b &lt;script>" in line
