@@ -170,7 +170,7 @@ def defaults(model: type[F]) -> F:
 
 
 def _world_size() -> int | None:
-    """Workers of the job that this command is. Raises ConfigError for a value that is no number of them."""
+    """Workers of the job that this command is. Raises ConfigError for a value that is not a whole number above 0."""
     text = os.environ.get(WORLD_SIZE)
     if not text:
         return None
@@ -198,7 +198,7 @@ def documents(path: Path, flag: str) -> list[Any]:
     except OSError as error:
         raise ConfigError(f"{flag} {path}: cannot be read ({error.strerror})") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{flag} {path}: is no YAML ({error})") from error
+        raise ConfigError(f"{flag} {path}: is not valid YAML ({error})") from error
 
 
 def validated(model: type[M], data: dict[str, Any], where: str) -> M:

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import psutil
 
+from sp500.cores import CGROUP
 from sp500.errors import SP500Error
 
 T = TypeVar("T")
@@ -96,6 +97,14 @@ def tree_pss_bytes(pid: int) -> int:
         except (OSError, psutil.Error):
             continue
     return total
+
+
+def limit_bytes(cgroup: Path = CGROUP) -> int:
+    """Memory of this machine or, where that is less, of its container."""
+    one, two = cgroup / "memory" / "memory.limit_in_bytes", cgroup / "memory.max"
+    file, total = one if one.exists() else two, int(psutil.virtual_memory().total)
+    limit = file.read_text().strip() if file.exists() else ""
+    return min(int(limit), total) if limit.isdecimal() else total
 
 
 def exhausted(error: BaseException) -> bool:

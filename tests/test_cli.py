@@ -60,11 +60,11 @@ def test_flags_stand_above_the_file_and_the_words_after_dashes_above_its_argv(re
     ("words", "said"),
     [
         ((), "argv: is empty"),
-        (("--name", "Tune", *COMMAND), "name: 'Tune' is no name of a job"),
+        (("--name", "Tune", *COMMAND), "name: invalid job name 'Tune'"),
         (("--workers", "0", *COMMAND), "workers: Input should be greater than 0, got 0"),
         (("--wokers", "3", *COMMAND), "--workers"),
         (("--env", "A", *COMMAND), "expected NAME=VALUE, found 'A'"),
-        (("--env", "A=1", "--env", "B=2", *COMMAND), "--env stands twice"),
+        (("--env", "A=1", "--env", "B=2", *COMMAND), "duplicate flag --env"),
         (("--settings", "nowhere.yaml", *COMMAND), "--settings nowhere.yaml: cannot be read"),
         (("--file", "nowhere.yaml", *COMMAND), "--file nowhere.yaml: cannot be read"),
         (("--file", JOBS / "raycluster.yaml", *COMMAND), "expected a job"),

@@ -54,7 +54,7 @@ class Plan(Told):
     starts: str
     """What money it waits for; empty where it starts as soon as there is room."""
     seconds: tuple[float | None, float | None]
-    """How long it may take, from and to; null where nobody knows."""
+    """How long it may take, from and to; null if unknown."""
     price: tuple[float | None, float | None]
     currency: str
 

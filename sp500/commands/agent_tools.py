@@ -174,7 +174,7 @@ def _limited(desk: Desk, asked: requests.SubmitJob, on: On) -> dict[str, Any]:
 
 
 def _most(desk: Desk, on: On, asked: requests.SubmitJob) -> tuple[float, str]:
-    """How many workers a place holds, and what says so. Raises ConfigError where nobody says."""
+    """How many workers a place holds, and what says so. Raises ConfigError if it is not configured."""
     file, cpus = desk.queue.folder / queue_settings.FILE, asked.cpus or 1
     room = load(file).room(on, queue_settings.machine())
     if on == "local":
@@ -182,8 +182,8 @@ def _most(desk: Desk, on: On, asked: requests.SubmitJob) -> tuple[float, str]:
     uncounted = [name for name in ("cpus", "gpus", "memory") if getattr(asked, name) and getattr(room, name) == inf]
     if uncounted:
         raise ConfigError(
-            f"{', '.join(uncounted)}: nobody says how much {on} holds; leave it out, and workers are those of the"
-            f" cluster, or write it into capacity: {{{on}: ...}} of {file}"
+            f"{', '.join(uncounted)}: the capacity of {on} is not configured; leave it out, and workers are those of "
+            f"the cluster, or write it into capacity: {{{on}: ...}} of {file}"
         )
     if room.cpus < inf:
         return room.cpus // cpus, f"the capacity of {on} ({room.text()})"
@@ -191,7 +191,7 @@ def _most(desk: Desk, on: On, asked: requests.SubmitJob) -> tuple[float, str]:
         path = desk.flags["cluster"]
         groups = [group for one in document.clusters(ray_cluster(path)) for group in one.workers]
         return sum(int(group.body.get("maxReplicas") or 0) for group in groups), f"the cluster of {path}"
-    raise ConfigError(f"on: nobody says how many workers {on} holds; write capacity: {{{on}: {{cpus: N}}}} into {file}")
+    raise ConfigError(f"on: the capacity of {on} is not configured; write capacity: {{{on}: {{cpus: N}}}} into {file}")
 
 
 def _check_flags(script: tuple[str, ...]) -> None:

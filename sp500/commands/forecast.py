@@ -92,4 +92,4 @@ def told(flags: Forecast, table: PriceTable | None) -> dict[str, Any]:
     found = forecast.forecast(RunStore(flags.runs_dir).scan().records, asked, table)
     if flags.runs_dir.is_dir():
         return found
-    return found | {"assumption": f"There is no folder {flags.runs_dir}. {found['assumption']}"}
+    return found | {"assumption": f"The folder {flags.runs_dir} does not exist. {found['assumption']}"}

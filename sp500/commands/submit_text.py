@@ -50,9 +50,8 @@ def text(told: dict[str, Any]) -> str:
         "takes": expected["takes"],
         **({"trains on": f"{expected['world_size']} by default ({WORLD_SIZE})"} if expected["world_size"] else {}),
         "starts": expected["starts"] or (f"after {before} that wait before it" if before else AT_ONCE),
-        "lasts": _range(expected["seconds"], words.seconds) or "nobody knows yet; --expected SECONDS tells the queue",
-        "costs": _range(expected["price"], lambda price: f"{words.money(price)} {expected['currency']}")
-        or "nobody knows yet",
+        "lasts": _range(expected["seconds"], words.seconds) or "unknown; set it with --expected SECONDS",
+        "costs": _range(expected["price"], lambda price: f"{words.money(price)} {expected['currency']}") or "unknown",
         "follow": "\n            ".join(told["follow"]),
     }
     return "\n".join(
@@ -86,7 +85,7 @@ def masked(request: Document, spec: Document) -> Document:
 
 
 def _range(span: Sequence[float | None], say: Callable[[float | None], str]) -> str:
-    """Both ends as `say` words them; empty where nobody knows the upper one."""
+    """Both ends as `say` words them; empty if the upper one is unknown."""
     low, high = span
     if high is None:
         return ""

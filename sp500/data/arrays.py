@@ -61,7 +61,7 @@ def _unpacked(path: Path) -> dict[str, np.ndarray]:
     if not path.exists():
         raise DataError(f"data.npz_path {path}: no such file")
     if not zipfile.is_zipfile(path):
-        raise DataError(f"data.npz_path {path}: is no npz file")
+        raise DataError(f"data.npz_path {path} is not an npz file")
     try:
         with np.load(path, allow_pickle=False) as file:
             missing = [name for name in NAMES if name not in file]
@@ -69,7 +69,7 @@ def _unpacked(path: Path) -> dict[str, np.ndarray]:
                 raise DataError(f"{path}: has no {', '.join(missing)}; expected {', '.join(NAMES)}")
             return {name: np.asarray(file[name]) for name in NAMES}
     except DAMAGE as error:
-        raise DataError(f"data.npz_path {path}: is no npz file of plain arrays ({error})") from error
+        raise DataError(f"data.npz_path {path} is not an npz file of plain arrays ({error})") from error
 
 
 def is_direction(arrays: dict[str, np.ndarray]) -> bool:

@@ -143,7 +143,7 @@ def manifest_of(folder: Folder) -> dict[str, Any]:
     except OSError as error:
         raise DataError(f"{name}: cannot be read ({error}); the set is not complete, write it again") from error
     except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise DataError(f"{name}: is no manifest ({error})") from error
+        raise DataError(f"{name} is not a valid manifest ({error})") from error
     if hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest() != digest:
         raise DataError(f"{name}: does not match its checksum")
     if manifest["format"] != FORMAT:

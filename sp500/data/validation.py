@@ -183,7 +183,7 @@ def _values(raw: Tables) -> list[Fault]:
         wrong = high < low
         for name in ("open", "close"):
             if name in raw:
-                # Vendors round adjusted fields apart: half a basis point is no fault.
+                # Vendors round adjusted fields apart: half a basis point is not a fault.
                 price = raw[name].to_numpy(float)
                 wrong |= (price > high * 1.00005) | (price < low * 0.99995)
         faults += [

@@ -159,7 +159,7 @@ def _data_configs(config: RunConfig, space: Space) -> list[RunConfig]:
             raise ConfigError(f"search space {space.name}: {name} decides the data; list its values, no range")
         values.append(axis.values)
     found = [valid(config, dict(zip(axes, chosen, strict=True))) for chosen in itertools.product(*values)]
-    return [one.config for one in found if one]  # what is no valid config is never tried
+    return [one.config for one in found if one]  # invalid configs are never tried
 
 
 def _hash(made: dict[str, Material | str]) -> str:

@@ -73,7 +73,7 @@ def cluster(
         return [skipped(name, "jobs run elsewhere (--on)") for name in NAMES]
     source = configured(environment, home)
     if source is None:
-        found = "no kubeconfig (KUBECONFIG, ~/.kube/config), and this is no pod with an account"
+        found = "no kubeconfig (KUBECONFIG, ~/.kube/config), and this is not a pod with a service account"
         if not wanted:
             return [skipped(NAMES[0], found), *_unasked("no kubeconfig")]
         return [wrong(NAMES[0], found, "get one from whoever runs the cluster, or scripts/kind-up"), *_unasked()]
@@ -198,7 +198,7 @@ def _ours(reached: Cluster, namespace: str) -> list[Check]:
 
 
 def _permitted(name: str, ask: Callable[[], list[Check]]) -> Callable[[], list[Check]]:
-    """`ask`, where not to be allowed to look is no fault: jobs do without it."""
+    """`ask`, where missing permission is acceptable: jobs do without it."""
 
     def asked() -> list[Check]:
         try:

@@ -18,6 +18,7 @@ import psutil
 from sp500.cores import CGROUP, cpu_limit
 from sp500.doctor.check import Check, Look, ok, skipped, wrong
 from sp500.jobs.queue.settings import machine
+from sp500.memory import limit_bytes
 from sp500.report.words import GIB, size
 
 SHARED = "/dev/shm"  # noqa: S108 - looked at, never written to
@@ -171,13 +172,13 @@ def shared_here() -> int | None:
 def memory_here(cgroup: Path = CGROUP) -> Memory:
     """Memory of this machine or, where that is less, of its container."""
     here = psutil.virtual_memory()
-    one, two = cgroup / "memory" / "memory.limit_in_bytes", cgroup / "memory.max"
-    file, used = (one, one.with_name("memory.usage_in_bytes")) if one.exists() else (two, cgroup / "memory.current")
-    limit = file.read_text().strip() if file.exists() else ""
-    if not limit.isdecimal() or int(limit) >= here.total:
+    limit = limit_bytes(cgroup)
+    if limit >= here.total:
         return Memory(here.total, here.available)
+    one = cgroup / "memory" / "memory.usage_in_bytes"
+    used = one if one.exists() else cgroup / "memory.current"
     taken = int(used.read_text()) - _cached(used.with_name("memory.stat").read_text())
-    return Memory(int(limit), min(here.available, int(limit) - taken), int(limit))
+    return Memory(limit, min(here.available, limit - taken), limit)
 
 
 def _cached(stat: str) -> int:

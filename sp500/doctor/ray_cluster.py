@@ -73,7 +73,7 @@ def cluster(
     url = dashboard(given)
     if not url:
         advice = f"name the dashboard: http://HOST:{DASHBOARD_PORT}"
-        return [wrong(NAMES[0], f"{given} is no address that jobs can be sent to", advice), *_unasked()]
+        return [wrong(NAMES[0], f"jobs cannot be sent to the address {given}", advice), *_unasked()]
     mode, token = environment.get("RAY_AUTH_MODE", ""), token_of(environment, home)
     bare = asked(url)
     sends = mode.lower() == "token" and bool(token.text)

@@ -126,7 +126,7 @@ def section(body: Document, key: str) -> Document:
 
 
 def items(value: Any) -> list[Document]:
-    """The mappings of a list; none where it is no list."""
+    """The mappings of a list; none if it is not a list."""
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 

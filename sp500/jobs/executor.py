@@ -36,7 +36,7 @@ class Executor(Protocol):
         """
 
     def status(self, handle: str) -> Status:
-        """What is seen now; LOST for a handle that nobody knows."""
+        """What is seen now; LOST for an unknown handle."""
 
     def logs(self, handle: str, *, role: Role | None, tail: int | None, follow: bool) -> Iterator[Line]:
         """Lines of one role or of all, oldest first: the last `tail` of each process, or all there are.
@@ -49,4 +49,4 @@ class Executor(Protocol):
         """Ask the job to end, and see to it; `status` tells when it has. Nothing for one that has ended."""
 
     def delete(self, handle: str) -> None:
-        """Remove what is kept of it; one that still runs is stopped. Nothing for a handle that nobody knows."""
+        """Remove what is kept of it; one that still runs is stopped. Does nothing for an unknown handle."""

@@ -48,20 +48,24 @@ def _command(argv: tuple[str, ...]) -> tuple[str, ...]:
 
 def _job_name(name: str) -> str:
     if len(name) > (longest := names.LONGEST["RayJob"]) or not names.DNS_1035.fullmatch(name):
-        raise ValueError(f"{name!r} is no name of a job; at most {longest} of a-z, 0-9 and '-', a letter first")
+        raise ValueError(
+            f"invalid job name {name!r}: use at most {longest} of a-z, 0-9 and '-', and start with a letter"
+        )
     return name
 
 
 def _memory(size: str) -> str:
     if not LEAST_MEMORY <= size_bytes(size) < 2**63:
-        raise ValueError(f"{size!r} is no memory of a worker; give 256MiB or more")
+        raise ValueError(f"invalid worker memory {size!r}: give at least 256MiB")
     return size
 
 
 def _variables(given: dict[str, str]) -> dict[str, str]:
     for name in given:
         if not VARIABLE.fullmatch(name):
-            raise ValueError(f"{name!r} is no name of a variable; letters, digits and '_', no digit first")
+            raise ValueError(
+                f"invalid variable name {name!r}: use letters, digits and '_', and do not start with a digit"
+            )
         if RESERVED.fullmatch(name):
             raise ValueError(f"{name} is the operator's own; leave it out")
     return given
@@ -80,7 +84,7 @@ def _references(secrets: dict[str, str]) -> dict[str, str]:
         if not names.SUBDOMAIN.fullmatch(secret) or not SECRET_KEY.fullmatch(key):
             # What came may be the secret itself, so it is not repeated.
             raise ValueError(
-                f"{name} is no reference; give SECRET/KEY, a Secret's name and a key in it, such as hf/token"
+                f"{name} is not a reference: give SECRET/KEY, a Secret's name and a key in it, for example hf/token"
             )
     return secrets
 
@@ -95,7 +99,7 @@ def _image(image: str) -> str:
 def _archive(uri: str) -> str:
     if not ARCHIVE.fullmatch(uri):
         raise ValueError(
-            f"{uri!r:.80} is no https://, s3:// or gs:// URI of a .zip; --mode InteractiveMode takes a folder"
+            f"{uri!r:.80} is not an https://, s3:// or gs:// URI of a .zip; --mode InteractiveMode takes a folder"
         )
     return uri
 
@@ -108,20 +112,27 @@ def _url(url: str) -> str:
 
 def _label(name: str) -> str:
     if not names.DNS_1123.fullmatch(name):
-        raise ValueError(f"{name!r} is no name; at most 63 of a-z, 0-9 and '-', a letter or digit at both ends")
+        raise ValueError(
+            f"invalid Kubernetes name {name!r}: use at most 63 of a-z, 0-9 and '-', with a letter or digit at both ends"
+        )
     return name
 
 
 def _object_name(name: str) -> str:
     if not names.SUBDOMAIN.fullmatch(name):
-        raise ValueError(f"{name!r} is no name; at most 253 of a-z, 0-9, '-' and '.', a letter or digit at both ends")
+        raise ValueError(
+            f"invalid Kubernetes name {name!r}: use at most 253 of a-z, 0-9, '-' and '.', with a letter or digit at "
+            "both ends"
+        )
     return name
 
 
 def _labels(given: dict[str, str]) -> dict[str, str]:
     for key, value in given.items():
         if not names.LABEL_KEY.fullmatch(key) or not names.LABEL_VALUE.fullmatch(value):
-            raise ValueError(f"{key}={value} is no label; at most 63 of letters, digits, '-', '_' and '.' on each side")
+            raise ValueError(
+                f"invalid label {key}={value}: use at most 63 letters, digits, '-', '_' and '.' on each side"
+            )
     return given
 
 
@@ -129,7 +140,7 @@ def _taint(text: str) -> str:
     label, _, effect = text.rpartition(":")
     key, _, value = label.partition("=")
     if effect not in EFFECTS or not names.LABEL_KEY.fullmatch(key) or not names.LABEL_VALUE.fullmatch(value):
-        raise ValueError(f"{text!r} is no taint; give KEY[=VALUE]:EFFECT with an effect of {', '.join(EFFECTS)}")
+        raise ValueError(f"invalid taint {text!r}: give KEY[=VALUE]:EFFECT with an effect of {', '.join(EFFECTS)}")
     return text
 
 

@@ -69,7 +69,7 @@ def up(made: Sequence[Node], state: Path, dashboard: int, say: Callable[[str], N
 
 
 def down(state: Path) -> int:
-    """End every process of the rehearsal, and return how many `ray start` there were. No rehearsal is no error."""
+    """End every process of the rehearsal, and return how many `ray start` there were. None running is not an error."""
     kept = _kept(state)
     if kept is None:
         (state / PROCESSES).unlink(missing_ok=True)

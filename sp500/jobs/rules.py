@@ -59,7 +59,9 @@ def name(document: Document) -> Iterator[Violation]:
         found = f"{given!r} has {len(given)} characters"
         yield Violation("metadata.name", found, f"a {kind} has {longest} at most, since the operator adds to it")
     elif not names.DNS_1035.fullmatch(given):
-        yield Violation("metadata.name", f"{given!r} is no name", "a-z, 0-9 and '-', a letter first and no '-' last")
+        yield Violation(
+            "metadata.name", f"{given!r} is not a valid name", "a-z, 0-9 and '-', a letter first and no '-' last"
+        )
 
 
 def upgrades(document: Document) -> Iterator[Violation]:

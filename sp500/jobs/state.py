@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class JobState(StrEnum):
-    """Where a job stands. There is no unknown state: a job that nobody can find any more is LOST."""
+    """Where a job stands. No state is called unknown: a job that cannot be found any more is LOST."""
 
     QUEUED = "QUEUED"
     """Waits for its turn, its budget, or the time of its next try; Kueue may be what holds it."""

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import nn
 
 from sp500.config import ModelConfig
+from sp500.memory import limit_bytes
 from sp500.models.linear import Linear
 from sp500.models.lstm import LSTM
 from sp500.models.mlp import MLP
 from sp500.models.transformer import Transformer
 
+COPIES = 4
+"""What training keeps in memory of every weight: itself, its gradient and two moments of Adam."""
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "linear": Linear,
     "mlp": MLP,
@@ -26,7 +30,19 @@ def build(config: ModelConfig, *, window: int, features: int, outputs: int) -> n
     Its last layer, `head`, starts at zero, so training starts from the naive forecast: a return of zero, or equal odds.
     Random weights there forecast with 0.7 times the spread of the targets, which daily returns never justify, and
     early stopping then keeps much of that noise (docs/LOG.md).
+
+    Raises MemoryError for a model that cannot be trained in this machine's or container's memory. A node of Kubernetes
+    grants any allocation (kubelet sets vm.overcommit_memory to 1), and would kill the whole pod while it is filled.
     """
+    with torch.device("meta"):
+        sizes = [
+            weights.nbytes for weights in MODELS[config.kind](window, features, outputs, **config.used).parameters()
+        ]
+    if COPIES * sum(sizes) > limit_bytes():
+        raise MemoryError(
+            f"training takes {COPIES * sum(sizes) / 2**30:,.1f} GiB for weights, gradients and Adam's moments; "
+            f"there are {limit_bytes() / 2**30:,.1f} GiB. Use a smaller model.hidden or model.layers"
+        )
     model = MODELS[config.kind](window, features, outputs, **config.used)
     for weights in model.get_submodule("head").parameters():
         nn.init.zeros_(weights)

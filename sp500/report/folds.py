@@ -243,7 +243,7 @@ def _figure(record: RunRecord) -> Figure:
 
 
 def _whisker(axes: Axes, place: int, gain: Row, mark: Literal["o", "D"]) -> None:
-    """A fold as a dot with its interval, or the mean as a diamond with the spread, which is no interval."""
+    """A fold as a dot with its interval, or the mean as a diamond with the spread, which is not an interval."""
     from sp500.report.drawing import BLUE, GREY, INK, ORANGE
 
     if gain["value"] is None:

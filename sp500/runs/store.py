@@ -166,7 +166,7 @@ class RunStore:
     def __init__(self, root: Path) -> None:
         # Ray's workers run in folders of their own: a relative path would be another place there.
         if re.match(r"[a-z][a-z0-9+.-]*:/", str(root)):  # a Path keeps one of a URI's two slashes
-            raise ConfigError(f"{root} is no folder, and a run's lock and ledger need a file system: mount the bucket")
+            raise ConfigError(f"{root} is not a folder; a run's lock and ledger need a file system: mount the bucket")
         self.root = root.expanduser().resolve()
 
     @contextmanager

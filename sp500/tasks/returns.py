@@ -102,7 +102,7 @@ class Direction:
         }
         forecasts = self._naive(dataset)
         naive = {name: self._score(forecast, dataset.test) for name, forecast in forecasts.items()}
-        # A class is no probability: the majority's rival forecast is the training share of ups.
+        # A class is not a probability: the probability that stands for the majority class is the training share of ups.
         share = np.full(len(dataset.test), float(dataset.train.targets.mean()))
         naive["majority"] |= metrics.probability_scores(share, dataset.test.targets)
         best = metrics.best_naive(naive, "accuracy", largest=True)

@@ -103,7 +103,7 @@ class Checkpoints:
         folder = self.folder / _version(number)
         manifest = json.loads((folder / "manifest.json").read_text())
         if not isinstance(manifest, dict):
-            raise ValueError(f"{folder / 'manifest.json'} is no manifest")
+            raise ValueError(f"{folder / 'manifest.json'} is not a valid manifest")
         if manifest.pop("sha256") != _digest(_canonical(manifest)):
             raise ValueError(f"{folder / 'manifest.json'} does not match its checksum")
         if manifest["fingerprint"] != self._fingerprint:

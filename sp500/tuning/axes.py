@@ -71,7 +71,7 @@ class Uniform:
 
     @property
     def points(self) -> tuple[float, ...]:
-        """Values to try before a search starts: both ends, and one between them that is no whole number."""
+        """Values to try before a search starts: both ends, and one between them that is not a whole number."""
         return (self.low, self.low + (self.high - self.low) / math.pi, self.high)
 
     @property

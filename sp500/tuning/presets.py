@@ -64,14 +64,14 @@ def load(name: str) -> Space:
     except OSError as error:
         raise ConfigError(f"search space {name}: cannot be read ({error.strerror})") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"search space {name}: is no YAML ({error})") from error
+        raise ConfigError(f"search space {name}: is not valid YAML ({error})") from error
     if not isinstance(given, dict):
         found = "it is empty" if given is None else f"it is {given!r:.60}"
         raise ConfigError(f"search space {name}: {found}; write lines such as 'model.hidden: [16, 32]'")
     node = yaml.compose(source, Loader=yaml.SafeLoader)
     written = [one.value for one, _ in node.value] if isinstance(node, yaml.MappingNode) else []
     if twice := {one for one in written if written.count(one) > 1}:
-        raise ConfigError(f"search space {name}: {min(twice)} stands there twice; leave one out")
+        raise ConfigError(f"search space {name}: duplicate key {min(twice)}")
     return Space(name, {str(one): _axis(name, str(one), values) for one, values in given.items()})
 
 
@@ -88,7 +88,7 @@ def _axis(name: str, key: str, given: Any) -> Axis:
 
 
 def unknown(settings: dict[str, Any], key: str) -> str:
-    """Why a dotted key is no setting, with the nearest one; empty: it is one."""
+    """Why a dotted key is not a setting, with the nearest one; empty if it is one."""
     names = [
         f"{section}.{field}" if field else section
         for section, held in settings.items()
@@ -99,4 +99,4 @@ def unknown(settings: dict[str, Any], key: str) -> str:
     if isinstance(settings.get(key), dict):
         return f"{key} is a section, no setting; write {key}.{next(iter(settings[key]))}: ..."
     near = difflib.get_close_matches(key, names, n=1, cutoff=0.4)
-    return f"{key} is no setting; " + (f"did you mean {near[0]}?" if near else "write a key such as model.hidden")
+    return f"unknown setting {key}; " + (f"did you mean {near[0]}?" if near else "write a key such as model.hidden")

@@ -42,8 +42,8 @@ class Trial:
 def grid(base: RunConfig, axes: Space | Mapping[str, Sequence[Any]]) -> list[Trial]:
     """Every combination of a grid, the last axis fastest.
 
-    Raises ConfigError for a space that is no grid or too large for one, and for a combination that is no valid config
-    or has the numbers of another.
+    Raises ConfigError for a space that is not a grid or too large for one, and for a combination that is not a valid
+    config or has the numbers of another.
     """
     space = axes if isinstance(axes, Space) else choices("grid", axes)
     where = f"search space {space.name}"
@@ -114,7 +114,7 @@ def trial(base: RunConfig, overrides: dict[str, Any], where: str = "search space
         fault = error.errors()[0]
         reason = fault["msg"].removeprefix("Value error, ")
         part = "" if fault["type"] == "value_error" else ".".join(map(str, fault["loc"])) + ": "
-        raise ConfigError(f"{where}: {overrides} is no valid config: {part}{reason}") from None
+        raise ConfigError(f"{where}: {overrides} is not a valid config: {part}{reason}") from None
     return Trial(config.fingerprint, overrides, config)
 
 

@@ -101,7 +101,7 @@ def test_no_runs_are_said_before_the_numbers_that_are_assumed(forecast: Forecast
 def test_folder_that_is_not_there_is_named(forecast: Forecast, tmp_path: Path) -> None:
     done = forecast("--runs-dir", tmp_path / "gone")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"There is no folder {tmp_path / 'gone'}. No run of scale ")
+    assert done.stdout.startswith(f"The folder {tmp_path / 'gone'} does not exist. No run of scale ")
 
 
 def test_fitted_and_assumed_numbers_stand_apart(forecast: Forecast, runs: Path) -> None:

@@ -123,9 +123,9 @@ REFUSED = [
     ("estimate_speedup", {"workers": []}, "give numbers of workers"),
     ("estimate_speedup", {"experiment": "prepare"}, "experiment: Input should be 'scale'"),
     ("job_status", {"id": "../../etc"}, "id: String should match pattern"),
-    ("job_status", {"id": "nobody"}, "is no job of"),
+    ("job_status", {"id": "nobody"}, "no job 'nobody' in"),
     ("job_logs", {"id": "nobody", "tail": 201}, "tail: Input should be less than or equal to 200"),
-    ("stop_job", {"id": "nobody"}, "is no job of"),
+    ("stop_job", {"id": "nobody"}, "no job 'nobody' in"),
     ("run_shell", {}, "no such tool; there are submit_job"),
 ]
 
@@ -268,10 +268,10 @@ def test_world_size_on_kubernetes_is_at_most_that_of_the_cluster_file(desk):
 
 def test_what_nobody_counts_on_a_cluster_cannot_be_asked_for(desk, tmp_path):
     asks = desk("kuberay")
-    with pytest.raises(ConfigError, match="cpus, gpus, memory: nobody says how much kuberay holds"):
+    with pytest.raises(ConfigError, match="cpus, gpus, memory: the capacity of kuberay is not configured"):
         agent_tools.submit_job(asks, SubmitJob(experiment="train", cpus=64, gpus=8, memory="999GiB"))
     (tmp_path / "state" / "queue.yaml").write_text("capacity: {kuberay: {cpus: 16}}\n")
-    with pytest.raises(ConfigError, match=r"^gpus: nobody says how much kuberay holds"):
+    with pytest.raises(ConfigError, match=r"^gpus: the capacity of kuberay is not configured"):
         agent_tools.submit_job(asks, SubmitJob(experiment="train", cpus=2, gpus=8))
 
 
@@ -283,5 +283,5 @@ def test_world_size_on_kubernetes_is_the_queues_capacity_where_that_is_given(des
 
 
 def test_ray_cluster_of_unknown_size_takes_no_job_until_its_capacity_is_told(desk):
-    with pytest.raises(ConfigError, match=r"nobody says how many workers ray holds; write capacity: \{ray: "):
+    with pytest.raises(ConfigError, match=r"the capacity of ray is not configured; write capacity: \{ray: "):
         agent_tools.submit_job(desk("ray"), SubmitJob(experiment="train", workers=1))

@@ -33,6 +33,12 @@ def test_untrained_model_makes_the_naive_forecast(kind: str) -> None:
     assert not model(torch.randn(7, 5, 3)).any()
 
 
+@pytest.mark.parametrize("kind", ["mlp", "lstm", "transformer"])
+def test_model_larger_than_the_memory_is_refused_before_it_is_allocated(kind: str) -> None:
+    with pytest.raises(MemoryError, match=r"training takes .* GiB for weights"):
+        catalog.build(ModelConfig(kind=kind, hidden=1_000_000), window=5, features=3, outputs=1)
+
+
 @KINDS
 @pytest.mark.parametrize("batch", [1, 7])
 @pytest.mark.parametrize(("window", "features", "outputs"), [(1, 1, 1), (5, 3, 2), (30, 9, 4)])

@@ -350,5 +350,5 @@ def test_store_that_was_never_used_has_no_records(tmp_path: Path) -> None:
 
 def test_uri_is_refused_as_a_folder_of_runs():
     for root in ("s3://bucket/runs", "gs://bucket"):
-        with pytest.raises(ConfigError, match="is no folder"):
+        with pytest.raises(ConfigError, match="is not a folder"):
             RunStore(Path(root))

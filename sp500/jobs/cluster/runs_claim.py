@@ -130,7 +130,7 @@ class RunsClaim:
 def _unpack(stream: IO[bytes], folder: Path, name: str, listing: Listing) -> Contents:
     """Write the files of an archive below `folder` and return its links, which are created after the comparison.
 
-    A truncated archive is no error here: the comparison finds what is missing. Raises DataError for an entry that
+    A truncated archive is not an error here: the comparison finds what is missing. Raises DataError for an entry that
     `listing` does not have, which bounds the number of files and bytes.
     """
     links: Contents = {}

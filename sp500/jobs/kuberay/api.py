@@ -115,7 +115,7 @@ class KubeApi:
         if answer.code == 409 and answer.reason == "AlreadyExists":
             return None
         error = self._no("POST", path, answer)
-        # A login that has expired is mended, and the next try passes.
+        # An expired login has been renewed, and the next try passes.
         return answer.document_or(error if answer.code == 401 else Refused(str(error)))
 
     def delete(self, resource: Resource, name: str, uid: str) -> None:

@@ -22,10 +22,10 @@ def client_of(context: str | None, kubeconfig: str | None) -> Any:
             try:
                 config.load_incluster_config(settings)
             except ConfigException:
-                raise Unreachable(f"there is no kubeconfig at {where}, and this is no pod with an account") from None
+                raise Unreachable(f"no kubeconfig at {where}, and this is not a pod with a service account") from None
             return client.ApiClient(settings)
         return config.new_client_from_config(kubeconfig, context, client_configuration=settings)
-    except (ConfigException, YAMLError, OSError, TypeError) as error:  # the last: of a file that is no mapping
+    except (ConfigException, YAMLError, OSError, TypeError) as error:  # the last: of a file that is not a mapping
         raise Unreachable(
             f"no way to a cluster by kubeconfig {where}{f', context {context}' if context else ''}: {error};"
             " `kubectl config get-contexts` lists what you have, --context and $KUBECONFIG choose"

@@ -111,7 +111,7 @@ class KubeRayExecutor:
         """From one call for a job that succeeded or was stopped, two for one in Kueue's queue, three while it runs.
 
         Four while it waits: RayJob, pods of its cluster, pods of its submitter, warnings. Five where it failed: all
-        events of its cluster too, since how a head ended is no warning.
+        events of its cluster too, since how a head ended is not a warning.
         """
         job = self._own(handle)
         now = rayjob_status.state(job) if job else JobState.LOST

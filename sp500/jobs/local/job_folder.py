@@ -14,7 +14,7 @@
 
 What follows from them, the first line that fits:
 
-    no request.json              LOST: nobody knows it
+    no request.json              LOST: unknown job
     exit.json                    what it says
     lock held, no command.json   PENDING
     lock held                    RUNNING

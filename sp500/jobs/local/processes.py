@@ -1,7 +1,7 @@
 """Processes of one job on this machine: how its command begins, and how every descendant of it ends.
 
-The command waits, as a process that exists already, until its number is on the disk: so there is never a command that
-nobody knows. Descendants come back to their supervisor when their own parents end (Linux: a child subreaper), also
+The command waits, as a process that exists already, until its number is on the disk: so no command runs unrecorded.
+Descendants come back to their supervisor when their own parents end (Linux: a child subreaper), also
 those that left for a session of their own; so the job has ended when the supervisor has no child left.
 
 Where that supervisor was killed, its processes are found by a variable of their environment, which children inherit,

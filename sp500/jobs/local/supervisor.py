@@ -235,7 +235,7 @@ def taken_over(job: JobFolder, request: dict[str, Any], signals: Signals) -> End
 
 
 def conclude(job: JobFolder, ending: Ending) -> None:
-    """Write how the job ended. On a full disk wait for room: an end that nobody knows would be no end."""
+    """Write how the job ended. On a full disk wait for room: an end that is not on disk would be lost."""
     ended = replace(ending, ended=ending.ended or time.time())
     while job.path.exists():
         try:

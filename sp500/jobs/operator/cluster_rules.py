@@ -51,7 +51,7 @@ def labels(cluster: Cluster) -> Iterator[Violation]:
         for key, value in section(group.body, "labels").items():
             if not names.LABEL_KEY.fullmatch(str(key)) or not names.LABEL_VALUE.fullmatch(str(value)):
                 remedy = "letters, digits, '-', '_' and '.', at most 63 on each side"
-                yield Violation(f"{group.path}.labels", f"{key}={value} is no label", remedy)
+                yield Violation(f"{group.path}.labels", f"{key}={value} is not a valid label", remedy)
 
 
 def replicas(cluster: Cluster) -> Iterator[Violation]:

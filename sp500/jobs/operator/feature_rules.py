@@ -94,12 +94,12 @@ def network_policy(cluster: Cluster, gates: Gates) -> Iterator[Violation]:
     known = [group.body.get("groupName") for group in cluster.workers]
     for at, one in enumerate(of_groups):
         if one.get("groupName") not in known:
-            found = f"{one.get('groupName')!r} is no worker group"
+            found = f"{one.get('groupName')!r} is not a worker group"
             yield Violation(f"{path}.workerGroups[{at}].groupName", found, f"name one of {', '.join(map(str, known))}")
     for group in cluster.workers:
         if not names.DNS_1123.fullmatch(name := str(group.body.get("groupName"))):
             remedy = "a NetworkPolicy selects by it; at most 63 of a-z, 0-9 and '-'"
-            yield Violation(f"{group.path}.groupName", f"{name!r} is no name with a networkPolicy", remedy)
+            yield Violation(f"{group.path}.groupName", f"{name!r} is not a valid name with a networkPolicy", remedy)
 
 
 def tls(cluster: Cluster, gates: Gates) -> Iterator[Violation]:

@@ -89,7 +89,7 @@ def runtime_env(job: Document) -> Iterator[Violation]:
         yaml.safe_load(section(job, "spec").get("runtimeEnvYAML") or "")
     except yaml.YAMLError as error:
         why = " ".join(str(error).split())
-        yield Violation("spec.runtimeEnvYAML", f"is no YAML ({why:.80})", "give Ray's runtime_env as YAML text")
+        yield Violation("spec.runtimeEnvYAML", f"is not valid YAML ({why:.80})", "give Ray's runtime_env as YAML text")
 
 
 def limits(job: Document) -> Iterator[Violation]:

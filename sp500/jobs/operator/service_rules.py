@@ -35,7 +35,7 @@ def initializing_timeout(service: Document) -> Iterator[Violation]:
     whole = re.fullmatch(r"\d+", text) or GO_DURATION.fullmatch(text)
     if not whole or not re.search(r"[1-9]", text):
         path = "metadata.annotations[ray.io/initializing-timeout]"
-        yield Violation(path, f"{text!r} is no positive time", "give seconds, or a duration such as 10m")
+        yield Violation(path, f"{text!r} is not a positive duration", "give seconds, or a duration such as 10m")
 
 
 def service_cluster(service: Document) -> Iterator[Violation]:
@@ -97,14 +97,16 @@ def schedule(cron: Document) -> Iterator[Violation]:
     if "TZ=" in given:
         yield Violation("spec.schedule", f"{given!r} names a time zone", "give it as spec.timeZone")
     elif wrong := _not_cron(given):
-        yield Violation("spec.schedule", f"{given!r} is no schedule ({wrong})", "give five fields, such as 0 3 * * 1-5")
+        yield Violation(
+            "spec.schedule", f"{given!r} is not a valid schedule ({wrong})", "give five fields, such as 0 3 * * 1-5"
+        )
     zone = spec.get("timeZone")
     if zone is None:
         return
     try:
         ZoneInfo(str(zone))
     except (ZoneInfoNotFoundError, ValueError):
-        yield Violation("spec.timeZone", f"{zone!r} is no time zone", "give a name such as Europe/Zurich")
+        yield Violation("spec.timeZone", f"{zone!r} is not a time zone", "give a name such as Europe/Zurich")
 
 
 def _not_cron(text: str) -> str:

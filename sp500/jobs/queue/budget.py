@@ -13,7 +13,7 @@ DAY, HOUR = 86400.0, 3600.0
 
 
 def price(hourly: float, seconds: float | None) -> float | None:
-    """What so many seconds cost at most; None where it costs something and nobody knows how long it takes."""
+    """What so many seconds cost at most; None if it costs something and its duration is unknown."""
     if hourly == 0:
         return 0.0
     return None if seconds is None else hourly * seconds / HOUR

@@ -262,7 +262,7 @@ class Entry:
             [*values.values(), job.id, str(job.state), job.starts],
         )
         state, reason = changes.get("state", job.state), changes.get("reason", job.reason)
-        # Why a job waits for its turn changes with every other job, and is no history of this one.
+        # Why a job waits for its turn changes with every other job, and is not part of this one's history.
         told = state != JobState.QUEUED or job.state != JobState.QUEUED
         if done.rowcount and told and (state, reason) != (job.state, job.reason):
             self._event(job.id, at, JobState(str(state)), str(reason), notify=state != job.state)

@@ -42,7 +42,7 @@ def deliver(ledger: Ledger, clock: Callable[[], float], wait: float = FIRST_WAIT
 def post(url: str, message: dict[str, object], seconds: float = SECONDS_TO_ANSWER) -> bool:
     """Whether the receiver took it, which is an answer of 200 to 299 in time.
 
-    A redirect is no acceptance: followed, the message would become a GET without it.
+    A redirect does not count as accepted: followed, the message would become a GET without it.
     """
     import aiohttp
 

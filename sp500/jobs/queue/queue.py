@@ -120,7 +120,7 @@ class Queue:
         known = [job.id for job in self.ledger.jobs()]
         near = difflib.get_close_matches(id, known, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]}?" if near else "sp500 jobs list shows those that are"
-        raise ConfigError(f"{id!r} is no job of {self.folder}; {hint}")
+        raise ConfigError(f"no job {id!r} in {self.folder}; {hint}")
 
     def seen(self, job: Job) -> tuple[Job, Status | None]:
         """The job as it is now, and what its executor tells; None where there is nothing to ask after."""

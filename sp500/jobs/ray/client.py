@@ -68,7 +68,7 @@ class RayClient(JobSubmissionClient):  # type: ignore[misc] # ray has no types
         self._asked("DELETE", handle)
 
     def log(self, handle: str) -> Iterator[str]:
-        """All that its command printed so far, in pieces; nothing for a job that nobody knows."""
+        """All that its command printed so far, in pieces; nothing for an unknown job."""
         with self._do_request("GET", f"/api/jobs/{handle}/logs", stream=True) as answer:
             if answer.status_code == 404:
                 if f"Job {handle} does not exist" in answer.text:

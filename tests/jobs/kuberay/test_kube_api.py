@@ -188,7 +188,7 @@ def test_claims_that_may_not_be_read_are_taken_to_be_there(kube, executor, reque
 
 
 def test_kubeconfig_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(Unreachable, match=f"there is no kubeconfig at {tmp_path}/none"):
+    with pytest.raises(Unreachable, match=f"no kubeconfig at {tmp_path}/none"):
         KubeRayExecutor("sp500", kubeconfig=str(tmp_path / "none")).reachable()
 
 

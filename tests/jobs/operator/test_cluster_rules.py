@@ -25,7 +25,7 @@ def env(container, name, value="x"):
 BROKEN = [
     ({"metadata/name": "a" * 54}, "metadata.name", ["54 characters", "53 at most"]),
     ({"metadata/name": "Sp500"}, "metadata.name", ["'Sp500'", "a letter first"]),
-    ({"metadata/name": ...}, "metadata.name", ["'' is no name"]),
+    ({"metadata/name": ...}, "metadata.name", ["'' is not a valid name"]),
     ({"spec/upgradeStrategy": {"type": "Rolling"}}, "spec.upgradeStrategy.type", ["is Rolling", "Recreate, None"]),
     (
         {"spec/upgradeStrategy": {"type": "None"}, "metadata/labels": {"ray.io/originated-from-crd": "RayJob"}},
@@ -50,8 +50,8 @@ BROKEN = [
         ["stands beside spec.workerGroupSpecs[0].resources", "one of the two"],
     ),
     ({f"{HEAD}/rayStartParams/labels": "a=b"}, "spec.headGroupSpec.rayStartParams.labels", ["headGroupSpec.labels"]),
-    ({f"{WORKER}/labels": {"a": "b c"}}, "spec.workerGroupSpecs[0].labels", ["a=b c is no label"]),
-    ({f"{WORKER}/labels": {"-a": "b"}}, "spec.workerGroupSpecs[0].labels", ["-a=b is no label"]),
+    ({f"{WORKER}/labels": {"a": "b c"}}, "spec.workerGroupSpecs[0].labels", ["a=b c is not a valid label"]),
+    ({f"{WORKER}/labels": {"-a": "b"}}, "spec.workerGroupSpecs[0].labels", ["-a=b is not a valid label"]),
     ({f"{WORKER}/minReplicas": -1}, "spec.workerGroupSpecs[0].minReplicas", ["is -1", "0 or more"]),
     ({f"{WORKER}/minReplicas": 5}, "spec.workerGroupSpecs[0].minReplicas", ["5 is above maxReplicas 4"]),
     (
@@ -213,12 +213,12 @@ BROKEN = [
     (
         {"spec/networkPolicy": {"workerGroups": [{"groupName": "others"}]}},
         "spec.networkPolicy.workerGroups[0].groupName",
-        ["'others' is no worker group", "workers"],
+        ["'others' is not a worker group", "workers"],
     ),
     (
         {"spec/networkPolicy": {}, f"{WORKER}/groupName": "Workers"},
         "spec.workerGroupSpecs[0].groupName",
-        ["'Workers' is no name"],
+        ["'Workers' is not a valid name"],
     ),
     (
         {"spec/tlsOptions": {"enabled": True}} | env(WORKER_RAY, "RAY_TLS_CA_CERT"),

@@ -23,7 +23,7 @@ def strategy(*policies):
 
 BROKEN = [
     ({"metadata/name": "a" * 48}, "metadata.name", ["48 characters", "47 at most"]),
-    ({"metadata/name": "1st"}, "metadata.name", ["'1st' is no name"]),
+    ({"metadata/name": "1st"}, "metadata.name", ["'1st' is not a valid name"]),
     ({"spec/suspend": True}, "spec.suspend", ["shutdownAfterJobFinishes: true"]),
     (
         {"spec/ttlSecondsAfterFinished": 60},
@@ -87,7 +87,7 @@ BROKEN = [
         "spec.rayClusterSpec.workerGroupSpecs[0].minReplicas",
         ["9 is above maxReplicas 1"],
     ),
-    ({"spec/runtimeEnvYAML": "working_dir: ["}, "spec.runtimeEnvYAML", ["is no YAML", "runtime_env"]),
+    ({"spec/runtimeEnvYAML": "working_dir: ["}, "spec.runtimeEnvYAML", ["is not valid YAML", "runtime_env"]),
     (
         {"spec/activeDeadlineSeconds": 0, "spec/preRunningDeadlineSeconds": ...},
         "spec.activeDeadlineSeconds",

@@ -67,7 +67,7 @@ BROKEN_CRON = [
     ({"spec/schedule": "0 3 * may-foo *"}, "spec.schedule", "month may-foo"),
     ({"spec/schedule": "*/0 3 * * *"}, "spec.schedule", "minute */0"),
     ({"spec/schedule": "@fortnightly"}, "spec.schedule", "1 fields"),
-    ({"spec/timeZone": ""}, "spec.timeZone", "'' is no time zone"),
+    ({"spec/timeZone": ""}, "spec.timeZone", "'' is not a time zone"),
     ({"spec/timeZone": "Europe/Bern"}, "spec.timeZone", "'Europe/Bern'"),
     ({"spec/jobTemplate/backoffLimit": -1}, "spec.jobTemplate.backoffLimit", "is -1"),
     (

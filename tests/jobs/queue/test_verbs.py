@@ -205,7 +205,7 @@ def test_deleted_job_is_gone_and_a_running_one_is_not_deleted(sp500, submit, sta
     assert f"stop it first: sp500 jobs stop {job['id']}" in sp500("delete", job["id"], code=2).stderr
     sp500("stop", job["id"])
     sp500("delete", job["id"])
-    assert "is no job of" in sp500("status", job["id"], code=2).stderr
+    assert "no job " in sp500("status", job["id"], code=2).stderr
     assert not (state / "jobs" / job["id"]).exists()
 
 
