@@ -270,7 +270,8 @@ class KubeStore:
         lines = [one for one in self.logs[pod] if one[0][:19] >= query.get("sinceTime", "")[:19]]
         lines = lines[len(lines) - min(len(lines), int(query.get("tailLines", len(lines)))) :]
         stamped = query.get("timestamps") == "true"
-        return "".join(f"{time} {text}" if stamped else text for time, text in lines).encode()
+        log = "".join(f"{time} {text}" if stamped else text for time, text in lines).encode()
+        return log[: int(query.get("limitBytes", len(log)))]
 
 
 def _conditions(pod: Document) -> list[Document]:

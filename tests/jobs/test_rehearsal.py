@@ -137,7 +137,19 @@ def damaged(folder):
         yield json.dumps({"folder": path, "starts": []})
 
 
-def test_damaged_file_ends_and_removes_nothing_and_down_works(bystander, tmp_path):
+@pytest.fixture
+def harmless(bystander, monkeypatch):
+    """Folders that were to be removed. Nothing is, and of the machine's processes only the bystander is in reach.
+
+    Without the check that is tested, "" would end every process with a dot in its command line, and remove this folder.
+    """
+    removed = []
+    monkeypatch.setattr(rehearsal.shutil, "rmtree", lambda path, **_: removed.append(path))
+    monkeypatch.setattr(rehearsal.psutil, "process_iter", lambda: iter([psutil.Process(bystander[1].pid)]))
+    return removed
+
+
+def test_damaged_file_ends_and_removes_nothing_and_down_works(bystander, harmless, tmp_path):
     folder, process = bystander
     state = tmp_path / "state"
     state.mkdir()
@@ -145,11 +157,11 @@ def test_damaged_file_ends_and_removes_nothing_and_down_works(bystander, tmp_pat
         (state / "processes.json").write_text(text)
         assert rehearsal.down(state) == 0
         assert not (state / "processes.json").exists()
-        assert (folder / "thesis.txt").exists()
+        assert harmless == []
         assert process.poll() is None
 
 
-def test_link_or_folder_of_another_user_in_place_of_rays_is_not_removed(bystander, tmp_path):
+def test_link_or_folder_of_another_user_in_place_of_rays_is_not_removed(bystander, harmless, tmp_path):
     folder, process = bystander
     link = Path(tempfile.mkdtemp(prefix=rehearsal.PREFIX, dir="/tmp"))
     link.rmdir()
@@ -157,7 +169,7 @@ def test_link_or_folder_of_another_user_in_place_of_rays_is_not_removed(bystande
     try:
         (tmp_path / "processes.json").write_text(json.dumps({"folder": str(link), "starts": []}))
         assert rehearsal.down(tmp_path) == 0
-        assert (folder / "thesis.txt").exists()
+        assert harmless == []
         assert process.poll() is None
     finally:
         link.unlink()

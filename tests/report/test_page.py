@@ -84,6 +84,7 @@ class Reader(HTMLParser):
         self.texts: list[str] = []
         self.images: list[dict[str, str | None]] = []
         self.headers: list[dict[str, str | None]] = []
+        self.policies: list[str] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -92,6 +93,7 @@ class Reader(HTMLParser):
         self.addresses += [found[key] or "" for key in ("src", "href", "xlink:href") if key in found]
         self.images += [found] if tag == "svg" else []
         self.headers += [found] if tag == "th" else []
+        self.policies += [found["content"] or ""] if found.get("http-equiv") == "Content-Security-Policy" else []
 
     def handle_data(self, data: str) -> None:
         self.texts.append(data)
@@ -116,6 +118,15 @@ def test_page_loads_nothing_from_anywhere(written: tuple[page.Report, Path]) -> 
     assert "http:" not in text
     assert "https:" not in text
     assert "@import" not in text
+
+
+def test_page_forbids_the_browser_to_run_or_load_anything(written: tuple[page.Report, Path]) -> None:
+    text = written[0].path.read_text()
+    [policy] = Reader(text).policies
+    sources = {name: rest for name, *rest in (part.split() for part in policy.split(";"))}
+    assert sources == {"default-src": ["'none'"], "img-src": ["data:"], "style-src": ["'unsafe-inline'"]}
+    before = text[: text.index("Content-Security-Policy")]
+    assert {"html", "head", "meta"} >= set(Reader(before).tags)
 
 
 def test_reason_of_a_run_stays_text(written: tuple[page.Report, Path]) -> None:

@@ -37,8 +37,11 @@ def test_release_is_read_from_a_wheels_name_whatever_its_spelling():
     assert hashes.normalize("Ruamel.Yaml__clib") == "ruamel-yaml-clib"
 
 
-@pytest.mark.parametrize("right", [True, False])
-def test_install_takes_a_file_with_the_hash_of_the_lock_and_no_other(tmp_path, right):
+NOT_TAKEN = {"wrong": "DO NOT MATCH THE HASHES", "none": "Hashes are required in --require-hashes mode"}
+
+
+@pytest.mark.parametrize("given", ["right", *NOT_TAKEN])
+def test_install_takes_a_file_with_the_hash_of_the_lock_and_no_other(tmp_path, given):
     (tmp_path / "scripts").mkdir()
     shutil.copy(ROOT / "scripts/install", tmp_path / "scripts")
     wheel = tmp_path / "tiny-1.0-py3-none-any.whl"
@@ -47,8 +50,9 @@ def test_install_takes_a_file_with_the_hash_of_the_lock_and_no_other(tmp_path, r
         archive.writestr("tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
         archive.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr("tiny-1.0.dist-info/RECORD", "")
-    digest = hashlib.sha256(wheel.read_bytes()).hexdigest() if right else "0" * 64
-    (tmp_path / "scripts/requirements.lock").write_text(f"tiny==1.0 \\\n    --hash=sha256:{digest}\n")
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest() if given == "right" else "0" * 64
+    line = "tiny==1.0" if given == "none" else f"tiny==1.0 \\\n    --hash=sha256:{digest}"
+    (tmp_path / "scripts/requirements.lock").write_text(f"{line}\n")
     (tmp_path / "scripts/torch.lock").write_text("not-there==1.0\n")  # so that a right hash gets no further than this
     done = subprocess.run(
         [tmp_path / "scripts/install"],
@@ -58,6 +62,15 @@ def test_install_takes_a_file_with_the_hash_of_the_lock_and_no_other(tmp_path, r
         check=False,
     )
     assert done.returncode != 0
-    assert ("DO NOT MATCH THE HASHES" in done.stderr) is not right
-    assert ("not-there==1.0" in done.stderr) is right
+    assert NOT_TAKEN.get(given, "not-there==1.0") in done.stderr
+    assert ("not-there==1.0" in done.stderr) is (given == "right")
     assert not (tmp_path / ".venv/installed.lock").exists()
+
+
+@pytest.mark.parametrize("script", ["install", "checkov"])
+def test_script_installs_wheels_alone_and_by_hash_but_for_torch(script):
+    lines = (ROOT / "scripts" / script).read_text().splitlines()
+    installs = [line for line in lines if line.startswith("pip install") and "--requirement" in line]
+    assert installs
+    assert all("--only-binary :all:" in line for line in installs)
+    assert all("--require-hashes" in line for line in installs if "torch.lock" not in line)

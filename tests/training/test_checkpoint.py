@@ -8,6 +8,7 @@ import os
 import resource
 import shutil
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
@@ -241,6 +242,47 @@ def test_write_that_fails_leaves_the_earlier_checkpoint_and_says_where_and_how_m
     assert_resumes_at(checkpoints, 1)
     checkpoints.save(snapshot(2))
     assert_resumes_at(checkpoints, 2)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk that holds 64 files, folders and links."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m,nr_inodes=64", "tmpfs", str(disk)]
+    mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"mounting takes root: {mounted.stderr.strip()}")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+def test_disk_that_is_full_at_any_step_is_named_and_a_checkpoint_is_left(small_disk: Path) -> None:
+    checkpoints, has_version = Checkpoints(small_disk / "checkpoints", "fingerprint"), set[bool]()
+    for left in range(32):
+        checkpoints.save(snapshot(1))
+        fillers = [small_disk / str(number) for number in range(os.statvfs(small_disk).f_favail - left)]
+        for filler in fillers:
+            filler.touch()
+        said = ""
+        try:
+            checkpoints.save(snapshot(2))
+        except CheckpointError as error:
+            said = str(error)
+        if not said:
+            break
+        assert f"{checkpoints.folder}/epoch-00002: No space left on device (8 MiB free)" in said
+        assert checkpoints.resume() is not None
+        has_version.add((checkpoints.folder / "epoch-00002").exists())
+        for filler in fillers:
+            filler.unlink()
+        checkpoints.save(snapshot(3))
+        assert_resumes_at(checkpoints, 3)
+        shutil.rmtree(checkpoints.folder)
+    assert_resumes_at(checkpoints, 2)
+    assert has_version == {False, True}  # full while the version was written, and when its link was made
 
 
 def save_forever(folder: Path, first: int, started: Connection) -> None:

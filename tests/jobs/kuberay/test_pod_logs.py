@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from kube_operator import Operator
 
 from sp500.errors import ConfigError, Unreachable
+from sp500.jobs.kuberay import api
 from sp500.jobs.kuberay.executor import KubeRayExecutor
 from sp500.jobs.kuberay.pod_logs import PodLog
 from sp500.jobs.state import Role
@@ -73,6 +74,20 @@ def test_tail_is_of_each_pod(operator, executor):
     found = texts(executor.logs("night-1", role=Role.WORKER, tail=2, follow=False))
     assert sorted(found) == [f"{pod} {number}" for pod in operator.workers for number in (7, 8)]
     assert list(executor.logs("night-1", role=Role.WORKER, tail=0, follow=False)) == []
+
+
+def test_tail_of_a_log_with_long_lines_is_read_in_pieces_within_the_limit_and_ends_with_the_last_line(
+    kube, operator, executor, monkeypatch
+):
+    monkeypatch.setattr(api, "LOG_BYTES", 4000)
+    operator.say(operator.head, *(f"{number} {'x' * 500}" for number in range(99)), "last")
+    found = texts(executor.logs("night-1", role=Role.HEAD, tail=60, follow=False))
+    assert found[-1] == "last"
+    assert sum(map(len, found)) < 4000
+    assert [text.split()[0] for text in found[:-1]] == [str(number) for number in range(100 - len(found), 99)]
+    asked = [one for one in kube.requests if "/log?" in one]
+    assert asked
+    assert all("limitBytes=4000" in one for one in asked)
 
 
 def test_pod_that_does_not_run_yet_gives_nothing_yet(kube, executor, requested):

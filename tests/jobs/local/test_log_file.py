@@ -39,6 +39,28 @@ def test_tail_of_a_huge_log_reads_little_of_it(tmp_path):
     assert told(path, 2) == ["last but one", "last"]
 
 
+def bytes_read():
+    """Bytes that this process has read so far, of files and of pipes."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+def test_tail_of_a_large_log_without_holes_reads_little_of_it(tmp_path):
+    (tmp_path / "log").write_bytes(b"loss 0.5\n" * (3 * MIB))
+    before = bytes_read()
+    assert told(tmp_path / "log", 2) == ["loss 0.5"] * 2
+    assert bytes_read() - before < 4 * MIB
+
+
+def test_log_without_line_ends_is_read_to_its_end_in_little_memory(tmp_path):
+    (tmp_path / "log").write_bytes(b"x" * (24 * MIB))
+    tracemalloc.start()
+    size = sum(len(piece) for piece in log_file.lines(tmp_path / "log", tail=None, more=lambda: False))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert size == 24 * MIB
+    assert peak < 2 * MIB
+
+
 def test_bytes_that_are_no_text_are_replaced_and_carriage_returns_of_line_ends_dropped(tmp_path):
     (tmp_path / "log").write_bytes(b"a\xffb\r\n10 %\r20 %\n")
     assert told(tmp_path / "log", None) == ["a\ufffdb", "10 %", "20 %"]
@@ -76,16 +98,15 @@ def test_log_over_its_limit_loses_its_oldest_lines_and_no_follower_sees_a_change
     assert told(path, 2) == [f"{count - 2:01023d}", f"{count - 1:01023d}"]
 
 
-def test_log_of_a_job_that_prints_without_end_stays_within_its_limit(here, ask):
-    here.submit("a", ask(f"for _ in range(150): print('x' * {MIB})\nprint('last')"))
-    end = time.monotonic() + 90
-    while not here.status("a").state.finished:
+def test_log_of_a_job_that_prints_without_end_stays_within_its_limit(here, ask, tmp_path):
+    prints = f"for _ in range(150): print('x' * {MIB})\nprint('last', flush=True)\n"
+    here.submit("a", ask(f"import os, time\n{prints}while not os.path.exists('go'): time.sleep(0.01)"))
+    log, end = here._job("a").log, time.monotonic() + 90
+    while log.stat().st_size < 150 * MIB or log.stat().st_blocks * 512 > log_file.LIMIT:
         assert time.monotonic() < end
         time.sleep(0.05)
-    log = here._job("a").log
-    log_file.trim(log)
-    assert log.stat().st_blocks * 512 <= log_file.LIMIT
     assert [one.text for one in here.logs("a", role=None, tail=1, follow=False)] == ["last"]
+    (tmp_path / "go").touch()
 
 
 def test_line_that_is_written_in_two_parts_comes_once(tmp_path):

@@ -16,10 +16,10 @@ from sp500.jobs.executor import Line
 from sp500.jobs.local import executor as local
 from sp500.jobs.local.executor import LocalExecutor
 from sp500.jobs.local.job_folder import JobFolder
-from sp500.jobs.queue import kept_logs
+from sp500.jobs.queue import kept_logs, schedule
 from sp500.jobs.queue.job import NewJob
 from sp500.jobs.queue.ledger import Ledger
-from sp500.jobs.queue.manager import Manager
+from sp500.jobs.queue.manager import SECONDS_BETWEEN_PLANS, Manager
 from sp500.jobs.queue.queue import Queue
 from sp500.jobs.queue.resources import Resources, of_spec
 from sp500.jobs.queue.settings import QueueSettings
@@ -365,6 +365,24 @@ def test_job_that_is_queued_while_others_wait_starts_though_the_plan_of_them_is_
         site.settings = QueueSettings(capacity={"kuberay": {"cpus": 1}})
         manager.turn(pool)
     assert site.job("waits-0").starts == 1
+
+
+def test_waiting_jobs_are_planned_anew_after_seconds_of_the_clock_that_nobody_sets_and_not_at_each_turn(
+    site, monkeypatch
+):
+    planned, plan, ticks = [], schedule.plan, [0.0]
+    monkeypatch.setattr(schedule, "plan", lambda *all, **more: (planned.append(ticks[0]), plan(*all, **more))[1])
+    site.settings, site.time, manager = QueueSettings(capacity={"kuberay": {"cpus": 0}}), 1e9, site.manager()
+    manager._ticks = lambda: ticks[0]
+    site.add("waits")
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(20):
+            manager.turn(pool)
+        assert len(planned) <= 2  # the second one since the first wrote why the job waits
+        site.time -= 3600.0
+        ticks[0] += SECONDS_BETWEEN_PLANS
+        manager.turn(pool)
+    assert planned[-1] == SECONDS_BETWEEN_PLANS
 
 
 def test_token_goes_with_the_last_job_that_needs_it(site):

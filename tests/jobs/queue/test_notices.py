@@ -5,6 +5,8 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
@@ -169,12 +171,14 @@ def test_answer_that_comes_byte_by_byte_is_given_up_after_its_time(tmp_path):
 
         def drip():
             connection, _ = server.accept()
-            with connection:
-                while not stop.wait(0.05):
-                    try:
-                        connection.send(b"X")
-                    except OSError:
+            with connection, suppress(OSError):
+                connection.send(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+                for _ in range(400):
+                    if stop.wait(0.05):
                         return
+                    connection.send(b"x")
+                connection.send(b"\r\nContent-Length: 0\r\n\r\n")  # an acceptance, had it come in time
+                stop.wait(30)
 
         thread = threading.Thread(target=drip)
         thread.start()
@@ -236,7 +240,8 @@ def test_job_ends_while_its_receiver_hangs_and_the_message_comes_after(ledger, r
     assert receiver.states == ["QUEUED", "PENDING", "SUCCEEDED"]
 
 
-def test_receiver_that_hangs_does_not_hold_up_another(ledger, receiver, tmp_path):
+def test_receiver_that_hangs_does_not_hold_up_another(ledger, receiver, tmp_path, monkeypatch):
+    monkeypatch.setattr(notices, "post", partial(notices.post, seconds=120))  # longer than the receiver hangs
     hanging = Receiver()
     hanging.open.clear()
     queued(ledger, hanging.port)

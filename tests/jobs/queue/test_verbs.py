@@ -286,6 +286,12 @@ def test_ray_cluster_that_does_not_answer_is_refused_at_once_and_falls_back_when
     sp500("wait", told(sp500("submit", *flags, "--fallback", "--json", "--", "true"))["id"])
 
 
-def test_state_folder_is_the_owners_alone(sp500, submit, state):
-    submit("true")
+def test_state_folder_and_every_file_in_it_are_the_owners_alone(sp500, submit, state):
+    sp500("wait", submit("true")["id"])
     assert stat.S_IMODE(state.stat().st_mode) == 0o700
+    # The settings are what a test wrote. SQLite's other files come and go at any moment, with the mode of its database.
+    files = [
+        path for path in state.iterdir() if path.name.startswith(("queue.db", "manager.")) and "-" not in path.name
+    ]
+    kept = {path.name: stat.S_IMODE(path.stat().st_mode) for path in files}
+    assert kept == dict.fromkeys(("queue.db", "manager.lock", "manager.log", "manager.holder"), 0o600)

@@ -10,8 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sp500.commands.submission import Place
 from sp500.errors import Refused, Unreachable
+from sp500.jobs import executors
 from sp500.jobs.queue import kept_logs
+from sp500.jobs.queue.queue import Queue
 from sp500.jobs.ray import executor as ray_jobs
 from sp500.jobs.ray.client import json_string
 from sp500.jobs.ray.executor import RayExecutor
@@ -102,6 +105,25 @@ def test_redirect_is_refused_and_code_goes_nowhere_else(method, tmp_path):
 def test_token_without_tls_to_another_machine_is_warned_of(address, warned):
     assert bool(ray_jobs.insecure(address, "SECRET")) is warned
     assert ray_jobs.insecure(address, None) == ""
+
+
+def test_submitting_with_a_token_and_without_tls_warns_and_does_not_repeat_the_token(monkeypatch, tmp_path, capsys):
+    def answer(handler):
+        reply(handler, 404, f"Job {handler.path.rpartition('/')[2]} does not exist".encode())
+
+    state = tmp_path / "state"
+    place = Place("ray", {}, address="http://ray.example:8265", tokens=state / "tokens")
+    queue = Queue(state, executors.maker(state), ["false"])
+    with serving(answer) as (proxy, at_proxy):
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("http_proxy", proxy)
+        monkeypatch.setenv("RAY_AUTH_TOKEN", "SECRET")
+        place.reach([JobSpec(argv=("true",))], queue)
+    assert at_proxy[0][1].startswith("http://ray.example:8265/")
+    said = capsys.readouterr().err
+    assert said.startswith("warning: http://ray.example:8265 is reached without TLS")
+    assert "SECRET" not in said
 
 
 @given(st.text(max_size=60), st.integers(1, 9), st.booleans())
