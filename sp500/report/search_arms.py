@@ -22,6 +22,10 @@ MODEL = (
     "start is all else, also the time in which a core had nothing left to do. Assumed: the start does not grow with "
     "configs or cores, further configs are like these and fill all cores, and further cores are as fast."
 )
+ROUNDING = (
+    "A rounding difference can grow over the epochs, above all at large learning rates; --train.dtype float64 keeps the "
+    "arms alike."
+)
 Numbers = Mapping[str, Any]
 """What `compare.searches` gives."""
 
@@ -116,7 +120,8 @@ def _agreement(numbers: Numbers) -> str:
         return ""
     losses = "are equal" if not distance else f"{'agree within' if same else 'differ by'} {gap(distance)}"
     best = "the same best config" if same else "different best configs"
-    return f"The arms found {best}; the best validation losses {losses}."
+    why = "" if same else f" {ROUNDING}"
+    return f"The arms found {best}; the best validation losses {losses}.{why}"
 
 
 def _break_even(numbers: Numbers) -> list[str]:

@@ -52,6 +52,14 @@ def test_separate_arms_are_compared_by_their_records() -> None:
     assert numbers["same_best"] is True
 
 
+def test_arms_that_chose_different_configs_are_reported_with_the_way_to_equal_numbers() -> None:
+    other = {"id": "c08", "overrides": {"model.hidden": 64}, "valid_loss": 0.41}
+    records = [side("s", 0, "sequential", 30.0), side("p", 1, "packed", 10.0, best=other)]
+    numbers = search.newest(records, {}).compared
+    assert numbers["same_best"] is False
+    assert any("--train.dtype float64" in sentence for sentence in search_arms.sentences(numbers))
+
+
 def test_search_in_all_modes_shows_the_seconds_that_it_timed() -> None:
     numbers = search.newest([*three_arms().values(), timed()], {}).numbers
     assert [row["seconds"] for row in numbers["arms"].values()] == [27.0, 9.0, 30.0]
