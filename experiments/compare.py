@@ -18,9 +18,9 @@ class Compare(Flags):
     runs_dir: Path = Path("runs")
     """Folder of all runs."""
     out: Path | None = None
-    """Folder of the report; empty: `report` inside the folder of runs."""
+    """Folder of the report. Default: `report` inside the folder of runs."""
     prices: Path | None = None
-    """Table of prices; empty: cluster/prices.yaml where it is there."""
+    """Table of prices. Default: cluster/prices.yaml where it is there."""
 
 
 def main(config: Compare) -> Answer:

@@ -31,9 +31,9 @@ class Budgeted(Experiment):
     memory_limit: str = "2GiB"
     """Memory of one node, in MiB or GiB: for the process of an arm without Ray, and for each node of Ray."""
     nodes: int | None = Field(None, gt=0)
-    """Local nodes of the ray arm, a simulation on this machine; empty: one per worker (none on a cluster)."""
+    """Local nodes of the ray arm, a simulation on this machine. Default: one per worker (none on a cluster)."""
     shards: Address = ""
-    """Folder or URI (s3://, gs://) of sets of shards, or of one that prepare.py --out made; empty: beside the runs."""
+    """Folder or URI (s3://, gs://) of sets of shards, or of one that prepare.py --out made. Default: with the runs."""
     skip_bad_shards: int = Field(0, ge=0)
     """Go on without up to this many damaged shards."""
 

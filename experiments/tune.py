@@ -42,7 +42,7 @@ class Tune(Command):
     method: Literal["auto", "grid", "random", "tpe"] = "auto"
     """How to choose configs; auto: all of a grid, TPE where the space has ranges."""
     trials: int | None = Field(None, gt=0)
-    """Configs to try; empty: all of a grid, 60 otherwise."""
+    """Configs to try. Default: all of a grid, 60 otherwise."""
     tickers: tuple[str, ...] | None = None
     """Names of series (same as --data.tickers)."""
     by_ticker: bool = False

@@ -37,11 +37,11 @@ class DataConfig(Frozen):
     source: str = "bundled"
     """bundled (real prices, offline) | yfinance | path of a CSV or Parquet file."""
     tickers: tuple[str, ...] = ()
-    """Names of series; `stocks` = all but the index. Empty: the index, or all that a file holds."""
+    """Names of series; `stocks` = all but the index. Default: the index, or all that a file holds."""
     start: date | None = None
-    """First date; empty: all there is (bundled stocks: 1996-01-01, earlier prices are too coarsely rounded)."""
+    """First date. Default: all there is (bundled stocks: 1996-01-01, earlier prices are too coarsely rounded)."""
     end: date | None = None
-    """Last date; empty: all there is."""
+    """Last date. Default: all there is."""
     window: int = Field(30, gt=0)
     """Days of features that one forecast sees."""
     horizon: int = Field(1, gt=0)
@@ -73,7 +73,7 @@ class DataConfig(Frozen):
     cache_dir: Path = Path("~/.cache/sp500")
     """Where downloaded prices are kept."""
     fallback: Literal["bundled"] | None = None
-    """What to use when a download fails and nothing is cached; empty: end with the error."""
+    """What to use when a download fails and nothing is cached. Default: end with the error."""
 
     @field_validator("valid_from_train", mode="before")
     @classmethod
@@ -186,7 +186,7 @@ class IOConfig(Frozen):
     save_dir: Path = Path("runs")
     """Folder of all runs."""
     run_name: str | None = None
-    """Name of this run's folder; empty: made from experiment, model and time."""
+    """Name of this run's folder. Default: made from experiment, model and time."""
 
     @field_validator("run_name")
     @classmethod

@@ -2,7 +2,7 @@
 
 No shell reads them; still each word is held to letters, digits and a few signs, and each flag to those that are open
 to agents. Closed are those that name a folder to write to or a file of settings, and those that take more than the job
-tells the queue. A flag that is new is closed until it stands here.
+tells the queue. A new flag is closed until it is listed here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sp500.tuning.presets import PRESETS
 
 FLAG = re.compile(r"--([a-z][a-z0-9._-]*)(?:=(.*))?", re.DOTALL)
 UNUSED = re.compile(r"[^A-Za-z0-9._:/+^-]")
-"""What no value needs; ^ stands in names of indices, such as ^GSPC."""
+"""What no value needs; ^ occurs in names of indices, such as ^GSPC."""
 LONGEST_WORD = 200
 
 CLOSED = {

@@ -40,9 +40,9 @@ class SubmitJob(Frozen):
     without Ray."""
     on: Literal["local", "ray", "kuberay"] | None = None
     """Where: this machine, a Ray cluster that is there, or one made for the job on Kubernetes. The server's user
-    decides which of them are allowed; empty: the first of those."""
+    decides which of them are allowed. Default: the first of those."""
     cpus: int | None = Field(None, ge=1)
-    """Whole CPUs of each worker; empty: 1, or what the cluster's pods have."""
+    """Whole CPUs of each worker. Default: 1, or what the cluster's pods have."""
     gpus: int = Field(0, ge=0)
     """GPUs of each worker."""
     memory: Memory | None = Field(None, max_length=16)
@@ -75,7 +75,7 @@ class SubmitJob(Frozen):
 
 
 class JobStatus(Frozen):
-    """Tell where a job stands and why: state, reason, processes, history, and the last lines of its log.
+    """Show a job's state and the reason for it: state, reason, processes, history, and the last lines of its log.
 
     States: QUEUED (waits for room or budget), PENDING (is being started), RUNNING; and the ends SUCCEEDED, FAILED,
     STOPPED, LOST.
@@ -98,7 +98,7 @@ class JobLogs(Frozen):
     tail: int = Field(50, ge=1, le=answers.LINES)
     """How many of the last lines, of each process; 1 to 200."""
     role: Literal["head", "worker", "submitter"] | None = None
-    """On Kubernetes: whose lines; the submitter's are those of the experiment. Empty: of all."""
+    """On Kubernetes: role whose lines to show; the submitter prints the experiment's. Default: all."""
 
 
 class StopJob(Frozen):
@@ -115,7 +115,7 @@ class StopJob(Frozen):
 
 
 class ListJobs(Frozen):
-    """List the queue's jobs, newest last: id, place, state, how long each has run, and why it stands there."""
+    """List the queue's jobs, newest last: id, place, state, how long each has run, and the reason for its state."""
 
     state: JobState | None = None
     """Only jobs of this state."""
@@ -134,7 +134,7 @@ class EstimateSpeedup(Frozen):
     workers: tuple[Annotated[int, Field(ge=1, le=1024)], ...] = Field((1, 2, 4, 8, 16), max_length=16)
     """Numbers of workers, each 1 to 1024; at most 16 of them."""
     size: int | None = Field(None, ge=1)
-    """Windows to train on, over all epochs; empty: as many as the newest run."""
+    """Windows to train on, over all epochs. Default: as many as the newest run."""
 
     @field_validator("workers")
     @classmethod
@@ -149,7 +149,7 @@ def job(asked: SubmitJob, on: str) -> dict[str, Any]:
     without_ray = on == "local" and asked.experiment != "scale"
     workers = asked.workers or (None if without_ray else 1)
     wide = ("--num-workers", str(workers)) if workers and asked.experiment in WIDE else ()
-    # After the arguments: what would stand behind it would be values of it.
+    # After the arguments: words after it would be its values.
     argv = ("python", f"experiments/{asked.experiment}.py", *asked.arguments, *wide)
     plain = asked.model_dump(include={"cpus", "gpus", "memory", "expected", "deadline"})
     return plain | {"argv": argv, "workers": workers or 1}

@@ -72,7 +72,7 @@ def submit_job(desk: Desk, asked: requests.SubmitJob) -> Answer:
 
 
 def job_status(desk: Desk, asked: requests.JobStatus) -> Answer:
-    """Where it stands now, or at its end if that comes in time."""
+    """Its state now, or at its end if that comes in time."""
     return _told(desk, _awaited(desk, asked.id, asked.wait))
 
 

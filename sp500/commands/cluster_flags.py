@@ -25,9 +25,9 @@ class ClusterFlags(Frozen):
     """Flags of every verb that reaches a cluster."""
 
     context: str | None = None
-    """Context of your kubeconfig; empty: the current one."""
+    """Context of your kubeconfig. Default: the current one."""
     image: str | None = None
-    """Image of the transfer pod, with tar and sha256sum; empty: the Ray head's."""
+    """Image of the transfer pod, with tar and sha256sum. Default: the Ray head's."""
     timeout: float = 600.0
     """Seconds that pods may take to get ready."""
 

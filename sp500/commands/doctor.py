@@ -25,15 +25,15 @@ class Doctor(Frozen):
     on: Literal["local", "ray", "kuberay"] | None = None
     """Where jobs are to run: what is not there is wrong then, and the other clusters do not matter."""
     address: str | None = None
-    """Address of a Ray cluster, http://HOST:8265; empty: $RAY_ADDRESS."""
+    """Address of a Ray cluster, http://HOST:8265. Default: $RAY_ADDRESS."""
     context: str | None = None
-    """Context of your kubeconfig; empty: the current one."""
+    """Context of your kubeconfig. Default: the current one."""
     namespace: str | None = None
-    """Namespace that jobs run in; empty: the context's, as for `sp500 jobs submit`."""
+    """Namespace that jobs run in. Default: the context's, as for `sp500 jobs submit`."""
     runs_dir: Path | None = None
-    """Folder of all runs; empty: $SP500_RUNS_DIR, or runs."""
+    """Folder of all runs. Default: $SP500_RUNS_DIR, or runs."""
     state_dir: Path | None = None
-    """Folder of the queue's state; empty: $XDG_STATE_HOME/sp500."""
+    """Folder of the queue's state. Default: $XDG_STATE_HOME/sp500."""
     json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
     """One JSON object on stdout: {checks: [{name, state, found, advice}], ok}."""
 

@@ -31,11 +31,11 @@ class Forecast(Frozen):
     runs_dir: Path = Path("runs")
     """Folder of the runs."""
     prices: Path | None = None
-    """Table of prices; empty: cluster/prices.yaml where it is there."""
+    """Table of prices. Default: cluster/prices.yaml where it is there."""
     size: int | None = Field(None, gt=0)
-    """Windows to train on, over all epochs; empty: as many as the newest run."""
+    """Windows to train on, over all epochs. Default: as many as the newest run."""
     node_type: str = ""
-    """Price a worker as a node of this type of the table; empty: as the runs' own machines."""
+    """Price a worker as a node of this type of the table. Default: as the runs' own machines."""
     spot: bool = False
     """Price workers as spot machines."""
     json_output: Annotated[bool, tyro.conf.arg(name="json")] = False

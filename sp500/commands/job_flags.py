@@ -62,7 +62,7 @@ def parse(model: type[F], argv: Sequence[str], verb: str) -> F:
         )
     except SystemExit as end:
         if end.code and "--" not in argv:
-            print(f"The job's command stands after a lone --: sp500 {verb} --workers 4 -- python ...", file=sys.stderr)
+            print(f"Put the job's command after a lone --: sp500 {verb} --workers 4 -- python ...", file=sys.stderr)
         raise
 
 
@@ -76,7 +76,7 @@ def _base(model: type[F], file: str | None, words: list[str]) -> F:
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What stands before the first lone --, and after it."""
+    """The words before the first lone --, and those after it."""
     at = list(argv).index("--") if "--" in argv else len(argv)
     return list(argv[:at]), list(argv[at + 1 :])
 

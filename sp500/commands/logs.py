@@ -1,4 +1,4 @@
-"""`sp500 jobs logs`: what a job prints, and of whom."""
+"""`sp500 jobs logs`: what a job prints, by role."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Logs(queue_flags.OneJob):
     follow: bool = False
     """Until the job has ended, over its further starts as well."""
     tail: int | None = Field(None, ge=0)
-    """The last lines of each process; empty: all."""
+    """The last lines of each process. Default: all."""
     start: int | None = Field(None, ge=1)
-    """Of which start, counted from 1; empty: the last."""
+    """Attempt number, from 1. Default: the last."""
     role: Literal["head", "worker", "submitter"] | None = None
-    """Of whom; empty: of all. The submitter's is that of the command."""
+    """Role to show. Default: all. The submitter prints the command's output."""
 
 
 def main(argv: Sequence[str]) -> int:

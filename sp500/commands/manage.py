@@ -27,7 +27,7 @@ class Manage(queue_flags.QueueFlags):
     """Manage the queue: one process for a folder, which may be killed and started again at any time."""
 
     idle_seconds: float | None = None
-    """Seconds without an unfinished job after which to end; empty: never."""
+    """Seconds without an unfinished job after which to end. Default: never."""
 
 
 def main(argv: Sequence[str]) -> int:

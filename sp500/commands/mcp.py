@@ -48,9 +48,9 @@ class Mcp(Frozen):
     folder: Path = Path()
     """Folder of the project, with experiments/ in it."""
     state_dir: Path | None = None
-    """Folder of the queue; empty: $XDG_STATE_HOME/sp500."""
+    """Folder of the queue. Default: $XDG_STATE_HOME/sp500."""
     runs_dir: Path | None = None
-    """Folder of the runs; empty: $SP500_RUNS_DIR, or runs in the project."""
+    """Folder of the runs. Default: $SP500_RUNS_DIR, or runs in the project."""
     on: tuple[On, ...] = Field(("local",), min_length=1)
     """Where its jobs may run, the default first."""
     project: Label = "agent"
@@ -58,11 +58,11 @@ class Mcp(Frozen):
     cluster: Path = Path("cluster/raycluster.yaml")
     """For kuberay: file with the RayCluster whose pods its jobs get."""
     context: str | None = None
-    """For kuberay: context of your kubeconfig; empty: the current one."""
+    """For kuberay: context of your kubeconfig. Default: the current one."""
     namespace: Label | None = None
-    """For kuberay: namespace of its jobs; empty: the cluster file's, or else that of the context, or else sp500."""
+    """For kuberay: namespace of its jobs. Default: the cluster file's, or else that of the context, or else sp500."""
     address: str | None = None
-    """For ray: address of the dashboard; empty: $RAY_ADDRESS."""
+    """For ray: address of the dashboard. Default: $RAY_ADDRESS."""
     max_jobs: int = Field(20, ge=1)
     """Jobs of its project that may be unfinished at once."""
     max_memory: Memory | None = None

@@ -39,7 +39,7 @@ class Expected:
     table: PriceTable | None = None
     """Prices; None: all is free."""
     node_type: str = ""
-    """Row of the table that workers are priced as; empty: by the table's own rule."""
+    """Row of the table that workers are priced as. Default: by the table's own rule."""
     earlier: Sequence[Job] = field(default_factory=list)
     """Jobs of this queue."""
     runs_dir: Path = Path("runs")

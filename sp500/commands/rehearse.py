@@ -31,9 +31,9 @@ class Rehearse(Frozen):
     port: int = 8265
     """Port of the dashboard, on 127.0.0.1."""
     runs_dir: Path = Path("runs")
-    """Folder that stands for the claim of runs."""
+    """Folder used in place of the claim of runs."""
     state_dir: Path | None = None
-    """Where it stands what is up, and the nodes' logs; empty: $XDG_STATE_HOME/sp500/rehearsal."""
+    """Folder for the state and logs of the local cluster. Default: $XDG_STATE_HOME/sp500/rehearsal."""
 
 
 def main(argv: Sequence[str]) -> int:

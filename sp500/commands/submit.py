@@ -41,19 +41,19 @@ class Submit(job_flags.JobFlags):
     cluster: Path = Path("cluster/raycluster.yaml")
     """With --on kuberay: file with the RayCluster whose pods the job gets."""
     context: str | None = None
-    """With --on kuberay: context of your kubeconfig; empty: the current one."""
+    """With --on kuberay: context of your kubeconfig. Default: the current one."""
     address: str | None = None
-    """With --on ray: address of the dashboard; empty: $RAY_ADDRESS."""
+    """With --on ray: address of the dashboard. Default: $RAY_ADDRESS."""
     prices: Path | None = None
-    """Table of prices; empty: cluster/prices.yaml where it is there."""
+    """Table of prices. Default: cluster/prices.yaml where it is there."""
     node_type: str = ""
-    """Row of that table that workers are priced as; empty: as its rule says."""
+    """Row of that table that workers are priced as. Default: as its rule says."""
     strict: bool = False
     """Refuse a job that its project's budget has no money for today, rather than let it wait."""
     dry_run: bool = False
     """Print what would be sent, and send nothing."""
     state_dir: Path | None = None
-    """Folder of the queue; empty: $XDG_STATE_HOME/sp500."""
+    """Folder of the queue. Default: $XDG_STATE_HOME/sp500."""
     json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
     """JSON on stdout; all else goes to stderr."""
 
@@ -86,7 +86,7 @@ def _parsed(argv: Sequence[str]) -> tuple[Submit, list[JobSpec]]:
 
 
 def _batch(file: str, given: dict[str, Any]) -> list[JobSpec]:
-    """The jobs of a file. What stands beside `jobs:` holds for each that does not say otherwise."""
+    """The jobs of a file. Keys next to `jobs:` are defaults of each job."""
     listed, shared = given["jobs"], {key: value for key, value in given.items() if key != "jobs"}
     if not isinstance(listed, list) or not listed or not all(isinstance(one, dict) for one in listed):
         raise ConfigError(f"--file {file}: jobs: expected a list of jobs, each with its argv")

@@ -18,7 +18,7 @@ class UploadData(cluster_flags.TransferFlags):
     folder: Annotated[Path, tyro.conf.Positional]
     """Pods find it as /data/NAME."""
     name: str = ""
-    """NAME; empty: the folder's own."""
+    """Name on the claim. Default: the folder's own."""
 
 
 def main(argv: Sequence[str]) -> int:

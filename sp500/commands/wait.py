@@ -14,7 +14,7 @@ class Wait(queue_flags.SomeJobs):
     """Wait until jobs have ended; the exit code is the job's, of several that of the first that did not succeed."""
 
     timeout: float | None = None
-    """Seconds after which to give up with exit code 4; empty: never."""
+    """Seconds after which to give up with exit code 4. Default: never."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -31,7 +31,7 @@ def _waited(flags: Wait) -> tuple[str, int]:
 
 
 def exit_code(job: Job) -> int:
-    """The exit code of a job's command, or one that stands for how it ended."""
+    """The exit code of a job's command, or one for how it ended."""
     if job.state == JobState.SUCCEEDED:
         return 0
     if job.state == JobState.STOPPED:

@@ -76,13 +76,13 @@ def cluster(
         found = "no kubeconfig (KUBECONFIG, ~/.kube/config), and this is not a pod with a service account"
         if not wanted:
             return [skipped(NAMES[0], found), *_unasked("no kubeconfig")]
-        return [wrong(NAMES[0], found, "get one from whoever runs the cluster, or scripts/kind-up"), *_unasked()]
+        return [wrong(NAMES[0], found, "get one from the cluster's administrator, or run scripts/kind-up"), *_unasked()]
     from sp500.doctor import kubernetes_api
 
     try:
         reached = kubernetes_api.Cluster(source, context)
     except ConfigError as error:
-        return [wrong(NAMES[0], _line(error), "mend it, or name another with KUBECONFIG or --context"), *_unasked()]
+        return [wrong(NAMES[0], _line(error), "repair it, or name another with KUBECONFIG or --context"), *_unasked()]
     who = f"context {reached.context}, {reached.server}"
     try:
         version = reached.version()
@@ -145,7 +145,7 @@ def permissions(missing: list[Right], namespace: str) -> Check:
         verbs[f"{whole} {right.name}".rstrip()].append(right.verb)
     told = "; ".join(f"{' '.join(verbs[what])} {what}" for what in verbs)
     advice = (
-        "whoever administers the namespace binds the Role of cluster/base/rbac.yaml to this user:"
+        "an administrator of the namespace must bind the Role of cluster/base/rbac.yaml to this user:"
         f" kubectl --namespace {namespace} create rolebinding NAME --role=sp500-jobs --user=USER"
     )
     return wrong(name, f"not permitted in namespace {namespace}: {told}", advice)

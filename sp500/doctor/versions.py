@@ -47,7 +47,7 @@ class Misfit:
 
     name: str
     found: str
-    """Version that is installed; empty: none is."""
+    """Version that is installed. Default: none is."""
     wanted: str
     owner: str
     """Who requires it."""
@@ -181,7 +181,7 @@ def cuda(build: str | None, driver: Gpus | str | None) -> Check:
         return ok("cuda", f"no GPU here; {torch}")
     if isinstance(driver, str):
         return wrong(
-            "cuda", f"nvidia-smi fails: {driver}", "mend the NVIDIA driver, or remove it where there is no GPU"
+            "cuda", f"nvidia-smi fails: {driver}", "repair the NVIDIA driver, or remove it where there is no GPU"
         )
     found = f"{_counted(driver.names)}, driver for CUDA {driver.cuda}; {torch}"
     if build is None:

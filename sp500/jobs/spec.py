@@ -50,24 +50,24 @@ KUBERNETES_ONLY = (
 
 
 class JobSpec(BaseModel):
-    """One job. Every field is checked here, so that whoever runs it can trust it."""
+    """One job. Every field is checked here, so that its executor can trust it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
     argv: Command
     """The command and its arguments; no shell reads them."""
     name: JobName = ""
-    """Name of the job; empty: that of the script."""
+    """Name of the job. Default: that of the script."""
     workers: Positive = 1
-    """Nodes of Ray that do the work, all alike; they start together. On this machine: shares of it that are held."""
+    """Number of identical Ray worker nodes, started together. On this machine: shares of it that are held."""
     cpus: Positive | None = None
-    """Whole CPUs of each worker; empty: the limit of the cluster's pods. A job's requests are its limits."""
+    """Whole CPUs of each worker. Default: the limit of the cluster's pods. A job's requests are its limits."""
     memory: Memory | None = None
-    """Memory of each worker, in MiB or GiB; empty: the limit of the cluster's pods, requested as well."""
+    """Memory of each worker, in MiB or GiB. Default: the limit of the cluster's pods, requested as well."""
     gpus: Whole = 0
     """GPUs of each worker."""
     processes_per_node: Positive | None = None
-    """Training processes on each worker; empty: its GPUs, or 1. Times workers, it is the job's SP500_WORLD_SIZE: the
+    """Training processes on each worker. Default: its GPUs, or 1. Times workers, it is the job's SP500_WORLD_SIZE: the
     default of --num-workers in the experiments."""
     env: Environment = {}
     """Environment, NAME=VALUE; nothing secret."""
@@ -81,15 +81,15 @@ class JobSpec(BaseModel):
     """Seconds in which the argv has to run, at most the deadline's: the wait for nodes, images and, in InteractiveMode,
     for you."""
     deadline: Positive | None = None
-    """Seconds in which the job has to end, its cluster's start included; empty: no limit. SIGTERM then, SIGKILL after a
-    grace, exit code 4. On Kubernetes it holds without this machine, and the image has to have sp500 in it."""
+    """Seconds in which the job has to end, including the start of its cluster. Default: no limit. Then SIGTERM, SIGKILL
+    after a grace period, exit code 4. On Kubernetes it holds without this machine; the image must contain sp500."""
 
     project: Label = "default"
     """Project whose budget pays."""
     priority: Priority = 0
     """Place in the queue: higher starts first, then who came first."""
     expected: Positive | None = None
-    """Seconds that it will take, as you think; empty: as long as jobs of that name took."""
+    """Your estimate of the run time, in seconds. Default: the median run time of earlier jobs with this name."""
 
     notify: Url | None = None
     """Address (http:// or https://) that each change of its state is posted to, as JSON."""
@@ -97,20 +97,20 @@ class JobSpec(BaseModel):
     mode: Literal["K8sJobMode", "InteractiveMode"] = "K8sJobMode"
     """K8sJobMode: a pod submits the argv; InteractiveMode: the cluster waits for `ray job submit --working-dir`."""
     image: Image | None = None
-    """Image of head, workers and submitter, with its tag; empty: the cluster's."""
+    """Image of head, workers and submitter, with its tag. Default: the cluster's."""
     working_dir: Archive | None = None
-    """URI of a zip of the code (https://, s3://, gs://); empty: the code in the image."""
+    """URI of a zip of the code (https://, s3://, gs://). Default: the code in the image."""
     keep_succeeded: Whole | None = None
-    """Seconds that the head is kept after a success, without workers; empty: 300. With a queue: seconds that the whole
-    cluster is kept after any end; empty: 0."""
+    """Seconds that the head is kept after a success, without workers. Default: 300. With a queue: seconds that the
+    whole cluster is kept after any end. Default: 0."""
     keep_failed: Whole = 0
     """Seconds that the head is kept after a failure, without workers, to look into it."""
     namespace: Label | None = None
-    """Namespace; empty: the cluster's, or else that of kubectl's context, or else sp500. It has to have the claims."""
+    """Namespace. Default: the cluster's, else that of kubectl's context, else sp500. It must have the claims."""
     service_account: ObjectName | None = None
-    """ServiceAccount of head and workers, for cloud storage without keys; empty: the cluster's."""
+    """ServiceAccount of head and workers, for cloud storage without keys. Default: the cluster's."""
     pull_secrets: tuple[ObjectName, ...] = ()
-    """Secrets to pull the image with; empty: the cluster's."""
+    """Secrets to pull the image with. Default: the cluster's."""
     queue: Label | None = None
     """Kueue's LocalQueue; queueing is then Kueue's alone."""
     priority_class: ObjectName | None = None
@@ -133,7 +133,7 @@ class JobSpec(BaseModel):
     @model_validator(mode="after")
     def _fits_together(self) -> JobSpec:
         if both := sorted(set(self.env) & set(self.secrets)):
-            raise ValueError(f"{both[0]} stands under env and under secrets; give it once")
+            raise ValueError(f"{both[0]} is given under env and under secrets; give it once")
         if self.settings and any(word == "--config" or word.startswith("--config=") for word in self.argv):
             raise ValueError("settings: the argv has a --config of its own; give one of the two")
         if self.mode == "InteractiveMode" and (self.retries or self.working_dir):

@@ -20,7 +20,7 @@ from sp500.runs.scaling_law import VARIES
 
 NOUNS = {"scale": "Scale", "train": "Training", "tune": "Search", "walk_forward": "Walk forward"}
 COUNTED = (
-    "A run on a cluster pays for its workers' nodes and what stands beside them (head, submitter), one on one machine "
+    "A run on a cluster pays for its workers' nodes and what runs next to them (head, submitter), one on one machine "
     "for that machine, from start to end with all its attempts. Storage, network and idle nodes are not in it."
 )
 
@@ -193,7 +193,7 @@ def _free(found: dict[str, Any]) -> str:
 
 
 def _law(basis: dict[str, Any]) -> str:
-    """What the runs told of the law; what stands assumed in it is told apart."""
+    """What the runs determined of the law, and what is assumed in it."""
     if not basis["used"]:
         return ""
     counts = basis["workers"]

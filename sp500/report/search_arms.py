@@ -23,8 +23,8 @@ MODEL = (
     "configs or cores, further configs are like these and fill all cores, and further cores are as fast."
 )
 ROUNDING = (
-    "A rounding difference can grow over the epochs, above all at large learning rates; --train.dtype float64 keeps the "
-    "arms alike."
+    "Rounding differences grow over the epochs, most of all at large learning rates. With --train.dtype float64 the "
+    "arms agree."
 )
 Numbers = Mapping[str, Any]
 """What `compare.searches` gives."""

@@ -95,7 +95,7 @@ class Pods(Node):
     count: int = Field(1, ge=0)
     """How many."""
     node_type: str = ""
-    """A name of the table's types; empty: that of a cluster's nodes."""
+    """A name of the table's types. Default: that of a cluster's nodes."""
     spot: bool = False
     """Whether they may be taken away at any time, and cost less."""
 

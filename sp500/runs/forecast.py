@@ -39,7 +39,7 @@ class Question(Frozen):
     size: int | None = None
     """Windows to train on; None: as many as the newest run."""
     node_type: str = ""
-    """Type of the price table that a worker's node is of; empty: that of the runs."""
+    """Type of the price table that a worker's node is of. Default: that of the runs."""
     spot: bool = False
     """Whether workers are spot machines."""
 

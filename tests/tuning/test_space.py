@@ -158,7 +158,7 @@ def test_file_gives_values_lists_and_ranges(file):
         ("# nothing\n", "it is empty"),
         ("{}", "it is empty; name a setting"),
         ("- model.hidden", "it is \\['model.hidden'\\]"),
-        ("model.hidden: [16", "is no YAML"),
+        ("model.hidden: [16", "is not valid YAML"),
         ("train.lrr: [1e-3]", r"unknown setting train\.lrr; did you mean train\.lr\?"),
         ("zzz: [1]", r"unknown setting zzz; write a key such as"),
         ("model: {hidden: [16]}", r"model is a section, no setting; write model\.kind"),

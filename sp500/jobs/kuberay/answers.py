@@ -1,4 +1,4 @@
-"""What the API server answers, and what a no of it means for the user: what happened, whose it is to mend, and how."""
+"""What the API server answers, and what a no of it means for the user: what happened, who can repair it, and how."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from sp500.errors import ResourcesError, Unreachable
 from sp500.jobs.cluster.rollout import OPERATOR
 from sp500.jobs.document import Document, section
 
-RIGHTS = "the Role sp500-jobs in cluster/base/rbac.yaml grants it: whoever administers the namespace binds it to you"
+RIGHTS = (
+    "the Role sp500-jobs in cluster/base/rbac.yaml grants it: ask an administrator of the namespace to bind it to you"
+)
 
 
 class Silent(Unreachable):

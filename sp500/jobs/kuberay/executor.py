@@ -71,7 +71,7 @@ class KubeRayExecutor:
         """
         kinds = self._api.kinds(RAYJOBS.root) or set()
         if RAYJOBS.plural not in kinds:
-            raise Refused(f"this cluster has no KubeRay operator; whoever administers it installs it with: {OPERATOR}")
+            raise Refused(f"this cluster has no KubeRay operator; its administrator can install it with: {OPERATOR}")
 
     def check(self, request: Document) -> None:
         """Nothing where the server would take such a job: one call, and one for each claim that its pods mount.

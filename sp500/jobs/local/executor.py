@@ -80,7 +80,9 @@ class LocalExecutor:
                         self._start(job, lock, request)
                     return
                 if time.monotonic() > give_up:
-                    raise Unreachable(f"job {handle}: whoever starts it has not within {SOON} s; submit it again")
+                    raise Unreachable(
+                        f"job {handle}: the process starting it did not finish within {SOON} s; submit it again"
+                    )
                 time.sleep(0.01)  # until the supervisor that another process starts is there
             if self.status(handle).unattended:
                 self._attend(job)

@@ -29,7 +29,9 @@ def group_names(cluster: Cluster) -> Iterator[Violation]:
     counted = Counter(group.body.get("groupName") for group in cluster.workers)
     for group in cluster.workers:
         if counted[name := group.body.get("groupName")] > 1:
-            yield Violation(f"{group.path}.groupName", f"{name!r} stands for several groups", "name each differently")
+            yield Violation(
+                f"{group.path}.groupName", f"{name!r} is the name of several groups", "name each differently"
+            )
 
 
 def resources_once(cluster: Cluster) -> Iterator[Violation]:
@@ -38,13 +40,11 @@ def resources_once(cluster: Cluster) -> Iterator[Violation]:
         both = [name for name in RESOURCE_PARAMS if name in group.params]
         if section(group.body, "resources") and both:
             path = f"{group.path}.rayStartParams.{both[0]}"
-            yield Violation(
-                path, f"stands beside {group.path}.resources", "say the group's resources in one of the two"
-            )
+            yield Violation(path, f"duplicates {group.path}.resources", "say the group's resources in one of the two")
 
 
 def labels(cluster: Cluster) -> Iterator[Violation]:
-    """Ray's labels stand in `labels` and are labels of Kubernetes."""
+    """Ray's labels belong in `labels` and are labels of Kubernetes."""
     for group in cluster.groups:
         if "labels" in group.params:
             yield Violation(f"{group.path}.rayStartParams.labels", "is set", f"move them to {group.path}.labels")
@@ -96,12 +96,12 @@ def priority(cluster: Cluster) -> Iterator[Violation]:
 
 
 def redis_names(cluster: Cluster) -> Iterator[Violation]:
-    """The name and address of a Redis stand in gcsFaultToleranceOptions alone."""
+    """The name and address of a Redis belong in gcsFaultToleranceOptions alone."""
     options, head = f"{cluster.path}.gcsFaultToleranceOptions", cluster.head
     marked = cluster.annotations.get("ray.io/ft-enabled")
     if marked and "gcsFaultToleranceOptions" in cluster.spec:
         path = "metadata.annotations[ray.io/ft-enabled]"
-        yield Violation(path, f"stands beside {options}", "leave the annotation out")
+        yield Violation(path, f"conflicts with {options}", "leave the annotation out")
     tolerant = "gcsFaultToleranceOptions" in cluster.spec or str(marked).lower() == "true"
     if "RAY_REDIS_ADDRESS" in head.ray.env and not tolerant:
         yield Violation(f"{head.ray.path}.env", "has RAY_REDIS_ADDRESS", f"give the address as {options}.redisAddress")

@@ -39,7 +39,7 @@ def storage(cluster: Cluster, gates: Gates) -> Iterator[Violation]:
     claim = section(options, "storage")
     made = [key for key in ("size", "storageClassName", "accessModes") if key in claim]
     if "claimName" in claim and made:
-        yield Violation(f"{path}.storage.{made[0]}", "stands beside claimName", "name a claim or describe one")
+        yield Violation(f"{path}.storage.{made[0]}", "conflicts with claimName", "name a claim or describe one")
     yield from _own_storage(cluster.head)
 
 

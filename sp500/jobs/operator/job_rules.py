@@ -1,4 +1,4 @@
-"""The operator's rules for a RayJob (KubeRay 1.7). Those for its cluster stand with the cluster's."""
+"""The operator's rules for a RayJob (KubeRay 1.7). Those for its cluster are with the cluster's."""
 
 from __future__ import annotations
 
@@ -115,9 +115,9 @@ def deletion(job: Document) -> Iterator[Violation]:
     strategy = section(spec, "deletionStrategy")
     older = [key for key in ("onSuccess", "onFailure") if key in strategy]
     if "deletionRules" in strategy and older:
-        yield Violation(f"{path}.{older[0]}", "stands beside deletionRules", "leave it out")
+        yield Violation(f"{path}.{older[0]}", "conflicts with deletionRules", "leave it out")
     if "deletionRules" in strategy and _shuts_down(spec):
-        yield Violation(f"{path}.deletionRules", "stands beside shutdownAfterJobFinishes", "leave one of the two out")
+        yield Violation(f"{path}.deletionRules", "conflicts with shutdownAfterJobFinishes", "leave one of the two out")
     if "deletionRules" in strategy:
         return
     for key in ("onSuccess", "onFailure"):

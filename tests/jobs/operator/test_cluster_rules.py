@@ -47,7 +47,7 @@ BROKEN = [
     (
         {f"{WORKER}/resources": {"CPU": "2"}, f"{WORKER}/rayStartParams/num-cpus": "2"},
         "spec.workerGroupSpecs[0].rayStartParams.num-cpus",
-        ["stands beside spec.workerGroupSpecs[0].resources", "one of the two"],
+        ["duplicates spec.workerGroupSpecs[0].resources", "one of the two"],
     ),
     ({f"{HEAD}/rayStartParams/labels": "a=b"}, "spec.headGroupSpec.rayStartParams.labels", ["headGroupSpec.labels"]),
     ({f"{WORKER}/labels": {"a": "b c"}}, "spec.workerGroupSpecs[0].labels", ["a=b c is not a valid label"]),
@@ -168,7 +168,7 @@ BROKEN = [
     (
         {"spec/gcsFaultToleranceOptions": STORE | {"storage": {"claimName": "gcs", "size": "1Gi"}}},
         "spec.gcsFaultToleranceOptions.storage.size",
-        ["beside claimName"],
+        ["conflicts with claimName"],
     ),
     (
         {"spec/gcsFaultToleranceOptions": STORE} | env(HEAD_RAY, "RAY_gcs_storage_path"),
@@ -286,7 +286,7 @@ def test_feature_behind_a_closed_gate_is_refused_by_the_gates_name(cluster, chan
 def test_groups_of_one_name_are_both_named(cluster, changed):
     found = rules.violations(changed(cluster, {"spec/workerGroupSpecs/1": cluster["spec"]["workerGroupSpecs"][0]}))
     assert [one.path for one in found] == [f"spec.workerGroupSpecs[{at}].groupName" for at in (0, 1)]
-    assert "'workers' stands for several groups" in str(found[0])
+    assert "'workers' is the name of several groups" in str(found[0])
 
 
 @pytest.mark.parametrize("key", ["minReplicas", "maxReplicas"])

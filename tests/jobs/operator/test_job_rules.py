@@ -98,12 +98,12 @@ BROKEN = [
     (
         {"spec/shutdownAfterJobFinishes": True},
         "spec.deletionStrategy.deletionRules",
-        ["beside shutdownAfterJobFinishes"],
+        ["conflicts with shutdownAfterJobFinishes"],
     ),
     (
         {"spec/deletionStrategy/onSuccess": {"policy": "DeleteSelf"}},
         "spec.deletionStrategy.onSuccess",
-        ["beside deletionRules"],
+        ["conflicts with deletionRules"],
     ),
     (strategy({"policy": "DeleteSelf"}, {}), "spec.deletionStrategy.onFailure.policy", ["is None", "DeleteCluster"]),
     (
