@@ -40,6 +40,7 @@ def refusal(workers: int) -> str:
 
 def a_static_cluster() -> dict[str, object]:
     """A head without CPUs, as after its replacement; its two workers come five seconds later."""
+    os.environ.pop(capacity.WORKERS_VARIABLE, None)  # of a cluster of other tests in the parent
     cluster = Cluster(initialize_head=True, connect=True, head_node_args={"num_cpus": 0, "object_store_memory": STORE})
     answers: dict[str, object] = {}
     try:
@@ -63,6 +64,7 @@ def a_static_cluster() -> dict[str, object]:
 
 def an_autoscaled_cluster(folder: Path) -> dict[str, object]:
     """A head without CPUs whose autoscaler may start two workers, which nothing but the autoscaler knows."""
+    os.environ.pop(capacity.WORKERS_VARIABLE, None)
     capacity.REFUSAL_SECONDS = 3
     answers: dict[str, object] = {}
     with autoscaler(folder, largest=2), redirect_stderr(io.StringIO()) as said:

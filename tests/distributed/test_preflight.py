@@ -54,14 +54,14 @@ def a_node_elsewhere(folder: Path) -> str:
         return str(error)
     finally:
         node.terminate()
-        node.wait(timeout=30)
+        node.wait(timeout=120)
         ray.shutdown()
         cluster.shutdown()
     return "passed"
 
 
 def until(ready):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not ready():
         assert time.monotonic() < deadline
         time.sleep(0.2)

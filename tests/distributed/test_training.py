@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from pathlib import Path
 
 import psutil
@@ -61,10 +60,11 @@ def test_killed_worker_goes_on_from_the_last_checkpoint_to_the_same_numbers(ray_
     undisturbed = trained(settings(2, epochs=60, early_stop_patience=0), tmp_path / "a")
     before, killed = {process.pid for process in train_workers()}, []
 
+    ended = threading.Event()
+
     def kill_one() -> None:
-        deadline = time.monotonic() + 60
         epochs = tmp_path / "b" / "w2" / "epochs.jsonl"
-        while time.monotonic() < deadline and not killed:
+        while not ended.wait(0.01) and not killed:
             if epochs.exists() and epochs.read_text().count("\n") >= 3:
                 for process in train_workers():
                     if process.pid not in before and not killed:
@@ -73,8 +73,11 @@ def test_killed_worker_goes_on_from_the_last_checkpoint_to_the_same_numbers(ray_
 
     thread = threading.Thread(target=kill_one)
     thread.start()
-    found = trained(settings(2, epochs=60, early_stop_patience=0), tmp_path / "b")
-    thread.join()
+    try:
+        found = trained(settings(2, epochs=60, early_stop_patience=0), tmp_path / "b")
+    finally:
+        ended.set()
+        thread.join()
     assert killed
     assert found.metrics == undisturbed.metrics
     lines = (tmp_path / "b" / "w2" / "epochs.jsonl").read_text().splitlines()

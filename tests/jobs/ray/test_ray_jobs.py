@@ -614,7 +614,7 @@ def test_job_of_a_cluster_that_was_started_anew_is_lost(ray_cluster, executor, a
 
 
 def until_answered(executor, handle):
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while True:
         try:
             return look(executor, handle)
