@@ -91,5 +91,5 @@ def _improvement(found: dict[str, Any]) -> str:
     if found["value"] is None:
         return f"no improvement to compute: the naive forecast {found['over']!r} is never wrong on the test dates"
     interval = "" if found["low"] is None else f" (95 % interval {found['low']:+.2%} to {found['high']:+.2%})"
-    gain = f"{found['metric']} better by {found['value']:+.2%}{interval}"
+    gain = f"improvement in {found['metric']} {found['value']:+.2%}{interval}"
     return f"{VERDICTS[against_naive(found)]} the naive forecast {found['over']!r}: {gain}"
