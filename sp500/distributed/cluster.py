@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import ray
-from ray._private import auto_init_hook, worker
-from ray.cluster_utils import Cluster
+from ray._private import auto_init_hook
 
 from sp500.distributed import capacity
 from sp500.ray_token import ensure_ray_token
@@ -41,8 +40,6 @@ LOCAL_ENVIRONMENT = {
 # made here, Ray's own two in it and the longest name take 87.
 SOCKET_ROOM = 107 - 87
 LOOPBACK = "127.0.0.1"
-NODE = {"include_dashboard": False, "node_ip_address": LOOPBACK}
-"""What every node of a private cluster is started with."""
 
 
 @contextmanager
@@ -62,37 +59,20 @@ def connected() -> Iterator[None]:
 @contextmanager
 def _joined(address: str) -> Iterator[None]:
     _set_defaults(ENVIRONMENT)
-    _init(address=address)
+    _init(address)
     yield
 
 
 @contextmanager
 def _started_here() -> Iterator[None]:
-    """A cluster of this process, not the one that someone else may run on this machine."""
-    cpus = os.cpu_count() or 1
-    with capacity.fixed(0, cpus), private_cluster(num_cpus=cpus) as cluster:
-        attach(cluster)
-        yield
-
-
-@contextmanager
-def private_cluster(**head: Any) -> Iterator[Cluster]:
-    """A head with these settings, out of the reach of others, for the length of the block: on the loopback address."""
+    """A cluster of this process, out of the reach of other users of the machine."""
     _set_defaults(ENVIRONMENT | LOCAL_ENVIRONMENT)
-    with private_session():
-        cluster = Cluster(initialize_head=True, head_node_args=NODE | head)
-        try:
-            yield cluster
-        finally:
-            ray.shutdown()
-            cluster.shutdown()
-
-
-def attach(cluster: Cluster) -> None:
-    """Make this process the driver of a private cluster."""
-    # Otherwise ray.init replaces 127.0.0.1 by the machine's address, where these nodes do not listen.
-    worker._global_node = cluster.head_node
-    _init(address=cluster.address, _node_ip_address=LOOPBACK)
+    cpus = os.cpu_count() or 1
+    with capacity.fixed(0, cpus), private_session():
+        # "local": not the cluster that someone else may run on this machine. Ray 2.60 replaces a loopback address of
+        # such a node by the machine's own, so its ports are guarded by the token alone.
+        _init("local", include_dashboard=False, num_cpus=cpus)
+        yield
 
 
 @contextmanager
@@ -124,12 +104,12 @@ def _set_defaults(environment: dict[str, str]) -> None:
         os.environ.setdefault(key, value)
 
 
-def _init(**settings: Any) -> None:
+def _init(address: str, **settings: object) -> None:
     # A thread of Tune's that calls Ray once more after Ctrl-C has ended it would start a whole cluster anew. (The
     # public switch, RAY_ENABLE_AUTO_CONNECT, is read when Ray is imported.)
     auto_init_hook.enable_auto_connect = False
     with kept_signals():
-        ray.init(log_to_driver=False, logging_level=logging.ERROR, **settings)
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **settings)
 
 
 @contextmanager
