@@ -99,7 +99,7 @@ def tree_pss_bytes(pid: int) -> int:
     return total
 
 
-def limit_bytes(cgroup: Path = CGROUP) -> int:
+def total_bytes(cgroup: Path = CGROUP) -> int:
     """Memory of this machine or, where that is less, of its container."""
     one, two = cgroup / "memory" / "memory.limit_in_bytes", cgroup / "memory.max"
     file, total = one if one.exists() else two, int(psutil.virtual_memory().total)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -30,6 +31,24 @@ MakeDataset = Callable[..., Dataset]
 def pytest_configure(config: pytest.Config) -> None:
     """exchange_calendars 4.13 uses what pandas 3.1 deprecates; nobody here can change that."""
     config.addinivalue_line("filterwarnings", "ignore:Series.values returning an ndarray:DeprecationWarning")
+
+
+@pytest.fixture
+def make_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Mounts a disk of its own with options of tmpfs, such as size=1m. Skips where this process may not mount."""
+    disk = tmp_path / "disk"
+
+    def make(options: str) -> Path:
+        disk.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(disk)]
+        mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
+        if mounted.returncode:
+            pytest.skip(f"mounting takes root: {mounted.stderr.strip()}")
+        return disk
+
+    yield make
+    if disk.is_mount():
+        subprocess.run(["umount", "--lazy", disk], check=True)
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,6 @@ import os
 import resource
 import signal
 import stat
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -80,25 +78,11 @@ def test_file_holds_what_was_written(tmp_path: Path, content: str | bytes) -> No
     assert (tmp_path / "file").read_bytes() == (content.encode() if isinstance(content, str) else content)
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 1 MiB that has 4 KiB left."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
-    mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if mounted.returncode:
-        pytest.skip(f"mounting takes root: {mounted.stderr.strip()}")
-    try:
-        (disk / "filler").write_bytes(b"x" * (2**20 - 3 * 4096))
-        (disk / "trials.jsonl").write_text("first\n")
-        yield disk
-    finally:
-        subprocess.run(["umount", "--lazy", disk], check=True)
-
-
 @pytest.mark.parametrize("write", [write_atomic, append_durably])
-def test_full_disk_is_named_with_the_path_and_the_free_space_and_what_was_written_stays(small_disk, write):
+def test_full_disk_is_named_with_the_path_and_the_free_space_and_what_was_written_stays(make_disk, write):
+    small_disk = make_disk("size=1m")
+    (small_disk / "filler").write_bytes(b"x" * (2**20 - 3 * 4096))
+    (small_disk / "trials.jsonl").write_text("first\n")
     path = small_disk / "trials.jsonl"
     with pytest.raises(DiskError) as raised:
         write(path, "x" * 20000)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
@@ -113,14 +114,9 @@ def test_run_that_was_not_interrupted_has_no_earlier_seconds(tmp_path: Path) -> 
 
 
 def test_first_error_is_kept_when_the_disk_has_no_room_for_a_record_of_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    make_disk: Callable[[str], Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(disk)]
-    mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if mounted.returncode:
-        pytest.skip(f"mounting takes root: {mounted.stderr.strip()}")
+    disk = make_disk("size=8m")
 
     def fill() -> None:
         with (disk / "filler").open("wb", buffering=0) as filler, suppress(OSError):
@@ -137,19 +133,16 @@ def test_first_error_is_kept_when_the_disk_has_no_room_for_a_record_of_it(
             file.write(b"x" * 4096)
         raise AssertionError
 
-    try:
-        with pytest.raises(SP500Error, match="the first error"):
-            execute(settings(disk), failing)
-        assert f"{disk}/one/record.json: cannot be written (No space left on device; 0.0 MiB free)" in caplog.text
-        (disk / "filler").unlink()
-        with pytest.raises(DiskError, match=f"{disk}/one.*No space left on device; 0.0 MiB free"):
-            execute(settings(disk, resume=True), writing)
-        with pytest.raises(DiskError, match=f"{disk}/one/config.yaml.*0.0 MiB free"):
-            execute(settings(disk, resume=True), well)
-        (disk / "filler").unlink()
-        assert execute(settings(disk, resume=True), well).status == "ok"
-    finally:
-        subprocess.run(["umount", "--lazy", disk], check=True)
+    with pytest.raises(SP500Error, match="the first error"):
+        execute(settings(disk), failing)
+    assert f"{disk}/one/record.json: cannot be written (No space left on device; 0.0 MiB free)" in caplog.text
+    (disk / "filler").unlink()
+    with pytest.raises(DiskError, match=f"{disk}/one.*No space left on device; 0.0 MiB free"):
+        execute(settings(disk, resume=True), writing)
+    with pytest.raises(DiskError, match=f"{disk}/one/config.yaml.*0.0 MiB free"):
+        execute(settings(disk, resume=True), well)
+    (disk / "filler").unlink()
+    assert execute(settings(disk, resume=True), well).status == "ok"
 
 
 @pytest.mark.parametrize("content", ["", "- 1", "{", "data: {window: many}", b"\xff"])

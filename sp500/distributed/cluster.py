@@ -39,7 +39,6 @@ LOCAL_ENVIRONMENT = {
 # Ray's sockets lie in its session's folder, and the kernel takes 107 characters of a socket's path. Of these the folder
 # made here, Ray's own two in it and the longest name take 87.
 SOCKET_ROOM = 107 - 87
-LOOPBACK = "127.0.0.1"
 
 
 @contextmanager

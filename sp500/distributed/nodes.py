@@ -18,8 +18,9 @@ from ray._private import worker
 from ray.cluster_utils import Cluster
 
 from sp500.distributed import capacity
-from sp500.distributed.cluster import ENVIRONMENT, LOCAL_ENVIRONMENT, LOOPBACK, kept_signals, private_session
+from sp500.distributed.cluster import ENVIRONMENT, LOCAL_ENVIRONMENT, kept_signals, private_session
 
+LOOPBACK = "127.0.0.1"
 # Of a node's memory, the part that is Ray's object store; the rest is for the processes on it.
 STORE_SHARE = 0.25
 STORE_LEAST = 80 * 2**20

@@ -18,7 +18,7 @@ import psutil
 from sp500.cores import CGROUP, cpu_limit
 from sp500.doctor.check import Check, Look, ok, skipped, wrong
 from sp500.jobs.queue.settings import machine
-from sp500.memory import limit_bytes
+from sp500.memory import total_bytes
 from sp500.report.words import GIB, size
 
 SHARED = "/dev/shm"  # noqa: S108 - looked at, never written to
@@ -172,7 +172,7 @@ def shared_here() -> int | None:
 def memory_here(cgroup: Path = CGROUP) -> Memory:
     """Memory of this machine or, where that is less, of its container."""
     here = psutil.virtual_memory()
-    limit = limit_bytes(cgroup)
+    limit = total_bytes(cgroup)
     if limit >= here.total:
         return Memory(here.total, here.available)
     one = cgroup / "memory" / "memory.usage_in_bytes"

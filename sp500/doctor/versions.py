@@ -47,7 +47,7 @@ class Misfit:
 
     name: str
     found: str
-    """Version that is installed. Default: none is."""
+    """Version that is installed, or empty."""
     wanted: str
     owner: str
     """Who requires it."""

@@ -89,7 +89,7 @@ class JobSpec(BaseModel):
     priority: Priority = 0
     """Place in the queue: higher starts first, then who came first."""
     expected: Positive | None = None
-    """Your estimate of the run time, in seconds. Default: the median run time of earlier jobs with this name."""
+    """Your estimate of the run time, in seconds. Default: the range of earlier jobs with this name."""
 
     notify: Url | None = None
     """Address (http:// or https://) that each change of its state is posted to, as JSON."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import nn
 
 from sp500.config import ModelConfig
-from sp500.memory import limit_bytes
+from sp500.memory import total_bytes
 from sp500.models.linear import Linear
 from sp500.models.lstm import LSTM
 from sp500.models.mlp import MLP
@@ -34,16 +35,15 @@ def build(config: ModelConfig, *, window: int, features: int, outputs: int) -> n
     Raises MemoryError for a model that cannot be trained in this machine's or container's memory. A node of Kubernetes
     grants any allocation (kubelet sets vm.overcommit_memory to 1), and would kill the whole pod while it is filled.
     """
+    make = partial(MODELS[config.kind], window, features, outputs, **config.used)
     with torch.device("meta"):
-        sizes = [
-            weights.nbytes for weights in MODELS[config.kind](window, features, outputs, **config.used).parameters()
-        ]
-    if COPIES * sum(sizes) > limit_bytes():
+        needed = COPIES * sum(weights.nbytes for weights in make().parameters())
+    if needed > (total := total_bytes()):
         raise MemoryError(
-            f"training takes {COPIES * sum(sizes) / 2**30:,.1f} GiB for weights, gradients and Adam's moments; "
-            f"there are {limit_bytes() / 2**30:,.1f} GiB. Use a smaller model.hidden or model.layers"
+            f"training takes {needed / 2**30:,.1f} GiB for weights, gradients and Adam's moments; there are "
+            f"{total / 2**30:,.1f} GiB. Use a smaller model.hidden or model.layers"
         )
-    model = MODELS[config.kind](window, features, outputs, **config.used)
+    model = make()
     for weights in model.get_submodule("head").parameters():
         nn.init.zeros_(weights)
     return model

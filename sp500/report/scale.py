@@ -137,7 +137,7 @@ def _arms(rows: Sequence[Row], more: Cells) -> Table:
     if any(row["multiplier"] > 1 for row in rows):
         note += (
             f" Sizes above {at(1)} add noisy copies of the same prices: they measure speed and memory and hold no new "
-            "information, so the test MSE is not comparable between sizes."
+            "information."
         )
     return table(
         f"Every arm at every size{budget}",

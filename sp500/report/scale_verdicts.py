@@ -46,7 +46,8 @@ def cluster(rows: Sequence[Row], price: Price = unpriced) -> list[str]:
         if (sizes := _sizes(rows, "ray", place, workers))
     ]
     if not alone or not rays:
-        return ["The gain from the cluster is unknown: run the arms streaming and ray."]
+        missing = [arm for arm, ran in (("streaming", alone), ("ray", rays)) if not ran]
+        return [f"The gain from the cluster is unknown: run the {listed([f'arm {arm}' for arm in missing])}."]
     said = []
     for sizes in rays:
         name = next(iter(sizes.values()))["label"]

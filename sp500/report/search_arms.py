@@ -118,7 +118,8 @@ def _agreement(numbers: Numbers) -> str:
     same, distance = numbers["same_best"], numbers["metric_gap"]
     if same is None:
         return ""
-    losses = "are equal" if not distance else f"{'agree within' if same else 'differ by'} {gap(distance)}"
+    apart = f"agree within {gap(distance)}" if same else f"differ by {100 * (distance or 0):.1g}%"
+    losses = apart if distance else "are equal"
     best = "the same best config" if same else "different best configs"
     why = "" if same else f" {ROUNDING}"
     return f"The arms found {best}; the best validation losses {losses}.{why}"

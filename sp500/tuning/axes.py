@@ -40,7 +40,7 @@ class Choice:
 
     @property
     def fault(self) -> str:
-        """What is wrong with it and the way out. Default: nothing."""
+        """What is wrong with it and the way out, or empty."""
         said = [text(value) for value in self.values]
         twice = next((one for one in said if said.count(one) > 1), None)
         if twice:
@@ -76,7 +76,7 @@ class Uniform:
 
     @property
     def fault(self) -> str:
-        """What is wrong with it and the way out. Default: nothing."""
+        """What is wrong with it and the way out, or empty."""
         if self.log and self.low <= 0:
             return f"has log: true with low {self.low}; raise low above 0, or drop log"
         return _range_fault(self.low, self.high)
@@ -112,7 +112,7 @@ class Integers:
 
     @property
     def fault(self) -> str:
-        """What is wrong with it and the way out. Default: nothing."""
+        """What is wrong with it and the way out, or empty."""
         if self.log and self.low < 1:
             return f"has log: true with low {self.low}; raise low to 1 or more, or drop log"
         return _range_fault(self.low, self.high)

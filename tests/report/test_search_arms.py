@@ -57,7 +57,9 @@ def test_arms_that_chose_different_configs_are_reported_with_the_way_to_equal_nu
     records = [side("s", 0, "sequential", 30.0), side("p", 1, "packed", 10.0, best=other)]
     numbers = search.newest(records, {}).compared
     assert numbers["same_best"] is False
-    assert any("--train.dtype float64" in sentence for sentence in search_arms.sentences(numbers))
+    (told,) = [sentence for sentence in search_arms.sentences(numbers) if "different best configs" in sentence]
+    assert "differ by 2%" in told
+    assert "--train.dtype float64" in told
 
 
 def test_search_in_all_modes_shows_the_seconds_that_it_timed() -> None:
