@@ -120,7 +120,7 @@ def search_claims_skill(seed: int, epochs: int, axes: Mapping[str, Sequence[floa
 
 
 def linear_verdict(seed: int, epochs: int) -> str:
-    """What the report calls a linear model of a random walk: better | worse | unclear."""
+    """What the report calls a linear model of a random walk: better | worse | unclear | naive kept."""
     from sp500.config import DataConfig, ModelConfig, RunConfig, TrainConfig
     from sp500.report import words
     from sp500.tasks import catalog
@@ -135,8 +135,8 @@ def linear_verdict(seed: int, epochs: int) -> str:
         )
         task = catalog.task(config)
         dataset = task.prepare(config)
-    judged = task.judge(fit(task, dataset, config, SoloWorker(device("cpu"))).outputs, dataset)
-    return words.against_naive(judged["test"]["improvement"])
+    result = fit(task, dataset, config, SoloWorker(device("cpu")))
+    return words.against_naive(task.judge(result.outputs, dataset)["test"]["improvement"], result.best_epoch)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -18,7 +18,7 @@ from sp500.data.prices import Prices, load
 from sp500.data.sharding import Source
 from sp500.data.splits import Split, split
 from sp500.data.validation import summarize
-from sp500.data.windows import Dataset, Windows, windows
+from sp500.data.windows import Dataset, Windows, naive_output, windows
 from sp500.errors import DataError
 
 
@@ -36,6 +36,8 @@ class Prepared:
     train: tuple[Series, ...]
     scaler: Normalizer
     target_scale: float
+    start: float
+    """What `Dataset` says of it."""
     how: Augmentation
     direction: bool
 
@@ -63,7 +65,7 @@ class Prepared:
         shifts = normalize.shift_notes(self.table.names, parts["train"].rows, later)
         card = describe(self.prices, self.table, self.cut) | {"windows": counts}
         card["notes"] += shifts
-        return Dataset(parts["train"], parts["valid"], parts["test"], self.target_scale, card)
+        return Dataset(parts["train"], parts["valid"], parts["test"], self.target_scale, self.start, card)
 
     def materialised(self, dtype: str) -> Dataset:
         """The same with every training window copied out, as scripts that keep arrays [window, day, feature] do.
@@ -122,8 +124,10 @@ def fit(prices: Prices, table: Features, config: DataConfig, *, direction: bool,
     rows = np.concatenate([one.x for one in train])
     spread = float(np.nanstd(np.concatenate([one.y for one in train])))
     scale = 1.0 if direction or config.norm == "none" or spread == 0 else spread
+    targets = np.concatenate([one.y[config.window - 1 :] for one in train])  # those of windows
+    start = naive_output(targets / scale, direction=direction)
     how = Augmentation(config.augment, config.noise, config.jitter, rows.std(axis=0), config.seed, config.horizon)
-    return Prepared(config, prices, table, cut, train, normalize.fit(rows, config.norm), scale, how, direction)
+    return Prepared(config, prices, table, cut, train, normalize.fit(rows, config.norm), scale, start, how, direction)
 
 
 def summary(config: DataConfig) -> dict[str, dict[str, float]]:

@@ -5,6 +5,7 @@ Rows are series segments end to end, each day once; a window is named by its fir
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,14 +39,16 @@ class Windows:
 class Dataset:
     """What a model is trained, stopped and judged on.
 
-    target_scale is what targets were divided by: a forecast is the model's output times it. `card` says where the data
-    came from, as the record keeps it.
+    target_scale is what targets were divided by: a forecast is the model's output times it. start is the output that
+    training starts from, which makes the untrained model the naive forecast: the training mean of the targets, or its
+    log odds where they are 0 and 1. `card` says where the data came from, as the record keeps it.
     """
 
     train: Windows
     valid: Windows | None
     test: Windows
     target_scale: float = 1.0
+    start: float = 0.0
     card: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -57,6 +60,15 @@ class Dataset:
     def sha256(self) -> str:
         """Hash of the data it was made from; empty for data that settings alone decide."""
         return str(self.card.get("sha256", ""))
+
+
+def naive_output(targets: np.ndarray, *, direction: bool) -> float:
+    """`Dataset.start` for these training targets: their mean, or the log odds of those above 0."""
+    known = targets[np.isfinite(targets)].astype(np.float64)
+    if not direction:
+        return float(known.mean())
+    ups = min(max(float((known > 0).sum()), 0.5), len(known) - 0.5)  # half a window keeps the odds finite
+    return math.log(ups / (len(known) - ups))
 
 
 def windows(

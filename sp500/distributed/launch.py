@@ -103,6 +103,7 @@ def described(
         peak_worker_bytes=result.peak_worker_bytes,
         device=result.device,
         data=dataset.card,
+        best_loss=result.best_loss,
         best_epoch=result.best_epoch,
     )
 

@@ -87,15 +87,17 @@ def kept(path: Path, sha256: str) -> dict[int, Row]:
 def summary(rows: Sequence[Row]) -> dict[str, Any]:
     """Mean, standard deviation and count over the folds of every metric of the model and of the naive forecasts.
 
-    `improvement` is that over the best naive forecast of each fold, `better` in how many folds it is above zero.
+    `improvement` is that over the best naive forecast of each fold, `better` in how many folds a trained model's is
+    above zero.
     """
     good = [row for row in rows if row["status"] == "ok"]
-    gains = [row["improvement"] for row in good if row["improvement"]["value"] is not None]
+    judged = [row for row in good if row["improvement"]["value"] is not None]
+    gains = [row["improvement"] for row in judged]
     names = good[0]["naive"] if good else ()
     return {
         "folds": len(rows),
         "failed": len(rows) - len(good),
-        "better": sum(gain["value"] > 0 for gain in gains),
+        "better": sum(row["improvement"]["value"] > 0 and row["best_epoch"] != 0 for row in judged),
         "improvement": _spread(gains).get("value"),
         "test": _spread([row["test"] for row in good]),
         "naive": {name: _spread([row["naive"][name] for row in good]) for name in names},

@@ -33,7 +33,7 @@ def improvements(group: Group) -> Figure | None:
     shown = rows[:DOTS]
     made, axes = canvas(0.62 + 0.27 * len(shown), [row["name"] for row in shown], right=1.6, below=0.45)
     for place, row in enumerate(shown):
-        found, verdict = row["improvement"], words.against_naive(row["improvement"])
+        found, verdict = row["improvement"], words.against_naive(row["improvement"], row["best_epoch"])
         color = VERDICT.get(verdict, INK)
         if verdict != words.NOTHING:
             axes.plot([100 * found["low"], 100 * found["high"]], [place, place], color=color)

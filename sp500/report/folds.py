@@ -1,15 +1,18 @@
 """What the newest walk-forward run found: a sentence, a table, a figure, and its lines in a terminal.
 
-The spread over folds is the standard deviation of what single folds found, not the error of their mean: it says what
-one more year may bring. Where it covers zero, nothing is claimed. The price is that a small steady gain goes untold.
+The mean improvement has a 95 % interval by Student's t over the folds, whose tests share no day; the few folds make it
+wide. The spread is the standard deviation of what single folds found: it says what one more year may bring.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Literal
+
+from scipy.special import stdtrit
 
 from sp500.report import words
 from sp500.report.models import Group
@@ -44,9 +47,16 @@ def verdict(record: RunRecord) -> str:
     name = model["kind"] if model["kind"] == "linear" else f"{model['kind']} {model['hidden']}x{model['layers']}"
     subject = Group(record.name, record.config["task"], record, [], []).subject
     metric = METRIC.get(rows[0]["improvement"]["metric"], "test error")
-    folds = f"{record.metrics['better']} of {some(len(rows), 'fold')}"
-    told = f"in {folds} the model's {metric} was below that of the best naive forecast"
-    return f"{subject}, {name} re-trained for every fold: {told}. {_mean(record.metrics['improvement'])}{_but(record)}"
+    trained = [row for row in rows if row["best_epoch"] != 0]
+    kept = f"{some(len(rows) - len(trained), 'fold')} kept the naive forecast that training starts from"
+    if trained:
+        better = f"{record.metrics['better']} of {some(len(trained), 'fold')}"
+        told = f"in {better} the model's {metric} was below that of the best naive forecast"
+        told += f"; {kept}" if len(trained) < len(rows) else ""
+        told += f". {_mean(record.metrics['improvement'])}"
+    else:
+        told = f"{kept}, so there is nothing to compare."
+    return f"{subject}, {name} re-trained for every fold: {told}{_but(record)}"
 
 
 def parts(record: RunRecord | None) -> tuple[Any, ...]:
@@ -75,10 +85,10 @@ def line(row: Row) -> str:
     if row["status"] != "ok":
         return f"{head}: failed: {row['reason']}"
     gain, took = row["improvement"], f"epoch {row['best_epoch']}, {seconds(row['seconds'])}"
-    key = SCORE[gain["metric"]]
+    key, word = SCORE[gain["metric"]], against_naive(gain, row["best_epoch"])
     scores = f"{key} {row['test'][key]:.6g}, naive {gain['over']} {_rival(row)[key]:.6g}"
     if gain["low"] is not None:
-        scores += f", {gain['value']:+.2%} ({gain['low']:+.2%} to {gain['high']:+.2%}, {against_naive(gain)})"
+        scores += f", {gain['value']:+.2%} ({gain['low']:+.2%} to {gain['high']:+.2%}, {word})"
     return ", ".join([f"{head}: {scores}", *_ratios(row), took])
 
 
@@ -119,17 +129,25 @@ def _ends(gain: Row) -> str:
 
 
 def _mean(gain: Row | None) -> str:
-    """The mean improvement, and what its spread allows to say."""
+    """The mean improvement, and what its interval allows to say."""
     if gain is None:
         return "No improvement can be computed, since the naive forecast is never wrong."
-    mean, spread = gain["mean"], gain["deviation"]
-    head = f"Mean improvement {percent(mean, 2, sign=True)}"
-    if spread is None:
-        return f"{head}; one fold has no spread, so whether that is more than luck cannot be told."
-    head += f" (spread over folds {percent(spread, 2)})"
-    if abs(mean) <= spread:
-        return f"{head}: the spread covers zero, so whether the model is better or worse cannot be told."
-    return f"{head}: {'better' if mean > 0 else 'worse'} by more than the spread."
+    mean, count = gain["mean"], gain["count"]
+    head, half = f"Mean improvement {percent(mean, 2, sign=True)}", _half_width(gain)
+    if half is None:
+        return f"{head}; one fold has no interval, so whether that is more than luck cannot be told."
+    low, high = (percent(end, 2, sign=True) for end in (mean - half, mean + half))
+    head += f" (95% interval {low} to {high}, Student's t over {some(count, 'fold')})"
+    if abs(mean) <= half:
+        return f"{head}: whether the model is better or worse cannot be told."
+    return f"{head}: {'better' if mean > 0 else 'worse'} than the naive forecasts."
+
+
+def _half_width(gain: Row) -> float | None:
+    """Half of the 95 % interval of the mean over folds; None for one fold."""
+    if gain["deviation"] is None:
+        return None
+    return float(stdtrit(gain["count"] - 1, 0.975)) * float(gain["deviation"]) / math.sqrt(gain["count"])
 
 
 def _but(record: RunRecord) -> str:
@@ -154,9 +172,10 @@ def _table(record: RunRecord) -> Table:
         cells = {"Fold": str(row["fold"])} | dict(zip(("Test from", "to"), row["splits"]["test"], strict=True))
         if row["status"] == "ok":
             gain = row["improvement"]
+            word = against_naive(gain, row["best_epoch"])
             cells |= {"Trained on": fixed(row["windows"]["train"], 0), "Best epoch": str(row["best_epoch"])}
             cells |= {title: metric.text(part(row)) for title, part, metric in numeric[:3]}
-            cells |= {"95% interval, %": _ends(gain), "Verdict": against_naive(gain)}
+            cells |= {"95% interval, %": _ends(gain), "Verdict": word}
             cells |= {"Best naive": words.naive_name(gain["over"], task)}
             cells |= {title: metric.text(part(row)) for title, part, metric in numeric[3:]}
         made.append(cells)
@@ -217,41 +236,41 @@ def _rival(row: Row) -> Row:
 
 
 def _figure(record: RunRecord) -> Figure:
-    """Dot and whisker per fold, and the mean with the spread."""
+    """Dot and whisker per fold and for the mean."""
     # matplotlib takes a second to load, which a terminal need not wait for.
     from sp500.report.drawing import INK, canvas, drawn, styled
 
     rows = _good(record)
     labels = [f"{row['fold']}: {' to '.join(row['splits']['test'])}" for row in rows]
     with styled():
-        made, axes = canvas(0.89 + 0.27 * len(rows), [*labels, "mean and spread"], right=1.6, below=0.45)
+        made, axes = canvas(0.89 + 0.27 * len(rows), [*labels, "mean"], right=1.6, below=0.45)
         for place, row in enumerate(rows):
-            _whisker(axes, place, row["improvement"], "o")
+            _whisker(axes, place, row["improvement"], "o", row["best_epoch"])
         if mean := record.metrics["improvement"]:
-            reach = mean["deviation"] or 0.0
-            ends = {"value": mean["mean"], "low": mean["mean"] - reach, "high": mean["mean"] + reach}
-            _whisker(axes, len(rows), ends, "D")
+            half, middle = _half_width(mean), mean["mean"]
+            ends = {"low": None, "high": None} if half is None else {"low": middle - half, "high": middle + half}
+            _whisker(axes, len(rows), {"value": middle, **ends}, "D")
         axes.axvline(0, color=INK, linewidth=0.8)
         metric = METRIC.get(rows[0]["improvement"]["metric"], "error")
         axes.set(xlabel=f"{metric} below that of the best naive forecast, %   (right of the line: better)")
         caption = (
             "Improvement over the best naive forecast of each fold: a dot with its 95% interval; a fold whose interval "
-            "crosses the line cannot be told from the naive forecast. The diamond is the mean of the folds, the line "
-            "through it one standard deviation to each side."
+            "crosses the line cannot be told from the naive forecast. The diamond is the mean of the folds with its "
+            "interval by Student's t."
         )
         return drawn(made, "folds", caption)
 
 
-def _whisker(axes: Axes, place: int, gain: Row, mark: Literal["o", "D"]) -> None:
-    """A fold as a dot with its interval, or the mean as a diamond with the spread, which is not an interval."""
-    from sp500.report.drawing import BLUE, GREY, INK, ORANGE
+def _whisker(axes: Axes, place: int, gain: Row, mark: Literal["o", "D"], best_epoch: int | None = None) -> None:
+    """A fold as a dot or the mean as a diamond, with its interval."""
+    from sp500.report.drawing import BLUE, INK, ORANGE
 
     if gain["value"] is None:
         return
-    word = against_naive(gain) if mark == "o" else NOTHING
+    word = against_naive(gain, best_epoch)
     color = {"better": BLUE, "worse": ORANGE}.get(word, INK)
     if gain["low"] is not None:
-        axes.plot([100 * gain["low"], 100 * gain["high"]], [place, place], color=color if mark == "o" else GREY)
+        axes.plot([100 * gain["low"], 100 * gain["high"]], [place, place], color=color)
     axes.plot([100 * gain["value"]], [place], mark, color=color, markersize=6)
     text = f"{percent(gain['value'], 2, sign=True)}  {'' if word == NOTHING else word}"
     axes.text(1.02, place, text, transform=axes.get_yaxis_transform(), va="center", color=color)

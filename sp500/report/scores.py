@@ -69,7 +69,7 @@ def comparison(group: Group, more: Cells = no_cells) -> Table:
     for row in rows:
         naive = row["kind"] == "naive"
         line = {"Model": words.naive_name(row["name"], group.task) if naive else row["name"]}
-        line |= _improvement(row["improvement"]) if judged else {}
+        line |= _improvement(row["improvement"], row.get("best_epoch")) if judged else {}
         line |= {metric.title: metric.text(row["test"]) for metric in metrics}
         line |= more(row["run"])
         lines.append(line | {"Run": NOTHING if naive else f"{row['run']} ({_arm(row)})"})
@@ -111,8 +111,9 @@ def columns(tests: list[dict[str, Any]]) -> list[Metric]:
     shown: list[Metric] = []
     for key, title in SCALED.items():
         if values := [abs(test[key]) for test in tests if test.get(key)]:
-            power = math.floor(math.log10(min(values)))
-            # Squared daily returns are about 1e-4: without their unit all would read 0.0002.
+            # Squared daily returns are about 1e-4: without their unit all would read 0.0002. Even powers alone, so that
+            # one unit serves all years.
+            power = 2 * round(math.log10(min(values)) / 2)
             unit, power = (f" (10{str(power).translate(SUPERSCRIPTS)})", power) if abs(power) > 1 else ("", 0)
             shown.append(Metric(title + unit, key, partial(_in_unit, power=power)))
     present = {key for test in tests for key, value in test.items() if value is not None}
@@ -130,9 +131,9 @@ def _confusion(matrix: list[list[int]] | None) -> str:
     return "/".join(str(count) for row in matrix for count in row) if matrix else NOTHING
 
 
-def _improvement(found: dict[str, Any] | None) -> dict[str, str]:
+def _improvement(found: dict[str, Any] | None, best_epoch: int | None) -> dict[str, str]:
     found = found or {}
-    verdict, value = words.against_naive(found), percent(found.get("value"), 2, sign=True)
+    verdict, value = words.against_naive(found, best_epoch), percent(found.get("value"), 2, sign=True)
     ends = " to ".join(fixed(100 * (found.get(end) or 0), 2, sign=True) for end in ("low", "high"))
     return {
         "Against naive": value,
@@ -169,9 +170,10 @@ def sharpe_note(config: Mapping[str, Any]) -> str:
     """What the columns of Sharpe ratios mean."""
     horizon = int(config.get("data", {}).get("horizon", 1))
     cost = words.setting(config.get("eval", {}).get("cost_bps"))
-    days = "a day" if horizon == 1 else f"every {horizon} days, averaged over the {horizon} possible first days"
+    which = "each day's forecast" if horizon == 1 else "the forecast"
+    days = "" if horizon == 1 else f" every {horizon} days, averaged over the {horizon} possible first days"
     return (
-        f"Net Sharpe: annualised, of trading the forecast's sign {days}, after {cost} bp per unit of turnover, with "
+        f"Net Sharpe: annualised, of trading the sign of {which}{days}, after {cost} bp per unit of turnover, with "
         "its 95% interval. Turnover: mean share of the capital per trade. Buy-and-hold: always long."
     )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from sp500 import metrics
 from sp500.report.search_arms import NAMES
 from sp500.report.search_settings import Trial, ended, importance
 from sp500.runs import compare
@@ -66,8 +67,19 @@ class Search:
 
     @property
     def trials(self) -> Trials:
-        """The trials of the arm that has most."""
-        return _fuller(self.sides)
+        """The trials of `shown`."""
+        return list(self.shown.trials.values()) if self.shown else []
+
+    @property
+    def shown(self) -> Side | None:
+        """The arm whose trials stand for the search: the one that found the chosen config, or that has most trials."""
+        return _shown(self.sides, self.told)
+
+    @property
+    def trades_per_year(self) -> float:
+        """How often a year a forecast is traded."""
+        data = self.told.config.get("data", {}) if self.told else {}
+        return metrics.TRADING_DAYS / int(data.get("horizon", 1))
 
     @property
     def failed(self) -> int:
@@ -105,7 +117,9 @@ def newest(records: Sequence[RunRecord], trials: Mapping[str, Trials]) -> Search
     relative = any(len({trial.get("dataset") for trial in kept}) > 1 for _, _, kept in ran)
     sides = [_side(*one, relative=relative) for one in ran]
     newer = max((side.record for side in sides), key=lambda record: record.finished, default=None)
-    return Search(numbers, sides, timed or newer, importance(_fuller(sides)), relative)
+    told = timed or newer
+    shown = _shown(sides, told)
+    return Search(numbers, sides, told, importance(list(shown.trials.values()) if shown else []), relative)
 
 
 def best_so_far(side: Side) -> list[dict[str, Any]]:
@@ -136,5 +150,12 @@ def _end(trial: Trial) -> datetime:
     return datetime.fromisoformat(trial["finished"])
 
 
-def _fuller(sides: Sequence[Side]) -> Trials:
-    return list(max((side.trials for side in sides), key=len, default={}).values())
+def _shown(sides: Sequence[Side], told: RunRecord | None) -> Side | None:
+    """A search in all modes names the best of one of its arms, whose losses may differ from the others' by rounding."""
+    best = ((told.search if told else None) or {}).get("best") or {}
+
+    def rank(side: Side) -> tuple[bool, int]:
+        trial = side.trials.get(str(best.get("id")), {})
+        return trial.get("valid_loss") == best.get("valid_loss"), len(side.trials)
+
+    return max(sides, key=rank, default=None)

@@ -58,7 +58,10 @@ def arms_table(numbers: Numbers) -> Table:
         }
         for arm, row in (numbers["arms"] or {}).items()
     ]
-    note = "Seconds: from the start of the process to its end. Work: those of all trials added up. Start: all else."
+    note = (
+        "Seconds: from the start of the process to its end. Work: those of all trials added up. Start: seconds less "
+        "work / cores, which counts the time in which a core waited. Each arm ran once: small differences may be noise."
+    )
     return table("The arms of the search", lines, text=("Arm",), look="key", note=note)
 
 
@@ -101,17 +104,20 @@ def _split(numbers: Numbers) -> str:
     if not timed:
         return apart.strip()
     cores = f" on {some(arms['packed']['cores'], 'core')}" if "packed" in arms else ""
-    parts = {f"packing{cores}": numbers["packing_speedup"], "Ray Tune": numbers["ray_speedup"]}
-    bought = [_bought(name, times) for name, times in parts.items() if times is not None]
+    parts = {
+        f"packing{cores}": (numbers["packing_speedup"], "one after another"),
+        "Ray Tune": (numbers["ray_speedup"], "packing"),
+    }
+    bought = [_bought(name, times, over) for name, (times, over) in parts.items() if times is not None]
     head = f"{listed(bought)}: " if bought else ""
     return f"{head[:1].upper()}{head[1:]}{configs} took {listed(timed)}.{apart}"
 
 
-def _bought(name: str, times: float) -> str:
-    """'packing made the search 3.4 times as fast'."""
+def _bought(name: str, times: float, over: str) -> str:
+    """'packing was 3.4 times as fast as one after another'."""
     if f"{times:.1f}" == "1.0":
-        return f"{name} changed little (1.0{TIMES})"
-    return f"{name} made it {times:.1f}{TIMES} as fast" + (", that is slower" if times < 1 else "")
+        return f"{name} took about as long as {over} (1.0{TIMES})"
+    return f"{name} was {times:.1f}{TIMES} as fast as {over}" + (", that is slower" if times < 1 else "")
 
 
 def _agreement(numbers: Numbers) -> str:

@@ -29,18 +29,25 @@ def best_trials(found: Search) -> Table | None:
     for trial in top:
         line = {"Config": words.config(trial["overrides"]), "Valid loss": fixed(trial["valid_loss"], 6)}
         line |= {"Of naive": percent(trial["loss"], 2)} if found.relative else {}
-        line |= {"Excess Sharpe": fixed(trial.get("valid_excess_sharpe"), 3)} if traded else {}
+        line |= {"Excess Sharpe": fixed(_annual(trial, found))} if traded else {}
         line |= {"Best epoch": words.setting(trial["best_epoch"]), "Epochs": words.setting(trial["epochs"])}
         for side in found.sides:
             one = side.trials.get(trial["id"], {})
             line[f"Seconds, {side.name}"] = seconds(one.get("seconds"))
             line |= {f"Together, {side.name}": words.setting(one.get("pack", 1))} if packed else {}
         lines.append(line | {"Id": trial["id"]})
-    caption = f"The {len(top)} best of {words.some(len(found.trials), 'config')}"
+    arm = f", {found.shown.name}" if found.shown and len(found.sides) > 1 else ""
+    caption = f"The {len(top)} best of {words.some(len(found.trials), 'config')}{arm}"
     notes = ["Together: configs that trained in one pack, whose seconds are shared."] if packed else []
     if traded:
-        notes.append("Excess Sharpe: per trade on validation, of returns in excess of buy-and-hold; - is always long.")
+        notes.append("Excess Sharpe: a year, on validation, of returns in excess of buy-and-hold; - is always long.")
     return table(caption, lines, text=("Config", "Id"), note=" ".join(notes))
+
+
+def _annual(trial: Trial, found: Search) -> float | None:
+    """A trial's Sharpe ratio per year."""
+    each: float | None = trial.get("valid_excess_sharpe")
+    return None if each is None else each * found.trades_per_year**0.5
 
 
 def by_dataset(found: Search) -> Table | None:

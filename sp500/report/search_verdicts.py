@@ -9,9 +9,9 @@ from sp500.report import scores, search_arms, words
 from sp500.report.search import Search
 from sp500.report.words import fixed, percent, some
 
-YEAR = 252
-"""Trading days."""
 SURE = 0.95
+SAME = 1e-5
+"""Relative gap below which two validation losses are told as the same, to the digits that are shown."""
 COMPARABLE = ("r2", "accuracy", "directional_accuracy", "sharpe_after_cost")
 """Metrics that can be compared between splits; an MSE cannot, since the splits differ in volatility."""
 
@@ -32,7 +32,20 @@ def best(found: Search) -> list[str]:
     settings = words.config(chosen["overrides"]) or "the base settings"
     naive = f", {percent(chosen.get('score'), 2)} of that of always answering zero" if found.relative else ""
     loss = f"validation loss {chosen['valid_loss']:.6g}{naive}"
-    return [f"Best of {some(configs, 'config')} tried{failed}: {settings} ({loss})."]
+    return [f"Best of {some(configs, 'config')} tried{failed}: {settings} ({loss}).{_again(found)}"]
+
+
+def _again(found: Search) -> str:
+    """That the chosen config, trained again alone, is another model than in the search, where that is so."""
+    told, searched = found.told, (found.summary.get("best") or {}).get("valid_loss")
+    if told is None or searched is None or told.best_loss is None:
+        return ""
+    if abs(told.best_loss - searched) <= SAME * abs(searched):
+        return ""
+    return (
+        f" Trained again alone, it reached {told.best_loss:.6g} at epoch {told.best_epoch}: rounding grows over the "
+        "epochs. All metrics of the chosen config are of this second model, whose weights the run keeps."
+    )
 
 
 def splits(found: Search) -> list[str]:
@@ -54,15 +67,15 @@ def luck(found: Search) -> list[str]:
     if not deflated:
         few = "Luck cannot be ruled out: fewer than two configs have a Sharpe ratio in excess of buy-and-hold."
         return [few] * (valid.get("sharpe_after_cost") is not None)
-    horizon = int(found.told.config.get("data", {}).get("horizon", 1)) if found.told else 1
+    year = found.trades_per_year**0.5
     expected, probability = deflated["expected_max"], deflated["probability"]
     if expected is None:
         days = some(deflated["days_apart"], "validation date")
         return [f"The chosen config trades the same as buy-and-hold: it differs on {days}."]
     said = [
         "On validation the chosen config's Sharpe ratio in excess of buy-and-hold is "
-        f"{_per_trade(deflated['sharpe'], horizon)}. The best of {deflated['trials']:,} tries without skill would "
-        f"reach {_per_trade(expected, horizon)}."
+        f"{fixed(deflated['sharpe'] * year)} a year. The best of {deflated['trials']:,} tries without skill would "
+        f"reach {fixed(expected * year)}."
     ]
     if probability is not None:
         share = "above 99.9%" if probability > 0.999 else "below 0.1%" if probability < 0.001 else percent(probability)
@@ -74,9 +87,3 @@ def luck(found: Search) -> list[str]:
             f"Each try is itself the best of up to {epochs} epochs on the same dates, which this does not count."
         )
     return [" ".join(said)]
-
-
-def _per_trade(sharpe: float, horizon: int) -> str:
-    """A ratio per trade, and per year."""
-    each = "per day" if horizon == 1 else f"per trade of {horizon} days"
-    return f"{fixed(sharpe, 3)} {each} ({fixed(sharpe * (YEAR / horizon) ** 0.5)} a year)"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from sp500.report import words
-from sp500.report.words import NOTHING, fixed
+from sp500.report.words import NOTHING, TIMES, fixed
 from sp500.runs.record import RunRecord
 
 RUNS = 500
@@ -142,6 +142,8 @@ def _data_card(alike: list[RunRecord]) -> dict[str, str]:
     data = record.data
     splits = {name: " to ".join(map(str, span)) for name, span in (data.get("splits") or {}).items()}
     windows = [f"{count:,} {name}" for name, count in (data.get("windows") or {}).items()]
+    sizes = {one.config.get("data", {}).get("multiplier", 1): one.data.get("windows") or {} for one in alike}
+    copies = [f"{TIMES}{times}: {sizes[times].get('train', 0):,} train" for times in sorted(sizes) if times > 1]
     return {
         "Source": str(data["source"]),
         "Tickers": ", ".join(data.get("tickers") or []),
@@ -150,6 +152,7 @@ def _data_card(alike: list[RunRecord]) -> dict[str, str]:
         "Features": ", ".join(data.get("features") or []),
         **{f"{name.capitalize()} split": span for name, span in splits.items()},
         "Windows": ", ".join(windows),
+        **({"With copies": ", ".join(copies)} if copies else {}),
         "Repairs": "; ".join(map(str, data.get("repairs") or [])) or "none",
         "SHA-256 of the prices": f"{data['sha256'][:16]}..." if data.get("sha256") else "",
         "Used by": words.some(len(alike), "run"),

@@ -6,10 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from sp500.report import folds, scale, scale_verdicts, scores, search_arms, words
-from sp500.report.words import NOTHING, against_naive, fixed, seconds, size
+from sp500.report.words import KEPT, NOTHING, against_naive, fixed, seconds, size
 from sp500.runs.record import RunRecord
 
-VERDICTS = {"better": "beats", "worse": "is worse than", "unclear": "cannot be told from", NOTHING: "against"}
+VERDICTS = {
+    "better": "beats",
+    "worse": "is worse than",
+    "unclear": "cannot be told from",
+    KEPT: "against",
+    NOTHING: "against",
+}
 
 
 def text(record: RunRecord) -> str:
@@ -23,7 +29,7 @@ def text(record: RunRecord) -> str:
     if record.folds is not None:
         lines += folds.lines(record)
     elif record.metrics:
-        lines += [*_training(record), *_metrics(record.metrics)]
+        lines += [*_training(record), *_metrics(record)]
     lines.append(f"{record.seconds.total:.1f} s; folder {record.config['io']['save_dir']}/{record.name}")
     return "\n".join(lines)
 
@@ -76,20 +82,20 @@ def _scale(record: RunRecord) -> Iterator[str]:
     yield from scale_verdicts.break_even(found)
 
 
-def _metrics(metrics: dict[str, Any]) -> Iterator[str]:
-    test = metrics["test"]
-    rows = {"test": test, **{f"naive {name}": row for name, row in metrics["naive"].items()}}
+def _metrics(record: RunRecord) -> Iterator[str]:
+    test, naive = record.metrics["test"], record.metrics["naive"]
+    rows = {"test": test, **{f"naive {name}": row for name, row in naive.items()}}
     rows |= {words.BUY_AND_HOLD: test["buy_and_hold"]} if test.get("buy_and_hold") else {}
     columns = scores.columns(list(rows.values()))
     for name, row in rows.items():
         yield f"  {name}: {', '.join(f'{metric.title} {metric.text(row)}' for metric in columns if metric.key in row)}"
     if better := test.get("improvement"):
-        yield _improvement(better)
+        yield _improvement(better, record.best_epoch)
 
 
-def _improvement(found: dict[str, Any]) -> str:
+def _improvement(found: dict[str, Any], best_epoch: int | None) -> str:
     if found["value"] is None:
         return f"no improvement to compute: the naive forecast {found['over']!r} is never wrong on the test dates"
     interval = "" if found["low"] is None else f" (95 % interval {found['low']:+.2%} to {found['high']:+.2%})"
     gain = f"improvement in {found['metric']} {found['value']:+.2%}{interval}"
-    return f"{VERDICTS[against_naive(found)]} the naive forecast {found['over']!r}: {gain}"
+    return f"{VERDICTS[against_naive(found, best_epoch)]} the naive forecast {found['over']!r}: {gain}"

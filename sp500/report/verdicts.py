@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from sp500.report.models import Group
-from sp500.report.words import METRIC, NOTHING, against_naive, naive_name, percent, some
+from sp500.report.words import KEPT, METRIC, NOTHING, against_naive, naive_name, percent, some
 
 
 def models(group: Group) -> str:
@@ -22,12 +22,13 @@ def models(group: Group) -> str:
     contest = f"{rival} on {METRIC.get(first['metric'], first['metric'])}"
     if all(row["improvement"]["value"] is None for row in judged.values()):
         return f"{group.subject}: {rival} is never wrong on the test dates, so no model can beat it."
-    told = [(row, word) for row in judged.values() if (word := against_naive(row["improvement"])) != NOTHING]
+    words = {key: against_naive(row["improvement"], row["best_epoch"]) for key, row in judged.items()}
+    told = [(judged[key], word) for key, word in words.items() if word != NOTHING]
     if not told:
         part = f"without intervals, none of {some(len(judged), 'model')} can be said to beat"
         return f"{group.subject}: {part} {contest}."
     better = [row for row, word in told if word == "better"]
-    worse = sum(word == "worse" for _, word in told)
+    worse, kept = (sum(word == one for _, word in told) for one in ("worse", KEPT))
     if better:
         gains = "; ".join(f"{row['name']} {_gain(row['improvement'])}" for row in better)
         part = f"{len(better)} of {some(len(told), 'model')} {'beats' if len(better) == 1 else 'beat'}"
@@ -37,15 +38,17 @@ def models(group: Group) -> str:
         usual = ", as is usual for daily returns" if _is_daily(group) else ""
         verdict = f"{part} {contest} with 95% confidence{usual}."
     once = " Settings that ran in two arms count once." if len(judged) < len(group.models) else ""
-    return f"{group.subject}: {verdict} {_worse(worse, len(told))}".strip() + once
+    return " ".join([f"{group.subject}: {verdict}", *_others(worse, kept, len(told))]) + once
 
 
-def _worse(count: int, of: int) -> str:
-    if not count:
-        return ""
-    if of == 1:
-        return "It is reliably worse."
-    return f"{count} {'is' if count == 1 else 'are'} reliably worse."
+def _others(worse: int, kept: int, of: int) -> list[str]:
+    """How many models are worse, and how many are the naive forecast themselves."""
+    said = []
+    if worse:
+        said.append(f"{'It is' if of == 1 else f'{worse} is' if worse == 1 else f'{worse} are'} reliably worse.")
+    if kept:
+        said.append(f"{'It' if of == 1 else kept} kept the naive forecast: no epoch lowered the validation loss.")
+    return said
 
 
 def _accuracies(group: Group) -> str:

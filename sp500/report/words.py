@@ -12,6 +12,7 @@ MINUTE, HOUR, DAY = 60, 3600, 86400
 MIB, GIB = 2**20, 2**30
 LEAST_MONEY = 1e-6
 BUY_AND_HOLD = "buy-and-hold"
+KEPT = "naive kept"
 NAIVE = {
     "mean": "training mean",
     "zero": "zero return",
@@ -129,8 +130,14 @@ def setting(value: Any) -> str:
     return NOTHING if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def against_naive(improvement: dict[str, Any] | None) -> str:
-    """Where the interval lies: better | worse | unclear; '-' without one."""
+def against_naive(improvement: dict[str, Any] | None, best_epoch: int | None = None) -> str:
+    """Where the interval lies: better | worse | unclear; '-' without one.
+
+    'naive kept' where the untrained model was the best: it is a naive forecast, and only rounding or another naive
+    forecast lies between the two.
+    """
     if not improvement or improvement.get("low") is None or improvement.get("high") is None:
         return NOTHING
+    if best_epoch == 0:
+        return KEPT
     return "better" if improvement["low"] > 0 else "worse" if improvement["high"] < 0 else "unclear"

@@ -114,6 +114,8 @@ class RunRecord(Plain):
     """Source, tickers, dates, window counts, repairs, and a hash of the prices used."""
     metrics: dict[str, Any] = Field(default_factory=dict)
     """`valid`, `test` and `naive`."""
+    best_loss: float | None = None
+    """Lowest mean validation loss, that of `best_epoch`."""
     best_epoch: int | None = None
     """0: the untrained model, which makes the naive forecast, had the lowest validation loss."""
     refit: dict[str, Any] | None = None

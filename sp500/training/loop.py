@@ -135,9 +135,14 @@ class _Fitting:
 
     def _model(self) -> nn.Module:
         torch.manual_seed(derive(self.config.train.seed, "weights"))
-        windows = self.dataset.train
-        outputs = self.task.num_outputs(self.dataset)
-        model = catalog.build(self.config.model, window=windows.length, features=self.dataset.features, outputs=outputs)
+        dataset = self.dataset
+        model = catalog.build(
+            self.config.model,
+            window=dataset.train.length,
+            features=dataset.features,
+            outputs=self.task.num_outputs(dataset),
+            start=dataset.start,
+        )
         return model.to(self.worker.device, DTYPES[self.config.train.dtype])
 
     def _batches(self, windows: Windows) -> Batches:

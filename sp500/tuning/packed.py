@@ -63,8 +63,13 @@ class Pack:
     def _model(self, member: Member, dataset: Dataset) -> list[nn.Linear]:
         """The member's initial layers, drawn as when it trains alone."""
         torch.manual_seed(derive(member.config.train.seed, "weights"))
-        window, outputs = dataset.train.length, self._made.task.num_outputs(dataset)
-        model = catalog.build(member.config.model, window=window, features=dataset.features, outputs=outputs)
+        model = catalog.build(
+            member.config.model,
+            window=dataset.train.length,
+            features=dataset.features,
+            outputs=self._made.task.num_outputs(dataset),
+            start=dataset.start,
+        )
         model.to(self._device, DTYPES[self.config.train.dtype])
         return [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
 

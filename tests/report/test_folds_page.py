@@ -86,20 +86,25 @@ def gains(*values: float | None, **changes: Any) -> RunRecord:
     ("values", "said"),
     [
         (UP, "in 3 of 3 folds the model's test MSE was below that of the best naive forecast. Mean improvement "
-             "+2.00% (spread over folds 1.00%): better by more than the spread."),
-        ([-0.03, -0.02, -0.01], "in 0 of 3 folds the model's test MSE was below that of the best naive forecast. Mean "
-                                "improvement −2.00% (spread over folds 1.00%): worse by more than the spread."),  # noqa: RUF001
+             "+2.00% (95% interval −0.48% to +4.48%, Student's t over 3 folds): whether the model is better or worse "  # noqa: RUF001
+             "cannot be told."),
+        ([0.02, 0.02, 0.03], "in 3 of 3 folds the model's test MSE was below that of the best naive forecast. Mean "
+                             "improvement +2.33% (95% interval +0.90% to +3.77%, Student's t over 3 folds): better "
+                             "than the naive forecasts."),
+        ([-0.03, -0.02, -0.02], "in 0 of 3 folds the model's test MSE was below that of the best naive forecast. Mean "
+                                "improvement −2.33% (95% interval −3.77% to −0.90%, Student's t over 3 folds): worse "  # noqa: RUF001
+                                "than the naive forecasts."),
         ([-0.01, 0.02, 0.03], "in 2 of 3 folds the model's test MSE was below that of the best naive forecast. Mean "
-                              "improvement +1.33% (spread over folds 2.08%): the spread covers zero, so whether the "
-                              "model is better or worse cannot be told."),
+                              "improvement +1.33% (95% interval −3.84% to +6.50%, Student's t over 3 folds): whether "  # noqa: RUF001
+                              "the model is better or worse cannot be told."),
         ([0.01], "in 1 of 1 fold the model's test MSE was below that of the best naive forecast. Mean improvement "
-                 "+1.00%; one fold has no spread, so whether that is more than luck cannot be told."),
+                 "+1.00%; one fold has no interval, so whether that is more than luck cannot be told."),
         ([None, None], "in 0 of 2 folds the model's test MSE was below that of the best naive forecast. No "
                        "improvement can be computed, since the naive forecast is never wrong."),
     ],
-    ids=["better", "worse", "unclear", "one", "none"],
+    ids=["wide", "better", "worse", "unclear", "one", "none"],
 )  # fmt: skip
-def test_verdict_claims_no_more_than_the_spread_allows(values: list[float | None], said: str) -> None:
+def test_verdict_claims_no_more_than_the_interval_of_the_mean_allows(values: list[float | None], said: str) -> None:
     assert folds.verdict(gains(*values)) == f"Returns of AAPL, KO, mlp 64x2 re-trained for every fold: {said}"
 
 
@@ -111,6 +116,17 @@ def test_verdict_tells_of_failed_folds_and_of_those_that_are_not_blind() -> None
     )
     both = folds.verdict(gains(*UP, blind=False))
     assert "Folds 1, 2 and 3 are not blind" in both
+
+
+def test_folds_that_kept_the_naive_forecast_are_no_evidence() -> None:
+    kept = gains(0.0, -1e-4, best_epoch=0)
+    assert "2 folds kept the naive forecast that training starts from, so there is nothing" in folds.verdict(kept)
+    table = next(part for part in folds.parts(kept) if isinstance(part, Table))
+    place = [column.title for column in table.columns].index("Verdict")
+    assert [line.cells[place] for line in table.rows[:2]] == ["naive kept"] * 2
+    some = folds.verdict(record([row(1, 0.01), row(2, 1e-9, best_epoch=0)]))
+    assert "in 1 of 1 fold the model's test MSE was below" in some
+    assert "; 1 fold kept the naive forecast" in some
 
 
 def test_table_has_a_line_per_fold_then_mean_and_spread() -> None:
@@ -149,7 +165,7 @@ def test_failed_fold_is_a_marked_line_and_a_remark() -> None:
 
 def test_figure_shows_every_fold_and_the_mean() -> None:
     svg = folds.parts(gains(0.01, -0.02, 0.0))[0].svg
-    for text in ("1: 2011-01-02 to 2011-12-30", "mean and spread", "+1.00%  better", "worse", "0.00%  unclear"):
+    for text in ("1: 2011-01-02 to 2011-12-30", ">mean<", "+1.00%  better", "worse", "0.00%  unclear"):
         assert text in svg
 
 

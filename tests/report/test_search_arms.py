@@ -72,8 +72,9 @@ def test_search_in_all_modes_shows_the_seconds_that_it_timed() -> None:
 def test_gain_is_split_between_packing_and_ray() -> None:
     said = sentences(search.newest([*three_arms().values(), timed()], {}))
     assert said[0] == (
-        "Packing on 2 cores made it 3.0× as fast and Ray Tune made it 0.3× as fast, that is slower: 18 configs took "
-        "27 s one after another (1 core), 9.0 s packed without Ray (2 cores) and 30 s Ray Tune (2 cores)."
+        "Packing on 2 cores was 3.0× as fast as one after another and Ray Tune was 0.3× as fast as packing, that is "
+        "slower: 18 configs took 27 s one after another (1 core), 9.0 s packed without Ray (2 cores) and 30 s "
+        "Ray Tune (2 cores)."
     )
     assert said[1] == "The arms found the same best config; the best validation losses are equal."
 

@@ -13,7 +13,7 @@ from search_records import START, VALID, side
 
 from sp500.report import page, search, search_coordinates, search_figures, search_settings, search_tables
 from sp500.report.search import Search
-from sp500.report.search_verdicts import luck, sentences
+from sp500.report.search_verdicts import best, luck, sentences
 from sp500.report.tables import Table
 from sp500.tuning.ledger import TrialResult
 
@@ -64,8 +64,8 @@ def test_tries_failures_and_both_splits_of_the_chosen_config_are_told() -> None:
         "Best of 18 configs tried, 1 of which failed: hidden 128 (validation loss 0.4).",
         "The chosen config on validation and on the test: R² 0.0020 and −0.0100; Net Sharpe 0.80 (−0.10 to 1.70) "
         "and −0.10 (−1.00 to 0.80).",
-        "On validation the chosen config's Sharpe ratio in excess of buy-and-hold is 0.050 per day (0.79 a year). The "
-        "best of 17 tries without skill would reach 0.060 per day (0.95 a year). The probability that its true value "
+        "On validation the chosen config's Sharpe ratio in excess of buy-and-hold is 0.79 a year. The "
+        "best of 17 tries without skill would reach 0.95. The probability that its true value "
         "is above zero is 33.1%, below the usual 95% (deflated Sharpe ratio). Each try is itself the best of up to 25 "
         "epochs on the same dates, which this does not count.",
     ]
@@ -76,6 +76,26 @@ def test_tries_failures_and_both_splits_of_the_chosen_config_are_told() -> None:
     assert cells(table, "Net Sharpe")[1] == "1.00 (0.10 to 1.90)"
     assert found.numbers["valid"] == VALID
     assert "improvement" not in found.numbers["test"]
+
+
+def test_chosen_config_that_another_training_made_another_model_is_told_with_both_losses() -> None:
+    told = side("s", 0, "packed", 20.0)
+    for loss, said in ((0.41, True), (0.400001, False), (None, False)):
+        again = told.model_copy(update={"best_loss": loss, "best_epoch": 3})
+        (first,) = best(search.newest([again], {}))
+        assert ("Trained again alone, it reached 0.41 at epoch 3" in first) == said
+
+
+def test_best_configs_are_those_of_the_arm_that_named_the_best() -> None:
+    records = [side("one", 0, "sequential", 9.0, 0.5), side("two", 1, "packed", 3.0, 0.4)]
+    trials = {
+        "one": [trial("c07", 0.5), trial("c08", 0.6), trial("c09", 0.7)],
+        "two": [trial("c07", 0.4), trial("c08", 0.45)],
+    }
+    table = search_tables.best_trials(search.newest(records, trials))
+    assert cells(table, "Valid loss") == ["0.400000", "0.450000"]
+    assert table is not None
+    assert table.caption == "The 2 best of 2 configs, packed without Ray"
 
 
 def test_config_that_holds_the_index_is_called_buy_and_hold_without_a_probability() -> None:
@@ -95,9 +115,9 @@ def test_probability_is_told_without_false_certainty(probability: float | None, 
     assert ("The probability" in told) == (probability is not None)
 
 
-def test_ratio_of_trades_of_several_days_is_not_called_daily() -> None:
+def test_ratio_of_trades_of_several_days_is_annualised_by_their_number() -> None:
     (told,) = luck(of([], deflated_sharpe=DEFLATED, horizon=5))
-    assert f"0.060 per trade of 5 days ({0.06 * math.sqrt(252 / 5):.2f} a year)" in told
+    assert f"without skill would reach {0.06 * math.sqrt(252 / 5):.2f}." in told
 
 
 def test_luck_that_was_not_measured_is_said_not_to_be_known() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -15,7 +16,7 @@ from sp500.config import RunConfig
 from sp500.data import line
 from sp500.data.features import features
 from sp500.data.prices import Prices
-from sp500.data.windows import Dataset
+from sp500.data.windows import Dataset, naive_output
 from sp500.tasks import catalog
 
 MakeDataset = Callable[..., Dataset]
@@ -140,6 +141,7 @@ def test_training_mean_is_that_of_training_days(close: pd.DataFrame, returns: Da
     # 50 days for the features and 10 for the window, of which one is shared.
     days = (log.shift(-HORIZON) - log).iloc[58:].loc[:last]
     assert returns.train.targets.mean() * returns.target_scale == pytest.approx(days.to_numpy().mean())
+    assert returns.start * returns.target_scale == pytest.approx(days.to_numpy().mean())
 
 
 def test_improvement_is_over_the_best_naive_forecast(returns: Dataset) -> None:
@@ -290,7 +292,9 @@ def test_test_part_of_one_class_is_judged_plainly(linear_dataset: MakeDataset, s
         replace(part, targets=np.full(len(part), share, dtype="float32"))
         for part in (dataset.train, dataset.valid, dataset.test)
     )
-    dataset = replace(dataset, train=train, valid=valid, test=test)
+    start = naive_output(train.targets, direction=True)
+    assert math.isfinite(start)
+    dataset = replace(dataset, train=train, valid=valid, test=test, start=start)
     found = catalog.task(DIRECTION).judge(outputs(dataset, noise), dataset)
     assert is_plain(found)
     assert found["test"]["improvement"]["value"] is None
