@@ -31,6 +31,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+import sp500.formatting
+
 ROOT = Path(__file__).parent.parent
 DRIFT = slice("2013", "2017")
 SESSIONS = 4000
@@ -69,9 +71,9 @@ def counted(claim: str, claims: Iterable[bool]) -> Count:
 def write_walk(folder: Path, seed: int, signal: float = 0.0) -> Path:
     """Prices of one random walk on the sessions of the index, as a file; `signal` is its returns' autocorrelation."""
     from sp500.config import DataConfig
-    from sp500.data import prices
+    from sp500.data import sources
 
-    close = prices.load(DataConfig()).close.iloc[:, 0]
+    close = sources.load(DataConfig()).close.iloc[:, 0]
     returns = np.log(close).diff().loc[DRIFT].to_numpy()
     drawn = np.random.default_rng(seed).choice(returns, SESSIONS)
     drift = drawn.mean()
@@ -91,7 +93,7 @@ def search_claims_skill(seed: int, epochs: int, axes: Mapping[str, Sequence[floa
     from sp500.runs.record import ended
     from sp500.training.loop import fit
     from sp500.training.worker import SoloWorker, device
-    from sp500.tuning import material, packs, space
+    from sp500.tuning import packs, space, trial_data
 
     with tempfile.TemporaryDirectory() as folder:
         base = RunConfig(
@@ -99,8 +101,8 @@ def search_claims_skill(seed: int, epochs: int, axes: Mapping[str, Sequence[floa
             model=ModelConfig(layers=1),
             train=TrainConfig(epochs=epochs, early_stop_patience=0, seed=seed, threads=1, device="cpu"),
         )
-        made = material.prepare([base])[material.key(base)]
-    assert isinstance(made, material.Material)
+        made = trial_data.prepare([base])[trial_data.key(base)]
+    assert isinstance(made, trial_data.TrialData)
     trials = space.grid(base, axes)
     results = [result for pack in packs.packs(trials, "auto") for found in packs.run(made, pack) for result in found]
     best = min(results, key=lambda result: result.score if result.score is not None else float("inf"))
@@ -122,7 +124,6 @@ def search_claims_skill(seed: int, epochs: int, axes: Mapping[str, Sequence[floa
 def linear_verdict(seed: int, epochs: int) -> str:
     """What the report calls a linear model of a random walk: better | worse | unclear | naive kept."""
     from sp500.config import DataConfig, ModelConfig, RunConfig, TrainConfig
-    from sp500.report import words
     from sp500.tasks import catalog
     from sp500.training.loop import fit
     from sp500.training.worker import SoloWorker, device
@@ -136,7 +137,7 @@ def linear_verdict(seed: int, epochs: int) -> str:
         task = catalog.task(config)
         dataset = task.prepare(config)
     result = fit(task, dataset, config, SoloWorker(device("cpu")))
-    return words.against_naive(task.judge(result.outputs, dataset)["test"]["improvement"], result.best_epoch)
+    return sp500.formatting.against_naive(task.judge(result.outputs, dataset)["test"]["improvement"], result.best_epoch)
 
 
 def main(arguments: Sequence[str]) -> int:

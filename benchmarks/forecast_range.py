@@ -35,15 +35,15 @@ AHEAD = 8
 
 def covered(law: tuple[float, ...], counts: Sequence[int], varies: float, draws: int) -> int:
     """How many of so many further runs lay in the range."""
-    from sp500.runs import scaling_law
+    from sp500.runs import usl
 
-    truth, inside = scaling_law.Law(*law), 0
+    truth, inside = usl.Law(*law), 0
     for seed in range(draws):
         generator = np.random.default_rng(seed)
         noise = np.exp(varies * generator.standard_normal((2, len(counts) + 1)))
         start = [truth.begun(count) * factor for count, factor in zip(counts, noise[0], strict=False)]
         work = [truth.trained(count) * factor for count, factor in zip(counts, noise[1], strict=False)]
-        low, high = scaling_law.fit(counts, start, work, seed=seed).interval(AHEAD)
+        low, high = usl.fit(counts, start, work, seed=seed).interval(AHEAD)
         inside += low <= truth.begun(AHEAD) * noise[0, -1] + truth.trained(AHEAD) * noise[1, -1] <= high
     return inside
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sp500.commands import price_table
+from sp500.commands import rate_table
 from sp500.entry import Answer, Flags, script
 from sp500.errors import ConfigError, DiskError
 from sp500.runs.store import REPORT, RunStore
@@ -19,8 +19,8 @@ class Compare(Flags):
     """Folder of all runs."""
     out: Path | None = None
     """Folder of the report. Default: `report` inside the folder of runs."""
-    prices: Path | None = None
-    """Table of prices. Default: cluster/prices.yaml where it is there."""
+    rates: Path | None = None
+    """Table of rates. Default: cluster/rates.yaml where it is there."""
 
 
 def main(config: Compare) -> Answer:
@@ -30,7 +30,7 @@ def main(config: Compare) -> Answer:
 
     if not config.runs_dir.is_dir():
         raise ConfigError(f"--runs-dir {config.runs_dir}: no such folder")
-    store, prices = RunStore(config.runs_dir), price_table.read(config.prices)
+    store, rates = RunStore(config.runs_dir), rate_table.read(config.rates)
     runs = store.scan()
     damaged, records, epochs = list(runs.damaged), [], {}
     trials: dict[str, list[dict[str, Any]]] = {}
@@ -48,7 +48,7 @@ def main(config: Compare) -> Answer:
         plan: dict[str, Any] = {"runs": [record.name for record in records], "out": str(out), "damaged": damaged}
         return Answer(plan, "\n".join([f"would compare {len(records)} runs into {out}", *plan["runs"], *damaged]))
     try:
-        report = page.write(records, epochs, trials, out, prices=prices, unended=runs.unended, damaged=damaged)
+        report = page.write(records, epochs, trials, out, rates=rates, unended=runs.unended, damaged=damaged)
     except DiskError:
         raise
     except OSError as error:

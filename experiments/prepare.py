@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from pydantic import ConfigDict
 
+import sp500.studies.scale
 from sp500.credentials import Address
 from sp500.entry import Command, experiment
 from sp500.runs.record import RunRecord, ended
@@ -29,18 +30,16 @@ class Prepare(Command):
 
 def main(config: Prepare, run: Run) -> RunRecord:
     """Go through the data line up to the windows."""
-    from sp500.data import line
+    from sp500.data import pipeline
     from sp500.tasks import catalog
 
     if config.out:
-        from sp500.distributed import arms
-
-        card = arms.write(config.run_config(), config.out)
+        card = sp500.studies.scale.write(config.run_config(), config.out)
     else:
         resolved = catalog.resolve(config)
         card = catalog.task(resolved).prepare(resolved).card
     if config.task != "synthetic" and not config.data.npz_path:
-        card = card | {"feature_summary": line.summary(config.data)}
+        card = card | {"feature_summary": pipeline.summary(config.data)}
     return ended(config, name=run.name, experiment=config.experiment, arm=config.arm, data=card)
 
 

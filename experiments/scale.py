@@ -9,12 +9,14 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, field_validator
 
+import sp500.studies.scale
+import sp500.studies.scale_estimate
 from sp500.config import DataConfig, IOConfig, RunConfig, TrainConfig
 from sp500.credentials import Address
 from sp500.entry import Command, experiment
 from sp500.errors import ConfigError, SP500Error
 from sp500.execution import Experiment, execute
-from sp500.memory import in_child
+from sp500.memory import run_in_subprocess
 from sp500.progress import Progress
 from sp500.runs import scaling
 from sp500.runs.record import RunRecord, Status, ended
@@ -62,8 +64,6 @@ class Scale(Command, Budgeted):
     """Stop each run after this many steps; 0: no limit."""
     num_workers: tuple[Annotated[int, Field(gt=0)], ...] = Field((2,), min_length=1)  # type: ignore[assignment]
     """Workers of the ray arm; several: one run each, for strong and weak scaling."""
-    benchmark: bool = False
-    """Measure the arms against training from memory and plain torch.distributed, and print `ratios`."""
     data: DataConfig = DataConfig(tickers=("stocks",))
     train: TrainConfig = TrainConfig(epochs=3, batch_size=1024, early_stop_patience=0)
 
@@ -108,11 +108,6 @@ class Arm(Budgeted):
 
 def main(config: Scale, run: Run) -> RunRecord:
     """Every arm at every size, each a run of its own; one that fails is a row that says so."""
-    if config.benchmark:
-        from sp500.distributed import benchmark
-
-        ratios = benchmark.ratios(run.path, lambda line: print(line, file=sys.stderr, flush=True))
-        return ended(config, name=run.name, experiment="scale", arm="benchmark", ratios=ratios)
     arms = each(config, run.name)
     with Progress("arm", len(arms)) as progress:
         rows = []
@@ -153,7 +148,7 @@ def attempt(one: Arm) -> RunRecord:
     try:
         if one.kind == "ray":
             return run_arm(one)
-        return in_child(run_arm, one)
+        return run_in_subprocess(run_arm, one)
     except ConfigError:
         raise
     except (SP500Error, MemoryError) as error:
@@ -172,24 +167,20 @@ def run_arm(one: Arm) -> RunRecord:
 
 def train(one: Arm, run: Run) -> RunRecord:
     """The training itself."""
-    from sp500.distributed import arms
-
     config = one.run_config()
     if one.kind == "in_memory":
-        return arms.in_memory(config, run, one.limit_bytes)
+        return sp500.studies.scale.in_memory(config, run, one.limit_bytes)
     if one.kind == "streaming":
-        return arms.streaming(config, run, one.limit_bytes, one.shards, one.skip_bad_shards)
+        return sp500.studies.scale.streaming(config, run, one.limit_bytes, one.shards, one.skip_bad_shards)
     nodes = one.nodes or (None if "RAY_ADDRESS" in os.environ else one.num_workers)
     budget, root, skip_bad = one.limit_bytes, one.shards, one.skip_bad_shards
-    return arms.on_ray(config, run, nodes=nodes, memory_bytes=budget, root=root, skip_bad=skip_bad)
+    return sp500.studies.scale.on_ray(config, run, nodes=nodes, memory_bytes=budget, root=root, skip_bad=skip_bad)
 
 
 def plan(config: Scale) -> dict[str, Any]:
     """What a dry run tells: rows and bytes per size, and what each arm is expected to take."""
-    from sp500.distributed import estimate
-
     runs = [(one.kind, one.run_config()) for one in each(config, "plan")]
-    return estimate.table(runs, config.limit_bytes)
+    return sp500.studies.scale_estimate.table(runs, config.limit_bytes)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
+import sp500.studies.train
 from sp500.entry import Command, experiment
 from sp500.progress import Progress
 from sp500.runs.record import EpochMetrics, RunRecord
@@ -24,15 +25,13 @@ class Train(Command):
 
 def main(config: Train, run: Run) -> RunRecord:
     """Train `config` and describe the run."""
-    from sp500.distributed import launch
-
     with Progress("epoch", config.train.epochs) as progress:
 
         def show(epoch: EpochMetrics) -> None:
             valid = "" if epoch.valid_loss is None else f"  valid {epoch.valid_loss:.5f}"
             progress.advance(f"train {epoch.train_loss:.5f}{valid}", done=epoch.epoch)
 
-        return launch.train(config, run, on_epoch=show, seeds=config.seeds)
+        return sp500.studies.train.train(config, run, on_epoch=show, seeds=config.seeds)
 
 
 if __name__ == "__main__":

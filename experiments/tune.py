@@ -14,18 +14,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+import sp500.studies.search
 from sp500.config import RunConfig, TrainConfig
 from sp500.entry import Command, experiment
 from sp500.progress import Progress
 from sp500.runs import arm_timing, compare
-from sp500.runs.record import RunRecord, ended
+from sp500.runs.record import RunRecord
 from sp500.runs.store import Run
 from sp500.units import size_bytes
 
 if TYPE_CHECKING:
     from sp500.tuning.ledger import TrialResult
     from sp500.tuning.limits import Plan
-    from sp500.tuning.material import Material
+    from sp500.tuning.trial_data import TrialData
 
 
 class Tune(Command):
@@ -59,8 +60,6 @@ class Tune(Command):
     """Memory that a process with trials may take, such as 2GiB."""
     workers_per_trial: int = Field(0, ge=0)
     """Each trial is itself a run of Ray Train over N workers; 0: a trial is one process."""
-    benchmark: bool = False
-    """Measure grids and trial costs against each other, and print `ratios`."""
     train: TrainConfig = TrainConfig(early_stop_patience=0)
 
     @field_validator("pack")
@@ -85,8 +84,6 @@ class Tune(Command):
             raise ValueError("run name: at most 52 characters, since --mode all adds the arm to it")
         if self.halving == 1 or (self.halving and (self.mode in {"sequential", "all"} or self.pack == "off")):
             raise ValueError("halving: stops members of packs, so it needs 2 or more, packs, and --mode packed or ray")
-        if self.benchmark and self.resume:
-            raise ValueError("benchmark: measures anew each time; without --resume")
         if self.workers_per_trial and self.mode not in {"ray", "auto"}:
             raise ValueError("workers-per-trial: needs --mode ray")
         others = (self.halving, self.trial_timeout, self.trial_memory, self.train.per_worker_batch)
@@ -105,11 +102,6 @@ class Tune(Command):
 
 def main(config: Tune, run: Run) -> RunRecord:
     """Search in one mode, or have one child process search in each."""
-    if config.benchmark:
-        from sp500.distributed import search_benchmark
-
-        ratios = search_benchmark.ratios(run.path, lambda line: print(line, file=sys.stderr, flush=True))
-        return ended(config, name=run.name, experiment="tune", arm="benchmark", ratios=ratios)
     if config.mode == "all":
         return arm_timing.run_all(config, run, Path(__file__), resume=config.resume)
     planned, stopped = plan(config), Event()
@@ -122,12 +114,11 @@ def main(config: Tune, run: Run) -> RunRecord:
             if begin:
                 cluster.enter_context(begin)
             base, made = coming.result()
-            from sp500.distributed import study
 
             planned = _with_arm(planned, base, made, cluster)
-            found = study.search(base, run, planned, made, on_start=live.start, on_result=live.advance)
-            chosen = beside.submit(study.choose, base, run, planned, made, found, stopped=stopped)
-            beside.submit(study.log, run, planned, found.ledger.results.values())
+            found = sp500.studies.search.search(base, run, planned, made, on_start=live.start, on_result=live.advance)
+            chosen = beside.submit(sp500.studies.search.choose, base, run, planned, made, found, stopped=stopped)
+            beside.submit(sp500.studies.search.log, run, planned, found.ledger.results.values())
             cluster.close()
             return chosen.result()
         finally:
@@ -140,7 +131,7 @@ def _begins_with_ray(planned: Plan) -> bool:
     return planned.arm == "ray" or on_cluster or bool(planned.limits.workers)
 
 
-def _with_arm(planned: Plan, base: RunConfig, made: dict[str, Material | str], cluster: ExitStack) -> Plan:
+def _with_arm(planned: Plan, base: RunConfig, made: dict[str, TrialData | str], cluster: ExitStack) -> Plan:
     """The plan with an arm in place of auto, and Ray ended where that does not need it."""
     if planned.arm != "auto":
         return planned
@@ -160,19 +151,18 @@ def _with_arm(planned: Plan, base: RunConfig, made: dict[str, Material | str], c
 
 def connected() -> AbstractContextManager[None]:
     """Ray, imported where it is used."""
-    from sp500.distributed import cluster
+    from sp500.distributed import session
 
-    return cluster.connected()
+    return session.connected()
 
 
-def prepare(base: RunConfig, run: Run, planned: Plan) -> tuple[RunConfig, dict[str, Material | str]]:
+def prepare(base: RunConfig, run: Run, planned: Plan) -> tuple[RunConfig, dict[str, TrialData | str]]:
     """The settings with their task, and the data that the trials share."""
-    from sp500.distributed import study
     from sp500.tasks import catalog
 
     base = catalog.resolve(base)
-    made = study.prepare(base, planned)
-    study.log(run, planned)  # its libraries load while Ray starts, too
+    made = sp500.studies.search.prepare(base, planned)
+    sp500.studies.search.log(run, planned)  # its libraries load while Ray starts, too
     return base, made
 
 
@@ -184,9 +174,9 @@ def plan(config: Tune) -> Plan:
     found = space.load(config.space)
     axes = dict(found.axes)
     if config.by_ticker:
-        from sp500.data import prices
+        from sp500.data import sources
 
-        tickers = prices.load(config.data).tickers  # `stocks` stands for many
+        tickers = sources.load(config.data).tickers  # `stocks` stands for many
         axes = {"data.tickers": space.Choice(tuple((one,) for one in tickers)), **axes}
     if config.windows:
         axes = {"data.window": space.Choice(config.windows), **axes}

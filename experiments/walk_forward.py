@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import tyro
 from pydantic import Field, ValidationError, create_model, model_validator
 
+import sp500.studies.walk_forward
 from sp500.config import DataConfig
 from sp500.entry import Command, defaults, experiment, from_file
 from sp500.errors import ConfigError, SP500Error
@@ -47,11 +48,12 @@ class WalkForward(Command):
 
 def main(config: WalkForward, run: Run) -> RunRecord:
     """Train and judge the folds, and describe them together."""
-    from sp500.distributed import walk_forward
     from sp500.report import folds
 
     with Progress("fold", config.folds) as progress:
-        return walk_forward.record(config, run, cut(config), lambda row: progress.advance(folds.line(row)))
+        return sp500.studies.walk_forward.record(
+            config, run, cut(config), lambda row: progress.advance(folds.line(row))
+        )
 
 
 def plan(config: WalkForward) -> dict[str, Any]:

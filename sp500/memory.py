@@ -112,7 +112,7 @@ def exhausted(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or "out of memory" in str(error) or "can't allocate memory" in str(error)
 
 
-def hold_to(limit_bytes: int) -> None:
+def limit_memory(limit_bytes: int) -> None:
     """Let this process take no more than `limit_bytes` of private memory, for good.
 
     The kernel counts address space (RLIMIT_DATA: what NumPy, torch and Arrow allocate; shared mappings do not count),
@@ -124,7 +124,7 @@ def hold_to(limit_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
-def in_child(function: Callable[..., T], *args: Any) -> T:
+def run_in_subprocess(function: Callable[..., T], *args: Any) -> T:
     """`function(*args)` in a fresh process, which holds nothing that this one has loaded.
 
     Raises what the function raised, MemoryError when the kernel killed the child, SP500Error when it ended otherwise

@@ -18,7 +18,8 @@ assert not [name for name in sys.modules if name.startswith("sp500.")], "importe
 install_import_hook("sp500", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
 
 from sp500.config import DataConfig  # noqa: E402
-from sp500.data.prices import Prices, load  # noqa: E402
+from sp500.data.prices import Prices  # noqa: E402
+from sp500.data.sources import load  # noqa: E402
 from sp500.data.windows import Dataset, Windows  # noqa: E402
 
 hypothesis.settings.register_profile("quick", max_examples=25, deadline=None, derandomize=True, database=None)
@@ -49,6 +50,15 @@ def make_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
     yield make
     if disk.is_mount():
         subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[None]:
+    """One Ray cluster of this machine for all tests of a process; stopped when the last test is done."""
+    from sp500.distributed import session
+
+    with session.connected():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -69,13 +69,13 @@ def test_no_module_has_a_name_without_meaning():
         ("sp500.commands.deploy, sp500.commands.fetch_results", {"numpy", "pandas", "torch", "ray"}),
         ("sp500.jobs.ray.executor", {"numpy", "pandas", "torch", "ray", "aiohttp", "sp500.config"}),
         ("sp500.commands.render, sp500.commands.forecast", {"numpy", "pandas", "torch", "ray"}),
-        ("sp500.runs.cost, sp500.commands.price_table", {"numpy", "pandas", "torch", "ray", "scipy"}),
-        ("sp500.jobs.manifest, sp500.jobs.rules", {"numpy", "pandas", "torch", "ray", "sp500.config"}),
+        ("sp500.runs.cost, sp500.commands.rate_table", {"numpy", "pandas", "torch", "ray", "scipy"}),
+        ("sp500.jobs.rayjob, sp500.jobs.rules", {"numpy", "pandas", "torch", "ray", "sp500.config"}),
         ("sp500.jobs.local.supervisor", {"numpy", "ray", "pydantic", "yaml", "multiprocessing"}),
         ("sp500.jobs.kuberay.executor", {"numpy", "pandas", "torch", "ray", "kubernetes", "urllib3"}),
         ("sp500.report.page", {"torch", "ray"}),
-        ("sp500.data.line", {"torch", "ray"}),
-        ("sp500.distributed.launch", {"ray"}),
+        ("sp500.data.pipeline", {"torch", "ray"}),
+        ("sp500.studies.train", {"ray"}),
     ],
 )
 def test_import_loads_only_what_it_must(module, forbidden):

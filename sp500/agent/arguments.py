@@ -25,7 +25,7 @@ CLOSED = {
     **dict.fromkeys(("nodes", "workers-per-trial", "train.threads"), "takes more than the job tells the queue"),
     "config": "reads a file of settings; give each setting by its flag",
     "io.run-name": "give it as --name",
-    "prices": "the project's table of prices counts, cluster/prices.yaml",
+    "rates": "the project's table of rates counts, cluster/rates.yaml",
     **dict.fromkeys(("runs-dir", "io.save-dir"), "the server says where runs go"),
     **dict.fromkeys(("out", "shards", "data.cache-dir"), "names a folder to write to"),
 }
@@ -43,10 +43,10 @@ OPEN: Mapping[str, frozenset[str]] = {
     "tune": frozenset(
         SHARED
         | {"mode", "space", "method", "trials", "tickers", "by-ticker", "windows", "pack", "halving"}
-        | {"trial-timeout", "trial-memory", "benchmark"}
+        | {"trial-timeout", "trial-memory"}
     ),
     "walk_forward": frozenset(SHARED | {"folds", "test-days", "best-of", "from"}),
-    "scale": frozenset(SHARED | {"memory-limit", "skip-bad-shards", "multipliers", "arms", "max-steps", "benchmark"}),
+    "scale": frozenset(SHARED | {"memory-limit", "skip-bad-shards", "multipliers", "arms", "max-steps"}),
     "compare": frozenset(FLAGS),
 }
 """Flags of each experiment that are open to agents."""

@@ -1,4 +1,4 @@
-"""How many jobs an agent may have, and what they may take of this machine, where no price holds them back."""
+"""How many jobs an agent may have, and what they may take of this machine, where no cost holds them back."""
 
 from __future__ import annotations
 

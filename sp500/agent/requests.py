@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from sp500.agent import answers, arguments
+from sp500.agent import arguments, results
 from sp500.config import Frozen
 from sp500.errors import ConfigError
 from sp500.jobs.fields import Memory
@@ -95,7 +95,7 @@ class JobLogs(Frozen):
 
     id: Id
     """The job's id."""
-    tail: int = Field(50, ge=1, le=answers.LINES)
+    tail: int = Field(50, ge=1, le=results.LINES)
     """How many of the last lines, of each process; 1 to 200."""
     role: Literal["head", "worker", "submitter"] | None = None
     """On Kubernetes: role whose lines to show; the submitter prints the experiment's. Default: all."""
@@ -124,7 +124,7 @@ class ListJobs(Frozen):
 
 
 class EstimateSpeedup(Frozen):
-    """Forecast seconds, speed-up, efficiency and price per number of workers, from the runs that have ended here.
+    """Forecast seconds, speed-up, efficiency and cost per number of workers, from the runs that have ended here.
 
     Where too little was measured, a default is given instead, and `assumption` says so. Nothing is started.
     """

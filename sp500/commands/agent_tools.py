@@ -11,16 +11,16 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from sp500.agent import answers, requests
+from sp500.agent import requests, results
 from sp500.agent.limits import Limits
-from sp500.commands import forecast, price_table, queue_flags, status, submit, submit_text
+from sp500.commands import forecast, queue_flags, rate_table, status, submit, submit_text
 from sp500.commands import list as listing
 from sp500.commands.logs import texts
 from sp500.commands.manage import load
 from sp500.commands.render import ray_cluster
 from sp500.config import Frozen
 from sp500.errors import ConfigError, LimitExceeded, ResourcesError
-from sp500.jobs import document
+from sp500.jobs import manifest
 from sp500.jobs.queue import settings as queue_settings
 from sp500.jobs.queue.job import Job
 from sp500.jobs.queue.queue import Queue
@@ -37,7 +37,7 @@ Answer = tuple[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Desk:
+class AgentContext:
     """Where an agent's jobs go."""
 
     queue: Queue
@@ -50,10 +50,10 @@ class Desk:
     flags: Mapping[str, Any] = field(default_factory=dict)
     """Flags of `submit` that say how places are reached."""
     limits: Limits = field(default_factory=Limits)
-    """What the project's jobs may take where no price holds them back."""
+    """What the project's jobs may take where no cost holds them back."""
 
 
-def submit_job(desk: Desk, asked: requests.SubmitJob) -> Answer:
+def submit_job(desk: AgentContext, asked: requests.SubmitJob) -> Answer:
     """Queue it, after the experiment's own script has taken its flags."""
     on = asked.on or desk.on[0]
     if on not in desk.on:
@@ -71,24 +71,24 @@ def submit_job(desk: Desk, asked: requests.SubmitJob) -> Answer:
     return submit_text.text(told | {"follow": follow}), told
 
 
-def job_status(desk: Desk, asked: requests.JobStatus) -> Answer:
+def job_status(desk: AgentContext, asked: requests.JobStatus) -> Answer:
     """Its state now, or at its end if that comes in time."""
     return _told(desk, _awaited(desk, asked.id, asked.wait))
 
 
-def job_logs(desk: Desk, asked: requests.JobLogs) -> Answer:
+def job_logs(desk: AgentContext, asked: requests.JobLogs) -> Answer:
     """The last lines."""
     desk.queue.manage()
     job = desk.queue.job(asked.id)
     role = Role(asked.role) if asked.role else None
-    lines, before = answers.bounded(texts(desk.queue.logs(job, role=role, tail=asked.tail, follow=False), job))
+    lines, before = results.bounded(texts(desk.queue.logs(job, role=role, tail=asked.tail, follow=False), job))
     note = f"({before} of these lines do not fit into one answer and are left out)" if before else ""
     nothing = "" if lines else f"(nothing is printed yet: {job.id} is {job.state}: {job.reason})"
     plain = {"id": job.id, "state": str(job.state), "lines": lines, "left_out": before}
     return "\n".join(filter(None, [note, *lines, nothing])), plain
 
 
-def stop_job(desk: Desk, asked: requests.StopJob) -> Answer:
+def stop_job(desk: AgentContext, asked: requests.StopJob) -> Answer:
     """Ask it to end, and tell whether it has."""
     job = desk.queue.job(asked.id)
     if job.project != desk.project:
@@ -97,7 +97,7 @@ def stop_job(desk: Desk, asked: requests.StopJob) -> Answer:
     return _told(desk, _awaited(desk, job.id, asked.wait))
 
 
-def list_jobs(desk: Desk, asked: requests.ListJobs) -> Answer:
+def list_jobs(desk: AgentContext, asked: requests.ListJobs) -> Answer:
     """The newest, as a table."""
     desk.queue.manage()
     found = [job for job in desk.queue.ledger.jobs() if asked.state in {None, job.state}]
@@ -109,42 +109,42 @@ def list_jobs(desk: Desk, asked: requests.ListJobs) -> Answer:
     return listing.table(shown, WIDTH) + more, plain
 
 
-def estimate_speedup(desk: Desk, asked: requests.EstimateSpeedup) -> Answer:
+def estimate_speedup(desk: AgentContext, asked: requests.EstimateSpeedup) -> Answer:
     """The forecast of `sp500 jobs forecast`."""
-    prices = price_table.read(None)
-    found = forecast.told(forecast.Forecast(**asked.model_dump(), runs_dir=desk.runs), prices)
-    return costs.text(found, prices), found
+    rates = rate_table.read(None)
+    found = forecast.told(forecast.Forecast(**asked.model_dump(), runs_dir=desk.runs), rates)
+    return costs.text(found, rates), found
 
 
 @dataclass(frozen=True)
 class Tool:
     """A tool, and how it is to be taken; its description is that of what it takes."""
 
-    act: Callable[[Desk, Any], Answer]
+    act: Callable[[AgentContext, Any], Answer]
     takes: type[Frozen]
-    tells: type[answers.Told]
+    tells: type[results.Result]
     hints: Mapping[str, bool]
 
 
 READS = {"read_only_hint": True, "open_world_hint": False}
 TOOLS = {
     "submit_job": Tool(
-        submit_job, requests.SubmitJob, answers.Submitted, {"read_only_hint": False, "destructive_hint": False}
+        submit_job, requests.SubmitJob, results.Submitted, {"read_only_hint": False, "destructive_hint": False}
     ),
-    "job_status": Tool(job_status, requests.JobStatus, answers.Status, READS),
-    "job_logs": Tool(job_logs, requests.JobLogs, answers.Logs, READS),
+    "job_status": Tool(job_status, requests.JobStatus, results.Status, READS),
+    "job_logs": Tool(job_logs, requests.JobLogs, results.Logs, READS),
     "stop_job": Tool(
         stop_job,
         requests.StopJob,
-        answers.Status,
+        results.Status,
         {"read_only_hint": False, "destructive_hint": True, "idempotent_hint": True},
     ),
-    "list_jobs": Tool(list_jobs, requests.ListJobs, answers.Listed, READS),
-    "estimate_speedup": Tool(estimate_speedup, requests.EstimateSpeedup, answers.Speedup, READS),
+    "list_jobs": Tool(list_jobs, requests.ListJobs, results.Listed, READS),
+    "estimate_speedup": Tool(estimate_speedup, requests.EstimateSpeedup, results.Speedup, READS),
 }
 
 
-def _awaited(desk: Desk, id: str, seconds: float) -> Job:
+def _awaited(desk: AgentContext, id: str, seconds: float) -> Job:
     """The job at its end, or after so many seconds."""
     desk.queue.manage()
     try:
@@ -153,15 +153,15 @@ def _awaited(desk: Desk, id: str, seconds: float) -> Job:
         return desk.queue.job(id)
 
 
-def _told(desk: Desk, job: Job) -> Answer:
+def _told(desk: AgentContext, job: Job) -> Answer:
     now, seen = desk.queue.seen(job)
-    lines, _ = answers.bounded(status.last_lines(desk.queue, now, LAST_LINES))
+    lines, _ = results.bounded(status.last_lines(desk.queue, now, LAST_LINES))
     plain = status.plain(desk.queue, now, seen)
     plain |= {"history": plain["history"][-LAST_CHANGES:], "log": lines}
     return status.text(desk.queue, now, seen, lines), plain
 
 
-def _limited(desk: Desk, asked: requests.SubmitJob, on: On) -> dict[str, Any]:
+def _limited(desk: AgentContext, asked: requests.SubmitJob, on: On) -> dict[str, Any]:
     """The fields of the job, within the limits of this server and of the place. Raises SP500Error."""
     desk.limits.check_jobs(sum(job.project == desk.project for job in desk.queue.ledger.jobs(unfinished=True)))
     desk.limits.check_disk(desk.runs)
@@ -173,7 +173,7 @@ def _limited(desk: Desk, asked: requests.SubmitJob, on: On) -> dict[str, Any]:
     return job | {"memory": desk.limits.worker_memory(asked, job["workers"], room)}
 
 
-def _most(desk: Desk, on: On, asked: requests.SubmitJob) -> tuple[float, str]:
+def _most(desk: AgentContext, on: On, asked: requests.SubmitJob) -> tuple[float, str]:
     """How many workers a place holds, and what says so. Raises ConfigError if it is not configured."""
     file, cpus = desk.queue.folder / queue_settings.FILE, asked.cpus or 1
     room = load(file).room(on, queue_settings.machine())
@@ -189,7 +189,7 @@ def _most(desk: Desk, on: On, asked: requests.SubmitJob) -> tuple[float, str]:
         return room.cpus // cpus, f"the capacity of {on} ({room.text()})"
     if on == "kuberay":
         path = desk.flags["cluster"]
-        groups = [group for one in document.clusters(ray_cluster(path)) for group in one.workers]
+        groups = [group for one in manifest.clusters(ray_cluster(path)) for group in one.workers]
         return sum(int(group.body.get("maxReplicas") or 0) for group in groups), f"the cluster of {path}"
     raise ConfigError(f"on: the capacity of {on} is not configured; write capacity: {{{on}: {{cpus: N}}}} into {file}")
 
@@ -205,6 +205,6 @@ def _check_flags(script: tuple[str, ...]) -> None:
     except subprocess.TimeoutExpired as error:
         raise ResourcesError(f"{script[0]} did not read its flags within {SECONDS_TO_CHECK} s; try again") from error
     if done.returncode:
-        said, _ = answers.bounded(re.sub(r"[│╭╮╰╯─]+", "", done.stderr).splitlines())
+        said, _ = results.bounded(re.sub(r"[│╭╮╰╯─]+", "", done.stderr).splitlines())
         lines = [line.strip() for line in said if line.strip()]
         raise ConfigError("\n".join(["arguments: the experiment refuses them:", *lines]))

@@ -12,17 +12,17 @@ import tyro
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from sp500 import entry
-from sp500.commands import folders, price_table
+from sp500.commands import folders, rate_table
 from sp500.config import Frozen
 from sp500.errors import ConfigError
 from sp500.output import concluded
 
 if TYPE_CHECKING:
-    from sp500.runs.cost import PriceTable
+    from sp500.runs.cost import RateTable
 
 
 class Forecast(Frozen):
-    """Forecast seconds, speed-up and price per number of workers, from runs that have ended."""
+    """Forecast seconds, speed-up and cost per number of workers, from runs that have ended."""
 
     experiment: Literal["scale", "train", "tune", "walk_forward"] = "scale"
     """Whose runs to go by. Of tune, the workers are the cores that its trials run on."""
@@ -30,8 +30,8 @@ class Forecast(Frozen):
     """Numbers of workers."""
     runs_dir: Path = Path("runs")
     """Folder of the runs."""
-    prices: Path | None = None
-    """Table of prices. Default: cluster/prices.yaml where it is there."""
+    rates: Path | None = None
+    """Table of rates. Default: cluster/rates.yaml where it is there."""
     size: int | None = Field(None, gt=0)
     """Windows to train on, over all epochs. Default: as many as the newest run."""
     node_type: str = ""
@@ -67,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
         flags = tyro.cli(
             Forecast, prog="sp500 jobs forecast", default=base, args=list(argv), config=(tyro.conf.FlagCreatePairsOff,)
         )
-        table = price_table.read(flags.prices)
+        table = rate_table.read(flags.rates)
         found = told(flags, table)
         if flags.json_output:
             return json.dumps(found, indent=1, allow_nan=False), 0
@@ -78,15 +78,13 @@ def main(argv: Sequence[str]) -> int:
     return concluded(acted, only_json="--json" in argv)
 
 
-def told(flags: Forecast, table: PriceTable | None) -> dict[str, Any]:
+def told(flags: Forecast, table: RateTable | None) -> dict[str, Any]:
     """The forecast as plain data. Raises ConfigError for a node type that the table lacks, or a damaged record."""
     from sp500.runs import forecast
     from sp500.runs.store import RunStore
 
     if flags.node_type and (table is None or flags.node_type not in table.types):
-        known = (
-            f"the table has {', '.join(table.types)}" if table else "there is no table of prices: give --prices FILE"
-        )
+        known = f"the table has {', '.join(table.types)}" if table else "there is no table of rates: give --rates FILE"
         raise ConfigError(f"--node-type {flags.node_type}: {known}")
     asked = forecast.Question(**flags.model_dump(include=set(forecast.Question.model_fields)))
     found = forecast.forecast(RunStore(flags.runs_dir).scan().records, asked, table)

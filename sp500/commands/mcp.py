@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
     from mcp.types import CallToolResult, Tool
 
-    from sp500.commands.agent_tools import Desk
+    from sp500.commands.agent_tools import AgentContext
 
 # Threads for requests that wait; characters of a request, of its refusal, and of a name in that.
 THREADS, LONGEST_REQUEST, LONGEST_ERROR, NAME = 32, 100_000, 4_000, 80
@@ -94,10 +94,10 @@ def _end(number: int, _: FrameType | None) -> None:
     os._exit(128 + number)
 
 
-def desk(flags: Mcp) -> Desk:
+def desk(flags: Mcp) -> AgentContext:
     """Where its jobs go; the process goes into the project's folder. Raises ConfigError where no project is."""
     from sp500.agent.limits import Limits
-    from sp500.commands.agent_tools import Desk
+    from sp500.commands.agent_tools import AgentContext
 
     folder = flags.folder.expanduser().resolve()
     if not (folder / "experiments" / "train.py").is_file():
@@ -110,10 +110,10 @@ def desk(flags: Mcp) -> Desk:
     ways = flags.model_dump(include={"cluster", "context", "namespace", "address"}) | {"state_dir": queue.folder}
     memory = size_bytes(flags.max_memory) if flags.max_memory else None
     limits = Limits(flags.max_jobs, memory, size_bytes(flags.max_disk))
-    return Desk(queue, runs, flags.on, flags.project, ways, limits)
+    return AgentContext(queue, runs, flags.on, flags.project, ways, limits)
 
 
-async def _serve(desk: Desk) -> None:
+async def _serve(desk: AgentContext) -> None:
     from mcp.server.stdio import stdio_server
 
     one = server(desk)
@@ -121,7 +121,7 @@ async def _serve(desk: Desk) -> None:
         await one.run(reading, writing, one.create_initialization_options())
 
 
-def server(desk: Desk) -> Server[Any]:
+def server(desk: AgentContext) -> Server[Any]:
     """The server of a desk. Its tools act in threads, so that one that waits holds up no other.
 
     Those that wait have threads of their own, and jobs are taken one after the other, so that each counts for the next.
@@ -161,11 +161,11 @@ def tools() -> list[Tool]:
     ]
 
 
-def answer(desk: Desk, name: str, arguments: dict[str, Any]) -> CallToolResult:
+def answer(desk: AgentContext, name: str, arguments: dict[str, Any]) -> CallToolResult:
     """What a tool tells; a refusal is an error with its reason."""
     from mcp.types import CallToolResult, TextContent
 
-    from sp500.agent import answers
+    from sp500.agent import results
     from sp500.commands.agent_tools import TOOLS
 
     try:
@@ -177,6 +177,6 @@ def answer(desk: Desk, name: str, arguments: dict[str, Any]) -> CallToolResult:
         text, plain = tool.act(desk, entry.validated(tool.takes, arguments, name))
         told = tool.tells.model_validate(plain).model_dump(mode="json")
     except SP500Error as error:
-        text = answers.shortened(str(error), LONGEST_ERROR)
+        text = results.shortened(str(error), LONGEST_ERROR)
         return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
     return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=told)

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 from sp500.commands import folders
 from sp500.errors import ConfigError
-from sp500.jobs.document import Document
+from sp500.jobs.manifest import Document
 from sp500.jobs.queue.job import Job
 from sp500.jobs.queue.resources import Resources, of_spec, pods_of
 from sp500.jobs.spec import JobSpec
 from sp500.jobs.state import JobState
 
 if TYPE_CHECKING:
-    from sp500.runs.cost import Pods, PriceTable
+    from sp500.runs.cost import Pods, RateTable
     from sp500.runs.record import RunRecord
 
 # Ended jobs of the same name that tell how long the next may last.
@@ -36,7 +36,7 @@ Seconds = tuple[float | None, float | None]
 class Expected:
     """What a forecast goes by."""
 
-    table: PriceTable | None = None
+    table: RateTable | None = None
     """Prices; None: all is free."""
     node_type: str = ""
     """Row of the table that workers are priced as. Default: by the table's own rule."""
@@ -82,7 +82,7 @@ class Expected:
 
         rule, types = self.table.rule, self.table.types
         if self.node_type and self.node_type not in types:
-            raise ConfigError(f"--node-type {self.node_type}: the table of prices has {', '.join(types)}")
+            raise ConfigError(f"--node-type {self.node_type}: the table of rates has {', '.join(types)}")
         if on == "local":
             held = [_pods(of_spec(spec), 1, self.node_type or rule.alone)]
         else:
@@ -119,12 +119,12 @@ class Expected:
         return list(RunStore(self.runs_dir).scan().records)
 
 
-def expected(table: PriceTable | None, node_type: str, earlier: Sequence[Job], *, for_agent: bool = False) -> Expected:
+def expected(table: RateTable | None, node_type: str, earlier: Sequence[Job], *, for_agent: bool = False) -> Expected:
     """With the runs of this folder, or of SP500_RUNS_DIR."""
     return Expected(table, node_type, earlier, folders.runs(os.environ), for_agent)
 
 
-def _on_cluster(spec: JobSpec, on: str, request: Document, kind: str, table: PriceTable) -> list[Pods]:
+def _on_cluster(spec: JobSpec, on: str, request: Document, kind: str, table: RateTable) -> list[Pods]:
     """Workers as `kind`; on Kubernetes the head and the submitter are made for the job as well."""
     spot = any(word in text.lower() for text in (*spec.node_labels, *spec.tolerations) for word in SPOT)
     if on == "ray":

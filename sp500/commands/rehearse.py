@@ -15,7 +15,8 @@ from sp500.commands import folders
 from sp500.commands.render import ray_cluster
 from sp500.config import Frozen
 from sp500.errors import ConfigError
-from sp500.jobs import document, rehearsal, rehearse, rules, working_dir
+from sp500.jobs import manifest, rules, working_dir
+from sp500.jobs.local_cluster import plan, processes
 from sp500.output import concluded
 
 RUNS = "sp500-runs"
@@ -43,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
         flags = tyro.cli(Rehearse, prog="sp500 jobs rehearse", args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
         state = flags.state_dir or folders.state(os.environ) / "rehearsal"
         if flags.down:
-            count = rehearsal.down(state)
+            count = processes.down(state)
             return (f"{count} nodes ended" if count else "no rehearsal is up"), 0
         return _up(flags, state), 0
 
@@ -56,10 +57,9 @@ def _up(flags: Rehearse, state: Path) -> str:
     except ConfigError as error:
         raise ConfigError(str(error).replace("--cluster ", "", 1)) from None
     rules.check(found)
-    [cluster] = document.clusters(found)
+    [cluster] = manifest.clusters(found)
     folders = {
-        claim: flags.runs_dir.resolve() if claim == RUNS else state / "claims" / claim
-        for claim in rehearse.claims(cluster)
+        claim: flags.runs_dir.resolve() if claim == RUNS else state / "claims" / claim for claim in plan.claims(cluster)
     }
     for claim, folder in folders.items():
         try:
@@ -67,8 +67,8 @@ def _up(flags: Rehearse, state: Path) -> str:
         except OSError as error:
             raise ConfigError(f"{folder}, for the claim {claim}: cannot be made ({error.strerror})") from error
     upload = working_dir.check(Path.cwd())
-    rehearsal.up(rehearse.nodes(cluster, folders), state, flags.port, lambda line: print(line, file=sys.stderr))
-    left = rehearse.not_rehearsed(cluster, os.cpu_count() or 1, psutil.virtual_memory().total)
+    processes.up(plan.nodes(cluster, folders), state, flags.port, lambda line: print(line, file=sys.stderr))
+    left = plan.not_rehearsed(cluster, os.cpu_count() or 1, psutil.virtual_memory().total)
     return "\n".join(
         [
             "Not rehearsed:",

@@ -12,8 +12,9 @@ import tyro
 from sp500 import entry
 from sp500.commands import job_flags
 from sp500.errors import ConfigError
-from sp500.jobs import document, manifest, rules
-from sp500.jobs.document import Document
+from sp500.jobs import manifest, rules
+from sp500.jobs.manifest import Document
+from sp500.jobs.rayjob import build_documents
 from sp500.output import concluded
 
 
@@ -32,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
     def acted() -> tuple[str, int]:
         flags = job_flags.parse(Render, argv, "jobs render")
         rendered = manifests(flags)
-        return json.dumps({"documents": rendered}, indent=1) if flags.json_output else document.text(rendered), 0
+        return json.dumps({"documents": rendered}, indent=1) if flags.json_output else manifest.text(rendered), 0
 
     return concluded(acted, only_json="--json" in job_flags.split(argv)[0])
 
@@ -41,7 +42,7 @@ def manifests(flags: Render) -> list[Document]:
     """What Kubernetes would get. Raises ConfigError for a job, cluster file or manifest that is wrong."""
     spec, cluster = flags.spec(), ray_cluster(flags.cluster)
     rules.check(cluster)
-    rendered = manifest.documents(spec, cluster)
+    rendered = build_documents(spec, cluster)
     for one in rendered:
         rules.check(one)
     return rendered

@@ -12,8 +12,8 @@ from sp500.commands import queue_flags
 from sp500.commands.logs import texts
 from sp500.errors import ResourcesError
 from sp500.jobs.queue.job import Job, Notice
-from sp500.jobs.queue.outcome import clock
 from sp500.jobs.queue.queue import Queue
+from sp500.jobs.queue.retries import clock
 from sp500.jobs.state import Status as Seen
 
 

@@ -14,9 +14,9 @@ from sp500.commands.pricing import Expected
 from sp500.credentials import without_password
 from sp500.disk import write_atomic
 from sp500.errors import ConfigError
-from sp500.jobs.document import Document, section
 from sp500.jobs.kuberay import contexts
 from sp500.jobs.local import executor as local
+from sp500.jobs.manifest import Document, section
 from sp500.jobs.queue.job import NewJob
 from sp500.jobs.queue.queue import Queue, new_id
 from sp500.jobs.queue.resources import Resources, of_rayjob, of_spec

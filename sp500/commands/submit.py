@@ -14,14 +14,14 @@ import tyro
 import yaml
 
 from sp500 import entry
-from sp500.commands import job_flags, price_table, pricing, queue_flags
+from sp500.commands import job_flags, pricing, queue_flags, rate_table
 from sp500.commands.manage import load
 from sp500.commands.pricing import Expected
 from sp500.commands.render import ray_cluster
 from sp500.commands.submission import Place, prepared
 from sp500.commands.submit_text import masked, plan, text
 from sp500.errors import ConfigError, LimitExceeded, ResourcesError
-from sp500.jobs import document, rules
+from sp500.jobs import manifest, rules
 from sp500.jobs.queue import budget
 from sp500.jobs.queue import settings as queue_settings
 from sp500.jobs.queue.job import NewJob
@@ -44,8 +44,8 @@ class Submit(job_flags.JobFlags):
     """With --on kuberay: context of your kubeconfig. Default: the current one."""
     address: str | None = None
     """With --on ray: address of the dashboard. Default: $RAY_ADDRESS."""
-    prices: Path | None = None
-    """Table of prices. Default: cluster/prices.yaml where it is there."""
+    rates: Path | None = None
+    """Table of rates. Default: cluster/rates.yaml where it is there."""
     node_type: str = ""
     """Row of that table that workers are priced as. Default: as its rule says."""
     strict: bool = False
@@ -132,10 +132,10 @@ def _ready(
     queue = queue_flags.queue(flags.state_dir)
     place = _place(flags, specs, queue)
     settings = load(queue.folder / queue_settings.FILE)
-    table = price_table.read(flags.prices)
+    table = rate_table.read(flags.rates)
     if settings.budgets and table and table.currency != settings.currency:
         raise ConfigError(
-            f"{queue.folder / queue_settings.FILE}: budgets are in {settings.currency}, prices in {table.currency};"
+            f"{queue.folder / queue_settings.FILE}: budgets are in {settings.currency}, rates in {table.currency};"
             " give both in one currency"
         )
     expected = pricing.expected(table, flags.node_type, queue.ledger.jobs(), for_agent=for_agent)
@@ -192,7 +192,7 @@ def _check(jobs: Sequence[NewJob], settings: QueueSettings, queue: Queue) -> Non
 def _dry(jobs: Sequence[NewJob], *, as_json: bool) -> str:
     """What would be sent: manifests for Kubernetes, else the request; secrets of the environment are not shown."""
     if jobs[0].target["on"] == "kuberay" and not as_json:
-        return document.text([one for job in jobs for one in job.request["documents"]])
+        return manifest.text([one for job in jobs for one in job.request["documents"]])
     told = [{"id": job.id, "target": job.target, "request": masked(job.request, job.spec)} for job in jobs]
     if as_json:
         return queue_flags.dumped(told[0] if len(told) == 1 else {"jobs": told})

@@ -6,14 +6,14 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from sp500 import formatting
 from sp500.commands import queue_flags
 from sp500.commands.pricing import Expected
 from sp500.commands.submission import sent
-from sp500.jobs.document import Document
+from sp500.jobs.manifest import Document
 from sp500.jobs.queue import budget
 from sp500.jobs.queue.job import Job
 from sp500.jobs.spec import WORLD_SIZE, JobSpec
-from sp500.report import words
 
 AT_ONCE = "as soon as there is room"
 
@@ -34,7 +34,7 @@ def plan(
             "queued_before": len(before),
             "starts": f"when the budget lets it: {poor}" if poor else "",
             "seconds": [shortest, longest],
-            "price": [budget.price(job.hourly, shortest), budget.price(job.hourly, longest)],
+            "cost": [budget.price(job.hourly, shortest), budget.price(job.hourly, longest)],
             "currency": currency,
         },
         "follow": [f"sp500 jobs {verb} {job.id}" for verb in ("status", "logs --follow", "wait", "stop")],
@@ -50,8 +50,9 @@ def text(told: dict[str, Any]) -> str:
         "takes": expected["takes"],
         **({"trains on": f"{expected['world_size']} by default ({WORLD_SIZE})"} if expected["world_size"] else {}),
         "starts": expected["starts"] or (f"after {before} that wait before it" if before else AT_ONCE),
-        "lasts": _range(expected["seconds"], words.seconds) or "unknown; set it with --expected SECONDS",
-        "costs": _range(expected["price"], lambda price: f"{words.money(price)} {expected['currency']}") or "unknown",
+        "lasts": _range(expected["seconds"], formatting.seconds) or "unknown; set it with --expected SECONDS",
+        "costs": _range(expected["cost"], lambda price: f"{formatting.money(price)} {expected['currency']}")
+        or "unknown",
         "follow": "\n            ".join(told["follow"]),
     }
     return "\n".join(

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from sp500.config import DataConfig
-from sp500.data import line
+from sp500.data import pipeline
 from sp500.data.features import Features, features
-from sp500.data.prices import Prices, load
+from sp500.data.prices import Prices
+from sp500.data.sources import load
 from sp500.data.splits import Split, walk_forward
 from sp500.data.windows import Dataset
 
@@ -51,12 +52,12 @@ class Folds:
         cut = self.cuts[number - 1]
         if refit and cut.valid:
             cut = Split((cut.train[0], cut.valid[1]), None, cut.test)
-        return line.fit(self.prices, self.table, self.config, direction=direction, cut=cut).dataset(dtype)
+        return pipeline.fit(self.prices, self.table, self.config, direction=direction, cut=cut).dataset(dtype)
 
     @property
     def card(self) -> dict[str, Any]:
         """Where the prices came from, as the record keeps it; dates of splits stand in every fold's row."""
-        card = line.describe(self.prices, self.table, self.cuts[-1])
+        card = pipeline.describe(self.prices, self.table, self.cuts[-1])
         return {key: value for key, value in card.items() if key != "splits"}
 
 

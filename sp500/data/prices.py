@@ -7,10 +7,8 @@ in `faults`, or loading ended with a DataError.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
-from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -21,18 +19,6 @@ from sp500.errors import DataError
 
 INDEX = "^GSPC"
 STOCKS = "stocks"
-STOCKS_START = pd.Timestamp("1996-01-01")
-
-INDEX_NOTE = (
-    f"{INDEX} is a price index: its returns leave out dividends, about 2 % a year. An investor who held it earned more "
-    "than buy-and-hold in the report."
-)
-BUNDLED_NOTES = (
-    "The bundled stocks are 20 companies that were still large members of the index in 2022: the choice is biased "
-    "towards survivors, and their average return is higher than an investor could have known to pick.",
-    "Bundled prices are adjusted for splits and dividends and rounded to a tenth of a cent, which is coarse for old "
-    "prices; stocks therefore start in 1996 unless data.start says otherwise.",
-)
 
 
 @dataclass(frozen=True)
@@ -72,30 +58,6 @@ class Prices:
         return digest.hexdigest()
 
 
-def load(config: DataConfig, today: date | None = None) -> Prices:
-    """Prices of `config.source`, cut to its tickers and dates, validated.
-
-    `today` bounds the dates (default: the clock's). Raises DataError naming rule, ticker and date.
-    """
-    if config.source == "bundled":
-        raw, notes = _bundled(config)
-    elif config.source == "yfinance":
-        from sp500.data.yahoo import download
-
-        return download(config, fallback=lambda: load(config.model_copy(update={"source": "bundled"}), today))
-    else:
-        from sp500.data.files import read_table
-
-        raw, repaired = read_table(Path(config.source).expanduser())
-        raw = select(raw, config.tickers or tuple(raw["close"].columns), config.source)
-        try:
-            prices = checked(raw, config, source=config.source, today=today)
-        except DataError as error:
-            raise DataError(f"{config.source}: {error}") from None
-        return replace(prices, faults=(*repaired, *prices.faults))
-    return checked(raw, config, source="bundled", notes=notes, today=today)
-
-
 def checked(
     raw: Tables, config: DataConfig, *, source: str, notes: tuple[str, ...] = (), today: date | None = None
 ) -> Prices:
@@ -115,29 +77,6 @@ def select(raw: Tables, wanted: tuple[str, ...], source: str) -> Tables:
         raise DataError(f"data.tickers: {source} has no {', '.join(missing) or 'stocks'}; it has {', '.join(have)}")
     unique = list(dict.fromkeys(names))
     return {name: frame[unique] for name, frame in raw.items()}
-
-
-def _bundled(config: DataConfig) -> tuple[Tables, tuple[str, ...]]:
-    """S&P 500 index and 20 of its stocks, 1990 to 2022, as they come with skfolio."""
-    index = _packaged("sp500_index").rename(columns={"SP500": INDEX})
-    raw = select({"close": index.join(_packaged("sp500_dataset"))}, config.tickers or (INDEX,), "bundled")
-    index_notes = (INDEX_NOTE,) if INDEX in raw["close"].columns else ()
-    if list(raw["close"].columns) == [INDEX]:
-        return raw, index_notes
-    if config.start is None:
-        raw = {name: frame.loc[STOCKS_START:] for name, frame in raw.items()}
-    return raw, (*index_notes, *BUNDLED_NOTES)
-
-
-def _packaged(name: str) -> pd.DataFrame:
-    """A table [date, ticker] of those that lie in skfolio.
-
-    Read where they lie: to ask the package itself imports scikit-learn and half of scipy, over a second in every run.
-    """
-    found = find_spec("skfolio")
-    assert found is not None, "pyproject.toml requires skfolio"
-    folder = Path(str(found.origin)).parent / "datasets" / "data"
-    return pd.read_csv(folder / f"{name}.csv.gz", index_col=0, parse_dates=True)
 
 
 def _frozen(frame: pd.DataFrame) -> pd.DataFrame:

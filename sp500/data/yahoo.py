@@ -1,14 +1,12 @@
 """Prices from Yahoo through yfinance, kept in a Parquet cache.
 
 A warm cache makes no call. A cold or stale one is refreshed with at most 5 tries within 120 seconds; then the cache
-is used with its age told, then the fallback if one was asked for, else a DataError. Never called inside a worker: the
-driver prepares the data.
+is used with its age noted, else the error is `NoAnswer`. Never called inside a worker: the driver prepares the data.
 """
 
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import time
 from collections.abc import Callable
@@ -31,13 +29,21 @@ DEADLINE_SECONDS = 120
 # One try is cut short so that five of them and the pauses between stay within the deadline.
 TRY_SECONDS = 20
 
-log = logging.getLogger(__name__)
 Fetch = Callable[[list[str], str | None, str | None], pd.DataFrame]
+
+
+class NoAnswer(DataError):
+    """Neither Yahoo nor the cache has the prices; `reason` says why."""
+
+    def __init__(self, reason: str, path: Path) -> None:
+        super().__init__(
+            f"{reason} and no cache at {path}; try later, or --fallback bundled for the prices that work offline"
+        )
+        self.reason = reason
 
 
 def download(
     config: DataConfig,
-    fallback: Callable[[], Prices],
     *,
     fetch: Fetch | None = None,
     now: Callable[[], float] = time.time,
@@ -45,7 +51,7 @@ def download(
 ) -> Prices:
     """Validated prices of `config.tickers` (the index if none), adjusted for splits and dividends.
 
-    `fetch(tickers, start, end)` returns yfinance's frame. Raises DataError when nothing can be had.
+    `fetch(tickers, start, end)` returns yfinance's frame. Raises NoAnswer when there are none.
     """
     tickers = list(config.tickers or (INDEX,))
     if STOCKS in tickers:
@@ -62,14 +68,7 @@ def download(
         if cached is not None and age is not None:
             note = f"{why}; these come from a cache that is {age / 86400:.1f} days old."
             return replace(_prices(cached, tickers, config), notes=(note,))
-        if config.fallback == "bundled":
-            log.warning("NO PRICES FROM YAHOO: %s; going on with bundled prices", why)
-            other = fallback()
-            banner = f"NOT the prices asked for: {why}; bundled prices of {', '.join(other.tickers)} were used instead."
-            return replace(other, notes=(banner, *other.notes))
-        raise DataError(
-            f"{why} and no cache at {path}; try later, or --fallback bundled for the prices that work offline"
-        ) from error
+        raise NoAnswer(why, path) from error
     prices = _prices(frame, tickers, config)  # only good prices reach the cache
     _keep(frame, path)
     return prices

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from sp500.distributed.gauges import EpochGauges
+from sp500.distributed.prometheus import EpochGauges
 from sp500.runs.record import EpochMetrics
 from sp500.runs.store import Run
 

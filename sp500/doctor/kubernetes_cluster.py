@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sp500.doctor.check import Check, Look, examined, ok, skipped, wrong
 from sp500.errors import ConfigError, Refused, ResourcesError
 from sp500.jobs.cluster.rollout import OPERATOR
-from sp500.jobs.document import Document
+from sp500.jobs.manifest import Document
 
 if TYPE_CHECKING:
     from sp500.doctor.kubernetes_api import Cluster

@@ -1,124 +1,173 @@
-"""A job as what Kubernetes gets: a RayJob, and a ConfigMap with its settings.
+"""Manifests as plain data: how to read a Ray cluster's out of one, and to write YAML.
 
-One truth for pods: the RayJob's cluster is that of the RayCluster document, changed by what the job asks for. It has no
-autoscaler and one worker group, since the workers of a job start together and stay.
+Reading forgives a value of the wrong shape, as if it were not there: shapes are for the CRD's schema to judge.
 """
 
 from __future__ import annotations
 
-import shlex
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import yaml
 
-from sp500.jobs import deadline
-from sp500.jobs.document import Cluster, Document, section
-from sp500.jobs.pods import SETTINGS_FILE, SETTINGS_FOLDER, literal, ray_cluster, settings_map, submitter
-from sp500.jobs.spec import JobSpec
+Document = dict[str, Any]
 
-QUEUE, PRIORITY = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
-# Seconds that the head is kept after a success, for a look at the dashboard.
-KEEP_SUCCEEDED = 300
-# Seconds after a job's deadline at which the operator ends what did not end itself: the command's grace is in them.
-BACKSTOP = int(2 * deadline.GRACE_SECONDS)
+SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
-def documents(spec: JobSpec, cluster: Document) -> list[Document]:
-    """What to send, in order. `cluster` is a RayCluster document that passes the rules.
+@dataclass(frozen=True)
+class Container:
+    """One container of a pod, and the path that leads to it."""
 
-    Raises ConfigError for one without workers.
-    """
-    rendered = rayjob(spec, cluster)
-    return [config_map(spec, cluster), rendered] if spec.settings else [rendered]
+    path: str
+    body: Document
 
+    @property
+    def env(self) -> dict[str, Any]:
+        """Value per variable; None for one that comes from elsewhere."""
+        return {str(entry.get("name")): entry.get("value") for entry in items(self.body.get("env"))}
 
-def config_map(spec: JobSpec, cluster: Document) -> Document:
-    """The settings, which cannot change under a job that runs."""
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": _metadata(spec, cluster, settings_map(spec)),
-        "data": {SETTINGS_FILE: yaml.safe_dump(spec.settings, sort_keys=False)},
-        "immutable": True,
-    }
+    def resource(self, side: str, name: str) -> Any:
+        """What `resources.requests` or `.limits` say of one resource."""
+        return section(section(self.body, "resources"), side).get(name)
 
 
-def rayjob(spec: JobSpec, cluster: Document) -> Document:
-    """The RayJob of a job on such a cluster. Raises ConfigError for a document without workers.
+@dataclass(frozen=True)
+class Group:
+    """The head group or a worker group of a Ray cluster."""
 
-    The argv is quoted once, for the shell that submits it; Ray quotes it again for the one that runs it. It asks for no
-    CPU, since it runs on the head, which has none to give. A retry is the same argv on a new cluster.
-    The operator puts the entrypoint into its submitter's `args`, where Kubernetes looks for references.
+    path: str
+    body: Document
 
-    The entrypoint holds the deadline itself: activeDeadlineSeconds ends no process while the cluster is there, and it
-    is the backstop for a head that does not answer.
-    """
-    ray = ray_cluster(spec, cluster)
-    argv = spec.command(f"{SETTINGS_FOLDER}/{SETTINGS_FILE}")
-    entrypoint = shlex.join(argv if spec.deadline is None else deadline.wrapped(argv, spec.deadline))
-    body = {
-        "entrypoint": literal(entrypoint) if spec.mode == "K8sJobMode" else entrypoint,
-        "runtimeEnvYAML": yaml.safe_dump({"working_dir": spec.working_dir}) if spec.working_dir else None,
-        "submissionMode": spec.mode,
-        **(_submission(spec, ray) if spec.mode == "K8sJobMode" else {}),
-        "preRunningDeadlineSeconds": _start_deadline(spec),
-        "activeDeadlineSeconds": None if spec.deadline is None else spec.deadline + BACKSTOP,
-        **_ending(spec),
-        "rayClusterSpec": ray,
-    }
-    return {
-        "apiVersion": "ray.io/v1",
-        "kind": "RayJob",
-        "metadata": _metadata(spec, cluster, spec.name, _queue(spec)),
-        "spec": {key: value for key, value in body.items() if value is not None},
-    }
+    @property
+    def params(self) -> Document:
+        """Its rayStartParams."""
+        return section(self.body, "rayStartParams")
 
+    @property
+    def pod(self) -> Document:
+        """Spec of its pods."""
+        return section(section(self.body, "template"), "spec")
 
-def _start_deadline(spec: JobSpec) -> int:
-    """Before that of the whole job, as the operator wants it."""
-    return spec.start_deadline if spec.deadline is None else max(min(spec.start_deadline, spec.deadline - 1), 1)
+    @property
+    def pod_path(self) -> str:
+        """Path of that spec."""
+        return f"{self.path}.template.spec"
+
+    @property
+    def containers(self) -> list[Container]:
+        """Containers of its pods; the operator takes the first for Ray's."""
+        found = items(self.pod.get("containers"))
+        return [Container(f"{self.pod_path}.containers[{at}]", one) for at, one in enumerate(found)]
+
+    @property
+    def ray(self) -> Container:
+        """Ray's container; an empty one where the pod has none."""
+        return next(iter(self.containers), Container(f"{self.pod_path}.containers[0]", {}))
 
 
-def _queue(spec: JobSpec) -> Document:
-    labels = {QUEUE: spec.queue, PRIORITY: spec.priority_class}
-    return {key: value for key, value in labels.items() if value}
+@dataclass(frozen=True)
+class Cluster:
+    """A Ray cluster inside a document: of a RayCluster, a RayJob or a RayService."""
+
+    path: str
+    spec: Document
+    metadata: Document
+
+    @property
+    def head(self) -> Group:
+        """The head group."""
+        return Group(f"{self.path}.headGroupSpec", section(self.spec, "headGroupSpec"))
+
+    @property
+    def workers(self) -> list[Group]:
+        """The worker groups."""
+        found = items(self.spec.get("workerGroupSpecs"))
+        return [Group(f"{self.path}.workerGroupSpecs[{at}]", one) for at, one in enumerate(found)]
+
+    @property
+    def groups(self) -> list[Group]:
+        """Head and workers."""
+        return [self.head, *self.workers]
+
+    @property
+    def annotations(self) -> Document:
+        """Annotations of the document."""
+        return section(self.metadata, "annotations")
+
+    @property
+    def autoscaling(self) -> bool:
+        """Whether Ray's autoscaler runs."""
+        return self.spec.get("enableInTreeAutoscaling") is True
+
+    @property
+    def autoscaler(self) -> Document:
+        """Its options."""
+        return section(self.spec, "autoscalerOptions")
+
+    @property
+    def v2(self) -> bool:
+        """Whether version 2 of it is asked for explicitly, as the operator wants to see it."""
+        return self.autoscaler.get("version") == "v2" or switched_on(self.head.ray.env.get("RAY_enable_autoscaler_v2"))
+
+    @property
+    def version(self) -> tuple[int, int] | None:
+        """Major and minor of rayVersion; None where it is unset or no version."""
+        found = re.fullmatch(r"v?(\d+)\.(\d+)(\.\d+)?([-+].*)?", str(self.spec.get("rayVersion", "")))
+        return (int(found[1]), int(found[2])) if found else None
 
 
-def _submission(spec: JobSpec, ray: Document) -> Document:
-    template = submitter(Cluster("", ray, {}).head)
-    if spec.deadline is not None:
-        # Once the cluster is deleted, a new pod of the submitter's Job waits for the Secret of that cluster for ever.
-        template["spec"]["activeDeadlineSeconds"] = spec.deadline + BACKSTOP
-    return {"submitterPodTemplate": template, "backoffLimit": spec.retries}
+def section(body: Document, key: str) -> Document:
+    """The mapping under `key`; an empty one where there is none."""
+    found = body.get(key)
+    return found if isinstance(found, dict) else {}
 
 
-def _ending(spec: JobSpec) -> Document:
-    """What is deleted when. The RayJob and the log of its submitter stay until somebody deletes them.
-
-    Workers go with the end of the job, whatever ended it: what they made is in the run's folder, and their GPUs cost.
-    The operator cannot tell a command that failed from a job that never started (both are Failed, and the rule that
-    deletes more wins), so by default a failure keeps nothing, and no Pending pod makes a node autoscaler buy a node.
-
-    Kueue holds a queued job back by `suspend`, with which the operator wants the older pair of fields. Those keep the
-    workers too, while Kueue has given their share to the next job; so by default they keep nothing either.
-    A job stopped through Ray counts as neither success nor failure, so its cluster goes with the RayJob.
-    """
-    if spec.queue:
-        return {"shutdownAfterJobFinishes": True, "ttlSecondsAfterFinished": spec.keep_succeeded or 0}
-    keep_succeeded = KEEP_SUCCEEDED if spec.keep_succeeded is None else spec.keep_succeeded
-    rules = _deletion("jobStatus", "SUCCEEDED", keep_succeeded)
-    rules += _deletion("jobDeploymentStatus", "Failed", spec.keep_failed)
-    return {"deletionStrategy": {"deletionRules": rules}}
+def items(value: Any) -> list[Document]:
+    """The mappings of a list; none if it is not a list."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
-def _deletion(field: str, value: str, keep_head: int) -> list[Document]:
-    """Rules that delete the workers at once, and the head after `keep_head` seconds."""
-    workers = {"policy": "DeleteWorkers", "condition": {field: value, "ttlSeconds": 0}}
-    cluster = {"policy": "DeleteCluster", "condition": {field: value, "ttlSeconds": keep_head}}
-    return [workers, cluster] if keep_head else [cluster]
+def switched_on(value: Any) -> bool:
+    """Whether the operator takes a variable's value for yes."""
+    return str(value).lower() in {"1", "true"}
 
 
-def _metadata(spec: JobSpec, cluster: Document, name: str, more: Document | None = None) -> Document:
-    labels = {"app.kubernetes.io/part-of": "sp500", "app.kubernetes.io/name": "job", **(more or {})}
-    # The claims that the pods mount are where the cluster's document is.
-    namespace = spec.namespace or section(cluster, "metadata").get("namespace")
-    return {"name": name} | ({"namespace": namespace} if namespace else {}) | {"labels": labels}
+def quantity(value: Any) -> float | None:
+    """Number of a Kubernetes quantity such as 3Gi, 500m or 2; None for what is none."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(m|[kMGT]|[KMGT]i)?", str(value))
+    if not found:
+        return None
+    return float(found[1]) * (0.001 if found[2] == "m" else SUFFIXES[found[2] or ""])
+
+
+def clusters(document: Document) -> Iterator[Cluster]:
+    """The Ray cluster that a document describes, if it does."""
+    spec, metadata = section(document, "spec"), section(document, "metadata")
+    inside = {"RayJob": "rayClusterSpec", "RayService": "rayClusterConfig"}
+    kind = document.get("kind")
+    if kind == "RayCluster":
+        yield Cluster("spec", spec, metadata)
+    elif kind in inside and isinstance(spec.get(inside[kind]), dict):
+        yield Cluster(f"spec.{inside[kind]}", spec[inside[kind]], metadata)
+
+
+class _Plain(yaml.SafeDumper):
+    """YAML for readers: nothing by reference, long texts as they are."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+
+_Plain.add_representer(str, _text)
+
+
+def text(documents: list[Document]) -> str:
+    """The documents as YAML, in their order."""
+    return yaml.dump_all(documents, Dumper=_Plain, sort_keys=False, width=110, explicit_start=True)

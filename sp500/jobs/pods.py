@@ -11,7 +11,7 @@ from copy import deepcopy
 from typing import Any
 
 from sp500.errors import ConfigError
-from sp500.jobs.document import Cluster, Document, Group, items, quantity, section
+from sp500.jobs.manifest import Cluster, Document, Group, items, quantity, section
 from sp500.jobs.spec import JobSpec
 from sp500.units import size_bytes
 

@@ -11,8 +11,8 @@ from itertools import chain
 
 from sp500.errors import ConfigError
 from sp500.jobs import names
-from sp500.jobs.document import Cluster, Document, clusters, items, section
-from sp500.jobs.operator import cluster_rules, feature_rules, job_rules, our_rules, security_rules, service_rules
+from sp500.jobs.manifest import Cluster, Document, clusters, items, section
+from sp500.jobs.operator import cluster_rules, feature_rules, job_rules, project_rules, security_rules, service_rules
 from sp500.jobs.operator.violation import OPEN, Gates, Violation
 
 UPGRADES = ("Recreate", "None")
@@ -88,14 +88,14 @@ def conditions(document: Document) -> Iterator[Violation]:
 
 
 def _of_cluster(cluster: Cluster, gates: Gates) -> Iterator[Violation]:
-    for rule in (*cluster_rules.RULES, *our_rules.CLUSTER_RULES, security_rules.of_cluster):
+    for rule in (*cluster_rules.RULES, *project_rules.CLUSTER_RULES, security_rules.of_cluster):
         yield from rule(cluster)
     for gated in feature_rules.RULES:
         yield from gated(cluster, gates)
 
 
 def _of_job(job: Document, gates: Gates) -> Iterator[Violation]:
-    for rule in (*job_rules.RULES, *our_rules.JOB_RULES, security_rules.of_submitter):
+    for rule in (*job_rules.RULES, *project_rules.JOB_RULES, security_rules.of_submitter):
         yield from rule(job)
     for gated in job_rules.GATED:
         yield from gated(job, gates)

@@ -1,6 +1,6 @@
 """What the runs cost, and what more workers would: cells for other tables, sentences, and tables of their own.
 
-Costs are told where a run was on a cluster or its machine has a price; a laptop that costs nothing adds no column.
+Costs are told where a run was on a cluster or its machine has a rate; a laptop that costs nothing adds no column.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
 
-from sp500.report import words
+from sp500 import formatting
+from sp500.formatting import NOTHING, fixed, money, percent, seconds, some
 from sp500.report.tables import Table, table
-from sp500.report.words import NOTHING, fixed, money, percent, seconds, some
 from sp500.runs import cost, forecast
-from sp500.runs.cost import Cost, PriceTable
+from sp500.runs.cost import Cost, RateTable
 from sp500.runs.record import RunRecord
-from sp500.runs.scaling_law import VARIES
+from sp500.runs.usl import VARIES
 
 NOUNS = {"scale": "Scale", "train": "Training", "tune": "Search", "walk_forward": "Walk forward"}
 COUNTED = (
@@ -27,12 +27,12 @@ COUNTED = (
 
 @dataclass(frozen=True)
 class Costs:
-    """Costs of runs under one table of prices; nothing in it where there is no table, or nothing to tell."""
+    """Costs of runs under one table of rates; nothing in it where there is no table, or nothing to tell."""
 
     by_run: Mapping[str, Cost] = field(default_factory=dict)
     currency: str = ""
     held: date | None = None
-    """When the prices held."""
+    """When the rates held."""
     source: str = ""
     unended: tuple[str, ...] = ()
     """Runs that left no record."""
@@ -46,66 +46,66 @@ class Costs:
         if not self.by_run:
             return {}
         found = self.by_run.get(run or "")
-        cells = {f"Cost, {self.currency}": money(float(found.price)) if found else NOTHING}
+        cells = {f"Cost, {self.currency}": money(found.amount) if found else NOTHING}
         per_million = float(found.per_million) if found and found.per_million is not None else None
         return cells | ({f"{self.currency} per million": money(per_million)} if windows else {})
 
     def price(self, run: str) -> str:
         """What a run cost, with its currency; '' where that is not known."""
         cost = self.by_run.get(run)
-        return f"{money(float(cost.price))} {self.currency} at the rates of {self.held}" if cost else ""
+        return f"{money(cost.amount)} {self.currency} at the rates of {self.held}" if cost else ""
 
     @property
     def numbers(self) -> dict[str, Any]:
         """Its part of report.json."""
         plain = {
             run: {
-                "price": float(one.price),
+                "cost": one.amount,
                 "node_seconds": one.node_seconds,
                 "per_trial": None if one.per_trial is None else float(one.per_trial),
                 "per_million": None if one.per_million is None else float(one.per_million),
             }
             for run, one in self.by_run.items()
         }
-        told = {"currency": self.currency or None, "prices_of": str(self.held) if self.held else None, "runs": plain}
+        told = {"currency": self.currency or None, "rates_of": str(self.held) if self.held else None, "runs": plain}
         return {"costs": told, "forecast": dict(self.ahead)}
 
 
-def of(records: Sequence[RunRecord], unended: Sequence[RunRecord], prices: PriceTable | None) -> Costs:
+def of(records: Sequence[RunRecord], unended: Sequence[RunRecord], rates: RateTable | None) -> Costs:
     """The costs of ended runs and of those that left no record, and forecasts from them."""
     asked = {name: forecast.Question(experiment=name) for name in forecast.EXPERIMENTS}
-    every = {name: forecast.forecast(records, question, prices) for name, question in asked.items()}
+    every = {name: forecast.forecast(records, question, rates) for name, question in asked.items()}
     ahead = {name: one for name, one in every.items() if one["backtest"]}
-    latest = {record.name: record for record in (*records, *unended)} if prices else {}
-    found = {name: one for name, record in latest.items() if prices and (one := cost.cost(record, prices))}
-    if not prices or not any(one.price or one.rented for one in found.values()):
+    latest = {record.name: record for record in (*records, *unended)} if rates else {}
+    found = {name: one for name, record in latest.items() if rates and (one := cost.cost(record, rates))}
+    if not rates or not any(one.amount or one.rented for one in found.values()):
         return Costs(ahead=ahead)
-    wasted = float(sum(one.price for name, one in found.items() if latest[name].status != "ok"))
+    wasted = float(sum(one.amount for name, one in found.items() if latest[name].status != "ok"))
     killed = tuple(one.name for one in unended if one.name in found)
-    return Costs(found, prices.currency, prices.date, prices.source, killed, wasted, ahead)
+    return Costs(found, rates.currency, rates.date, rates.source, killed, wasted, ahead)
 
 
 def sentences(costs: Costs) -> list[str]:
     """What all runs cost together, and how far the forecasts missed what is known."""
     said = []
     if costs.by_run:
-        total = money(float(sum(one.price for one in costs.by_run.values())))
+        total = money(float(sum(one.amount for one in costs.by_run.values())))
         wasted = f", {money(costs.wasted)} of it for runs that did not end well" if costs.wasted else ""
-        assumed = f"at prices of {costs.held}, which are assumptions"
-        free = "" if any(one.price for one in costs.by_run.values()) else ", since the table has their machines at 0"
+        assumed = f"at rates of {costs.held}, which are assumptions"
+        free = "" if any(one.amount for one in costs.by_run.values()) else ", since the table has their machines at 0"
         said.append(f"{some(len(costs.by_run), 'run')} cost {total} {costs.currency}{wasted}{free}, {assumed}.")
     return said + [f"{NOUNS[name]}: {backtest(one)}" for name, one in costs.ahead.items()]
 
 
 def parts(costs: Costs) -> tuple[Any, ...]:
-    """Tables of the forecasts and remarks on the prices."""
+    """Tables of the forecasts and remarks on the rates."""
     made: list[Any] = []
     for name, one in costs.ahead.items():
         made += [forecast_table(f"Forecast: {NOUNS[name].lower()}", one), one["assumption"]]
     if costs.by_run:
-        made.append(f"Prices of {costs.held}, which are assumptions: {costs.source}. {COUNTED}")
+        made.append(f"Rates of {costs.held}, which are assumptions: {costs.source}. {COUNTED}")
     if costs.unended:
-        named = words.listed(list(costs.unended))
+        named = formatting.listed(list(costs.unended))
         made.append(f"Without a record, killed or still running, and counted up to the last file written: {named}.")
     return tuple(part for part in made if part)
 
@@ -127,9 +127,9 @@ def forecast_table(caption: str, found: dict[str, Any]) -> Table:
     for row in found["rows"]:
         line = {"Workers": str(row["workers"]), "Start to end": seconds(row["seconds"])}
         line |= {_range_title(found["basis"]): _range(row), "Measured": seconds(row["measured"])}
-        line |= {"Speed-up": words.ratio(row["speedup"]), "Efficiency": percent(row["efficiency"], 0)}
+        line |= {"Speed-up": formatting.ratio(row["speedup"]), "Efficiency": percent(row["efficiency"], 0)}
         paid = found["currency"] and not _free(found)
-        lines.append(line | ({f"Price, {found['currency']}": money(row["price"])} if paid else {}))
+        lines.append(line | ({f"Cost, {found['currency']}": money(row["cost"])} if paid else {}))
     basis = found["basis"]
     size = f", {fixed(basis['samples'], 0)} windows" if basis.get("samples") else ""
     note = " ".join(filter(None, [_law(basis), _free(found)]))
@@ -141,7 +141,7 @@ def backtest(found: dict[str, Any]) -> str:
     tested = found["backtest"]
     if tested is None:
         return "The forecast could not be tested: that takes runs with two numbers of workers."
-    fitted = words.listed([str(count) for count in tested["fitted_on"]])
+    fitted = formatting.listed([str(count) for count in tested["fitted_on"]])
     verdict = "within" if tested["within"] else "outside"
     span = f"{seconds(tested['seconds_low'])} to {seconds(tested['seconds_high'])}"
     error = percent(tested["error_percent"] / 100, 0, sign=True)
@@ -152,7 +152,7 @@ def backtest(found: dict[str, Any]) -> str:
     )
 
 
-def text(found: dict[str, Any], prices: PriceTable | None) -> str:
+def text(found: dict[str, Any], rates: RateTable | None) -> str:
     """A forecast in a terminal."""
     basis = found["basis"]
     shown = forecast_table("forecast", found)
@@ -169,8 +169,8 @@ def text(found: dict[str, Any], prices: PriceTable | None) -> str:
     lines += filter(None, after)
     tested = backtest(found)
     lines.append(f"Tested on what is known: {tested}" if found["backtest"] else tested)
-    if prices and not _free(found):
-        lines.append(f"Prices of {prices.date}, assumptions: {prices.source}.")
+    if rates and not _free(found):
+        lines.append(f"Rates of {rates.date}, assumptions: {rates.source}.")
     return "\n".join(lines)
 
 
@@ -186,10 +186,10 @@ def _range_title(basis: dict[str, Any]) -> str:
 
 
 def _free(found: dict[str, Any]) -> str:
-    """Why there is no price to show, where the table has one of nothing."""
-    if not found["currency"] or any(row["price"] is None or row["price"] for row in found["rows"]):
+    """Why there is no cost to show, where the table has a rate of nothing."""
+    if not found["currency"] or any(row["cost"] is None or row["cost"] for row in found["rows"]):
         return ""
-    return f"No price: the table of prices has {found['basis']['node_type']}, the type of these machines, at 0."
+    return f"No cost: the table of rates has {found['basis']['node_type']}, the type of these machines, at 0."
 
 
 def _law(basis: dict[str, Any]) -> str:
@@ -207,10 +207,10 @@ def _law(basis: dict[str, Any]) -> str:
     }
     fitted = [text for name, text in every.items() if name not in basis["assumed"]]
     assumed = [every[name] for name in basis["assumed"]]
-    workers = f"{words.listed([str(count) for count in counts])} {'worker' if counts == [1] else 'workers'}"
+    workers = f"{formatting.listed([str(count) for count in counts])} {'worker' if counts == [1] else 'workers'}"
     runs = f"{some(len(basis['used']), 'run')} with {workers} on {basis['place']}"
-    apart = f" Assumed: {words.listed(assumed)}." if assumed else ""
+    apart = f" Assumed: {formatting.listed(assumed)}." if assumed else ""
     if basis["repeats"]:
         repeats = some(basis["repeats"], "repeat")
         apart += f" Range: runs vary by {percent(basis['varies'])}, from {repeats} of runs with the same settings."
-    return f"Universal scalability law on {runs}. Fitted: {words.listed(fitted)}.{apart}"
+    return f"Universal scalability law on {runs}. Fitted: {formatting.listed(fitted)}.{apart}"

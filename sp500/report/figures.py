@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
-from sp500.report import words
-from sp500.report.drawing import BLUE, GREY, INK, ORANGE, RULE, WIDTH, Figure, canvas, drawn, styled
+from sp500 import formatting
 from sp500.report.models import Group
+from sp500.report.plot_style import BLUE, GREY, INK, ORANGE, RULE, WIDTH, Figure, canvas, drawn, styled
 from sp500.runs.record import EpochMetrics
 
 VERDICT = {"better": BLUE, "worse": ORANGE}
@@ -28,17 +28,17 @@ def improvements(group: Group) -> Figure | None:
     rows = [row for row in group.models if row["improvement"] and row["improvement"]["value"] is not None]
     if not rows:
         return None
-    over = words.naive_name(rows[0]["improvement"]["over"], group.task)
-    metric = words.METRIC.get(rows[0]["improvement"]["metric"], "error")
+    over = formatting.naive_name(rows[0]["improvement"]["over"], group.task)
+    metric = formatting.METRIC.get(rows[0]["improvement"]["metric"], "error")
     shown = rows[:DOTS]
     made, axes = canvas(0.62 + 0.27 * len(shown), [row["name"] for row in shown], right=1.6, below=0.45)
     for place, row in enumerate(shown):
-        found, verdict = row["improvement"], words.against_naive(row["improvement"], row["best_epoch"])
+        found, verdict = row["improvement"], formatting.against_naive(row["improvement"], row["best_epoch"])
         color = VERDICT.get(verdict, INK)
-        if verdict != words.NOTHING:
+        if verdict != formatting.NOTHING:
             axes.plot([100 * found["low"], 100 * found["high"]], [place, place], color=color)
         axes.plot([100 * found["value"]], [place], "o", color=color, markersize=6)
-        text = f"{words.percent(found['value'], 2, sign=True)}  {'' if verdict == words.NOTHING else verdict}"
+        text = f"{formatting.percent(found['value'], 2, sign=True)}  {'' if verdict == formatting.NOTHING else verdict}"
         axes.text(1.02, place, text, transform=axes.get_yaxis_transform(), va="center", color=color)
     axes.axvline(0, color=INK, linewidth=0.8)
     axes.set(xlabel=f"{metric} below that of the {over}, %   (right of the line: better)")
@@ -94,4 +94,4 @@ def _curve(axes: Axes, epochs: Sequence[EpochMetrics], row: dict[str, Any]) -> N
     )
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:+,g}%".replace("-", words.MINUS) if value else "0%")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:+,g}%".replace("-", formatting.MINUS) if value else "0%")

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from scipy.special import stdtrit
 
-from sp500.report import words
+from sp500 import formatting
+from sp500.formatting import METRIC, NOTHING, against_naive, fixed, percent, seconds, some
 from sp500.report.models import Group
 from sp500.report.scores import Metric, columns
 from sp500.report.tables import Table, table
-from sp500.report.words import METRIC, NOTHING, against_naive, fixed, percent, seconds, some
 from sp500.runs.record import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from sp500.report.drawing import Figure
+    from sp500.report.plot_style import Figure
 
 Row = dict[str, Any]
 Column = tuple[str, Callable[[Row], Row], Metric]
@@ -75,7 +75,7 @@ def lines(record: RunRecord) -> list[str]:
         spreads = [_spread(key, found[key]) for key in SHOWN if key in found]
         told.append(f"  mean over folds, {name}: {', '.join(spreads)}")
     if held := [_held(row)[RATIO] for row in _good(record) if _held(row)]:
-        told.append(f"  mean over folds, {words.BUY_AND_HOLD}: {_spread(RATIO, _moments(held))}")
+        told.append(f"  mean over folds, {formatting.BUY_AND_HOLD}: {_spread(RATIO, _moments(held))}")
     return [*told, verdict(record)]
 
 
@@ -94,7 +94,7 @@ def line(row: Row) -> str:
 
 def _ratios(row: Row) -> list[str]:
     """Net Sharpe ratios of the model and of buy-and-hold with their intervals."""
-    parts = (("", row["test"]), (f"{words.BUY_AND_HOLD} ", _held(row)))
+    parts = (("", row["test"]), (f"{formatting.BUY_AND_HOLD} ", _held(row)))
     return [
         f"{name}{metric.title} {metric.text(part)}"
         for name, part in parts
@@ -158,8 +158,8 @@ def _but(record: RunRecord) -> str:
     if seen:
         one = len(seen) == 1
         told += (
-            f" {'Fold' if one else 'Folds'} {words.listed(seen)} {'is' if one else 'are'} not blind: the search that "
-            "chose the config validated on dates of the test or after."
+            f" {'Fold' if one else 'Folds'} {formatting.listed(seen)} {'is' if one else 'are'} not blind: the search "
+            "that chose the config validated on dates of the test or after."
         )
     return told
 
@@ -176,7 +176,7 @@ def _table(record: RunRecord) -> Table:
             cells |= {"Trained on": fixed(row["windows"]["train"], 0), "Best epoch": str(row["best_epoch"])}
             cells |= {title: metric.text(part(row)) for title, part, metric in numeric[:3]}
             cells |= {"95% interval, %": _ends(gain), "Verdict": word}
-            cells |= {"Best naive": words.naive_name(gain["over"], task)}
+            cells |= {"Best naive": formatting.naive_name(gain["over"], task)}
             cells |= {title: metric.text(part(row)) for title, part, metric in numeric[3:]}
         made.append(cells)
     for name, of in (("Mean", fmean), ("Spread", stdev)):
@@ -189,7 +189,7 @@ def _table(record: RunRecord) -> Table:
     note = (
         "Trained on: training windows, all before the test and purged of what overlaps it. Best naive: the naive "
         "forecast with the lowest error on that fold's test, which nobody could have known. Spread: standard deviation "
-        f"over the folds. Net Sharpe: after {words.setting(record.config['eval']['cost_bps'])} bp per unit of "
+        f"over the folds. Net Sharpe: after {formatting.setting(record.config['eval']['cost_bps'])} bp per unit of "
         "turnover, annualised, with its 95% interval."
     )
     text = ("Fold", "Test from", "to", "Verdict", "Best naive")
@@ -210,7 +210,7 @@ def _columns(record: RunRecord) -> list[Column]:
         (f"Naive {compared.title}", _rival, compared),
         (gain.title, _gain, gain),
         *((metric.title, _test, metric) for metric in rest),
-        *((f"{metric.title}, {words.BUY_AND_HOLD}", _held, metric) for metric in held),
+        *((f"{metric.title}, {formatting.BUY_AND_HOLD}", _held, metric) for metric in held),
     ]
 
 
@@ -238,7 +238,7 @@ def _rival(row: Row) -> Row:
 def _figure(record: RunRecord) -> Figure:
     """Dot and whisker per fold and for the mean."""
     # matplotlib takes a second to load, which a terminal need not wait for.
-    from sp500.report.drawing import INK, canvas, drawn, styled
+    from sp500.report.plot_style import INK, canvas, drawn, styled
 
     rows = _good(record)
     labels = [f"{row['fold']}: {' to '.join(row['splits']['test'])}" for row in rows]
@@ -263,7 +263,7 @@ def _figure(record: RunRecord) -> Figure:
 
 def _whisker(axes: Axes, place: int, gain: Row, mark: Literal["o", "D"], best_epoch: int | None = None) -> None:
     """A fold as a dot or the mean as a diamond, with its interval."""
-    from sp500.report.drawing import BLUE, INK, ORANGE
+    from sp500.report.plot_style import BLUE, INK, ORANGE
 
     if gain["value"] is None:
         return

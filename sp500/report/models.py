@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sp500.report import words
+from sp500 import formatting
 from sp500.runs.record import RunRecord
 
 EXPERIMENTS = ("train", "tune")
@@ -169,7 +169,7 @@ def _tell_apart(rows: list[dict[str, Any]], records: Sequence[RunRecord]) -> Non
         settings = [_settings(records[place]) for place in places]
         differing = [key for key in settings[0] if any(one.get(key) != settings[0][key] for one in settings)]
         for place, found in zip(places, settings, strict=True):
-            apart = ", ".join(f"{key} {words.setting(found.get(key))}" for key in differing)
+            apart = ", ".join(f"{key} {formatting.setting(found.get(key))}" for key in differing)
             # More than a few is a list of settings, not a name.
             apart = apart if 0 < len(differing) <= NAME_PARTS else rows[place]["run"]
             rows[place]["name"] = f"{name} ({apart})" if len(places) > 1 else name

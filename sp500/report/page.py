@@ -15,6 +15,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from sp500 import formatting
 from sp500.disk import write_atomic
 from sp500.report import (
     costs,
@@ -28,17 +29,16 @@ from sp500.report import (
     search,
     search_arms,
     search_figures,
-    search_methods,
+    search_samplers,
     search_tables,
     search_verdicts,
     tables,
     verdicts,
-    words,
 )
 from sp500.report.costs import Costs
 from sp500.report.search import Trials
 from sp500.report.tables import Table
-from sp500.runs.cost import PriceTable
+from sp500.runs.cost import RateTable
 from sp500.runs.record import EpochMetrics, RunRecord
 
 COPIES = (
@@ -97,7 +97,7 @@ def write(
     trials: Mapping[str, Trials],
     out: Path,
     *,
-    prices: PriceTable | None = None,
+    rates: RateTable | None = None,
     unended: Sequence[RunRecord] = (),
     damaged: Sequence[str] = (),
 ) -> Report:
@@ -106,7 +106,7 @@ def write(
     `unended` are runs that left no record, which only cost something; `damaged` says of each run that could not be
     read which file is wrong and why.
     """
-    paid = costs.of(records, unended, prices)
+    paid = costs.of(records, unended, rates)
     groups, unjudged = models.groups(records), models.unjudged(records)
     searched, walked, scaled = search.newest(records, trials), folds.newest(records), scale.collect(records)
     numbers = {
@@ -119,10 +119,10 @@ def write(
     }
     said = _verdicts(records, groups, paid, searched=searched, walked=walked, scaled=scaled)
     if damaged:
-        said["damaged"] = [f"Left out as unreadable: {words.some(len(damaged), 'run')}."]
+        said["damaged"] = [f"Left out as unreadable: {formatting.some(len(damaged), 'run')}."]
     sections = [
         Section("models", (*_models(groups, epochs, paid), *_seeds(records), *_left_out(groups, unjudged))),
-        Section("search", (*_search(searched, paid), *search_methods.methods(records))),
+        Section("search", (*_search(searched, paid), *search_samplers.methods(records))),
         Section("folds", folds.parts(walked)),
         Section("scale", _scale(scaled, paid)),
         *([Section("cost", costs.parts(paid))] if "cost" in said else []),
@@ -145,7 +145,7 @@ def _verdicts(
     """Sentences by section."""
     return {
         "models": [verdicts.models(group) for group in groups],
-        "search": [*search_verdicts.sentences(searched), *search_methods.verdicts(records)],
+        "search": [*search_verdicts.sentences(searched), *search_samplers.verdicts(records)],
         "folds": [folds.verdict(walked)] if walked else [],
         "scale": scale_verdicts.sentences(scaled, paid.price),
         **({"cost": told} if (told := costs.sentences(paid)) else {}),
@@ -192,11 +192,11 @@ def _left_out(groups: Sequence[models.Group], unjudged: Sequence[dict[str, Any]]
     remarks = []
     if unjudged:
         newest = list(reversed(unjudged))[:TOLD]
-        told = "; ".join(f"{row['run']} ({words.ended(row['status'], row['reason'])})" for row in newest)
+        told = "; ".join(f"{row['run']} ({formatting.ended(row['status'], row['reason'])})" for row in newest)
         more = "; the rest stands under Runs" if len(unjudged) > TOLD else ""
-        remarks.append(f"{words.some(len(unjudged), 'run')} ended without test metrics: {told}{more}.")
+        remarks.append(f"{formatting.some(len(unjudged), 'run')} ended without test metrics: {told}{more}.")
     if replaced:
-        older = words.some(len(replaced), "older run")
+        older = formatting.some(len(replaced), "older run")
         names = ", ".join(replaced[:NAMED]) + (", ..." if len(replaced) > NAMED else "")
         remarks.append(f"{older} with the same settings left out for a newer one: {names}.")
     return remarks
@@ -226,7 +226,7 @@ def _span(records: Sequence[RunRecord]) -> str:
         return "no runs"
     first, last = min(one.started for one in records), max(one.finished for one in records)
     days = dict.fromkeys((f"{first:%Y-%m-%d}", f"{last:%Y-%m-%d}"))
-    return f"{words.some(len(records), 'run')}, {' to '.join(days)}"
+    return f"{formatting.some(len(records), 'run')}, {' to '.join(days)}"
 
 
 def _html(records: Sequence[RunRecord], said: Mapping[str, list[str]], sections: Sequence[Section]) -> str:

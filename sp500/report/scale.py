@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sp500.report import words
+from sp500 import formatting
+from sp500.formatting import NOTHING, TIMES, fixed, percent, seconds, size
 from sp500.report.tables import Cells, Table, no_cells, table
-from sp500.report.words import NOTHING, TIMES, fixed, percent, seconds, size
 from sp500.runs import scaling
 from sp500.runs.record import RunRecord
 from sp500.runs.scaling import ARMS, PLACES, Row
@@ -74,7 +74,7 @@ def _merged(repeats: Sequence[Row], *, several: bool) -> Row:
     newest = repeats[-1]
     rates = [rate for row in repeats if row["status"] == "ok" for rate in row["epoch_rates"]]
     workers = newest["num_workers"]
-    name = words.some(workers, "Ray worker") if workers else words.arm(newest["arm"])
+    name = formatting.some(workers, "Ray worker") if workers else formatting.arm(newest["arm"])
     return newest | {"label": f"{name}, {PLACE[newest['place']]}" if several else name, "rates": rates}
 
 
@@ -113,7 +113,7 @@ def _arms(rows: Sequence[Row], more: Cells) -> Table:
         {
             "Data (windows)": at(row["multiplier"]) + windows.get(row["multiplier"], ""),
             "Arm": row["label"],
-            "Status": words.ended(row["status"]),
+            "Status": formatting.ended(row["status"]),
             "Windows/s": fixed(rate(row), 0),
             "One epoch": seconds(row["epoch_seconds"]),
             "Start to end": seconds(row["seconds"]),
@@ -127,7 +127,7 @@ def _arms(rows: Sequence[Row], more: Cells) -> Table:
         for row in rows
     ]
     limits = {size(row["memory_limit_bytes"]) for row in rows if row["memory_limit_bytes"]}
-    budget = f"; budget {words.listed(sorted(limits))} per node" if limits else ""
+    budget = f"; budget {formatting.listed(sorted(limits))} per node" if limits else ""
     note = (
         "Windows/s in training steps, without the wait for the first batch. One epoch: a whole pass at that rate. "
         "Shards: the seconds that writing them took; a run that finds them written has none. Peak memory: "
@@ -163,7 +163,7 @@ def _scaling(found: Scale) -> Table:
             "Data": data,
             "Workers": str(row["workers"]),
             "Windows/s": fixed(row["samples_per_second"], 0),
-            "Speed-up": words.ratio(row["speedup"]),
+            "Speed-up": formatting.ratio(row["speedup"]),
             "Efficiency": percent(row["efficiency"], 0),
         }
         for kind, data, row in sized
@@ -173,5 +173,5 @@ def _scaling(found: Scale) -> Table:
         "of the fewest workers. Efficiency: the speed-up over what as many times the workers would ideally give."
     )
     if any(row["place"] == "machine" for row in (*found.strong, *found.weak)):
-        note += f" On one machine all workers shared its {words.some(found.cores, 'core')}."
+        note += f" On one machine all workers shared its {formatting.some(found.cores, 'core')}."
     return table("More workers of Ray", lines, text=("Scaling", "Where", "Data"), note=note)

@@ -11,10 +11,24 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from sp500.report import words
-from sp500.report.drawing import BLUE, GREY, INK, LETTER, MUTED, ORANGE, RULE, WIDTH, Figure, bar, canvas, drawn, styled
+from sp500 import formatting
+from sp500.formatting import GIB, MIB
+from sp500.report.plot_style import (
+    BLUE,
+    GREY,
+    INK,
+    LETTER,
+    MUTED,
+    ORANGE,
+    RULE,
+    WIDTH,
+    Figure,
+    bar,
+    canvas,
+    drawn,
+    styled,
+)
 from sp500.report.scale import PLACE, Scale, at, by_arm, rate
-from sp500.report.words import GIB, MIB
 from sp500.runs.scaling import Row
 
 ALONE: dict[str, dict[str, Any]] = {
@@ -55,11 +69,11 @@ def bars(found: Scale) -> Figure:
     right.set(yticks=[], ylim=left.get_ylim())
     looks = _looks(found.rows)
     for place, row in enumerate(found.rows):
-        state = "" if row["status"] == "ok" else words.ended(row["status"])
+        state = "" if row["status"] == "ok" else formatting.ended(row["status"])
         color = looks[row["label"]]["color"]
         memory = row["peak_memory_bytes"]
-        bar(left, place, 0 if state else rate(row) or 0, state or words.fixed(rate(row), 0), color)
-        bar(right, place, 0 if state else memory or 0, state or words.size(memory), color)
+        bar(left, place, 0 if state else rate(row) or 0, state or formatting.fixed(rate(row), 0), color)
+        bar(right, place, 0 if state else memory or 0, state or formatting.size(memory), color)
     where = at(found.rows[0]["multiplier"])
     for axes, title in ((left, f"windows per second, {where}"), (right, f"peak memory, {where}")):
         axes.set_title(title, loc="left", fontsize=9, color=MUTED)
@@ -68,7 +82,7 @@ def bars(found: Scale) -> Figure:
         reach = max(limit, right.get_xlim()[1])
         right.set_xlim(0, reach)
         right.axvline(limit, color=INK, linestyle="--", linewidth=0.9)
-        caption += f" Dashed: the budget of a node, {words.size(limit)}."
+        caption += f" Dashed: the budget of a node, {formatting.size(limit)}."
     return drawn(made, "scale", caption)
 
 
@@ -122,7 +136,7 @@ def workers(found: Scale) -> Figure:
             axes.remove()
     caption = "Windows per second over those of the fewest workers, at the warm rate; dashed: the ideal."
     if any(row["place"] == "machine" for row in (*found.strong, *found.weak)):
-        caption += f" On one machine all workers shared its {words.some(found.cores, 'core')}."
+        caption += f" On one machine all workers shared its {formatting.some(found.cores, 'core')}."
     return drawn(made, "workers", caption)
 
 
@@ -162,7 +176,7 @@ def _speed(axes: Axes, rows: Sequence[Row], looks: dict[str, dict[str, Any]]) ->
 def _crosses(axes: Axes, sized: Sequence[Row], height: float, name: str, color: str) -> None:
     places = [row["multiplier"] for row in sized]
     axes.plot(places, [height] * len(places), "x", color=color, markersize=7, markeredgewidth=2)
-    states = words.listed(list(dict.fromkeys(words.ended(row["status"]) for row in sized)))
+    states = formatting.listed(list(dict.fromkeys(formatting.ended(row["status"]) for row in sized)))
     # The words stand on the side of the crosses that has more room.
     low, high = axes.get_xlim()
     left = places[0] * places[-1] > low * high
@@ -200,7 +214,7 @@ def _memory(axes: Axes, rows: Sequence[Row], looks: dict[str, dict[str, Any]]) -
     if limit:
         axes.axhline(limit / unit, color=INK, linestyle="--", linewidth=0.9)
         place = (0.01, limit / unit)
-        text = f"budget of a node, {words.size(limit)}"
+        text = f"budget of a node, {formatting.size(limit)}"
         axes.annotate(
             text, place, xycoords=axes.get_yaxis_transform(), xytext=(0, 3), textcoords="offset points", fontsize=8.5
         )
@@ -248,6 +262,6 @@ def _speedups(axes: Axes, rows: Sequence[Row], name: Callable[[Row], str]) -> No
     axes.set(xlabel="workers", xticks=sorted({row["workers"] for row in rows}))
     axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
     axes.yaxis.set_major_locator(MaxNLocator(5, steps=NICE))
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}{words.TIMES}")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}{formatting.TIMES}")
     axes.grid(axis="y")
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.02))

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sp500.report import words
+from sp500 import formatting
+from sp500.formatting import listed, percent, ratio, rounded, seconds, size, some
 from sp500.report.scale import Scale, at, by_arm, share
-from sp500.report.words import listed, percent, ratio, rounded, seconds, size, some
 from sp500.runs.scaling import BASELINES, PLACES, Row
 
 Sizes = dict[int, Row]
@@ -89,7 +89,7 @@ def break_even(found: Scale) -> list[str]:
     largest = max((row["multiplier"] for row in ended), default=1)
     said = [_crossing(law, per_size, trained, largest) for law in found.break_even]
     alone = found.break_even[0]["alone"]
-    lines = [f"{_line(alone)} in one process ({words.arm(alone['arm'])})"]
+    lines = [f"{_line(alone)} in one process ({formatting.arm(alone['arm'])})"]
     lines += [f"{_line(law['ray'])} on {some(law['workers'], 'worker')}" for law in found.break_even]
     return [*said, f"These use seconds = fixed + windows / rate, with the rate at {at(largest)}: {listed(lines)}."]
 
@@ -150,7 +150,7 @@ def failed(rows: Sequence[Row]) -> list[str]:
                 for row in sized
                 if row["status"] == status
             ]
-            said.append(f"{name[0].upper()}{name[1:]} ended with status {words.ended(status)} at {listed(sizes)}.")
+            said.append(f"{name[0].upper()}{name[1:]} ended with status {formatting.ended(status)} at {listed(sizes)}.")
     return said
 
 
@@ -169,8 +169,8 @@ def _against(alone: Row, ray: Row, price: Price) -> str:
     first, second = _seconds(alone), _seconds(ray)
     verdict = _choose(first / second, margin(alone) + margin(ray), ("slower", "about as fast", "faster"))
     said = [
-        f"At {at(alone['multiplier'])}{windows}, {words.arm(alone['arm'])} in one process took {seconds(first)} on "
-        f"{here} ({alone['hardware']}).",
+        f"At {at(alone['multiplier'])}{windows}, {formatting.arm(alone['arm'])} in one process took {seconds(first)} "
+        f"on {here} ({alone['hardware']}).",
         f"On {there}, {some(ray['num_workers'], 'Ray worker')} ({on}) took {seconds(second)}: {verdict}, "
         f"{ratio(first / second)} the speed from start to end.",
         f"In training: {_speed(ray, alone)}.",

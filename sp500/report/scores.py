@@ -13,10 +13,10 @@ from functools import partial
 from statistics import fmean, stdev
 from typing import Any
 
-from sp500.report import words
+from sp500 import formatting
+from sp500.formatting import NOTHING, TIMES, fixed, percent
 from sp500.report.models import Group
 from sp500.report.tables import Cells, Table, no_cells, table
-from sp500.report.words import NOTHING, TIMES, fixed, percent
 from sp500.runs.record import RunRecord
 
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -54,7 +54,7 @@ class Metric:
         """The cell of a row: the number, with its 95 % interval or t statistic where the row has one."""
         number = self.number(test.get(self.key))
         if ends := test.get(f"{self.key}_interval"):
-            return f"{number} ({words.interval(ends)})"
+            return f"{number} ({formatting.interval(ends)})"
         if (statistic := test.get(f"{self.key}_t")) is not None:
             return f"{number} (t {fixed(statistic, 1)})"
         return number
@@ -68,7 +68,7 @@ def comparison(group: Group, more: Cells = no_cells) -> Table:
     lines = []
     for row in rows:
         naive = row["kind"] == "naive"
-        line = {"Model": words.naive_name(row["name"], group.task) if naive else row["name"]}
+        line = {"Model": formatting.naive_name(row["name"], group.task) if naive else row["name"]}
         line |= _improvement(row["improvement"], row.get("best_epoch")) if judged else {}
         line |= {metric.title: metric.text(row["test"]) for metric in metrics}
         line |= more(row["run"])
@@ -133,7 +133,7 @@ def _confusion(matrix: list[list[int]] | None) -> str:
 
 def _improvement(found: dict[str, Any] | None, best_epoch: int | None) -> dict[str, str]:
     found = found or {}
-    verdict, value = words.against_naive(found, best_epoch), percent(found.get("value"), 2, sign=True)
+    verdict, value = formatting.against_naive(found, best_epoch), percent(found.get("value"), 2, sign=True)
     ends = " to ".join(fixed(100 * (found.get(end) or 0), 2, sign=True) for end in ("low", "high"))
     return {
         "Against naive": value,
@@ -169,7 +169,7 @@ def _note(group: Group, metrics: list[Metric]) -> str:
 def sharpe_note(config: Mapping[str, Any]) -> str:
     """What the columns of Sharpe ratios mean."""
     horizon = int(config.get("data", {}).get("horizon", 1))
-    cost = words.setting(config.get("eval", {}).get("cost_bps"))
+    cost = formatting.setting(config.get("eval", {}).get("cost_bps"))
     which = "each day's forecast" if horizon == 1 else "the forecast"
     days = "" if horizon == 1 else f" every {horizon} days, averaged over the {horizon} possible first days"
     return (
@@ -180,5 +180,5 @@ def sharpe_note(config: Mapping[str, Any]) -> str:
 
 def _arm(row: dict[str, Any]) -> str:
     workers = f" {TIMES}{row['num_workers']}" if row["num_workers"] else ""
-    state = "" if row["status"] == "ok" else f", {words.ended(row['status'])}"
-    return f"{words.arm(row['arm'])}{workers}{state}"
+    state = "" if row["status"] == "ok" else f", {formatting.ended(row['status'])}"
+    return f"{formatting.arm(row['arm'])}{workers}{state}"

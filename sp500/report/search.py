@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sp500 import metrics
+from sp500.report.hyperparameters import Trial, ended, importance
 from sp500.report.search_arms import NAMES
-from sp500.report.search_settings import Trial, ended, importance
 from sp500.runs import compare
 from sp500.runs.record import RunRecord
 

@@ -9,10 +9,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from sp500.report import words
-from sp500.report.drawing import BLUE, GREY, ORANGE, Figure, bar, canvas, drawn, styled
+from sp500 import formatting
+from sp500.formatting import TIMES, fixed, gap, listed, seconds, some
+from sp500.report.plot_style import BLUE, GREY, ORANGE, Figure, bar, canvas, drawn, styled
 from sp500.report.tables import Table, table
-from sp500.report.words import TIMES, fixed, gap, listed, seconds, some
 from sp500.runs.compare import ARMS
 
 NAMES = {"sequential": "one after another", "packed": "packed without Ray", "ray": "Ray Tune"}
@@ -51,8 +51,8 @@ def arms_table(numbers: Numbers) -> Table:
             "CPU seconds": fixed(row["cpu_seconds"], 0),
             "Cores": str(row["cores"]),
             "Configs/s": fixed(row["trials_per_second"]),
-            "Over one after another": words.ratio(row["speedup_over_sequential"]),
-            "Over packed": words.ratio(row["speedup_over_packed"]),
+            "Over one after another": formatting.ratio(row["speedup_over_sequential"]),
+            "Over packed": formatting.ratio(row["speedup_over_packed"]),
             "Start": seconds(row["start_seconds"]),
             "Work": seconds(row["work_seconds"]),
         }
@@ -87,7 +87,7 @@ def figure(numbers: Numbers) -> Figure | None:
     labels = [f"{NAMES[arm]}, {some(row['cores'], 'core')}" for arm, row in timed.items()]
     made, axes = canvas(0.06 + 0.3 * len(timed), labels, right=0.6)
     for place, (arm, row) in enumerate(timed.items()):
-        bar(axes, place, row["seconds"], words.seconds(row["seconds"]), COLORS[arm])
+        bar(axes, place, row["seconds"], formatting.seconds(row["seconds"]), COLORS[arm])
     return drawn(made, "seconds", "Seconds from the start of the process to its end; shorter is better.")
 
 

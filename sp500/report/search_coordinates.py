@@ -11,10 +11,10 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
-from sp500.report import words
-from sp500.report.drawing import BLUE, GREY, INK, MUTED, RULE, WIDTH, Figure, drawn, styled
+from sp500 import formatting
+from sp500.report.hyperparameters import Setting, ceiling, ended, label, names, varied
+from sp500.report.plot_style import BLUE, GREY, INK, MUTED, RULE, WIDTH, Figure, drawn, styled
 from sp500.report.search import NAIVE, Search, Trials
-from sp500.report.search_settings import Setting, ceiling, ended, label, names, varied
 
 AXES, BEST, LINES = 8, 10, 300
 """Axes with that of the loss, trials that are highlighted, and trials that are drawn, at most."""
@@ -130,6 +130,6 @@ def _loss_labels(losses: Sequence[float], top: float) -> list[tuple[float, str]]
     low = min(losses)
     ticks = [float(value) for value in MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, top)]
     digits = max(0, -math.floor(math.log10(ticks[1] - ticks[0]) + 1e-9))
-    edge = f"{words.fixed(top, digits + 1)} or more" if max(losses) > top else words.fixed(top, digits + 1)
-    inside = [((value - low) / (top - low), words.fixed(value, digits)) for value in ticks if low <= value <= top]
-    return _spaced([(1.0, edge), (0.0, words.fixed(low, digits + 1)), *inside])
+    edge = f"{formatting.fixed(top, digits + 1)} or more" if max(losses) > top else formatting.fixed(top, digits + 1)
+    inside = [((value - low) / (top - low), formatting.fixed(value, digits)) for value in ticks if low <= value <= top]
+    return _spaced([(1.0, edge), (0.0, formatting.fixed(low, digits + 1)), *inside])

@@ -10,11 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
-from sp500.report import search_arms, words
-from sp500.report.drawing import BLUE, ORANGE, WIDTH, Figure, bar, canvas, drawn, styled
+from sp500 import formatting
+from sp500.report import search_arms
+from sp500.report.hyperparameters import ceiling, ended, names, varied
+from sp500.report.plot_style import BLUE, ORANGE, WIDTH, Figure, bar, canvas, drawn, styled
 from sp500.report.search import NAIVE, Search, Side
 from sp500.report.search_coordinates import coordinates
-from sp500.report.search_settings import ceiling, ended, names, varied
 
 FAILED = "failed"
 LOOKS: dict[str, dict[str, Any]] = {
@@ -76,7 +77,7 @@ def importance(found: Search) -> Figure | None:
     short = names(varied(ended(found.trials)))
     made, axes = canvas(0.16 + 0.25 * len(found.importance), [short[key] for key in found.importance], right=0.6)
     for place, share in enumerate(found.importance.values()):
-        bar(axes, place, share, "<1%" if share < 0.01 else words.percent(share, 0), BLUE)
+        bar(axes, place, share, "<1%" if share < 0.01 else formatting.percent(share, 0), BLUE)
     caption = (
         f"Importance: how much of the variation of the validation loss over {len(ended(found.trials)):,} trials each "
         "setting explains (Optuna's fANOVA), in shares of what all explain."
@@ -109,7 +110,7 @@ def _told(sides: Sequence[Side], losses: Sequence[float], top: float) -> str:
 
 
 def _unit(longest: float) -> tuple[float, str]:
-    for length, name in ((words.HOUR, "hours"), (words.MINUTE, "minutes")):
+    for length, name in ((formatting.HOUR, "hours"), (formatting.MINUTE, "minutes")):
         if longest >= 3 * length:
             return length, name
     return 1.0, "seconds"

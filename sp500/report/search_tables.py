@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from sp500.report import scores, words
+from sp500 import formatting
+from sp500.formatting import fixed, percent, seconds
+from sp500.report import scores
+from sp500.report.hyperparameters import Trial, ended
 from sp500.report.search import Search, Side
-from sp500.report.search_settings import Trial, ended
 from sp500.report.tables import Table, table
-from sp500.report.words import fixed, percent, seconds
 
 TOP, REASONS = 5, 20
 """Rows of the best configs and of the reasons of failed ones."""
@@ -27,17 +28,17 @@ def best_trials(found: Search) -> Table | None:
     packed = any(trial.get("pack", 1) > 1 for side in found.sides for trial in side.trials.values())
     lines = []
     for trial in top:
-        line = {"Config": words.config(trial["overrides"]), "Valid loss": fixed(trial["valid_loss"], 6)}
+        line = {"Config": formatting.config(trial["overrides"]), "Valid loss": fixed(trial["valid_loss"], 6)}
         line |= {"Of naive": percent(trial["loss"], 2)} if found.relative else {}
         line |= {"Excess Sharpe": fixed(_annual(trial, found))} if traded else {}
-        line |= {"Best epoch": words.setting(trial["best_epoch"]), "Epochs": words.setting(trial["epochs"])}
+        line |= {"Best epoch": formatting.setting(trial["best_epoch"]), "Epochs": formatting.setting(trial["epochs"])}
         for side in found.sides:
             one = side.trials.get(trial["id"], {})
             line[f"Seconds, {side.name}"] = seconds(one.get("seconds"))
-            line |= {f"Together, {side.name}": words.setting(one.get("pack", 1))} if packed else {}
+            line |= {f"Together, {side.name}": formatting.setting(one.get("pack", 1))} if packed else {}
         lines.append(line | {"Id": trial["id"]})
     arm = f", {found.shown.name}" if found.shown and len(found.sides) > 1 else ""
-    caption = f"The {len(top)} best of {words.some(len(found.trials), 'config')}{arm}"
+    caption = f"The {len(top)} best of {formatting.some(len(found.trials), 'config')}{arm}"
     notes = ["Together: configs that trained in one pack, whose seconds are shared."] if packed else []
     if traded:
         notes.append("Excess Sharpe: a year, on validation, of returns in excess of buy-and-hold; - is always long.")
@@ -54,7 +55,7 @@ def by_dataset(found: Search) -> Table | None:
     """The best config of each set of data, where the search had several."""
     alike = found.summary.get("by_dataset") or []
     lines = [
-        {"Data": one["dataset"], "Best config": words.config(one["overrides"])}
+        {"Data": one["dataset"], "Best config": formatting.config(one["overrides"])}
         | {"Valid loss": fixed(one["valid_loss"], 6), "Of naive": percent(one.get("score"), 2), "Id": one["id"]}
         for one in alike
     ]
@@ -72,7 +73,7 @@ def both_splits(found: Search) -> Table | None:
     rows = [
         (model, name, row)
         for name, split in splits
-        for model, row in (("chosen config", split), (words.BUY_AND_HOLD, split.get("buy_and_hold")))
+        for model, row in (("chosen config", split), (formatting.BUY_AND_HOLD, split.get("buy_and_hold")))
         if row
     ]
     shown = scores.columns([row for _, _, row in rows])
@@ -83,7 +84,7 @@ def both_splits(found: Search) -> Table | None:
     notes = ["The config was chosen as the best of many on validation, so its validation row flatters it."]
     if any(metric.key == "sharpe_after_cost" for metric in shown):
         notes.append(scores.sharpe_note(found.told.config if found.told else {}))
-    kinds = ["naive" if model == words.BUY_AND_HOLD else "" for model, _, _ in rows]
+    kinds = ["naive" if model == formatting.BUY_AND_HOLD else "" for model, _, _ in rows]
     caption = "The chosen config on validation and test"
     return table(caption, lines, text=("Model", "Split"), kinds=kinds, note=" ".join(notes))
 
@@ -103,15 +104,15 @@ def failed_trials(found: Search) -> Table | None:
         {
             "Reason": reason or "not known",
             "Configs": str(counts[reason]),
-            "Arm": words.listed(list(dict.fromkeys(side.name for side, _, _ in failed[reason]))),
-            "Settings of the first": words.config(failed[reason][0][2]["overrides"]),
+            "Arm": formatting.listed(list(dict.fromkeys(side.name for side, _, _ in failed[reason]))),
+            "Settings of the first": formatting.config(failed[reason][0][2]["overrides"]),
             "Its id": failed[reason][0][1],
         }
         for reason in ranked[:REASONS]
     ]
     left = ranked[REASONS:]
-    more = f"{words.some(sum(counts[one] for one in left), 'config')} more failed for {len(left)} further reasons."
+    more = f"{formatting.some(sum(counts[one] for one in left), 'config')} more failed for {len(left)} further reasons."
     every = {key for alike in failed.values() for _, key, _ in alike}
-    caption = f"{words.some(len(every), 'failed config')}, by reason"
+    caption = f"{formatting.some(len(every), 'failed config')}, by reason"
     text = ("Reason", "Arm", "Settings of the first", "Its id")
     return table(caption, lines, text=text, kinds=["bad"] * len(lines), note=more if left else "")

@@ -5,9 +5,10 @@ Every sentence is computed from the findings, and says "slower", "worse" or "can
 
 from __future__ import annotations
 
-from sp500.report import scores, search_arms, words
+from sp500 import formatting
+from sp500.formatting import fixed, percent, some
+from sp500.report import scores, search_arms
 from sp500.report.search import Search
-from sp500.report.words import fixed, percent, some
 
 SURE = 0.95
 SAME = 1e-5
@@ -29,7 +30,7 @@ def best(found: Search) -> list[str]:
     if not chosen or not configs:
         return []
     failed = f", {found.failed:,} of which failed" if found.failed else ""
-    settings = words.config(chosen["overrides"]) or "the base settings"
+    settings = formatting.config(chosen["overrides"]) or "the base settings"
     naive = f", {percent(chosen.get('score'), 2)} of that of always answering zero" if found.relative else ""
     loss = f"validation loss {chosen['valid_loss']:.6g}{naive}"
     return [f"Best of {some(configs, 'config')} tried{failed}: {settings} ({loss}).{_again(found)}"]

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from sp500.report import words
-from sp500.report.words import NOTHING, TIMES, fixed
+from sp500 import formatting
+from sp500.formatting import NOTHING, TIMES, fixed
 from sp500.runs.record import RunRecord
 
 RUNS = 500
@@ -113,8 +113,8 @@ def runs(records: Sequence[RunRecord], more: Cells = no_cells) -> Table:
         {
             "Run": record.name,
             "Experiment": record.experiment,
-            "Arm": words.arm(record.arm),
-            "Status": words.ended(record.status, record.reason),
+            "Arm": formatting.arm(record.arm),
+            "Status": formatting.ended(record.status, record.reason),
             "Started (UTC)": f"{record.started:%Y-%m-%d %H:%M}",
             "Seconds": fixed(record.seconds.total, 1),
             "Device": record.device,
@@ -155,7 +155,7 @@ def _data_card(alike: list[RunRecord]) -> dict[str, str]:
         **({"With copies": ", ".join(copies)} if copies else {}),
         "Repairs": "; ".join(map(str, data.get("repairs") or [])) or "none",
         "SHA-256 of the prices": f"{data['sha256'][:16]}..." if data.get("sha256") else "",
-        "Used by": words.some(len(alike), "run"),
+        "Used by": formatting.some(len(alike), "run"),
     }
 
 

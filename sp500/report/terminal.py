@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sp500.report import folds, scale, scale_verdicts, scores, search_arms, words
-from sp500.report.words import KEPT, NOTHING, against_naive, fixed, seconds, size
+from sp500 import formatting
+from sp500.formatting import KEPT, NOTHING, against_naive, fixed, seconds, size
+from sp500.report import folds, scale, scale_verdicts, scores, search_arms
 from sp500.runs.record import RunRecord
 
 VERDICTS = {
@@ -85,7 +86,7 @@ def _scale(record: RunRecord) -> Iterator[str]:
 def _metrics(record: RunRecord) -> Iterator[str]:
     test, naive = record.metrics["test"], record.metrics["naive"]
     rows = {"test": test, **{f"naive {name}": row for name, row in naive.items()}}
-    rows |= {words.BUY_AND_HOLD: test["buy_and_hold"]} if test.get("buy_and_hold") else {}
+    rows |= {formatting.BUY_AND_HOLD: test["buy_and_hold"]} if test.get("buy_and_hold") else {}
     columns = scores.columns(list(rows.values()))
     for name, row in rows.items():
         yield f"  {name}: {', '.join(f'{metric.title} {metric.text(row)}' for metric in columns if metric.key in row)}"

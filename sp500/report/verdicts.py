@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from sp500.formatting import KEPT, METRIC, NOTHING, against_naive, naive_name, percent, some
 from sp500.report.models import Group
-from sp500.report.words import KEPT, METRIC, NOTHING, against_naive, naive_name, percent, some
 
 
 def models(group: Group) -> str:

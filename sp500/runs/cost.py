@@ -1,8 +1,7 @@
-"""What a job will cost and what a run did cost: resources x seconds x a table of prices.
+"""What a job will cost and what a run did cost: resources x seconds x a table of rates.
 
-Sums are exact (fractions), so a thousand small runs add up to what one long one costs; they become decimals where they
-are shown. What is priced are the nodes that a run kept from others, whether it used them fully or not, since that is
-what is billed. The price: of a cluster that several runs share at once, the head counts for each of them.
+What costs are the nodes that a run kept from others, whether it used them fully or not, since that is what is billed.
+The head of a cluster that several runs share at once counts for each of them.
 """
 
 from __future__ import annotations
@@ -10,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
-from decimal import Decimal
-from fractions import Fraction
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
@@ -20,7 +17,6 @@ from sp500.config import Frozen
 from sp500.runs.record import RunRecord
 
 HOUR, GIB = 3600, 2**30
-Price = Annotated[Decimal, Field(ge=0)]
 Amount = Annotated[float, Field(ge=0)]
 PARTS = ("all",)
 """Arms of runs whose parts are runs of their own, which the parts pay for."""
@@ -38,15 +34,15 @@ class Node(Frozen):
 
 
 class NodeType(Frozen):
-    """Prices of one kind of machine."""
+    """Rates of one kind of machine."""
 
-    cpu_hour: Price
+    cpu_hour: Amount
     """Of one CPU for an hour."""
-    gpu_hour: Price = Decimal(0)
+    gpu_hour: Amount = 0.0
     """Of one GPU for an hour."""
-    gib_hour: Price
+    gib_hour: Amount
     """Of one GiB of memory for an hour."""
-    spot_discount: Annotated[Decimal, Field(ge=0, lt=1)] = Decimal(0)
+    spot_discount: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share by which a spot machine is cheaper."""
     node: Node
     """The size of a worker, for runs that do not tell."""
@@ -65,13 +61,13 @@ class Rule(Frozen):
     """Part of a GPU's name, and the type of its node."""
 
 
-class PriceTable(Frozen):
-    """Prices with their date and source: assumptions that a user edits."""
+class RateTable(Frozen):
+    """Rates with their date and source: assumptions that a user edits."""
 
     currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
     """Three letters, such as USD."""
     date: date
-    """When the prices held."""
+    """When the rates held."""
     source: str
     """Where they are from."""
     types: dict[str, NodeType]
@@ -82,7 +78,7 @@ class PriceTable(Frozen):
     """What a job's cluster has besides its workers: the head, the pod that submits."""
 
     @model_validator(mode="after")
-    def _names_are_known(self) -> PriceTable:
+    def _names_are_known(self) -> RateTable:
         named = {"alone": self.rule.alone, "cluster": self.rule.cluster, "gpu": self.rule.gpu} | self.rule.gpus
         if missing := [f"{key} is {name!r}" for key, name in named.items() if name not in self.types]:
             raise ValueError(f"rule: {'; '.join(missing)}; expected a name under types: {', '.join(self.types)}")
@@ -102,7 +98,7 @@ class Pods(Node):
 
 @dataclass(frozen=True)
 class Quote:
-    """The price of a job before it starts; low and high are None where its seconds are not known."""
+    """The cost of a job before it starts; low and high are None where its seconds are not known."""
 
     low: float | None
     high: float | None
@@ -115,41 +111,45 @@ class Quote:
 class Cost:
     """What a run did cost."""
 
-    price: Fraction
+    amount: float
+    """In the table's currency."""
     node_seconds: float
     """Seconds of all its workers together; of a run without workers, its own."""
     rented: bool
     """Whether it ran on a cluster."""
-    per_trial: Fraction | None
+    per_trial: float | None
     """Per config of a search that ended well."""
-    per_million: Fraction | None
+    per_million: float | None
     """Per million windows trained on."""
 
 
-def price(pods: Iterable[Pods], seconds: float, table: PriceTable) -> Fraction:
-    """Pods held for so many seconds, in the table's currency. Raises KeyError for a type that the table lacks."""
-    return _exact(seconds) / HOUR * sum((_hour(one, table) for one in pods), Fraction(0))
+def amount(pods: Iterable[Pods], seconds: float, table: RateTable) -> float:
+    """The cost of pods held for so many seconds, in the table's currency.
+
+    Raises KeyError for a type that the table lacks.
+    """
+    return seconds / HOUR * sum(_hour(pod, table) for pod in pods)
 
 
-def quote(pods: Sequence[Pods], seconds: tuple[float, float] | None, table: PriceTable) -> Quote:
-    """Price range of a job whose pods (workers, head, submitter) are held for between `seconds[0]` and `seconds[1]`."""
-    low, high = (float(price(pods, end, table)) for end in seconds) if seconds else (None, None)
-    return Quote(low, high, float(price(pods, HOUR, table)), table.currency)
+def quote(pods: Sequence[Pods], seconds: tuple[float, float] | None, table: RateTable) -> Quote:
+    """The costs of a job whose pods (workers, head, submitter) are held for between `seconds[0]` and `seconds[1]`."""
+    low, high = (amount(pods, end, table) for end in seconds) if seconds else (None, None)
+    return Quote(low, high, amount(pods, HOUR, table), table.currency)
 
 
-def cost(record: RunRecord, table: PriceTable) -> Cost | None:
+def cost(record: RunRecord, table: RateTable) -> Cost | None:
     """What a run did cost up to its end, however it ended, with all its attempts; None for one that only has parts."""
     if record.arm in PARTS:
         return None
     taken = held(record, table)
     seconds = record.seconds.total + record.seconds.earlier
-    paid = price(taken, seconds, table)
+    paid = amount(taken, seconds, table)
     search = record.search or {}
     good = int(search.get("configs") or 0) - int(search.get("failed") or 0)
-    millions = _exact(record.samples) / 10**6
+    millions = record.samples / 10**6
     workers = taken[0].count if rented(record) and _workers(record) else 1
     return Cost(
-        price=paid,
+        amount=paid,
         node_seconds=workers * seconds,
         rented=rented(record),
         per_trial=paid / good if good > 0 else None,
@@ -167,7 +167,7 @@ def rented(record: RunRecord) -> bool:
     return machine.pod or hosts > 1
 
 
-def held(record: RunRecord, table: PriceTable) -> tuple[Pods, ...]:
+def held(record: RunRecord, table: RateTable) -> tuple[Pods, ...]:
     """What a run kept from others: its workers' nodes first, then what stood beside them.
 
     As many nodes as it has workers, at most those that there are; a search has all. A run in one process has its
@@ -177,7 +177,7 @@ def held(record: RunRecord, table: PriceTable) -> tuple[Pods, ...]:
     return (one.model_copy(update={"count": _workers(record)}), *around(table)) if rented(record) else (one,)
 
 
-def worker(record: RunRecord, table: PriceTable) -> Pods:
+def worker(record: RunRecord, table: RateTable) -> Pods:
     """The machine of a run, of one on a cluster a worker's node: as measured, else the mean, else as the table says."""
     machine, cluster, gpu = record.machine, record.machine.cluster, _on_gpu(record)
     if not rented(record):
@@ -195,7 +195,7 @@ def worker(record: RunRecord, table: PriceTable) -> Pods:
     return Pods(cpus=size.cpus, gpus=gpus, gib=size.gib, node_type=kind, spot=bool(cluster.get("spot", 0.0)))
 
 
-def around(table: PriceTable) -> tuple[Pods, ...]:
+def around(table: RateTable) -> tuple[Pods, ...]:
     """What a job's cluster has besides its workers."""
     return tuple(Pods(**one.model_dump(), node_type=table.rule.cluster) for one in table.beside)
 
@@ -220,13 +220,7 @@ def _gpu_type(cluster: dict[str, float], rule: Rule) -> str:
     return next((kind for part, kind in rule.gpus.items() if part in names), rule.gpu)
 
 
-def _hour(one: Pods, table: PriceTable) -> Fraction:
-    of = table.types[one.node_type or table.rule.cluster]
-    rates: tuple[tuple[float, Any], ...] = ((one.cpus, of.cpu_hour), (one.gpus, of.gpu_hour), (one.gib, of.gib_hour))
-    each = sum((_exact(much) * Fraction(rate) for much, rate in rates), Fraction(0))
-    return one.count * each * (1 - Fraction(of.spot_discount) if one.spot else 1)
-
-
-def _exact(value: float) -> Fraction:
-    """The number as it is written: 0.1 is a tenth."""
-    return Fraction(repr(value))
+def _hour(pods: Pods, table: RateTable) -> float:
+    rates = table.types[pods.node_type or table.rule.cluster]
+    each = pods.cpus * rates.cpu_hour + pods.gpus * rates.gpu_hour + pods.gib * rates.gib_hour
+    return pods.count * each * (1 - rates.spot_discount if pods.spot else 1)

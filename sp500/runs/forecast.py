@@ -1,4 +1,4 @@
-"""What more workers would buy: seconds, speed-up, efficiency and price per number of workers, from ended runs.
+"""What more workers would buy: seconds, speed-up, efficiency and cost per number of workers, from ended runs.
 
 Only runs of the same settings on the same kind of machine stand in one fit, however many windows they trained on; all
 others are named with the reason. Seconds are those of the break-even: a start, and windows at the warm rate. Where
@@ -14,9 +14,9 @@ from statistics import fmean, median
 from typing import Any
 
 from sp500.config import Frozen
-from sp500.runs import cost, scaling_law
-from sp500.runs.cost import Pods, PriceTable
-from sp500.runs.measured import Measured, chosen, counts, most, pace, place
+from sp500.runs import cost, usl
+from sp500.runs.cost import Pods, RateTable
+from sp500.runs.observations import Observation, chosen, counts, most, pace, place
 from sp500.runs.record import RunRecord
 
 EXPERIMENTS = ("scale", "train", "tune", "walk_forward")
@@ -39,14 +39,14 @@ class Question(Frozen):
     size: int | None = None
     """Windows to train on; None: as many as the newest run."""
     node_type: str = ""
-    """Type of the price table that a worker's node is of. Default: that of the runs."""
+    """Type of the table of rates that a worker's node is of. Default: that of the runs."""
     spot: bool = False
     """Whether workers are spot machines."""
 
 
-def forecast(records: Sequence[RunRecord], asked: Question, table: PriceTable | None) -> dict[str, Any]:
+def forecast(records: Sequence[RunRecord], asked: Question, table: RateTable | None) -> dict[str, Any]:
     """Plain data: `rows`, one per number of workers {workers, seconds, seconds_low, seconds_high, speedup, efficiency,
-    price, price_low, price_high, measured}, `basis` (the runs and the law), `assumption` in words, `backtest`, and
+    cost, cost_low, cost_high, measured}, `basis` (the runs and the law), `assumption` in words, `backtest`, and
     `currency`. Nulls where nothing is known. Raises KeyError for a node type that the table lacks.
     """
     used, left_out = chosen(records, asked.experiment)
@@ -61,7 +61,7 @@ def forecast(records: Sequence[RunRecord], asked: Question, table: PriceTable | 
     rows = [_row(fitted, used, workers, samples) for workers in asked.workers]
     node_type = None
     if table:
-        rows = [row | _priced(row, newest.record, asked, table) for row in rows]
+        rows = [row | _costs(row, newest.record, asked, table) for row in rows]
         node_type = asked.node_type or cost.worker(newest.record, table).node_type
     return {
         "rows": rows,
@@ -72,22 +72,22 @@ def forecast(records: Sequence[RunRecord], asked: Question, table: PriceTable | 
     }
 
 
-def fit(used: Sequence[Measured], samples: int) -> scaling_law.Fit:
+def fit(used: Sequence[Observation], samples: int) -> usl.Fit:
     """The law of runs of one key for so many windows; draws of its bootstrap are the same each time."""
     whole = most(used)
     workers, start = [one.workers for one in used], [one.start for one in used]
-    groups: dict[tuple[str, int], list[Measured]] = {}
+    groups: dict[tuple[str, int], list[Observation]] = {}
     for one in used:
         groups.setdefault((one.record.fingerprint, one.workers), []).append(one)
     varies = (
-        scaling_law.variation([one.start for one in repeats] for repeats in groups.values()),
-        scaling_law.variation([one.work for one in repeats] for repeats in groups.values()),
+        usl.variation([one.start for one in repeats] for repeats in groups.values()),
+        usl.variation([one.work for one in repeats] for repeats in groups.values()),
     )
-    fitted = scaling_law.fit(workers, start, [each * whole for each in pace(used)], varies=varies)
+    fitted = usl.fit(workers, start, [each * whole for each in pace(used)], varies=varies)
     return fitted.scaled(samples / whole)
 
 
-def backtest(used: Sequence[Measured]) -> Row | None:
+def backtest(used: Sequence[Observation]) -> Row | None:
     """Fitted without the most workers, what the law says of them, against what was measured; None for one number.
 
     `error_percent` is of the mean of those runs of them with the most windows; `within` whether that lies in the range.
@@ -125,13 +125,13 @@ def estimate(records: Sequence[RunRecord], experiment: str, workers: int) -> tup
     return (min(taken) / room, max(taken) * room) if taken else None
 
 
-def _seconds(used: Sequence[Measured], workers: int, samples: int) -> list[float]:
+def _seconds(used: Sequence[Observation], workers: int, samples: int) -> list[float]:
     """What runs with so many workers took that trained on so many windows; the last batch may differ."""
     alike = [one for one in used if isclose(one.samples, samples, rel_tol=ALIKE)]
     return [one.seconds for one in alike if one.workers == workers]
 
 
-def _row(fitted: scaling_law.Fit, used: Sequence[Measured], workers: int, samples: int) -> Row:
+def _row(fitted: usl.Fit, used: Sequence[Observation], workers: int, samples: int) -> Row:
     seconds, (low, high) = fitted.law.seconds(workers), fitted.interval(workers)
     speedup = fitted.law.seconds(1) / seconds
     took = _seconds(used, workers, samples)
@@ -142,21 +142,21 @@ def _row(fitted: scaling_law.Fit, used: Sequence[Measured], workers: int, sample
         "seconds_high": high,
         "speedup": speedup,
         "efficiency": speedup / workers,
-        **dict.fromkeys(("price", "price_low", "price_high")),
+        **dict.fromkeys(("cost", "cost_low", "cost_high")),
         "measured": median(took) if took else None,
     }
 
 
 def _default(workers: int) -> Row:
     unknown = dict.fromkeys(("seconds", "seconds_low", "seconds_high"))
-    speedup = scaling_law.default(workers)
+    speedup = usl.default(workers)
     known = {"speedup": speedup, "efficiency": speedup / workers}
-    rest = dict.fromkeys(("price", "price_low", "price_high", "measured"))
+    rest = dict.fromkeys(("cost", "cost_low", "cost_high", "measured"))
     return {"workers": workers, **unknown, **known, **rest}
 
 
-def _priced(row: Row, newest: RunRecord, asked: Question, table: PriceTable) -> Row:
-    """The price of a row's seconds, on nodes like the newest run's or of the type asked for."""
+def _costs(row: Row, newest: RunRecord, asked: Question, table: RateTable) -> Row:
+    """The cost of a row's seconds, on nodes like the newest run's or of the type asked for."""
     workers: int = row["workers"]
     if asked.node_type:
         size = table.types[asked.node_type].node.model_dump()
@@ -166,11 +166,11 @@ def _priced(row: Row, newest: RunRecord, asked: Question, table: PriceTable) -> 
         pods = (one.model_copy(update={"count": workers, "spot": asked.spot or one.spot}), *cost.around(table))
     else:
         pods = (cost.worker(newest, table),)
-    named = {"price": "seconds", "price_low": "seconds_low", "price_high": "seconds_high"}
-    return {key: float(cost.price(pods, row[seconds], table)) for key, seconds in named.items()}
+    named = {"cost": "seconds", "cost_low": "seconds_low", "cost_high": "seconds_high"}
+    return {key: float(cost.amount(pods, row[seconds], table)) for key, seconds in named.items()}
 
 
-def _basis(used: Sequence[Measured], left_out: list[Row], fitted: scaling_law.Fit, samples: int) -> Row:
+def _basis(used: Sequence[Observation], left_out: list[Row], fitted: usl.Fit, samples: int) -> Row:
     law = fitted.law
     return {
         "used": [one.record.name for one in used],
@@ -189,7 +189,7 @@ def _basis(used: Sequence[Measured], left_out: list[Row], fitted: scaling_law.Fi
     }
 
 
-def _assumption(used: Sequence[Measured], fitted: scaling_law.Fit, asked: Question) -> str:
+def _assumption(used: Sequence[Observation], fitted: usl.Fit, asked: Question) -> str:
     there, where = counts(used), place(used[-1].record)
     only = f"only {' and '.join(map(str, there))} {'worker was' if there == [1] else 'workers were'} measured"
     said = [f"Not fitted, since {only}: {'; '.join(fitted.fixed.values())}"] if fitted.fixed else []
@@ -206,7 +206,7 @@ def _assumption(used: Sequence[Measured], fitted: scaling_law.Fit, asked: Questi
 
 def _nothing(asked: Question) -> str:
     return (
-        f"No run of {asked.experiment} with workers has ended well, so no seconds and no price are given. The speed-up "
-        f"assumes that {scaling_law.SIGMA:.0%} of the work waits in line and the rest divides: "
-        f"N / (1 + {scaling_law.SIGMA} (N - 1)). Run the experiment with 1 and 2 workers to measure it."
+        f"No run of {asked.experiment} with workers has ended well, so no seconds and no cost are given. The speed-up "
+        f"assumes that {usl.SIGMA:.0%} of the work waits in line and the rest divides: "
+        f"N / (1 + {usl.SIGMA} (N - 1)). Run the experiment with 1 and 2 workers to measure it."
     )

@@ -129,8 +129,6 @@ class RunRecord(Plain):
     `resumed` (not run again), `rerun` (run again), `trial_seconds` (of all trials), `cores`, `best` {`id`,
     `overrides`, `valid_loss`}, `deflated_sharpe` (what `metrics.deflated_excess` gives, or null); of one in all modes
     also `runs` (by arm) and what `compare.searches` gives."""
-    ratios: dict[str, float] | None = None
-    """Of a benchmark: measurements of one run over each other."""
     scale: list[dict[str, Any]] | None = None
     """Of a scale experiment: one row per multiplier and arm, as `scaling.row` gives it."""
     folds: list[dict[str, Any]] | None = None

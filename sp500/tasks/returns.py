@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sp500 import metrics
 from sp500.config import RunConfig
-from sp500.data import arrays, line
+from sp500.data import arrays, pipeline
 from sp500.data.windows import Dataset, Windows
 
 
@@ -150,7 +150,7 @@ class Direction:
 def _prepare(config: RunConfig, *, direction: bool) -> Dataset:
     if config.data.npz_path:
         return arrays.dataset(config.data, config.train.dtype, direction=direction)
-    return line.prepare(config.data, direction=direction).dataset(config.train.dtype)
+    return pipeline.prepare(config.data, direction=direction).dataset(config.train.dtype)
 
 
 def _splits(dataset: Dataset) -> list[tuple[str, Windows]]:

@@ -26,7 +26,7 @@ from sp500.runs.record import EpochMetrics
 from sp500.seeding import derive
 from sp500.training.checkpoint import Checkpoints, Snapshot, Tensors
 from sp500.training.optimizer import AdamW
-from sp500.training.progress import Progress
+from sp500.training.state import TrainingState
 from sp500.training.task import Task
 from sp500.training.worker import Worker
 
@@ -129,7 +129,7 @@ class _Fitting:
         )
         self.train = train or self._batches(dataset.train)
         self.valid = self._batches(dataset.valid) if dataset.valid is not None else None
-        self.progress = Progress()
+        self.progress = TrainingState()
         self.best: Tensors = {}
         self.resumed = 0
 
@@ -154,7 +154,7 @@ class _Fitting:
             snapshot, self.best = found
             self.model.load_state_dict(snapshot.model)
             self.optimizer.load(snapshot.optimizer)
-            self.progress = Progress.parse(snapshot.progress)
+            self.progress = TrainingState.parse(snapshot.progress)
             self.resumed = self.progress.epoch
         else:
             self._start()

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sp500.config import RunConfig
-from sp500.tuning import material, packs
+from sp500.tuning import packs, trial_data
 from sp500.tuning.limits import Arm, Plan
-from sp500.tuning.material import Material
 from sp500.tuning.processes import process_count
 from sp500.tuning.space import Trial
 from sp500.tuning.suggest import suggester
+from sp500.tuning.trial_data import TrialData
 
 # From the start of the process to its exit, without the trials: imports, data, the chosen config's training. Ray adds
 # its own processes, and actors that import torch.
@@ -38,7 +38,7 @@ class Expected:
 
 
 def choose(
-    plan: Plan, config: RunConfig, made: Mapping[str, Material | str], cluster_cpus: int | None = None
+    plan: Plan, config: RunConfig, made: Mapping[str, TrialData | str], cluster_cpus: int | None = None
 ) -> tuple[Arm, str]:
     """The arm that should end first, and a line that says why. The simpler one of two that take as long.
 
@@ -71,9 +71,9 @@ def _sample(plan: Plan, config: RunConfig) -> tuple[list[Trial], float]:
     return trials, drawn.total / len(trials)
 
 
-def _seconds(config: RunConfig, made: Mapping[str, Material | str], pack: int) -> float:
+def _seconds(config: RunConfig, made: Mapping[str, TrialData | str], pack: int) -> float:
     """Of one config's training in a pack of so many; nothing where its data cannot be made."""
-    data = made[material.key(config)]
+    data = made[trial_data.key(config)]
     if isinstance(data, str):
         return 0.0
     windows = len(data.dataset.train)

@@ -9,11 +9,11 @@ import numpy as np
 
 from sp500.config import RunConfig
 from sp500.runs.record import EpochMetrics
-from sp500.training.progress import Progress
+from sp500.training.state import TrainingState
 from sp500.tuning.ledger import TrialResult
-from sp500.tuning.material import Material
 from sp500.tuning.sequential import ended, failed
 from sp500.tuning.space import Trial
+from sp500.tuning.trial_data import TrialData
 
 
 @dataclass
@@ -22,7 +22,7 @@ class Member:
 
     trial: Trial
     pack: int
-    progress: Progress = field(default_factory=Progress)
+    progress: TrainingState = field(default_factory=TrainingState)
     seconds: float = 0.0
     """Its share of the pack's."""
     output: np.ndarray | None = None
@@ -63,7 +63,7 @@ class Member:
         """Its result when it did not end well."""
         return failed(self.trial, reason, self.seconds).model_copy(update={"pack": self.pack})
 
-    def result(self, made: Material) -> TrialResult:
+    def result(self, made: TrialData) -> TrialResult:
         """Its result."""
         progress = self.progress
         assert self.output is not None

@@ -31,9 +31,9 @@ from sp500.tuning.adamw import MemberAdamW
 from sp500.tuning.layers import Dropout, Layers
 from sp500.tuning.ledger import TrialResult
 from sp500.tuning.limits import TrialTimeout
-from sp500.tuning.material import Material
 from sp500.tuning.member import Member
 from sp500.tuning.space import Trial
+from sp500.tuning.trial_data import TrialData
 
 
 class Pack:
@@ -43,7 +43,9 @@ class Pack:
     and 1/halving of the epochs, only the best 1/halving go on (successive halving, Jamieson and Talwalkar 2016).
     """
 
-    def __init__(self, made: Material, trials: Sequence[Trial], timeout: float | None = None, halving: int = 0) -> None:
+    def __init__(
+        self, made: TrialData, trials: Sequence[Trial], timeout: float | None = None, halving: int = 0
+    ) -> None:
         self.config = trials[0].config
         torch.set_num_threads(self.config.train.threads or os.cpu_count() or 1)
         dataset = made.dataset

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from sp500.config import RunConfig
 from sp500.tuning.ledger import TrialResult
 from sp500.tuning.limits import Limits, PackSize, deadline
-from sp500.tuning.material import Material
 from sp500.tuning.sequential import run_trial
 from sp500.tuning.space import Trial
 from sp500.tuning.suggest import Suggester
+from sp500.tuning.trial_data import TrialData
 
 # Families that gain, measured (docs/LOG.md); an LSTM of batched products takes four times as long as torch's own.
 FAMILIES = {"linear", "mlp"}
@@ -84,7 +84,7 @@ def best_size(config: RunConfig) -> int:
     return max(4, min(MOST, CACHE_BYTES // bytes_each))
 
 
-def run_bounded(made: Material | str, trials: Sequence[Trial], limits: Limits) -> Iterator[list[TrialResult]]:
+def run_bounded(made: TrialData | str, trials: Sequence[Trial], limits: Limits) -> Iterator[list[TrialResult]]:
     """`run` in a process of its own, which ends when a call into C does not return long after the deadline."""
     results, left = run(made, trials, limits.timeout, limits.halving), len(trials)
     while left:
@@ -98,11 +98,11 @@ def run_bounded(made: Material | str, trials: Sequence[Trial], limits: Limits) -
 
 
 def run(
-    made: Material | str, trials: Sequence[Trial], timeout: float | None = None, halving: int = 0
+    made: TrialData | str, trials: Sequence[Trial], timeout: float | None = None, halving: int = 0
 ) -> Iterator[list[TrialResult]]:
     """Results of one pack, as they come. A pack that fails as a whole is tried again one by one."""
     left = {trial.id: trial for trial in trials}
-    if isinstance(made, Material) and len(left) > 1:
+    if isinstance(made, TrialData) and len(left) > 1:
         for results in _together(made, trials, timeout, halving):
             for result in results:
                 del left[result.id]
@@ -112,7 +112,7 @@ def run(
 
 
 def _together(
-    made: Material, trials: Sequence[Trial], timeout: float | None, halving: int
+    made: TrialData, trials: Sequence[Trial], timeout: float | None, halving: int
 ) -> Iterator[list[TrialResult]]:
     """Results of the pack for as long as it goes well; whose fault it was shows when each trains alone."""
     from sp500.tuning.packed import Pack

@@ -17,18 +17,18 @@ from multiprocessing.process import BaseProcess, parent_process
 
 from sp500.config import RunConfig
 from sp500.cores import usable_cores
-from sp500.memory import hold_to
+from sp500.memory import limit_memory
 from sp500.training.worker import device
-from sp500.tuning import material, packs
+from sp500.tuning import packs, trial_data
 from sp500.tuning.ledger import TrialResult
 from sp500.tuning.limits import Limits
-from sp500.tuning.material import Material
 from sp500.tuning.packs import PackQueue
 from sp500.tuning.sequential import failed
 from sp500.tuning.space import Trial
 from sp500.tuning.suggest import Suggester
+from sp500.tuning.trial_data import TrialData
 
-Data = Mapping[str, Material | str]
+Data = Mapping[str, TrialData | str]
 
 
 def process_count(config: RunConfig) -> int:
@@ -61,7 +61,7 @@ def run(
         _run_in_processes(made, queue, limits, processes, keep)
         return
     if limits.memory:
-        hold_to(limits.memory)
+        limit_memory(limits.memory)
     while pack := queue.take():
         for results in packs.run(_data(made, pack), pack, limits.timeout, limits.halving):
             for result in results:
@@ -96,7 +96,7 @@ def _run_in_processes(
             process.join()
 
 
-def _start(made: Material | str, pack: list[Trial], limits: Limits) -> tuple[Connection, BaseProcess]:
+def _start(made: TrialData | str, pack: list[Trial], limits: Limits) -> tuple[Connection, BaseProcess]:
     """A process that trains the pack, and the connection that its results come from until it ends."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
@@ -106,13 +106,13 @@ def _start(made: Material | str, pack: list[Trial], limits: Limits) -> tuple[Con
     return receiver, process
 
 
-def _train(sender: Connection, made: Material | str, pack: list[Trial], limits: Limits) -> None:
+def _train(sender: Connection, made: TrialData | str, pack: list[Trial], limits: Limits) -> None:
     # The parent handles Ctrl-C, and a SIGTERM to the child alone ends it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if limits.memory:
-        hold_to(limits.memory)
+        limit_memory(limits.memory)
     for results in packs.run_bounded(made, pack, limits):
         sender.send(results)
 
@@ -125,5 +125,5 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _data(made: Data, pack: list[Trial]) -> Material | str:
-    return made[material.key(pack[0].config)]
+def _data(made: Data, pack: list[Trial]) -> TrialData | str:
+    return made[trial_data.key(pack[0].config)]

@@ -17,22 +17,22 @@ from sp500.errors import SP500Error
 from sp500.memory import exhausted
 from sp500.training.loop import FitResult, fit
 from sp500.training.worker import SoloWorker, device
-from sp500.tuning import material
+from sp500.tuning import trial_data
 from sp500.tuning.ledger import TrialResult
 from sp500.tuning.limits import deadline
-from sp500.tuning.material import Material
 from sp500.tuning.space import Trial
+from sp500.tuning.trial_data import TrialData
 
-Fit = Callable[[Material, Trial], FitResult]
+Fit = Callable[[TrialData, Trial], FitResult]
 
 
-def alone(made: Material, trial: Trial) -> FitResult:
+def alone(made: TrialData, trial: Trial) -> FitResult:
     """Train one config in this process. Nobody looks at the test split here."""
     worker = SoloWorker(device(trial.config.train.device))
     return fit(made.task, made.dataset, trial.config, worker, splits=("valid",))
 
 
-def run_trial(made: Material | str, trial: Trial, timeout: float | None = None, fitted: Fit = alone) -> TrialResult:
+def run_trial(made: TrialData | str, trial: Trial, timeout: float | None = None, fitted: Fit = alone) -> TrialResult:
     """Train one config; a trial that fails says why and spoils no other."""
     started = time.perf_counter()
     try:
@@ -54,7 +54,7 @@ def run_trial(made: Material | str, trial: Trial, timeout: float | None = None, 
         return failed(trial, why(error), time.perf_counter() - started)
 
 
-def ended(made: Material, trial: Trial, output: np.ndarray, **facts: Any) -> TrialResult:
+def ended(made: TrialData, trial: Trial, output: np.ndarray, **facts: Any) -> TrialResult:
     """The result of a trial that ended well with these outputs [window, output] on the validation windows."""
     assert made.dataset.valid is not None
     return TrialResult(
@@ -63,7 +63,7 @@ def ended(made: Material, trial: Trial, output: np.ndarray, **facts: Any) -> Tri
         status="ok",
         naive_loss=made.naive_loss,
         valid_excess_sharpe=made.task.excess_sharpe(output, made.dataset.valid, made.dataset),
-        dataset=material.name(trial.config),
+        dataset=trial_data.name(trial.config),
         finished=datetime.now(UTC),
         **facts,
     )
@@ -77,7 +77,7 @@ def failed(trial: Trial, reason: str, seconds: float = 0.0) -> TrialResult:
         status="failed",
         reason=reason,
         seconds=seconds,
-        dataset=material.name(trial.config),
+        dataset=trial_data.name(trial.config),
         finished=datetime.now(UTC),
     )
 

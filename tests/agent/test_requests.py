@@ -68,9 +68,9 @@ def test_space_of_an_agent_is_a_preset_or_a_file_of_its_folder(path):
     submit("--space", "grid18", "--train.lr", ".5", experiment="tune")
 
 
-def test_table_of_prices_is_not_the_agents_to_choose():
-    with pytest.raises(ValidationError, match="--prices is closed to agents"):
-        submit("--prices", "secrets.yaml", experiment="compare")
+def test_table_of_rates_is_not_the_agents_to_choose():
+    with pytest.raises(ValidationError, match="--rates is closed to agents"):
+        submit("--rates", "secrets.yaml", experiment="compare")
 
 
 def test_words_that_experiments_need_are_taken_as_they_are():

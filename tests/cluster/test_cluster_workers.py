@@ -7,7 +7,7 @@ import yaml
 from manifests import CLUSTER, PAIRS, TREES, Document, alone, of_kind, rendered, tree_id
 
 from sp500.distributed.capacity import WorkerGroup
-from sp500.jobs import manifest
+from sp500.jobs.rayjob import build_documents
 from sp500.jobs.spec import JobSpec
 
 VARIABLE = "SP500_CLUSTER_WORKERS"
@@ -54,7 +54,7 @@ def test_pods_of_a_tree_know_the_size_of_its_worker_group(tree):
 def test_pods_of_a_job_know_that_it_has_its_own_workers_and_no_more(job):
     [cluster] = of_kind(alone(), "RayCluster")
     spec = JobSpec(**job)
-    [rayjob] = of_kind(manifest.documents(spec, cluster), "RayJob")
+    [rayjob] = of_kind(build_documents(spec, cluster), "RayJob")
     inner = rayjob["spec"]["rayClusterSpec"]
     assert announced(inner) == [specified(inner)] * 2
     assert specified(inner).max_replicas == spec.workers

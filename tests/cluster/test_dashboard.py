@@ -8,11 +8,11 @@ import pytest
 import ray.dashboard.modules.metrics
 from manifests import CLUSTER, TREES, of_kind, rendered
 
-from sp500.distributed import gauges
+from sp500.distributed import prometheus
 
 FILE = CLUSTER / "components" / "monitoring" / "dashboard.json"
 METRIC = re.compile(r"\b(?:ray|autoscaler)_[a-z0-9_]+(?=\{)")
-OURS = {f"ray_{name}" for name in gauges.NAMES}
+OURS = {f"ray_{name}" for name in prometheus.NAMES}
 
 
 def expressions():

@@ -7,7 +7,8 @@ import pytest
 import yaml
 from manifests import CLUSTER, TREES, Document, alone, crds, of_kind, pods, rendered, tree_id
 
-from sp500.jobs import manifest, rules
+from sp500.jobs import rules
+from sp500.jobs.rayjob import build_documents
 from sp500.jobs.spec import JobSpec
 
 SPECS = CLUSTER.parent / "tests" / "jobs" / "specs"
@@ -27,7 +28,7 @@ def raycluster(tree) -> Document:
 
 
 def rendered_job(tree, job) -> tuple[Document, list[Document]]:
-    documents = manifest.documents(JobSpec(**JOBS[job]), raycluster(tree))
+    documents = build_documents(JobSpec(**JOBS[job]), raycluster(tree))
     [rayjob] = of_kind(documents, "RayJob")
     return rayjob, [one for one in documents if one is not rayjob]
 

@@ -16,7 +16,7 @@ from sp500.jobs.queue.resources import Resources
 from sp500.jobs.state import JobState, Status
 
 MIB = 2**20
-PRICES = {
+RATES = {
     "currency": "USD", "date": "2026-01-02", "source": "made up",
     "types": {"home": {"cpu_hour": 10, "gib_hour": 0, "node": {"cpus": 2, "gib": 8}}},
     "rule": {"alone": "home", "cluster": "home", "gpu": "home"},
@@ -49,12 +49,12 @@ def place(tmp_path, monkeypatch):
     state = tmp_path / "state"
     state.mkdir(mode=0o700)
 
-    def make(prices=None, settings="capacity: {local: {cpus: 1000, memory: 1000GiB}}\n", **limits):
+    def make(rates=None, settings="capacity: {local: {cpus: 1000, memory: 1000GiB}}\n", **limits):
         (state / "queue.yaml").write_text(settings)
-        (tmp_path / "prices.yaml").write_text(yaml.safe_dump(prices or PRICES))
-        flags = {"state_dir": state, "prices": tmp_path / "prices.yaml"}
+        (tmp_path / "rates.yaml").write_text(yaml.safe_dump(rates or RATES))
+        flags = {"state_dir": state, "rates": tmp_path / "rates.yaml"}
         (tmp_path / "runs").mkdir(exist_ok=True)
-        return agent_tools.Desk(
+        return agent_tools.AgentContext(
             queue_flags.queue(state), tmp_path / "runs", ("local",), "agent", flags, Limits(**limits)
         )
 
@@ -90,11 +90,11 @@ def test_job_that_costs_money_needs_a_deadline_and_is_priced_by_it(place):
     desk = place()
     with pytest.raises(ConfigError, match=r"costs 10\.00 per hour, so it needs a deadline"):
         submit(desk, expected=1)
-    assert submit(desk, expected=1, deadline=1800)["plan"]["price"] == [pytest.approx(10 / 3600), 5.0]
+    assert submit(desk, expected=1, deadline=1800)["plan"]["cost"] == [pytest.approx(10 / 3600), 5.0]
 
 
 def test_estimate_of_an_agent_never_shortens_what_earlier_jobs_took(place):
-    desk = place(prices=PRICES | {"types": {"home": {**PRICES["types"]["home"], "cpu_hour": 0}}})
+    desk = place(rates=RATES | {"types": {"home": {**RATES["types"]["home"], "cpu_hour": 0}}})
     first = submit(desk)["id"]
     with desk.queue.ledger.writing() as entry:
         entry.change(entry.jobs([first])[0], 1.0, state="SUCCEEDED", started=1000.0, ended=1500.0)
@@ -103,7 +103,7 @@ def test_estimate_of_an_agent_never_shortens_what_earlier_jobs_took(place):
 
 
 def test_unfinished_jobs_are_limited_and_an_ended_one_makes_room(place):
-    desk = place(PRICES, jobs=2)
+    desk = place(RATES, jobs=2)
     ids = [submit(desk, deadline=60)["id"] for _ in range(2)]
     with pytest.raises(LimitExceeded, match="2 jobs of this project have not ended, and 2 are allowed"):
         submit(desk, deadline=60)

@@ -17,7 +17,7 @@ from sp500.runs.store import Run
 
 ROOT = Path(__file__).parents[2]
 Forecast = Callable[..., subprocess.CompletedProcess[str]]
-KEYS = {"workers", "seconds", "seconds_low", "seconds_high", "speedup", "efficiency", "price"}
+KEYS = {"workers", "seconds", "seconds_low", "seconds_high", "speedup", "efficiency", "cost"}
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_json_has_a_row_per_number_of_workers(forecast: Forecast, runs: Path) ->
     assert found["backtest"]["predicted"] == 2
 
 
-def test_text_is_a_table_with_the_runs_the_test_and_the_date_of_the_prices(forecast: Forecast, runs: Path) -> None:
+def test_text_is_a_table_with_the_runs_the_test_and_the_date_of_the_rates(forecast: Forecast, runs: Path) -> None:
     done = forecast("--workers", 4, "--runs-dir", runs)
     assert done.returncode == 0
     lines = done.stdout.splitlines()
@@ -78,7 +78,7 @@ def test_text_is_a_table_with_the_runs_the_test_and_the_date_of_the_prices(forec
     assert lines[1].split()[:2] == ["4", "60"]
     assert "scale-1, scale-2" in done.stdout
     assert "Tested on what is known: fitted on 1 worker, the forecast for 2 is" in done.stdout
-    assert "Prices of 2024-12-01, assumptions" in done.stdout
+    assert "Rates of 2024-12-01, assumptions" in done.stdout
 
 
 def test_no_runs_exit_0_with_the_default_and_its_assumption(forecast: Forecast, tmp_path: Path) -> None:
@@ -125,12 +125,12 @@ def test_one_worker_is_not_said_to_be_several(forecast: Forecast, runs: Path) ->
 def test_machine_that_costs_nothing_has_no_column_of_zeros_but_its_type(
     forecast: Forecast, runs: Path, tmp_path: Path
 ) -> None:
-    file, text = tmp_path / "prices.yaml", (ROOT / "cluster" / "prices.yaml").read_text()
+    file, text = tmp_path / "rates.yaml", (ROOT / "cluster" / "rates.yaml").read_text()
     file.write_text(text.replace("0.0316", "0").replace("0.00424", "0"))
-    told = forecast("--runs-dir", runs, "--prices", file).stdout
-    assert "No price: the table of prices has general, the type of these machines, at 0." in told
-    assert "Price, USD" not in told
-    assert "Price, USD" in forecast("--runs-dir", runs).stdout
+    told = forecast("--runs-dir", runs, "--rates", file).stdout
+    assert "No cost: the table of rates has general, the type of these machines, at 0." in told
+    assert "Cost, USD" not in told
+    assert "Cost, USD" in forecast("--runs-dir", runs).stdout
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_machine_that_costs_nothing_has_no_column_of_zeros_but_its_type(
         (("--workers", 0, 2, -1), "ConfigError: --workers: expected numbers of workers above 0, got 0 and -1\n"),
         (("--size", 0), "ConfigError: --size: "),
         (("--experiment", "sail"), "sail"),
-        (("--prices", "nowhere.yaml"), "--prices nowhere.yaml: cannot be read"),
+        (("--rates", "nowhere.yaml"), "--rates nowhere.yaml: cannot be read"),
         (("--node-type", "moon"), "--node-type moon: the table has laptop, general, a100, h100"),
     ],
 )
@@ -165,18 +165,18 @@ def test_wrong_flag_exits_2_and_says_what(forecast: Forecast, words: tuple[objec
 def test_wrong_table_is_refused_with_file_key_and_what_was_expected(
     forecast: Forecast, tmp_path: Path, old: str, new: str, said: str
 ) -> None:
-    file, text = tmp_path / "prices.yaml", (ROOT / "cluster" / "prices.yaml").read_text()
+    file, text = tmp_path / "rates.yaml", (ROOT / "cluster" / "rates.yaml").read_text()
     assert old in text
     file.write_text(text.replace(old, new))
-    done = forecast("--prices", file)
+    done = forecast("--rates", file)
     assert done.returncode == 2
-    assert f"--prices {file}: " in done.stderr
+    assert f"--rates {file}: " in done.stderr
     assert said in done.stderr
 
 
-def test_prices_of_ones_own_are_used(forecast: Forecast, runs: Path, tmp_path: Path) -> None:
-    file, text = tmp_path / "prices.yaml", (ROOT / "cluster" / "prices.yaml").read_text()
+def test_rates_of_ones_own_are_used(forecast: Forecast, runs: Path, tmp_path: Path) -> None:
+    file, text = tmp_path / "rates.yaml", (ROOT / "cluster" / "rates.yaml").read_text()
     file.write_text(text.replace("USD", "EUR").replace("0.0316", "3.6").replace("0.00424", "0"))
-    (row,) = json.loads(forecast("--workers", 4, "--runs-dir", runs, "--prices", file, "--json").stdout)["rows"]
+    (row,) = json.loads(forecast("--workers", 4, "--runs-dir", runs, "--rates", file, "--json").stdout)["rows"]
     # 4 nodes of 4 CPUs, a head of 1 and a submitter of a quarter: 17.25 CPUs at 3.6 an hour, for 60 seconds.
-    assert row["price"] == pytest.approx(17.25 * 3.6 / 60)
+    assert row["cost"] == pytest.approx(17.25 * 3.6 / 60)

@@ -258,7 +258,7 @@ def test_folder_without_a_project_exits_2_and_says_so(command, tmp_path):
 def desk(tmp_path):
     """Makes a desk for one place; nothing in these tests gets as far as being queued."""
     ways = {"cluster": ROOT / "tests" / "jobs" / "raycluster.yaml"}
-    return lambda on: agent_tools.Desk(queue_flags.queue(tmp_path / "state"), tmp_path, (on,), "agent", ways)
+    return lambda on: agent_tools.AgentContext(queue_flags.queue(tmp_path / "state"), tmp_path, (on,), "agent", ways)
 
 
 def test_world_size_on_kubernetes_is_at_most_that_of_the_cluster_file(desk):

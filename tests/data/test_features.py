@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sp500.config import DataConfig, ModelConfig, RunConfig, TrainConfig
-from sp500.data import line, normalize
+from sp500.data import normalize, pipeline
 from sp500.data.features import CLOSE_FEATURES, OHLCV_FEATURES, Series, features
 from sp500.data.prices import Prices
 from sp500.data.splits import split
@@ -200,7 +200,7 @@ def test_features_do_not_know_when_the_table_began(
 
 
 def fitted(series: tuple[Series, ...], last: np.datetime64, norm: str) -> normalize.Normalizer:
-    return normalize.fit(np.concatenate([line.until(one, last).x for one in series]), norm)
+    return normalize.fit(np.concatenate([pipeline.until(one, last).x for one in series]), norm)
 
 
 @pytest.mark.parametrize("how", [times_seven, shuffled])
@@ -219,7 +219,7 @@ CONFIG = DataConfig(window=10, horizon=HORIZON, multiplier=2)
 
 
 def dataset_of(prices: Prices, config: DataConfig, *, direction: bool = False) -> Dataset:
-    return line.fit(prices, features(prices, config.horizon), config, direction=direction).dataset("float32")
+    return pipeline.fit(prices, features(prices, config.horizon), config, direction=direction).dataset("float32")
 
 
 def contents(windows: Windows) -> np.ndarray:

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from sp500.config import DataConfig
-from sp500.data.prices import load
+from sp500.data.sources import load
 from sp500.errors import DataError
 
 Csv = Callable[..., str]

@@ -11,7 +11,8 @@ import pytest
 from skfolio.datasets import load_sp500_dataset, load_sp500_index
 
 from sp500.config import DataConfig
-from sp500.data.prices import Prices, load
+from sp500.data.prices import Prices
+from sp500.data.sources import load
 from sp500.errors import DataError
 
 Csv = Callable[..., str]

@@ -13,25 +13,25 @@ import numpy as np
 import pytest
 
 from sp500.config import DataConfig
-from sp500.data import augment, line, sharding
+from sp500.data import augment, pipeline, shard_writer
 from sp500.data.prices import Prices
 from sp500.data.shards import ShardSet
 from sp500.errors import DataError
 
 
 @pytest.fixture(scope="module")
-def prepared(bundled_stocks: Prices) -> line.Prepared:
-    return line.prepare(DataConfig(tickers=("AAPL", "KO", "GE"), start="2010-01-01", multiplier=7), direction=False)
+def prepared(bundled_stocks: Prices) -> pipeline.Prepared:
+    return pipeline.prepare(DataConfig(tickers=("AAPL", "KO", "GE"), start="2010-01-01", multiplier=7), direction=False)
 
 
 @pytest.fixture(scope="module")
-def source(prepared: line.Prepared) -> sharding.Source:
+def source(prepared: pipeline.Prepared) -> shard_writer.Source:
     return prepared.source()
 
 
 @pytest.fixture
-def written(source: sharding.Source, tmp_path: Path) -> ShardSet:
-    return sharding.write(source, str(tmp_path / "set"))
+def written(source: shard_writer.Source, tmp_path: Path) -> ShardSet:
+    return shard_writer.write(source, str(tmp_path / "set"))
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -48,7 +48,7 @@ def windows_of(shards: ShardSet) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_windows_of_all_shards_are_those_of_the_copied_training_series(
-    prepared: line.Prepared, written: ShardSet
+    prepared: pipeline.Prepared, written: ShardSet
 ) -> None:
     x, y = [], []
     for number in range(7):
@@ -65,11 +65,13 @@ def test_windows_of_all_shards_are_those_of_the_copied_training_series(
     assert written.windows == len(y) == prepared.source().windows
 
 
-def test_nothing_after_the_training_dates_is_in_a_shard(prepared: line.Prepared, source: sharding.Source) -> None:
+def test_nothing_after_the_training_dates_is_in_a_shard(
+    prepared: pipeline.Prepared, source: shard_writer.Source
+) -> None:
     last = prepared.cut.train[1]
     later = [replace_future(one, last) for one in prepared.table.series]
     assert any((one.x != other.x).any() for one, other in zip(prepared.table.series, later, strict=True))
-    again = line.fit(
+    again = pipeline.fit(
         prepared.prices, type(prepared.table)(prepared.table.names, tuple(later)), prepared.config, direction=False
     )
     assert again.source().fingerprint == source.fingerprint
@@ -82,30 +84,30 @@ def replace_future(series: augment.Series, last: np.datetime64) -> augment.Serie
 
 
 def test_complete_set_is_reused_and_another_one_refused(
-    prepared: line.Prepared, source: sharding.Source, written: ShardSet, tmp_path: Path
+    prepared: pipeline.Prepared, source: shard_writer.Source, written: ShardSet, tmp_path: Path
 ) -> None:
     def nobody(numbers: object) -> list:
         raise AssertionError("a complete set is not written again")
 
-    assert sharding.write(source, written.uri, nobody) == written
-    other = line.fit(
+    assert shard_writer.write(source, written.uri, nobody) == written
+    other = pipeline.fit(
         prepared.prices, prepared.table, prepared.config.model_copy(update={"noise": 0.2}), direction=False
     ).source()
     with pytest.raises(DataError, match="holds another set"):
-        sharding.write(other, written.uri)
+        shard_writer.write(other, written.uri)
 
 
-def test_manifest_is_written_last(source: sharding.Source, tmp_path: Path) -> None:
+def test_manifest_is_written_last(source: shard_writer.Source, tmp_path: Path) -> None:
     class Killed(Exception):
         pass
 
     def half(numbers: range) -> list:
         for number in list(numbers)[:5]:
-            sharding.write_shard(source, number, str(tmp_path))
+            shard_writer.write_shard(source, number, str(tmp_path))
         raise Killed
 
     with pytest.raises(Killed):
-        sharding.write(source, str(tmp_path), half)
+        shard_writer.write(source, str(tmp_path), half)
     assert len(list(tmp_path.iterdir())) == 5
     with pytest.raises(DataError, match="not complete"):
         ShardSet.open(str(tmp_path))
@@ -121,7 +123,7 @@ sharding.write(source, sys.argv[2])
 
 
 def test_killed_writer_leaves_a_set_that_is_completed_to_the_same_bytes(
-    source: sharding.Source, written: ShardSet, tmp_path: Path
+    source: shard_writer.Source, written: ShardSet, tmp_path: Path
 ) -> None:
     import pickle
 
@@ -137,7 +139,7 @@ def test_killed_writer_leaves_a_set_that_is_completed_to_the_same_bytes(
         process.send_signal(signal.SIGKILL)
         process.wait()
         process.stdout.close()
-    sharding.write(source, str(target))
+    shard_writer.write(source, str(target))
     whole = {name: data for name, data in contents(target).items() if not name.startswith(".")}
     assert whole == contents(Path(written.uri))
 
@@ -217,13 +219,13 @@ def test_shards_take_a_twentieth_of_materialised_windows(written: ShardSet) -> N
 
 
 def test_set_on_another_filesystem_has_the_same_bytes(
-    source: sharding.Source, written: ShardSet, tmp_path: Path
+    source: shard_writer.Source, written: ShardSet, tmp_path: Path
 ) -> None:
-    sharding.write(source, f"file://{tmp_path}/elsewhere")
+    shard_writer.write(source, f"file://{tmp_path}/elsewhere")
     assert contents(tmp_path / "elsewhere") == contents(Path(written.uri))
 
 
 @pytest.mark.parametrize("uri", ["gopher://bucket/set", "/proc/set"])
-def test_place_that_cannot_be_written_is_named(source: sharding.Source, uri: str) -> None:
+def test_place_that_cannot_be_written_is_named(source: shard_writer.Source, uri: str) -> None:
     with pytest.raises(DataError, match=uri):
-        sharding.write(source, uri)
+        shard_writer.write(source, uri)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sp500.config import DataConfig
-from sp500.data import line, sharding, stream
+from sp500.data import pipeline, shard_writer, stream
 from sp500.data.prices import Prices
 from sp500.data.shards import ShardSet
 
@@ -17,7 +17,7 @@ from sp500.data.shards import ShardSet
 @pytest.fixture(scope="module")
 def shards(bundled_stocks: Prices, tmp_path_factory: pytest.TempPathFactory) -> ShardSet:
     config = DataConfig(tickers=("AAPL", "KO", "GE"), start="2014-01-01", multiplier=6, window=5)
-    return sharding.write(line.prepare(config, direction=False).source(), str(tmp_path_factory.mktemp("set")))
+    return shard_writer.write(pipeline.prepare(config, direction=False).source(), str(tmp_path_factory.mktemp("set")))
 
 
 def streams(shards: ShardSet, world: int, *, shuffle: bool = True) -> list[stream.Stream]:
@@ -113,7 +113,7 @@ def test_windows_have_the_numbers_that_they_have_in_memory(
     bundled_stocks: Prices, shards: ShardSet, world: int
 ) -> None:
     config = DataConfig(tickers=("AAPL", "KO", "GE"), start="2014-01-01", multiplier=6, window=5)
-    whole = line.prepare(config, direction=False).dataset("float32").train
+    whole = pipeline.prepare(config, direction=False).dataset("float32").train
     for one in streams(shards, world):
         for batch in one.epoch(1, 256, shuffle=True, seed=0):
             numbers = batch.windows[: batch.count].numpy()

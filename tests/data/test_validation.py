@@ -11,7 +11,8 @@ import pandas as pd
 import pytest
 
 from sp500.config import DataConfig
-from sp500.data.prices import Prices, load
+from sp500.data.prices import Prices
+from sp500.data.sources import load
 from sp500.data.validation import summarize, validate
 from sp500.errors import DataError
 

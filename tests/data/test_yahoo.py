@@ -14,6 +14,7 @@ from yfinance.exceptions import YFRateLimitError
 
 from sp500.config import DataConfig
 from sp500.data.prices import Prices
+from sp500.data.sources import load
 from sp500.data.yahoo import DEADLINE_SECONDS, TRY_SECONDS, download
 from sp500.errors import DataError
 
@@ -58,12 +59,8 @@ def config(tmp_path: Path) -> DataConfig:
     return DataConfig(source="yfinance", tickers=("AAPL", "KO"), cache_dir=tmp_path)
 
 
-def no_fallback() -> Prices:
-    raise AssertionError("the fallback was not asked for")
-
-
-def get(config: DataConfig, yahoo: Yahoo, *, at: float = NOW, fallback: Callable[[], Prices] = no_fallback) -> Prices:
-    prices = download(config, fallback, fetch=yahoo, now=lambda: at, sleep=Clock().sleep)
+def get(config: DataConfig, yahoo: Yahoo, *, at: float = NOW) -> Prices:
+    prices = download(config, fetch=yahoo, now=lambda: at, sleep=Clock().sleep)
     for path in config.cache_dir.glob("*.parquet"):
         if path.stat().st_mtime > NOW + 365 * DAY:  # just written, by the real clock
             os.utime(path, (at, at))
@@ -167,12 +164,12 @@ def test_failure_that_stays_ends_in_the_old_cache_with_its_age(
 
 @pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
 def test_failure_that_stays_ends_in_the_fallback_under_a_banner(
-    config: DataConfig, clean: pd.DataFrame, bundled: Prices, failure: object
+    config: DataConfig, clean: pd.DataFrame, failure: object
 ) -> None:
     asked = config.model_copy(update={"fallback": "bundled"})
-    prices = get(asked, Yahoo(clean, (failure,) * 99), fallback=lambda: bundled)
+    prices = load(asked, download=lambda asked: get(asked, Yahoo(clean, (failure,) * 99)))
     assert prices.source == "bundled"
-    assert prices.sha256 == bundled.sha256
+    assert prices.sha256 == load(DataConfig(tickers=("AAPL", "KO"))).sha256
     assert "NOT the prices asked for" in prices.notes[0]
 
 
@@ -187,7 +184,7 @@ def test_rate_limit_of_yfinance_is_tried_five_times_and_named(
 
     monkeypatch.setattr(yfinance, "download", limited)
     with pytest.raises(DataError, match="Too Many Requests"):
-        download(config, no_fallback, now=lambda: NOW, sleep=Clock().sleep)
+        download(config, now=lambda: NOW, sleep=Clock().sleep)
     assert len(calls) == 5
 
 
@@ -200,14 +197,14 @@ def test_call_of_yfinance_is_bounded_in_time_and_adjusted(
         return Yahoo(clean).answer(tickers, None, None).rename(columns=str.title, level=0)
 
     monkeypatch.setattr(yfinance, "download", answer)
-    prices = download(config, no_fallback, now=lambda: NOW, sleep=Clock().sleep)
+    prices = download(config, now=lambda: NOW, sleep=Clock().sleep)
     pd.testing.assert_frame_equal(prices.close, clean, check_freq=False, check_names=False)
 
 
 def test_pauses_and_tries_stay_within_the_deadline(config: DataConfig, clean: pd.DataFrame) -> None:
     clock = Clock()
     with pytest.raises(DataError):
-        download(config, no_fallback, fetch=Yahoo(clean, (TimeoutError(),) * 99), now=lambda: NOW, sleep=clock.sleep)
+        download(config, fetch=Yahoo(clean, (TimeoutError(),) * 99), now=lambda: NOW, sleep=clock.sleep)
     assert sum(clock.slept) + 5 * TRY_SECONDS <= DEADLINE_SECONDS == 120
 
 

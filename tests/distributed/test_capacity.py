@@ -23,7 +23,7 @@ from ray.core.generated import autoscaler_pb2
 
 from sp500.distributed import capacity, preflight
 from sp500.errors import ConfigError, ResourcesError
-from sp500.memory import in_child
+from sp500.memory import run_in_subprocess
 
 STORE = 90 * 2**20
 FOUR = {"replicas": 2, "maxReplicas": 4, "CPU": 1, "GPU": 0}
@@ -134,7 +134,7 @@ SLOW = pytest.mark.timeout(900)
 
 @SLOW
 def test_workers_that_are_on_their_way_are_awaited_and_more_than_can_come_are_refused_at_once():
-    answers = in_child(a_static_cluster)
+    answers = run_in_subprocess(a_static_cluster)
     assert "2 CPUs and 0 GPUs were requested; after 1 s the cluster has 0 CPUs" in answers["unannounced"]
     assert (
         "3 workers with a CPU each were requested; the cluster has 0 CPUs and 0 GPUs on 1 nodes"
@@ -148,7 +148,7 @@ def test_workers_that_are_on_their_way_are_awaited_and_more_than_can_come_are_re
 
 @SLOW
 def test_autoscaler_without_a_word_in_the_manifest_is_asked_and_its_refusal_ends_the_wait(tmp_path):
-    answers = in_child(an_autoscaled_cluster, tmp_path)
+    answers = run_in_subprocess(an_autoscaled_cluster, tmp_path)
     assert "3 CPUs and 0 GPUs were requested; the cluster has 0 CPUs" in answers["too many"]
     assert "its autoscaler cannot add the rest" in answers["too many"]
     assert f"waiting up to {capacity.NODES_SECONDS} s for 3 CPUs" in answers["stderr"]

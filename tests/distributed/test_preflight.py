@@ -12,7 +12,7 @@ from ray.cluster_utils import Cluster
 
 from sp500.distributed import preflight
 from sp500.errors import ResourcesError
-from sp500.memory import in_child
+from sp500.memory import run_in_subprocess
 
 # A node in a mount namespace of its own, which sees another folder under the same path.
 ELSEWHERE = 'mount -t tmpfs none "$1" && shift && exec "$@"'
@@ -73,11 +73,11 @@ def can_mount(folder: Path) -> bool:
 
 
 def test_folder_that_all_nodes_share_passes_and_keeps_no_trace(tmp_path):
-    assert in_child(two_nodes, tmp_path) == []
+    assert run_in_subprocess(two_nodes, tmp_path) == []
 
 
 def test_resources_tell_workers_from_a_head_that_takes_no_work(tmp_path):
-    found = in_child(head_and_worker, tmp_path)
+    found = run_in_subprocess(head_and_worker, tmp_path)
     told = {name: found[name] for name in ("nodes", "hosts", "worker_nodes", "worker_CPU", "worker_GPU", "spot")}
     assert told == {"nodes": 2, "hosts": 1, "worker_nodes": 1, "worker_CPU": 2, "worker_GPU": 0, "spot": 0}
     assert found["worker_memory"] == 2**30
@@ -86,7 +86,7 @@ def test_resources_tell_workers_from_a_head_that_takes_no_work(tmp_path):
 def test_folder_that_one_node_does_not_see_is_refused_with_its_address(tmp_path):
     if not can_mount(tmp_path):
         pytest.skip("this user may not make a mount namespace (unshare --mount)")
-    said = in_child(a_node_elsewhere, tmp_path)
+    said = run_in_subprocess(a_node_elsewhere, tmp_path)
     assert f"{tmp_path} is not on storage that the whole cluster shares" in said
     assert "of 2 nodes cannot read" in said
     assert "SP500_RUNS_DIR" in said

@@ -8,10 +8,10 @@ import psutil
 import pytest
 
 from sp500.config import DataConfig, ModelConfig, RunConfig, TrainConfig
-from sp500.distributed import launch
 from sp500.errors import ResourcesError, SP500Error
 from sp500.runs.record import RunRecord
 from sp500.runs.store import RunStore
+from sp500.studies import train
 
 
 def settings(workers: int, **train: object) -> RunConfig:
@@ -26,7 +26,7 @@ def settings(workers: int, **train: object) -> RunConfig:
 
 def trained(config: RunConfig, folder: Path) -> RunRecord:
     with RunStore(folder).open(f"w{config.num_workers}") as run:
-        return launch.train(config, run)
+        return train.train(config, run)
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ import yaml
 from kube_server import KubeServer
 from kube_store import KubeStore
 
-from sp500.jobs import manifest
 from sp500.jobs.kuberay.executor import KubeRayExecutor, request
 from sp500.jobs.local import executor as local
+from sp500.jobs.rayjob import build_rayjob
 from sp500.jobs.spec import JobSpec
 
 HERE = Path(__file__).parent
@@ -44,7 +44,7 @@ def make():
 @pytest.fixture
 def rayjob(cluster, make):
     """A RayJob of the fewest fields."""
-    return manifest.rayjob(make(), cluster)
+    return build_rayjob(make(), cluster)
 
 
 @pytest.fixture

@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 from scale_rows import one
 
-from sp500.report import costs, page, words
+from sp500 import formatting
+from sp500.report import costs, page
 from sp500.report.tables import Table
-from sp500.runs.cost import PriceTable
+from sp500.runs.cost import RateTable
 from sp500.runs.record import Machine, RunRecord, Seconds
 
 START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 # An hour of the cluster below: 2 workers of 10 CPUs at 0.1, nothing beside them.
-PRICES = PriceTable.model_validate(
+RATES = RateTable.model_validate(
     {
         "currency": "EUR",
         "date": "2026-01-01",
@@ -58,8 +59,8 @@ def column(table: Table, title: str) -> list[str]:
     return [row.cells[place] for row in table.rows]
 
 
-def written(folder: Path, *records: RunRecord, prices: PriceTable | None = PRICES, **more: Any) -> str:
-    page.write(records, {}, {}, folder, prices=prices, **more)
+def written(folder: Path, *records: RunRecord, rates: RateTable | None = RATES, **more: Any) -> str:
+    page.write(records, {}, {}, folder, rates=rates, **more)
     return (folder / "report.md").read_text()
 
 
@@ -70,19 +71,19 @@ def test_model_on_a_cluster_has_its_cost_beside_one_that_was_free(tmp_path: Path
     # Half an hour of 20 CPUs at 0.1.
     assert "| 1.00 | cluster (Ray ×2) |" in text  # noqa: RUF001
     assert "| 0 | laptop (solo) |" in text
-    assert "2 runs cost 1.00 EUR, at prices of 2026-01-01, which are assumptions." in text
-    assert "Prices of 2026-01-01, which are assumptions: an offer." in text
+    assert "2 runs cost 1.00 EUR, at rates of 2026-01-01, which are assumptions." in text
+    assert "Rates of 2026-01-01, which are assumptions: an offer." in text
 
 
-@pytest.mark.parametrize("prices", [PRICES, None])
-def test_laptop_that_is_free_adds_no_column_and_no_section(tmp_path: Path, prices: PriceTable | None) -> None:
-    text = written(tmp_path, record("laptop", 100), prices=prices)
+@pytest.mark.parametrize("rates", [RATES, None])
+def test_laptop_that_is_free_adds_no_column_and_no_section(tmp_path: Path, rates: RateTable | None) -> None:
+    text = written(tmp_path, record("laptop", 100), rates=rates)
     assert "Cost" not in text
     assert "EUR" not in text
 
 
 def test_cluster_without_a_table_has_no_costs(tmp_path: Path) -> None:
-    assert "Cost" not in written(tmp_path, record("cluster", 1800, CLUSTER), prices=None)
+    assert "Cost" not in written(tmp_path, record("cluster", 1800, CLUSTER), rates=None)
 
 
 def test_runs_that_failed_or_left_no_record_are_told_apart_and_counted(tmp_path: Path) -> None:
@@ -106,7 +107,7 @@ def test_scale_row_has_its_cost_and_that_of_a_million_windows(tmp_path: Path) ->
 def test_search_tells_what_each_finished_config_cost() -> None:
     search = {"configs": 12, "failed": 2, "cores": 20}
     side = record("search", 1800, CLUSTER, experiment="tune", arm="ray", search=search)
-    found = costs.search_table(costs.of([side], [], PRICES), {"Ray Tune": side})
+    found = costs.search_table(costs.of([side], [], RATES), {"Ray Tune": side})
     assert found is not None
     assert column(found, "EUR per finished config") == ["0.10"]
     assert column(found, "Cost, EUR") == ["1.00"]
@@ -116,7 +117,7 @@ def test_search_tells_what_each_finished_config_cost() -> None:
 def test_error_of_the_back_test_is_in_the_report_also_without_prices(tmp_path: Path) -> None:
     made = {"experiment": "scale", "fingerprint": "same", "metrics": {}}
     runs = [record(f"s{n}", 10 + took, CLUSTER, num_workers=n, **made) for n, took in ((1, 100), (2, 60), (4, 50))]
-    text = written(tmp_path, *runs, prices=None)
+    text = written(tmp_path, *runs, rates=None)
     # On 1 and 2 workers 80 seconds divide and 20 do not: 10 + 40 on four, where 60 were measured.
     assert "Scale: fitted on 1 and 2 workers, the forecast for 4 is 50 s; measured were 60 s, an error of −17%" in text  # noqa: RUF001
     assert "**Forecast: scale, 4,000,000 windows**" in text
@@ -127,14 +128,14 @@ def test_forecast_on_a_machine_that_is_free_has_no_price_and_says_why(tmp_path: 
     made = {"experiment": "scale", "fingerprint": "same", "metrics": {}}
     runs = [record(f"s{n}", 10 + took, num_workers=n, **made) for n, took in ((1, 100), (2, 60))]
     text = written(tmp_path, *runs)
-    assert "No price: the table of prices has laptop, the type of these machines, at 0." in text
-    assert "Price, EUR" not in text
+    assert "No cost: the table of rates has laptop, the type of these machines, at 0." in text
+    assert "Cost, EUR" not in text
 
 
 def test_runs_on_a_cluster_that_is_free_cost_nothing_and_the_report_says_why(tmp_path: Path) -> None:
-    free = PRICES.model_copy(update={"types": dict.fromkeys(PRICES.types, PRICES.types["laptop"])})
-    text = written(tmp_path, record("cluster", 1800, CLUSTER), prices=free)
-    assert "1 run cost 0 EUR, since the table has their machines at 0, at prices of 2026-01-01" in text
+    free = RATES.model_copy(update={"types": dict.fromkeys(RATES.types, RATES.types["laptop"])})
+    text = written(tmp_path, record("cluster", 1800, CLUSTER), rates=free)
+    assert "1 run cost 0 EUR, since the table has their machines at 0, at rates of 2026-01-01" in text
 
 
 @pytest.mark.parametrize(
@@ -142,4 +143,4 @@ def test_runs_on_a_cluster_that_is_free_cost_nothing_and_the_report_says_why(tmp
     [(None, "-"), (0, "0"), (1234.567, "1,234.57"), (0.5, "0.50"), (0.0123, "0.012"), (2e-9, "<0.000001")],
 )
 def test_money_has_cents_and_below_one_two_digits(value: float | None, text: str) -> None:
-    assert words.money(value) == text
+    assert formatting.money(value) == text

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from sp500.distributed.walk_forward import summary
 from sp500.report import folds, page, terminal
 from sp500.report.tables import Table
 from sp500.runs.record import Machine, RunRecord, Seconds
+from sp500.studies.walk_forward import summary
 
 NOW = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 UP = [0.01, 0.02, 0.03]

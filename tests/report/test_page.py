@@ -174,7 +174,7 @@ def test_no_runs_at_all_gives_a_page_of_commands(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "report" / "report.json").read_text()) == {
         "search": dict.fromkeys(report.numbers["search"]),
         **{name: [] for name in ("folds", "scale", "break_even", "strong_scaling", "weak_scaling", "models")},
-        "costs": {"currency": None, "prices_of": None, "runs": {}},
+        "costs": {"currency": None, "rates_of": None, "runs": {}},
         "forecast": {},
     }
     for text in (report.path.read_text(), (tmp_path / "report" / "report.md").read_text(), page.summary(report)):

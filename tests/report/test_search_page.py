@@ -11,7 +11,7 @@ import optuna
 import pytest
 from search_records import START, VALID, side
 
-from sp500.report import page, search, search_coordinates, search_figures, search_settings, search_tables
+from sp500.report import hyperparameters, page, search, search_coordinates, search_figures, search_tables
 from sp500.report.search import Search
 from sp500.report.search_verdicts import best, luck, sentences
 from sp500.report.tables import Table
@@ -154,9 +154,9 @@ def test_seconds_that_are_not_known_leave_the_number_of_the_trial(reason: str) -
 
 def test_loss_far_off_stands_on_the_edge_and_is_counted() -> None:
     losses = [1.0, 1.1, 1.2, 1.3, 500.0]
-    assert search_settings.ceiling(losses) == pytest.approx(1.0 + 4 * 0.2)
-    assert search_settings.ceiling(losses[:4]) == 1.3
-    assert search_settings.ceiling([1.0, 1.0, 1.0, 7.0]) == 7.0
+    assert hyperparameters.ceiling(losses) == pytest.approx(1.0 + 4 * 0.2)
+    assert hyperparameters.ceiling(losses[:4]) == 1.3
+    assert hyperparameters.ceiling([1.0, 1.0, 1.0, 7.0]) == 7.0
     drawing = search_figures.history(of([trial(f"{loss}", loss, loss) for loss in losses]))
     assert drawing is not None
     assert "a loss above 1.8 (1 of 5)" in drawing.caption
@@ -169,7 +169,7 @@ def test_settings_that_vary_have_their_scale() -> None:
     rows = [(0.001, 32, "zscore", 0.0, 1), (0.003, 64, "none", 0.2, 1), (0.01, 128, "none", 0.2, 1)]
     keys = ("lr", "hidden", "norm", "dropout", "layers")
     trials = [trial(str(n), 1.0, **dict(zip(keys, row, strict=True))) for n, row in enumerate(rows)]
-    lr, hidden, norm, dropout = search_settings.varied(trials)
+    lr, hidden, norm, dropout = hyperparameters.varied(trials)
     assert (lr.log, hidden.log, dropout.log) == (True, False, False)
     assert lr.place(0.003) == pytest.approx(math.log(3) / math.log(10))
     assert hidden.place(64) == pytest.approx(1 / 3)
@@ -178,7 +178,7 @@ def test_settings_that_vary_have_their_scale() -> None:
 
 def test_even_draws_from_near_zero_stay_on_an_even_scale() -> None:
     drawn = [trial(str(n), 1.0, dropout=0.004 + 0.02 * n, lr=1e-4 * 1.3**n) for n in range(25)]
-    dropout, lr = search_settings.varied(drawn)
+    dropout, lr = hyperparameters.varied(drawn)
     assert (dropout.log, lr.log) == (False, True)
 
 
@@ -196,7 +196,7 @@ def test_values_of_any_kind_can_be_drawn_and_weighed() -> None:
 
 def test_names_are_short_where_that_is_clear() -> None:
     trials = [{"overrides": {"train.lr": n, "model.seed": n, "data.seed": n}} for n in (1, 2)]
-    found = search_settings.names(search_settings.varied(trials))
+    found = hyperparameters.names(hyperparameters.varied(trials))
     assert found == {"train.lr": "lr", "model.seed": "model.seed", "data.seed": "data.seed"}
 
 

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
-from sp500.report import models, scores, tables, verdicts, words
+from sp500 import formatting
+from sp500.report import models, scores, tables, verdicts
 from sp500.runs.record import Machine, RunRecord, Seconds
 
 START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
@@ -188,23 +189,23 @@ def test_text_of_a_run_makes_no_link_or_image_in_markdown() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (words.fixed(None), "-"),
-        (words.fixed(-0.001), "0.00"),
-        (words.fixed(-1234.5, 1), "\u22121,234.5"),
-        (words.percent(0.0134, 2, sign=True), "+1.34%"),
-        (words.seconds(9.96), "10.0 s"),
-        (words.seconds(150), "2.5 min"),
-        (words.size(412 * 2**20), "412 MiB"),
-        (words.size(2 * 2**30), "2 GiB"),
-        (words.size(1234.5 * 2**30), "1,230 GiB"),
-        (words.rounded(112_669), "113,000"),
-        (words.listed(["a"]), "a"),
-        (words.listed(["a", "b", "c"]), "a, b and c"),
-        (words.gap(3.2e-9), "4e-9"),
-        (words.gap(3e-9), "3e-9"),
-        (words.gap(0.0), "0"),
-        (words.gap(None), "-"),
-        (words.config({"train.lr": 0.00190351, "data.tickers": ["AAPL", "KO"]}), "lr 0.001904, tickers AAPL+KO"),
+        (formatting.fixed(None), "-"),
+        (formatting.fixed(-0.001), "0.00"),
+        (formatting.fixed(-1234.5, 1), "\u22121,234.5"),
+        (formatting.percent(0.0134, 2, sign=True), "+1.34%"),
+        (formatting.seconds(9.96), "10.0 s"),
+        (formatting.seconds(150), "2.5 min"),
+        (formatting.size(412 * 2**20), "412 MiB"),
+        (formatting.size(2 * 2**30), "2 GiB"),
+        (formatting.size(1234.5 * 2**30), "1,230 GiB"),
+        (formatting.rounded(112_669), "113,000"),
+        (formatting.listed(["a"]), "a"),
+        (formatting.listed(["a", "b", "c"]), "a, b and c"),
+        (formatting.gap(3.2e-9), "4e-9"),
+        (formatting.gap(3e-9), "3e-9"),
+        (formatting.gap(0.0), "0"),
+        (formatting.gap(None), "-"),
+        (formatting.config({"train.lr": 0.00190351, "data.tickers": ["AAPL", "KO"]}), "lr 0.001904, tickers AAPL+KO"),
     ],
 )
 def test_numbers_read_as_a_person_writes_them(text: str, expected: str) -> None:

@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from price_list import CLUSTER, PRICES, TABLE, WORKER
+from rate_list import CLUSTER, RATES, TABLE, WORKER
 
 from sp500.report import costs
 from sp500.runs import forecast, scaling
-from sp500.runs.cost import PriceTable
+from sp500.runs.cost import RateTable
 from sp500.runs.forecast import Question
 from sp500.runs.record import Machine, RunRecord, Seconds
 
@@ -48,8 +48,8 @@ def record(workers: int, minute: int = 0, train: float | None = None, **changes:
     return RunRecord(**(fields | changes))
 
 
-def asked(*records: RunRecord, prices: PriceTable | None = PRICES, **changes: Any) -> dict[str, Any]:
-    return forecast.forecast(records, Question(**changes), prices)
+def asked(*records: RunRecord, rates: RateTable | None = RATES, **changes: Any) -> dict[str, Any]:
+    return forecast.forecast(records, Question(**changes), rates)
 
 
 def test_row_per_number_of_workers_follows_the_law_of_the_runs() -> None:
@@ -67,29 +67,29 @@ def test_row_per_number_of_workers_follows_the_law_of_the_runs() -> None:
 def test_price_is_that_of_the_seconds_on_as_many_nodes_and_a_head() -> None:
     rows = {row["workers"]: row for row in asked(record(1), record(2), record(4))["rows"]}
     # A worker's node: 4 * 0.05 + 16 * 0.01 = 0.36 an hour; the head: 0.07.
-    assert rows[8]["price"] == pytest.approx((8 * 0.36 + 0.07) * rows[8]["seconds"] / 3600)
-    assert rows[8]["price_low"] <= rows[8]["price"] <= rows[8]["price_high"]
+    assert rows[8]["cost"] == pytest.approx((8 * 0.36 + 0.07) * rows[8]["seconds"] / 3600)
+    assert rows[8]["cost_low"] <= rows[8]["cost"] <= rows[8]["cost_high"]
 
 
 def test_nodes_of_a_type_and_spot_are_priced_as_asked() -> None:
     (row,) = asked(record(1), workers=(2,), node_type="h100")["rows"]
     (spot,) = asked(record(1), workers=(2,), spot=True)["rows"]
-    assert row["price"] == pytest.approx((2 * 10 + 0.07) * row["seconds"] / 3600)  # 10 * .05 + 9 + 50 * .01 = 10
-    assert spot["price"] == pytest.approx((2 * 0.144 + 0.07) * spot["seconds"] / 3600)
+    assert row["cost"] == pytest.approx((2 * 10 + 0.07) * row["seconds"] / 3600)  # 10 * .05 + 9 + 50 * .01 = 10
+    assert spot["cost"] == pytest.approx((2 * 0.144 + 0.07) * spot["seconds"] / 3600)
 
 
 def test_runs_on_one_machine_are_priced_as_it_and_say_what_they_cannot_show() -> None:
     own = TABLE | {"types": TABLE["types"] | {"laptop": TABLE["types"]["laptop"] | {"cpu_hour": 0.5}}}
     runs = [record(n, cluster={"CPU": 2.0, "nodes": n + 1.0}, simulated_nodes=n) for n in (1, 2)]
-    found = asked(*runs, prices=PriceTable.model_validate(own))
+    found = asked(*runs, rates=RateTable.model_validate(own))
     row = found["rows"][3]
-    assert row["price"] == pytest.approx(row["seconds"] / 3600)
+    assert row["cost"] == pytest.approx(row["seconds"] / 3600)
     assert "All runs shared the 2 cores of one machine" in found["assumption"]
 
 
 def test_without_a_table_there_is_no_price_and_no_currency() -> None:
-    found = asked(record(1), prices=None)
-    assert (found["rows"][0]["price"], found["currency"]) == (None, None)
+    found = asked(record(1), rates=None)
+    assert (found["rows"][0]["cost"], found["currency"]) == (None, None)
 
 
 def test_no_runs_give_the_default_and_its_assumption_and_no_seconds() -> None:

@@ -13,7 +13,7 @@ import torch
 from sklearn import metrics as sk
 
 from sp500.config import RunConfig
-from sp500.data import line
+from sp500.data import pipeline
 from sp500.data.features import features
 from sp500.data.prices import Prices
 from sp500.data.windows import Dataset, naive_output
@@ -34,7 +34,7 @@ def close(bundled_stocks: Prices) -> pd.DataFrame:
 def dataset_of(close: pd.DataFrame, config: RunConfig) -> Dataset:
     prices = Prices({"close": close}, "test")
     table = features(prices, config.data.horizon)
-    return line.fit(prices, table, config.data, direction=config.task == "direction").dataset("float64")
+    return pipeline.fit(prices, table, config.data, direction=config.task == "direction").dataset("float64")
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ import pytest
 
 from sp500.config import RunConfig
 from sp500.data.prices import Prices
-from sp500.distributed import launch
 from sp500.errors import SP500Error
 from sp500.runs.record import EpochMetrics, RunRecord
 from sp500.runs.store import RunStore
+from sp500.studies import train
 
 Csv = Callable[..., str]
 
@@ -36,7 +36,7 @@ def trained(source: str, folder: Path, on_epoch: Callable[[EpochMetrics], None] 
         }
     )
     with RunStore(folder).open("run", resume=True) as run:
-        return launch.train(config, run, on_epoch=on_epoch)
+        return train.train(config, run, on_epoch=on_epoch)
 
 
 @pytest.fixture

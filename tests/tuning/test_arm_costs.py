@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from sp500.config import RunConfig, SyntheticConfig, TrainConfig
-from sp500.tuning import arm_costs, material
+from sp500.tuning import arm_costs, trial_data
 from sp500.tuning.axes import choices
 from sp500.tuning.limits import Limits, Plan
 
@@ -14,7 +14,7 @@ SEEDS = {"train.seed": tuple(range(54)), "train.lr": (1e-3, 1e-2)}
 
 @pytest.fixture(scope="module")
 def made():
-    return material.prepare([config(1)])
+    return trial_data.prepare([config(1)])
 
 
 @pytest.fixture(autouse=True)

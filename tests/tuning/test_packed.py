@@ -8,15 +8,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sp500.config import DataConfig, ModelConfig, RunConfig, TrainConfig
-from sp500.tuning import material, packs, space
+from sp500.tuning import packs, space, trial_data
 from sp500.tuning.packed import Pack
 from sp500.tuning.sequential import run_trial
 
 DATA = DataConfig(tickers=("AAPL",), start="2017-01-01", window=4)
 
 
-def made_of(base: RunConfig) -> material.Material:
-    return material.prepare([base])[material.key(base)]
+def made_of(base: RunConfig) -> trial_data.TrialData:
+    return trial_data.prepare([base])[trial_data.key(base)]
 
 
 def compared(base, overrides):

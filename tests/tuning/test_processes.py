@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from sp500.config import RunConfig, SyntheticConfig, TrainConfig
-from sp500.tuning import material, processes
+from sp500.tuning import processes, trial_data
 from sp500.tuning.axes import choices
 from sp500.tuning.limits import Limits
 from sp500.tuning.packs import PackQueue
@@ -37,7 +37,7 @@ def searched(base, axes=AXES, *, count=2, limits=None, then=None):
         if then:
             then(len(found))
 
-    made = material.prepare([base])
+    made = trial_data.prepare([base])
     limits = limits or Limits(pack=2)
     processes.run(made, suggested, limits, at_once=suggested.total, processes=count, on_result=keep)
     return found

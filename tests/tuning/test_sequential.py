@@ -4,7 +4,7 @@ import pytest
 
 from sp500.config import DataConfig, RunConfig, SyntheticConfig, TrainConfig
 from sp500.training.loop import FitResult
-from sp500.tuning import material, sequential, space
+from sp500.tuning import sequential, space, trial_data
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def base() -> RunConfig:
 
 @pytest.fixture(scope="module")
 def made(base):
-    return material.prepare([base])[material.key(base)]
+    return trial_data.prepare([base])[trial_data.key(base)]
 
 
 def test_result_says_what_was_reached(base, made):
@@ -65,8 +65,8 @@ def test_trial_that_hangs_or_takes_too_much_is_a_failure(base, made, fitted, rea
 def test_data_that_cannot_be_made_fails_its_own_trials():
     base = RunConfig(data=DataConfig(tickers=("AAPL",), start="2015-01-01"))
     configs = [space.trial(base, {"data.window": window}).config for window in (5, 100_000)]
-    found = material.prepare(configs)
-    short, long = (found[material.key(config)] for config in configs)
+    found = trial_data.prepare(configs)
+    short, long = (found[trial_data.key(config)] for config in configs)
     assert short.naive_loss > 0
     assert "too_short" in long
     failed = sequential.run_trial(long, space.trial(base, {"data.window": 100_000}))

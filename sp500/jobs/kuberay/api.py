@@ -23,10 +23,10 @@ from tenacity import (
 )
 
 from sp500.errors import Refused, ResourcesError
-from sp500.jobs.document import Document, items, section
-from sp500.jobs.kuberay import answers
-from sp500.jobs.kuberay.answers import Answer
+from sp500.jobs.kuberay import responses
 from sp500.jobs.kuberay.client import client_of
+from sp500.jobs.kuberay.responses import Response
+from sp500.jobs.manifest import Document, items, section
 
 # Tries, and seconds after which none begins; seconds that one may take to connect, and between two packets.
 TRIES, LIMIT, CONNECT, READ = 6, 10.0, 3.0, 5.0
@@ -158,8 +158,8 @@ class KubeApi:
     def _path(self, resource: Resource, name: str = "") -> str:
         return f"/{resource.root}/namespaces/{self.namespace}/{resource.plural}{f'/{name}' if name else ''}"
 
-    def _no(self, method: str, path: str, answer: Answer) -> ResourcesError:
-        return answers.no(method, path, answer, self.client.configuration.host)
+    def _no(self, method: str, path: str, answer: Response) -> ResourcesError:
+        return responses.no(method, path, answer, self.client.configuration.host)
 
     def _ask(
         self,
@@ -168,7 +168,7 @@ class KubeApi:
         query: dict[str, str] | None = None,
         body: Document | None = None,
         tries: int = TRIES,
-    ) -> Answer:
+    ) -> Response:
         """The answer of the first try that gets one."""
         retrying = Retrying(
             retry=retry_if_result(lambda answer: answer.passing),
@@ -177,12 +177,12 @@ class KubeApi:
             sleep=self.pause,
             retry_error_callback=_last,
         )
-        answer: Answer = retrying(self._once, method, path, query or {}, body)
+        answer: Response = retrying(self._once, method, path, query or {}, body)
         if answer.passing:
-            raise answers.unreachable(self.client.configuration.host, answer)
+            raise responses.unreachable(self.client.configuration.host, answer)
         return answer
 
-    def _once(self, method: str, path: str, query: dict[str, str], body: Document | None) -> Answer:
+    def _once(self, method: str, path: str, query: dict[str, str], body: Document | None) -> Response:
         """One try."""
         from kubernetes.client.exceptions import ApiException
         from urllib3.exceptions import HTTPError
@@ -194,9 +194,9 @@ class KubeApi:
         )
         try:
             response = self.client.call_api(*serialized, _request_timeout=(CONNECT, self.timeout))
-            return Answer(response.status, response.read(), response.headers.get("Retry-After"))
+            return Response(response.status, response.read(), response.headers.get("Retry-After"))
         except (HTTPError, ApiException, OSError) as error:
-            return answers.none(error)
+            return responses.none(error)
 
 
 def _seconds_until_the_next(tries: RetryCallState) -> float:
@@ -205,7 +205,7 @@ def _seconds_until_the_next(tries: RetryCallState) -> float:
     return wait_random_exponential(multiplier=0.25, max=4)(tries) if asked is None else asked
 
 
-def _last(tries: RetryCallState) -> Answer:
+def _last(tries: RetryCallState) -> Response:
     assert tries.outcome is not None
-    answer: Answer = tries.outcome.result()
+    answer: Response = tries.outcome.result()
     return answer

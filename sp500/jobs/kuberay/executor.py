@@ -17,14 +17,15 @@ import time
 from collections.abc import Callable, Iterator
 
 from sp500.errors import ConfigError, Refused, Unreachable
-from sp500.jobs import manifest, rules
+from sp500.jobs import rules
 from sp500.jobs.cluster.rollout import OPERATOR
-from sp500.jobs.document import Document, Group, clusters, items, section
 from sp500.jobs.executor import Line
 from sp500.jobs.kuberay import status as rayjob_status
-from sp500.jobs.kuberay.answers import Silent
 from sp500.jobs.kuberay.api import CLAIMS, CONFIG_MAPS, EVENTS, PODS, RAYJOBS, READ, WORKLOADS, KubeApi, Resource
 from sp500.jobs.kuberay.pod_logs import Moment, PodLog, Repetitions
+from sp500.jobs.kuberay.responses import Silent
+from sp500.jobs.manifest import Document, Group, clusters, items, section
+from sp500.jobs.rayjob import build_documents
 from sp500.jobs.spec import JobSpec
 from sp500.jobs.state import JobState, Role, Status
 
@@ -40,7 +41,7 @@ def request(spec: JobSpec, cluster: Document, handle: str) -> Document:
     `cluster` is a RayCluster document that passes the rules. The ConfigMap gets its owner, the RayJob's uid, when it is
     sent. Raises ConfigError for a manifest that breaks a rule.
     """
-    documents = manifest.documents(spec.model_copy(update={"name": handle}), cluster)
+    documents = build_documents(spec.model_copy(update={"name": handle}), cluster)
     for one in documents:
         rules.check(one)
     written = json.dumps(sorted(documents, key=lambda one: one["kind"] != "RayJob"))

@@ -19,9 +19,9 @@ from pathlib import Path
 from threading import Event
 
 from sp500.errors import Refused, ResourcesError, SP500Error
-from sp500.jobs.document import Document
 from sp500.jobs.executor import Executor
-from sp500.jobs.queue import budget, kept_logs, notices, outcome, schedule
+from sp500.jobs.manifest import Document
+from sp500.jobs.queue import budget, log_archive, retries, schedule, webhooks
 from sp500.jobs.queue.job import Job
 from sp500.jobs.queue.ledger import Entry, Ledger
 from sp500.jobs.queue.resources import UNCOUNTED, Resources
@@ -52,7 +52,7 @@ class Manager:
         settings: Callable[[], QueueSettings],
         machine: Resources,
         *,
-        first_wait: float = outcome.FIRST_WAIT,
+        first_wait: float = retries.FIRST_WAIT,
         clock: Callable[[], float] = time.time,
         ticks: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -101,7 +101,9 @@ class Manager:
         urls = {notice.url for notice in self.ledger.notices()}
         self._couriers = {url: courier for url, courier in self._couriers.items() if not courier.done()}
         for url in urls - self._couriers.keys():
-            self._couriers[url] = self._posts.submit(notices.deliver, self.ledger, self._clock, notices.FIRST_WAIT, url)
+            self._couriers[url] = self._posts.submit(
+                webhooks.deliver, self.ledger, self._clock, webhooks.FIRST_WAIT, url
+            )
         return bool(urls)
 
     def _count(self, active: Sequence[Job]) -> None:
@@ -127,8 +129,8 @@ class Manager:
         if self._planned is None or self._planned != (stamp, settings) or self._ticks() >= self._plan_at:
             self._known = self._plan(settings)
             now = self._clock()
-            retries = [job.not_before - now for job in self._known if job.waits and job.not_before > now]
-            self._planned, self._plan_at = (stamp, settings), self._ticks() + min([SECONDS_BETWEEN_PLANS, *retries])
+            waits = [job.not_before - now for job in self._known if job.waits and job.not_before > now]
+            self._planned, self._plan_at = (stamp, settings), self._ticks() + min([SECONDS_BETWEEN_PLANS, *waits])
         return self._known
 
     def _plan(self, settings: QueueSettings) -> list[Job]:
@@ -189,7 +191,7 @@ class Manager:
             seen = executor.status(job.handle)
             if seen.unattended:
                 executor.submit(job.handle, self.ledger.document(job.id, "request"))
-        changes = outcome.changes(job, seen, self._clock(), self._first_wait, self._seconds(job))
+        changes = retries.changes(job, seen, self._clock(), self._first_wait, self._seconds(job))
         again = changes["state"] == JobState.QUEUED and changes.get("submitted") is False
         if (again or JobState(str(changes["state"])).finished) and job.target["on"] != "local":
             self._keep_log(executor, job)
@@ -220,9 +222,9 @@ class Manager:
 
     def _stop(self, executor: Executor, job: Job) -> None:
         """End a job that shall end, as often as it takes."""
-        if not (job.stop_asked is not None or outcome.late(job, self._seconds(job))):
+        if not (job.stop_asked is not None or retries.late(job, self._seconds(job))):
             return
-        if job.target["on"] == "kuberay" and not kept_logs.kept(kept_logs.folder(self.folder, job)):
+        if job.target["on"] == "kuberay" and not log_archive.kept(log_archive.folder(self.folder, job)):
             self._keep_log(executor, job)  # its pods go at once, and their logs with them
         executor.stop(job.handle)
 
@@ -241,11 +243,11 @@ class Manager:
                 entry.release(replace(job, **times), now if ended is None else min(ended, now))  # type: ignore[arg-type]
 
     def _keep_log(self, executor: Executor, job: Job) -> None:
-        folder = kept_logs.folder(self.folder, job)
+        folder = log_archive.folder(self.folder, job)
         try:
-            kept_logs.keep(folder, executor.logs(job.handle, role=None, tail=kept_logs.LINES, follow=False))
+            log_archive.keep(folder, executor.logs(job.handle, role=None, tail=log_archive.LINES, follow=False))
         except ResourcesError as error:
-            kept_logs.note(folder, f"the log could not be kept: {error}")
+            log_archive.note(folder, f"the log could not be kept: {error}")
 
 
 def _waiting(job: Job, now: float) -> schedule.Waiting:
@@ -259,7 +261,7 @@ def _waiting(job: Job, now: float) -> schedule.Waiting:
         price=budget.price(job.hourly, job.seconds),
         seconds=job.seconds,
         # A time that lies further ahead than any wait was written before the clock was set back.
-        not_before=job.not_before if job.not_before <= now + outcome.LONGEST_WAIT else 0.0,
+        not_before=job.not_before if job.not_before <= now + retries.LONGEST_WAIT else 0.0,
     )
 
 

@@ -17,10 +17,10 @@ from filelock import FileLock, Timeout
 
 from sp500.errors import ConfigError, LimitExceeded, ResourcesError, SP500Error
 from sp500.jobs import names
-from sp500.jobs.document import Document
 from sp500.jobs.executor import Executor, Line
 from sp500.jobs.local.processes import MARK
-from sp500.jobs.queue import kept_logs, outcome
+from sp500.jobs.manifest import Document
+from sp500.jobs.queue import log_archive, retries
 from sp500.jobs.queue.job import Job, NewJob
 from sp500.jobs.queue.ledger import Ledger
 from sp500.jobs.state import JobState, Role, Status, one_line
@@ -130,7 +130,7 @@ class Queue:
             status = self.executor(job.target).status(job.handle)
         except SP500Error as error:
             return replace(job, reason=one_line(f"cannot be asked: {error}")), None
-        now = outcome.changes(job, status, time.time())
+        now = retries.changes(job, status, time.time())
         # What it has cost is settled by the manager, when it sees the same.
         now |= {"state": JobState(str(now["state"])), "claimed": job.claimed}
         return replace(job, **now), status  # type: ignore[arg-type]
@@ -146,14 +146,14 @@ class Queue:
             if start > job.starts:
                 raise ConfigError(f"--start {start}: {job.id} has had {job.starts} starts")
             earlier = replace(job, starts=start)
-            kept = kept_logs.read(kept_logs.folder(self.logs_folder, earlier), role=role, tail=tail)
+            kept = log_archive.read(log_archive.folder(self.logs_folder, earlier), role=role, tail=tail)
             if kept is not None:
                 yield from kept
                 return
             yield from self.executor(job.target).logs(earlier.handle, role=role, tail=tail, follow=False)
             return
         if job.state.finished:
-            kept = kept_logs.read(kept_logs.folder(self.logs_folder, job), role=role, tail=tail)
+            kept = log_archive.read(log_archive.folder(self.logs_folder, job), role=role, tail=tail)
             if kept is not None:
                 yield from kept
                 return

@@ -3,7 +3,7 @@
 import pytest
 
 from sp500.jobs import rules
-from sp500.jobs.document import clusters
+from sp500.jobs.manifest import clusters
 from sp500.jobs.operator import cluster_rules, feature_rules
 from sp500.jobs.operator.violation import OPEN
 

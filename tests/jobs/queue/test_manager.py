@@ -16,7 +16,7 @@ from sp500.jobs.executor import Line
 from sp500.jobs.local import executor as local
 from sp500.jobs.local.executor import LocalExecutor
 from sp500.jobs.local.job_folder import JobFolder
-from sp500.jobs.queue import kept_logs, schedule
+from sp500.jobs.queue import log_archive, schedule
 from sp500.jobs.queue.job import NewJob
 from sp500.jobs.queue.ledger import Ledger
 from sp500.jobs.queue.manager import SECONDS_BETWEEN_PLANS, Manager
@@ -218,7 +218,7 @@ def test_running_job_is_stopped_and_its_log_kept_before_its_pods_go(site):
     site.cluster.answer = Status(JobState.LOST, "no such RayJob")
     site.turn()
     assert (site.job("a").state, site.job("a").reason) == (JobState.STOPPED, "stopped on request")
-    assert list(kept_logs.read(site.folder / "logs" / "a" / "1")) == [Line(Role.HEAD, "pod", "the log of a")]
+    assert list(log_archive.read(site.folder / "logs" / "a" / "1")) == [Line(Role.HEAD, "pod", "the log of a")]
 
 
 def test_deadline_of_a_ray_job_is_kept_by_the_queue(site):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sp500.commands import price_table
+from sp500.commands import rate_table
 from sp500.commands.pricing import Expected
 from sp500.commands.submission import Place, prepared
 from sp500.errors import ConfigError
@@ -14,7 +14,7 @@ from sp500.jobs.queue.job import Job
 from sp500.jobs.queue.resources import Resources
 from sp500.jobs.state import JobState
 
-PRICES = {
+RATES = {
     "currency": "EUR",
     "date": "2026-01-02",
     "source": "made up",
@@ -29,9 +29,9 @@ PRICES = {
 
 @pytest.fixture
 def expected(tmp_path):
-    """With a table of round prices, and earlier jobs."""
-    (tmp_path / "prices.yaml").write_text(yaml.safe_dump(PRICES))
-    table = price_table.read(tmp_path / "prices.yaml")
+    """With a table of round rates, and earlier jobs."""
+    (tmp_path / "rates.yaml").write_text(yaml.safe_dump(RATES))
+    table = rate_table.read(tmp_path / "rates.yaml")
     return lambda node_type="", earlier=(), runs_dir=tmp_path: Expected(table, node_type, earlier, runs_dir)
 
 
@@ -66,7 +66,7 @@ def test_job_with_gpus_is_priced_as_the_node_that_has_them(expected, there, make
 
 def test_node_type_given_goes_before_the_rule_and_an_unknown_one_is_refused(expected, there, make):
     assert prepared(make(workers=1, cpus=4), there("local"), expected("rack")).hourly == 4.0
-    with pytest.raises(ConfigError, match=r"--node-type rak: the table of prices has card, home, rack"):
+    with pytest.raises(ConfigError, match=r"--node-type rak: the table of rates has card, home, rack"):
         prepared(make(), there("local"), expected("rak"))
 
 

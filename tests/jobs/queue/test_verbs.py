@@ -70,7 +70,7 @@ def test_job_goes_from_submit_to_its_end_and_other_shells_see_it(sp500, submit):
     assert job["plan"] == {
         "command": "python -c 'import sys; print('\"'\"'ran on'\"'\"', sys.executable)'",
         "takes": "1 CPU", "queued_before": 0, "starts": "", "place": "local", "world_size": None,
-        "seconds": [None, None], "price": [0.0, 0.0], "currency": "USD",
+        "seconds": [None, None], "cost": [0.0, 0.0], "currency": "USD",
     }  # fmt: skip
     assert sp500("wait", job["id"]).stdout == f"{job['id']} is SUCCEEDED: ended with exit code 0\n"
     assert sp500("logs", job["id"]).stdout == f"ran on {sys.executable}\n"
@@ -236,14 +236,14 @@ def paid(sp500, settings, tmp_path):
     settings("budgets: {research: 10.0}\n")
     node = {"cpu_hour": 6, "gib_hour": 0, "node": {"cpus": 1, "gib": 1}}
     table = {"currency": "USD", "date": "2026-01-02", "source": "made up", "types": {"a": node}}
-    (tmp_path / "prices.yaml").write_text(yaml.safe_dump(table | {"rule": {"alone": "a", "cluster": "a", "gpu": "a"}}))
-    flags = ("--prices", tmp_path / "prices.yaml", "--project", "research", "--expected", 3600, "--workers", 1)
+    (tmp_path / "rates.yaml").write_text(yaml.safe_dump(table | {"rule": {"alone": "a", "cluster": "a", "gpu": "a"}}))
+    flags = ("--rates", tmp_path / "rates.yaml", "--project", "research", "--expected", 3600, "--workers", 1)
     return lambda *more, code=0: sp500("submit", *flags, *more, "--json", "--", "sleep", "1000", code=code)
 
 
 def test_job_that_would_pass_the_budget_waits_and_says_so(sp500, paid):
     first, second = told(paid()), told(paid())
-    assert first["plan"]["price"] == [6.0, 6.0]
+    assert first["plan"]["cost"] == [6.0, 6.0]
     assert "research has 4.00 left today (UTC)" in second["plan"]["starts"]
     until(sp500, first["id"], "RUNNING")
     waiting = told(sp500("status", second["id"], "--json"))

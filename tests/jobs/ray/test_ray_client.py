@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sp500.commands.submission import Place
 from sp500.errors import Refused, Unreachable
 from sp500.jobs import executors
-from sp500.jobs.queue import kept_logs
+from sp500.jobs.queue import log_archive
 from sp500.jobs.queue.queue import Queue
 from sp500.jobs.ray import executor as ray_jobs
 from sp500.jobs.ray.client import json_string
@@ -157,8 +157,8 @@ def test_log_of_a_ray_job_is_kept_in_little_memory(end, tmp_path):
 
     with serving(answer) as (dashboard, _):
         tracemalloc.start()
-        lines = RayExecutor(dashboard).logs("job-1", role=None, tail=kept_logs.LINES, follow=False)
-        kept_logs.keep(tmp_path / "kept", lines)
+        lines = RayExecutor(dashboard).logs("job-1", role=None, tail=log_archive.LINES, follow=False)
+        log_archive.keep(tmp_path / "kept", lines)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     assert 1 * MIB < (tmp_path / "kept" / "log.jsonl").stat().st_size < 6 * MIB

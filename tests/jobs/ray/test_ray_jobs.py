@@ -18,11 +18,12 @@ import pytest
 from executor_contract import LINES, ended, look, own, running, until
 
 from sp500.errors import ConfigError, Refused, Unreachable
-from sp500.jobs import rehearsal, working_dir
+from sp500.jobs import working_dir
+from sp500.jobs.local_cluster import processes
+from sp500.jobs.local_cluster.plan import Node
 from sp500.jobs.ray import executor as ray_jobs
 from sp500.jobs.ray import status as ray_status
 from sp500.jobs.ray.executor import RayExecutor
-from sp500.jobs.rehearse import Node
 from sp500.jobs.spec import JobSpec
 from sp500.jobs.state import JobState, Role
 from sp500.ray_token import ray_token
@@ -75,15 +76,15 @@ class Cluster:
         self.token = ray_token()
 
     def up(self):
-        rehearsal.up([HEAD], self.state, self.port, lambda line: None)
+        processes.up([HEAD], self.state, self.port, lambda line: None)
 
     def down(self):
         """As a node that is lost; told to end, the dashboard waits for followers."""
-        for pid, _ in json.loads((self.state / rehearsal.PROCESSES).read_text())["starts"]:
+        for pid, _ in json.loads((self.state / processes.PROCESSES).read_text())["starts"]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 for process in [*psutil.Process(pid).children(recursive=True), psutil.Process(pid)]:
                     process.kill()
-        rehearsal.down(self.state)
+        processes.down(self.state)
 
     def executor(self, port=None, **rest):
         return RayExecutor(f"http://127.0.0.1:{port or self.port}", **{"token": self.token, **rest})
@@ -352,7 +353,7 @@ def test_environment_that_cannot_be_made_is_the_reason_and_not_tried_again(execu
 def test_job_whose_watcher_died_is_lost(ray_cluster, executor, asked, handle):
     executor.submit(handle, asked("sleep", "1000"))
     until(executor, handle, running)
-    [[head, _]] = json.loads((ray_cluster.state / rehearsal.PROCESSES).read_text())["starts"]
+    [[head, _]] = json.loads((ray_cluster.state / processes.PROCESSES).read_text())["starts"]
     [watcher] = [one for one in psutil.Process(head).children(recursive=True) if "JobSupervisor" in one.name()]
     watcher.kill()
     seen = until(executor, handle, ended)

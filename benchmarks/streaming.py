@@ -1,0 +1,221 @@
+"""How near the streamed arms come to training straight from memory: ratios within one run, the first epoch apart.
+
+The ceiling is the same loop over the same windows held in memory. The plain Ray Data pipeline on stored windows is what
+one gets without the design of `data/shards.py`; it is kept here to be compared with.
+
+    python benchmarks/streaming.py --json
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import ray
+import ray.data
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+from ray.train import RunConfig as TrainRunConfig
+from ray.train import ScalingConfig
+from ray.train.torch import TorchConfig, TorchTrainer, get_device
+
+from sp500.config import DataConfig, ModelConfig, RunConfig, TrainConfig
+from sp500.data import shard_writer, stream
+from sp500.data.batches import Batch
+from sp500.data.shards import ShardSet
+from sp500.data.windows import Dataset
+from sp500.distributed import train
+from sp500.distributed.simulated_nodes import simulated
+from sp500.distributed.worker import GroupWorker, RayWorker
+from sp500.memory import run_in_subprocess
+from sp500.runs.store import Run
+from sp500.studies import scale
+from sp500.tasks import catalog
+from sp500.training.loop import FitResult, fit
+from sp500.training.worker import SoloWorker
+
+SMALL, LARGE = 10, 200
+CPU = torch.device("cpu")
+MLP = ModelConfig(kind="mlp", hidden=128, layers=2)
+LSTM = ModelConfig(kind="lstm", hidden=64, layers=1)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Settings of one measurement, and the folder of the shards."""
+
+    config: RunConfig
+    shards: ShardSet
+
+
+def measure_ratios(folder: Path, say: Callable[[str], None]) -> dict[str, float]:
+    """All ratios, each measured side by side in this run; `say` hears each as it comes."""
+    found: dict[str, float] = {}
+
+    def keep(**numbers: float) -> None:
+        found.update(numbers)
+        say(", ".join(f"{name} {value:.3f}" for name, value in numbers.items()))
+
+    mlp = _case(folder, MLP, SMALL, epochs=4)
+    ceiling = _warm(run_in_subprocess(_from_memory, mlp))
+    keep(streaming_over_ceiling_mlp=_warm(run_in_subprocess(_from_shards, mlp)) / ceiling)
+    one = _on_ray(mlp, 1, folder)
+    keep(ray1_over_ceiling_mlp=_warm(one) / ceiling)
+    keep(ray1_over_stored_windows=_warm(one) / _warm(_stored_windows(mlp, folder)))
+    keep(ray2_over_torch2_mlp=_warm(_on_ray(mlp, 2, folder)) / _warm(_two_processes(mlp)))
+    lstm = _case(folder, LSTM, 1, epochs=3)
+    keep(ray1_over_ceiling_lstm=_warm(_on_ray(lstm, 1, folder)) / _warm(run_in_subprocess(_from_memory, lstm)))
+    keep(ray2_over_torch2_lstm=_warm(_on_ray(lstm, 2, folder)) / _warm(_two_processes(lstm)))
+    return found | _large(folder, keep)
+
+
+def _large(folder: Path, keep: Callable[..., None]) -> dict[str, float]:
+    """Ratios of the large set to the small one."""
+    shutil.rmtree(folder / "shards-large", ignore_errors=True)
+    small = _case(folder, MLP, SMALL, epochs=3, max_steps=1500)
+    started = time.perf_counter()
+    large = _case(folder, MLP, LARGE, epochs=3, max_steps=1500, name="shards-large")
+    written = large.shards.windows / (time.perf_counter() - started)
+    results = [run_in_subprocess(_from_shards, case) for case in (small, large)]
+    speeds = [result.samples / result.train_seconds for result in results]
+    windows = large.shards.windows * large.shards.window * large.shards.features * 4
+    found = {
+        "worker_memory_large_over_small": results[1].peak_worker_bytes / results[0].peak_worker_bytes,
+        "seconds_per_sample_large_over_small": speeds[0] / speeds[1],
+        "disk_over_materialised": large.shards.bytes / windows,
+        "writing_over_training": written / speeds[1],
+    }
+    keep(**found)
+    return found
+
+
+def _case(folder: Path, model: ModelConfig, multiplier: int, *, name: str = "shards", **train: int) -> Case:
+    config = RunConfig(
+        data=DataConfig(tickers=("stocks",), multiplier=multiplier),
+        model=model,
+        train=TrainConfig(batch_size=1024, early_stop_patience=0, **train),
+    )
+    source = scale.prepared(config).source()
+    return Case(config, shard_writer.write(source, str(folder.resolve() / name / source.fingerprint)))
+
+
+def _warm(result: FitResult) -> float:
+    """Samples per second of training, the first epoch apart."""
+    later = result.epochs[1:]
+    return sum(epoch.samples for epoch in later) / sum(epoch.train_seconds for epoch in later)
+
+
+def _dataset(case: Case, multiplier: int | None) -> Dataset:
+    return scale.prepared(case.config).dataset("float32", multiplier=multiplier)
+
+
+def _from_memory(case: Case) -> FitResult:
+    return fit(catalog.task(case.config), _dataset(case, None), case.config, SoloWorker(CPU))
+
+
+def _from_shards(case: Case) -> FitResult:
+    ranks = stream.assigned(case.shards.shards, 1)
+    chunks = stream.local_chunks(case.shards, ranks[0], shuffle=True, seed=0)
+    batches = stream.Stream(chunks, case.shards, stream.held(ranks), CPU, torch.float32)
+    return fit(catalog.task(case.config), _dataset(case, 1), case.config, SoloWorker(CPU), train=batches)
+
+
+def _on_ray(case: Case, workers: int, folder: Path) -> FitResult:
+    config = case.config.model_copy(update={"num_workers": workers})
+    run = _fresh(folder)
+    with simulated(workers):
+        return train.fit_on_ray(catalog.task(config), _dataset(case, 1), config, run, case.shards, spread=True)
+
+
+def _fresh(folder: Path) -> Run:
+    path = folder / "run"
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+    return Run(path.resolve())
+
+
+def _two_processes(case: Case) -> FitResult:
+    """Two processes of plain torch.distributed (gloo), each fed from memory."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    answers = torch.multiprocessing.get_context("spawn").SimpleQueue()
+    processes = torch.multiprocessing.spawn(_rank, (2, port, case, answers), nprocs=2, join=False)  # type: ignore[attr-defined]
+    while answers.empty():
+        processes.join(timeout=1)  # raises what a process raised
+    result: FitResult = answers.get()
+    while not processes.join():
+        continue
+    return result
+
+
+def _rank(rank: int, world: int, port: int, case: Case, answers: Any) -> None:
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
+    result = fit(catalog.task(case.config), _dataset(case, None), case.config, GroupWorker(rank, world, CPU))
+    dist.destroy_process_group()
+    if rank == 0:
+        answers.put(result)
+
+
+class _Stored:
+    """Batches of a Ray Data pipeline over stored windows, shuffled within a buffer of eight batches."""
+
+    def __init__(self, data: ray.data.DataIterator, windows: int, shape: tuple[int, int]) -> None:
+        self._data, self._windows, self._shape = data, windows, shape
+
+    def epoch(self, epoch: int, batch_size: int, *, shuffle: bool, seed: int) -> Iterator[Batch]:
+        """Every window once."""
+        del epoch, seed
+        options: dict[str, Any] = {"local_shuffle_buffer_size": 8 * batch_size} if shuffle else {}
+        for batch in self._data.iter_torch_batches(batch_size=batch_size, **options):
+            count = len(batch["y"])
+            # Numbers that only dropout reads, where any will do.
+            numbers = torch.arange(count, device=batch["y"].device)
+            yield Batch(batch["x"].reshape(count, *self._shape), batch["y"], numbers, count, count)
+
+
+def _stored_windows(case: Case, folder: Path) -> FitResult:
+    """One Ray worker over windows that were written to Parquet as they are."""
+    path = folder / "windows"
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+    shape = (case.shards.window, case.shards.features)
+    for shard in case.shards.shards:
+        chunk = case.shards.read(shard)
+        view = torch.from_numpy(chunk.rows.copy()).unfold(0, shape[0], 1).transpose(1, 2)
+        flat = view[torch.from_numpy(chunk.starts)].reshape(-1).numpy()
+        x = pa.FixedSizeListArray.from_arrays(pa.array(flat), shape[0] * shape[1])
+        pq.write_table(pa.table({"x": x, "y": chunk.targets}), path / shard.name)
+    dataset, run = _dataset(case, 1), _fresh(folder)
+
+    def train(settings: dict[str, Any]) -> FitResult:
+        del settings
+        batches = _Stored(ray.train.get_dataset_shard("train"), case.shards.windows, shape)
+        return fit(catalog.task(case.config), dataset, case.config, RayWorker(get_device(), run), train=batches)
+
+    with simulated(1):
+        found = TorchTrainer(
+            train,
+            torch_config=TorchConfig(backend="gloo"),
+            scaling_config=ScalingConfig(num_workers=1, resources_per_worker={"CPU": 1}),
+            datasets={"train": ray.data.read_parquet(str(path.resolve()))},
+            run_config=TrainRunConfig(name="train", storage_path=str(run.path)),
+        ).fit()
+    result: FitResult = found.return_value
+    return result
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from benchmarks.ratios import main
+
+    sys.exit(main(measure_ratios, str(__doc__), sys.argv[1:]))

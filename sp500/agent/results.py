@@ -1,0 +1,150 @@
+"""What an agent is told, as plain data, and how much of a log one answer has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from sp500.jobs.state import JobState
+
+LINES, LINE_LENGTH, LOG_LENGTH = 200, 1_000, 20_000
+"""What one answer has of a log: lines, characters of each, and characters in all."""
+ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+
+
+class Result(BaseModel):
+    """Base of all answers; a later version may tell more."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+
+class Job(Result):
+    """A job; times in seconds since 1970 (UTC)."""
+
+    id: str
+    name: str
+    on: str
+    """Where it runs: local, ray or kuberay."""
+    state: JobState
+    reason: str
+    """One line: why it waits, what it does, how it ended."""
+    exit_code: int | None
+    """Of its command, once that has ended; 128 and the signal where a signal ended it."""
+    project: str
+    priority: int
+    starts: int
+    failures: int
+    created: float
+    started: float | None
+    ended: float | None
+    cost: float
+    """Of all its starts until now, in the currency of the rates."""
+
+
+class Plan(Result):
+    """What is expected of a job."""
+
+    command: str
+    takes: str
+    queued_before: int
+    """Jobs that start before it."""
+    starts: str
+    """What money it waits for; empty where it starts as soon as there is room."""
+    seconds: tuple[float | None, float | None]
+    """How long it may take, from and to; null if unknown."""
+    cost: tuple[float | None, float | None]
+    currency: str
+
+
+class Submitted(Job):
+    """A job that was queued."""
+
+    plan: Plan
+
+
+class Change(Result):
+    """A change of a job's state."""
+
+    at: float
+    state: JobState
+    reason: str
+
+
+class Status(Job):
+    """A job, its last changes and its last lines."""
+
+    history: list[Change]
+    log: list[str]
+    replicas: dict[str, dict[str, int]] = {}
+    """By role: processes or pods that are ready, and wanted."""
+
+
+class Logs(Result):
+    """The end of a log."""
+
+    id: str
+    state: JobState
+    lines: list[str]
+    left_out: int
+    """Lines of those asked for that did not fit."""
+
+
+class Listed(Result):
+    """The newest jobs."""
+
+    jobs: list[Job]
+    older: int
+    """Jobs that are not shown."""
+
+
+class Row(Result):
+    """The forecast for one number of workers; null where nothing was measured."""
+
+    workers: int
+    seconds: float | None
+    seconds_low: float | None
+    seconds_high: float | None
+    speedup: float
+    """Against one worker."""
+    efficiency: float
+    """Speed-up per worker, 0 to 1."""
+    cost: float | None
+    cost_low: float | None
+    cost_high: float | None
+
+
+class Speedup(Result):
+    """A forecast, and what it rests on."""
+
+    rows: list[Row]
+    assumption: str
+    basis: dict[str, Any]
+    """The runs that were used, and why others were not."""
+    backtest: dict[str, Any] | None
+    """Fitted without the most workers, what the law said of them."""
+    currency: str | None
+
+
+def bounded(lines: Iterable[str], length: int = LOG_LENGTH) -> tuple[list[str], int]:
+    """The last lines that fit into one answer, without control characters; and how many came before them."""
+    every = [_printable(line) for line in lines]
+    kept: list[str] = []
+    for line in reversed(every[-LINES:]):
+        length -= len(line) + 1
+        if length < 0:
+            break
+        kept.append(line)
+    return kept[::-1], len(every) - len(kept)
+
+
+def _printable(line: str) -> str:
+    text = "".join(sign for sign in ANSI.sub("", line) if sign.isprintable() or sign == "\t")
+    return shortened(text, LINE_LENGTH)
+
+
+def shortened(text: str, length: int) -> str:
+    """A text cut to so many characters."""
+    return text if len(text) <= length else f"{text[: length - 3]}..."

@@ -1,0 +1,163 @@
+"""The data line end to end: prices -> features -> splits -> normaliser -> copies -> windows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sp500.config import DataConfig
+from sp500.data import augment, normalize
+from sp500.data.augment import Augmentation
+from sp500.data.features import Features, Series, features
+from sp500.data.normalize import Normalizer
+from sp500.data.prices import Prices
+from sp500.data.shard_writer import Source
+from sp500.data.sources import load
+from sp500.data.splits import Split, split
+from sp500.data.validation import summarize
+from sp500.data.windows import Dataset, Windows, naive_output, windows
+from sp500.errors import DataError
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Prices on their way to windows: cut by date, with what was fitted on the training part.
+
+    `train`: each ticker's series up to the last training date; nothing that is copied comes from elsewhere.
+    """
+
+    config: DataConfig
+    prices: Prices
+    table: Features
+    cut: Split
+    train: tuple[Series, ...]
+    scaler: Normalizer
+    target_scale: float
+    start: float
+    """What `Dataset` says of it."""
+    how: Augmentation
+    direction: bool
+
+    def source(self) -> Source:
+        """What shards of the training part are written from."""
+        multiplier, window = self.config.multiplier, self.config.window
+        return Source(self.train, multiplier, self.how, self.scaler, self.target_scale, window, self.direction)
+
+    def dataset(self, dtype: str, *, multiplier: int | None = None) -> Dataset:
+        """Train (with its copies), validation and test windows. Raises DataError when a part has none."""
+        copies = augment.copies(self.train, multiplier or self.config.multiplier, self.how)
+        parts = {
+            "train": self._windows(copies, self.cut.train, dtype, index=False),
+            "valid": self._windows(self.table.series, self.cut.valid, dtype, index=True) if self.cut.valid else None,
+            "test": self._windows(self.table.series, self.cut.test, dtype, index=True),
+        }
+        counts = {name: len(found) for name, found in parts.items() if found is not None}
+        if empty := [name for name, count in counts.items() if not count]:
+            raise DataError(
+                f"too_short: no windows of {self.config.window} days for {', '.join(empty)}; take more dates"
+            )
+        assert parts["train"] is not None
+        assert parts["test"] is not None
+        later = {name: part.rows for name, part in parts.items() if part is not None and name != "train"}
+        shifts = normalize.shift_notes(self.table.names, parts["train"].rows, later)
+        card = describe(self.prices, self.table, self.cut) | {"windows": counts}
+        card["notes"] += shifts
+        return Dataset(parts["train"], parts["valid"], parts["test"], self.target_scale, self.start, card)
+
+    def materialised(self, dtype: str) -> Dataset:
+        """The same with every training window copied out, as scripts that keep arrays [window, day, feature] do.
+
+        Raises MemoryError that says how much they need.
+        """
+        length, source = self.config.window, self.source()
+        needed = source.windows * length * source.features * np.dtype(dtype).itemsize
+        small = self.dataset(dtype, multiplier=1)
+        try:
+            x = np.empty((source.windows, length, source.features), dtype)
+        except MemoryError as error:
+            raise MemoryError(
+                f"{source.windows} materialised windows need {needed} bytes ({needed / 2**30:.1f} GiB)"
+            ) from error
+        targets, done = np.empty(len(x), dtype), 0
+        for one in augment.copies(self.train, self.config.multiplier, self.how):
+            part = self._windows([one], self.cut.train, dtype, index=False)
+            end = done + len(part)
+            views = np.lib.stride_tricks.sliding_window_view(part.rows, length, axis=0)[part.starts]
+            x[done:end], targets[done:end], done = views.transpose(0, 2, 1), part.targets, end
+        train = Windows(x.reshape(-1, source.features), np.arange(done) * length, targets, length)
+        return replace(small, train=train, card=small.card | {"windows": small.card["windows"] | {"train": done}})
+
+    def _windows(
+        self, series: Iterable[Series], span: tuple[np.datetime64, np.datetime64], dtype: str, *, index: bool
+    ) -> Windows:
+        scaled = (replace(one, x=self.scaler(one.x)) for one in series)
+        length, horizon = self.config.window, self.config.horizon
+        found = windows(scaled, span, length, horizon=horizon, dtype=dtype, with_index=index)
+        targets = (found.targets > 0) if self.direction else found.targets / self.target_scale
+        return replace(found, targets=targets.astype(dtype))
+
+
+def prepare(config: DataConfig, *, direction: bool) -> Prepared:
+    """`config`'s prices, cut and fitted.
+
+    Targets are log returns divided by their training standard deviation (not with norm none), or 1 for up and 0 for
+    not. Raises DataError.
+    """
+    prices = load(config)
+    return fit(prices, features(prices, config.horizon), config, direction=direction)
+
+
+def fit(prices: Prices, table: Features, config: DataConfig, *, direction: bool, cut: Split | None = None) -> Prepared:
+    """The same from prices and features at hand, cut as `config` says or where `cut` does."""
+    cut = cut or split(
+        table.dates,
+        test_fraction=config.test_fraction,
+        valid_from_train=config.valid_from_train,
+        gap=config.purge,
+    )
+    train = tuple(early for one in table.series if len((early := until(one, cut.train[1])).dates) >= config.window)
+    if not train:
+        raise DataError(f"too_short: no ticker has data.window = {config.window} days before {cut.train[1]}")
+    rows = np.concatenate([one.x for one in train])
+    spread = float(np.nanstd(np.concatenate([one.y for one in train])))
+    scale = 1.0 if direction or config.norm == "none" or spread == 0 else spread
+    targets = np.concatenate([one.y[config.window - 1 :] for one in train])  # those of windows
+    start = naive_output(targets / scale, direction=direction)
+    how = Augmentation(config.augment, config.noise, config.jitter, rows.std(axis=0), config.seed, config.horizon)
+    return Prepared(config, prices, table, cut, train, normalize.fit(rows, config.norm), scale, start, how, direction)
+
+
+def summary(config: DataConfig) -> dict[str, dict[str, float]]:
+    """Count, mean, deviation, smallest and largest value of each feature over all tickers and dates."""
+    table = features(load(config), config.horizon)
+    rows = pd.DataFrame(np.concatenate([one.x for one in table.series]), columns=list(table.names))
+    found = rows.agg(["count", "mean", "std", "min", "max"])
+    return {str(name): {str(key): float(value) for key, value in found[name].items()} for name in found}
+
+
+def until(series: Series, last: np.datetime64) -> Series:
+    """The series up to a date; nothing later can leak through what is made of it."""
+    end = int(np.searchsorted(series.dates, last, side="right"))
+    return Series(series.ticker, series.dates[:end], series.x[:end], series.y[:end])
+
+
+def describe(prices: Prices, table: Features, cut: Split) -> dict[str, Any]:
+    """The data card: where the prices came from, how many, which dates, what was repaired."""
+    close = prices.close
+    spans = {"train": cut.train, "valid": cut.valid, "test": cut.test}
+    return {
+        "source": prices.source,
+        "sha256": prices.sha256,
+        "tickers": prices.tickers,
+        "rows": int(close.notna().sum().sum()),
+        "first_date": f"{close.index[0]:%Y-%m-%d}",
+        "last_date": f"{close.index[-1]:%Y-%m-%d}",
+        "features": list(table.names),
+        "splits": {name: [str(day) for day in span] for name, span in spans.items() if span},
+        "repairs": summarize(prices.faults),
+        "notes": list(prices.notes),
+    }

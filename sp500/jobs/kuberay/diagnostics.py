@@ -1,0 +1,169 @@
+"""Why a RayJob is where it is: one line that names the image, the node's lack, the claim, the quota, the missing right.
+
+What keeps a job from starting is told in one of four places: the RayJob's own reason (a deadline, a broken rule), the
+state of a pod (image, room, claim, memory), a warning about a pod (a volume that does not mount), or a warning about
+whatever should have made a pod and was forbidden to. The last is all there is where the submitter breaks the
+namespace's pod security: the RayJob stays Running without a jobStatus, and no deadline names the cause.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from itertools import takewhile
+
+from sp500.jobs.cluster import reasons
+from sp500.jobs.kuberay import job_events
+from sp500.jobs.manifest import Document, items, section
+from sp500.jobs.rayjob import QUEUE
+from sp500.jobs.state import JobState
+
+# Causes in one line; of a hundred workers that find no room, the first tell it.
+MOST = 3
+# A message may be the last 20,000 characters of a log.
+LONGEST = 500
+# An image that cannot be pulled goes back and forth between two reasons, the second of which repeats the first.
+PULLING = re.compile(r'(ErrImagePull|ImagePullBackOff)(: Back-off pulling image "[^"]*": ErrImagePull)?(?=:|$| \()')
+PENDING = {
+    "": "handed over; the KubeRay operator has not taken it up yet (does it run, and watch this namespace?)",
+    "Initializing": "its Ray cluster starts",
+    "Running": "its Ray cluster is there; the command does not run yet",
+}
+
+
+def suspended(job: Document) -> bool:
+    """Whether it holds no pods because somebody said so: Kueue, which sets it from the first, or a person."""
+    deployment = section(job, "status").get("jobDeploymentStatus")
+    return deployment in {"Suspending", "Suspended"} or section(job, "spec").get("suspend") is True
+
+
+def queue(job: Document) -> str:
+    """Kueue's LocalQueue that holds the job; empty for none."""
+    return str(section(section(job, "metadata"), "labels").get(QUEUE, ""))
+
+
+def reason(
+    job: Document, now: JobState, pods: Sequence[Document], events: Sequence[Document], workload: Document | None
+) -> str:
+    """One line for a job in the state `now`."""
+    known = causes(job, now, pods, events)
+    if now is JobState.QUEUED:
+        return _line(_queued(job, workload), known)
+    lost = job_events.head_lost(job, events) if now is JobState.FAILED else ""
+    said = {
+        JobState.PENDING: _pending,
+        JobState.RUNNING: _running,
+        JobState.SUCCEEDED: lambda job: "the command ended with exit code 0" + _afterwards(job),
+        JobState.FAILED: _failed,
+        JobState.STOPPED: lambda job: "stopped through Ray",
+    }[now](job)
+    if section(job, "metadata").get("deletionTimestamp"):
+        said = f"is being deleted; before that: {said}"
+    return _line("; ".join(filter(None, [lost, said])), known)
+
+
+def causes(job: Document, now: JobState, pods: Sequence[Document], events: Sequence[Document]) -> list[str]:
+    """What pods and warnings tell, each thing once."""
+    if now in {JobState.SUCCEEDED, JobState.STOPPED}:
+        return []
+    ray = section(job, "status").get("jobStatus")
+    # The end of a command that failed is its submitter's as well, and tells nothing more.
+    telling = [pod for pod in pods if ray != "FAILED" or job_events.role(pod) != "submitter"]
+    ran = now is JobState.FAILED and ray not in {None, "", "PENDING"}
+    return [*_of_pods(telling), *job_events.telling(job, telling, events, ran=ran)]
+
+
+def _of_pods(pods: Sequence[Document]) -> list[str]:
+    """What keeps pods from being ready, by role: a new pod in the place of another is nothing new."""
+    said: Counter[tuple[str, str]] = Counter()
+    for pod in pods:
+        prefix = f"pod {pod['metadata']['name']}: "
+        texts = [PULLING.sub("ImagePullBackOff", line.removeprefix(prefix)) for line in reasons.of_pods([pod])]
+        said.update((job_events.role(pod), text) for text in dict.fromkeys(texts))
+    return [f"{role if count == 1 else f'{count} {role}s'}: {text}" for (role, text), count in said.items()]
+
+
+def _queued(job: Document, workload: Document | None) -> str:
+    conditions = items(section(workload or {}, "status").get("conditions"))
+    false = {str(one.get("type")): one for one in conditions if one.get("status") == "False"}
+    for kind in ("QuotaReserved", "Admitted"):
+        if why := section(false, kind).get("message"):
+            return f"held by Kueue in queue {queue(job)}: {why}"
+    seen = (
+        "it has not said why" if workload else "no Workload to read why (does the queue exist? may you list workloads?)"
+    )
+    return f"held by Kueue in queue {queue(job)}; {seen}"
+
+
+def _pending(job: Document) -> str:
+    status, spec = section(job, "status"), section(job, "spec")
+    deployment = str(status.get("jobDeploymentStatus", ""))
+    if suspended(job):
+        return "suspended by somebody: spec.suspend holds it back until it is false again"
+    if deployment == "Retrying":
+        starts = int(spec.get("backoffLimit") or 0) + 1
+        return f"{int(status.get('failed') or 0)} of {starts} starts failed; it starts again on a new cluster"
+    if deployment == "Waiting":
+        return _yours(job)
+    if status.get("jobStatus") == "PENDING":
+        return "Ray has the command, and has not started it yet"
+    return PENDING.get(deployment, f"the operator calls it {deployment}")
+
+
+def _yours(job: Document) -> str:
+    """What a job in InteractiveMode waits for, in commands to copy."""
+    name, ray = str(job["metadata"]["name"]), str(section(job, "status").get("rayClusterName"))
+    namespace = shlex.quote(str(section(job, "metadata").get("namespace", "default")))
+    kubectl, patch = f"kubectl -n {namespace}", json.dumps({"spec": {"jobId": name}}, separators=(",", ":"))
+    steps = [
+        f"export RAY_AUTH_MODE=token RAY_AUTH_TOKEN=$({kubectl} get secret {ray} -o jsonpath='{{.data.auth_token}}'"
+        " | base64 -d)",
+        f"{kubectl} port-forward svc/{ray}-head-svc 8265 &",
+        f"ray job submit --address http://127.0.0.1:8265 --no-wait --submission-id {name} --working-dir ."
+        f" -- {section(job, 'spec').get('entrypoint')}",
+        f"{kubectl} patch rayjob {name} --type merge -p '{patch}'",
+    ]
+    return "its cluster waits for you to submit the command: " + " ; ".join(steps).replace("& ;", "&")
+
+
+def _running(job: Document) -> str:
+    ray = str(section(job, "status").get("jobStatus"))
+    if ray == "RUNNING":
+        return "the command runs"
+    return f"the command has ended ({ray}); the operator waits for its submitter"
+
+
+def _afterwards(job: Document) -> str:
+    """What went wrong after a success."""
+    told = section(job, "status")
+    return f"; after that: {_said(told)}" if told.get("jobDeploymentStatus") != "Complete" else ""
+
+
+def _failed(job: Document) -> str:
+    return _said(section(job, "status")) or "failed, and the operator does not say why"
+
+
+def _said(told: Document) -> str:
+    """The operator's reason and message; of the log that Ray appends to it the last line, such as a traceback's end."""
+    message, _, log = re.sub(r",? last available logs[^\n]*", "\0", str(told.get("message") or "")).partition("\0")
+    known = [str(told.get("reason") or ""), *(" ".join(text.split())[:LONGEST] for text in (message, _last_words(log)))]
+    return ": ".join(filter(None, known))
+
+
+def _last_words(log: str) -> str:
+    """The last line of a log; of a box, which a usage error is printed in, what stands in it above its rule."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    if not lines or not lines[-1].startswith("╰"):
+        return lines[-1] if lines else ""
+    top = max((at for at, line in enumerate(lines) if line.startswith("╭")), default=-1)
+    inside = [line.strip("│ ") for line in lines[top + 1 : -1]]
+    return " ".join(takewhile(lambda line: line.strip("─"), inside))
+
+
+def _line(said: str, known: Sequence[str]) -> str:
+    told = [cause[:LONGEST] for cause in known[:MOST]]
+    more = [f"and {len(known) - MOST} more"] if len(known) > MOST else []
+    return " ".join("; ".join([said, *told, *more]).split())

@@ -1,0 +1,98 @@
+"""What the API server answers, and what a no of it means for the user: what happened, who can repair it, and how."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+
+from sp500.errors import ResourcesError, Unreachable
+from sp500.jobs.cluster.rollout import OPERATOR
+from sp500.jobs.manifest import Document, section
+
+RIGHTS = (
+    "the Role sp500-jobs in cluster/base/rbac.yaml grants it: ask an administrator of the namespace to bind it to you"
+)
+
+
+class Silent(Unreachable):
+    """The server gave no answer, or one that passes; the same question may have another later."""
+
+
+@dataclass(frozen=True)
+class Response:
+    """One HTTP response, or with code 0 the words of why there was none."""
+
+    code: int
+    body: bytes
+    retry_after: str | None = None
+
+    @property
+    def passing(self) -> bool:
+        """Whether another try may have another answer."""
+        return self.code in {0, 429} or self.code >= 500
+
+    @cached_property
+    def document(self) -> Document:
+        """The JSON object of the body; empty where it is none."""
+        try:
+            found = json.loads(self.body)
+        except ValueError:  # a proxy's page, "404 page not found"
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def document_or(self, error: Exception) -> Document:
+        """The document of a success. Raises `error` for anything else."""
+        if 200 <= self.code < 300 and self.document:
+            return self.document
+        raise error
+
+    @property
+    def reason(self) -> str:
+        """The server's word for an error, such as AlreadyExists; empty where it has none."""
+        return str(self.document.get("reason") or "")
+
+    @property
+    def message(self) -> str:
+        """The server's sentence for an error, in one line."""
+        said = self.document.get("message") or self.body.decode(errors="replace")[:300]
+        return " ".join(str(said).split())
+
+    @property
+    def names_an_object(self) -> bool:
+        """Whether an error is about one object, not about the whole kind: a 404 means either."""
+        return bool(section(self.document, "details").get("name"))
+
+    @property
+    def wait(self) -> float | None:
+        """Seconds to wait before the next try."""
+        asked = self.retry_after or ""
+        return float(asked) if asked.isdigit() else None
+
+
+def none(error: Exception) -> Response:
+    """What an error of the connection counts as: its text, without the objects that urllib3 names in it."""
+    said = getattr(error, "reason", None) or next((one for one in error.args if isinstance(one, str)), "")
+    return Response(0, (str(said).split("): ", 1)[-1] or type(error).__name__).encode())
+
+
+def unreachable(host: str, answer: Response) -> Silent:
+    """The server at `host` gave no answer to work with."""
+    why = f"{answer.code} {answer.message}" if answer.code else answer.message
+    return Silent(
+        f"the API server {host} does not answer ({why}); does `kubectl version` reach it? Is the context the right one?"
+    )
+
+
+def no(method: str, path: str, answer: Response, host: str) -> ResourcesError:
+    """The error for an answer that is none of those expected."""
+    told = f"{host} answers {answer.code} to {method} {path}: {answer.message}"
+    if answer.code == 401:
+        return Unreachable(f"{told}; your login is missing or has expired: log in again (`kubectl auth whoami` tells)")
+    if answer.code == 403 and " cannot " in answer.message:  # the words of RBAC; a quota's 403 has others
+        return Unreachable(f"{told}; {RIGHTS}")
+    if answer.code == 404 and "ray.io" in path and not answer.names_an_object:
+        return Unreachable(f"{told}; this cluster has no KubeRay operator; its administrator installs it: {OPERATOR}")
+    if answer.code == 404 and section(answer.document, "details").get("kind") == "namespaces":
+        return Unreachable(f"{told}; give --namespace, `kubectl get namespaces` lists those that are there")
+    return Unreachable(told)

@@ -1,0 +1,1 @@
+"""A RayCluster manifest run as processes on this machine."""

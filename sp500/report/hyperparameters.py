@@ -1,0 +1,139 @@
+"""Which settings a search varied, on which scale each is drawn, and how much each mattered for the loss."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from sp500 import formatting
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
+Trial = dict[str, Any]
+"""One line of a search's trials.jsonl, and `loss`: what trials are compared by."""
+DECADE = 10
+"""A log scale takes values that span as many times the smallest."""
+FAR = 4
+"""An outlier is as many times further from the best loss than the middle one."""
+FEWEST = 8
+"""Finished trials below which importance would be noise."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting that a search varied. Numbers keep their distances; anything else stands evenly spaced."""
+
+    key: str
+    values: tuple[Any, ...]
+    """The different values: numbers by size, others in order of first use."""
+    numeric: bool
+    log: bool
+
+    def place(self, value: Any) -> float:
+        """Where a value stands on the setting's scale, 0 to 1."""
+        if not self.numeric:
+            return [_said(one) for one in self.values].index(_said(value)) / (len(self.values) - 1)
+        low, high, at = (math.log(one) if self.log else one for one in (self.values[0], self.values[-1], value))
+        return float((at - low) / (high - low))
+
+
+def varied(trials: Sequence[Trial]) -> list[Setting]:
+    """Settings with more than one value among the trials, in the order of the search space."""
+    found = []
+    for key in dict.fromkeys(key for trial in trials for key in trial["overrides"]):
+        different = {_said(value): value for trial in trials for value in [trial["overrides"].get(key)]}
+        if len(different) > 1:
+            found.append(_setting(key, list(different.values())))
+    return found
+
+
+def importance(trials: Sequence[Trial]) -> dict[str, float] | str:
+    """Share of each varied setting in the variation of the loss, most important first; or why there is none.
+
+    Optuna's fANOVA (Hutter, Hoos and Leyton-Brown 2014) with a seed, so that the same trials give the same shares in
+    every version of Optuna: since 5.0 its default looks at the best tenth alone, which is two of eighteen trials. A
+    loss above `ceiling` counts as that much, else one trial that diverged would be all the variation.
+    """
+    scored, settings = ended(trials), varied(ended(trials))
+    losses = [trial["loss"] for trial in scored]
+    if len(scored) < FEWEST:
+        return f"it takes {FEWEST} finished trials, and there are {len(scored)}"
+    if len(settings) < 2:
+        return "it takes two settings that vary"
+    if len(set(losses)) < 2:
+        return "every trial ended with the same loss"
+    import optuna
+
+    told = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study()
+    optuna.logging.set_verbosity(told)
+    distributions, top = {one.key: _distribution(one) for one in settings}, ceiling(losses)
+    for trial in sorted(scored, key=lambda trial: str(trial["id"])):
+        params = {one.key: _param(one, trial["overrides"].get(one.key)) for one in settings}
+        loss = min(trial["loss"], top)
+        study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=loss))
+    evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
+    shares = optuna.importance.get_param_importances(study, evaluator=evaluator)
+    return {key: float(share) for key, share in shares.items()}
+
+
+def ended(trials: Sequence[Trial]) -> list[Trial]:
+    """Trials with a loss."""
+    return [one for one in trials if one["loss"] is not None and math.isfinite(one["loss"])]
+
+
+def ceiling(losses: Sequence[float]) -> float:
+    """Where an axis of losses ends: at the largest, or below what would press the others flat."""
+    best, middle = min(losses), median(losses)
+    return min(max(losses), best + FAR * (middle - best)) if middle > best else max(losses)
+
+
+def names(settings: Sequence[Setting]) -> dict[str, str]:
+    """Each key as short as it can be without another reading the same: 'lr', or 'train.lr' beside 'model.lr'."""
+    short = [one.key.rsplit(".", 1)[-1] for one in settings]
+    return {one.key: name if short.count(name) == 1 else one.key for one, name in zip(settings, short, strict=True)}
+
+
+def label(value: Any) -> str:
+    """A value of a setting in few letters."""
+    text = formatting.setting(float(f"{value:.3g}") if isinstance(value, float) else value)
+    return text if len(text) <= 12 else f"{text[:11]}\u2026"
+
+
+def _setting(key: str, values: list[Any]) -> Setting:
+    if not all(map(_is_number, values)):
+        return Setting(key, tuple(values), numeric=False, log=False)
+    values.sort()
+    scales = [Setting(key, tuple(values), numeric=True, log=log) for log in (False, True)]
+    if values[0] <= 0 or values[-1] / values[0] < DECADE:
+        return scales[0]
+    # Even draws from 0 to 0.5 span decades too: the scale on which the values spread more evenly is theirs.
+    return min(scales, key=lambda scale: abs(median(map(scale.place, values)) - 0.5))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _said(value: Any) -> str:
+    """A value as text: 1 and 1.0 are the same, a list and a tuple too."""
+    return repr(float(value)) if _is_number(value) else json.dumps(value, default=str)
+
+
+def _param(setting: Setting, value: Any) -> Any:
+    """Optuna takes lists as text."""
+    return float(value) if setting.numeric else _said(value)
+
+
+def _distribution(setting: Setting) -> BaseDistribution:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution
+
+    if setting.numeric:
+        return FloatDistribution(float(setting.values[0]), float(setting.values[-1]), log=setting.log)
+    return CategoricalDistribution([_said(one) for one in setting.values])

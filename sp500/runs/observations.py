@@ -1,0 +1,162 @@
+"""Which runs a forecast is made of: those of one kind with the most numbers of workers, and why not the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from statistics import median
+from typing import Any
+
+from pydantic import ValidationError
+
+from sp500.config import RunConfig
+from sp500.runs import cost
+from sp500.runs.record import RunRecord
+from sp500.runs.scaling import fixed_seconds
+
+APART = {"train": {"epochs": 1, "max_steps": 0, "early_stop_patience": 0}, "data": {"multiplier": 1}}
+"""Settings in which runs of one law may differ: they decide on how many windows a run trains, and nothing else."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One run as the law sees it."""
+
+    record: RunRecord
+    workers: int
+    start: float
+    """Seconds that do not grow with the windows, without writing shards, which the next run does not pay."""
+    work: float
+    """Seconds that do: all windows at the warm rate; where a run has none, and of a search, all after the start."""
+
+    @property
+    def key(self) -> tuple[str, str, str, bool]:
+        """What runs of one fit have in common: settings and data, device, kind of machine, whether the rate is warm."""
+        record = self.record
+        settings = str(record.search["key"]) if record.search else _law_settings(record)
+        return settings, record.device, place(record), _is_warm(record)
+
+    @property
+    def samples(self) -> int:
+        """Windows trained on."""
+        return self.record.samples
+
+    @property
+    def seconds(self) -> float:
+        """From start to end, without writing shards."""
+        return self.start + self.work
+
+    @property
+    def finished(self) -> datetime:
+        """When it ended."""
+        return self.record.finished
+
+
+def chosen(records: Sequence[RunRecord], experiment: str) -> tuple[list[Observation], list[dict[str, Any]]]:
+    """The runs of one key with the most numbers of workers, the newest such; and why each other run is left out."""
+    groups: dict[tuple[str, str, str, bool], list[Observation]] = {}
+    left_out: list[dict[str, Any]] = []
+    for record in records:
+        if record.experiment != experiment or record.arm in cost.PARTS:
+            continue
+        found = measured(record)
+        if isinstance(found, str):
+            left_out.append({"run": record.name, "why": found})
+        else:
+            groups.setdefault(found.key, []).append(found)
+    if not groups:
+        return [], left_out
+    best = max(groups.values(), key=lambda group: (len(counts(group)), max(one.finished for one in group)))
+    others = [one for group in groups.values() if group is not best for one in group]
+    left_out += [{"run": one.record.name, "why": _difference(one, best[0])} for one in others]
+    return best, left_out
+
+
+def measured(record: RunRecord) -> Observation | str:
+    """A run with workers that ended well at one go, or why it is none.
+
+    Of a search the workers are the cores that its trials ran on side by side.
+    """
+    search, seconds = record.search, record.seconds
+    if record.status != "ok":
+        return f"ended as {record.status}"
+    if seconds.earlier or (search or {}).get("resumed"):
+        return "was interrupted"
+    workers = int(search["cores"]) if search and record.arm == "ray" else record.num_workers
+    if not workers:
+        return "has no workers (one process)"
+    writing = float((record.data.get("shards") or {}).get("writing_seconds") or 0.0)
+    if _is_warm(record) and record.warm_samples_per_second:
+        rate = record.warm_samples_per_second
+        start, work = fixed_seconds(seconds.total, writing, record.samples, rate), record.samples / rate
+    else:
+        work = seconds.search if search else seconds.total - seconds.setup
+        start = seconds.total - work - writing
+    if work <= 0 or start <= 0 or not record.samples:
+        return "does not tell its seconds of start and training"
+    return Observation(record, workers, start, work)
+
+
+def pace(used: Sequence[Observation]) -> list[float]:
+    """Seconds of work per window of each run, as they are with the most windows.
+
+    Short epochs have a lower rate, since each waits for its first batch. So speeds are compared among runs of one size,
+    that with the most numbers of workers; runs of the largest size tell by how much these take more or less there.
+    """
+    sizes: dict[str, list[Observation]] = {}
+    for one in used:
+        sizes.setdefault(one.record.fingerprint, []).append(one)
+    alike = max(sizes.values(), key=lambda group: (len(counts(group)), most(group)))
+    at, there = _per_window(alike), _per_window(max(sizes.values(), key=most))
+    both = [there[workers] / at[workers] for workers in at if workers in there]
+    times = median(both) if both else 1.0
+    own = [one.work / one.samples for one in used]
+    return [
+        mine * times if one in alike else at[one.workers] * times if one.workers in at else mine
+        for one, mine in zip(used, own, strict=True)
+    ]
+
+
+def most(used: Sequence[Observation]) -> int:
+    """Windows of the run with the most."""
+    return max(one.samples for one in used)
+
+
+def place(record: RunRecord) -> str:
+    """The kind of machine that a run ran on, in words."""
+    if cost.rented(record):
+        cpus = record.machine.cluster.get("worker_CPU")
+        return f"a cluster's nodes of {cpus:g} CPUs" if cpus else "a cluster"
+    cores = f"the {record.machine.cpus} cores of one machine"
+    return f"simulated nodes on {cores}" if record.machine.simulated_nodes else cores
+
+
+def counts(used: Sequence[Observation]) -> list[int]:
+    """Numbers of workers that were measured, fewest first."""
+    return sorted({one.workers for one in used})
+
+
+def _difference(one: Observation, best: Observation) -> str:
+    names = ("other settings or data", "another device", "another kind of machine", "a rate measured otherwise")
+    return ", ".join(name for name, mine, theirs in zip(names, one.key, best.key, strict=True) if mine != theirs)
+
+
+def _per_window(group: Sequence[Observation]) -> dict[int, float]:
+    """Seconds of work per window, the median of each number of workers."""
+    every = {workers: [one for one in group if one.workers == workers] for workers in counts(group)}
+    return {workers: median(one.work / one.samples for one in ones) for workers, ones in every.items()}
+
+
+def _is_warm(record: RunRecord) -> bool:
+    return bool(record.warm_samples_per_second) and not record.search
+
+
+def _law_settings(record: RunRecord) -> str:
+    """Hash of the settings without those that set APART; of settings that this version does not know, with them."""
+    try:
+        config = RunConfig.model_validate(record.config)
+    except ValidationError:
+        return record.fingerprint
+    parts = {name: getattr(config, name).model_copy(update=values) for name, values in APART.items()}
+    return config.model_copy(update=parts).fingerprint

@@ -1,0 +1,1 @@
+"""The experiments as plain functions: train, search, scale, walk_forward."""

@@ -1,0 +1,106 @@
+"""What an arm will take, before it starts: rows, bytes, and about how many seconds and how much memory.
+
+The training speed is measured here and now, in a few steps; what is paid once is a constant from earlier runs on two
+cores. An estimate, good to about a factor of two.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from sp500.config import RunConfig
+from sp500.data.shard_writer import Source
+from sp500.data.stream import BUFFER_WINDOWS
+from sp500.memory import pss_bytes
+from sp500.studies import scale
+from sp500.tasks import catalog
+from sp500.training.loop import fit
+from sp500.training.worker import SoloWorker, device
+
+STEPS = 40
+# Measured on two cores (docs/LOG.md): starting one process, starting Ray with workers and readers, a node of Ray with
+# one worker, and windows written to shards or copied out per second.
+ALONE_SECONDS = 5.0
+RAY_SECONDS = 15.0
+NODE_BYTES = 1_000_000_000
+WRITTEN_PER_SECOND = 5_000_000
+COPIED_PER_SECOND = 2_000_000
+# Of the speed alone, what a worker of Ray keeps.
+RAY_SHARE = 0.85
+
+
+def table(runs: Sequence[tuple[str, RunConfig]], memory_bytes: int) -> dict[str, Any]:
+    """Per size: windows and bytes; per run (arm, settings): expected seconds, memory and how it will end."""
+    sizes: dict[int, dict[str, Any]] = {}
+    speed, base, original = _measured(runs[0][1])
+    for kind, config in runs:
+        source = replace(original, multiplier=config.data.multiplier)
+        size = sizes.setdefault(config.data.multiplier, _size(source, config) | {"arms": []})
+        memory = _memory(kind, config, source, base)
+        size["arms"].append(
+            {
+                "arm": kind,
+                "num_workers": config.num_workers,
+                "expected_seconds": round(_seconds(kind, config, source, speed), 1),
+                "expected_peak_memory_bytes": memory,
+                "expected_status": "out_of_memory" if kind == "in_memory" and memory > memory_bytes else "ok",
+            }
+        )
+    return {"memory_limit_bytes": memory_bytes, "samples_per_second_alone": round(speed), "sizes": [*sizes.values()]}
+
+
+def _measured(config: RunConfig) -> tuple[float, int, Source]:
+    """Windows per second of the loop in this process, the memory it takes with the original data alone, and those."""
+    short = {"epochs": 1, "max_steps": STEPS}
+    few = config.model_copy(update={"num_workers": 0, "train": config.train.model_copy(update=short)})
+    ready = scale.prepared(few)
+    dataset = ready.dataset(few.train.dtype, multiplier=1)
+    result = fit(catalog.task(few), dataset, few, SoloWorker(device(few.train.device)))
+    return result.samples / (result.train_seconds - result.first_batch_seconds), pss_bytes(), ready.source()
+
+
+def _size(source: Source, config: RunConfig) -> dict[str, Any]:
+    rows = source.multiplier * sum(len(one.x) for one in source.series)
+    return {
+        "multiplier": source.multiplier,
+        "rows": rows,
+        "windows": source.windows,
+        "bytes_on_disk": rows * _row_bytes(source),
+        "bytes_materialised": _materialised(source, config),
+    }
+
+
+def _row_bytes(source: Source) -> int:
+    return 4 * (source.features + 1)
+
+
+def _materialised(source: Source, config: RunConfig) -> int:
+    return source.windows * source.window * source.features * (8 if config.train.dtype == "float64" else 4)
+
+
+def _samples(source: Source, config: RunConfig) -> int:
+    steps = -(-source.windows // config.batch_size) * config.train.epochs
+    limited = min(steps, config.train.max_steps or steps)
+    return min(limited * config.batch_size, source.windows * config.train.epochs)
+
+
+def _seconds(kind: str, config: RunConfig, source: Source, speed: float) -> float:
+    samples = _samples(source, config)
+    if kind == "in_memory":
+        return ALONE_SECONDS + source.windows / COPIED_PER_SECOND + samples / speed
+    written = source.windows / WRITTEN_PER_SECOND
+    if kind == "streaming":
+        return ALONE_SECONDS + written + samples / speed
+    cores = config.num_workers if "RAY_ADDRESS" in os.environ else min(config.num_workers, os.cpu_count() or 1)
+    return RAY_SECONDS + written + samples / (speed * cores * RAY_SHARE)
+
+
+def _memory(kind: str, config: RunConfig, source: Source, base: int) -> int:
+    if kind == "in_memory":
+        return base + _materialised(source, config)
+    # A buffer, the shard that fills it, and the copies while it is put together.
+    buffers = 4 * BUFFER_WINDOWS * _row_bytes(source)
+    return (NODE_BYTES if kind == "ray" else base) + buffers

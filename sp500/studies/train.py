@@ -1,0 +1,154 @@
+"""One training run from its settings to its record, in this process or on Ray."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from sp500.config import RunConfig
+from sp500.data.windows import Dataset
+from sp500.disk import write_atomic
+from sp500.memory import PeakMemory
+from sp500.runs.record import EpochMetrics, RunRecord, ended, process_started
+from sp500.runs.store import Run
+from sp500.tasks import catalog
+from sp500.training import checkpoint, refit
+from sp500.training.loop import FitResult, fit
+from sp500.training.task import Task
+from sp500.training.worker import SoloWorker, device
+
+
+def train(
+    config: RunConfig,
+    run: Run,
+    *,
+    experiment: str = "train",
+    arm: str | None = None,
+    started: datetime | None = None,
+    dataset: Dataset | None = None,
+    on_epoch: Callable[[EpochMetrics], None] | None = None,
+    seeds: int = 1,
+) -> RunRecord:
+    """Train, judge and describe one run; checkpoints, epochs and predictions go to its folder.
+
+    `started` is when the run's clock began (default: this process); `dataset`: the run's, where it is at hand. With
+    several `seeds` the model is trained and judged for as many, of which the first is the run's own. Raises SP500Error.
+    """
+    config = catalog.resolve(config)
+    started = started or process_started()
+    task = catalog.task(config)
+    with PeakMemory() as peak:
+        dataset = dataset or task.prepare(config)
+        with _trainer(task, config, run, on_epoch) as (fit_one, resources):
+            result, refitted = refit.fit_with(fit_one, task, config, dataset, folder=run.path)
+            others = [
+                _train_seed(fit_one, task, _with_seed(config, seed), dataset, run.path / f"seed-{seed}")
+                for seed in range(config.train.seed + 1, config.train.seed + seeds)
+            ]
+            cluster = resources()
+    arm = arm or ("ray" if config.num_workers else "solo")
+    record = described(config, run, dataset, result, experiment=experiment, arm=arm, started=started, cluster=cluster)
+    # Alone, this process prepared the data too; on Ray the driver does, and the record tells of the workers.
+    largest = result.peak_worker_bytes if config.num_workers else peak.bytes
+    metrics = judged(task, dataset, result, config, run)
+    own = {"seed": config.train.seed, "best_epoch": result.best_epoch, "test": metrics["test"]}
+    facts: dict[str, object] = {"metrics": metrics, "peak_memory_bytes": largest, "refit": refitted}
+    return record.model_copy(update=facts | {"seeds": [own, *others] if others else None})
+
+
+def _train_seed(fit_one: refit.Fit, task: Task, config: RunConfig, dataset: Dataset, folder: Path) -> dict[str, object]:
+    """What the model is worth with the weights and dropout of another seed."""
+    result, _ = refit.fit_with(fit_one, task, config, dataset, folder=folder)
+    test = task.judge(result.outputs, dataset)["test"]
+    return {"seed": config.train.seed, "best_epoch": result.best_epoch, "test": test}
+
+
+def _with_seed(config: RunConfig, seed: int) -> RunConfig:
+    return config.model_copy(update={"train": config.train.model_copy(update={"seed": seed})})
+
+
+def described(
+    config: RunConfig,
+    run: Run,
+    dataset: Dataset,
+    result: FitResult,
+    *,
+    experiment: str,
+    arm: str,
+    started: datetime,
+    cluster: dict[str, float] | None = None,
+) -> RunRecord:
+    """Record, without metrics, of a fit that has just ended; its epochs go to the run's folder."""
+    fitted = (datetime.now(UTC) - started).total_seconds()
+    warm = result.train_seconds - result.first_batch_seconds
+    run.write_epochs(result.epochs)
+    return ended(
+        config,
+        name=run.name,
+        experiment=experiment,
+        arm=arm,
+        started=started,
+        setup_seconds=max(fitted - result.fit_seconds, 0.0),
+        train_seconds=result.fit_seconds,
+        cluster=cluster,
+        samples=result.samples,
+        samples_per_second=result.samples / result.train_seconds if result.train_seconds else None,
+        warm_samples_per_second=result.samples / warm if warm > 0 else None,
+        peak_memory_bytes=result.peak_worker_bytes,
+        peak_worker_bytes=result.peak_worker_bytes,
+        device=result.device,
+        data=dataset.card,
+        best_loss=result.best_loss,
+        best_epoch=result.best_epoch,
+    )
+
+
+def judged(task: Task, dataset: Dataset, result: FitResult, config: RunConfig, run: Run) -> dict[str, object]:
+    """Metrics of the best epoch; predictions of the test split and the confusion matrix go to the run's folder."""
+    metrics = task.judge(result.outputs, dataset)
+    task.predictions(result.outputs["test"], dataset.test, dataset).to_parquet(run.path / "predictions.parquet")
+    matrix = metrics["test"].get("confusion_matrix")
+    if matrix is not None and config.eval.save_cm:
+        # Rows are the truth, columns what was said.
+        lines = [",".join(map(str, row)) for row in np.asarray(matrix)]
+        write_atomic(run.path / "confusion_matrix.csv", "\n".join(lines) + "\n")
+    return metrics
+
+
+@contextmanager
+def _trainer(
+    task: Task, config: RunConfig, run: Run, on_epoch: Callable[[EpochMetrics], None] | None
+) -> Iterator[tuple[refit.Fit, Callable[[], dict[str, float] | None]]]:
+    """How this run trains a model, and what the cluster has, if there is one, for as long as it is connected."""
+    # The first fit is the run's own; those for other seeds or on more dates leave no epochs.
+    first = itertools.chain([True], itertools.repeat(False))
+    if not config.num_workers:
+
+        def keep(epoch: EpochMetrics) -> None:
+            run.append_epoch(epoch)
+            if on_epoch:
+                on_epoch(epoch)
+
+        def alone(config: RunConfig, dataset: Dataset, folder: Path) -> FitResult:
+            worker = SoloWorker(device(config.train.device), keep if next(first) else None)
+            return fit(task, dataset, config, worker, checkpoint.of_run(folder, config, dataset))
+
+        yield alone, lambda: None
+        return
+    from sp500.distributed import preflight, session, train
+
+    def on_ray(config: RunConfig, dataset: Dataset, folder: Path) -> FitResult:
+        return train.fit_on_ray(task, dataset, config, run, checkpoints=folder, report=next(first))
+
+    with session.connected():
+        gpu = preflight.use_gpu(config.train.device, config.num_workers)
+        preflight.worker_share(config.num_workers, gpu=gpu)
+        # After the nodes have come, so that the storage is tried on all of them.
+        preflight.shared(run.path)
+        with run.following(on_epoch) if on_epoch else nullcontext():
+            yield on_ray, preflight.resources

@@ -1,0 +1,63 @@
+"""Where training stands: what a checkpoint keeps besides the weights."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from sp500.config import RunConfig
+from sp500.runs.record import EpochMetrics
+
+
+@dataclass
+class TrainingState:
+    """Where training stands after an epoch; all of it goes into a checkpoint."""
+
+    epoch: int = 0
+    step: int = 0
+    best_epoch: int = 0
+    """0: the untrained model."""
+    best_loss: float = math.inf
+    epochs: list[EpochMetrics] = field(default_factory=list)
+
+    def start(self, valid_loss: float) -> None:
+        """Take in the validation loss of the untrained model, so that an epoch has to improve on it to be kept."""
+        self.best_epoch, self.best_loss = 0, valid_loss
+
+    def record(self, epoch: EpochMetrics, step: int) -> bool:
+        """Take in an epoch; whether it is the best so far. Without a validation split the latest is."""
+        self.epoch, self.step = epoch.epoch, step
+        self.epochs.append(epoch)
+        better = epoch.valid_loss is None or epoch.valid_loss < self.best_loss
+        if better:
+            self.best_epoch = epoch.epoch
+            self.best_loss = math.inf if epoch.valid_loss is None else epoch.valid_loss
+        return better
+
+    def done(self, config: RunConfig) -> bool:
+        """Whether the last epoch, the last step or the end of patience is reached."""
+        train = config.train
+        waited = self.epoch - self.best_epoch
+        return (
+            self.epoch >= train.epochs
+            or (0 < train.max_steps <= self.step)
+            or (0 < train.early_stop_patience <= waited)
+        )
+
+    def dump(self) -> dict[str, Any]:
+        """Plain data; an infinite loss becomes None."""
+        return {
+            "epoch": self.epoch,
+            "step": self.step,
+            "best_epoch": self.best_epoch,
+            "best_loss": self.best_loss if math.isfinite(self.best_loss) else None,
+            "epochs": [epoch.model_dump(mode="json") for epoch in self.epochs],
+        }
+
+    @classmethod
+    def parse(cls, data: dict[str, Any]) -> TrainingState:
+        """The inverse of `dump`."""
+        epochs = [EpochMetrics.model_validate(line) for line in data["epochs"]]
+        loss = math.inf if data["best_loss"] is None else data["best_loss"]
+        return cls(data["epoch"], data["step"], data["best_epoch"], loss, epochs)

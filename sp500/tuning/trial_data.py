@@ -1,0 +1,67 @@
+"""What the trials of a search are trained on: a task and a dataset for each of its settings of the data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from sp500.config import RunConfig
+from sp500.data.windows import Dataset
+from sp500.errors import SP500Error
+from sp500.tasks import catalog
+from sp500.training.task import Task
+
+
+@dataclass(frozen=True)
+class TrialData:
+    """One dataset, ready. `naive_loss`: mean validation loss of a model that always answers zero."""
+
+    task: Task
+    dataset: Dataset
+    naive_loss: float
+
+
+def key(config: RunConfig) -> str:
+    """Hash of the settings that decide the data, the same for all trials that can share it."""
+    data = config.data.model_dump(mode="json"), config.synthetic.model_dump(), config.task, config.train.dtype
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def name(config: RunConfig) -> str:
+    """The dataset, for a reader."""
+    tickers = list(config.data.tickers)
+    shown = " ".join(tickers[:3]) + (f" and {len(tickers) - 3} more" if len(tickers) > 3 else "")
+    return f"{shown or config.data.source}, {config.data.window} days"
+
+
+def prepare(configs: Iterable[RunConfig]) -> dict[str, TrialData | str]:
+    """Data by key; where it cannot be made, why: its trials fail with that reason, the others go on.
+
+    Raises the error when there is no other.
+    """
+    found: dict[str, TrialData | str] = {}
+    first: SP500Error | None = None
+    for config in configs:
+        if key(config) in found:
+            continue
+        try:
+            found[key(config)] = _prepared(config)
+        except SP500Error as error:
+            found[key(config)], first = str(error), first or error
+    if first and not any(isinstance(one, TrialData) for one in found.values()):
+        raise first
+    return found
+
+
+def _prepared(config: RunConfig) -> TrialData:
+    task = catalog.task(config)
+    dataset = task.prepare(config)
+    assert dataset.valid is not None
+    targets = torch.from_numpy(dataset.valid.targets)
+    kind = targets.dtype if targets.is_floating_point() else torch.float32
+    outputs = torch.zeros(len(targets), task.num_outputs(dataset), dtype=kind)
+    return TrialData(task, dataset, float(task.loss(outputs, targets)) / len(targets))
