@@ -21,8 +21,6 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-import sp500.formatting
-
 ROOT = Path(__file__).parent.parent
 DAYS = {"one year": 252, "five years": 1239}
 SKILL, DRIFT, BURN_IN = 0.05, 0.05, 250
@@ -54,11 +52,12 @@ def signals(noise: np.ndarray, kind: str, generator: np.random.Generator) -> np.
 def missed_improvements(noise: np.ndarray, signal: np.ndarray) -> tuple[int, int]:
     """How many intervals of the improvement lay above 0, and how many below."""
     from sp500 import metrics
+    from sp500.formatting import against_naive
 
     days = np.arange(len(noise))
     target, forecast = SKILL * signal + noise, 2 * SKILL * signal
     pairs = zip(((target - forecast) ** 2).T, (target**2).T, strict=True)
-    verdicts = [sp500.formatting.against_naive(metrics.improvement(loss, naive, days)) for loss, naive in pairs]
+    verdicts = [against_naive(metrics.improvement(loss, naive, days)) for loss, naive in pairs]
     return verdicts.count("better"), verdicts.count("worse")
 
 

@@ -31,8 +31,6 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-import sp500.formatting
-
 ROOT = Path(__file__).parent.parent
 DRIFT = slice("2013", "2017")
 SESSIONS = 4000
@@ -124,6 +122,7 @@ def search_claims_skill(seed: int, epochs: int, axes: Mapping[str, Sequence[floa
 def linear_verdict(seed: int, epochs: int) -> str:
     """What the report calls a linear model of a random walk: better | worse | unclear | naive kept."""
     from sp500.config import DataConfig, ModelConfig, RunConfig, TrainConfig
+    from sp500.formatting import against_naive
     from sp500.tasks import catalog
     from sp500.training.loop import fit
     from sp500.training.worker import SoloWorker, device
@@ -137,7 +136,7 @@ def linear_verdict(seed: int, epochs: int) -> str:
         task = catalog.task(config)
         dataset = task.prepare(config)
     result = fit(task, dataset, config, SoloWorker(device("cpu")))
-    return sp500.formatting.against_naive(task.judge(result.outputs, dataset)["test"]["improvement"], result.best_epoch)
+    return against_naive(task.judge(result.outputs, dataset)["test"]["improvement"], result.best_epoch)
 
 
 def main(arguments: Sequence[str]) -> int:

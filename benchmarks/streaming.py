@@ -38,7 +38,7 @@ from sp500.distributed.simulated_nodes import simulated
 from sp500.distributed.worker import GroupWorker, RayWorker
 from sp500.memory import run_in_subprocess
 from sp500.runs.store import Run
-from sp500.studies import scale
+from sp500.studies import scale_arms
 from sp500.tasks import catalog
 from sp500.training.loop import FitResult, fit
 from sp500.training.worker import SoloWorker
@@ -104,7 +104,7 @@ def _case(folder: Path, model: ModelConfig, multiplier: int, *, name: str = "sha
         model=model,
         train=TrainConfig(batch_size=1024, early_stop_patience=0, **train),
     )
-    source = scale.prepared(config).source()
+    source = scale_arms.prepared(config).source()
     return Case(config, shard_writer.write(source, str(folder.resolve() / name / source.fingerprint)))
 
 
@@ -115,7 +115,7 @@ def _warm(result: FitResult) -> float:
 
 
 def _dataset(case: Case, multiplier: int | None) -> Dataset:
-    return scale.prepared(case.config).dataset("float32", multiplier=multiplier)
+    return scale_arms.prepared(case.config).dataset("float32", multiplier=multiplier)
 
 
 def _from_memory(case: Case) -> FitResult:

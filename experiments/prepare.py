@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from pydantic import ConfigDict
 
-import sp500.studies.scale
 from sp500.credentials import Address
 from sp500.entry import Command, experiment
 from sp500.runs.record import RunRecord, ended
@@ -34,7 +33,9 @@ def main(config: Prepare, run: Run) -> RunRecord:
     from sp500.tasks import catalog
 
     if config.out:
-        card = sp500.studies.scale.write(config.run_config(), config.out)
+        from sp500.studies import scale_arms
+
+        card = scale_arms.write(config.run_config(), config.out)
     else:
         resolved = catalog.resolve(config)
         card = catalog.task(resolved).prepare(resolved).card

@@ -5,33 +5,30 @@ from __future__ import annotations
 import sys
 from typing import ClassVar
 
-from pydantic import Field
-
-import sp500.studies.train
 from sp500.entry import Command, experiment
 from sp500.progress import Progress
 from sp500.runs.record import EpochMetrics, RunRecord
 from sp500.runs.store import Run
+from sp500.studies.settings import TrainSettings
 
 
-class Train(Command):
+class Train(TrainSettings, Command):
     """Train one model and judge it on dates that it has not seen."""
 
-    experiment: ClassVar[str] = "train"
     takes_world_size: ClassVar[bool] = True
-    seeds: int = Field(1, gt=0)
-    """Train for as many seeds (--seed, --seed + 1, ...), and report how far the metrics spread over them."""
 
 
 def main(config: Train, run: Run) -> RunRecord:
     """Train `config` and describe the run."""
+    from sp500.studies import train
+
     with Progress("epoch", config.train.epochs) as progress:
 
         def show(epoch: EpochMetrics) -> None:
             valid = "" if epoch.valid_loss is None else f"  valid {epoch.valid_loss:.5f}"
             progress.advance(f"train {epoch.train_loss:.5f}{valid}", done=epoch.epoch)
 
-        return sp500.studies.train.train(config, run, on_epoch=show, seeds=config.seeds)
+        return train.train(config, run, on_epoch=show, seeds=config.seeds)
 
 
 if __name__ == "__main__":

@@ -1,179 +1,100 @@
-"""Three ways to train on a dataset of any size, under the same memory budget.
-
-    in_memory   every window copied out into arrays, as most scripts do; one process
-    streaming   shards from disk, windows as views; one process, without Ray
-    ray         the same shards through Ray Data to N workers of Ray Train, one per node
-
-The two without Ray run in a child process that cannot take more memory than the budget. Ray's nodes are given the
-budget as their memory and object store, and what they took is measured.
-"""
+"""Scaling up a dataset: every arm at every size, under one memory budget."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
-from datetime import UTC, datetime
+import os
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from sp500.config import RunConfig
-from sp500.data import pipeline, shard_writer, stream
-from sp500.data.shards import ShardSet
-from sp500.data.windows import Dataset
-from sp500.errors import ConfigError
-from sp500.memory import PeakMemory, limit_memory
-from sp500.runs.record import RunRecord, process_started
-from sp500.runs.store import Run
-from sp500.studies.train import described, judged
-from sp500.tasks import catalog
-from sp500.training import checkpoint
-from sp500.training.loop import DTYPES, FitResult, fit
-from sp500.training.worker import SoloWorker, device
-
-EXPERIMENT = "scale"
+from sp500.errors import ConfigError, SP500Error
+from sp500.execution import execute
+from sp500.memory import run_in_subprocess
+from sp500.runs import scaling
+from sp500.runs.record import RunRecord, Status, ended
+from sp500.runs.scaling import Row
+from sp500.runs.store import Run, RunStore
+from sp500.studies.settings import ArmSettings, Budgeted, ScaleSettings
 
 
-def prepared(config: RunConfig) -> pipeline.Prepared:
-    """Prices on their way to windows. Raises ConfigError for what has no training series to copy."""
-    if config.train.refit:
-        raise ConfigError("scale compares training times and never trains anew: leave out train.refit")
-    if config.task == "synthetic" or config.data.npz_path:
-        raise ConfigError("scale needs prices: task returns or direction, without data.npz_path")
-    return pipeline.prepare(config.data, direction=config.task == "direction")
+def run_scale(
+    config: ScaleSettings, run: Run, on_arm: Callable[[ArmSettings, Row], None] = lambda arm, row: None
+) -> RunRecord:
+    """Every arm at every size, each a run of its own; one that fails is a row that says so.
 
-
-def place(config: RunConfig, root: str, fingerprint: str) -> str:
-    """Where the set with that fingerprint lies: `root` itself where it is there, else a folder of that name in it.
-
-    Without a root, sets lie beside the runs, so that the next run with the same data finds them.
+    `on_arm` gets each arm's settings and row as it ends. Raises SP500Error when all fail.
     """
-    root = shard_writer.absolute(root or str(config.io.save_dir / ".shards"))
-    return root if shard_writer.fingerprint_at(root) == fingerprint else f"{root}/{fingerprint}"
+    rows = []
+    for arm in each(config, run.name):
+        record = attempt(arm)
+        rows.append(scaling.row(record, RunStore(arm.io.save_dir).epochs(record.name), arm.limit_bytes))
+        on_arm(arm, rows[-1])
+    if not any(row["status"] == "ok" for row in rows):
+        raise SP500Error("no arm ended well: " + "; ".join(f"{row['arm']}: {row['reason']}" for row in rows))
+    return ended(config, name=run.name, experiment="scale", arm="all", scale=rows)
 
 
-def in_memory(config: RunConfig, run: Run, memory_bytes: int) -> RunRecord:
-    """One process over materialised windows. Raises MemoryError that says how much they need."""
-    ready = prepared(config)
-    # From here on: libraries have reserved what they reserve, and nothing that grows with the dataset is there yet.
-    limit_memory(memory_bytes)
-    dataset = ready.materialised(config.train.dtype)
-    return _alone(config, run, dataset, "in_memory", None)
+def each(config: ScaleSettings, name: str) -> list[ArmSettings]:
+    """All arms at all sizes; the ray arm once per number of workers."""
+    workers = {kind: config.num_workers if kind == "ray" else (0,) for kind in config.arms}
+    return [
+        _arm(config, name, kind, size, count)
+        for size in config.multipliers
+        for kind in config.arms
+        for count in workers[kind]
+    ]
 
 
-def streaming(config: RunConfig, run: Run, memory_bytes: int, root: str = "", skip_bad: int = 0) -> RunRecord:
-    """One process over shards, which it writes if they are not there yet."""
-    ready = prepared(config)
-    limit_memory(memory_bytes)
-    shards, dataset = stored(ready, config, root, skip_bad)
-    ranks = stream.assigned(shards.shards, 1)
-    chunks = stream.local_chunks(shards, ranks[0], shuffle=config.data.shuffle_train, seed=config.data.seed)
-    on = device(config.train.device)
-    batches = stream.Stream(chunks, shards, stream.held(ranks), on, DTYPES[config.train.dtype])
-    return _alone(config, run, dataset, "streaming", batches)
+def _arm(config: ScaleSettings, name: str, kind: str, size: int, workers: int) -> ArmSettings:
+    """Settings of one arm at one size."""
+    plain = config.run_config().model_dump()
+    plain["data"]["multiplier"] = size
+    plain["io"]["run_name"] = f"{name}-{size}x-{kind}" + (f"-{workers}" if workers else "")
+    plain["train"]["max_steps"] = config.max_steps or config.train.max_steps
+    plain["num_workers"] = workers
+    added = config.model_dump(include=set(Budgeted.model_fields) - set(plain))
+    return ArmSettings(**plain, **added, kind=kind)
 
 
-def on_ray(
-    config: RunConfig, run: Run, *, nodes: int | None, memory_bytes: int | None, root: str = "", skip_bad: int = 0
-) -> RunRecord:
-    """N workers over shards, on `nodes` simulated nodes, or on the connected cluster if None."""
-    from sp500.distributed import preflight, train
-
-    started = datetime.now(UTC)
-    ready = prepared(config)
-    with _nodes(nodes, memory_bytes) as raylets:
-        # Before tasks write shards, which may take minutes; the storage on all nodes, also those that had to come.
-        preflight.worker_share(
-            config.num_workers, gpu=preflight.use_gpu(config.train.device, config.num_workers), readers=True
+def attempt(one: ArmSettings) -> RunRecord:
+    """The record of one arm, also where it failed."""
+    try:
+        if one.kind == "ray":
+            return run_arm(one)
+        return run_in_subprocess(run_arm, one)
+    except ConfigError:
+        raise
+    except (SP500Error, MemoryError) as error:
+        assert one.io.run_name is not None
+        record = RunStore(Path(one.io.save_dir)).record(one.io.run_name)
+        status: Status = "out_of_memory" if isinstance(error, MemoryError) else "failed"
+        return record or ended(
+            one, name=one.io.run_name, experiment="scale", arm=one.kind, status=status, reason=str(error)
         )
-        preflight.shared(run.path)
-        run.write_cluster(preflight.resources(), nodes or 0)
-        with PeakMemory(interval_seconds=0.5, roots=raylets) if raylets else nullcontext() as peak:
-            shards, dataset = stored(ready, config, root, skip_bad, tasks=config.num_workers)
-            spread = nodes is not None and nodes >= config.num_workers
-            result = train.fit_on_ray(catalog.task(config), dataset, config, run, shards, spread=spread)
-        have = preflight.resources()
-    record = _judged(config, run, dataset, result, arm="ray", started=started, cluster=have)
-    largest = peak.bytes if peak else record.peak_memory_bytes
-    machine = record.machine.model_copy(update={"simulated_nodes": nodes or 0})
-    return record.model_copy(update={"peak_memory_bytes": largest, "machine": machine})
 
 
-def stored(
-    ready: pipeline.Prepared, config: RunConfig, root: str = "", skip_bad: int = 0, *, tasks: int = 0
-) -> tuple[ShardSet, Dataset]:
-    """The shards of `config`, written if need be, and the dataset whose training windows they are."""
-    source = ready.source()
-    shards, facts = written(source, place(config, root, source.fingerprint), skip_bad, tasks=tasks)
-    small = ready.dataset(config.train.dtype, multiplier=1)
-    windows = {**small.card["windows"], "train": shards.windows}
-    return shards, replace(small, card={**small.card, "windows": windows, "shards": facts})
+def run_arm(one: ArmSettings) -> RunRecord:
+    """Train one arm in its own run folder."""
+    return execute(one, train)
 
 
-def write(config: RunConfig, uri: str) -> dict[str, Any]:
-    """Write the set of `config` to `uri` and say what it holds; with workers, as many tasks of Ray write at once."""
-    ready = prepared(config)
-    with _nodes(None, None) if config.num_workers else nullcontext():
-        shards, facts = written(ready.source(), shard_writer.absolute(uri), tasks=config.num_workers)
-    card = ready.dataset(config.train.dtype, multiplier=1).card
-    return card | {"windows": card["windows"] | {"train": shards.windows}, "shards": facts}
+def train(one: ArmSettings, run: Run) -> RunRecord:
+    """The training itself."""
+    from sp500.studies import scale_arms
+
+    config = one.run_config()
+    if one.kind == "in_memory":
+        return scale_arms.in_memory(config, run, one.limit_bytes)
+    if one.kind == "streaming":
+        return scale_arms.streaming(config, run, one.limit_bytes, one.shards, one.skip_bad_shards)
+    nodes = one.nodes or (None if "RAY_ADDRESS" in os.environ else one.num_workers)
+    budget, root, skip_bad = one.limit_bytes, one.shards, one.skip_bad_shards
+    return scale_arms.on_ray(config, run, nodes=nodes, memory_bytes=budget, root=root, skip_bad=skip_bad)
 
 
-def written(
-    source: shard_writer.Source, uri: str, skip_bad: int = 0, *, tasks: int = 0
-) -> tuple[ShardSet, dict[str, Any]]:
-    """The set at `uri`, written by this process or by tasks on the connected cluster, and what a record says of it."""
-    each = None
-    if tasks:
-        from sp500.distributed import data
+def expected(config: ScaleSettings) -> dict[str, Any]:
+    """What a dry run tells: rows and bytes per size, and what each arm is expected to take."""
+    from sp500.studies import scale_estimate
 
-        each = data.writing(source, uri, tasks)
-    started, reused = time.perf_counter(), shard_writer.fingerprint_at(uri) == source.fingerprint
-    shards = shard_writer.write(source, uri, each, skip_bad=skip_bad)
-    facts = {
-        "uri": uri,
-        "fingerprint": shards.fingerprint,
-        "files": len(shards.shards),
-        "windows": shards.windows,
-        "bytes": shards.bytes,
-        "reused": reused,
-        "writing_seconds": 0.0 if reused else time.perf_counter() - started,
-        "dropped": list(shards.dropped),
-    }
-    return shards, facts
-
-
-@contextmanager
-def _nodes(count: int | None, memory_bytes: int | None) -> Iterator[tuple[int, ...]]:
-    """Raylets whose memory is measured; none on a cluster that is not ours."""
-    if count is None:
-        from sp500.distributed import session
-
-        with session.connected():
-            yield ()
-        return
-    from sp500.distributed.simulated_nodes import simulated
-
-    with simulated(count, memory_bytes) as nodes:
-        yield nodes.raylets
-
-
-def _alone(config: RunConfig, run: Run, dataset: Dataset, arm: str, batches: stream.Stream | None) -> RunRecord:
-    worker = SoloWorker(device(config.train.device), run.append_epoch)
-    checkpoints = checkpoint.of_run(run.checkpoints, config, dataset)
-    result = fit(catalog.task(config), dataset, config, worker, checkpoints, train=batches)
-    return _judged(config, run, dataset, result, arm=arm, started=process_started())
-
-
-def _judged(
-    config: RunConfig,
-    run: Run,
-    dataset: Dataset,
-    result: FitResult,
-    *,
-    arm: str,
-    started: datetime,
-    cluster: dict[str, float] | None = None,
-) -> RunRecord:
-    record = described(config, run, dataset, result, experiment=EXPERIMENT, arm=arm, started=started, cluster=cluster)
-    return record.model_copy(update={"metrics": judged(catalog.task(config), dataset, result, config, run)})
+    runs = [(one.kind, one.run_config()) for one in each(config, "plan")]
+    return scale_estimate.table(runs, config.limit_bytes)

@@ -15,7 +15,7 @@ from sp500.config import RunConfig
 from sp500.data.shard_writer import Source
 from sp500.data.stream import BUFFER_WINDOWS
 from sp500.memory import pss_bytes
-from sp500.studies import scale
+from sp500.studies import scale_arms
 from sp500.tasks import catalog
 from sp500.training.loop import fit
 from sp500.training.worker import SoloWorker, device
@@ -56,7 +56,7 @@ def _measured(config: RunConfig) -> tuple[float, int, Source]:
     """Windows per second of the loop in this process, the memory it takes with the original data alone, and those."""
     short = {"epochs": 1, "max_steps": STEPS}
     few = config.model_copy(update={"num_workers": 0, "train": config.train.model_copy(update=short)})
-    ready = scale.prepared(few)
+    ready = scale_arms.prepared(few)
     dataset = ready.dataset(few.train.dtype, multiplier=1)
     result = fit(catalog.task(few), dataset, few, SoloWorker(device(few.train.device)))
     return result.samples / (result.train_seconds - result.first_batch_seconds), pss_bytes(), ready.source()

@@ -1,226 +1,131 @@
-"""A search from its settings to its record: try configs, choose by validation, look at the test once."""
+"""A search from its settings to its record, whichever arm runs it."""
 
 from __future__ import annotations
 
-import gc
-import hashlib
-import itertools
-import json
-import logging
-import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import os
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from threading import Event
-from typing import Any
+from typing import TYPE_CHECKING
 
-from sqlalchemy.exc import SQLAlchemyError
-
-from sp500 import metrics
 from sp500.config import RunConfig
-from sp500.errors import ConfigError, SP500Error
-from sp500.memory import limit_memory
-from sp500.runs.record import EpochMetrics, RunRecord
+from sp500.errors import ConfigError
+from sp500.runs.record import RunRecord
 from sp500.runs.store import Run
-from sp500.studies import train
-from sp500.tuning import optuna_log, processes, sequential, trial_data
-from sp500.tuning.ledger import Ledger, TrialResult
-from sp500.tuning.limits import Plan
-from sp500.tuning.space import Choice, Space, key, trial, valid
-from sp500.tuning.suggest import Suggester, suggester
-from sp500.tuning.trial_data import TrialData
+from sp500.studies.settings import SearchSettings
+from sp500.units import size_bytes
 
-# Configs that TPE is asked for at once: about a pack for each of a few cores.
-GUESSES_AT_ONCE = 8
-DECIDE_DATA = ("data.", "task", "synthetic.", "train.dtype")
+if TYPE_CHECKING:
+    from sp500.tuning.ledger import TrialResult
+    from sp500.tuning.limits import Plan
+    from sp500.tuning.trial_data import TrialData
 
 
-def prepare(config: RunConfig, plan: Plan) -> dict[str, TrialData | str]:
-    """The data of the search. Raises ConfigError for a search without validation, DataError when none can be made."""
-    if not config.data.valid_from_train:
-        raise ConfigError("data.valid_from_train is 0: a search needs a validation split to choose by")
-    return trial_data.prepare(_data_configs(config, plan.space))
-
-
-@dataclass(frozen=True)
-class Searched:
-    """What a search found: its ledger, how many trials that held before, the cores that trials ran on at once, what
-    the cluster has if Ray ran it, and seconds.
-    """
-
-    ledger: Ledger
-    resumed: int
-    cores: int
-    cluster: dict[str, float]
-    seconds: float
-
-
-def search(
-    config: RunConfig,
+def run_search(
+    config: SearchSettings,
     run: Run,
-    plan: Plan,
-    made: dict[str, TrialData | str],
     *,
     on_start: Callable[[int, int], None] = lambda total, done: None,
     on_result: Callable[[TrialResult, int], None] = lambda result, running: None,
-) -> Searched:
-    """Try the configs. Trials that the run's ledger holds are not run again.
-
-    `on_start` is told how many there are in all and how many are done, `on_result` of each result and how many are on
-    their way.
-    """
-    suggested = suggester(plan.method, config, plan.space, plan.trials, config.train.seed)
-    ledger = _ledger(run, plan.space, made, suggested)
-    done, started = len(ledger.results), time.monotonic()
-    on_start(suggested.total, done)
-
-    def keep(result: TrialResult, running: int) -> None:
-        ledger.add(result)
-        suggested.tell(result)
-        on_result(result, running)
-
-    cores, cluster = _try_all(config, run, plan, made, suggested, keep=keep, left=suggested.total - done)
-    return Searched(ledger, done, cores, cluster, time.monotonic() - started)
-
-
-def choose(
-    config: RunConfig,
-    run: Run,
-    plan: Plan,
-    made: dict[str, TrialData | str],
-    searched: Searched,
-    *,
-    stopped: Event,
 ) -> RunRecord:
-    """Train the best by validation loss once more, as this run, and only then look at the test.
+    """Search in one mode, and judge the best config.
 
-    Ends at the next epoch once `stopped` is set. Raises SP500Error when all trials failed.
+    `on_start` gets the number of configs and how many of them are done, `on_result` each result and how many configs
+    are running. Raises SP500Error when all trials failed.
     """
+    planned, stopped = plan(config), Event()
+    with ThreadPoolExecutor(1, thread_name_prefix="beside") as beside, ExitStack() as cluster:
+        begin = _begins_with_ray(planned) and _connected()
+        # The data is prepared while Ray starts, and the best config trained while Ray ends. Ray was imported before:
+        # two threads that import it and torch at once may meet half of a module.
+        coming = beside.submit(_prepare, config.run_config(), run, planned)
+        try:
+            if begin:
+                cluster.enter_context(begin)
+            base, made = coming.result()
+            from sp500.studies import search_trials
 
-    def go_on(epoch: EpochMetrics) -> None:
-        if stopped.is_set():
-            raise SP500Error(f"stopped after epoch {epoch.epoch}")
-
-    best = searched.ledger.best()
-    if best is None:
-        reasons = [f"  {one.overrides}: {one.reason}" for one in searched.ledger.results.values()]
-        raise SP500Error("\n".join([f"all {len(reasons)} trials failed:", *reasons[:5]]))
-    chosen = trial(config, best.overrides).config
-    ready = made[trial_data.key(chosen)]
-    assert isinstance(ready, TrialData)
-    record = train.train(chosen, run, experiment="tune", arm=plan.arm, dataset=ready.dataset, on_epoch=go_on)
-    return _with_search(record, plan, made, searched, best)
-
-
-def log(run: Run, plan: Plan, results: Iterable[TrialResult] = ()) -> None:
-    """Add results to the file that optuna-dashboard opens; the ledger is what counts, so a fault is only told."""
-    path = run.path / "optuna.db"
-    try:
-        optuna_log.write(path, run.name, plan.space, results)
-    except (ConfigError, SQLAlchemyError, OSError) as error:
-        logging.getLogger(__name__).warning("%s could not be written: %s", path, error)
+            planned = _with_arm(planned, base, made, cluster)
+            found = search_trials.search(base, run, planned, made, on_start=on_start, on_result=on_result)
+            chosen = beside.submit(search_trials.choose, base, run, planned, made, found, stopped=stopped)
+            beside.submit(search_trials.log, run, planned, found.ledger.results.values())
+            cluster.close()
+            return chosen.result()
+        finally:
+            stopped.set()
 
 
-def _with_search(
-    record: RunRecord, plan: Plan, made: dict[str, TrialData | str], searched: Searched, best: TrialResult
-) -> RunRecord:
-    """The chosen config's record, and what the search that chose it did."""
-    results = searched.ledger.results
-    summary = {
-        "space": plan.space.name,
-        "method": plan.method,
-        "resumed": searched.resumed,
-        "cores": searched.cores,
-        "key": key(results, _hash(made)),
-        **_summary(searched.ledger, best, record),
-    }
-    samples = record.samples + sum(one.samples for one in results.values())
-    setup = record.seconds.setup - searched.seconds
-    spent = record.seconds.model_copy(update={"setup": setup, "search": searched.seconds})
-    machine = record.machine.model_copy(update={"cluster": searched.cluster})
-    return record.model_copy(update={"search": summary, "samples": samples, "seconds": spent, "machine": machine})
+def _begins_with_ray(planned: Plan) -> bool:
+    """Whether Ray is needed before the data is there: to run on, or to ask how large the cluster is."""
+    on_cluster = planned.arm == "auto" and "RAY_ADDRESS" in os.environ
+    return planned.arm == "ray" or on_cluster or bool(planned.limits.workers)
 
 
-def _ledger(run: Run, space: Space, made: dict[str, TrialData | str], suggested: Suggester) -> Ledger:
-    """What an earlier attempt found, told to the suggester. Raises ConfigError for results of another space."""
-    ledger = Ledger(run.path, _hash(made))
-    for result in ledger.results.values():
-        if not space.contains(result.overrides):
-            raise ConfigError(f"{ledger.path} holds trials of another space than {space.name}; take another --name")
-        suggested.tell(result)
-    return ledger
+def _with_arm(planned: Plan, base: RunConfig, made: dict[str, TrialData | str], cluster: ExitStack) -> Plan:
+    """The plan with an arm in place of auto, and Ray ended where that does not need it."""
+    if planned.arm != "auto":
+        return planned
+    from sp500.tuning import arm_costs
+
+    cpus = None
+    if _begins_with_ray(planned):
+        from sp500.distributed import preflight
+
+        cpus = int(preflight.most()["CPU"])
+    arm, why = arm_costs.choose(planned, base, made, cpus)
+    print(why, file=sys.stderr, flush=True)
+    if arm != "ray":
+        cluster.close()  # before this process forks
+    return replace(planned, arm=arm)
 
 
-def _data_configs(config: RunConfig, space: Space) -> list[RunConfig]:
-    """A config for each of the space's settings of the data."""
-    axes = {name: axis for name, axis in space.axes.items() if name.startswith(DECIDE_DATA)}
-    values = []
-    for name, axis in axes.items():
-        if not isinstance(axis, Choice):
-            raise ConfigError(f"search space {space.name}: {name} decides the data; list its values, no range")
-        values.append(axis.values)
-    found = [valid(config, dict(zip(axes, chosen, strict=True))) for chosen in itertools.product(*values)]
-    return [one.config for one in found if one]  # invalid configs are never tried
+def _connected() -> AbstractContextManager[None]:
+    """Ray, imported where it is used."""
+    from sp500.distributed import session
+
+    return session.connected()
 
 
-def _hash(made: dict[str, TrialData | str]) -> str:
-    """Hash of all data of a search; that of the one dataset where there is one. What could not be made has none."""
-    hashes = [one.dataset.sha256 for one in made.values() if isinstance(one, TrialData)]
-    return hashes[0] if len(hashes) == 1 else hashlib.sha256(json.dumps(sorted(hashes)).encode()).hexdigest()
+def _prepare(base: RunConfig, run: Run, planned: Plan) -> tuple[RunConfig, dict[str, TrialData | str]]:
+    """The settings with their task, and the data that the trials share."""
+    from sp500.studies import search_trials
+    from sp500.tasks import catalog
+
+    base = catalog.resolve(base)
+    made = search_trials.prepare(base, planned)
+    search_trials.log(run, planned)  # its libraries load while Ray starts, too
+    return base, made
 
 
-def _summary(ledger: Ledger, best: TrialResult, record: RunRecord) -> dict[str, Any]:
-    results = list(ledger.results.values())
-    sharpes = [one.valid_excess_sharpe for one in results if one.status == "ok"]
-    by_dataset: dict[str, TrialResult] = {}
-    for one in sorted((one for one in results if one.score is not None), key=lambda one: one.score or 0.0):
-        by_dataset.setdefault(one.dataset, one)
-    return {
-        "configs": len(results),
-        "failed": sum(one.status != "ok" for one in results),
-        "rerun": ledger.rerun,
-        "trial_seconds": sum(one.seconds for one in results),
-        "best": _named(best),
-        "by_dataset": [{"dataset": name, **_named(one)} for name, one in by_dataset.items()],
-        "deflated_sharpe": metrics.deflated_excess(record.metrics.get("valid", {}).get("excess"), sharpes),
-    }
+def plan(config: SearchSettings) -> Plan:
+    """What to search and how, in one mode."""
+    from sp500.tuning import space
+    from sp500.tuning.limits import Limits, Plan
 
+    found = space.load(config.space)
+    axes = dict(found.axes)
+    if config.by_ticker:
+        from sp500.data import sources
 
-def _named(result: TrialResult) -> dict[str, Any]:
-    return {**result.model_dump(include={"id", "overrides", "valid_loss"}), "score": result.score}
-
-
-def _try_all(
-    config: RunConfig,
-    run: Run,
-    plan: Plan,
-    made: dict[str, TrialData | str],
-    suggested: Suggester,
-    *,
-    keep: Callable[[TrialResult, int], None],
-    left: int,
-) -> tuple[int, dict[str, float]]:
-    """Hand each trial's result to `keep`. Returns the cores that trials ran on, and what the cluster has under Ray."""
-    limits = plan.limits
-    at_once = GUESSES_AT_ONCE if plan.method == "tpe" else left
-    if plan.arm == "sequential":
-        if limits.memory:
-            limit_memory(limits.memory)
-        while trials := suggested.ask(1):
-            keep(sequential.run_trial(made[trial_data.key(trials[0].config)], trials[0], limits.timeout), 0)
-        return 1, {}
-    if plan.arm == "packed":
-        count = processes.process_count(config)
-        processes.run(made, suggested, limits, at_once=at_once, processes=count, on_result=keep)
-        return count, {}
-    from sp500.distributed import preflight, session, tune
-
-    with session.connected():
-        if left:
-            preflight.shared(run.path)
-            run.write_cluster(preflight.resources())
-            tune.run(made, suggested, limits, at_once=at_once, storage=run.path / ".ray", on_result=keep)
-            # Handles of actors that the collector found in another thread, while Ray ends in this one, would end the
-            # process.
-            gc.collect()
-        have = preflight.resources()
-        return int(have.get("CPU", 0)), have
+        tickers = sources.load(config.data).tickers  # `stocks` stands for many
+        axes = {"data.tickers": space.Choice(tuple((one,) for one in tickers)), **axes}
+    if config.windows:
+        axes = {"data.window": space.Choice(config.windows), **axes}
+    found = replace(found, axes=axes)
+    space.check(config.run_config(), found)
+    method = config.method if config.method != "auto" else "grid" if found.is_grid else "tpe"
+    limits = Limits(
+        pack=int(config.pack) if config.pack.isdigit() else "off" if config.pack == "off" else "auto",
+        timeout=config.trial_timeout,
+        memory=size_bytes(config.trial_memory) if config.trial_memory else None,
+        halving=config.halving,
+        workers=config.workers_per_trial,
+        device=config.train.device,
+    )
+    trials = config.trials or (None if method == "grid" else found.size or 60)
+    if config.mode == "all":
+        raise ConfigError("mode all times one process per arm: run experiments/tune.py --mode all")
+    return Plan(found, method, trials, config.mode, limits)

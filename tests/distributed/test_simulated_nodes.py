@@ -12,7 +12,7 @@ from sp500.data import shard_writer
 from sp500.distributed.simulated_nodes import STORE_LEAST, simulated
 from sp500.memory import PeakMemory, run_in_subprocess
 from sp500.runs.store import RunStore
-from sp500.studies import scale
+from sp500.studies import scale_arms
 from sp500.tasks import catalog
 
 BUDGET = 5 * 2**28
@@ -23,7 +23,7 @@ def train_on_five_stores(folder: Path) -> dict[str, int]:
     train = TrainConfig(epochs=1, batch_size=16384)
     data = DataConfig(tickers=("stocks",), multiplier=160)
     config = RunConfig(num_workers=1, data=data, model=ModelConfig(kind="linear"), train=train)
-    ready = scale.prepared(config)
+    ready = scale_arms.prepared(config)
     shards = shard_writer.write(ready.source(), str(folder / "set"))
     small = ready.dataset("float32", multiplier=1)
     with RunStore(folder).open("run") as run, simulated(1, BUDGET, STORE_LEAST) as nodes:

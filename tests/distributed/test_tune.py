@@ -9,7 +9,7 @@ from sp500.config import DataConfig, ModelConfig, RunConfig, SyntheticConfig, Tr
 from sp500.errors import SP500Error
 from sp500.runs import compare
 from sp500.runs.store import RunStore
-from sp500.studies import search
+from sp500.studies import search_trials
 from sp500.tuning.axes import Space, choices
 from sp500.tuning.ledger import Ledger
 from sp500.tuning.limits import Limits, Plan
@@ -38,9 +38,9 @@ def searched(base, folder, name, *, arm, axes=AXES, resume=False, method="grid",
     found = axes if isinstance(axes, Space) else choices("test", axes)
     plan = Plan(found, method, trials, arm, limits or Limits())
     with RunStore(folder).open(name, resume=resume) as run:
-        made = search.prepare(base, plan)
-        found = search.search(base, run, plan, made, on_result=keep)
-        return search.choose(base, run, plan, made, found, stopped=Event()), seen
+        made = search_trials.prepare(base, plan)
+        found = search_trials.search(base, run, plan, made, on_result=keep)
+        return search_trials.choose(base, run, plan, made, found, stopped=Event()), seen
 
 
 @pytest.fixture(scope="module")

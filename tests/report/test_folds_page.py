@@ -12,7 +12,7 @@ import pytest
 from sp500.report import folds, page, terminal
 from sp500.report.tables import Table
 from sp500.runs.record import Machine, RunRecord, Seconds
-from sp500.studies.walk_forward import summary
+from sp500.studies.walk_forward_folds import summary
 
 NOW = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 UP = [0.01, 0.02, 0.03]

@@ -20,7 +20,8 @@ from sp500.data.prices import Prices
 from sp500.errors import ConfigError, SP500Error
 from sp500.runs.record import RunRecord
 from sp500.runs.store import RunStore
-from sp500.studies import walk_forward
+from sp500.studies import walk_forward_folds
+from sp500.studies.walk_forward_folds import Keep
 
 Row = dict[str, Any]
 Walked = Callable[..., RunRecord]
@@ -49,12 +50,17 @@ def folds(config: RunConfig, prices: Prices) -> Folds:
 @pytest.fixture
 def walked(config: RunConfig, folds: Folds, tmp_path: Path) -> Walked:
     def walk(
-        name: str, folds: Folds = folds, *, at_once: int = 0, on_row: walk_forward.Keep | None = None, **train: Any
+        name: str,
+        folds: Folds = folds,
+        *,
+        at_once: int = 0,
+        on_row: Keep | None = None,
+        **train: Any,
     ) -> RunRecord:
         settings = config.train.model_copy(update=train)
         wanted = config.model_copy(update={"num_workers": at_once, "train": settings})
         with RunStore(tmp_path).open(name, resume=True) as run:
-            return walk_forward.record(wanted, run, folds, on_row)
+            return walk_forward_folds.record(wanted, run, folds, on_row)
 
     return walk
 

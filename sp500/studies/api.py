@@ -1,0 +1,81 @@
+"""The experiments as functions: settings in, the run's record out, the same run folder as the scripts leave.
+
+Settings are those of the scripts: sections (`data`, `model`, `train`, `eval`) as dictionaries, the rest by name. All
+functions take `name` and `runs_dir` of the run, and `resume=True` to continue it. They raise ConfigError for settings
+that are wrong, DataError for prices that are, and SP500Error where a run fails; its record says why.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from sp500.errors import ConfigError
+from sp500.execution import Experiment, execute
+from sp500.runs.record import RunRecord
+from sp500.runs.store import Run
+from sp500.studies.settings import ScaleSettings, SearchSettings, TrainSettings, WalkForwardSettings
+
+S = TypeVar("S", bound=Experiment)
+SECTIONS = ("task", "data", "model", "train", "eval")
+
+
+def train(*, name: str | None = None, runs_dir: str | Path = "runs", **settings: Any) -> RunRecord:
+    """Train one model and judge it on the test dates; `num_workers=N` trains on Ray, `seeds=N` for N seeds."""
+
+    def main(config: TrainSettings, run: Run) -> RunRecord:
+        """Train in the run's folder."""
+        from sp500.studies import train as study
+
+        return study.train(config, run, seeds=config.seeds)
+
+    return execute(_settings(TrainSettings, name, runs_dir, settings), main)
+
+
+def search(*, name: str | None = None, runs_dir: str | Path = "runs", **settings: Any) -> RunRecord:
+    """Try many configs (`space`, `method`, `trials`), and judge the best; `mode` is sequential, packed, ray or auto."""
+    from sp500.studies.search import run_search
+
+    return execute(_settings(SearchSettings, name, runs_dir, settings), run_search)
+
+
+def scale(*, name: str | None = None, runs_dir: str | Path = "runs", **settings: Any) -> RunRecord:
+    """Train on the stocks and noisy copies of them (`multipliers`), once per arm (`arms`) and size."""
+    from sp500.studies.scale import run_scale
+
+    return execute(_settings(ScaleSettings, name, runs_dir, settings), run_scale)
+
+
+def walk_forward(*, name: str | None = None, runs_dir: str | Path = "runs", **settings: Any) -> RunRecord:
+    """Re-train one config on every fold of the dates; `best_of` takes the config of an ended run in `runs_dir`."""
+    from sp500.studies.walk_forward import chosen_run, run_walk_forward
+
+    if settings.get("best_of"):
+        chosen = chosen_run(settings["best_of"], Path(runs_dir)).best_config()
+        given = {key: _merged(getattr(chosen, key), settings.get(key)) for key in SECTIONS}
+        settings = {**settings, **given}
+    return execute(_settings(WalkForwardSettings, name, runs_dir, settings), run_walk_forward)
+
+
+def _settings(model: type[S], name: str | None, runs_dir: str | Path, settings: dict[str, Any]) -> S:
+    """Checked settings; sections that the study has other defaults for keep these under what is given."""
+    defaults = model()
+    plain = {
+        key: _merged(getattr(defaults, key), value) if key in SECTIONS else value for key, value in settings.items()
+    }
+    if unknown := sorted(plain.keys() - model.model_fields.keys()):
+        raise ConfigError(f"unknown setting {unknown[0]}; known are {', '.join(model.model_fields)}")
+    try:
+        return model.model_validate(plain | {"io": {"run_name": name, "save_dir": runs_dir}})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "settings"
+        raise ConfigError(f"{where}: {first['msg'].removeprefix('Value error, ')}") from None
+
+
+def _merged(default: Any, given: Any) -> Any:
+    if given is None:
+        return default
+    return default.model_dump() | dict(given) if isinstance(given, dict) else given

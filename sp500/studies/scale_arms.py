@@ -1,0 +1,179 @@
+"""Three ways to train on a dataset of any size, under the same memory budget.
+
+    in_memory   every window copied out into arrays, as most scripts do; one process
+    streaming   shards from disk, windows as views; one process, without Ray
+    ray         the same shards through Ray Data to N workers of Ray Train, one per node
+
+The two without Ray run in a child process that cannot take more memory than the budget. Ray's nodes are given the
+budget as their memory and object store, and what they took is measured.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from sp500.config import RunConfig
+from sp500.data import pipeline, shard_writer, stream
+from sp500.data.shards import ShardSet
+from sp500.data.windows import Dataset
+from sp500.errors import ConfigError
+from sp500.memory import PeakMemory, limit_memory
+from sp500.runs.record import RunRecord, process_started
+from sp500.runs.store import Run
+from sp500.studies.train import described, judged
+from sp500.tasks import catalog
+from sp500.training import checkpoint
+from sp500.training.loop import DTYPES, FitResult, fit
+from sp500.training.worker import SoloWorker, device
+
+EXPERIMENT = "scale"
+
+
+def prepared(config: RunConfig) -> pipeline.Prepared:
+    """Prices on their way to windows. Raises ConfigError for what has no training series to copy."""
+    if config.train.refit:
+        raise ConfigError("scale compares training times and never trains anew: leave out train.refit")
+    if config.task == "synthetic" or config.data.npz_path:
+        raise ConfigError("scale needs prices: task returns or direction, without data.npz_path")
+    return pipeline.prepare(config.data, direction=config.task == "direction")
+
+
+def place(config: RunConfig, root: str, fingerprint: str) -> str:
+    """Where the set with that fingerprint lies: `root` itself where it is there, else a folder of that name in it.
+
+    Without a root, sets lie beside the runs, so that the next run with the same data finds them.
+    """
+    root = shard_writer.absolute(root or str(config.io.save_dir / ".shards"))
+    return root if shard_writer.fingerprint_at(root) == fingerprint else f"{root}/{fingerprint}"
+
+
+def in_memory(config: RunConfig, run: Run, memory_bytes: int) -> RunRecord:
+    """One process over materialised windows. Raises MemoryError that says how much they need."""
+    ready = prepared(config)
+    # From here on: libraries have reserved what they reserve, and nothing that grows with the dataset is there yet.
+    limit_memory(memory_bytes)
+    dataset = ready.materialised(config.train.dtype)
+    return _alone(config, run, dataset, "in_memory", None)
+
+
+def streaming(config: RunConfig, run: Run, memory_bytes: int, root: str = "", skip_bad: int = 0) -> RunRecord:
+    """One process over shards, which it writes if they are not there yet."""
+    ready = prepared(config)
+    limit_memory(memory_bytes)
+    shards, dataset = stored(ready, config, root, skip_bad)
+    ranks = stream.assigned(shards.shards, 1)
+    chunks = stream.local_chunks(shards, ranks[0], shuffle=config.data.shuffle_train, seed=config.data.seed)
+    on = device(config.train.device)
+    batches = stream.Stream(chunks, shards, stream.held(ranks), on, DTYPES[config.train.dtype])
+    return _alone(config, run, dataset, "streaming", batches)
+
+
+def on_ray(
+    config: RunConfig, run: Run, *, nodes: int | None, memory_bytes: int | None, root: str = "", skip_bad: int = 0
+) -> RunRecord:
+    """N workers over shards, on `nodes` simulated nodes, or on the connected cluster if None."""
+    from sp500.distributed import preflight, train
+
+    started = datetime.now(UTC)
+    ready = prepared(config)
+    with _nodes(nodes, memory_bytes) as raylets:
+        # Before tasks write shards, which may take minutes; the storage on all nodes, also those that had to come.
+        preflight.worker_share(
+            config.num_workers, gpu=preflight.use_gpu(config.train.device, config.num_workers), readers=True
+        )
+        preflight.shared(run.path)
+        run.write_cluster(preflight.resources(), nodes or 0)
+        with PeakMemory(interval_seconds=0.5, roots=raylets) if raylets else nullcontext() as peak:
+            shards, dataset = stored(ready, config, root, skip_bad, tasks=config.num_workers)
+            spread = nodes is not None and nodes >= config.num_workers
+            result = train.fit_on_ray(catalog.task(config), dataset, config, run, shards, spread=spread)
+        have = preflight.resources()
+    record = _judged(config, run, dataset, result, arm="ray", started=started, cluster=have)
+    largest = peak.bytes if peak else record.peak_memory_bytes
+    machine = record.machine.model_copy(update={"simulated_nodes": nodes or 0})
+    return record.model_copy(update={"peak_memory_bytes": largest, "machine": machine})
+
+
+def stored(
+    ready: pipeline.Prepared, config: RunConfig, root: str = "", skip_bad: int = 0, *, tasks: int = 0
+) -> tuple[ShardSet, Dataset]:
+    """The shards of `config`, written if need be, and the dataset whose training windows they are."""
+    source = ready.source()
+    shards, facts = written(source, place(config, root, source.fingerprint), skip_bad, tasks=tasks)
+    small = ready.dataset(config.train.dtype, multiplier=1)
+    windows = {**small.card["windows"], "train": shards.windows}
+    return shards, replace(small, card={**small.card, "windows": windows, "shards": facts})
+
+
+def write(config: RunConfig, uri: str) -> dict[str, Any]:
+    """Write the set of `config` to `uri` and say what it holds; with workers, as many tasks of Ray write at once."""
+    ready = prepared(config)
+    with _nodes(None, None) if config.num_workers else nullcontext():
+        shards, facts = written(ready.source(), shard_writer.absolute(uri), tasks=config.num_workers)
+    card = ready.dataset(config.train.dtype, multiplier=1).card
+    return card | {"windows": card["windows"] | {"train": shards.windows}, "shards": facts}
+
+
+def written(
+    source: shard_writer.Source, uri: str, skip_bad: int = 0, *, tasks: int = 0
+) -> tuple[ShardSet, dict[str, Any]]:
+    """The set at `uri`, written by this process or by tasks on the connected cluster, and what a record says of it."""
+    each = None
+    if tasks:
+        from sp500.distributed import data
+
+        each = data.writing(source, uri, tasks)
+    started, reused = time.perf_counter(), shard_writer.fingerprint_at(uri) == source.fingerprint
+    shards = shard_writer.write(source, uri, each, skip_bad=skip_bad)
+    facts = {
+        "uri": uri,
+        "fingerprint": shards.fingerprint,
+        "files": len(shards.shards),
+        "windows": shards.windows,
+        "bytes": shards.bytes,
+        "reused": reused,
+        "writing_seconds": 0.0 if reused else time.perf_counter() - started,
+        "dropped": list(shards.dropped),
+    }
+    return shards, facts
+
+
+@contextmanager
+def _nodes(count: int | None, memory_bytes: int | None) -> Iterator[tuple[int, ...]]:
+    """Raylets whose memory is measured; none on a cluster that is not ours."""
+    if count is None:
+        from sp500.distributed import session
+
+        with session.connected():
+            yield ()
+        return
+    from sp500.distributed.simulated_nodes import simulated
+
+    with simulated(count, memory_bytes) as nodes:
+        yield nodes.raylets
+
+
+def _alone(config: RunConfig, run: Run, dataset: Dataset, arm: str, batches: stream.Stream | None) -> RunRecord:
+    worker = SoloWorker(device(config.train.device), run.append_epoch)
+    checkpoints = checkpoint.of_run(run.checkpoints, config, dataset)
+    result = fit(catalog.task(config), dataset, config, worker, checkpoints, train=batches)
+    return _judged(config, run, dataset, result, arm=arm, started=process_started())
+
+
+def _judged(
+    config: RunConfig,
+    run: Run,
+    dataset: Dataset,
+    result: FitResult,
+    *,
+    arm: str,
+    started: datetime,
+    cluster: dict[str, float] | None = None,
+) -> RunRecord:
+    record = described(config, run, dataset, result, experiment=EXPERIMENT, arm=arm, started=started, cluster=cluster)
+    return record.model_copy(update={"metrics": judged(catalog.task(config), dataset, result, config, run)})

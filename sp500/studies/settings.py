@@ -1,0 +1,190 @@
+"""Settings of the studies: a run's, and what each study adds. Light to import, so that --help answers at once."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import ConfigDict, Field, field_validator, model_validator
+
+from sp500.config import DataConfig, IOConfig, RunConfig, TrainConfig
+from sp500.credentials import Address
+from sp500.execution import Experiment
+from sp500.units import size_bytes
+
+
+class TrainSettings(Experiment):
+    """Train one model and judge it on dates that it has not seen."""
+
+    experiment: ClassVar[str] = "train"
+    seeds: int = Field(1, gt=0)
+    """Train for as many seeds (--seed, --seed + 1, ...), and report how far the metrics spread over them."""
+
+
+class SearchSettings(Experiment):
+    """Find the best of many configs by validation loss, and judge that one on the test dates."""
+
+    experiment: ClassVar[str] = "tune"
+    mode: Literal["auto", "sequential", "packed", "ray", "all"] = "auto"
+    """sequential: one config at a time in this process; packed: packs in processes of this machine; ray: packs under
+    Ray Tune; all: each of these in a child process, timed from start to exit; auto: the one that should end first."""
+    space: str = "grid18"
+    """grid18 (MLP: hidden x lr x dropout) | grid108 (the same x 6 seeds) | lstm12 | wide (mlp, lstm and transformer) |
+    path of a YAML file of settings, each with a value, a list or {low, high, log}."""
+    method: Literal["auto", "grid", "random", "tpe"] = "auto"
+    """How to choose configs; auto: all of a grid, TPE where the space has ranges."""
+    trials: int | None = Field(None, gt=0)
+    """Configs to try. Default: all of a grid, 60 otherwise."""
+    by_ticker: bool = False
+    """Make each ticker a dataset of its own, and rank the configs per ticker and overall."""
+    windows: tuple[int, ...] = ()
+    """Search each of these lengths of the window (data.window)."""
+    pack: str = "auto"
+    """Configs of the same shape train together as one batched model: auto | off | how many at most."""
+    halving: int = Field(0, ge=0)
+    """Of a pack's members only the best 1/N go on after a part of the epochs (successive halving); 0: all do."""
+    trial_timeout: float | None = Field(None, gt=0)
+    """Seconds that a trial may take."""
+    trial_memory: str | None = None
+    """Memory that a process with trials may take, such as 2GiB."""
+    workers_per_trial: int = Field(0, ge=0)
+    """Each trial is itself a run of Ray Train over N workers; 0: a trial is one process."""
+    train: TrainConfig = TrainConfig(early_stop_patience=0)
+
+    @field_validator("pack")
+    @classmethod
+    def _is_a_size(cls, pack: str) -> str:
+        if pack not in {"auto", "off"} and not (pack.isdigit() and int(pack) > 0):
+            raise ValueError(f"{pack!r} is none of auto, off and a number of configs")
+        return pack
+
+    @field_validator("trial_memory")
+    @classmethod
+    def _is_memory(cls, size: str | None) -> str | None:
+        if size:
+            size_bytes(size)
+        return size
+
+    @model_validator(mode="after")
+    def _arms_are_alike(self) -> SearchSettings:
+        if self.num_workers:
+            raise ValueError("num_workers: the trials of a search run side by side; see --workers-per-trial")
+        if self.io.run_name and len(self.io.run_name) > 63 - len("-sequential"):
+            raise ValueError("run name: at most 52 characters, since --mode all adds the arm to it")
+        if self.halving == 1 or (self.halving and (self.mode in {"sequential", "all"} or self.pack == "off")):
+            raise ValueError("halving: stops members of packs, so it needs 2 or more, packs, and --mode packed or ray")
+        if self.workers_per_trial and self.mode not in {"ray", "auto"}:
+            raise ValueError("workers-per-trial: needs --mode ray")
+        others = (self.halving, self.trial_timeout, self.trial_memory, self.train.per_worker_batch)
+        if self.workers_per_trial and any(others):
+            raise ValueError(
+                "workers-per-trial: not with --halving, --trial-timeout, --trial-memory or --train.per-worker-batch, "
+                "which reach one process and not the workers of a trial"
+            )
+        return self
+
+    @property
+    def arm(self) -> str:
+        """The mode."""
+        return self.mode
+
+
+class Budgeted(Experiment):
+    """What every arm of the experiment is held to."""
+
+    model_config = ConfigDict(hide_input_in_errors=True)  # an address with a password is not repeated
+
+    experiment: ClassVar[str] = "scale"
+    memory_limit: str = "2GiB"
+    """Memory of one node, in MiB or GiB: for the process of an arm without Ray, and for each node of Ray."""
+    nodes: int | None = Field(None, gt=0)
+    """Local nodes of the ray arm, a simulation on this machine. Default: one per worker (none on a cluster)."""
+    shards: Address = ""
+    """Folder or URI (s3://, gs://) of sets of shards, or of one that prepare.py --out made. Default: with the runs."""
+    skip_bad_shards: int = Field(0, ge=0)
+    """Go on without up to this many damaged shards."""
+
+    @field_validator("memory_limit")
+    @classmethod
+    def _is_a_size(cls, size: str) -> str:
+        size_bytes(size)
+        return size
+
+    @property
+    def limit_bytes(self) -> int:
+        """The budget in bytes."""
+        return size_bytes(self.memory_limit)
+
+
+class ScaleSettings(Budgeted):
+    """Train on the 20 stocks and noisy copies of them, once per arm and dataset size."""
+
+    arm: ClassVar[str] = "all"
+    multipliers: tuple[Annotated[int, Field(gt=0)], ...] = Field((1, 10), min_length=1)
+    """Sizes: the training series and this many minus one noisy copies."""
+    arms: tuple[Literal["in_memory", "streaming", "ray"], ...] = Field(("in_memory", "streaming", "ray"), min_length=1)
+    """in_memory: windows as arrays; streaming: shards, one process; ray: shards, --num-workers workers."""
+    max_steps: int = Field(0, ge=0)
+    """Stop each run after this many steps; 0: no limit."""
+    num_workers: tuple[Annotated[int, Field(gt=0)], ...] = Field((2,), min_length=1)  # type: ignore[assignment]
+    """Workers of the ray arm; several: one run each, for strong and weak scaling."""
+    data: DataConfig = DataConfig(tickers=("stocks",))
+    train: TrainConfig = TrainConfig(epochs=3, batch_size=1024, early_stop_patience=0)
+
+    @field_validator("num_workers", mode="before")
+    @classmethod
+    def _one_is_a_list(cls, workers: object) -> object:
+        return (workers,) if isinstance(workers, int) else workers
+
+    def run_config(self) -> RunConfig:
+        """Settings of the largest of its runs."""
+        plain = self.model_dump(include=set(RunConfig.model_fields))
+        return RunConfig(**plain | {"num_workers": max(self.num_workers)})
+
+    @property
+    def fingerprint(self) -> str:
+        """That of its largest run, the size apart."""
+        return self.run_config().fingerprint
+
+    @field_validator("io")
+    @classmethod
+    def _name_has_room(cls, io: IOConfig) -> IOConfig:
+        if io.run_name and len(io.run_name) > 40:
+            raise ValueError("run name: at most 40 characters, since every arm and size adds to it")
+        return io
+
+
+class ArmSettings(Budgeted):
+    """One arm at one size."""
+
+    kind: str = ""
+
+    @property
+    def arm(self) -> str:
+        """Its name in the table."""
+        return self.kind
+
+    @property
+    def label(self) -> str:
+        """Its name on the way."""
+        return f"{self.data.multiplier}x {self.kind}" + (f" ({self.num_workers} workers)" if self.num_workers else "")
+
+
+class WalkForwardSettings(Experiment):
+    """Re-train one config on every fold of the dates and judge it on the days after, beside naive forecasts."""
+
+    experiment: ClassVar[str] = "walk_forward"
+    folds: int = Field(6, gt=0)
+    """How often to train; each test follows that of the fold before, and training has all dates before the test."""
+    test_days: int = Field(252, gt=0)
+    """Sessions of each test."""
+    best_of: str | None = None
+    """Search or train run in the same folder whose (best) config is re-trained; --config and flags go over it."""
+    num_workers: int = Field(0, ge=0)
+    """Folds at once on Ray; 0: one after another in this process."""
+    data: DataConfig = DataConfig(tickers=("stocks",))
+
+    @model_validator(mode="after")
+    def _has_dates(self) -> WalkForwardSettings:
+        if self.task == "synthetic" or self.data.npz_path:
+            raise ValueError("folds are cut by date: task synthetic and data.npz_path have none")
+        return self

@@ -1,0 +1,180 @@
+"""Walk-forward: one config re-trained on every fold of the dates, one fold after another or side by side on Ray.
+
+Each fold fits everything anew on its own training dates: scaling, weights, the choice of the epoch. A fold is on the
+disk (`folds.jsonl`) the moment it ends, so a run that was stopped goes on with those that are missing. A worker is sent
+prices and features whole and cuts a fold's windows itself, which is less to send than windows.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from sp500.checked_lines import append_line, read_lines
+from sp500.config import RunConfig
+from sp500.data.folds import Folds
+from sp500.data.windows import Dataset
+from sp500.errors import ConfigError, SP500Error
+from sp500.runs.record import RunRecord, ended, process_started
+from sp500.runs.store import Run
+from sp500.tasks import catalog
+from sp500.training import refit
+from sp500.training.loop import FitResult, fit
+from sp500.training.worker import SoloWorker, device
+
+Row = dict[str, Any]
+Keep = Callable[[Row], None]
+
+
+def record(config: RunConfig, run: Run, folds: Folds, on_row: Keep | None = None) -> RunRecord:
+    """Train and judge every fold that the run's folder does not hold yet, `config.num_workers` at once on Ray.
+
+    `on_row` is given each fold's row, kept ones first. A fold that fails is a row with the reason; raises SP500Error
+    when all do.
+    """
+    begun = datetime.now(UTC)
+    rows, cluster = _walked(config, folds, run, on_row or (lambda row: None))
+    good = [row for row in rows if row["status"] == "ok"]
+    if not good:
+        raise SP500Error("\n".join([f"all {len(rows)} folds failed:", *(f"  {row['reason']}" for row in rows[:5])]))
+    largest = max(row["peak_worker_bytes"] for row in good)
+    return ended(
+        config,
+        name=run.name,
+        experiment="walk_forward",
+        arm="ray" if config.num_workers else "solo",
+        setup_seconds=(begun - process_started()).total_seconds(),
+        train_seconds=(datetime.now(UTC) - begun).total_seconds(),
+        cluster=cluster,
+        samples=sum(row["samples"] for row in good),
+        peak_memory_bytes=largest,
+        peak_worker_bytes=largest,
+        device=good[0]["device"],
+        data=folds.card,
+        metrics=summary(rows),
+        folds=rows,
+    )
+
+
+def fold(config: RunConfig, folds: Folds, number: int) -> Row:
+    """One fold, counted from 1, trained and judged; one that fails says why and spoils no other."""
+    started = time.perf_counter()
+    try:
+        found = _judged(config, folds, number)
+    except Exception as error:  # noqa: BLE001 - one bad fold, whatever is wrong with it, must not end the others
+        found = _failed(str(error) if isinstance(error, SP500Error) else f"{type(error).__name__}: {error}")
+    return folds.named(number) | found | {"seconds": time.perf_counter() - started}
+
+
+def kept(path: Path, sha256: str) -> dict[int, Row]:
+    """Rows of the folds that ended well, by number; failed ones are tried again.
+
+    A line cut off by a kill counts for nothing. Raises ConfigError for a damaged line or folds on other prices.
+    """
+    rows = read_lines(path)
+    others = [row for row in rows if row.pop("data") != sha256]
+    found = {row["fold"]: row for row in rows if row["status"] == "ok"}
+    if others:
+        raise ConfigError(f"{path} holds folds on other prices than now; take another --name")
+    return found
+
+
+def summary(rows: Sequence[Row]) -> dict[str, Any]:
+    """Mean, standard deviation and count over the folds of every metric of the model and of the naive forecasts.
+
+    `improvement` is that over the best naive forecast of each fold, `better` in how many folds a trained model's is
+    above zero.
+    """
+    good = [row for row in rows if row["status"] == "ok"]
+    judged = [row for row in good if row["improvement"]["value"] is not None]
+    gains = [row["improvement"] for row in judged]
+    names = good[0]["naive"] if good else ()
+    return {
+        "folds": len(rows),
+        "failed": len(rows) - len(good),
+        "better": sum(row["improvement"]["value"] > 0 and row["best_epoch"] != 0 for row in judged),
+        "improvement": _spread(gains).get("value"),
+        "test": _spread([row["test"] for row in good]),
+        "naive": {name: _spread([row["naive"][name] for row in good]) for name in names},
+    }
+
+
+def _spread(rows: Sequence[Row]) -> dict[str, Row]:
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        for key, value in row.items():
+            if isinstance(value, float):
+                found.setdefault(key, []).append(value)
+    return {
+        key: {"mean": fmean(values), "deviation": stdev(values) if len(values) > 1 else None, "count": len(values)}
+        for key, values in found.items()
+    }
+
+
+def _failed(reason: str) -> Row:
+    return {"status": "failed", "reason": reason, "seconds": None}
+
+
+def _judged(config: RunConfig, folds: Folds, number: int) -> Row:
+    # A fold trains alone, however many train at once.
+    config = config.run_config().model_copy(update={"num_workers": 0})
+    task = catalog.task(config)
+    task_is_direction = config.task == "direction"
+    dataset = folds.dataset(number, config.train.dtype, direction=task_is_direction)
+
+    def fit_one(config: RunConfig, dataset: Dataset, folder: Path) -> FitResult:
+        del folder  # a fold that is stopped starts anew
+        return fit(task, dataset, config, SoloWorker(device(config.train.device)))
+
+    again = config.train.refit
+    whole = folds.dataset(number, config.train.dtype, direction=task_is_direction, refit=True) if again else None
+    result, refitted = refit.fit_with(fit_one, task, config, dataset, folder=Path("none"), whole=whole)
+    metrics = task.judge(result.outputs, dataset)
+    return {
+        "status": "ok",
+        "reason": "",
+        "windows": dataset.card["windows"],
+        "best_epoch": result.best_epoch,
+        "epochs": len(result.epochs),
+        "refit": refitted,
+        "samples": result.samples,
+        "improvement": metrics["test"].pop("improvement"),
+        "test": metrics["test"],
+        "naive": metrics["naive"],
+        "device": result.device,
+        "peak_worker_bytes": result.peak_worker_bytes,
+    }
+
+
+def _walked(config: RunConfig, folds: Folds, run: Run, on_row: Keep) -> tuple[list[Row], dict[str, float] | None]:
+    """Rows of all folds in order of date, and what the cluster has where Ray ran them."""
+    sha256, path = folds.prices.sha256, run.path / "folds.jsonl"
+    rows = kept(path, sha256)
+    for row in rows.values():
+        on_row(row)
+
+    def keep(row: Row) -> None:
+        append_line(path, json.dumps(row | {"data": sha256}))
+        rows[row["fold"]] = row
+        on_row(row)
+
+    missing = [number for number in range(1, len(folds) + 1) if number not in rows]
+    cluster = None
+    if config.num_workers:
+        from sp500.distributed.tasks import run_tasks
+
+        def keep_result(number: int, row: Row | Exception) -> None:
+            if isinstance(row, Exception):
+                row = folds.named(number) | _failed(f"{type(row).__name__}: {row}".splitlines()[0])
+            keep(row)
+
+        cluster = run_tasks(fold, config.run_config(), folds, missing, run=run, on_result=keep_result)
+    else:
+        for number in missing:
+            keep(fold(config, folds, number))
+    return [rows[number] for number in sorted(rows)], cluster
