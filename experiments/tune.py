@@ -7,12 +7,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from sp500 import formatting
 from sp500.entry import Command, experiment
 from sp500.progress import Progress
 from sp500.runs import arm_timing, compare
 from sp500.runs.record import RunRecord
 from sp500.runs.store import Run
-from sp500.studies.search import run_search
+from sp500.studies import search
 from sp500.studies.settings import SearchSettings
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def main(config: Tune, run: Run) -> RunRecord:
     if config.mode == "all":
         return arm_timing.run_all(config, run, Path(__file__), resume=config.resume)
     with Live() as live:
-        return run_search(config, run, on_start=live.start, on_result=live.advance)
+        return search.run_search(config, run, on_start=live.start, on_result=live.advance)
 
 
 class Live:
@@ -59,7 +60,8 @@ class Live:
         self._failed += result.status != "ok"
         self._best = min(self._best, result.valid_loss if result.valid_loss is not None else math.inf)
         state = f"{running} running, {self._failed} failed, best {self._best:.6g}"
-        self._progress.advance(f"{state}; {result.overrides} {result.valid_loss or result.reason}")
+        loss = result.reason if result.valid_loss is None else f"{result.valid_loss:.6g}"
+        self._progress.advance(f"{state}; {formatting.config(result.overrides)}: {loss}")
 
 
 def answer(record: RunRecord) -> dict[str, Any]:
@@ -71,4 +73,4 @@ def answer(record: RunRecord) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(experiment(Tune, main, sys.argv[1:], answer=answer))
+    sys.exit(experiment(Tune, main, sys.argv[1:], plan=search.expected, answer=answer))

@@ -121,7 +121,9 @@ def script(model: type[F], act: Callable[[F], Answer], argv: Sequence[str]) -> i
         answer = act(config)
         return json.dumps(answer.plain, indent=1) if config.json_output else answer.text, answer.code
 
-    return concluded(acted, only_json="--json" in argv, hint="--resume continues the run")
+    return concluded(
+        acted, only_json="--json" in argv, hint="--resume continues the run" if issubclass(model, Command) else ""
+    )
 
 
 def parse(model: type[F], argv: Sequence[str]) -> F:

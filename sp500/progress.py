@@ -58,7 +58,7 @@ class Progress:
         rate = (time.monotonic() - self._first) / others if others else None
         left = ""
         if rate is not None:
-            left = f"  {1 / max(rate, 1e-6):.2g}/s, {rate * (self._total - self._done):.0f} s left"
+            left = f"  {float(f'{1 / max(rate, 1e-6):.2g}'):g}/s, {rate * (self._total - self._done):.0f} s left"
         self._console.print(
             f"{self._unit} {self._done}/{self._total}  {text}{left}", highlight=False, markup=False, soft_wrap=True
         )

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sp500.config import RunConfig
 from sp500.errors import ConfigError
@@ -56,6 +56,13 @@ def run_search(
             return chosen.result()
         finally:
             stopped.set()
+
+
+def expected(config: SearchSettings) -> dict[str, Any]:
+    """What a dry run shows: the space, how configs are chosen, and how many."""
+    planned = plan(config.model_copy(update={"mode": "auto"}) if config.mode == "all" else config)
+    trials = planned.trials or planned.space.size
+    return {"search": {"space": planned.space.name, "method": planned.method, "trials": trials}}
 
 
 def _begins_with_ray(planned: Plan) -> bool:
