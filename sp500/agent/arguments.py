@@ -45,7 +45,7 @@ OPEN: Mapping[str, frozenset[str]] = {
         | {"mode", "space", "method", "trials", "tickers", "by-ticker", "windows", "pack", "halving"}
         | {"trial-timeout", "trial-memory"}
     ),
-    "walk_forward": frozenset(SHARED | {"folds", "test-days", "best-of", "from"}),
+    "walk_forward": frozenset(SHARED | {"folds", "test-days", "best-of"}),
     "scale": frozenset(SHARED | {"memory-limit", "skip-bad-shards", "multipliers", "arms", "max-steps"}),
     "compare": frozenset(FLAGS),
 }

@@ -39,7 +39,7 @@ def observed(home: Path, simulated: bool) -> dict[str, object]:
             "longest": max(len(str(path)) for path in (folder / "sockets").iterdir()),
             "cpus": ray.cluster_resources()["CPU"],
         }
-    return found | {"left": session.parents[1].exists()}
+    return found | {"left": folder.parents[1].exists()}
 
 
 def enters(folder: Path) -> bool:

@@ -9,6 +9,7 @@ from ray._private.worker import global_worker
 
 from sp500.config import DataConfig, ModelConfig, RunConfig, TrainConfig
 from sp500.data import shard_writer
+from sp500.distributed import train
 from sp500.distributed.simulated_nodes import STORE_LEAST, simulated
 from sp500.memory import PeakMemory, run_in_subprocess
 from sp500.runs.store import RunStore
@@ -20,9 +21,9 @@ BUDGET = 5 * 2**28
 
 def train_on_five_stores(folder: Path) -> dict[str, int]:
     """Train once over a set of five stores; then overfill the store, to see that spilling would have been counted."""
-    train = TrainConfig(epochs=1, batch_size=16384)
+    once = TrainConfig(epochs=1, batch_size=16384)
     data = DataConfig(tickers=("stocks",), multiplier=160)
-    config = RunConfig(num_workers=1, data=data, model=ModelConfig(kind="linear"), train=train)
+    config = RunConfig(num_workers=1, data=data, model=ModelConfig(kind="linear"), train=once)
     ready = scale_arms.prepared(config)
     shards = shard_writer.write(ready.source(), str(folder / "set"))
     small = ready.dataset("float32", multiplier=1)
