@@ -132,7 +132,7 @@ def parse(model: type[F], argv: Sequence[str]) -> F:
     With --resume, the file that the run kept is the one under the flags. A run that is missing starts, so that a job
     that is tried again has the same command. Raises ConfigError.
     """
-    base = defaults(model)
+    base, folder = defaults(model), None
     file, name = flag(argv, "--config"), flag(argv, "--name", "--io.run-name")
     if not file and "--resume" in argv and isinstance(base, Command):
         folder = Path(flag(argv, "--runs-dir", "--io.save-dir") or base.io.save_dir)
@@ -141,6 +141,9 @@ def parse(model: type[F], argv: Sequence[str]) -> F:
             file = str(kept) if kept.exists() else None
     if file:
         base = from_file(model, Path(file))
+    if file and folder and isinstance(base, Command):
+        # The run is where it was found: one that was fetched was made in another folder.
+        base = base.model_copy(update={"io": base.io.model_copy(update={"save_dir": folder})})
     if "--resume" in argv and isinstance(base, Command) and not file and not name:
         raise ConfigError("--resume: which run? Name it with --name (and --runs-dir)")
     config = tyro.cli(model, default=base, args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))

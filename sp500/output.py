@@ -25,7 +25,7 @@ def concluded(act: Callable[[], tuple[str, int]], *, only_json: bool, hint: str 
         try:
             text, code = act()
         except SP500Error as error:
-            output.say(f"{type(error).__name__}: {error}")
+            output.say(f"{_public_name(error)}: {error}")
             return error.exit_code
         except KeyboardInterrupt as error:
             output.say("; ".join(filter(None, ["interrupted", hint])))
@@ -35,6 +35,11 @@ def concluded(act: Callable[[], tuple[str, int]], *, only_json: bool, hint: str 
             return 0
         output.result(text)
         return code
+
+
+def _public_name(error: SP500Error) -> str:
+    """The class of the error that sp500.errors has; those of single modules are of no use to a reader."""
+    return next(each.__name__ for each in type(error).__mro__ if each.__module__ == SP500Error.__module__)
 
 
 class Output:

@@ -78,6 +78,8 @@ def pod(
     elif cluster := kubectl.document("get", "raycluster", CLUSTER):
         image = transfer_pod.image_of(cluster)
     else:
+        if kubectl.lacks_namespace():
+            raise ResourcesError(f"there is no namespace {kubectl.namespace}: give --namespace")
         raise ResourcesError(
             f"namespace {kubectl.namespace} has no RayCluster {CLUSTER} whose image the transfer pod could run:"
             " scripts/deploy makes it, or name an image with tar and sha256sum: --image"

@@ -58,6 +58,14 @@ def test_resume_of_a_run_that_is_missing_starts_it(script, tmp_path):
     assert json.loads(done.stdout)["config"]["train"]["epochs"] == 3
 
 
+def test_resumed_run_is_where_it_was_found_whatever_folder_it_was_made_in(script, tmp_path):
+    made = tmp_path / "runs" / "fetched"
+    made.mkdir(parents=True)
+    (made / "config.yaml").write_text("io: {save_dir: /elsewhere}\n")
+    flags = ("--runs-dir", tmp_path / "runs", "--name", "fetched", "--resume", "--dry-run", "--json")
+    assert json.loads(script("train", *flags).stdout)["folder"] == str(made)
+
+
 def test_resume_without_a_name_asks_for_one(script, tmp_path):
     done = script("train", "--runs-dir", tmp_path, "--resume", "--dry-run")
     assert (done.returncode, "--name" in done.stderr) == (2, True)

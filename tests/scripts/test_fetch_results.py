@@ -101,7 +101,13 @@ def test_folder_that_cannot_be_made_is_reported_in_one_line_and_the_pod_is_delet
 def test_name_without_an_ended_run_is_refused_with_the_ended_ones(cluster, runs, name):
     code, _, err = cluster.call("fetch-results", name)
     assert code == 2
-    assert f"no ended run {name} on the claim; it has: {', '.join(RUNS)}" in err
+    assert f"{name}: no ended run of that name on the claim; it has: {', '.join(RUNS)}" in err
+
+
+def test_name_without_an_ended_run_does_not_keep_the_others(cluster, runs):
+    code, out, err = cluster.call("fetch-results", "scale", "serach")
+    assert (code, "scale fetched" in out, "serach: no ended run" in err) == (2, True, True)
+    assert visible(runs) == {"scale"}
 
 
 def test_second_fetch_transfers_nothing_also_after_a_report_was_made(cluster, runs):

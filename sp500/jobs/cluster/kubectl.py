@@ -50,6 +50,8 @@ class Kubectl:
         except FileNotFoundError as error:
             raise _missing() from error
         if done.returncode:
+            if done.stderr.strip() == "error: EOF":  # it asked for a user name
+                raise ResourcesError(f"kubectl {words[0]}: the context has no credentials: log in, or choose --context")
             kind = Unreachable if NO_ANSWER.search(done.stderr) else ResourcesError
             raise kind(f"kubectl {words[0]}: {done.stderr.strip() or f'exit code {done.returncode}'}")
         return done.stdout
@@ -68,6 +70,15 @@ class Kubectl:
         """The members of the list that a command answers with."""
         found: list[Document] = self.document(*words).get("items", [])
         return found
+
+    def lacks_namespace(self) -> bool:
+        """Whether the namespace is known to be missing; an account that may not ask knows nothing."""
+        try:
+            return not self.document("get", "namespace", self.namespace)
+        except Unreachable:
+            raise
+        except ResourcesError:
+            return False
 
     @contextmanager
     def reading(self, *words: str) -> Iterator[IO[bytes]]:

@@ -51,19 +51,19 @@ class RunsClaim:
         """Fetch ended runs (all, or those named), at most `max_bytes` together.
 
         A run has ended when it has its record, which is written last. A local run with other files is kept unless
-        `overwrite`. Raises ConfigError for a name without an ended run, ResourcesError when the pod is lost.
+        `overwrite`. Raises ResourcesError when the pod is lost.
         """
         records = self.kubectl.execute(self.pod, *FIND_RECORDS).split("\0")[:-1]
         found = sorted(PurePosixPath(record).parent.name for record in records)
         ended = [name for name in found if is_run_name(name)]
-        if unknown := sorted(set(names) - set(ended)):
-            raise ConfigError(f"no ended run {', '.join(unknown)} on the claim; it has: {', '.join(ended) or 'none'}")
         self.folder.mkdir(parents=True, exist_ok=True)
         result = Fetched()
+        missing = ConfigError(f"no ended run of that name on the claim; it has: {', '.join(ended) or 'none'}")
+        result.failed = {name: missing for name in names if name not in ended}
         if not names:
             wrong = DataError("not a valid run name; rename the folder on the claim to fetch it")
             result.failed = {repr(name): wrong for name in found if name not in ended}
-        for name in names or ended:
+        for name in [name for name in names if name in ended] if names else ended:
             try:
                 listing = self._fetch_run(name, max_bytes, overwrite=overwrite)
             except (ConfigError, DataError, ResourcesError) as error:

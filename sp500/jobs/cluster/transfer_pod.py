@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sp500.errors import ResourcesError
+from sp500.errors import ResourcesError, Unreachable
 from sp500.jobs.cluster import reasons, waiting
 from sp500.jobs.cluster.kubectl import Kubectl
 from sp500.jobs.manifest import Document
@@ -118,15 +118,20 @@ def running(
     def why() -> list[str]:
         return reasons.of_pods(pods()) + reasons.of_events(kubectl.items("get", "events"), [name, claim])
 
+    body = json.dumps(manifest(name, claim, mount, image, read_only=read_only))
+    made = True
     try:
-        kubectl.text(
-            "apply", "--filename=-", given=json.dumps(manifest(name, claim, mount, image, read_only=read_only))
-        )
+        try:
+            kubectl.text("apply", "--filename=-", given=body)
+        except ResourcesError as error:  # a server that went silent may have made it all the same
+            made = isinstance(error, Unreachable)
+            raise
         waiting.until(lambda: any(map(reasons.ready, pods())), why, what=f"pod {name}", seconds=seconds, say=say)
         yield name
     finally:
         try:
-            kubectl.text("delete", "pod", name, "--ignore-not-found", "--wait=false")
+            if made:
+                kubectl.text("delete", "pod", name, "--ignore-not-found", "--wait=false")
         except ResourcesError as error:  # must not hide what went wrong before
             say(f"pod {name} could not be deleted and ends by itself after {IDLE_SECONDS // 60} minutes ({error})")
 

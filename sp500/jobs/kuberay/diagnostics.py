@@ -71,9 +71,16 @@ def causes(job: Document, now: JobState, pods: Sequence[Document], events: Seque
         return []
     ray = section(job, "status").get("jobStatus")
     # The end of a command that failed is its submitter's as well, and tells nothing more.
-    telling = [pod for pod in pods if ray != "FAILED" or job_events.role(pod) != "submitter"]
+    submitters = [pod for pod in pods if job_events.role(pod) == "submitter"]
+    # Of several only the newest counts: it took over from those that ended before.
+    gone = submitters if ray == "FAILED" else sorted(submitters, key=_created)[:-1]
+    telling = [pod for pod in pods if pod not in gone]
     ran = now is JobState.FAILED and ray not in {None, "", "PENDING"}
     return [*_of_pods(telling), *job_events.telling(job, telling, events, ran=ran)]
+
+
+def _created(pod: Document) -> str:
+    return str(pod["metadata"].get("creationTimestamp") or "")
 
 
 def _of_pods(pods: Sequence[Document]) -> list[str]:

@@ -23,7 +23,7 @@ from sp500.jobs.executor import Line
 from sp500.jobs.kuberay import status as rayjob_status
 from sp500.jobs.kuberay.api import CLAIMS, CONFIG_MAPS, EVENTS, PODS, RAYJOBS, READ, WORKLOADS, KubeApi, Resource
 from sp500.jobs.kuberay.pod_logs import Moment, PodLog, Repetitions
-from sp500.jobs.kuberay.responses import Silent
+from sp500.jobs.kuberay.responses import Denied, Silent
 from sp500.jobs.manifest import Document, Group, clusters, items, section
 from sp500.jobs.rayjob import build_documents
 from sp500.jobs.spec import JobSpec
@@ -33,6 +33,8 @@ REQUEST = "sp500/request"
 SECONDS_BETWEEN_LOOKS = 1.0
 # Seconds of silence after which a follower of logs gives up; an upgrade of a control plane takes minutes.
 PATIENCE = 600.0
+# As long a server that has just started may deny what it will allow.
+DENIED_PATIENCE = 60.0
 
 
 def request(spec: JobSpec, cluster: Document, handle: str) -> Document:
@@ -135,11 +137,6 @@ class KubeRayExecutor:
 
         What the command prints is the submitter's. In InteractiveMode there is none, and it raises ConfigError.
         """
-        job = self._own(handle)
-        if job and role is Role.SUBMITTER and not rayjob_status.submits(job):
-            raise ConfigError(
-                "role submitter: you submit this job's command yourself; `ray job logs` has what it prints"
-            )
         return self._lines(handle, role, tail, follow)
 
     def stop(self, handle: str) -> None:
@@ -184,13 +181,18 @@ class KubeRayExecutor:
             try:
                 seen = self._own(handle)
                 job = seen or job  # a deleted job's pods take their time
+                if job and role is Role.SUBMITTER and not rayjob_status.submits(job):
+                    raise ConfigError(
+                        "role submitter: you submit this job's command yourself; `ray job logs` has what it prints"
+                    )
                 last = not follow or seen is None or rayjob_status.state(seen).finished
                 yield from self._look(reading, self._pods(job, role) if job else [], last=last)
                 if last:
                     return
                 heard, reading.tail = self._clock(), None  # of a pod that comes later, every line is new
-            except Silent:
-                if not follow or self._clock() - heard > PATIENCE:
+            except (Silent, Denied) as error:
+                patience = PATIENCE if isinstance(error, Silent) else DENIED_PATIENCE if job else 0
+                if not follow or self._clock() - heard > patience:
                     raise
             self._pause(SECONDS_BETWEEN_LOOKS)
 

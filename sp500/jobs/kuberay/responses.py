@@ -10,6 +10,7 @@ from sp500.errors import ResourcesError, Unreachable
 from sp500.jobs.cluster.rollout import OPERATOR
 from sp500.jobs.manifest import Document, section
 
+ANONYMOUS = "system:anonymous"
 RIGHTS = (
     "the Role sp500-jobs in cluster/base/rbac.yaml grants it: ask an administrator of the namespace to bind it to you"
 )
@@ -17,6 +18,10 @@ RIGHTS = (
 
 class Silent(Unreachable):
     """The server gave no answer, or one that passes; the same question may have another later."""
+
+
+class Denied(Unreachable):
+    """The login or its rights do not suffice. A server that has just started denies all until it has read its rules."""
 
 
 @dataclass(frozen=True)
@@ -87,10 +92,10 @@ def unreachable(host: str, answer: Response) -> Silent:
 def no(method: str, path: str, answer: Response, host: str) -> ResourcesError:
     """The error for an answer that is none of those expected."""
     told = f"{host} answers {answer.code} to {method} {path}: {answer.message}"
-    if answer.code == 401:
-        return Unreachable(f"{told}; your login is missing or has expired: log in again (`kubectl auth whoami` tells)")
+    if answer.code == 401 or (answer.code == 403 and ANONYMOUS in answer.message):
+        return Denied(f"{told}; your login is missing or has expired: log in again (`kubectl auth whoami` tells)")
     if answer.code == 403 and " cannot " in answer.message:  # the words of RBAC; a quota's 403 has others
-        return Unreachable(f"{told}; {RIGHTS}")
+        return Denied(f"{told}; {RIGHTS}")
     if answer.code == 404 and "ray.io" in path and not answer.names_an_object:
         return Unreachable(f"{told}; this cluster has no KubeRay operator; its administrator installs it: {OPERATOR}")
     if answer.code == 404 and section(answer.document, "details").get("kind") == "namespaces":

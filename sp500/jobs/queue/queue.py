@@ -187,7 +187,7 @@ class Queue:
         while left := [job for job in self.ledger.jobs(known) if not job.state.finished]:
             if end is not None and time.monotonic() >= end:
                 told = "; ".join(f"{job.id} is {job.state}: {job.reason}" for job in left)
-                raise LimitExceeded(f"not ended within {seconds:g} s: {told}. It goes on")
+                raise LimitExceeded(f"not ended within {seconds:g} s: {told.rstrip('.')}. It goes on")
             self.manage()
             time.sleep(SECONDS_BETWEEN_LOOKS)
         return [self.job(id) for id in ids]

@@ -159,11 +159,17 @@ def test_follower_outlasts_an_api_server_that_is_away(kube, kubeconfig, operator
     assert len([asked for asked in kube.requests if "/rayjobs/" in asked]) > 50
 
 
-def test_follower_ends_at_once_where_a_right_is_taken_away(kube, operator, executor, steps):
-    steps += [lambda: kube.store.denied.add(("get", "rayjobs"))]
+def test_follower_ends_within_minutes_where_a_right_is_taken_away(kube, kubeconfig, operator):
+    now = [0.0]
+
+    def pause(seconds: float) -> None:
+        kube.store.denied.add(("get", "rayjobs"))
+        now[0] += seconds
+
+    executor = KubeRayExecutor("sp500", kubeconfig=kubeconfig, clock=lambda: now[0], pause=pause)
     with pytest.raises(Unreachable, match="cannot get"):
         list(executor.logs("night-1", role=None, tail=None, follow=True))
-    assert steps == []
+    assert now[0] < 120
 
 
 def test_follower_of_a_server_that_stays_away_ends_at_last(kube, kubeconfig, operator):
@@ -230,6 +236,29 @@ def test_follower_goes_on_where_reading_broke_off(kube, operator, executor, step
     assert texts(executor.logs("night-1", role=Role.SUBMITTER, tail=None, follow=True)) == lines
 
 
+FORBIDDEN = {"code": 403, "message": 'rayjobs.ray.io "night-1" is forbidden: User "me" cannot get resource "rayjobs"'}
+
+
+@pytest.mark.parametrize("how", [{"code": 503, "message": "starting"}, {"act": "drop"}])
+def test_follower_that_begins_while_the_server_is_away_waits_for_it(kube, operator, executor, steps, how):
+    operator.say(operator.submitter, "so far")
+    kube.fail("/rayjobs/night-1", times=12, **how)
+    steps += [lambda: None] * 20 + [operator.succeed] * 20
+    assert texts(executor.logs("night-1", role=Role.SUBMITTER, tail=None, follow=True)) == ["so far"]
+
+
+def test_follower_outlasts_a_server_that_denies_all_while_it_starts(kube, operator, executor, steps):
+    operator.say(operator.submitter, "so far")
+    steps += [lambda: kube.fail("/rayjobs/night-1", times=3, **FORBIDDEN), lambda: None, lambda: None, operator.succeed]
+    assert texts(executor.logs("night-1", role=Role.SUBMITTER, tail=None, follow=True)) == ["so far"]
+
+
+def test_follower_without_the_right_is_told_at_once(kube, operator, executor):
+    kube.fail("/rayjobs/night-1", times=1, **FORBIDDEN)
+    with pytest.raises(Unreachable, match="Role sp500-jobs"):
+        list(executor.logs("night-1", role=Role.SUBMITTER, tail=None, follow=True))
+
+
 def test_node_that_does_not_answer_at_the_end_is_told(kube, kubeconfig, operator):
     operator.succeed()
     kube.fail("/log", times=99, code=500, message="dial tcp: i/o timeout")
@@ -257,7 +286,7 @@ def test_follower_ends_with_a_job_that_is_deleted(kube, operator, executor, step
 def test_submitter_of_an_interactive_job_is_you(executor, requested):
     executor.submit("night-1", requested(mode="InteractiveMode"))
     with pytest.raises(ConfigError, match="ray job logs"):
-        executor.logs("night-1", role=Role.SUBMITTER, tail=None, follow=False)
+        list(executor.logs("night-1", role=Role.SUBMITTER, tail=None, follow=False))
     assert list(executor.logs("night-1", role=None, tail=None, follow=False)) == []
 
 
