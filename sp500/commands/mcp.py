@@ -18,6 +18,7 @@ from sp500 import __version__, entry
 from sp500.commands import folders, queue_flags
 from sp500.config import Frozen
 from sp500.errors import ConfigError, SP500Error
+from sp500.extras import extra
 from sp500.jobs.fields import Label, Memory
 from sp500.jobs.queue.settings import On
 from sp500.output import concluded
@@ -75,7 +76,9 @@ def main(argv: Sequence[str]) -> int:
     """Serve, to the exit code."""
 
     def acted() -> tuple[str, int]:
-        import anyio
+        with extra("agent"):
+            import anyio
+            import mcp  # noqa: F401 - looked for before anything else is done
 
         flags = tyro.cli(Mcp, prog="sp500 mcp", args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
         for number in (signal.SIGINT, signal.SIGTERM):

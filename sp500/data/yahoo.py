@@ -22,6 +22,7 @@ from sp500.data.files import FIELDS, in_order, tables_of
 from sp500.data.prices import INDEX, STOCKS, Prices, checked
 from sp500.data.validation import refuse
 from sp500.errors import DataError
+from sp500.extras import extra
 
 FRESH_SECONDS = 24 * 3600
 TRIES = 5
@@ -127,7 +128,8 @@ def _fetch_with_retries(
 
 def _yfinance(tickers: list[str], start: str | None, end: str | None) -> pd.DataFrame:
     """One call; columns (field, ticker), raising what the network raised."""
-    import yfinance
+    with extra("yahoo"):
+        import yfinance
 
     try:
         frame = yfinance.download(

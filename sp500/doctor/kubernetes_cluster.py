@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sp500.doctor.check import Check, Look, examined, ok, skipped, wrong
 from sp500.errors import ConfigError, Refused, ResourcesError
+from sp500.extras import extra
 from sp500.jobs.cluster.rollout import OPERATOR
 from sp500.jobs.manifest import Document
 
@@ -77,9 +78,9 @@ def cluster(
         if not wanted:
             return [skipped(NAMES[0], found), *_unasked("no kubeconfig")]
         return [wrong(NAMES[0], found, "get one from the cluster's administrator, or run scripts/kind-up"), *_unasked()]
-    from sp500.doctor import kubernetes_api
-
     try:
+        with extra("cluster"):
+            from sp500.doctor import kubernetes_api
         reached = kubernetes_api.Cluster(source, context)
     except ConfigError as error:
         return [wrong(NAMES[0], _line(error), "repair it, or name another with KUBECONFIG or --context"), *_unasked()]

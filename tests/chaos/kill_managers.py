@@ -1,4 +1,4 @@
-"""The queue under fire: a thousand jobs while managers are killed; `scripts/chaos-jobs` prints what came of it.
+"""The queue under fire: a thousand jobs while managers are killed; `scripts/chaos managers` prints what came of it.
 
 What ran is told by the jobs themselves, which append a line each to one file, and not by the ledger. Managers are
 started two at a time, and the one at work is killed with SIGKILL at a random moment.
@@ -6,16 +6,12 @@ started two at a time, and the one at work is killed with SIGKILL at a random mo
 
 from __future__ import annotations
 
-import argparse
 import collections
-import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -168,23 +164,6 @@ def left_in_peace(queue: Queue) -> None:
         pass
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description="Kill the queue's managers while they work, and count what came of it."
-    )
-    parser.add_argument("--jobs", type=int, default=1000)
-    parser.add_argument("--kills", type=int, default=25)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
-    flags = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="sp500-chaos-"))
-    try:
-        found = measured(flags.jobs, flags.kills, flags.seed, folder)
-    finally:
-        shutil.rmtree(folder)
-    print(json.dumps(found) if flags.json else "\n".join(f"{key:<20} {value}" for key, value in found.items()))
-    return int(bool(found["lost"] or found["run_twice"] or found["orphans"] or found["overshot"] > PRICE))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def wrong(found: dict[str, object]) -> bool:
+    """Whether a job was lost or ran twice, a process was left, or a budget was passed by more than one job."""
+    return bool(found["lost"] or found["run_twice"] or found["orphans"] or found["overshot"] > PRICE)

@@ -42,9 +42,8 @@ def test_one_ray_worker_equals_solo_bit_for_bit(ray_cluster, solo, tmp_path):
     assert trained(settings(1), tmp_path).metrics == solo.metrics
 
 
-@pytest.mark.parametrize("workers", [2, 3])
-def test_several_ray_workers_equal_solo_within_rounding(ray_cluster, solo, tmp_path, workers):
-    found = trained(settings(workers), tmp_path)
+def test_several_ray_workers_equal_solo_within_rounding(ray_cluster, solo, tmp_path):
+    found = trained(settings(3), tmp_path)
     assert numbers(found.metrics) == pytest.approx(numbers(solo.metrics), rel=1e-9)
     assert found.fingerprint == solo.fingerprint
     assert found.samples == solo.samples == 3 * 5734
@@ -57,7 +56,7 @@ def train_workers() -> list[psutil.Process]:
 
 
 def test_killed_worker_goes_on_from_the_last_checkpoint_to_the_same_numbers(ray_cluster, tmp_path):
-    undisturbed = trained(settings(2, epochs=60, early_stop_patience=0), tmp_path / "a")
+    solo = trained(settings(0, epochs=60, early_stop_patience=0), tmp_path / "a")
     before, killed = {process.pid for process in train_workers()}, []
 
     ended = threading.Event()
@@ -79,7 +78,7 @@ def test_killed_worker_goes_on_from_the_last_checkpoint_to_the_same_numbers(ray_
         ended.set()
         thread.join()
     assert killed
-    assert found.metrics == undisturbed.metrics
+    assert numbers(found.metrics) == pytest.approx(numbers(solo.metrics), rel=1e-9)
     lines = (tmp_path / "b" / "w2" / "epochs.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == list(range(1, 61))
 

@@ -36,20 +36,6 @@ def undisturbed(script, tmp_path_factory):
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("number", [1, 17, 39])
-def test_killed_run_resumes_to_the_same_metrics(command, script, undisturbed, tmp_path, number):
-    process = subprocess.Popen(
-        command("train", "--runs-dir", tmp_path, "--name", "b", *LONG), stderr=subprocess.DEVNULL
-    )
-    until_epoch(process, tmp_path / "b", number)
-    process.kill()
-    process.wait()
-    assert not (tmp_path / "b" / "record.json").exists()
-    done = script("train", "--runs-dir", tmp_path, "--name", "b", "--resume", "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["metrics"] == undisturbed["metrics"]
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signal_leaves_a_stopped_record_and_a_run_that_resumes(command, script, undisturbed, tmp_path, number, code):
     process = subprocess.Popen(

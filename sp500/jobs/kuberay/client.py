@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from sp500.errors import Unreachable
+from sp500.extras import extra
 
 
 def client_of(context: str | None, kubeconfig: str | None) -> Any:
     """An ApiClient that repeats nothing by itself. Raises Unreachable without a kubeconfig, or with a damaged one."""
-    from kubernetes import client, config
-    from kubernetes.config import ConfigException
+    with extra("cluster"):
+        from kubernetes import client, config
+        from kubernetes.config import ConfigException
     from yaml import YAMLError
 
     settings = client.Configuration()

@@ -1,0 +1,65 @@
+"""All programs that kill what runs and count what was lost; see `scripts/chaos --help`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import kill_managers
+import kill_searches
+import kill_training
+
+PROGRAMS = ("managers", "searches", "training")
+Figures = dict[str, object]
+
+
+def managers(folder: Path, seed: int, *, quick: bool) -> tuple[Figures, bool]:
+    found = kill_managers.measured(*((40, 3) if quick else (1000, 25)), seed, folder)
+    return found, not kill_managers.wrong(found)
+
+
+def searches(folder: Path, seed: int, *, quick: bool) -> tuple[Figures, bool]:
+    found = []
+    for mode in ("sequential", "packed", "ray"):
+        (folder / mode).mkdir()
+        kills = 1 if quick else 10
+        found.append(kill_searches.measured(mode, kills, 36 if quick else 108, seed, folder / mode))
+    good = all(not one["lost"] and not one["run_twice"] and one["kept"] and one["same_best"] for one in found)
+    return {str(one.pop("mode")): one for one in found}, good
+
+
+def training(folder: Path, seed: int, *, quick: bool) -> tuple[Figures, bool]:
+    found = kill_training.measured(1 if quick else 10, seed, folder)
+    return found, not found["other_metrics"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="scripts/chaos", description="Kill what runs, and count what was lost.")
+    parser.add_argument("programs", nargs="*", help="managers, searches, training (default: all)")
+    parser.add_argument("--quick", action="store_true", help="a few kills of each kind")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
+    flags = parser.parse_args()
+    if unknown := set(flags.programs) - set(PROGRAMS):
+        parser.error(f"unknown program {', '.join(sorted(unknown))}; known are {', '.join(PROGRAMS)}")
+    run: dict[str, Callable[..., tuple[Figures, bool]]] = {
+        "managers": managers, "searches": searches, "training": training
+    }  # fmt: skip
+    found, good = {}, True
+    for name in flags.programs or PROGRAMS:
+        with tempfile.TemporaryDirectory(prefix="sp500-chaos-") as folder:
+            found[name], fine = run[name](Path(folder), flags.seed, quick=flags.quick)
+        good = good and fine
+    lines = [f"{name}: {key} {value}" for name, figures in found.items() for key, value in figures.items()]
+    print(json.dumps(found) if flags.json else "\n".join(lines))
+    return int(not good)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""A search killed with SIGKILL at random moments, and resumed each time: what ran twice, what was lost."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import optuna
+
+from sp500.tuning.ledger import Ledger
+
+ROOT = Path(__file__).parents[2]
+FLAGS = ("--data.tickers", "AAPL", "--data.start", "2014-01-01", "--data.window", "10", "--pack", "4")
+
+
+def lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def kill(argv: list[str], ledger: Path, chance: random.Random) -> None:
+    """Start a search and kill it after a few more results: at once after one, or up to a second later."""
+    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wanted, started = lines(ledger) + chance.randint(1, 6), time.monotonic()
+    while lines(ledger) < wanted and process.poll() is None:
+        assert time.monotonic() - started < 240
+        time.sleep(0.01)
+    time.sleep(chance.choice([0.0, 0.02, chance.random()]))
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def measured(mode: str, kills: int, trials: int, seed: int, folder: Path) -> dict[str, object]:
+    """Kill the search of `trials` configs that often, then let it end. `kept`: no line of its ledger changed."""
+    (folder / "space.yaml").write_text(f"train.seed: {list(range(trials))}\ntrain.epochs: [12]\n")
+    script = [sys.executable, str(ROOT / "experiments" / "tune.py")]
+    argv = [*script, *FLAGS, "--space", str(folder / "space.yaml"), "--mode", mode]
+    argv += ["--runs-dir", str(folder), "--name", "s"]
+    ledger, chance, before, kept = folder / "s" / "trials.jsonl", random.Random(seed), "", True
+    for number in range(kills):
+        kill([*argv, *(["--resume"] if number else [])], ledger, chance)
+        now = ledger.read_text() if ledger.exists() else ""
+        kept = kept and now.startswith(before[: before.rfind("\n") + 1])
+        before = now
+    done = len(Ledger(folder / "s").results)
+    ended = subprocess.run([*argv, "--resume", "--json"], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    search, found = json.loads(ended.stdout)["search"], Ledger(folder / "s")
+    study = optuna.load_study(study_name="s", storage=f"sqlite:///{folder / 's' / 'optuna.db'}")
+    best = found.best()
+    return {
+        "mode": mode,
+        "kills": kills,
+        "before_the_last_start": done,
+        "resumed": search["resumed"],
+        "lost": trials - len(found.results),
+        "run_twice": found.rerun,
+        "failed": search["failed"],
+        "kept": kept,
+        "same_best": best is not None and search["best"]["id"] == best.id and study.best_value == best.score,
+        "in_optuna": len(study.trials),
+    }
