@@ -34,6 +34,22 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "ignore:Series.values returning an ndarray:DeprecationWarning")
 
 
+SLOW = (
+    *("agent/test_arguments.py", "benchmarks", "chaos", "cluster", "commands", "distributed", "doctor", "experiments"),
+    *("image", "jobs/kuberay", "jobs/local", "jobs/local_cluster", "jobs/queue", "jobs/ray", "scripts", "studies"),
+    *("test_credentials.py", "test_docs.py", "test_extras.py", "training/test_changed_data.py"),
+)
+"""Tests that start Ray, servers, a browser or whole programs."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what `scripts/test --fast` leaves out."""
+    folders = tuple(str(Path(__file__).parent / name) for name in SLOW)
+    for item in items:
+        if str(item.path).startswith(folders) or "ray_cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture
 def make_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
     """Mounts a disk of its own with options of tmpfs, such as size=1m. Skips where this process may not mount."""

@@ -40,7 +40,7 @@ def test_reader_sees_no_partial_file_while_writers_are_killed(tmp_path: Path) ->
         writer.start()
         try:
             while path.read_bytes() == before:  # until this writer is at work
-                pass
+                time.sleep(0.001)
             for _ in range(int(generator.integers(5, 60))):
                 data = path.read_bytes()
                 versions.add(data)

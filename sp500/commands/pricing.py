@@ -29,7 +29,7 @@ CLUSTER_START = 40.0
 SPOT = ("spot", "preemptible")
 
 Seconds = tuple[float | None, float | None]
-"""From and to; None where nobody can tell."""
+"""From and to; None where it is not known."""
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ def until_epoch(process: subprocess.Popen[bytes], run: Path, number: int) -> Non
     while epochs(run) < number:
         assert process.poll() is None
         assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def measured(kills: int, seed: int, folder: Path) -> dict[str, object]:

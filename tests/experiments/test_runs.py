@@ -26,6 +26,7 @@ def until_epoch(process: subprocess.Popen, run: Path, number: int) -> None:
     while epochs(run) < number:
         assert process.poll() is None
         assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +75,7 @@ def test_terminated_search_on_ray_resumes_without_running_a_trial_again(command,
     while not (trials.exists() and trials.read_text().count("\n") >= 3):
         assert process.poll() is None
         assert time.monotonic() < deadline
+        time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     assert process.wait(120) == 143
     assert json.loads((tmp_path / "s" / "record.json").read_text())["status"] == "stopped"

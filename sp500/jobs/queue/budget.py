@@ -44,7 +44,7 @@ def poor(jobs: Sequence[NewJob], ledger: Ledger, settings: QueueSettings, now: f
 def _short(cost: float | None, daily: float, money: float, currency: str) -> str:
     """What keeps a job of that price from starting, where `money` is left of `daily`; empty for nothing."""
     if cost is None:
-        return "" if money > 0 else "has a price that nobody can tell, and {project} has nothing left today (UTC)"
+        return "" if money > 0 else "has an unknown cost, and {project} has nothing left today (UTC)"
     if cost > daily:
         return f"costs up to {cost:.2f} {currency}, and {{project}} has {daily:.2f} a day"
     return (

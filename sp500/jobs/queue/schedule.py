@@ -6,7 +6,7 @@ Scheduling System", 1995), which needs estimates; a job without one is taken to 
 starved by narrow ones, and a narrow one need not wait behind a wide one for nothing.
 
 A budget is a project's, per day. A job whose price would pass it waits, and nobody waits behind it. A job whose price
-nobody can tell counts as all that is left, so at most one such job runs over.
+is not known counts as all that is left, so at most one such job runs over.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Waiting:
     """Its place in the order of submission."""
     project: str = ""
     price: float | None = 0.0
-    """What it will cost at most, in the budget's currency; None where nobody can tell."""
+    """What it will cost at most, in the budget's currency; None where it is not known."""
     seconds: float | None = None
     """How long it is expected to run."""
     not_before: float = 0.0
@@ -139,7 +139,7 @@ def _held_back(
     if job.price is not None and job.price > daily:
         return f"will never start: costs up to {job.price:.2f}, and the budget of {job.project} is {daily:.2f} a day"
     if (job.price is None and budget <= 0) or (job.price or 0.0) > budget:
-        price = "a price that nobody can tell" if job.price is None else f"up to {job.price:.2f}"
+        price = "an unknown amount" if job.price is None else f"up to {job.price:.2f}"
         return f"the budget of {job.project} has {max(budget, 0):.2f} left today (UTC), and the job costs {price}"
     return None
 
