@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -98,3 +99,18 @@ def test_only_programs_read_the_command_line():
     readers = [str(path.relative_to(ROOT)) for path in SOURCES if "sys.argv" in path.read_text()]
     programs = {"sp500/cli.py", "sp500/jobs/deadline.py", "sp500/jobs/local/supervisor.py"}
     assert all(name.startswith("experiments/") or name in programs for name in readers)
+
+
+PRIVATE = re.compile(r"\b(?:ray|torch)(?:\.[a-z_]+)*\._[a-z]\w*|dashboard_sdk|inspect\.unwrap\(torch")
+
+
+def test_every_private_api_of_ray_and_torch_is_listed_with_a_test():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    rows = re.findall(r"^\| `(sp500[\w.]+)` \|.*\| `(tests/[\w/]+\.py)` \|$", page, re.MULTILINE)
+    users = {
+        str(path.relative_to(ROOT).with_suffix("")).replace("/", ".")
+        for path in SOURCES
+        if PRIVATE.search(path.read_text())
+    }
+    assert users == {module for module, _ in rows}
+    assert [test for _, test in rows if not (ROOT / test).exists()] == []
