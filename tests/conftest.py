@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -40,6 +41,26 @@ SLOW = (
     *("test_credentials.py", "test_docs.py", "test_extras.py", "training/test_changed_data.py"),
 )
 """Tests that start Ray, servers, a browser or whole programs."""
+
+
+MAY_BE_SKIPPED = (
+    "root may write everywhere",
+    "needs a machine without a GPU",
+    "this machine itself is not well",
+    "pip finds faults that may not be ours",
+)
+"""Reasons that are no fault of the machine that runs all tests."""
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """With SP500_NO_SKIPS set, as continuous integration has it, a test skipped for another reason is a failure."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or not os.environ.get("SP500_NO_SKIPS"):
+        return
+    reasons = {str(report.longrepr[2]) for report in reporter.stats.get("skipped", ())}
+    if wrong := sorted(reason for reason in reasons if not any(known in reason for known in MAY_BE_SKIPPED)):
+        reporter.write_line("\nskipped, though SP500_NO_SKIPS is set: " + "; ".join(wrong), red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
