@@ -23,7 +23,7 @@ INDEX_NOTE = (
     "than buy-and-hold in the report."
 )
 BUNDLED_NOTES = (
-    "The bundled stocks are 20 companies that were still large members of the index in 2022: the choice is biased "
+    "The bundled stocks are 20 companies that still traded in 2022, most of them large: the choice is biased "
     "towards survivors, and their average return is higher than an investor could have known to pick.",
     "Bundled prices are adjusted for splits and dividends and rounded to a tenth of a cent, which is coarse for old "
     "prices; stocks therefore start in 1996 unless data.start says otherwise.",

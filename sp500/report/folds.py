@@ -249,7 +249,8 @@ def _figure(record: RunRecord) -> Figure:
         if mean := record.metrics["improvement"]:
             half, middle = _half_width(mean), mean["mean"]
             ends = {"low": None, "high": None} if half is None else {"low": middle - half, "high": middle + half}
-            _whisker(axes, len(rows), {"value": middle, **ends}, "D")
+            kept = 0 if all(row["best_epoch"] == 0 for row in rows) else None
+            _whisker(axes, len(rows), {"value": middle, **ends}, "D", kept)
         axes.axvline(0, color=INK, linewidth=0.8)
         metric = METRIC.get(rows[0]["improvement"]["metric"], "error")
         axes.set(xlabel=f"{metric} below that of the best naive forecast, %   (right of the line: better)")

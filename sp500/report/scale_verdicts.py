@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sp500 import formatting
-from sp500.formatting import listed, percent, ratio, rounded, seconds, size, some
+from sp500.formatting import TIMES, listed, percent, ratio, rounded, seconds, size, some
 from sp500.report.scale import Scale, at, by_arm, share
 from sp500.runs.scaling import BASELINES, PLACES, Row
 
@@ -91,7 +91,11 @@ def break_even(found: Scale) -> list[str]:
     alone = found.break_even[0]["alone"]
     lines = [f"{_line(alone)} in one process ({formatting.arm(alone['arm'])})"]
     lines += [f"{_line(law['ray'])} on {some(law['workers'], 'worker')}" for law in found.break_even]
-    return [*said, f"These use seconds = fixed + windows / rate, with the rate at {at(largest)}: {listed(lines)}."]
+    basis = "with the mean fixed seconds of all sizes and the rate"
+    return [
+        *said,
+        f"Estimated by seconds = fixed + windows {TIMES} epochs / rate, {basis} at {at(largest)}: {listed(lines)}.",
+    ]
 
 
 def numbers(rows: Sequence[Row]) -> list[str]:
@@ -105,6 +109,11 @@ def numbers(rows: Sequence[Row]) -> list[str]:
         return []
     largest = max(several)
     errors = [row["test_mse"] for row in sized[largest]]
+    if all(row.get("best_epoch") == 0 for row in sized[largest]):
+        return [
+            f"All {len(errors)} runs at {at(largest)} kept the naive forecast that training starts from, so their test "
+            "MSE is the same by construction."
+        ]
     spread = max(errors) / min(errors) - 1
     if spread <= SAME_MSE:
         return [f"The test MSE at {at(largest)} is the same in all {len(errors)} runs."]

@@ -152,7 +152,7 @@ def _caption(group: Group) -> str:
 def _note(group: Group, metrics: list[Metric]) -> str:
     """What the columns mean that a newcomer may not know, of those shown."""
     keys = {metric.key for metric in metrics}
-    said = []
+    said = ["95% intervals: Newey-West standard errors and Student's t (sp500/intervals.py)."]
     if len(group.models) > MODELS:
         said.append(f"The {MODELS} best of {len(group.models):,} models; report.json has all.")
     if "information_coefficient" in keys:
@@ -174,7 +174,7 @@ def sharpe_note(config: Mapping[str, Any]) -> str:
     days = "" if horizon == 1 else f" every {horizon} days, averaged over the {horizon} possible first days"
     return (
         f"Net Sharpe: annualised, of trading the sign of {which}{days}, after {cost} bp per unit of turnover, with "
-        "its 95% interval. Turnover: mean share of the capital per trade. Buy-and-hold: always long."
+        "its 95% interval. Turnover: mean share of the capital traded per date. Buy-and-hold: always long."
     )
 
 

@@ -22,10 +22,7 @@ MODEL = (
     "start is all else, also the time in which a core had nothing left to do. Assumed: the start does not grow with "
     "configs or cores, further configs are like these and fill all cores, and further cores are as fast."
 )
-ROUNDING = (
-    "Rounding differences grow over the epochs, most of all at large learning rates. With --train.dtype float64 the "
-    "arms agree."
-)
+ROUNDING = "Repeat with --train.dtype float64 to see whether that is rounding, which grows over the epochs."
 Numbers = Mapping[str, Any]
 """What `compare.searches` gives."""
 
@@ -60,7 +57,8 @@ def arms_table(numbers: Numbers) -> Table:
     ]
     note = (
         "Seconds: from the start of the process to its end. Work: those of all trials added up. Start: seconds less "
-        "work / cores, which counts the time in which a core waited. Each arm ran once: small differences may be noise."
+        "work / cores: all else, also the time in which a core waited and the second training of the chosen config. "
+        "Each arm ran once: small differences may be noise."
     )
     return table("The arms of the search", lines, text=("Arm",), look="key", note=note)
 
@@ -117,7 +115,9 @@ def _bought(name: str, times: float, over: str) -> str:
     """'packing was 3.4 times as fast as one after another'."""
     if f"{times:.1f}" == "1.0":
         return f"{name} took about as long as {over} (1.0{TIMES})"
-    return f"{name} was {times:.1f}{TIMES} as fast as {over}" + (", that is slower" if times < 1 else "")
+    if times < 1:
+        return f"{name} took {1 / times:.1f}{TIMES} as long as {over}"
+    return f"{name} was {times:.1f}{TIMES} as fast as {over}"
 
 
 def _agreement(numbers: Numbers) -> str:
@@ -141,12 +141,12 @@ def _break_even(numbers: Numbers) -> list[str]:
     if pays is None:
         most = some(rows[-1]["cores"], "core")
         return [
-            f"Ray Tune is sooner than {packed} at no number of configs like these on up to {most}.",
+            f"Ray Tune would be sooner than {packed} at no number of configs like these on up to {most}.",
             _cores(numbers),
         ]
-    where = f"from {_configs(pays['configs'])} like these on {some(pays['cores'], 'core')}"
-    never = "" if pays is rows[0] else f", and at no number on {rows[0]['cores']}"
-    return [f"Ray Tune is sooner than {packed} {where}{never}.", _cores(numbers)]
+    cores, where = some(pays["cores"], "core"), f"from {_configs(pays['configs'])} like these"
+    never = "" if pays is rows[0] else f"; on {some(rows[0]['cores'], 'core')} it never would"
+    return [f"Ray Tune on {cores} would be sooner than {packed} {where}{never}.", _cores(numbers)]
 
 
 def _cores(numbers: Numbers) -> str:

@@ -33,7 +33,8 @@ def best(found: Search) -> list[str]:
     settings = formatting.config(chosen["overrides"]) or "the base settings"
     naive = f", {percent(chosen.get('score'), 2)} of that of always answering zero" if found.relative else ""
     loss = f"validation loss {chosen['valid_loss']:.6g}{naive}"
-    return [f"Best of {some(configs, 'config')} tried{failed}: {settings} ({loss}).{_again(found)}"]
+    arm = f" {found.shown.name}" if found.shown and found.compared["same_best"] is False else ""
+    return [f"Best of {some(configs, 'config')} tried{arm}{failed}: {settings} ({loss}).{_again(found)}"]
 
 
 def _again(found: Search) -> str:
@@ -72,7 +73,9 @@ def luck(found: Search) -> list[str]:
     expected, probability = deflated["expected_max"], deflated["probability"]
     if expected is None:
         days = some(deflated["days_apart"], "validation date")
-        return [f"The chosen config trades the same as buy-and-hold: it differs on {days}."]
+        return [
+            f"The chosen config trades like buy-and-hold on all but {days}: too few to tell its Sharpe ratio from luck."
+        ]
     said = [
         "On validation the chosen config's Sharpe ratio in excess of buy-and-hold is "
         f"{fixed(deflated['sharpe'] * year)} a year. The best of {deflated['trials']:,} tries without skill would "

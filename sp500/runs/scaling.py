@@ -56,6 +56,7 @@ def row(record: RunRecord, epochs: Sequence[EpochMetrics], memory_limit_bytes: i
         "peak_memory_bytes": record.peak_memory_bytes,
         "peak_worker_bytes": record.peak_worker_bytes,
         "bytes_on_disk": shards.get("bytes"),
+        "best_epoch": record.best_epoch,
         "test_mse": record.metrics.get("test", {}).get("mse"),
         "run": record.name,
     }

@@ -101,7 +101,8 @@ def test_best_configs_are_those_of_the_arm_that_named_the_best() -> None:
 def test_config_that_holds_the_index_is_called_buy_and_hold_without_a_probability() -> None:
     same = DEFLATED | {"days_apart": 7, "expected_max": None, "probability": None}
     assert luck(of([], deflated_sharpe=same)) == [
-        "The chosen config trades the same as buy-and-hold: it differs on 7 validation dates."
+        "The chosen config trades like buy-and-hold on all but 7 validation dates: too few to tell its Sharpe ratio "
+        "from luck."
     ]
 
 
