@@ -12,6 +12,7 @@ from sp500.errors import ConfigError, Refused
 from sp500.jobs import rules
 from sp500.jobs.kuberay.api import RAYJOBS, KubeApi
 from sp500.jobs.kuberay.executor import KubeRayExecutor, request
+from sp500.jobs.rayjob import build_documents
 from sp500.jobs.state import JobState
 
 CLUSTER = Path(__file__).parents[3] / "cluster"
@@ -62,7 +63,7 @@ def test_request_is_the_manifest_named_as_the_handle_and_nothing_else(make, clus
     [mark] = {one["metadata"].pop("annotations")["sp500/request"] for one in made["documents"]}
     assert len(mark) == 64
     named = spec.model_copy(update={"name": "night-1"})
-    assert [settings, rayjob] == json.loads(json.dumps(rayjob.documents(named, cluster)))
+    assert [settings, rayjob] == json.loads(json.dumps(build_documents(named, cluster)))
 
 
 def test_request_for_a_handle_that_is_no_name_breaks_a_rule(make, cluster):
