@@ -28,7 +28,7 @@ class Prepare(Command):
 
 
 def main(config: Prepare, run: Run) -> RunRecord:
-    """Go through the data line up to the windows."""
+    """Go through the data pipeline up to the windows."""
     from sp500.data import pipeline
     from sp500.tasks import catalog
 

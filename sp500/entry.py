@@ -6,21 +6,19 @@ under a second, refuse a wrong flag alike, and say what went wrong in one messag
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import tyro
 import yaml
-from pydantic import BaseModel, ValidationError
 
 from sp500 import execution
-from sp500.config import RUN_NAME, Frozen
+from sp500.config import RUN_NAME, Frozen, merge, validate
 from sp500.credentials import mask
 from sp500.errors import ConfigError
 from sp500.execution import Experiment
@@ -71,7 +69,6 @@ class Command(Experiment, Flags):
 
 F = TypeVar("F", bound=Flags)
 C = TypeVar("C", bound=Command)
-M = TypeVar("M", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -156,7 +153,7 @@ def from_file(model: type[F], path: Path) -> F:
     if isinstance(given.get("io"), dict) and isinstance(given["io"].get("run_name"), str):
         # Earlier files have names with capitals and spaces.
         given["io"]["run_name"] = re.sub(r"[^a-z0-9._-]+", "-", given["io"]["run_name"].lower())
-    return validated(model, _merged(defaults(model).model_dump(), given), f"--config {path}")
+    return validate(model, merge(defaults(model).model_dump(), given), f"--config {path}")
 
 
 def defaults(model: type[F]) -> F:
@@ -166,7 +163,7 @@ def defaults(model: type[F]) -> F:
     """
     base, folder = model(), os.environ.get("SP500_RUNS_DIR")
     if isinstance(base, Command) and base.takes_world_size and (size := _world_size()):
-        base = validated(model, base.model_dump() | {"num_workers": size}, WORLD_SIZE)
+        base = validate(model, base.model_dump() | {"num_workers": size}, WORLD_SIZE)
     if not folder:
         return base
     if isinstance(base, Command):
@@ -206,44 +203,6 @@ def documents(path: Path, flag: str) -> list[Any]:
         raise ConfigError(f"{flag} {path}: is not valid YAML ({error})") from error
 
 
-def validated(model: type[M], data: dict[str, Any], where: str) -> M:
-    """The model of `data`; a fault is a ConfigError with its key path and, for an unknown key, the nearest name."""
-    try:
-        return model.model_validate(data)
-    except ValidationError as error:
-        lines = [f"{where}: {explained(model, fault)}" for fault in error.errors()]
-        raise ConfigError("\n".join(lines)) from None
-
-
-def explained(model: type[BaseModel], fault: Any) -> str:
-    """One of pydantic's faults in our words: key path, what was expected, what came."""
-    path = [str(part) for part in fault["loc"]]
-    key = ".".join(path)
-    if fault["type"] != "extra_forbidden":
-        message = str(fault["msg"]).removeprefix("Value error, ")
-        where = f"{key}: " if key else ""  # a fault of several fields together names them itself
-        return where + message + ("" if fault["type"] == "value_error" else f", got {fault['input']!r:.60}")
-    section: Any = model
-    for part in path[:-1]:  # a name in a mapping, or a place in a list, leads to what that holds
-        fields = getattr(section, "model_fields", None)
-        section = fields[part].annotation if fields else get_args(section)[-1 if get_origin(section) is dict else 0]
-    known = list(section.model_fields)
-    near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.4)
-    hint = f"did you mean {'.'.join([*path[:-1], near[0]])}?" if near else f"known keys: {', '.join(known)}"
-    return f"unknown key {key}; {hint}"
-
-
-def _merged(base: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """`given` over `base`, section by section."""
-    both = dict(base)
-    for key, value in given.items():
-        inner = both.get(key)
-        if isinstance(inner, dict) and value is None:  # a section without a key under it
-            continue
-        both[key] = _merged(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
-    return both
-
-
 def _with_aliases(config: C) -> C:
     given: dict[str, Any] = {}
     for flag, (section, key) in type(config).aliases.items():
@@ -251,7 +210,7 @@ def _with_aliases(config: C) -> C:
             given.setdefault(section, {})[key] = value
     if not given:
         return config
-    return validated(type(config), _merged(config.model_dump(), given), "flags")
+    return validate(type(config), merge(config.model_dump(), given), "flags")
 
 
 def flag(argv: Sequence[str], *names: str) -> str | None:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from sp500 import entry
 from sp500.commands import folders, rate_table
-from sp500.config import Frozen
+from sp500.config import Frozen, explain
 from sp500.errors import ConfigError
 from sp500.output import concluded
 
@@ -55,7 +54,7 @@ class Forecast(Frozen):
         try:
             return validate(data)
         except ValidationError as error:
-            raise ConfigError("\n".join(f"--{entry.explained(cls, fault)}" for fault in error.errors())) from None
+            raise ConfigError("\n".join(f"--{explain(cls, fault)}" for fault in error.errors())) from None
 
 
 def main(argv: Sequence[str]) -> int:

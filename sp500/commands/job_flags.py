@@ -14,6 +14,7 @@ from pydantic import ValidationError, model_validator
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from sp500 import entry
+from sp500.config import explain
 from sp500.errors import ConfigError
 from sp500.jobs.fields import Command
 from sp500.jobs.spec import JobSpec
@@ -37,7 +38,7 @@ class JobFlags(JobSpec):
         except ValidationError as error:
             secret = {"env", "secrets"}
             faults = [fault | ({"input": "(hidden)"} if secret & set(fault["loc"]) else {}) for fault in error.errors()]
-            raise ConfigError("\n".join(entry.explained(cls, fault) for fault in faults)) from None
+            raise ConfigError("\n".join(explain(cls, fault) for fault in faults)) from None
 
     def spec(self) -> JobSpec:
         """The job alone."""

@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 
 from sp500 import entry
 from sp500.commands import queue_flags
+from sp500.config import validate
 from sp500.disk import write_atomic
 from sp500.errors import ConfigError
 from sp500.jobs import executors
@@ -84,4 +85,4 @@ def settings(path: Path) -> Callable[[], QueueSettings]:
 def load(path: Path) -> QueueSettings:
     """The settings of a file, the defaults where there is none. Raises ConfigError that names file and field."""
     given = entry.mapping(path, "queue settings", "capacity, currency and budgets") if path.exists() else {}
-    return entry.validated(QueueSettings, given, str(path))
+    return validate(QueueSettings, given, str(path))

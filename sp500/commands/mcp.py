@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import tyro
 from pydantic import Field
 
-from sp500 import __version__, entry
+from sp500 import __version__
 from sp500.commands import folders, queue_flags
-from sp500.config import Frozen
+from sp500.config import Frozen, validate
 from sp500.errors import ConfigError, SP500Error
 from sp500.extras import extra
 from sp500.jobs.fields import Label, Memory
@@ -177,7 +177,7 @@ def answer(desk: AgentContext, name: str, arguments: dict[str, Any]) -> CallTool
         if (size := len(json.dumps(arguments))) > LONGEST_REQUEST:
             raise ConfigError(f"the arguments have {size} characters; at most {LONGEST_REQUEST} are taken")
         tool = TOOLS[name]
-        text, plain = tool.act(desk, entry.validated(tool.takes, arguments, name))
+        text, plain = tool.act(desk, validate(tool.takes, arguments, name))
         told = tool.tells.model_validate(plain).model_dump(mode="json")
     except SP500Error as error:
         text = results.shortened(str(error), LONGEST_ERROR)

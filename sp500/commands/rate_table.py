@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sp500 import entry
+from sp500.config import validate
 
 if TYPE_CHECKING:
     from sp500.runs.cost import RateTable
@@ -24,4 +25,4 @@ def read(path: Path | None) -> RateTable | None:
         return None
     file = path or DEFAULT
     given = entry.mapping(file, "--rates", "a table of rates: currency, date, source, types, rule")
-    return entry.validated(RateTable, given, f"--rates {file}")
+    return validate(RateTable, given, f"--rates {file}")

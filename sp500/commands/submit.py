@@ -20,6 +20,7 @@ from sp500.commands.pricing import Expected
 from sp500.commands.render import ray_cluster
 from sp500.commands.submission import Place, prepared
 from sp500.commands.submit_text import masked, plan, text
+from sp500.config import validate
 from sp500.errors import ConfigError, LimitExceeded, ResourcesError
 from sp500.jobs import manifest, rules
 from sp500.jobs.queue import budget
@@ -90,7 +91,7 @@ def _batch(file: str, given: dict[str, Any]) -> list[JobSpec]:
     listed, shared = given["jobs"], {key: value for key, value in given.items() if key != "jobs"}
     if not isinstance(listed, list) or not listed or not all(isinstance(one, dict) for one in listed):
         raise ConfigError(f"--file {file}: jobs: expected a list of jobs, each with its argv")
-    return [entry.validated(JobSpec, shared | one, f"--file {file}: jobs[{at}]") for at, one in enumerate(listed)]
+    return [validate(JobSpec, shared | one, f"--file {file}: jobs[{at}]") for at, one in enumerate(listed)]
 
 
 def _without(words: list[str], flag: str) -> list[str]:

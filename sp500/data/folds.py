@@ -1,6 +1,6 @@
 """Walk-forward folds: prices and features made once, and the dates that every fold is cut at.
 
-The idea is that a fold is a split like any other, so that the data line makes its windows; whatever is fitted on the
+The idea is that a fold is a split like any other, so that the pipeline makes its windows; whatever is fitted on the
 way (scaling, the scale of the targets) is fitted anew on the fold's own training dates. The price is that windows are
 made once per fold.
 """

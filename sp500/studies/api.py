@@ -10,8 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
-
+from sp500.config import merge, validate
 from sp500.errors import ConfigError
 from sp500.execution import Experiment, execute
 from sp500.runs.record import RunRecord
@@ -38,7 +37,10 @@ def search(*, name: str | None = None, runs_dir: str | Path = "runs", **settings
     """Try many configs (`space`, `method`, `trials`), and judge the best; `mode` is sequential, packed, ray or auto."""
     from sp500.studies.search import run_search
 
-    return execute(_settings(SearchSettings, name, runs_dir, settings), run_search)
+    config = _settings(SearchSettings, name, runs_dir, settings)
+    if config.mode == "all":
+        raise ConfigError("mode all times one process per arm: run experiments/tune.py --mode all")
+    return execute(config, run_search)
 
 
 def scale(*, name: str | None = None, runs_dir: str | Path = "runs", **settings: Any) -> RunRecord:
@@ -54,28 +56,13 @@ def walk_forward(*, name: str | None = None, runs_dir: str | Path = "runs", **se
 
     if settings.get("best_of"):
         chosen = chosen_run(settings["best_of"], Path(runs_dir)).best_config()
-        given = {key: _merged(getattr(chosen, key), settings.get(key)) for key in SECTIONS}
-        settings = {**settings, **given}
+        settings = merge(chosen.model_dump(include=set(SECTIONS)), settings)
     return execute(_settings(WalkForwardSettings, name, runs_dir, settings), run_walk_forward)
 
 
 def _settings(model: type[S], name: str | None, runs_dir: str | Path, settings: dict[str, Any]) -> S:
     """Checked settings; sections that the study has other defaults for keep these under what is given."""
-    defaults = model()
-    plain = {
-        key: _merged(getattr(defaults, key), value) if key in SECTIONS else value for key, value in settings.items()
-    }
-    if unknown := sorted(plain.keys() - model.model_fields.keys()):
-        raise ConfigError(f"unknown setting {unknown[0]}; known are {', '.join(model.model_fields)}")
-    try:
-        return model.model_validate(plain | {"io": {"run_name": name, "save_dir": runs_dir}})
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "settings"
-        raise ConfigError(f"{where}: {first['msg'].removeprefix('Value error, ')}") from None
-
-
-def _merged(default: Any, given: Any) -> Any:
-    if given is None:
-        return default
-    return default.model_dump() | dict(given) if isinstance(given, dict) else given
+    if "io" in settings:
+        raise ConfigError("io: give the run's `name` and its folder `runs_dir` in its place")
+    given = settings | {"io": {"run_name": name, "save_dir": runs_dir}}
+    return validate(model, merge(model().model_dump(), given), f"{model.experiment} settings")

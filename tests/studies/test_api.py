@@ -55,9 +55,11 @@ def test_scale_has_a_row_per_arm(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"modle": {}}, "unknown setting modle"),
+        ({"modle": {}}, r"train settings: unknown key modle; did you mean model\?"),
         ({"train": {"epochs": 0}}, r"train\.epochs"),
-        ({"best_of": "nothing"}, "unknown setting best_of"),
+        ({"train": {"ephocs": 3}}, r"unknown key train\.ephocs; did you mean train\.epochs\?"),
+        ({"best_of": "nothing"}, "unknown key best_of"),
+        ({"io": {"run_name": "a"}}, "`name`"),
     ],
 )
 def test_wrong_setting_is_named(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
@@ -69,3 +71,4 @@ def test_wrong_setting_is_named(tmp_path: Path, settings: dict[str, Any], messag
 def test_all_modes_of_a_search_are_the_scripts_to_time(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--mode all"):
         sp500.search(mode="all", runs_dir=tmp_path)
+    assert list(tmp_path.iterdir()) == []
