@@ -16,7 +16,7 @@ import numpy as np
 
 from sp500.config import DataConfig
 from sp500.data import normalize
-from sp500.data.windows import Dataset, Windows, naive_output
+from sp500.data.windows import Dataset, Windows, compute_naive_output
 from sp500.errors import DataError
 
 # What a damaged file makes NumPy, zipfile and zlib raise.
@@ -109,8 +109,8 @@ def dataset(config: DataConfig, dtype: str, *, direction: bool) -> Dataset:
         "notes": [],
     }
     valid = part(x[cut:], y[cut:]) if cut < count else None
-    start = naive_output(y[:cut] / scale, direction=direction)
-    return Dataset(part(x[:cut], y[:cut]), valid, part(arrays["X_test"], arrays["y_test"]), scale, start, card)
+    naive_output = compute_naive_output(y[:cut] / scale, direction=direction)
+    return Dataset(part(x[:cut], y[:cut]), valid, part(arrays["X_test"], arrays["y_test"]), scale, naive_output, card)
 
 
 def _digest(arrays: dict[str, np.ndarray]) -> str:

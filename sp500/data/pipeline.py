@@ -19,7 +19,7 @@ from sp500.data.shard_writer import Source
 from sp500.data.sources import load
 from sp500.data.splits import Split, split
 from sp500.data.validation import summarize
-from sp500.data.windows import Dataset, Windows, naive_output, windows
+from sp500.data.windows import Dataset, Windows, compute_naive_output, windows
 from sp500.errors import DataError
 
 
@@ -37,7 +37,7 @@ class Prepared:
     train: tuple[Series, ...]
     scaler: Normalizer
     target_scale: float
-    start: float
+    naive_output: float
     """What `Dataset` says of it."""
     how: Augmentation
     direction: bool
@@ -66,7 +66,7 @@ class Prepared:
         shifts = normalize.shift_notes(self.table.names, parts["train"].rows, later)
         card = describe(self.prices, self.table, self.cut) | {"windows": counts}
         card["notes"] += shifts
-        return Dataset(parts["train"], parts["valid"], parts["test"], self.target_scale, self.start, card)
+        return Dataset(parts["train"], parts["valid"], parts["test"], self.target_scale, self.naive_output, card)
 
     def materialised(self, dtype: str) -> Dataset:
         """The same with every training window copied out, as scripts that keep arrays [window, day, feature] do.
@@ -126,9 +126,11 @@ def fit(prices: Prices, table: Features, config: DataConfig, *, direction: bool,
     spread = float(np.nanstd(np.concatenate([one.y for one in train])))
     scale = 1.0 if direction or config.norm == "none" or spread == 0 else spread
     targets = np.concatenate([one.y[config.window - 1 :] for one in train])  # those of windows
-    start = naive_output(targets / scale, direction=direction)
+    naive_output = compute_naive_output(targets / scale, direction=direction)
     how = Augmentation(config.augment, config.noise, config.jitter, rows.std(axis=0), config.seed, config.horizon)
-    return Prepared(config, prices, table, cut, train, normalize.fit(rows, config.norm), scale, start, how, direction)
+    return Prepared(
+        config, prices, table, cut, train, normalize.fit(rows, config.norm), scale, naive_output, how, direction
+    )
 
 
 def summary(config: DataConfig) -> dict[str, dict[str, float]]:

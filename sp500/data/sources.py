@@ -70,7 +70,7 @@ def _downloaded(config: DataConfig, today: date | None, download: Download) -> P
         other = _bundled(config, today)
         tickers = ", ".join(other.tickers)
         banner = f"NOT the prices asked for: {error.reason}; bundled prices of {tickers} were used instead."
-        return replace(other, source="bundled", notes=(banner, *other.notes))
+        return replace(other, notes=(banner, *other.notes))
 
 
 def _from_file(config: DataConfig, today: date | None) -> Prices:

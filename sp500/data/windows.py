@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from sp500.data.features import Series
+from sp500.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -39,16 +40,16 @@ class Windows:
 class Dataset:
     """What a model is trained, stopped and judged on.
 
-    target_scale is what targets were divided by: a forecast is the model's output times it. start is the output that
-    training starts from, which makes the untrained model the naive forecast: the training mean of the targets, or its
-    log odds where they are 0 and 1. `card` says where the data came from, as the record keeps it.
+    target_scale is what targets were divided by: a forecast is the model's output times it. naive_output
+    is where training starts, so that the untrained model is the naive forecast: the training mean of the targets, or
+    its log odds where they are 0 and 1. `card` says where the data came from, as the record keeps it.
     """
 
     train: Windows
     valid: Windows | None
     test: Windows
     target_scale: float = 1.0
-    start: float = 0.0
+    naive_output: float = 0.0
     card: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -62,9 +63,14 @@ class Dataset:
         return str(self.card.get("sha256", ""))
 
 
-def naive_output(targets: np.ndarray, *, direction: bool) -> float:
-    """`Dataset.start` for these training targets: their mean, or the log odds of those above 0."""
+def compute_naive_output(targets: np.ndarray, *, direction: bool) -> float:
+    """`Dataset.naive_output` for these training targets: their mean, or the log odds of those above 0.
+
+    Raises DataError where none is known.
+    """
     known = targets[np.isfinite(targets)].astype(np.float64)
+    if not len(known):
+        raise DataError("too_short: no training window has a known target; take an earlier data.start or fewer tickers")
     if not direction:
         return float(known.mean())
     ups = min(max(float((known > 0).sum()), 0.5), len(known) - 0.5)  # half a window keeps the odds finite

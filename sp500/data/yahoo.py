@@ -15,13 +15,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import pandas as pd
-from tenacity import Retrying, stop_after_attempt, stop_after_delay, wait_exponential
+from tenacity import Retrying, retry_if_not_exception_type, stop_after_attempt, stop_after_delay, wait_exponential
 
 from sp500.config import DataConfig
 from sp500.data.files import FIELDS, in_order, tables_of
 from sp500.data.prices import INDEX, STOCKS, Prices, checked
 from sp500.data.validation import refuse
-from sp500.errors import DataError
+from sp500.errors import ConfigError, DataError
 from sp500.extras import extra
 
 FRESH_SECONDS = 24 * 3600
@@ -121,6 +121,7 @@ def _fetch_with_retries(
         stop=stop_after_attempt(TRIES) | stop_after_delay(DEADLINE_SECONDS - TRY_SECONDS),
         wait=wait_exponential(multiplier=1, max=8),
         sleep=sleep,
+        retry=retry_if_not_exception_type(ConfigError),  # the package is not installed
         reraise=True,
     )
     return retrying(complete)

@@ -25,12 +25,12 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 }
 
 
-def build(config: ModelConfig, *, window: int, features: int, outputs: int, start: float = 0.0) -> nn.Module:
+def build(config: ModelConfig, *, window: int, features: int, outputs: int, initial_output: float = 0.0) -> nn.Module:
     """Network of `config.kind`: [batch, window, feature] -> [batch, output].
 
-    Its last layer, `head`, has weights of zero and the bias `start`, so training starts from the naive forecast: the
-    training mean or its log odds. Random weights there forecast with 0.7 times the spread of the targets, which daily
-    returns never justify, and early stopping then keeps much of that noise (docs/LOG.md).
+    Its last layer, `head`, has weights of zero and the bias `initial_output`, so training starts from the naive
+    forecast: the training mean or its log odds. Random weights there forecast with 0.7 times the spread of the targets,
+    which daily returns never justify, and early stopping then keeps much of that noise (docs/LOG.md).
 
     Raises MemoryError for a model that cannot be trained in this machine's or container's memory. A node of Kubernetes
     grants any allocation (kubelet sets vm.overcommit_memory to 1), and would kill the whole pod while it is filled.
@@ -45,5 +45,5 @@ def build(config: ModelConfig, *, window: int, features: int, outputs: int, star
         )
     model = make()
     nn.init.zeros_(model.get_parameter("head.weight"))
-    nn.init.constant_(model.get_parameter("head.bias"), start)
+    nn.init.constant_(model.get_parameter("head.bias"), initial_output)
     return model

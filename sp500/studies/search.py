@@ -12,7 +12,6 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from sp500.config import RunConfig
-from sp500.errors import ConfigError
 from sp500.runs.record import RunRecord
 from sp500.runs.store import Run
 from sp500.studies.settings import SearchSettings

@@ -104,7 +104,7 @@ class Direction:
         forecasts = self._naive(dataset)
         naive = {name: self._score(forecast, dataset.test) for name, forecast in forecasts.items()}
         # A class is not a probability: the probability that stands for the majority class is the training share of ups.
-        share = np.full(len(dataset.test), 1 / (1 + math.exp(-dataset.start)))
+        share = np.full(len(dataset.test), 1 / (1 + math.exp(-dataset.naive_output)))
         naive["majority"] |= metrics.probability_scores(share, dataset.test.targets)
         best = metrics.best_naive(naive, "accuracy", largest=True)
         found["test"]["improvement"] = {
@@ -128,7 +128,7 @@ class Direction:
         return _excess_sharpe(self._position(_probability(output)), windows, self.config)
 
     def _naive(self, dataset: Dataset) -> dict[str, np.ndarray]:
-        found = {"majority": np.full(len(dataset.test), float(dataset.start >= 0))}
+        found = {"majority": np.full(len(dataset.test), float(dataset.naive_output >= 0))}
         if dataset.test.index is not None:
             found["previous"] = (dataset.test.index["previous"].to_numpy() > 0).astype(np.float64)
         return found
@@ -167,7 +167,7 @@ def _truth(part: Windows, dataset: Dataset) -> np.ndarray:
 
 def _naive(dataset: Dataset) -> dict[str, np.ndarray]:
     count = len(dataset.test)
-    found = {"zero": np.zeros(count), "mean": np.full(count, dataset.start * dataset.target_scale)}
+    found = {"zero": np.zeros(count), "mean": np.full(count, dataset.naive_output * dataset.target_scale)}
     if dataset.test.index is not None:
         found["previous"] = dataset.test.index["previous"].to_numpy(np.float64)
     return found

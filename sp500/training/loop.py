@@ -141,7 +141,7 @@ class _Fitting:
             window=dataset.train.length,
             features=dataset.features,
             outputs=self.task.num_outputs(dataset),
-            start=dataset.start,
+            initial_output=dataset.naive_output,
         )
         return model.to(self.worker.device, DTYPES[self.config.train.dtype])
 

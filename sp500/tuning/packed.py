@@ -70,7 +70,7 @@ class Pack:
             window=dataset.train.length,
             features=dataset.features,
             outputs=self._made.task.num_outputs(dataset),
-            start=dataset.start,
+            initial_output=dataset.naive_output,
         )
         model.to(self._device, DTYPES[self.config.train.dtype])
         return [layer for layer in model.modules() if isinstance(layer, nn.Linear)]

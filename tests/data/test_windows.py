@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sp500.data.features import Series
-from sp500.data.windows import windows
+from sp500.data.windows import compute_naive_output, windows
+from sp500.errors import DataError
 
 DAYS = np.datetime64("2000-01-03") + np.arange(200)
 
@@ -87,3 +88,9 @@ def test_rows_and_targets_have_the_number_type_asked_for(dtype: str) -> None:
 def test_no_window_in_the_span_is_an_empty_set() -> None:
     found = windows([series("A", 0, 50)], (DAYS[100], DAYS[110]), 5)
     assert len(found) == 0
+
+
+@pytest.mark.parametrize("direction", [True, False])
+def test_naive_output_knows_no_target(direction: bool) -> None:
+    with pytest.raises(DataError, match="no training window has a known target"):
+        compute_naive_output(np.full(3, np.nan), direction=direction)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from sp500.config import DataConfig
 from sp500.data.prices import Prices
 from sp500.data.sources import load
 from sp500.data.yahoo import DEADLINE_SECONDS, TRY_SECONDS, download
-from sp500.errors import DataError
+from sp500.errors import ConfigError, DataError
 
 NOW = 1_700_000_000.0
 DAY = 24 * 3600.0
@@ -186,6 +187,14 @@ def test_rate_limit_of_yfinance_is_tried_five_times_and_named(
     with pytest.raises(DataError, match="Too Many Requests"):
         download(config, now=lambda: NOW, sleep=Clock().sleep)
     assert len(calls) == 5
+
+
+def test_missing_package_is_said_at_once(config: DataConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "yfinance", None)  # as where it is not installed
+    clock = Clock()
+    with pytest.raises(ConfigError, match=r"pip install 'sp500\[yahoo\]'"):
+        download(config, now=lambda: NOW, sleep=clock.sleep)
+    assert clock.slept == []
 
 
 def test_call_of_yfinance_is_bounded_in_time_and_adjusted(

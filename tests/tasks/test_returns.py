@@ -16,7 +16,7 @@ from sp500.config import RunConfig
 from sp500.data import pipeline
 from sp500.data.features import features
 from sp500.data.prices import Prices
-from sp500.data.windows import Dataset, naive_output
+from sp500.data.windows import Dataset, compute_naive_output
 from sp500.tasks import catalog
 
 MakeDataset = Callable[..., Dataset]
@@ -292,9 +292,9 @@ def test_test_part_of_one_class_is_judged_plainly(linear_dataset: MakeDataset, s
         replace(part, targets=np.full(len(part), share, dtype="float32"))
         for part in (dataset.train, dataset.valid, dataset.test)
     )
-    start = naive_output(train.targets, direction=True)
-    assert math.isfinite(start)
-    dataset = replace(dataset, train=train, valid=valid, test=test, start=start)
+    naive_output = compute_naive_output(train.targets, direction=True)
+    assert math.isfinite(naive_output)
+    dataset = replace(dataset, train=train, valid=valid, test=test, naive_output=naive_output)
     found = catalog.task(DIRECTION).judge(outputs(dataset, noise), dataset)
     assert is_plain(found)
     assert found["test"]["improvement"]["value"] is None

@@ -157,7 +157,7 @@ def test_model_that_learns_nothing_of_use_keeps_the_naive_forecast(linear_datase
     dataset = replace(dataset, train=replace(dataset.train, targets=targets))
     assert dataset.valid is not None
     unlike = replace(dataset.valid, targets=np.full(len(dataset.valid), 0.25, "float32"))
-    dataset = replace(dataset, valid=unlike, start=0.25)
+    dataset = replace(dataset, valid=unlike, naive_output=0.25)
     result = trained(dataset, settings({"kind": kind}, epochs=9, early_stop_patience=3))
     assert (result.best_epoch, result.best_loss, len(result.epochs)) == (0, 0.0, 3)
     assert (result.outputs["test"] == 0.25).all()
