@@ -72,7 +72,7 @@ def ratio(value: float | None) -> str:
 
 
 def money(value: float | None) -> str:
-    """A price without its currency: cents, and below one two digits that say something."""
+    """An amount without its currency: cents, and below one two digits that say something."""
     if value is None or not value:
         return NOTHING if value is None else "0"
     if value < LEAST_MONEY:

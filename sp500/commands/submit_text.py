@@ -34,7 +34,7 @@ def plan(
             "queued_before": len(before),
             "starts": f"when the budget lets it: {poor}" if poor else "",
             "seconds": [shortest, longest],
-            "cost": [budget.price(job.hourly, shortest), budget.price(job.hourly, longest)],
+            "cost": [budget.highest_cost(job.hourly, shortest), budget.highest_cost(job.hourly, longest)],
             "currency": currency,
         },
         "follow": [f"sp500 jobs {verb} {job.id}" for verb in ("status", "logs --follow", "wait", "stop")],
@@ -51,8 +51,7 @@ def text(told: dict[str, Any]) -> str:
         **({"trains on": f"{expected['world_size']} by default ({WORLD_SIZE})"} if expected["world_size"] else {}),
         "starts": expected["starts"] or (f"after {before} that wait before it" if before else AT_ONCE),
         "lasts": _range(expected["seconds"], formatting.seconds) or "unknown; set it with --expected SECONDS",
-        "costs": _range(expected["cost"], lambda price: f"{formatting.money(price)} {expected['currency']}")
-        or "unknown",
+        "costs": _range(expected["cost"], lambda cost: f"{formatting.money(cost)} {expected['currency']}") or "unknown",
         "follow": "\n            ".join(told["follow"]),
     }
     return "\n".join(

@@ -128,9 +128,8 @@ def fit(prices: Prices, table: Features, config: DataConfig, *, direction: bool,
     targets = np.concatenate([one.y[config.window - 1 :] for one in train])  # those of windows
     naive_output = compute_naive_output(targets / scale, direction=direction)
     how = Augmentation(config.augment, config.noise, config.jitter, rows.std(axis=0), config.seed, config.horizon)
-    return Prepared(
-        config, prices, table, cut, train, normalize.fit(rows, config.norm), scale, naive_output, how, direction
-    )
+    scaler = normalize.fit(rows, config.norm)
+    return Prepared(config, prices, table, cut, train, scaler, scale, naive_output, how, direction)
 
 
 def summary(config: DataConfig) -> dict[str, dict[str, float]]:

@@ -47,10 +47,11 @@ class Costs:
             return {}
         found = self.by_run.get(run or "")
         cells = {f"Cost, {self.currency}": money(found.amount) if found else NOTHING}
-        per_million = float(found.per_million) if found and found.per_million is not None else None
-        return cells | ({f"{self.currency} per million": money(per_million)} if windows else {})
+        return cells | (
+            {f"{self.currency} per million": money(found.per_million if found else None)} if windows else {}
+        )
 
-    def price(self, run: str) -> str:
+    def sentence(self, run: str) -> str:
         """What a run cost, with its currency; '' where that is not known."""
         cost = self.by_run.get(run)
         return f"{money(cost.amount)} {self.currency} at the rates of {self.held}" if cost else ""
@@ -62,8 +63,8 @@ class Costs:
             run: {
                 "cost": one.amount,
                 "node_seconds": one.node_seconds,
-                "per_trial": None if one.per_trial is None else float(one.per_trial),
-                "per_million": None if one.per_million is None else float(one.per_million),
+                "per_trial": one.per_trial,
+                "per_million": one.per_million,
             }
             for run, one in self.by_run.items()
         }
@@ -80,7 +81,7 @@ def of(records: Sequence[RunRecord], unended: Sequence[RunRecord], rates: RateTa
     found = {name: one for name, record in latest.items() if rates and (one := cost.cost(record, rates))}
     if not rates or not any(one.amount or one.rented for one in found.values()):
         return Costs(ahead=ahead)
-    wasted = float(sum(one.amount for name, one in found.items() if latest[name].status != "ok"))
+    wasted = sum(one.amount for name, one in found.items() if latest[name].status != "ok")
     killed = tuple(one.name for one in unended if one.name in found)
     return Costs(found, rates.currency, rates.date, rates.source, killed, wasted, ahead)
 
@@ -89,7 +90,7 @@ def sentences(costs: Costs) -> list[str]:
     """What all runs cost together, and how far the forecasts missed what is known."""
     said = []
     if costs.by_run:
-        total = money(float(sum(one.amount for one in costs.by_run.values())))
+        total = money(sum(one.amount for one in costs.by_run.values()))
         wasted = f", {money(costs.wasted)} of it for runs that did not end well" if costs.wasted else ""
         assumed = f"at rates of {costs.held}, which are assumptions"
         free = "" if any(one.amount for one in costs.by_run.values()) else ", since the table has their machines at 0"
@@ -115,8 +116,11 @@ def search_table(costs: Costs, sides: Mapping[str, RunRecord]) -> Table | None:
     lines = []
     for name, record in sides.items():
         if found := costs.by_run.get(record.name):
-            each = None if found.per_trial is None else float(found.per_trial)
-            line = {"Arm": name, **costs.cells(record.name), f"{costs.currency} per finished config": money(each)}
+            line = {
+                "Arm": name,
+                **costs.cells(record.name),
+                f"{costs.currency} per finished config": money(found.per_trial),
+            }
             lines.append(line | {"Node-seconds": fixed(found.node_seconds, 0)})
     return table("What the search cost", lines, text=("Arm",)) if lines else None
 

@@ -147,7 +147,7 @@ def _verdicts(
         "models": [verdicts.models(group) for group in groups],
         "search": [*search_verdicts.sentences(searched), *search_samplers.verdicts(records)],
         "folds": [folds.verdict(walked)] if walked else [],
-        "scale": scale_verdicts.sentences(scaled, paid.price),
+        "scale": scale_verdicts.sentences(scaled, paid.sentence),
         **({"cost": told} if (told := costs.sentences(paid)) else {}),
     }
 

@@ -15,7 +15,7 @@ from sp500.runs.scaling import BASELINES, PLACES, Row
 
 Sizes = dict[int, Row]
 """Rows of one arm by multiplier."""
-Price = Callable[[str], str]
+CostOf = Callable[[str], str]
 """What a run cost, by its name, with its currency; '' where that is not known."""
 SINGLE_RUN = 0.1
 """Share by which a run's speed differs from that of a repeated run: 0.96 to 1.08 of it on a quiet machine
@@ -24,20 +24,20 @@ SAME_MEMORY = 0.05
 SAME_MSE = 1e-6
 
 
-def unpriced(_run: str) -> str:
-    """No prices are known."""
+def no_cost(_run: str) -> str:
+    """No rates are known."""
     return ""
 
 
-def sentences(found: Scale, price: Price = unpriced) -> list[str]:
+def sentences(found: Scale, cost_of: CostOf = no_cost) -> list[str]:
     """Everything there is to say; nothing where no experiment ran."""
     if not found.rows:
         return []
-    gains = [*cluster(found.rows, price), *streaming(found.rows), *break_even(found)]
+    gains = [*cluster(found.rows, cost_of), *streaming(found.rows), *break_even(found)]
     return [*gains, *numbers(found.rows), *budget(found.rows), *one_machine(found), *failed(found.rows)]
 
 
-def cluster(rows: Sequence[Row], price: Price = unpriced) -> list[str]:
+def cluster(rows: Sequence[Row], cost_of: CostOf = no_cost) -> list[str]:
     """Seconds, speed and cost of Ray against one process, at the largest size that both trained on."""
     alone = _baseline(rows)
     rays = [
@@ -52,10 +52,10 @@ def cluster(rows: Sequence[Row], price: Price = unpriced) -> list[str]:
     for sizes in rays:
         name = next(iter(sizes.values()))["label"]
         if both := _ok(sizes).keys() & _ok(alone).keys():
-            said.append(_against(alone[max(both)], sizes[max(both)], price))
+            said.append(_against(alone[max(both)], sizes[max(both)], cost_of))
         else:
             said.append(f"The gain from {name} is unknown: no size completed both there and in one process.")
-    return said + _beyond(alone, rays, price)
+    return said + _beyond(alone, rays, cost_of)
 
 
 def streaming(rows: Sequence[Row]) -> list[str]:
@@ -169,7 +169,7 @@ def margin(row: Row) -> float:
     return max(SINGLE_RUN, (max(rates) - min(rates)) / (max(rates) + min(rates)) if rates else 0.0)
 
 
-def _against(alone: Row, ray: Row, price: Price) -> str:
+def _against(alone: Row, ray: Row, cost_of: CostOf) -> str:
     """One size on one process and on Ray: seconds, speed, cost."""
     windows = f" ({rounded(alone['windows'])} windows)" if alone["windows"] else ""
     here = "one machine" if alone["place"] == "machine" else "the cluster"
@@ -184,21 +184,21 @@ def _against(alone: Row, ray: Row, price: Price) -> str:
         f"{ratio(first / second)} the speed from start to end.",
         f"In training: {_speed(ray, alone)}.",
     ]
-    if paid := price(ray["run"]):
+    if paid := cost_of(ray["run"]):
         said.append(f"That cost {paid}.")
     if alone["writing_seconds"] or ray["writing_seconds"]:
         said.append("Writing shards is not counted.")
     return " ".join(said)
 
 
-def _beyond(alone: Sizes, rays: Sequence[Sizes], price: Price) -> list[str]:
+def _beyond(alone: Sizes, rays: Sequence[Sizes], cost_of: CostOf) -> list[str]:
     """Whether the cluster trained on what one process could not."""
     trained = [row for sizes in rays for row in _ok(sizes).values()]
     beyond = [row for row in trained if alone.get(row["multiplier"], {}).get("status") == "out_of_memory"]
     if beyond:
         told = []
         for row in beyond:
-            cost = price(row["run"])
+            cost = cost_of(row["run"])
             told.append(
                 f"{row['label']} trained on {at(row['multiplier'])} ({_peak(row)}{f', {cost}' if cost else ''})"
             )

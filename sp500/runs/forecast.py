@@ -167,7 +167,7 @@ def _costs(row: Row, newest: RunRecord, asked: Question, table: RateTable) -> Ro
     else:
         pods = (cost.worker(newest, table),)
     named = {"cost": "seconds", "cost_low": "seconds_low", "cost_high": "seconds_high"}
-    return {key: float(cost.amount(pods, row[seconds], table)) for key, seconds in named.items()}
+    return {key: cost.amount(pods, row[seconds], table) for key, seconds in named.items()}
 
 
 def _basis(used: Sequence[Observation], left_out: list[Row], fitted: usl.Fit, samples: int) -> Row:

@@ -141,7 +141,7 @@ def test_training_mean_is_that_of_training_days(close: pd.DataFrame, returns: Da
     # 50 days for the features and 10 for the window, of which one is shared.
     days = (log.shift(-HORIZON) - log).iloc[58:].loc[:last]
     assert returns.train.targets.mean() * returns.target_scale == pytest.approx(days.to_numpy().mean())
-    assert returns.start * returns.target_scale == pytest.approx(days.to_numpy().mean())
+    assert returns.naive_output * returns.target_scale == pytest.approx(days.to_numpy().mean())
 
 
 def test_improvement_is_over_the_best_naive_forecast(returns: Dataset) -> None:

@@ -12,7 +12,7 @@ from sp500.jobs.queue.settings import QueueSettings
 DAY, HOUR = 86400.0, 3600.0
 
 
-def price(hourly: float, seconds: float | None) -> float | None:
+def highest_cost(hourly: float, seconds: float | None) -> float | None:
     """What so many seconds cost at most; None if it costs something and its duration is unknown."""
     if hourly == 0:
         return 0.0
@@ -33,7 +33,7 @@ def poor(jobs: Sequence[NewJob], ledger: Ledger, settings: QueueSettings, now: f
     for job in queue:
         if job.project not in have:
             continue
-        cost, daily, money = price(job.hourly, job.seconds), settings.budgets[job.project], have[job.project]
+        cost, daily, money = highest_cost(job.hourly, job.seconds), settings.budgets[job.project], have[job.project]
         if why := _short(cost, daily, money, settings.currency):
             short[job.id] = f"{job.name} {why.format(project=job.project)}"
         else:
@@ -42,7 +42,7 @@ def poor(jobs: Sequence[NewJob], ledger: Ledger, settings: QueueSettings, now: f
 
 
 def _short(cost: float | None, daily: float, money: float, currency: str) -> str:
-    """What keeps a job of that price from starting, where `money` is left of `daily`; empty for nothing."""
+    """What keeps a job of that cost from starting, where `money` is left of `daily`; empty for nothing."""
     if cost is None:
         return "" if money > 0 else "has an unknown cost, and {project} has nothing left today (UTC)"
     if cost > daily:

@@ -258,7 +258,7 @@ def _waiting(job: Job, now: float) -> schedule.Waiting:
         priority=job.priority,
         number=job.number,
         project=job.project,
-        price=budget.price(job.hourly, job.seconds),
+        cost=budget.highest_cost(job.hourly, job.seconds),
         seconds=job.seconds,
         # A time that lies further ahead than any wait was written before the clock was set back.
         not_before=job.not_before if job.not_before <= now + retries.LONGEST_WAIT else 0.0,

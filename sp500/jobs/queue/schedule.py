@@ -5,7 +5,7 @@ a later, smaller one may start before it only where that does not put it off: EA
 Scheduling System", 1995), which needs estimates; a job without one is taken to run for ever. So a wide job is not
 starved by narrow ones, and a narrow one need not wait behind a wide one for nothing.
 
-A budget is a project's, per day. A job whose price would pass it waits, and nobody waits behind it. A job whose price
+A budget is a project's, per day. A job whose cost would pass it waits, and nobody waits behind it. A job whose cost
 is not known counts as all that is left, so at most one such job runs over.
 """
 
@@ -30,7 +30,7 @@ class Waiting:
     number: int = 0
     """Its place in the order of submission."""
     project: str = ""
-    price: float | None = 0.0
+    cost: float | None = 0.0
     """What it will cost at most, in the budget's currency; None where it is not known."""
     seconds: float | None = None
     """How long it is expected to run."""
@@ -118,7 +118,7 @@ def plan(
         if reason is None and room.admits(job.demand, ends):
             room.take(job.demand, ends)
             if job.project in money:
-                money[job.project] -= math.inf if job.price is None else job.price
+                money[job.project] -= math.inf if job.cost is None else job.cost
             decided.start.append(job.id)
             continue
         decided.reasons[job.id] = _no_room(job, room) if reason is None else reason
@@ -136,11 +136,11 @@ def _held_back(
     if not capacity.holds(job.demand):
         return f"will never fit: needs {capacity.short_of(job.demand).replace(' free', ' in all')}"
     budget, daily = left.get(job.project, math.inf), budgets.get(job.project, math.inf)
-    if job.price is not None and job.price > daily:
-        return f"will never start: costs up to {job.price:.2f}, and the budget of {job.project} is {daily:.2f} a day"
-    if (job.price is None and budget <= 0) or (job.price or 0.0) > budget:
-        price = "an unknown amount" if job.price is None else f"up to {job.price:.2f}"
-        return f"the budget of {job.project} has {max(budget, 0):.2f} left today (UTC), and the job costs {price}"
+    if job.cost is not None and job.cost > daily:
+        return f"will never start: costs up to {job.cost:.2f}, and the budget of {job.project} is {daily:.2f} a day"
+    if (job.cost is None and budget <= 0) or (job.cost or 0.0) > budget:
+        cost = "an unknown amount" if job.cost is None else f"up to {job.cost:.2f}"
+        return f"the budget of {job.project} has {max(budget, 0):.2f} left today (UTC), and the job costs {cost}"
     return None
 
 

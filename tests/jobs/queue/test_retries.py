@@ -155,6 +155,6 @@ def test_job_that_costs_nothing_takes_nothing():
 
 
 def test_price_is_that_of_its_hours():
-    assert budget.price(3.6, 1000.0) == pytest.approx(1.0)
-    assert budget.price(0.0, None) == 0.0
-    assert budget.price(1.0, None) is None
+    assert budget.highest_cost(3.6, 1000.0) == pytest.approx(1.0)
+    assert budget.highest_cost(0.0, None) == 0.0
+    assert budget.highest_cost(1.0, None) is None

@@ -62,7 +62,7 @@ def test_room_left_over_is_used_up_also_where_nobody_knows_when_it_comes():
 
 
 def test_job_that_costs_nothing_needs_no_money():
-    assert starts(job("a", project="p", price=0.0), left={"p": 0.0}) == ["a"]
+    assert starts(job("a", project="p", cost=0.0), left={"p": 0.0}) == ["a"]
 
 
 def test_narrow_jobs_never_starve_a_wide_one_behind_a_job_without_an_end():
@@ -86,32 +86,32 @@ def test_retry_waits_for_its_time():
 
 
 def test_job_over_its_budget_waits_with_the_sum_and_holds_up_nobody():
-    queue = job("a", project="research", price=3.0), job("b", project="research", price=1.0), job("c", price=9.0)
+    queue = job("a", project="research", cost=3.0), job("b", project="research", cost=1.0), job("c", cost=9.0)
     assert starts(*queue, left={"research": 2.0}) == ["b", "c"]
     assert reason("a", *queue, left={"research": 2.0}) == (
         "the budget of research has 2.00 left today (UTC), and the job costs up to 3.00"
     )
 
 
-def test_job_of_unknown_price_starts_alone_in_its_project():
-    queue = job("a", project="p", price=None), job("b", project="p", price=None), job("c", project="p", price=0.1)
+def test_job_of_unknown_cost_starts_alone_in_its_project():
+    queue = job("a", project="p", cost=None), job("b", project="p", cost=None), job("c", project="p", cost=0.1)
     assert starts(*queue, left={"p": 2.0}) == ["a"]
 
 
-def test_job_of_unknown_price_waits_for_a_spent_budget():
-    assert starts(job("a", project="p", price=None), left={"p": 0.0}) == []
+def test_job_of_unknown_cost_waits_for_a_spent_budget():
+    assert starts(job("a", project="p", cost=None), left={"p": 0.0}) == []
 
 
 def test_job_dearer_than_a_days_budget_says_that_it_will_never_start():
-    assert reason("a", job("a", project="research", price=20.5), left={"research": 20.0}) == (
+    assert reason("a", job("a", project="research", cost=20.5), left={"research": 20.0}) == (
         "will never start: costs up to 20.50, and the budget of research is 20.00 a day"
     )
 
 
 def test_one_budget_goes_to_the_first_wherever_it_runs_and_each_place_has_its_own_room():
     queue = (
-        job("a", 4, project="p", price=2.0),
-        job("b", on="far", priority=1, project="p", price=2.0),
+        job("a", 4, project="p", cost=2.0),
+        job("b", on="far", priority=1, project="p", cost=2.0),
         job("c", on="far"),
     )
     assert starts(*queue, left={"p": 2.0}) == ["b"]
@@ -125,7 +125,7 @@ jobs = st.builds(
     priority=st.integers(-1, 1),
     number=st.integers(0, 100),
     project=st.sampled_from(["p", "q"]),
-    price=st.none() | st.floats(0, 3),
+    cost=st.none() | st.floats(0, 3),
     seconds=st.none() | st.floats(0, 100),
 )
 
@@ -137,8 +137,8 @@ def test_whatever_starts_fits_and_stays_within_the_budget_and_the_rest_has_reaso
     started = [one for one in queue if one.id in decided.start]
     for side in ("cpus", "gpus", "memory"):
         assert sum(getattr(one.demand, side) for one in started) <= getattr(capacity, side)
-    known = [one.price for one in started if one.project == "p" and one.price is not None]
-    unknown = [one for one in started if one.project == "p" and one.price is None]
+    known = [one.cost for one in started if one.project == "p" and one.cost is not None]
+    unknown = [one for one in started if one.project == "p" and one.cost is None]
     assert math.fsum(known) <= budget + 1e-9
     assert len(unknown) <= 1
     assert set(decided.reasons) == {one.id for one in queue} - set(decided.start)
