@@ -109,7 +109,7 @@ def numbers(rows: Sequence[Row]) -> list[str]:
         return []
     largest = max(several)
     errors = [row["test_mse"] for row in sized[largest]]
-    if all(row.get("best_epoch") == 0 for row in sized[largest]):
+    if all(row["best_epoch"] == 0 for row in sized[largest]):
         return [
             f"All {len(errors)} runs at {at(largest)} kept the naive forecast that training starts from, so their test "
             "MSE is the same by construction."

@@ -152,7 +152,8 @@ def _caption(group: Group) -> str:
 def _note(group: Group, metrics: list[Metric]) -> str:
     """What the columns mean that a newcomer may not know, of those shown."""
     keys = {metric.key for metric in metrics}
-    said = ["95% intervals: Newey-West standard errors and Student's t (sp500/intervals.py)."]
+    judged = any(row["improvement"] for row in group.models)
+    said = ["95% intervals: Newey-West standard errors and Student's t (sp500/intervals.py)."] if judged else []
     if len(group.models) > MODELS:
         said.append(f"The {MODELS} best of {len(group.models):,} models; report.json has all.")
     if "information_coefficient" in keys:

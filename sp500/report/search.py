@@ -48,6 +48,8 @@ class Search:
     compared: dict[str, Any]
     """What `compare.searches` gives; None where it needs an arm that did not run."""
     sides: list[Side]
+    shown: Side | None
+    """The arm whose trials stand for the search: the one that found the chosen config, or that has most trials."""
     told: RunRecord | None
     """The record that speaks for the search: the one that timed all arms, or that of the newest arm."""
     importance: dict[str, float] | str
@@ -69,11 +71,6 @@ class Search:
     def trials(self) -> Trials:
         """The trials of `shown`."""
         return list(self.shown.trials.values()) if self.shown else []
-
-    @property
-    def shown(self) -> Side | None:
-        """The arm whose trials stand for the search: the one that found the chosen config, or that has most trials."""
-        return _shown(self.sides, self.told)
 
     @property
     def trades_per_year(self) -> float:
@@ -119,7 +116,8 @@ def newest(records: Sequence[RunRecord], trials: Mapping[str, Trials]) -> Search
     newer = max((side.record for side in sides), key=lambda record: record.finished, default=None)
     told = timed or newer
     shown = _shown(sides, told)
-    return Search(numbers, sides, told, importance(list(shown.trials.values()) if shown else []), relative)
+    weights = importance(list(shown.trials.values()) if shown else [])
+    return Search(numbers, sides, shown, told, weights, relative)
 
 
 def best_so_far(side: Side) -> list[dict[str, Any]]:

@@ -45,8 +45,9 @@ def _again(found: Search) -> str:
     if abs(told.best_loss - searched) <= SAME * abs(searched):
         return ""
     return (
-        f" Trained again alone, it reached {told.best_loss:.6g} at epoch {told.best_epoch}: rounding grows over the "
-        "epochs. All metrics of the chosen config are of this second model, whose weights the run keeps."
+        f" Trained again alone, it reached {told.best_loss:.6g} at epoch {told.best_epoch}, perhaps by rounding "
+        "(--train.dtype float64 would show it). All metrics of the chosen config are of this second model, whose "
+        "weights the run keeps."
     )
 
 

@@ -19,6 +19,7 @@ def one(multiplier: int, arm: str, rate: float | None, workers: int = 0, **chang
         "cores": 2,
         "epoch_rates": [rate] * 3 if rate else [],
         "test_mse": 2e-4 if rate else None,
+        "best_epoch": 1 if rate else None,
         "status": "ok" if rate else "out_of_memory",
         "reason": "" if rate else "no room",
         "num_workers": workers,

@@ -242,6 +242,9 @@ def test_test_error_of_the_arms_is_compared_within_one_size() -> None:
         "The test MSE at ×10 is between 0.0002 and 0.00021, 5.00% apart in 3 runs."
     ]
     assert scale_verdicts.numbers(merged(one(1, "streaming", 1.0))) == []
+    kept = [one(10, "streaming", 1.0, best_epoch=0), one(10, "ray", 1.0, 2, best_epoch=0)]
+    assert "naive forecast" in scale_verdicts.numbers(merged(*kept))[0]
+    assert "same by construction" in scale_verdicts.numbers(merged(*kept))[0]
 
 
 def test_budget_names_whatever_exceeded_it() -> None:
