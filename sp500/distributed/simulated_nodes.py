@@ -10,7 +10,6 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -26,17 +25,9 @@ STORE_SHARE = 0.25
 STORE_LEAST = 80 * 2**20
 
 
-@dataclass(frozen=True)
-class Nodes:
-    """Running worker nodes, by the process number of their raylets."""
-
-    raylets: tuple[int, ...]
-    cpus: float
-
-
 @contextmanager
-def simulated(count: int, memory_bytes: int | None = None, store_bytes: int | None = None) -> Iterator[Nodes]:
-    """`count` worker nodes and a head without CPUs, for the length of the block.
+def simulated(count: int, memory_bytes: int | None = None, store_bytes: int | None = None) -> Iterator[tuple[int, ...]]:
+    """`count` worker nodes and a head without CPUs, for the length of the block; gives the raylets' process numbers.
 
     `memory_bytes` is a node's budget, of which `store_bytes` (default: a quarter) are its object store.
     """
@@ -62,7 +53,7 @@ def simulated(count: int, memory_bytes: int | None = None, store_bytes: int | No
                     _node_ip_address=LOOPBACK,
                 )
             cluster.wait_for_nodes()
-            yield Nodes(tuple(node.all_processes["raylet"][0].process.pid for node in nodes), cpus)
+            yield tuple(node.all_processes["raylet"][0].process.pid for node in nodes)
         finally:
             ray.shutdown()
             cluster.shutdown()

@@ -154,8 +154,8 @@ def _nodes(count: int | None, memory_bytes: int | None) -> Iterator[tuple[int, .
         return
     from sp500.distributed.simulated_nodes import simulated
 
-    with simulated(count, memory_bytes) as nodes:
-        yield nodes.raylets
+    with simulated(count, memory_bytes) as raylets:
+        yield raylets
 
 
 def _alone(config: RunConfig, run: Run, dataset: Dataset, arm: str, batches: stream.Stream | None) -> RunRecord:

@@ -27,8 +27,8 @@ def train_on_two_stores(folder: Path) -> dict[str, int]:
     ready = scale_arms.prepared(config)
     shards = shard_writer.write(ready.source(), str(folder / "set"))
     small = ready.dataset("float32", multiplier=1)
-    with RunStore(folder).open("run") as run, simulated(1, BUDGET, STORE_LEAST) as nodes:
-        with PeakMemory(0.5, nodes.raylets) as peak:
+    with RunStore(folder).open("run") as run, simulated(1, BUDGET, STORE_LEAST) as raylets:
+        with PeakMemory(0.5, raylets) as peak:
             result = train.fit_on_ray(catalog.task(config), small, config, run, shards)
         spilled = spilled_mib()
         ray.get(overfill.remote())

@@ -63,7 +63,7 @@ class RunsClaim:
         if not names:
             wrong = DataError("not a valid run name; rename the folder on the claim to fetch it")
             result.failed = {repr(name): wrong for name in found if name not in ended}
-        for name in [name for name in names if name in ended] if names else ended:
+        for name in [name for name in ended if name in names or not names]:
             try:
                 listing = self._fetch_run(name, max_bytes, overwrite=overwrite)
             except (ConfigError, DataError, ResourcesError) as error:
