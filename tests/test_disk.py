@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import stat
+import time
 from pathlib import Path
 
 import numpy as np

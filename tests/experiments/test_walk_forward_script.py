@@ -4,6 +4,7 @@ import json
 
 import pytest
 import yaml
+from result_rows import chosen, search_summary
 
 from sp500.config import DataConfig, ModelConfig, RunConfig, TrainConfig
 from sp500.runs.record import ended
@@ -21,9 +22,9 @@ def searched(tmp_path):
         model=ModelConfig(hidden=32),
         train=TrainConfig(batch_size=100, per_worker_batch=True),
     )
-    best = {"id": "b", "overrides": {"model.hidden": 128, "train.lr": 0.01}, "valid_loss": 0.9}
+    best = chosen(overrides={"model.hidden": 128, "train.lr": 0.01})
     data = {"splits": {"valid": ["2013-01-02", "2018-03-01"]}}
-    record = ended(base, name="s", experiment="tune", arm="all", search={"best": best}, data=data)
+    record = ended(base, name="s", experiment="tune", arm="all", search=search_summary(best=best), data=data)
     with RunStore(tmp_path).open("s") as run:
         run.write_record(record)
     return tmp_path
@@ -45,9 +46,8 @@ def test_folds_of_real_prices_are_judged_and_no_better_than_such_returns_allow(s
     assert (again.returncode, again.stdout) == (0, done.stdout)
 
 
-@pytest.mark.parametrize("flag", ["--best-of", "--from"])
-def test_chosen_config_and_its_data_are_taken_under_the_flags(script, searched, flag):
-    done = script("walk_forward", "--runs-dir", searched, flag, "s", "--print-config", "--train.lr", 0.1)
+def test_chosen_config_and_its_data_are_taken_under_the_flags(script, searched):
+    done = script("walk_forward", "--runs-dir", searched, "--best-of", "s", "--print-config", "--train.lr", 0.1)
     assert done.returncode == 0, done.stderr
     shown = yaml.safe_load(done.stdout)
     assert (shown["model"]["hidden"], shown["data"]["window"], shown["data"]["tickers"]) == (128, 20, [])

@@ -30,6 +30,8 @@ class Cluster:
         pod = {"containers": [head], "imagePullSecrets": [{"name": "registry"}]}
         self.write("raycluster", {"spec": {"headGroupSpec": {"template": {"spec": pod}}}})
         self.write("events", {"items": []})
+        (folder / "objects/Namespace").mkdir(parents=True)
+        self.write("objects/Namespace/sp500", {"kind": "Namespace", "metadata": {"name": "sp500"}})
         (folder / "operator").touch()
 
     def write(self, name, document):

@@ -145,3 +145,10 @@ def test_without_a_cluster_to_take_the_image_from_one_has_to_be_named(cluster, p
     assert code == 1
     assert "has no RayCluster sp500" in err
     assert cluster.call("upload-data", "prices", "--image", "sp500:mine")[0] == 0
+
+
+def test_namespace_that_is_not_there_is_named(cluster, prices):
+    (cluster.folder / "raycluster.json").unlink()
+    code, _, err = cluster.call("upload-data", "prices", "--namespace", "lab")
+    assert code == 1
+    assert "there is no namespace lab: give --namespace" in err
