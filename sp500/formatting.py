@@ -130,14 +130,22 @@ def setting(value: Any) -> str:
     return NOTHING if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def against_naive(improvement: dict[str, Any] | None, best_epoch: int | None = None) -> str:
+def against_naive(improvement: Mapping[str, Any] | None, best_epoch: int | None = None) -> str:
     """Where the interval lies: better | worse | unclear; '-' without one.
 
     'naive kept' where the untrained model was the best: it is a naive forecast, and only rounding or another naive
     forecast lies between the two.
     """
-    if not improvement or improvement.get("low") is None or improvement.get("high") is None:
+    ends = bounds(improvement)
+    if ends is None:
         return NOTHING
     if best_epoch == 0:
         return KEPT
-    return "better" if improvement["low"] > 0 else "worse" if improvement["high"] < 0 else "unclear"
+    return "better" if ends[0] > 0 else "worse" if ends[1] < 0 else "unclear"
+
+
+def bounds(improvement: Mapping[str, Any] | None) -> tuple[float, float] | None:
+    """Both ends of its interval; None without one."""
+    if not improvement or improvement["low"] is None or improvement["high"] is None:
+        return None
+    return improvement["low"], improvement["high"]

@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from sp500.intervals import half_width, standard_error
+from sp500.runs.results import DeflatedSharpe, Metrics
 
 TRADING_DAYS = 252
 EULER = 0.5772156649015329
@@ -24,7 +24,6 @@ FEWEST_DAYS_APART = 20
 """Days on which a position must differ from always long to be judged as another one."""
 FEWEST_TICKERS = 5
 """Tickers on a date from which its cross-section is ranked."""
-Metrics = dict[str, Any]
 
 
 def regression(forecast: np.ndarray, target: np.ndarray) -> Metrics:
@@ -100,7 +99,7 @@ def excess_sharpe(position: np.ndarray, index: pd.DataFrame, *, horizon: int = 1
     return _sharpe(_earned(position - 1, index), horizon)
 
 
-def deflated_excess(excess: Metrics | None, trial_sharpes: Sequence[float | None]) -> Metrics | None:
+def deflated_excess(excess: Metrics | None, trial_sharpes: Sequence[float | None]) -> DeflatedSharpe | None:
     """`deflated_sharpe` of the chosen config's returns in excess of always being long, `excess` of `trading`.
 
     Without the subtraction a config that holds a rising market earns the market's ratio, which would be taken for
@@ -110,12 +109,19 @@ def deflated_excess(excess: Metrics | None, trial_sharpes: Sequence[float | None
     """
     if excess is None:
         return None
-    facts = {"sharpe": excess["sharpe"], "days_apart": excess["days_apart"], "trials": len(trial_sharpes)}
-    if excess["days_apart"] < FEWEST_DAYS_APART:
-        return {**facts, "expected_max": None, "probability": None}
-    moments = excess["skew"], excess["kurtosis"], excess["observations"]
-    found = deflated_sharpe(excess["sharpe"], trial_sharpes, *moments)
-    return found and {**facts, **found}
+    found: Metrics | None = {"expected_max": None, "probability": None}
+    if excess["days_apart"] >= FEWEST_DAYS_APART:
+        moments = excess["skew"], excess["kurtosis"], excess["observations"]
+        found = deflated_sharpe(excess["sharpe"], trial_sharpes, *moments)
+    if found is None:
+        return None
+    return DeflatedSharpe(
+        sharpe=excess["sharpe"],
+        days_apart=excess["days_apart"],
+        trials=len(trial_sharpes),
+        expected_max=found["expected_max"],
+        probability=found["probability"],
+    )
 
 
 def deflated_sharpe(

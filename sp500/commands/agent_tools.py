@@ -113,7 +113,7 @@ def estimate_speedup(desk: AgentContext, asked: requests.EstimateSpeedup) -> Ans
     """The forecast of `sp500 jobs forecast`."""
     rates = rate_table.read(None)
     found = forecast.told(forecast.Forecast(**asked.model_dump(), runs_dir=desk.runs), rates)
-    return costs.text(found, rates), found
+    return costs.text(found, rates), dict(found)
 
 
 @dataclass(frozen=True)

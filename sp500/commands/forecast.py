@@ -17,6 +17,7 @@ from sp500.errors import ConfigError
 from sp500.output import concluded
 
 if TYPE_CHECKING:
+    from sp500.runs import results
     from sp500.runs.cost import RateTable
 
 
@@ -77,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
     return concluded(acted, only_json="--json" in argv)
 
 
-def told(flags: Forecast, table: RateTable | None) -> dict[str, Any]:
+def told(flags: Forecast, table: RateTable | None) -> results.Forecast:
     """The forecast as plain data. Raises ConfigError for a node type that the table lacks, or a damaged record."""
     from sp500.runs import forecast
     from sp500.runs.store import RunStore
@@ -87,6 +88,6 @@ def told(flags: Forecast, table: RateTable | None) -> dict[str, Any]:
         raise ConfigError(f"--node-type {flags.node_type}: {known}")
     asked = forecast.Question(**flags.model_dump(include=set(forecast.Question.model_fields)))
     found = forecast.forecast(RunStore(flags.runs_dir).scan().records, asked, table)
-    if flags.runs_dir.is_dir():
-        return found
-    return found | {"assumption": f"The folder {flags.runs_dir} does not exist. {found['assumption']}"}
+    if not flags.runs_dir.is_dir():
+        found["assumption"] = f"The folder {flags.runs_dir} does not exist. {found['assumption']}"
+    return found

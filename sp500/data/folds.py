@@ -19,6 +19,7 @@ from sp500.data.prices import Prices
 from sp500.data.sources import load
 from sp500.data.splits import Split, walk_forward
 from sp500.data.windows import Dataset
+from sp500.runs.results import FoldDates
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ class Folds:
     def __len__(self) -> int:
         return len(self.cuts)
 
-    def named(self, number: int) -> dict[str, Any]:
-        """The fold's number, first and last date of its parts, and whether it is blind, as plain data."""
+    def dates(self, number: int) -> FoldDates:
+        """The fold's number, first and last date of its parts, and whether it is blind."""
         cut = self.cuts[number - 1]
         spans = {"train": cut.train, "valid": cut.valid, "test": cut.test}
         splits = {name: [str(day) for day in span] for name, span in spans.items() if span}

@@ -16,6 +16,7 @@ from sp500.report.tables import Table, table
 from sp500.runs import cost, forecast
 from sp500.runs.cost import Cost, RateTable
 from sp500.runs.record import RunRecord
+from sp500.runs.results import Basis, Forecast, ForecastRow
 from sp500.runs.usl import VARIES
 
 NOUNS = {"scale": "Scale", "train": "Training", "tune": "Search", "walk_forward": "Walk forward"}
@@ -38,7 +39,7 @@ class Costs:
     """Runs that left no record."""
     wasted: float = 0.0
     """Of runs that did not end well."""
-    ahead: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    ahead: Mapping[str, Forecast] = field(default_factory=dict)
     """Forecast of each experiment that ran with two numbers of workers or more, by its name."""
 
     def cells(self, run: str | None, *, windows: bool = False) -> dict[str, str]:
@@ -125,7 +126,7 @@ def search_table(costs: Costs, sides: Mapping[str, RunRecord]) -> Table | None:
     return table("What the search cost", lines, text=("Arm",)) if lines else None
 
 
-def forecast_table(caption: str, found: dict[str, Any]) -> Table:
+def forecast_table(caption: str, found: Forecast) -> Table:
     """A row per number of workers."""
     lines = []
     for row in found["rows"]:
@@ -140,7 +141,7 @@ def forecast_table(caption: str, found: dict[str, Any]) -> Table:
     return table(f"{caption}{size}", lines, text=("Workers",), note=note)
 
 
-def backtest(found: dict[str, Any]) -> str:
+def backtest(found: Forecast) -> str:
     """What the law, fitted without the most workers, said of them."""
     tested = found["backtest"]
     if tested is None:
@@ -156,7 +157,7 @@ def backtest(found: dict[str, Any]) -> str:
     )
 
 
-def text(found: dict[str, Any], rates: RateTable | None) -> str:
+def text(found: Forecast, rates: RateTable | None) -> str:
     """A forecast in a terminal."""
     basis = found["basis"]
     shown = forecast_table("forecast", found)
@@ -178,25 +179,25 @@ def text(found: dict[str, Any], rates: RateTable | None) -> str:
     return "\n".join(lines)
 
 
-def _range(row: dict[str, Any]) -> str:
+def _range(row: ForecastRow) -> str:
     return NOTHING if row["seconds"] is None else f"{seconds(row['seconds_low'])} to {seconds(row['seconds_high'])}"
 
 
-def _range_title(basis: dict[str, Any]) -> str:
+def _range_title(basis: Basis) -> str:
     """A range that no repeated run supports is named after its assumption."""
     if basis.get("repeats"):
         return "90% range"
     return f"Range if runs vary by {percent(basis.get('varies', VARIES), 0)}"
 
 
-def _free(found: dict[str, Any]) -> str:
+def _free(found: Forecast) -> str:
     """Why there is no cost to show, where the table has a rate of nothing."""
     if not found["currency"] or any(row["cost"] is None or row["cost"] for row in found["rows"]):
         return ""
     return f"No cost: the table of rates has {found['basis']['node_type']}, the type of these machines, at 0."
 
 
-def _law(basis: dict[str, Any]) -> str:
+def _law(basis: Basis) -> str:
     """What the runs determined of the law, and what is assumed in it."""
     if not basis["used"]:
         return ""

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
 from sp500 import formatting
-from sp500.report.models import Group
+from sp500.report.models import Group, Row
 from sp500.report.plot_style import BLUE, GREY, INK, ORANGE, RULE, WIDTH, Figure, canvas, drawn, styled
 from sp500.runs.record import EpochMetrics
 
@@ -25,20 +25,24 @@ DOTS = 40
 def improvements(group: Group) -> Figure | None:
     """Dot and whisker per model: the improvement over the best naive forecast and its 95 % interval."""
     # Where the naive forecast is never wrong, an improvement has no value.
-    rows = [row for row in group.models if row["improvement"] and row["improvement"]["value"] is not None]
+    rows = [
+        (row, gain, value)
+        for row in group.models
+        if (gain := row["improvement"]) and (value := gain["value"]) is not None
+    ]
     if not rows:
         return None
-    over = formatting.naive_name(rows[0]["improvement"]["over"], group.task)
-    metric = formatting.METRIC.get(rows[0]["improvement"]["metric"], "error")
+    over = formatting.naive_name(rows[0][1]["over"], group.task)
+    metric = formatting.METRIC.get(rows[0][1]["metric"], "error")
     shown = rows[:DOTS]
-    made, axes = canvas(0.62 + 0.27 * len(shown), [row["name"] for row in shown], right=1.6, below=0.45)
-    for place, row in enumerate(shown):
-        found, verdict = row["improvement"], formatting.against_naive(row["improvement"], row["best_epoch"])
+    made, axes = canvas(0.62 + 0.27 * len(shown), [row["name"] for row, *_ in shown], right=1.6, below=0.45)
+    for place, (row, gain, value) in enumerate(shown):
+        verdict = formatting.against_naive(gain, row["best_epoch"])
         color = VERDICT.get(verdict, INK)
-        if verdict != formatting.NOTHING:
-            axes.plot([100 * found["low"], 100 * found["high"]], [place, place], color=color)
-        axes.plot([100 * found["value"]], [place], "o", color=color, markersize=6)
-        text = f"{formatting.percent(found['value'], 2, sign=True)}  {'' if verdict == formatting.NOTHING else verdict}"
+        if ends := formatting.bounds(gain):
+            axes.plot([100 * end for end in ends], [place, place], color=color)
+        axes.plot([100 * value], [place], "o", color=color, markersize=6)
+        text = f"{formatting.percent(value, 2, sign=True)}  {'' if verdict == formatting.NOTHING else verdict}"
         axes.text(1.02, place, text, transform=axes.get_yaxis_transform(), va="center", color=color)
     axes.axvline(0, color=INK, linewidth=0.8)
     axes.set(xlabel=f"{metric} below that of the {over}, %   (right of the line: better)")
@@ -52,7 +56,7 @@ def improvements(group: Group) -> Figure | None:
 @styled()
 def curves(group: Group, epochs: Mapping[str, Sequence[EpochMetrics]]) -> Figure | None:
     """Small multiples: training and validation loss per epoch against their values at the best epoch."""
-    rows = [row for row in group.models if len(epochs.get(row["run"], ())) > 1]
+    rows = [row for row in group.models if len(epochs.get(row["run"] or "", ())) > 1]
     if not rows:
         return None
     shown = rows[:PANELS]
@@ -62,7 +66,7 @@ def curves(group: Group, epochs: Mapping[str, Sequence[EpochMetrics]]) -> Figure
     made.subplots_adjust(0.05, 0.22 / height, 0.995, 1 - 0.72 / height, hspace=0.75, wspace=0.1)
     panels = made.subplots(down, ACROSS, sharey=True, squeeze=False).flatten()
     for panel, row in zip(panels, shown, strict=False):
-        _curve(panel, epochs[row["run"]], row)
+        _curve(panel, epochs[row["run"] or ""], row)
     for panel in panels[len(shown) :]:
         panel.remove()
     lines = panels[0].get_lines()[1:]
@@ -79,7 +83,7 @@ def _best_of(shown: Sequence[Any], rows: Sequence[Any]) -> str:
     return "" if len(shown) == len(rows) else f" The {len(shown):,} best of {len(rows):,} models."
 
 
-def _curve(axes: Axes, epochs: Sequence[EpochMetrics], row: dict[str, Any]) -> None:
+def _curve(axes: Axes, epochs: Sequence[EpochMetrics], row: Row) -> None:
     # Epoch 0, the untrained model, has no line: then the first epoch is the base, and there is no dot.
     at = next((one for one in epochs if one.epoch == row["best_epoch"]), epochs[0])
     valid = [(one.epoch, one.valid_loss) for one in epochs if one.valid_loss is not None]

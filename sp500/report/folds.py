@@ -7,7 +7,7 @@ wide. The spread is the standard deviation of what single folds found: it says w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any, Literal
 from scipy.special import stdtrit
 
 from sp500 import formatting
-from sp500.formatting import METRIC, NOTHING, against_naive, fixed, percent, seconds, some
+from sp500.formatting import METRIC, NOTHING, against_naive, bounds, fixed, percent, seconds, some
 from sp500.report.models import Group
 from sp500.report.scores import Metric, columns
 from sp500.report.tables import Table, table
 from sp500.runs.record import RunRecord
+from sp500.runs.results import FoldRow, Improvement, Metrics, Spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from sp500.report.plot_style import Figure
 
-Row = dict[str, Any]
-Column = tuple[str, Callable[[Row], Row], Metric]
+Column = tuple[str, Callable[[FoldRow], Mapping[str, Any]], Metric]
 """Title, the part of a fold's row that it shows, and the metric."""
 SCORE = {"mse": "mse", "error_rate": "accuracy"}
 """The metric that is shown for what an improvement is measured in."""
@@ -74,12 +74,12 @@ def lines(record: RunRecord) -> list[str]:
     for name, found in {"model": record.metrics["test"], **naive}.items():
         spreads = [_spread(key, found[key]) for key in SHOWN if key in found]
         told.append(f"  mean over folds, {name}: {', '.join(spreads)}")
-    if held := [_held(row)[RATIO] for row in _good(record) if _held(row)]:
+    if held := [ratio for row in _good(record) if (ratio := _held(row).get(RATIO)) is not None]:
         told.append(f"  mean over folds, {formatting.BUY_AND_HOLD}: {_spread(RATIO, _moments(held))}")
     return [*told, verdict(record)]
 
 
-def line(row: Row) -> str:
+def line(row: FoldRow) -> str:
     """One fold in a terminal."""
     head = f"#{row['fold']}, test {' to '.join(row['splits']['test'])}"
     if row["status"] != "ok":
@@ -87,12 +87,12 @@ def line(row: Row) -> str:
     gain, took = row["improvement"], f"epoch {row['best_epoch']}, {seconds(row['seconds'])}"
     key, word = SCORE[gain["metric"]], against_naive(gain, row["best_epoch"])
     scores = f"{key} {row['test'][key]:.6g}, naive {gain['over']} {_rival(row)[key]:.6g}"
-    if gain["low"] is not None:
-        scores += f", {gain['value']:+.2%} ({gain['low']:+.2%} to {gain['high']:+.2%}, {word})"
+    if ends := bounds(gain):
+        scores += f", {gain['value']:+.2%} ({ends[0]:+.2%} to {ends[1]:+.2%}, {word})"
     return ", ".join([f"{head}: {scores}", *_ratios(row), took])
 
 
-def _ratios(row: Row) -> list[str]:
+def _ratios(row: FoldRow) -> list[str]:
     """Net Sharpe ratios of the model and of buy-and-hold with their intervals."""
     parts = (("", row["test"]), (f"{formatting.BUY_AND_HOLD} ", _held(row)))
     return [
@@ -103,7 +103,7 @@ def _ratios(row: Row) -> list[str]:
     ]
 
 
-def _good(record: RunRecord) -> list[Row]:
+def _good(record: RunRecord) -> list[FoldRow]:
     return [row for row in record.folds or () if row["status"] == "ok"]
 
 
@@ -111,24 +111,21 @@ def _metric(record: RunRecord) -> str:
     return SCORE[_good(record)[0]["improvement"]["metric"]]
 
 
-def _moments(values: Sequence[float | None]) -> Row:
-    known = [value for value in values if value is not None]
-    mean = fmean(known) if known else None
-    return {"mean": mean, "deviation": stdev(known) if len(known) > 1 else None}
+def _moments(values: Sequence[float]) -> Spread:
+    return {"mean": fmean(values), "deviation": stdev(values) if len(values) > 1 else None, "count": len(values)}
 
 
-def _spread(key: str, found: Row) -> str:
+def _spread(key: str, found: Spread) -> str:
     spread = "" if found["deviation"] is None else f" (spread {found['deviation']:.3g})"
     return f"{key} {found['mean']:.6g}{spread}"
 
 
-def _ends(gain: Row) -> str:
-    if gain["low"] is None:
-        return NOTHING
-    return " to ".join(fixed(100 * gain[end], 2, sign=True) for end in ("low", "high"))
+def _ends(gain: Improvement) -> str:
+    ends = bounds(gain)
+    return " to ".join(fixed(100 * end, 2, sign=True) for end in ends) if ends else NOTHING
 
 
-def _mean(gain: Row | None) -> str:
+def _mean(gain: Spread | None) -> str:
     """The mean improvement, and what its interval allows to say."""
     if gain is None:
         return "No improvement can be computed, since the naive forecast is never wrong."
@@ -143,11 +140,11 @@ def _mean(gain: Row | None) -> str:
     return f"{head}: {'better' if mean > 0 else 'worse'} than the naive forecasts."
 
 
-def _half_width(gain: Row) -> float | None:
+def _half_width(gain: Spread) -> float | None:
     """Half of the 95 % interval of the mean over folds; None for one fold."""
     if gain["deviation"] is None:
         return None
-    return float(stdtrit(gain["count"] - 1, 0.975)) * float(gain["deviation"]) / math.sqrt(gain["count"])
+    return float(stdtrit(gain["count"] - 1, 0.975)) * gain["deviation"] / math.sqrt(gain["count"])
 
 
 def _but(record: RunRecord) -> str:
@@ -214,25 +211,22 @@ def _columns(record: RunRecord) -> list[Column]:
     ]
 
 
-def _test(row: Row) -> Row:
-    test: Row = row["test"]
-    return test
+def _test(row: FoldRow) -> Metrics:
+    return row["test"]
 
 
-def _gain(row: Row) -> Row:
-    gain: Row = row["improvement"]
-    return gain
+def _gain(row: FoldRow) -> Improvement:
+    return row["improvement"]
 
 
-def _held(row: Row) -> Row:
+def _held(row: FoldRow) -> Metrics:
     """What buy-and-hold did on the fold's test; empty where nothing was traded."""
-    held: Row = row["test"].get("buy_and_hold") or {}
+    held: Metrics = row["test"].get("buy_and_hold") or {}
     return held
 
 
-def _rival(row: Row) -> Row:
-    rival: Row = row["naive"][row["improvement"]["over"]]
-    return rival
+def _rival(row: FoldRow) -> Metrics:
+    return row["naive"][row["improvement"]["over"]]
 
 
 def _figure(record: RunRecord) -> Figure:
@@ -262,7 +256,9 @@ def _figure(record: RunRecord) -> Figure:
         return drawn(made, "folds", caption)
 
 
-def _whisker(axes: Axes, place: int, gain: Row, mark: Literal["o", "D"], best_epoch: int | None = None) -> None:
+def _whisker(
+    axes: Axes, place: int, gain: Mapping[str, Any], mark: Literal["o", "D"], best_epoch: int | None = None
+) -> None:
     """A fold as a dot or the mean as a diamond, with its interval."""
     from sp500.report.plot_style import BLUE, INK, ORANGE
 
@@ -270,8 +266,8 @@ def _whisker(axes: Axes, place: int, gain: Row, mark: Literal["o", "D"], best_ep
         return
     word = against_naive(gain, best_epoch)
     color = {"better": BLUE, "worse": ORANGE}.get(word, INK)
-    if gain["low"] is not None:
-        axes.plot([100 * gain["low"], 100 * gain["high"]], [place, place], color=color)
+    if ends := bounds(gain):
+        axes.plot([100 * end for end in ends], [place, place], color=color)
     axes.plot([100 * gain["value"]], [place], mark, color=color, markersize=6)
     text = f"{percent(gain['value'], 2, sign=True)}  {'' if word == NOTHING else word}"
     axes.text(1.02, place, text, transform=axes.get_yaxis_transform(), va="center", color=color)

@@ -10,16 +10,41 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
+
+from typing_extensions import TypedDict
 
 from sp500 import formatting
 from sp500.runs.record import RunRecord
+from sp500.runs.results import Improvement, Metrics
 
 EXPERIMENTS = ("train", "tune")
 TASKS = {"returns": "Returns", "direction": "Direction", "synthetic": "Synthetic classes"}
 FEW = 4
 """Tickers that are still named one by one."""
 NAME_PARTS = 4
+
+
+class Row(TypedDict):
+    """A model, a naive forecast or buy-and-hold, as report.json has it."""
+
+    name: str
+    kind: Literal["model", "naive"]
+    task: str
+    model: str | None
+    run: str | None
+    arm: str | None
+    num_workers: int
+    status: str
+    reason: str
+    group: str | None
+    """Rows of one group were judged on the same test windows."""
+    fingerprint: str | None
+    replaces: list[str]
+    """Older runs of the same settings."""
+    best_epoch: int | None
+    test: Metrics
+    improvement: Improvement | None
 
 
 @dataclass(frozen=True)
@@ -30,8 +55,8 @@ class Group:
     task: str
     newest: RunRecord
     """Whose data card and naive forecasts stand for the group."""
-    models: list[dict[str, Any]]
-    naive: list[dict[str, Any]]
+    models: list[Row]
+    naive: list[Row]
 
     @property
     def subject(self) -> str:
@@ -67,13 +92,13 @@ def groups(records: Sequence[RunRecord]) -> list[Group]:
     return sorted(found, key=lambda group: -len(group.models))
 
 
-def unjudged(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
+def unjudged(records: Sequence[RunRecord]) -> list[Row]:
     """Rows of runs that ended without test metrics: failed, stopped, out of memory."""
     runs = [record for record in records if record.experiment in EXPERIMENTS and record.status != "ok"]
     return [_model(record, None, []) for record in runs if not record.metrics.get("test")]
 
 
-def rows(found: Sequence[Group], ended: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def rows(found: Sequence[Group], ended: Sequence[Row]) -> list[Row]:
     """The `models` of report.json: each group's models, its naive forecasts, then what has no metrics."""
     return [row for group in found for row in (*group.models, *group.naive)] + list(ended)
 
@@ -85,7 +110,7 @@ def _newest_of_each(records: Sequence[RunRecord]) -> list[tuple[RunRecord, list[
     for record in records:
         if record.experiment in EXPERIMENTS and record.metrics.get("test") and record.name not in doubles:
             # A search keeps its base settings' fingerprint: its key tells two searches apart.
-            key, data = (record.search or {}).get("key"), record.data.get("sha256")
+            key, data = record.search and record.search["key"], record.data.get("sha256")
             kept.setdefault((record.fingerprint, record.arm, record.num_workers, key, data), []).append(record)
     newest = [(alike[-1], [record.name for record in alike[:-1]]) for alike in kept.values()]
     return sorted(newest, key=lambda pair: pair[0].finished)
@@ -96,12 +121,12 @@ def _told_elsewhere(records: Sequence[RunRecord]) -> set[str]:
     judged = {record.name for record in records if record.metrics.get("test")}
     doubles: set[str] = set()
     for record in records:
-        runs = (record.search or {}).get("runs") or {}
-        if runs.get("packed") in judged:
+        search = record.search
+        runs = search.get("runs") if search else None
+        if search and runs and runs["packed"] in judged:
             doubles.add(record.name)
             # One search, one best: the other arms trained the same model again.
-            others = [runs["sequential"], runs["ray"]]
-            doubles.update(others if (record.search or {}).get("same_best") else [])
+            doubles.update([runs["sequential"], runs["ray"]] if search.get("same_best") else [])
     return doubles
 
 
@@ -125,21 +150,20 @@ def _task(record: RunRecord) -> str:
     return str(record.config.get("task", "returns"))
 
 
-def _merit(row: dict[str, Any]) -> float:
+def _merit(row: Row) -> float:
     """Larger is better."""
-    gain = (row["improvement"] or {}).get("value")
+    gain = row["improvement"]["value"] if row["improvement"] else None
     accuracy = row["test"].get("accuracy")
     merit = gain if gain is not None else accuracy
     return float("-inf") if merit is None else float(merit)
 
 
-def _model(record: RunRecord, group: str | None, replaced: list[str]) -> dict[str, Any]:
+def _model(record: RunRecord, group: str | None, replaced: list[str]) -> Row:
     test = dict(record.metrics.get("test") or {})
     improvement = test.pop("improvement", None)
     test.pop("buy_and_hold", None)  # a row of its own
     settings = dict(record.config.get("model", {}))
-    best = (record.search or {}).get("best") or {}
-    chosen = best.get("overrides") or {}
+    chosen = record.search["best"]["overrides"] if record.search else {}
     settings |= {key.removeprefix("model."): value for key, value in chosen.items() if key.startswith("model.")}
     return {
         "name": _model_name(settings, searched=record.search is not None),
@@ -152,7 +176,7 @@ def _model(record: RunRecord, group: str | None, replaced: list[str]) -> dict[st
         "status": record.status,
         "reason": record.reason,
         "group": group,
-        "fingerprint": best.get("id") or record.fingerprint,
+        "fingerprint": record.search["best"]["id"] if record.search else record.fingerprint,
         "replaces": replaced,
         "best_epoch": record.best_epoch,
         "test": test,
@@ -160,7 +184,7 @@ def _model(record: RunRecord, group: str | None, replaced: list[str]) -> dict[st
     }
 
 
-def _tell_apart(rows: list[dict[str, Any]], records: Sequence[RunRecord]) -> None:
+def _tell_apart(rows: list[Row], records: Sequence[RunRecord]) -> None:
     """Add to names that read alike what differs between them: 'mlp 64x2 (epochs 3)'."""
     namesakes: dict[str, list[int]] = {}
     for place, row in enumerate(rows):
@@ -171,7 +195,7 @@ def _tell_apart(rows: list[dict[str, Any]], records: Sequence[RunRecord]) -> Non
         for place, found in zip(places, settings, strict=True):
             apart = ", ".join(f"{key} {formatting.setting(found.get(key))}" for key in differing)
             # More than a few is a list of settings, not a name.
-            apart = apart if 0 < len(differing) <= NAME_PARTS else rows[place]["run"]
+            apart = apart if 0 < len(differing) <= NAME_PARTS else records[place].name
             rows[place]["name"] = f"{name} ({apart})" if len(places) > 1 else name
 
 
@@ -195,19 +219,34 @@ def _model_name(settings: dict[str, Any], *, searched: bool) -> str:
     return f"{kind}{size}{', searched' if searched else ''}"
 
 
-def _naive(record: RunRecord, group: str) -> list[dict[str, Any]]:
+def _naive(record: RunRecord, group: str) -> list[Row]:
     """Naive forecasts, best first, and buy-and-hold, which forecasts nothing and has Sharpe ratios alone."""
     held = record.metrics["test"].get("buy_and_hold")
     rivals = {**(record.metrics.get("naive") or {}), **({"buy_and_hold": held} if held else {})}
     rows = [
-        {"name": name, "kind": "naive", "task": _task(record), "model": None, "run": None, "status": "ok"}
-        | {"group": group, "test": test, "improvement": None}
+        Row(
+            name=name,
+            kind="naive",
+            task=_task(record),
+            model=None,
+            run=None,
+            arm=None,
+            num_workers=0,
+            status="ok",
+            reason="",
+            group=group,
+            fingerprint=None,
+            replaces=[],
+            best_epoch=None,
+            test=test,
+            improvement=None,
+        )
         for name, test in rivals.items()
     ]
     return sorted(rows, key=_naive_merit)
 
 
-def _naive_merit(row: dict[str, Any]) -> float:
+def _naive_merit(row: Row) -> float:
     """Smaller is better."""
     test = row["test"]
     error = test.get("mse", -test["accuracy"] if test.get("accuracy") is not None else None)

@@ -186,7 +186,7 @@ def _seeds(records: Sequence[RunRecord]) -> list[Table]:
     return [found] if found else []
 
 
-def _left_out(groups: Sequence[models.Group], unjudged: Sequence[dict[str, Any]]) -> list[str]:
+def _left_out(groups: Sequence[models.Group], unjudged: Sequence[models.Row]) -> list[str]:
     """Remarks on runs that have no row, so that none is missing in silence."""
     replaced = [name for group in groups for row in group.models for name in row["replaces"]]
     remarks = []

@@ -15,9 +15,19 @@ from sp500.formatting import NOTHING, TIMES, fixed, percent, seconds, size
 from sp500.report.tables import Cells, Table, no_cells, table
 from sp500.runs import scaling
 from sp500.runs.record import RunRecord
-from sp500.runs.scaling import ARMS, PLACES, Row
+from sp500.runs.results import BreakEven, ScaleRow, Speedup, StrongScaling, WeakScaling
+from sp500.runs.scaling import ARMS, PLACES
 
 PLACE = {"machine": "one machine", "cluster": "cluster"}
+
+
+class Row(ScaleRow):
+    """One row per size, place, arm and number of workers."""
+
+    label: str
+    """The arm's name in the report."""
+    rates: list[float]
+    """Warm windows per second of each epoch of all its runs."""
 
 
 @dataclass(frozen=True)
@@ -25,11 +35,9 @@ class Scale:
     """Rows of scale experiments with the same settings; empty lists where none ran."""
 
     rows: list[Row]
-    """One per size, place, arm and number of workers: what `scaling.row` gives, with `label` (the arm's name in the
-    report) and `rates` (warm windows per second of each epoch of all its runs)."""
-    break_even: list[Row]
-    strong: list[Row]
-    weak: list[Row]
+    break_even: list[BreakEven]
+    strong: list[StrongScaling]
+    weak: list[WeakScaling]
 
     @property
     def numbers(self) -> dict[str, Any]:
@@ -55,7 +63,7 @@ def collect(records: Sequence[RunRecord]) -> Scale:
     settings = {row["settings"] for row in experiments[-1]}
     rows = [row for experiment in experiments for row in experiment if row["settings"] in settings]
     newest = {_kind(row): row["hardware"] for row in rows if row["status"] == "ok"}
-    runs: dict[tuple[int, int, int, int], list[Row]] = {}
+    runs: dict[tuple[int, int, int, int], list[ScaleRow]] = {}
     for row in rows:
         if row["status"] != "ok" or row["hardware"] == newest[_kind(row)]:
             order = row["multiplier"], PLACES.index(row["place"]), ARMS.index(row["arm"]), row["num_workers"]
@@ -65,23 +73,23 @@ def collect(records: Sequence[RunRecord]) -> Scale:
     return Scale(kept, scaling.break_even(kept), scaling.strong(kept), scaling.weak(kept))
 
 
-def _kind(row: Row) -> tuple[str, bool]:
+def _kind(row: ScaleRow) -> tuple[str, bool]:
     """Rows of which the hardware can be compared: a cluster's nodes are known to runs of Ray alone."""
     return row["place"], row["num_workers"] > 0
 
 
-def _merged(repeats: Sequence[Row], *, several: bool) -> Row:
+def _merged(repeats: Sequence[ScaleRow], *, several: bool) -> Row:
     newest = repeats[-1]
     rates = [rate for row in repeats if row["status"] == "ok" for rate in row["epoch_rates"]]
     workers = newest["num_workers"]
     name = formatting.some(workers, "Ray worker") if workers else formatting.arm(newest["arm"])
-    return newest | {"label": f"{name}, {PLACE[newest['place']]}" if several else name, "rates": rates}
+    return {**newest, "label": f"{name}, {PLACE[newest['place']]}" if several else name, "rates": rates}
 
 
 def by_arm(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Rows per arm, place and number of workers, under their label, smallest size first."""
-    labels = dict.fromkeys(row["label"] for row in sorted(rows, key=lambda row: int(row["num_workers"])))
-    sized = sorted(rows, key=lambda row: int(row["multiplier"]))
+    labels = dict.fromkeys(row["label"] for row in sorted(rows, key=lambda row: row["num_workers"]))
+    sized = sorted(rows, key=lambda row: row["multiplier"])
     return {name: [row for row in sized if row["label"] == name] for name in labels}
 
 
@@ -92,14 +100,13 @@ def at(multiplier: float) -> str:
 
 def rate(row: Row) -> float | None:
     """Windows per second: the warm rate, or that over all seconds where a run has no warm one."""
-    value: float | None = row["warm_samples_per_second"] or row["samples_per_second"]
-    return value
+    return row["warm_samples_per_second"] or row["samples_per_second"]
 
 
 def share(row: Row) -> float | None:
     """Peak memory as a share of the budget."""
     peak, limit = row["peak_memory_bytes"], row["memory_limit_bytes"]
-    return peak / limit if peak and limit else None
+    return peak / limit if peak else None
 
 
 def tables(found: Scale, more: Cells = no_cells) -> list[Table]:
@@ -126,8 +133,7 @@ def _arms(rows: Sequence[Row], more: Cells) -> Table:
         }
         for row in rows
     ]
-    limits = {size(row["memory_limit_bytes"]) for row in rows if row["memory_limit_bytes"]}
-    budget = f"; budget {formatting.listed(sorted(limits))} per node" if limits else ""
+    budget = formatting.listed(sorted({size(row["memory_limit_bytes"]) for row in rows}))
     note = (
         "Windows/s in training steps, without the wait for the first batch. One epoch: a whole pass at that rate. "
         "Shards: the seconds that writing them took; a run that finds them written has none. Peak memory: "
@@ -141,7 +147,7 @@ def _arms(rows: Sequence[Row], more: Cells) -> Table:
             "information."
         )
     return table(
-        f"Every arm at every size{budget}",
+        f"Every arm at every size; budget {budget} per node",
         lines,
         text=("Data (windows)", "Arm", "Status"),
         kinds=["" if row["status"] == "ok" else "bad" for row in rows],
@@ -155,8 +161,8 @@ def _peak(row: Row) -> str:
 
 
 def _scaling(found: Scale) -> Table:
-    sized = [("strong", at(row["multiplier"]), row) for row in found.strong]
-    sized += [("weak", f"{at(row['multiplier_per_worker'])} per worker", row) for row in found.weak]
+    sized: list[tuple[str, str, Speedup]] = [("strong", at(row["multiplier"]), row) for row in found.strong]
+    sized += [("weak", f"{at(weak['multiplier_per_worker'])} per worker", weak) for weak in found.weak]
     lines = [
         {
             "Scaling": kind,

@@ -28,8 +28,8 @@ from sp500.report.plot_style import (
     drawn,
     styled,
 )
-from sp500.report.scale import PLACE, Scale, at, by_arm, rate
-from sp500.runs.scaling import Row
+from sp500.report.scale import PLACE, Row, Scale, at, by_arm, rate
+from sp500.runs.results import Speedup
 
 ALONE: dict[str, dict[str, Any]] = {
     "in_memory": {"color": GREY, "marker": "o"},
@@ -78,11 +78,10 @@ def bars(found: Scale) -> Figure:
     for axes, title in ((left, f"windows per second, {where}"), (right, f"peak memory, {where}")):
         axes.set_title(title, loc="left", fontsize=9, color=MUTED)
     caption = "Training windows per second, and peak memory of the largest process, or node of Ray."
-    if limit := _limit(found.rows):
-        reach = max(limit, right.get_xlim()[1])
-        right.set_xlim(0, reach)
-        right.axvline(limit, color=INK, linestyle="--", linewidth=0.9)
-        caption += f" Dashed: the budget of a node, {formatting.size(limit)}."
+    limit = found.rows[0]["memory_limit_bytes"]
+    right.set_xlim(0, max(limit, right.get_xlim()[1]))
+    right.axvline(limit, color=INK, linestyle="--", linewidth=0.9)
+    caption += f" Dashed: the budget of a node, {formatting.size(limit)}."
     return drawn(made, "scale", caption)
 
 
@@ -116,22 +115,19 @@ def workers(found: Scale) -> Figure:
     left, right = made.subplots(1, 2)
     several = len({row["place"] for row in (*found.strong, *found.weak)}) > 1
 
-    def where(row: Row) -> str:
-        return f", {PLACE[row['place']]}" if several else ""
+    def named(size: str, row: Speedup) -> tuple[str, Speedup]:
+        return size + (f", {PLACE[row['place']]}" if several else ""), row
 
-    panels: tuple[tuple[Axes, list[Row], str, Callable[[Row], str]], ...] = (
-        (left, found.strong, "strong: the same set on more workers", lambda row: at(row["multiplier"]) + where(row)),
-        (
-            right,
-            found.weak,
-            "weak: a set that grows with the workers",
-            lambda row: f"{at(row['multiplier_per_worker'])} each{where(row)}",
-        ),
+    strong = [named(at(row["multiplier"]), row) for row in found.strong]
+    weak = [named(f"{at(row['multiplier_per_worker'])} each", row) for row in found.weak]
+    panels = (
+        (left, strong, "strong: the same set on more workers"),
+        (right, weak, "weak: a set that grows with the workers"),
     )
-    for axes, rows, title, name in panels:
+    for axes, rows, title in panels:
         if rows:
             axes.set_title(title, loc="left", fontsize=9, color=MUTED)
-            _speedups(axes, rows, name)
+            _speedups(axes, rows)
         else:
             axes.remove()
     caption = "Windows per second over those of the fewest workers, at the warm rate; dashed: the ideal."
@@ -151,10 +147,6 @@ def _looks(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
         dashed = {"linestyle": "--"} if first[name] in ALONE and sized[0]["place"] == "cluster" else {}
         looks[name] = look | dashed
     return looks
-
-
-def _limit(rows: Sequence[Row]) -> int | None:
-    return next((int(row["memory_limit_bytes"]) for row in rows if row["memory_limit_bytes"]), None)
 
 
 def _speed(axes: Axes, rows: Sequence[Row], looks: dict[str, dict[str, Any]]) -> None:
@@ -193,31 +185,20 @@ def _crosses(axes: Axes, sized: Sequence[Row], height: float, name: str, color: 
 
 def _memory(axes: Axes, rows: Sequence[Row], looks: dict[str, dict[str, Any]]) -> None:
     """Lines from zero, and the budget across; a cross on it where an arm ran out of memory."""
-    limit = _limit(rows)
-    top = max([row["peak_memory_bytes"] or 0 for row in rows] + [limit or 0]) or 1
+    limit = rows[0]["memory_limit_bytes"]
+    top = max(limit, *(row["peak_memory_bytes"] or 0 for row in rows))
     unit, name = (GIB, "GiB") if top >= GIB else (MIB, "MiB")
     for arm, sized in by_arm(rows).items():
-        good = [row for row in sized if row["status"] == "ok" and row["peak_memory_bytes"]]
-        peaks = [row["peak_memory_bytes"] / unit for row in good]
-        axes.plot([row["multiplier"] for row in good], peaks, markersize=5.5, **looks[arm])
+        peaks = {row["multiplier"]: (row["peak_memory_bytes"] or 0) / unit for row in sized if row["status"] == "ok"}
+        known = {multiplier: peak for multiplier, peak in peaks.items() if peak}
+        axes.plot(list(known), list(known.values()), markersize=5.5, **looks[arm])
         out = [row["multiplier"] for row in sized if row["status"] == "out_of_memory"]
-        if limit:
-            axes.plot(
-                out,
-                [limit / unit] * len(out),
-                "x",
-                color=looks[arm]["color"],
-                markersize=7,
-                markeredgewidth=2,
-                zorder=3,
-            )
-    if limit:
-        axes.axhline(limit / unit, color=INK, linestyle="--", linewidth=0.9)
-        place = (0.01, limit / unit)
-        text = f"budget of a node, {formatting.size(limit)}"
-        axes.annotate(
-            text, place, xycoords=axes.get_yaxis_transform(), xytext=(0, 3), textcoords="offset points", fontsize=8.5
-        )
+        height, color = [limit / unit] * len(out), looks[arm]["color"]
+        axes.plot(out, height, "x", color=color, markersize=7, markeredgewidth=2, zorder=3)
+    axes.axhline(limit / unit, color=INK, linestyle="--", linewidth=0.9)
+    place, across = (0.01, limit / unit), axes.get_yaxis_transform()
+    text = f"budget of a node, {formatting.size(limit)}"
+    axes.annotate(text, place, xycoords=across, xytext=(0, 3), textcoords="offset points", fontsize=8.5)
     axes.set(ylim=(0, 1.1 * top / unit))
     _ticks(axes, top / unit, lambda value: f"{value:g} {name}" if value else "0")
 
@@ -249,17 +230,18 @@ def _short(count: float) -> str:
     return f"{count / 1e6:.3g}M" if count >= 1e6 else f"{count / 1e3:.3g}k" if count >= 1e3 else f"{count:.0f}"
 
 
-def _speedups(axes: Axes, rows: Sequence[Row], name: Callable[[Row], str]) -> None:
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(name(row), []).append(row)
-    most = max(row["workers"] for row in rows)
+def _speedups(axes: Axes, rows: Sequence[tuple[str, Speedup]]) -> None:
+    """A line per size."""
+    groups: dict[str, list[Speedup]] = {}
+    for name, row in rows:
+        groups.setdefault(name, []).append(row)
+    most = max(row["workers"] for _, row in rows)
     for first in sorted({group[0]["workers"] for group in groups.values()}):
         axes.plot([first, most], [1, most / first], color=MUTED, linestyle="--", linewidth=0.9)
     for (text, group), mark, color in zip(groups.items(), cycle(SIZES), cycle((INK, MUTED, GREY)), strict=False):
         counts, speedups = [row["workers"] for row in group], [row["speedup"] for row in group]
         axes.plot(counts, speedups, label=text, marker=mark, color=color, markersize=5.5)
-    axes.set(xlabel="workers", xticks=sorted({row["workers"] for row in rows}))
+    axes.set(xlabel="workers", xticks=sorted({row["workers"] for _, row in rows}))
     axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
     axes.yaxis.set_major_locator(MaxNLocator(5, steps=NICE))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}{formatting.TIMES}")

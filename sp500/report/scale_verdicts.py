@@ -6,12 +6,12 @@ Every sentence is computed from the rows. Differences within the margin of repea
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from sp500 import formatting
 from sp500.formatting import TIMES, listed, percent, ratio, rounded, seconds, size, some
-from sp500.report.scale import Scale, at, by_arm, share
-from sp500.runs.scaling import BASELINES, PLACES, Row
+from sp500.report.scale import Row, Scale, at, by_arm, share
+from sp500.runs.results import BreakEven, Law
+from sp500.runs.scaling import BASELINES, PLACES
 
 Sizes = dict[int, Row]
 """Rows of one arm by multiplier."""
@@ -100,16 +100,16 @@ def break_even(found: Scale) -> list[str]:
 
 def numbers(rows: Sequence[Row]) -> list[str]:
     """Whether the arms ended in the same model, by the test MSE of the largest size that several arms trained on."""
-    sized: dict[int, list[Row]] = {}
+    sized: dict[int, list[tuple[float, int | None]]] = {}
     for row in rows:
-        if row["status"] == "ok" and row["test_mse"]:
-            sized.setdefault(row["multiplier"], []).append(row)
+        if row["status"] == "ok" and (mse := row["test_mse"]):
+            sized.setdefault(row["multiplier"], []).append((mse, row["best_epoch"]))
     several = [multiplier for multiplier, group in sized.items() if len(group) > 1]
     if not several:
         return []
     largest = max(several)
-    errors = [row["test_mse"] for row in sized[largest]]
-    if all(row["best_epoch"] == 0 for row in sized[largest]):
+    errors = [mse for mse, _ in sized[largest]]
+    if all(best_epoch == 0 for _, best_epoch in sized[largest]):
         return [
             f"All {len(errors)} runs at {at(largest)} kept the naive forecast that training starts from, so their test "
             "MSE is the same by construction."
@@ -194,7 +194,8 @@ def _against(alone: Row, ray: Row, cost_of: CostOf) -> str:
 def _beyond(alone: Sizes, rays: Sequence[Sizes], cost_of: CostOf) -> list[str]:
     """Whether the cluster trained on what one process could not."""
     trained = [row for sizes in rays for row in _ok(sizes).values()]
-    beyond = [row for row in trained if alone.get(row["multiplier"], {}).get("status") == "out_of_memory"]
+    large = {multiplier for multiplier, row in alone.items() if row["status"] == "out_of_memory"}
+    beyond = [row for row in trained if row["multiplier"] in large]
     if beyond:
         told = []
         for row in beyond:
@@ -219,14 +220,14 @@ def _fitted(arrays: Sizes, streamed: Sizes) -> list[str]:
         sizes = [multiplier for multiplier in large if (multiplier in _ok(streamed)) == kept]
         if sizes:
             verb, them = ("does", "it") if len(sizes) == 1 else ("do", "them")
-            peaks = [streamed[multiplier]["peak_memory_bytes"] for multiplier in sizes if kept]
-            within = f" within {size(max(peaks))}" if peaks and all(peaks) else ""
+            peaks = [peak for multiplier in sizes if (peak := streamed[multiplier]["peak_memory_bytes"])]
+            within = f" within {size(max(peaks))}" if kept and len(peaks) == len(sizes) else ""
             named = listed([at(multiplier) for multiplier in sizes])
             said.append(f"{named} {verb} not fit in memory as arrays; {outcome.format(them, within)}.")
     return said
 
 
-def _crossing(law: Row, per_size: float | None, trained: int, largest: int) -> str:
+def _crossing(law: BreakEven, per_size: float | None, trained: int, largest: int) -> str:
     """Where one process and some workers take the same time."""
     count = some(law["workers"], "worker")
     workers = f"a run with {count}" + (" on the cluster" if law["place"] == "cluster" else "")
@@ -276,8 +277,7 @@ def _speed(row: Row, other: Row) -> str:
 
 def _seconds(row: Row) -> float:
     """From start to end, without writing shards, since the next run finds them written."""
-    total: float = row["seconds"] - row["writing_seconds"]
-    return total
+    return row["seconds"] - row["writing_seconds"]
 
 
 def _peak(row: Row) -> str:
@@ -286,5 +286,5 @@ def _peak(row: Row) -> str:
     return f"{size(row['peak_memory_bytes'])} per {of}"
 
 
-def _line(law: dict[str, Any]) -> str:
+def _line(law: Law) -> str:
     return f"{seconds(law['fixed_seconds'])} + windows / {rounded(law['samples_per_second'])}"

@@ -15,9 +15,10 @@ from typing import Any
 
 from sp500 import formatting
 from sp500.formatting import NOTHING, TIMES, fixed, percent
-from sp500.report.models import Group
+from sp500.report.models import Group, Row
 from sp500.report.tables import Cells, Table, no_cells, table
 from sp500.runs.record import RunRecord
+from sp500.runs.results import Improvement
 
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -69,7 +70,7 @@ def comparison(group: Group, more: Cells = no_cells) -> Table:
     for row in rows:
         naive = row["kind"] == "naive"
         line = {"Model": formatting.naive_name(row["name"], group.task) if naive else row["name"]}
-        line |= _improvement(row["improvement"], row.get("best_epoch")) if judged else {}
+        line |= _improvement(row["improvement"], row["best_epoch"]) if judged else {}
         line |= {metric.title: metric.text(row["test"]) for metric in metrics}
         line |= more(row["run"])
         lines.append(line | {"Run": NOTHING if naive else f"{row['run']} ({_arm(row)})"})
@@ -131,14 +132,12 @@ def _confusion(matrix: list[list[int]] | None) -> str:
     return "/".join(str(count) for row in matrix for count in row) if matrix else NOTHING
 
 
-def _improvement(found: dict[str, Any] | None, best_epoch: int | None) -> dict[str, str]:
-    found = found or {}
-    verdict, value = formatting.against_naive(found, best_epoch), percent(found.get("value"), 2, sign=True)
-    ends = " to ".join(fixed(100 * (found.get(end) or 0), 2, sign=True) for end in ("low", "high"))
+def _improvement(found: Improvement | None, best_epoch: int | None) -> dict[str, str]:
+    ends = formatting.bounds(found)
     return {
-        "Against naive": value,
-        "95% interval, %": NOTHING if verdict == NOTHING else ends,
-        "Verdict": verdict,
+        "Against naive": percent(found["value"] if found else None, 2, sign=True),
+        "95% interval, %": " to ".join(fixed(100 * end, 2, sign=True) for end in ends) if ends else NOTHING,
+        "Verdict": formatting.against_naive(found, best_epoch),
     }
 
 
@@ -179,7 +178,7 @@ def sharpe_note(config: Mapping[str, Any]) -> str:
     )
 
 
-def _arm(row: dict[str, Any]) -> str:
+def _arm(row: Row) -> str:
     workers = f" {TIMES}{row['num_workers']}" if row["num_workers"] else ""
     state = "" if row["status"] == "ok" else f", {formatting.ended(row['status'])}"
-    return f"{formatting.arm(row['arm'])}{workers}{state}"
+    return f"{formatting.arm(row['arm'] or '')}{workers}{state}"

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypedDict
 
 from sp500 import metrics
 from sp500.report.hyperparameters import Trial, ended, importance
 from sp500.report.search_arms import NAMES
 from sp500.runs import compare
 from sp500.runs.record import RunRecord
+from sp500.runs.results import SearchComparison, SearchSummary
 
-COMPARED = ("configs", "arms", "packing_speedup", "ray_speedup", "same_best", "metric_gap", "break_even")
 NAIVE = " Naive: the loss of always answering zero, which compares sets of data."
 """What a caption adds where trials ran on several."""
 Trials = list[Trial]
@@ -34,7 +34,8 @@ class Side:
         """Seconds from the start of the first trial to the end of each; None where an older ledger does not tell, and
         where the search was interrupted, since the pause would be counted.
         """
-        if (self.record.search or {}).get("resumed") or not all(one.get("finished") for one in self.trials.values()):
+        resumed = self.record.search and self.record.search["resumed"]
+        if resumed or not all(one.get("finished") for one in self.trials.values()):
             return None
         ends = {key: _end(one) for key, one in self.trials.items()}
         begun = min((ends[key] - timedelta(seconds=one["seconds"]) for key, one in self.trials.items()), default=None)
@@ -45,7 +46,7 @@ class Side:
 class Search:
     """One search; nothing in it where none ran."""
 
-    compared: dict[str, Any]
+    compared: SearchComparison
     """What `compare.searches` gives; None where it needs an arm that did not run."""
     sides: list[Side]
     shown: Side | None
@@ -63,9 +64,9 @@ class Search:
         return "validation loss / naive" if self.relative else "validation loss"
 
     @property
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> SearchSummary | None:
         """What the record says of the search."""
-        return (self.told.search if self.told else None) or {}
+        return self.told.search if self.told else None
 
     @property
     def trials(self) -> Trials:
@@ -81,8 +82,8 @@ class Search:
     @property
     def failed(self) -> int:
         """Configs that failed in the arm where most did."""
-        told = [self.summary, *(side.record.search or {} for side in self.sides)]
-        return max(int(summary.get("failed") or 0) for summary in told)
+        told = [self.summary, *(side.record.search for side in self.sides)]
+        return max((summary["failed"] for summary in told if summary), default=0)
 
     @property
     def numbers(self) -> dict[str, Any]:
@@ -92,11 +93,11 @@ class Search:
         return {
             **self.compared,
             "failed": self.failed if self.told else None,
-            "method": self.summary.get("method"),
-            "best": self.summary.get("best"),
+            "method": self.summary and self.summary["method"],
+            "best": self.summary and self.summary["best"],
             "valid": metrics.get("valid"),
             "test": test or None,
-            "deflated_sharpe": self.summary.get("deflated_sharpe"),
+            "deflated_sharpe": self.summary and self.summary["deflated_sharpe"],
             "importance": None if isinstance(self.importance, str) else self.importance,
             "history": {side.record.arm: best_so_far(side) for side in self.sides} or None,
         }
@@ -109,7 +110,7 @@ def newest(records: Sequence[RunRecord], trials: Mapping[str, Trials]) -> Search
     arms, timed = compare.newest_search(records)
     numbers = compare.searches(arms)
     if timed is not None and timed.search is not None:
-        numbers = {key: timed.search.get(key) for key in COMPARED}
+        numbers = _timed(timed.search)
     ran = [(NAMES[arm], arms[arm], trials.get(arms[arm].name, [])) for arm in compare.ARMS if arm in arms]
     relative = any(len({trial.get("dataset") for trial in kept}) > 1 for _, _, kept in ran)
     sides = [_side(*one, relative=relative) for one in ran]
@@ -120,9 +121,31 @@ def newest(records: Sequence[RunRecord], trials: Mapping[str, Trials]) -> Search
     return Search(numbers, sides, shown, told, weights, relative)
 
 
-def best_so_far(side: Side) -> list[dict[str, Any]]:
-    """The trials that were better than all before them: `trial`, counted from 1, `seconds` and `loss`."""
-    found: list[dict[str, Any]] = []
+def _timed(search: SearchSummary) -> SearchComparison:
+    """What a search in all modes says of its arms."""
+    return {
+        "configs": search["configs"],
+        "arms": search.get("arms"),
+        "packing_speedup": search.get("packing_speedup"),
+        "ray_speedup": search.get("ray_speedup"),
+        "same_best": search.get("same_best"),
+        "metric_gap": search.get("metric_gap"),
+        "break_even": search.get("break_even"),
+    }
+
+
+class Best(TypedDict):
+    """The best trial until then."""
+
+    trial: int
+    """Counted from 1."""
+    seconds: float | None
+    loss: float
+
+
+def best_so_far(side: Side) -> list[Best]:
+    """The trials that were better than all before them."""
+    found: list[Best] = []
     elapsed = side.elapsed
     for number, (key, one) in enumerate(side.trials.items(), 1):
         if ended([one]) and (not found or one["loss"] < found[-1]["loss"]):
@@ -150,10 +173,10 @@ def _end(trial: Trial) -> datetime:
 
 def _shown(sides: Sequence[Side], told: RunRecord | None) -> Side | None:
     """A search in all modes names the best of one of its arms, whose losses may differ from the others' by rounding."""
-    best = ((told.search if told else None) or {}).get("best") or {}
+    best = told.search["best"] if told and told.search else None
 
     def rank(side: Side) -> tuple[bool, int]:
-        trial = side.trials.get(str(best.get("id")), {})
-        return trial.get("valid_loss") == best.get("valid_loss"), len(side.trials)
+        trial = side.trials.get(best["id"]) if best else None
+        return bool(best and trial and trial["valid_loss"] == best["valid_loss"]), len(side.trials)
 
     return max(sides, key=rank, default=None)

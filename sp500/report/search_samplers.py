@@ -25,13 +25,12 @@ def contests(records: Sequence[RunRecord]) -> dict[str, Losses]:
     found: dict[tuple[str, str], Losses] = {}
     for record in records:
         search = record.search
-        if search is None or record.status != "ok" or record.arm == "all" or not search.get("method"):
+        if search is None or record.status != "ok" or record.arm == "all":
             continue
-        loss = (search.get("best") or {}).get("valid_loss")
-        if loss is not None:
-            named = f"{search['space']}, {some(search['configs'], 'config')}"
-            alike = json.dumps([record.config.get("data"), _epochs(record)], sort_keys=True, default=str)
-            found.setdefault((named, alike), {}).setdefault(search["method"], {})[record.seed] = loss
+        named = f"{search['space']}, {some(search['configs'], 'config')}"
+        alike = json.dumps([record.config.get("data"), _epochs(record)], sort_keys=True, default=str)
+        losses = found.setdefault((named, alike), {}).setdefault(search["method"], {})
+        losses[record.seed] = search["best"]["valid_loss"]
     return {named: losses for (named, _), losses in found.items() if len(losses) > 1}
 
 

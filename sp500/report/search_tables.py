@@ -53,7 +53,7 @@ def _annual(trial: Trial, found: Search) -> float | None:
 
 def by_dataset(found: Search) -> Table | None:
     """The best config of each set of data, where the search had several."""
-    alike = found.summary.get("by_dataset") or []
+    alike = found.summary["by_dataset"] if found.summary else []
     lines = [
         {"Data": one["dataset"], "Best config": formatting.config(one["overrides"])}
         | {"Valid loss": fixed(one["valid_loss"], 6), "Of naive": percent(one.get("score"), 2), "Id": one["id"]}

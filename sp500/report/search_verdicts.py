@@ -26,9 +26,10 @@ def sentences(found: Search) -> list[str]:
 
 def best(found: Search) -> list[str]:
     """How many configs were tried and how many failed, and which was chosen."""
-    chosen, configs = found.summary.get("best"), found.compared["configs"]
-    if not chosen or not configs:
+    summary, configs = found.summary, found.compared["configs"]
+    if not summary or not configs:
         return []
+    chosen = summary["best"]
     failed = f", {found.failed:,} of which failed" if found.failed else ""
     settings = formatting.config(chosen["overrides"]) or "the base settings"
     naive = f", {percent(chosen.get('score'), 2)} of that of always answering zero" if found.relative else ""
@@ -39,9 +40,10 @@ def best(found: Search) -> list[str]:
 
 def _again(found: Search) -> str:
     """That the chosen config, trained again alone, is another model than in the search, where that is so."""
-    told, searched = found.told, (found.summary.get("best") or {}).get("valid_loss")
-    if told is None or searched is None or told.best_loss is None:
+    told, summary = found.told, found.summary
+    if told is None or summary is None or told.best_loss is None:
         return ""
+    searched = summary["best"]["valid_loss"]
     if abs(told.best_loss - searched) <= SAME * abs(searched):
         return ""
     return (
@@ -65,7 +67,7 @@ def splits(found: Search) -> list[str]:
 
 def luck(found: Search) -> list[str]:
     """The deflated Sharpe ratio of the returns in excess of buy-and-hold; nothing where nothing was traded."""
-    deflated = found.summary.get("deflated_sharpe")
+    deflated = found.summary["deflated_sharpe"] if found.summary else None
     valid = (found.told.metrics if found.told else {}).get("valid") or {}
     if not deflated:
         few = "Luck cannot be ruled out: fewer than two configs have a Sharpe ratio in excess of buy-and-hold."

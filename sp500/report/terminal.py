@@ -9,6 +9,7 @@ from sp500 import formatting
 from sp500.formatting import KEPT, NOTHING, against_naive, fixed, seconds, size
 from sp500.report import folds, scale, scale_verdicts, scores, search_arms
 from sp500.runs.record import RunRecord
+from sp500.runs.results import Improvement, SearchSummary
 
 VERDICTS = {
     "better": "beats",
@@ -61,7 +62,7 @@ def _training(record: RunRecord) -> Iterator[str]:
         yield f"refit for {record.refit['epochs']} epochs on {record.refit['windows']} windows{span}"
 
 
-def _search(search: dict[str, Any]) -> Iterator[str]:
+def _search(search: SearchSummary) -> Iterator[str]:
     best = search["best"]
     yield f"best of {search['configs']} configs: {best['overrides']}, validation loss {best['valid_loss']:.6f}"
     if search.get("arms"):
@@ -94,7 +95,7 @@ def _metrics(record: RunRecord) -> Iterator[str]:
         yield _improvement(better, record.best_epoch)
 
 
-def _improvement(found: dict[str, Any], best_epoch: int | None) -> str:
+def _improvement(found: Improvement, best_epoch: int | None) -> str:
     if found["value"] is None:
         return f"no improvement to compute: the naive forecast {found['over']!r} is never wrong on the test dates"
     interval = "" if found["low"] is None else f" (95 % interval {found['low']:+.2%} to {found['high']:+.2%})"

@@ -5,32 +5,31 @@ Every sentence is computed from the findings, and says "slower", "worse" or "can
 
 from __future__ import annotations
 
-from typing import Any
-
 from sp500.formatting import KEPT, METRIC, NOTHING, against_naive, naive_name, percent, some
 from sp500.report.models import Group
+from sp500.runs.results import Improvement
 
 
 def models(group: Group) -> str:
     """How many models beat the best naive forecast, with an interval that excludes zero."""
     # The same settings in two arms are one model.
-    judged = {row["fingerprint"]: row for row in group.models if row["improvement"]}
+    judged = {row["fingerprint"]: (row, gain) for row in group.models if (gain := row["improvement"])}
     if not judged:
         return _accuracies(group)
-    first = next(iter(judged.values()))["improvement"]
+    _, first = next(iter(judged.values()))
     rival = f"the best naive forecast ({naive_name(first['over'], group.task)})"
     contest = f"{rival} on {METRIC.get(first['metric'], first['metric'])}"
-    if all(row["improvement"]["value"] is None for row in judged.values()):
+    if all(gain["value"] is None for _, gain in judged.values()):
         return f"{group.subject}: {rival} is never wrong on the test dates, so no model can beat it."
-    words = {key: against_naive(row["improvement"], row["best_epoch"]) for key, row in judged.items()}
-    told = [(judged[key], word) for key, word in words.items() if word != NOTHING]
+    words = [(row["name"], gain, against_naive(gain, row["best_epoch"])) for row, gain in judged.values()]
+    told = [one for one in words if one[2] != NOTHING]
     if not told:
         part = f"without intervals, none of {some(len(judged), 'model')} can be said to beat"
         return f"{group.subject}: {part} {contest}."
-    better = [row for row, word in told if word == "better"]
-    worse, kept = (sum(word == one for _, word in told) for one in ("worse", KEPT))
+    better = [(name, gain) for name, gain, word in told if word == "better"]
+    worse, kept = (sum(word == one for *_, word in told) for one in ("worse", KEPT))
     if better:
-        gains = "; ".join(f"{row['name']} {_gain(row['improvement'])}" for row in better)
+        gains = "; ".join(f"{name} {_gain(gain)}" for name, gain in better)
         part = f"{len(better)} of {some(len(told), 'model')} {'beats' if len(better) == 1 else 'beat'}"
         verdict = f"{part} {contest} with 95% confidence: {gains}. Luck alone does so for one model in 40."
     else:
@@ -61,8 +60,8 @@ def _accuracies(group: Group) -> str:
     return f"{group.subject}: {' against '.join(parts)}{known}."
 
 
-def _gain(improvement: dict[str, Any]) -> str:
-    low, high = (percent(improvement[end], sign=True) for end in ("low", "high"))
+def _gain(improvement: Improvement) -> str:
+    low, high = (percent(end, sign=True) for end in (improvement["low"], improvement["high"]))
     return f"{percent(improvement['value'], sign=True)} ({low} to {high})"
 
 

@@ -144,8 +144,7 @@ def cost(record: RunRecord, table: RateTable) -> Cost | None:
     taken = held(record, table)
     seconds = record.seconds.total + record.seconds.earlier
     paid = amount(taken, seconds, table)
-    search = record.search or {}
-    good = int(search.get("configs") or 0) - int(search.get("failed") or 0)
+    good = record.search["configs"] - record.search["failed"] if record.search else 0
     millions = record.samples / 10**6
     workers = taken[0].count if rented(record) and _workers(record) else 1
     return Cost(

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isclose
 from statistics import fmean, median
-from typing import Any
 
 from sp500.config import Frozen
 from sp500.runs import cost, usl
 from sp500.runs.cost import Pods, RateTable
 from sp500.runs.observations import Observation, chosen, counts, most, pace, place
 from sp500.runs.record import RunRecord
+from sp500.runs.results import Backtest, Basis, Forecast, ForecastRow, LeftOut
 
 EXPERIMENTS = ("scale", "train", "tune", "walk_forward")
 """Experiments whose runs take a number of workers."""
@@ -26,7 +26,6 @@ ALIKE = 0.01
 """By what share numbers of windows may differ that count as the same."""
 SAME, OTHER = 1.25, 2.0
 """How many times longer or shorter a job may take than runs with as many workers, and with another number of them."""
-Row = dict[str, Any]
 
 
 class Question(Frozen):
@@ -44,16 +43,13 @@ class Question(Frozen):
     """Whether workers are spot machines."""
 
 
-def forecast(records: Sequence[RunRecord], asked: Question, table: RateTable | None) -> dict[str, Any]:
-    """Plain data: `rows`, one per number of workers {workers, seconds, seconds_low, seconds_high, speedup, efficiency,
-    cost, cost_low, cost_high, measured}, `basis` (the runs and the law), `assumption` in words, `backtest`, and
-    `currency`. Nulls where nothing is known. Raises KeyError for a node type that the table lacks.
-    """
+def forecast(records: Sequence[RunRecord], asked: Question, table: RateTable | None) -> Forecast:
+    """A row per number of workers. Raises KeyError for a node type that the table lacks."""
     used, left_out = chosen(records, asked.experiment)
     currency = table.currency if table else None
     if not used:
         rows = [_default(workers) for workers in asked.workers]
-        basis = {"used": [], "left_out": left_out}
+        basis: Basis = {"used": [], "left_out": left_out}
         return {"rows": rows, "basis": basis, "assumption": _nothing(asked), "backtest": None, "currency": currency}
     newest = max(used, key=lambda one: one.finished)
     samples = asked.size or newest.samples
@@ -61,11 +57,11 @@ def forecast(records: Sequence[RunRecord], asked: Question, table: RateTable | N
     rows = [_row(fitted, used, workers, samples) for workers in asked.workers]
     node_type = None
     if table:
-        rows = [row | _costs(row, newest.record, asked, table) for row in rows]
+        rows = [_with_costs(row, newest.record, asked, table) for row in rows]
         node_type = asked.node_type or cost.worker(newest.record, table).node_type
     return {
         "rows": rows,
-        "basis": _basis(used, left_out, fitted, samples) | {"node_type": node_type},
+        "basis": {**_basis(used, left_out, fitted, samples), "node_type": node_type},
         "assumption": _assumption(used, fitted, asked),
         "backtest": backtest(used),
         "currency": currency,
@@ -87,11 +83,8 @@ def fit(used: Sequence[Observation], samples: int) -> usl.Fit:
     return fitted.scaled(samples / whole)
 
 
-def backtest(used: Sequence[Observation]) -> Row | None:
-    """Fitted without the most workers, what the law says of them, against what was measured; None for one number.
-
-    `error_percent` is of the mean of those runs of them with the most windows; `within` whether that lies in the range.
-    """
+def backtest(used: Sequence[Observation]) -> Backtest | None:
+    """Fitted without the most workers, what the law says of them, against what was measured; None for one number."""
     *fewer, last = counts(used)
     if not fewer:
         return None
@@ -131,7 +124,7 @@ def _seconds(used: Sequence[Observation], workers: int, samples: int) -> list[fl
     return [one.seconds for one in alike if one.workers == workers]
 
 
-def _row(fitted: usl.Fit, used: Sequence[Observation], workers: int, samples: int) -> Row:
+def _row(fitted: usl.Fit, used: Sequence[Observation], workers: int, samples: int) -> ForecastRow:
     seconds, (low, high) = fitted.law.seconds(workers), fitted.interval(workers)
     speedup = fitted.law.seconds(1) / seconds
     took = _seconds(used, workers, samples)
@@ -142,22 +135,32 @@ def _row(fitted: usl.Fit, used: Sequence[Observation], workers: int, samples: in
         "seconds_high": high,
         "speedup": speedup,
         "efficiency": speedup / workers,
-        **dict.fromkeys(("cost", "cost_low", "cost_high")),
+        "cost": None,
+        "cost_low": None,
+        "cost_high": None,
         "measured": median(took) if took else None,
     }
 
 
-def _default(workers: int) -> Row:
-    unknown = dict.fromkeys(("seconds", "seconds_low", "seconds_high"))
+def _default(workers: int) -> ForecastRow:
     speedup = usl.default(workers)
-    known = {"speedup": speedup, "efficiency": speedup / workers}
-    rest = dict.fromkeys(("cost", "cost_low", "cost_high", "measured"))
-    return {"workers": workers, **unknown, **known, **rest}
+    return {
+        "workers": workers,
+        "seconds": None,
+        "seconds_low": None,
+        "seconds_high": None,
+        "speedup": speedup,
+        "efficiency": speedup / workers,
+        "cost": None,
+        "cost_low": None,
+        "cost_high": None,
+        "measured": None,
+    }
 
 
-def _costs(row: Row, newest: RunRecord, asked: Question, table: RateTable) -> Row:
-    """The cost of a row's seconds, on nodes like the newest run's or of the type asked for."""
-    workers: int = row["workers"]
+def _with_costs(row: ForecastRow, newest: RunRecord, asked: Question, table: RateTable) -> ForecastRow:
+    """The row with the cost of a row's seconds, on nodes like the newest run's or of the type asked for."""
+    workers = row["workers"]
     if asked.node_type:
         size = table.types[asked.node_type].node.model_dump()
         pods = (Pods(**size, count=workers, node_type=asked.node_type, spot=asked.spot), *cost.around(table))
@@ -166,11 +169,14 @@ def _costs(row: Row, newest: RunRecord, asked: Question, table: RateTable) -> Ro
         pods = (one.model_copy(update={"count": workers, "spot": asked.spot or one.spot}), *cost.around(table))
     else:
         pods = (cost.worker(newest, table),)
-    named = {"cost": "seconds", "cost_low": "seconds_low", "cost_high": "seconds_high"}
-    return {key: cost.amount(pods, row[seconds], table) for key, seconds in named.items()}
+    low, middle, high = (
+        None if seconds is None else cost.amount(pods, seconds, table)
+        for seconds in (row["seconds_low"], row["seconds"], row["seconds_high"])
+    )
+    return {**row, "cost": middle, "cost_low": low, "cost_high": high}
 
 
-def _basis(used: Sequence[Observation], left_out: list[Row], fitted: usl.Fit, samples: int) -> Row:
+def _basis(used: Sequence[Observation], left_out: list[LeftOut], fitted: usl.Fit, samples: int) -> Basis:
     law = fitted.law
     return {
         "used": [one.record.name for one in used],

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
-from typing import Any
 
 from pydantic import ValidationError
 
 from sp500.config import RunConfig
 from sp500.runs import cost
 from sp500.runs.record import RunRecord
+from sp500.runs.results import LeftOut
 from sp500.runs.scaling import fixed_seconds
 
 APART = {"train": {"epochs": 1, "max_steps": 0, "early_stop_patience": 0}, "data": {"multiplier": 1}}
@@ -53,10 +53,10 @@ class Observation:
         return self.record.finished
 
 
-def chosen(records: Sequence[RunRecord], experiment: str) -> tuple[list[Observation], list[dict[str, Any]]]:
+def chosen(records: Sequence[RunRecord], experiment: str) -> tuple[list[Observation], list[LeftOut]]:
     """The runs of one key with the most numbers of workers, the newest such; and why each other run is left out."""
     groups: dict[tuple[str, str, str, bool], list[Observation]] = {}
-    left_out: list[dict[str, Any]] = []
+    left_out: list[LeftOut] = []
     for record in records:
         if record.experiment != experiment or record.arm in cost.PARTS:
             continue
@@ -81,7 +81,7 @@ def measured(record: RunRecord) -> Observation | str:
     search, seconds = record.search, record.seconds
     if record.status != "ok":
         return f"ended as {record.status}"
-    if seconds.earlier or (search or {}).get("resumed"):
+    if seconds.earlier or (search and search["resumed"]):
         return "was interrupted"
     workers = int(search["cores"]) if search and record.arm == "ray" else record.num_workers
     if not workers:

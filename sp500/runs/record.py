@@ -19,6 +19,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from sp500 import __version__
 from sp500.config import RunConfig
+from sp500.runs.results import FoldRow, Metrics, Refit, ScaleRow, SearchSummary, SeedRow
 
 Status = Literal["ok", "out_of_memory", "failed", "stopped"]
 LIBRARIES = ("numpy", "pandas", "ray", "torch")
@@ -112,30 +113,22 @@ class RunRecord(Plain):
     versions: dict[str, str]
     data: dict[str, Any] = Field(default_factory=dict)
     """Source, tickers, dates, window counts, repairs, and a hash of the prices used."""
-    metrics: dict[str, Any] = Field(default_factory=dict)
+    metrics: Metrics = Field(default_factory=dict)
     """`valid`, `test` and `naive`."""
     best_loss: float | None = None
     """Lowest mean validation loss, that of `best_epoch`."""
     best_epoch: int | None = None
     """0: the untrained model, which makes the naive forecast, had the lowest validation loss."""
-    refit: dict[str, Any] | None = None
-    """Of a run with train.refit: `epochs` and `windows` that the judged model was trained on, and `splits` as in
-    `data`, whose `train` ends with the last validation date."""
-    seeds: list[dict[str, Any]] | None = None
-    """Of a run with several seeds, whose `metrics` are the first one's: per seed `seed`, `best_epoch`, and `test` with
-    its `improvement`, as in `metrics`."""
-    search: dict[str, Any] | None = None
-    """Of a search: `space`, `method` (how configs were picked), `key` (same key: same configs), `configs`, `failed`,
-    `resumed` (not run again), `rerun` (run again), `trial_seconds` (of all trials), `cores`, `best` {`id`,
-    `overrides`, `valid_loss`}, `deflated_sharpe` (what `metrics.deflated_excess` gives, or null); of one in all modes
-    also `runs` (by arm) and what `compare.searches` gives."""
-    scale: list[dict[str, Any]] | None = None
-    """Of a scale experiment: one row per multiplier and arm, as `scaling.row` gives it."""
-    folds: list[dict[str, Any]] | None = None
-    """Of a walk-forward run, whose `metrics` hold mean, deviation and count over its folds. One row per fold: `fold`,
-    `status`, `reason`, `seconds`, `splits` (first and last date of each), `blind` (false: the choice of the config
-    used dates of the fold's test or later), and of a fold that ended well `windows`, `best_epoch`, `epochs`, `samples`,
-    `test`, `naive`, `improvement`."""
+    refit: Refit | None = None
+    """Of a run with train.refit."""
+    seeds: list[SeedRow] | None = None
+    """Of a run with several seeds, whose `metrics` are the first one's."""
+    search: SearchSummary | None = None
+    """Of a search, whose `metrics` are those of the chosen config."""
+    scale: list[ScaleRow] | None = None
+    """Of a scale experiment: one row per multiplier and arm."""
+    folds: list[FoldRow] | None = None
+    """Of a walk-forward run, whose `metrics` hold mean, deviation and count over its folds."""
 
     def best_config(self) -> RunConfig:
         """Settings of the run's model, of a search those of its best config, for training it alone.
@@ -143,7 +136,7 @@ class RunRecord(Plain):
         Raises pydantic's ValidationError for settings that this version does not know.
         """
         plain = {key: dict(value) if isinstance(value, dict) else value for key, value in self.config.items()}
-        for key, value in ((self.search or {}).get("best") or {}).get("overrides", {}).items():
+        for key, value in (self.search["best"]["overrides"] if self.search else {}).items():
             section, _, field = key.rpartition(".")
             (plain[section] if section else plain)[field] = value
         config = RunConfig.model_validate(plain)

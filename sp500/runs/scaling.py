@@ -1,34 +1,26 @@
 """What scale experiments show: one row per place, arm and size, break-even, strong and weak scaling.
 
-Pure functions of run records and of the rows made from them. A row is a dict, since it is stored in the experiment's
-record. `place` is `machine` (one machine, simulated nodes included) or `cluster`.
+Pure functions of run records and of the rows made from them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from statistics import median
-from typing import Any
 
 from sp500.config import RunConfig
 from sp500.runs import cost
 from sp500.runs.record import EpochMetrics, RunRecord
+from sp500.runs.results import BreakEven, Law, ScaleRow, Speedup, StrongScaling, WeakScaling
 
 PLACES = ("machine", "cluster")
 ARMS = ("in_memory", "streaming", "ray")
 BASELINES = ("streaming", "in_memory")
 """Arms without Ray. Streaming comes first, since arrays end where memory does."""
-Row = dict[str, Any]
 
 
-def row(record: RunRecord, epochs: Sequence[EpochMetrics], memory_limit_bytes: int) -> Row:
-    """What one arm did with one size.
-
-    `settings` is the fingerprint of the run's settings at multiplier 1: rows that share it differ in size, arm and
-    place alone. `hardware` is the machine, or a worker node of the cluster. `epoch_rates` are windows per second of
-    each epoch, `epoch_seconds` is a whole pass at the warm rate, also where fewer steps were taken, and
-    `writing_seconds` is the part of the setup that wrote shards, which the next run with the same data does not pay.
-    """
+def row(record: RunRecord, epochs: Sequence[EpochMetrics], memory_limit_bytes: int) -> ScaleRow:
+    """What one arm did with one size."""
     windows, warm = record.data.get("windows", {}).get("train"), record.warm_samples_per_second
     shards = record.data.get("shards") or {}
     return {
@@ -69,7 +61,7 @@ def fixed_seconds(seconds: float, writing: float, samples: int, rate: float) -> 
     return seconds - writing - samples / rate
 
 
-def break_even(rows: Sequence[Row]) -> list[Row]:
+def break_even(rows: Sequence[ScaleRow]) -> list[BreakEven]:
     """From how many windows trained Ray is sooner than one process, per place and number of workers.
 
     Both are taken as fixed seconds + windows / warm rate: the rate of the largest set, the median of what the rows
@@ -77,7 +69,7 @@ def break_even(rows: Sequence[Row]) -> list[Row]:
     the cluster where none ran on the machine. `windows` is None where Ray is at no size sooner from there on.
     """
     alone = baseline(rows)
-    laws = []
+    laws: list[BreakEven] = []
     for place, workers in sorted({(row["place"], row["num_workers"]) for row in rows if row["arm"] == "ray"}):
         ray = _law([row for row in rows if (row["place"], row["arm"], row["num_workers"]) == (place, "ray", workers)])
         if alone is None or ray is None:
@@ -89,7 +81,7 @@ def break_even(rows: Sequence[Row]) -> list[Row]:
     return laws
 
 
-def baseline(rows: Sequence[Row]) -> Row | None:
+def baseline(rows: Sequence[ScaleRow]) -> Law | None:
     """Fixed seconds and rate of one process: on the user's machine before the cluster, streaming before arrays."""
     candidates = (
         _law([row for row in rows if (row["place"], row["arm"]) == (place, arm)])
@@ -99,56 +91,53 @@ def baseline(rows: Sequence[Row]) -> Row | None:
     return next((law for law in candidates if law), None)
 
 
-def strong(rows: Sequence[Row]) -> list[Row]:
+def strong(rows: Sequence[ScaleRow]) -> list[StrongScaling]:
     """The same set on more workers: speed-up over the fewest workers, and efficiency per worker."""
-    return _scaled(rows, lambda row: float(row["multiplier"]), "multiplier")
+    scaled = _scaled(rows, lambda row: float(row["multiplier"]))
+    return [{**speedup, "multiplier": size} for size, speedup in scaled]
 
 
-def weak(rows: Sequence[Row]) -> list[Row]:
+def weak(rows: Sequence[ScaleRow]) -> list[WeakScaling]:
     """A set that grows with the workers: samples/s over those of the fewest workers, and efficiency per worker."""
-    return _scaled(rows, lambda row: row["multiplier"] / row["num_workers"], "multiplier_per_worker")
+    scaled = _scaled(rows, lambda row: row["multiplier"] / row["num_workers"])
+    return [{**speedup, "multiplier_per_worker": size} for size, speedup in scaled]
 
 
-def _scaled(rows: Sequence[Row], share: Callable[[Row], float], name: str) -> list[Row]:
-    """Rows of Ray of one place that share a size, where they have more than one number of workers."""
-    groups: dict[tuple[str, float], dict[int, Row]] = {}
-    for row in rows:
-        if row["arm"] == "ray" and row["status"] == "ok" and row["warm_samples_per_second"]:
-            groups.setdefault((row["place"], share(row)), {})[row["num_workers"]] = row
-    scaled = []
-    for (place, size), by_workers in sorted(groups.items()):
-        if len(by_workers) < 2:
-            continue
-        first = by_workers[min(by_workers)]
-        for workers, row in sorted(by_workers.items()):
-            speedup = row["warm_samples_per_second"] / first["warm_samples_per_second"]
-            scaled.append(
-                {
-                    name: size,
-                    "place": place,
-                    "workers": workers,
-                    "samples_per_second": row["warm_samples_per_second"],
-                    "speedup": speedup,
-                    "efficiency": speedup * first["num_workers"] / workers,
-                }
+def _scaled(rows: Sequence[ScaleRow], share: Callable[[ScaleRow], float]) -> list[tuple[float, Speedup]]:
+    """Size and speed of the runs of Ray in one place that share a size, where they differ in their workers."""
+    groups: dict[tuple[str, float], dict[int, float]] = {}
+    for row, rate in _warm(rows):
+        if row["arm"] == "ray":
+            groups.setdefault((row["place"], share(row)), {})[row["num_workers"]] = rate
+    scaled: list[tuple[float, Speedup]] = []
+    for (place, size), rates in sorted(groups.items()):
+        fewest = min(rates)
+        for workers, rate in sorted(rates.items()) if len(rates) > 1 else ():
+            times = rate / rates[fewest]
+            speedup = Speedup(
+                place=place,
+                workers=workers,
+                samples_per_second=rate,
+                speedup=times,
+                efficiency=times * fewest / workers,
             )
+            scaled.append((size, speedup))
     return scaled
 
 
-def _law(rows: Sequence[Row]) -> Row | None:
+def _law(rows: Sequence[ScaleRow]) -> Law | None:
     """Fixed seconds and rate of the rows of one arm; None where it never ended well."""
-    ended = [row for row in rows if row["status"] == "ok" and row["warm_samples_per_second"]]
+    ended = _warm(rows)
     if not ended:
         return None
-    rate = max(ended, key=lambda row: int(row["multiplier"]))["warm_samples_per_second"]
-    measured = ("seconds", "writing_seconds", "samples", "warm_samples_per_second")
-    fixed = [fixed_seconds(*(row[key] for key in measured)) for row in ended]
-    return {
-        "arm": ended[0]["arm"],
-        "place": ended[0]["place"],
-        "fixed_seconds": median(fixed),
-        "samples_per_second": rate,
-    }
+    largest, rate = max(ended, key=lambda pair: pair[0]["multiplier"])
+    fixed = [fixed_seconds(row["seconds"], row["writing_seconds"], row["samples"], own) for row, own in ended]
+    return Law(arm=largest["arm"], place=largest["place"], fixed_seconds=median(fixed), samples_per_second=rate)
+
+
+def _warm(rows: Sequence[ScaleRow]) -> list[tuple[ScaleRow, float]]:
+    """Rows that ended well and have a warm rate, with it."""
+    return [(row, rate) for row in rows if row["status"] == "ok" and (rate := row["warm_samples_per_second"])]
 
 
 def _epoch_rates(epochs: Sequence[EpochMetrics]) -> list[float]:

@@ -12,13 +12,13 @@ from sp500.execution import execute
 from sp500.memory import run_in_subprocess
 from sp500.runs import scaling
 from sp500.runs.record import RunRecord, Status, ended
-from sp500.runs.scaling import Row
+from sp500.runs.results import ScaleRow
 from sp500.runs.store import Run, RunStore
 from sp500.studies.settings import ArmSettings, Budgeted, ScaleSettings
 
 
 def run_scale(
-    config: ScaleSettings, run: Run, on_arm: Callable[[ArmSettings, Row], None] = lambda arm, row: None
+    config: ScaleSettings, run: Run, on_arm: Callable[[ArmSettings, ScaleRow], None] = lambda arm, row: None
 ) -> RunRecord:
     """Every arm at every size, each a run of its own; one that fails is a row that says so.
 

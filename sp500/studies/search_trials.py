@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from threading import Event
-from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -20,6 +19,7 @@ from sp500.config import RunConfig
 from sp500.errors import ConfigError, SP500Error
 from sp500.memory import limit_memory
 from sp500.runs.record import EpochMetrics, RunRecord
+from sp500.runs.results import ChosenConfig, SearchSummary
 from sp500.runs.store import Run
 from sp500.studies import train
 from sp500.tuning import optuna_log, processes, sequential, trial_data
@@ -125,14 +125,22 @@ def _with_search(
 ) -> RunRecord:
     """The chosen config's record, and what the search that chose it did."""
     results = searched.ledger.results
-    summary = {
-        "space": plan.space.name,
-        "method": plan.method,
-        "resumed": searched.resumed,
-        "cores": searched.cores,
-        "key": key(results, _hash(made)),
-        **_summary(searched.ledger, best, record),
-    }
+    sharpes = [one.valid_excess_sharpe for one in results.values() if one.status == "ok"]
+    excess = record.metrics.get("valid", {}).get("excess")
+    summary = SearchSummary(
+        space=plan.space.name,
+        method=plan.method,
+        key=key(results, _hash(made)),
+        configs=len(results),
+        failed=sum(one.status != "ok" for one in results.values()),
+        resumed=searched.resumed,
+        rerun=searched.ledger.rerun,
+        trial_seconds=sum(one.seconds for one in results.values()),
+        cores=searched.cores,
+        best=_named(best),
+        by_dataset=_best_by_dataset(results.values()),
+        deflated_sharpe=metrics.deflated_excess(excess, sharpes),
+    )
     samples = record.samples + sum(one.samples for one in results.values())
     setup = record.seconds.setup - searched.seconds
     spent = record.seconds.model_copy(update={"setup": setup, "search": searched.seconds})
@@ -168,25 +176,17 @@ def _hash(made: dict[str, TrialData | str]) -> str:
     return hashes[0] if len(hashes) == 1 else hashlib.sha256(json.dumps(sorted(hashes)).encode()).hexdigest()
 
 
-def _summary(ledger: Ledger, best: TrialResult, record: RunRecord) -> dict[str, Any]:
-    results = list(ledger.results.values())
-    sharpes = [one.valid_excess_sharpe for one in results if one.status == "ok"]
-    by_dataset: dict[str, TrialResult] = {}
+def _best_by_dataset(results: Iterable[TrialResult]) -> list[ChosenConfig]:
+    """The best config of each set of data, best first."""
+    best: dict[str, TrialResult] = {}
     for one in sorted((one for one in results if one.score is not None), key=lambda one: one.score or 0.0):
-        by_dataset.setdefault(one.dataset, one)
-    return {
-        "configs": len(results),
-        "failed": sum(one.status != "ok" for one in results),
-        "rerun": ledger.rerun,
-        "trial_seconds": sum(one.seconds for one in results),
-        "best": _named(best),
-        "by_dataset": [{"dataset": name, **_named(one)} for name, one in by_dataset.items()],
-        "deflated_sharpe": metrics.deflated_excess(record.metrics.get("valid", {}).get("excess"), sharpes),
-    }
+        best.setdefault(one.dataset, one)
+    return [{"dataset": name, **_named(one)} for name, one in best.items()]
 
 
-def _named(result: TrialResult) -> dict[str, Any]:
-    return {**result.model_dump(include={"id", "overrides", "valid_loss"}), "score": result.score}
+def _named(result: TrialResult) -> ChosenConfig:
+    assert result.valid_loss is not None
+    return {"id": result.id, "overrides": result.overrides, "valid_loss": result.valid_loss, "score": result.score}
 
 
 def _try_all(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sp500.errors import ConfigError
 from sp500.runs.record import RunRecord
+from sp500.runs.results import FoldRow
 from sp500.runs.store import Run, RunStore
 from sp500.studies.settings import WalkForwardSettings
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def run_walk_forward(
-    config: WalkForwardSettings, run: Run, on_row: Callable[[dict[str, Any]], None] = lambda row: None
+    config: WalkForwardSettings, run: Run, on_row: Callable[[FoldRow], None] = lambda row: None
 ) -> RunRecord:
     """Train and judge the folds, and describe them together; `on_row` gets each fold's row as it ends."""
     from sp500.studies import walk_forward_folds
@@ -27,7 +28,7 @@ def run_walk_forward(
 def expected(config: WalkForwardSettings) -> dict[str, Any]:
     """What a dry run shows: the dates of every fold."""
     folds = cut_folds(config)
-    return {"folds": [folds.named(number + 1) for number in range(len(folds))]}
+    return {"folds": [folds.dates(number + 1) for number in range(len(folds))]}
 
 
 def cut_folds(config: WalkForwardSettings) -> Folds:

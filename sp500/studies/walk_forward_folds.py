@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+
+from pydantic import TypeAdapter
 
 from sp500.checked_lines import append_line, read_lines
 from sp500.config import RunConfig
@@ -21,14 +22,14 @@ from sp500.data.folds import Folds
 from sp500.data.windows import Dataset
 from sp500.errors import ConfigError, SP500Error
 from sp500.runs.record import RunRecord, ended, process_started
+from sp500.runs.results import FoldDates, FoldRow, Metrics, Spread
 from sp500.runs.store import Run
 from sp500.tasks import catalog
 from sp500.training import refit
 from sp500.training.loop import FitResult, fit
 from sp500.training.worker import SoloWorker, device
 
-Row = dict[str, Any]
-Keep = Callable[[Row], None]
+Keep = Callable[[FoldRow], None]
 
 
 def record(config: RunConfig, run: Run, folds: Folds, on_row: Keep | None = None) -> RunRecord:
@@ -61,50 +62,50 @@ def record(config: RunConfig, run: Run, folds: Folds, on_row: Keep | None = None
     )
 
 
-def fold(config: RunConfig, folds: Folds, number: int) -> Row:
+def fold(config: RunConfig, folds: Folds, number: int) -> FoldRow:
     """One fold, counted from 1, trained and judged; one that fails says why and spoils no other."""
     started = time.perf_counter()
     try:
         found = _judged(config, folds, number)
     except Exception as error:  # noqa: BLE001 - one bad fold, whatever is wrong with it, must not end the others
-        found = _failed(str(error) if isinstance(error, SP500Error) else f"{type(error).__name__}: {error}")
-    return folds.named(number) | found | {"seconds": time.perf_counter() - started}
+        reason = str(error) if isinstance(error, SP500Error) else f"{type(error).__name__}: {error}"
+        found = _failed(folds.dates(number), reason)
+    found["seconds"] = time.perf_counter() - started
+    return found
 
 
-def kept(path: Path, sha256: str) -> dict[int, Row]:
+def kept(path: Path, sha256: str) -> dict[int, FoldRow]:
     """Rows of the folds that ended well, by number; failed ones are tried again.
 
     A line cut off by a kill counts for nothing. Raises ConfigError for a damaged line or folds on other prices.
     """
-    rows = read_lines(path)
-    others = [row for row in rows if row.pop("data") != sha256]
-    found = {row["fold"]: row for row in rows if row["status"] == "ok"}
-    if others:
+    lines = read_lines(path)
+    if any(line["data"] != sha256 for line in lines):
         raise ConfigError(f"{path} holds folds on other prices than now; take another --name")
-    return found
+    rows = TypeAdapter(list[FoldRow]).validate_python(lines)
+    return {row["fold"]: row for row in rows if row["status"] == "ok"}
 
 
-def summary(rows: Sequence[Row]) -> dict[str, Any]:
+def summary(rows: Sequence[FoldRow]) -> Metrics:
     """Mean, standard deviation and count over the folds of every metric of the model and of the naive forecasts.
 
     `improvement` is that over the best naive forecast of each fold, `better` in how many folds a trained model's is
     above zero.
     """
     good = [row for row in rows if row["status"] == "ok"]
-    judged = [row for row in good if row["improvement"]["value"] is not None]
-    gains = [row["improvement"] for row in judged]
+    gains = [(row["improvement"]["value"], row["best_epoch"]) for row in good]
     names = good[0]["naive"] if good else ()
     return {
         "folds": len(rows),
         "failed": len(rows) - len(good),
-        "better": sum(row["improvement"]["value"] > 0 and row["best_epoch"] != 0 for row in judged),
-        "improvement": _spread(gains).get("value"),
+        "better": sum(gain is not None and gain > 0 and best_epoch != 0 for gain, best_epoch in gains),
+        "improvement": _spread([{"value": gain} for gain, _ in gains]).get("value"),
         "test": _spread([row["test"] for row in good]),
         "naive": {name: _spread([row["naive"][name] for row in good]) for name in names},
     }
 
 
-def _spread(rows: Sequence[Row]) -> dict[str, Row]:
+def _spread(rows: Sequence[Mapping[str, object]]) -> dict[str, Spread]:
     found: dict[str, list[float]] = {}
     for row in rows:
         for key, value in row.items():
@@ -116,11 +117,18 @@ def _spread(rows: Sequence[Row]) -> dict[str, Row]:
     }
 
 
-def _failed(reason: str) -> Row:
-    return {"status": "failed", "reason": reason, "seconds": None}
+def _failed(dates: FoldDates, reason: str) -> FoldRow:
+    return {
+        "fold": dates["fold"],
+        "splits": dates["splits"],
+        "blind": dates["blind"],
+        "status": "failed",
+        "reason": reason,
+        "seconds": None,
+    }
 
 
-def _judged(config: RunConfig, folds: Folds, number: int) -> Row:
+def _judged(config: RunConfig, folds: Folds, number: int) -> FoldRow:
     # A fold trains alone, however many train at once.
     config = config.run_config().model_copy(update={"num_workers": 0})
     task = catalog.task(config)
@@ -136,8 +144,10 @@ def _judged(config: RunConfig, folds: Folds, number: int) -> Row:
     result, refitted = refit.fit_with(fit_one, task, config, dataset, folder=Path("none"), whole=whole)
     metrics = task.judge(result.outputs, dataset)
     return {
+        **folds.dates(number),
         "status": "ok",
         "reason": "",
+        "seconds": None,
         "windows": dataset.card["windows"],
         "best_epoch": result.best_epoch,
         "epochs": len(result.epochs),
@@ -151,15 +161,15 @@ def _judged(config: RunConfig, folds: Folds, number: int) -> Row:
     }
 
 
-def _walked(config: RunConfig, folds: Folds, run: Run, on_row: Keep) -> tuple[list[Row], dict[str, float] | None]:
+def _walked(config: RunConfig, folds: Folds, run: Run, on_row: Keep) -> tuple[list[FoldRow], dict[str, float] | None]:
     """Rows of all folds in order of date, and what the cluster has where Ray ran them."""
     sha256, path = folds.prices.sha256, run.path / "folds.jsonl"
     rows = kept(path, sha256)
     for row in rows.values():
         on_row(row)
 
-    def keep(row: Row) -> None:
-        append_line(path, json.dumps(row | {"data": sha256}))
+    def keep(row: FoldRow) -> None:
+        append_line(path, json.dumps({**row, "data": sha256}))
         rows[row["fold"]] = row
         on_row(row)
 
@@ -168,9 +178,9 @@ def _walked(config: RunConfig, folds: Folds, run: Run, on_row: Keep) -> tuple[li
     if config.num_workers:
         from sp500.distributed.tasks import run_tasks
 
-        def keep_result(number: int, row: Row | Exception) -> None:
+        def keep_result(number: int, row: FoldRow | Exception) -> None:
             if isinstance(row, Exception):
-                row = folds.named(number) | _failed(f"{type(row).__name__}: {row}".splitlines()[0])
+                row = _failed(folds.dates(number), f"{type(row).__name__}: {row}".splitlines()[0])
             keep(row)
 
         cluster = run_tasks(fold, config.run_config(), folds, missing, run=run, on_result=keep_result)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,6 +16,7 @@ from sp500 import metrics
 from sp500.config import RunConfig
 from sp500.data import arrays, pipeline
 from sp500.data.windows import Dataset, Windows
+from sp500.runs.results import Metrics
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Returns:
         """Sum of squared errors."""
         return F.mse_loss(output.squeeze(-1), target, reduction="sum")
 
-    def judge(self, outputs: dict[str, np.ndarray], dataset: Dataset) -> dict[str, Any]:
+    def judge(self, outputs: dict[str, np.ndarray], dataset: Dataset) -> Metrics:
         """Errors, direction and trading per split; the improvement over the best naive forecast on the test."""
         forecasts = {name: output[:, 0].astype(np.float64) * dataset.target_scale for name, output in outputs.items()}
         found = {
@@ -69,7 +69,7 @@ class Returns:
         """Of going long where the forecast is above zero and short where it is below."""
         return _excess_sharpe(np.sign(output[:, 0].astype(np.float64)), windows, self.config)
 
-    def _score(self, forecast: np.ndarray, target: np.ndarray, part: Windows) -> metrics.Metrics:
+    def _score(self, forecast: np.ndarray, target: np.ndarray, part: Windows) -> Metrics:
         scores = metrics.regression(forecast, target) | _cross_section(forecast, part, self.config)
         return scores | _traded(np.sign(forecast), part, self.config)
 
@@ -93,7 +93,7 @@ class Direction:
         """Sum of binary cross entropies."""
         return F.binary_cross_entropy_with_logits(output.squeeze(-1), target, reduction="sum")
 
-    def judge(self, outputs: dict[str, np.ndarray], dataset: Dataset) -> dict[str, Any]:
+    def judge(self, outputs: dict[str, np.ndarray], dataset: Dataset) -> Metrics:
         """Classification metrics at `eval.threshold` and trading per split; the improvement on the test."""
         found = {
             name: self._score(_probability(outputs[name]), part)
@@ -137,7 +137,7 @@ class Direction:
         wrong = (probability >= self.config.eval.threshold) != (part.targets > 0.5)
         return np.asarray(wrong, np.float64)
 
-    def _score(self, probability: np.ndarray, part: Windows) -> metrics.Metrics:
+    def _score(self, probability: np.ndarray, part: Windows) -> Metrics:
         threshold = self.config.eval.threshold
         scores = metrics.classification(probability, part.targets, threshold)
         scores |= _cross_section(probability, part, self.config)
@@ -177,13 +177,13 @@ def _days(part: Windows) -> np.ndarray:
     return part.index["date"].to_numpy() if part.index is not None else np.arange(len(part))
 
 
-def _traded(position: np.ndarray, part: Windows, config: RunConfig) -> metrics.Metrics:
+def _traded(position: np.ndarray, part: Windows, config: RunConfig) -> Metrics:
     if part.index is None:
         return {}
     return metrics.trading(position, part.index, cost_bps=config.eval.cost_bps, horizon=config.data.horizon)
 
 
-def _buy_and_hold(part: Windows, config: RunConfig) -> metrics.Metrics:
+def _buy_and_hold(part: Windows, config: RunConfig) -> Metrics:
     """What always being long earns on the same windows; nothing where there are no prices."""
     if part.index is None:
         return {}
@@ -191,7 +191,7 @@ def _buy_and_hold(part: Windows, config: RunConfig) -> metrics.Metrics:
     return {"buy_and_hold": {key: value for key, value in held.items() if key != "excess"}}
 
 
-def _cross_section(forecast: np.ndarray, part: Windows, config: RunConfig) -> metrics.Metrics:
+def _cross_section(forecast: np.ndarray, part: Windows, config: RunConfig) -> Metrics:
     if part.index is None or part.index["ticker"].nunique() < metrics.FEWEST_TICKERS:
         return {}
     return metrics.cross_section(forecast, part.index, horizon=config.data.horizon)

@@ -6,7 +6,6 @@ The best possible accuracy is known (assign to the nearest centre) and reported 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,6 +15,7 @@ from torch import Tensor
 from sp500 import metrics
 from sp500.config import RunConfig
 from sp500.data.windows import Dataset, Windows
+from sp500.runs.results import Metrics
 from sp500.seeding import numpy_generator
 
 # Distance of the centres from the origin in noise standard deviations: close enough that a few samples are hopeless.
@@ -49,7 +49,7 @@ class Synthetic:
         """Sum of cross entropies."""
         return F.cross_entropy(output, target, reduction="sum")
 
-    def judge(self, outputs: dict[str, np.ndarray], dataset: Dataset) -> dict[str, Any]:
+    def judge(self, outputs: dict[str, np.ndarray], dataset: Dataset) -> Metrics:
         """Accuracy, f1 and confusion matrix; `naive` holds the majority class, and `best_possible` beside it."""
         assert dataset.valid is not None
         test = dataset.test

@@ -11,12 +11,12 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from sp500.config import RunConfig
 from sp500.data.windows import Dataset
+from sp500.runs.results import Refit
 from sp500.training.loop import FitResult
 from sp500.training.task import Task
 
@@ -26,7 +26,7 @@ Fit = Callable[[RunConfig, Dataset, Path], FitResult]
 
 def fit_with(
     fit_one: Fit, task: Task, config: RunConfig, dataset: Dataset, *, folder: Path, whole: Dataset | None = None
-) -> tuple[FitResult, dict[str, Any] | None]:
+) -> tuple[FitResult, Refit | None]:
     """Train `config`; with train.refit also on all dates before the test, and say what that was.
 
     Then the outputs on the test are the second model's and those on the validation dates the first one's, in units of
@@ -53,7 +53,7 @@ def fit_with(
         fit_seconds=result.fit_seconds + again.fit_seconds,
         peak_worker_bytes=max(result.peak_worker_bytes, again.peak_worker_bytes),
     )
-    facts = {
+    facts: Refit = {
         "epochs": len(again.epochs),
         "windows": len(whole.train),
         "splits": whole.card.get("splits", {}),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sp500.config import RunConfig
 from sp500.data.windows import Dataset, Windows
+from sp500.runs.results import Metrics
 
 
 @runtime_checkable
@@ -33,7 +34,7 @@ class Task(Protocol):
         """Sum over the batch of the loss of output [batch, output] against target [batch]."""
         ...
 
-    def judge(self, outputs: dict[str, np.ndarray], dataset: Dataset) -> dict[str, Any]:
+    def judge(self, outputs: dict[str, np.ndarray], dataset: Dataset) -> Metrics:
         """`valid`, `test` and `naive` metrics of the model's outputs [window, output] per split."""
         ...
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sp500.runs.scaling import Row
+from sp500.report.scale import Row
 
 GIB = 2**30
 
@@ -10,7 +10,7 @@ GIB = 2**30
 def one(multiplier: int, arm: str, rate: float | None, workers: int = 0, **changes: Any) -> Row:
     """A row of 1,000 windows per multiplier, one epoch, after `fixed` seconds (2); no rate: it did not end well."""
     fixed, windows = changes.pop("fixed", 2.0), 1000 * multiplier
-    row: Row = {
+    row: dict[str, Any] = {
         "multiplier": multiplier,
         "arm": arm,
         "place": "machine",
@@ -35,7 +35,8 @@ def one(multiplier: int, arm: str, rate: float | None, workers: int = 0, **chang
         "epoch_seconds": windows / rate if rate else None,
         "memory_limit_bytes": 2 * GIB,
         "peak_memory_bytes": GIB if rate else None,
+        "peak_worker_bytes": GIB if rate else None,
         "bytes_on_disk": None if arm == "in_memory" else 2**20 * multiplier,
         "run": f"{multiplier}-{arm}-{workers}",
     }
-    return row | changes
+    return row | changes  # type: ignore[return-value]

@@ -3,6 +3,8 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from result_rows import chosen, search_summary
+
 from sp500.runs.record import Machine, RunRecord, Seconds
 
 START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
@@ -19,15 +21,13 @@ TEST = {
     "sharpe_after_cost": -0.1,
     "sharpe_after_cost_interval": [-1.0, 0.8],
     "buy_and_hold": {"sharpe_after_cost": 0.4, "sharpe_after_cost_interval": [-0.5, 1.3]},
-    "improvement": {"over": "zero", "metric": "mse", "value": -0.1},
+    "improvement": {"over": "zero", "metric": "mse", "value": -0.1, "low": None, "high": None},
 }
 
 
 def side(name: str, minute: int, arm: str, seconds: float, loss: float = 0.4, **more: Any) -> RunRecord:
     """A search of 18 configs that ended `minute` minutes after the first; `more` goes into what it says of itself."""
     ended = START + timedelta(minutes=minute)
-    best = {"id": "c07", "overrides": {"model.hidden": 128}, "valid_loss": loss}
-    told = {"key": "k", "configs": 18, "failed": 0, "cores": 1 if arm == "sequential" else 2, "best": best}
     config: dict[str, Any] = {"task": "returns", "data": {}, "model": {"kind": "mlp", "hidden": 64, "layers": 2}}
     return RunRecord(
         name=name,
@@ -43,5 +43,5 @@ def side(name: str, minute: int, arm: str, seconds: float, loss: float = 0.4, **
         machine=Machine(cpus=2, memory_bytes=8 << 30, threads=1, system="test"),
         versions={},
         metrics=more.pop("metrics", {"valid": VALID, "test": TEST, "naive": {}}),
-        search=told | more,
+        search=search_summary(cores=1 if arm == "sequential" else 2, best=chosen(valid_loss=loss)) | more,
     )

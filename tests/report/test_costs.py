@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from result_rows import search_summary
 from scale_rows import one
 
 from sp500 import formatting
@@ -105,7 +106,7 @@ def test_scale_row_has_its_cost_and_that_of_a_million_windows(tmp_path: Path) ->
 
 
 def test_search_tells_what_each_finished_config_cost() -> None:
-    search = {"configs": 12, "failed": 2, "cores": 20}
+    search = search_summary(configs=12, failed=2, cores=20)
     side = record("search", 1800, CLUSTER, experiment="tune", arm="ray", search=search)
     found = costs.search_table(costs.of([side], [], RATES), {"Ray Tune": side})
     assert found is not None

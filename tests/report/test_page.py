@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from result_rows import chosen, search_summary
 from scale_rows import one
 
 from sp500.report import page, tables
@@ -59,8 +60,8 @@ def trials(seconds: float) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[page.Report, Path]:
-    best = {"id": "c1", "overrides": {"model.hidden": 32}, "valid_loss": 0.41}
-    search = {"key": "k", "configs": 4, "failed": 1, "cores": 2, "best": best}
+    best = chosen(id="c1", overrides={"model.hidden": 32}, valid_loss=0.41)
+    search = search_summary(configs=4, failed=1, best=best)
     rows = [one(1, "in_memory", 10.0, run="scale"), one(1, "ray", None, 2, status="failed", reason=EVIL, run="scale")]
     records = [
         trained("one", 0),

@@ -11,8 +11,8 @@ import pytest
 from scale_rows import GIB, one
 
 from sp500.report import page, scale, scale_figures, scale_verdicts, terminal
+from sp500.report.scale import Row
 from sp500.runs.record import Machine, RunRecord, Seconds
-from sp500.runs.scaling import Row
 
 NOW = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 CLUSTER = {"place": "cluster", "hardware": "nodes with 1 CPUs, 4.0 GiB", "cores": 16}
@@ -257,7 +257,6 @@ def test_budget_names_whatever_exceeded_it() -> None:
     assert scale_verdicts.budget(merged(*within, over)) == [
         "Over the memory budget: 2 Ray workers at ×9 (3 GiB per simulated node); 2 other runs stayed within it."
     ]
-    assert scale_verdicts.budget(merged(one(1, "streaming", 1.0, memory_limit_bytes=None))) == []
 
 
 def test_one_machine_is_not_presented_as_a_cluster() -> None:

@@ -4,6 +4,7 @@
 from typing import Any
 
 import pytest
+from result_rows import chosen
 from search_records import side
 
 from sp500.report import search, search_arms, search_figures
@@ -11,6 +12,7 @@ from sp500.report.search_verdicts import sentences
 from sp500.report.tables import Table
 from sp500.runs import compare
 from sp500.runs.record import RunRecord
+from sp500.runs.results import SearchComparison
 
 
 def cells(table: Table | None, title: str) -> list[str]:
@@ -39,7 +41,7 @@ def test_search_of_one_arm_has_nulls_for_what_needs_others() -> None:
     numbers = search.newest([side("s", 0, "sequential", 21.0)], {}).compared
     assert numbers["arms"]["sequential"]["seconds"] == 21.0
     assert numbers["configs"] == 18
-    assert {numbers[key] for key in set(search.COMPARED) - {"arms", "configs"}} == {None}
+    assert {numbers[key] for key in SearchComparison.__annotations__.keys() - {"arms", "configs"}} == {None}
 
 
 def test_separate_arms_are_compared_by_their_records() -> None:
@@ -53,7 +55,7 @@ def test_separate_arms_are_compared_by_their_records() -> None:
 
 
 def test_arms_that_chose_different_configs_are_reported_with_the_way_to_equal_numbers() -> None:
-    other = {"id": "c08", "overrides": {"model.hidden": 64}, "valid_loss": 0.41}
+    other = chosen(id="c08", overrides={"model.hidden": 64}, valid_loss=0.41)
     records = [side("s", 0, "sequential", 30.0), side("p", 1, "packed", 10.0, best=other)]
     numbers = search.newest(records, {}).compared
     assert numbers["same_best"] is False
@@ -66,7 +68,7 @@ def test_search_in_all_modes_shows_the_seconds_that_it_timed() -> None:
     numbers = search.newest([*three_arms().values(), timed()], {}).numbers
     assert [row["seconds"] for row in numbers["arms"].values()] == [27.0, 9.0, 30.0]
     assert numbers["arms"]["ray"]["cpu_seconds"] == 8.0
-    assert set(search.COMPARED) < set(numbers)
+    assert SearchComparison.__annotations__.keys() < set(numbers)
 
 
 def test_gain_is_split_between_packing_and_ray() -> None:

@@ -15,6 +15,7 @@ from sp500.report import hyperparameters, page, search, search_coordinates, sear
 from sp500.report.search import Search
 from sp500.report.search_verdicts import best, luck, sentences
 from sp500.report.tables import Table
+from sp500.runs.results import SearchComparison
 from sp500.tuning.ledger import TrialResult
 
 DEFLATED = {"sharpe": 0.05, "days_apart": 300, "expected_max": 0.06, "probability": 0.331, "trials": 17}
@@ -305,7 +306,7 @@ def test_page_of_a_whole_search_is_the_same_for_the_same_runs(tmp_path: Path) ->
     first, second = (page.write(records, {}, trials, tmp_path / name) for name in "ab")
     assert first.path.read_bytes() == second.path.read_bytes()
     numbers = json.loads((tmp_path / "a" / "report.json").read_text())["search"]
-    assert set(search.COMPARED) < set(numbers)
+    assert SearchComparison.__annotations__.keys() < set(numbers)
     assert list(numbers["importance"]) == ["model.lr", "model.hidden", "model.layers"]
     text = first.path.read_text()
     for part in ("seconds since the first trial began", "log scale", "Importance: ", "1 failed config, by reason"):

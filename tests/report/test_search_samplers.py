@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 
 import pytest
+from result_rows import chosen, search_summary
 
 from sp500.report import search_samplers
 from sp500.runs.record import Machine, RunRecord, Seconds
@@ -24,7 +25,7 @@ def search(method, seed, loss, *, space="wide", configs=60, epochs=3, arm="ray",
         seconds=Seconds(setup=1, train=1, total=2),
         machine=Machine(cpus=2, memory_bytes=8 << 30, threads=1, system="test"),
         versions={},
-        search={"space": space, "configs": configs, "method": method, "best": {"valid_loss": loss}},
+        search=search_summary(space=space, configs=configs, method=method, best=chosen(valid_loss=loss)),
     )
 
 

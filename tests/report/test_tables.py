@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from markdown_it import MarkdownIt
+from result_rows import search_summary
 
 from sp500 import formatting
 from sp500.report import models, scores, tables, verdicts
@@ -53,8 +54,7 @@ def scored(mse: float, low: float | None, high: float | None) -> dict[str, Any]:
 
 
 def side(name: str, minute: int, arm: str, **more: Any) -> RunRecord:
-    best = {"id": "c07", "overrides": {"model.hidden": 128}, "valid_loss": 0.4}
-    search = {"key": "k", "configs": 18, "failed": 0, "cores": 1 if arm == "sequential" else 2, "best": best}
+    search = search_summary(cores=1 if arm == "sequential" else 2)
     fields = {"experiment": "tune", "arm": arm, "fingerprint": "c07", "metrics": scored(1.9e-4, -0.01, 0.02)}
     return record(name, minute, search=search | more, **fields)
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from rate_list import CLUSTER, GIB, RATES, TABLE, WORKER
+from result_rows import search_summary
 
 from sp500.runs import cost
 from sp500.runs.cost import Pods, RateTable
@@ -88,7 +89,7 @@ def test_more_workers_than_nodes_pay_for_the_nodes_that_there_are() -> None:
 
 
 def test_search_pays_for_all_nodes_per_config_that_ended_well() -> None:
-    search = {"configs": 12, "failed": 2, "cores": 16}
+    search = search_summary(configs=12, failed=2, cores=16)
     found = cost.cost(record(3600, CLUSTER | WORKER, num_workers=0, arm="ray", experiment="tune", search=search), RATES)
     assert found is not None
     assert found.amount == pytest.approx(1.51)  # 4 * 0.36 + 0.07

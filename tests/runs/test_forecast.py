@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from rate_list import CLUSTER, RATES, TABLE, WORKER
+from result_rows import search_summary
 
 from sp500.report import costs
 from sp500.runs import forecast, scaling
@@ -257,7 +258,7 @@ def test_workers_of_a_search_are_the_cores_of_its_parallel_side() -> None:
     def search(cores: int, arm: str = "ray") -> RunRecord:
         took = 90.0 / cores + 10
         seconds = Seconds(setup=8, train=2, search=took, total=10 + took)
-        facts = {"search": {"key": "k", "cores": cores}, "seconds": seconds, "experiment": "tune", "arm": arm}
+        facts = {"search": search_summary(cores=cores), "seconds": seconds, "experiment": "tune", "arm": arm}
         return record(0, name=f"{arm}-{cores}", **facts)
 
     found = asked(search(2), search(4), search(1, "sequential"), experiment="tune", workers=(8,))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from sp500.runs import scaling
 from sp500.runs.record import EpochMetrics, Machine, RunRecord, Seconds
+from sp500.runs.results import ScaleRow
 
 NOW = datetime(2026, 1, 5, tzinfo=UTC)
 EPOCHS = [
@@ -43,14 +44,14 @@ def record(**changes: Any) -> RunRecord:
     return RunRecord(**(fields | changes))
 
 
-def one(arm: str, rate: float | None, *, fixed: float = 0.0, workers: int = 0, **changes: Any) -> scaling.Row:
+def one(arm: str, rate: float | None, *, fixed: float = 0.0, workers: int = 0, **changes: Any) -> ScaleRow:
     """A row of an arm that takes `fixed` seconds and then trains 1,000 windows per multiplier at `rate`."""
     multiplier = changes.get("multiplier", 1)
     samples = 1000 * multiplier
-    row: scaling.Row = {"multiplier": multiplier, "arm": arm, "num_workers": workers, "status": "ok"}
+    row: dict[str, Any] = {"multiplier": multiplier, "arm": arm, "num_workers": workers, "status": "ok"}
     row |= {"place": "machine"}
     row |= {"samples": samples, "warm_samples_per_second": rate, "writing_seconds": 0.0}
-    return row | {"seconds": fixed + (samples / rate if rate else 0.0)} | changes
+    return row | {"seconds": fixed + (samples / rate if rate else 0.0)} | changes  # type: ignore[return-value]
 
 
 def test_row_takes_the_epoch_at_the_warm_rate_and_writing_from_the_shards() -> None:
