@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sp500.commands import rate_table
 from sp500.entry import Answer, Flags, script
 from sp500.errors import ConfigError, DiskError
 from sp500.runs.store import REPORT, RunStore
+
+if TYPE_CHECKING:
+    from sp500.tuning.ledger import TrialResult
 
 
 class Compare(Flags):
@@ -33,7 +36,7 @@ def main(config: Compare) -> Answer:
     store, rates = RunStore(config.runs_dir), rate_table.read(config.rates)
     runs = store.scan()
     damaged, records, epochs = list(runs.damaged), [], {}
-    trials: dict[str, list[dict[str, Any]]] = {}
+    trials: dict[str, list[TrialResult]] = {}
     for record in runs.records:
         try:
             epochs[record.name] = store.epochs(record.name)
@@ -41,7 +44,7 @@ def main(config: Compare) -> Answer:
         except ConfigError as error:
             damaged.append(str(error))
             continue
-        trials |= {record.name: [result.model_dump(mode="json") for result in results]} if results else {}
+        trials |= {record.name: list(results)} if results else {}
         records.append(record)
     out = config.out or config.runs_dir / REPORT
     if config.dry_run:

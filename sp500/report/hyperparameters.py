@@ -10,18 +10,24 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from sp500 import formatting
+from sp500.tuning.ledger import TrialResult
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-Trial = dict[str, Any]
-"""One line of a search's trials.jsonl, and `loss`: what trials are compared by."""
 DECADE = 10
 """A log scale takes values that span as many times the smallest."""
 FAR = 4
 """An outlier is as many times further from the best loss than the middle one."""
 FEWEST = 8
 """Finished trials below which importance would be noise."""
+
+
+class Trial(TrialResult):
+    """A trial and what it is compared by."""
+
+    loss: float = math.inf
+    """The validation loss, or its share of the naive one; infinite where the trial failed."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +51,8 @@ class Setting:
 def varied(trials: Sequence[Trial]) -> list[Setting]:
     """Settings with more than one value among the trials, in the order of the search space."""
     found = []
-    for key in dict.fromkeys(key for trial in trials for key in trial["overrides"]):
-        different = {_said(value): value for trial in trials for value in [trial["overrides"].get(key)]}
+    for key in dict.fromkeys(key for trial in trials for key in trial.overrides):
+        different = {_said(value): value for trial in trials for value in [trial.overrides.get(key)]}
         if len(different) > 1:
             found.append(_setting(key, list(different.values())))
     return found
@@ -60,7 +66,7 @@ def importance(trials: Sequence[Trial]) -> dict[str, float] | str:
     loss above `ceiling` counts as that much, else one trial that diverged would be all the variation.
     """
     scored, settings = ended(trials), varied(ended(trials))
-    losses = [trial["loss"] for trial in scored]
+    losses = [trial.loss for trial in scored]
     if len(scored) < FEWEST:
         return f"it takes {FEWEST} finished trials, and there are {len(scored)}"
     if len(settings) < 2:
@@ -74,9 +80,9 @@ def importance(trials: Sequence[Trial]) -> dict[str, float] | str:
     study = optuna.create_study()
     optuna.logging.set_verbosity(told)
     distributions, top = {one.key: _distribution(one) for one in settings}, ceiling(losses)
-    for trial in sorted(scored, key=lambda trial: str(trial["id"])):
-        params = {one.key: _param(one, trial["overrides"].get(one.key)) for one in settings}
-        loss = min(trial["loss"], top)
+    for trial in sorted(scored, key=lambda trial: trial.id):
+        params = {one.key: _param(one, trial.overrides.get(one.key)) for one in settings}
+        loss = min(trial.loss, top)
         study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=loss))
     evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
     shares = optuna.importance.get_param_importances(study, evaluator=evaluator)
@@ -85,7 +91,7 @@ def importance(trials: Sequence[Trial]) -> dict[str, float] | str:
 
 def ended(trials: Sequence[Trial]) -> list[Trial]:
     """Trials with a loss."""
-    return [one for one in trials if one["loss"] is not None and math.isfinite(one["loss"])]
+    return [one for one in trials if math.isfinite(one.loss)]
 
 
 def ceiling(losses: Sequence[float]) -> float:

@@ -36,10 +36,10 @@ from sp500.report import (
     verdicts,
 )
 from sp500.report.costs import Costs
-from sp500.report.search import Trials
 from sp500.report.tables import Table
 from sp500.runs.cost import RateTable
 from sp500.runs.record import EpochMetrics, RunRecord
+from sp500.tuning.ledger import TrialResult
 
 COPIES = (
     "A multiplied dataset is the original history and noisy copies of it. It has more work, not more information: its "
@@ -94,7 +94,7 @@ class Report:
 def write(
     records: Sequence[RunRecord],
     epochs: Mapping[str, Sequence[EpochMetrics]],
-    trials: Mapping[str, Trials],
+    trials: Mapping[str, Sequence[TrialResult]],
     out: Path,
     *,
     rates: RateTable | None = None,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, TypedDict
 
 from sp500 import metrics
@@ -13,10 +14,10 @@ from sp500.report.search_arms import NAMES
 from sp500.runs import compare
 from sp500.runs.record import RunRecord
 from sp500.runs.results import SearchComparison, SearchSummary
+from sp500.tuning.ledger import TrialResult
 
 NAIVE = " Naive: the loss of always answering zero, which compares sets of data."
 """What a caption adds where trials ran on several."""
-Trials = list[Trial]
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,10 @@ class Side:
         where the search was interrupted, since the pause would be counted.
         """
         resumed = self.record.search and self.record.search["resumed"]
-        if resumed or not all(one.get("finished") for one in self.trials.values()):
+        if resumed or any(one.finished is None for one in self.trials.values()):
             return None
-        ends = {key: _end(one) for key, one in self.trials.items()}
-        begun = min((ends[key] - timedelta(seconds=one["seconds"]) for key, one in self.trials.items()), default=None)
+        ends = {key: one.finished for key, one in self.trials.items() if one.finished}
+        begun = min((end - timedelta(seconds=self.trials[key].seconds) for key, end in ends.items()), default=None)
         return {key: (end - begun).total_seconds() for key, end in ends.items()} if begun else None
 
 
@@ -69,7 +70,7 @@ class Search:
         return self.told.search if self.told else None
 
     @property
-    def trials(self) -> Trials:
+    def trials(self) -> list[Trial]:
         """The trials of `shown`."""
         return list(self.shown.trials.values()) if self.shown else []
 
@@ -103,7 +104,7 @@ class Search:
         }
 
 
-def newest(records: Sequence[RunRecord], trials: Mapping[str, Trials]) -> Search:
+def newest(records: Sequence[RunRecord], trials: Mapping[str, Sequence[TrialResult]]) -> Search:
     """The newest search among records, oldest first; trials by run. One in all modes timed its arms from start to
     exit: its numbers count.
     """
@@ -112,7 +113,7 @@ def newest(records: Sequence[RunRecord], trials: Mapping[str, Trials]) -> Search
     if timed is not None and timed.search is not None:
         numbers = _timed(timed.search)
     ran = [(NAMES[arm], arms[arm], trials.get(arms[arm].name, [])) for arm in compare.ARMS if arm in arms]
-    relative = any(len({trial.get("dataset") for trial in kept}) > 1 for _, _, kept in ran)
+    relative = any(len({trial.dataset for trial in kept}) > 1 for _, _, kept in ran)
     sides = [_side(*one, relative=relative) for one in ran]
     newer = max((side.record for side in sides), key=lambda record: record.finished, default=None)
     told = timed or newer
@@ -148,27 +149,23 @@ def best_so_far(side: Side) -> list[Best]:
     found: list[Best] = []
     elapsed = side.elapsed
     for number, (key, one) in enumerate(side.trials.items(), 1):
-        if ended([one]) and (not found or one["loss"] < found[-1]["loss"]):
+        if ended([one]) and (not found or one.loss < found[-1]["loss"]):
             at = None if elapsed is None else elapsed[key]
-            found.append({"trial": number, "seconds": at, "loss": one["loss"]})
+            found.append({"trial": number, "seconds": at, "loss": one.loss})
     return found
 
 
-def _side(name: str, record: RunRecord, trials: Trials, *, relative: bool) -> Side:
+def _side(name: str, record: RunRecord, results: Sequence[TrialResult], *, relative: bool) -> Side:
     # A config that was run again stands where it stood first in the ledger.
-    timed = all(trial.get("finished") for trial in trials)
-    ordered = sorted(trials, key=_end) if timed else trials
-    return Side(name, record, {trial["id"]: trial | {"loss": _loss(trial, relative)} for trial in ordered})
+    ends = {one.id: one.finished for one in results if one.finished}
+    ordered = sorted(results, key=lambda one: ends[one.id]) if len(ends) == len(results) else results
+    trials = [Trial(**one.model_dump(), loss=_loss(one, relative)) for one in ordered]
+    return Side(name, record, {trial.id: trial for trial in trials})
 
 
-def _loss(trial: Trial, relative: bool) -> float | None:
-    loss: float | None = trial["valid_loss"]
-    naive: float | None = trial.get("naive_loss")
-    return loss / naive if relative and loss is not None and naive else loss
-
-
-def _end(trial: Trial) -> datetime:
-    return datetime.fromisoformat(trial["finished"])
+def _loss(result: TrialResult, relative: bool) -> float:
+    loss = result.score if relative else result.valid_loss
+    return math.inf if loss is None else loss
 
 
 def _shown(sides: Sequence[Side], told: RunRecord | None) -> Side | None:
@@ -177,6 +174,6 @@ def _shown(sides: Sequence[Side], told: RunRecord | None) -> Side | None:
 
     def rank(side: Side) -> tuple[bool, int]:
         trial = side.trials.get(best["id"]) if best else None
-        return bool(best and trial and trial["valid_loss"] == best["valid_loss"]), len(side.trials)
+        return bool(best and trial and trial.valid_loss == best["valid_loss"]), len(side.trials)
 
     return max(sides, key=rank, default=None)

@@ -12,9 +12,9 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
 from sp500 import formatting
-from sp500.report.hyperparameters import Setting, ceiling, ended, label, names, varied
+from sp500.report.hyperparameters import Setting, Trial, ceiling, ended, label, names, varied
 from sp500.report.plot_style import BLUE, GREY, INK, MUTED, RULE, WIDTH, Figure, drawn, styled
-from sp500.report.search import NAIVE, Search, Trials
+from sp500.report.search import NAIVE, Search
 
 AXES, BEST, LINES = 8, 10, 300
 """Axes with that of the loss, trials that are highlighted, and trials that are drawn, at most."""
@@ -25,9 +25,9 @@ APART = 0.055
 @styled()
 def coordinates(found: Search) -> Figure | None:
     """Parallel coordinates: a line per trial over the varied settings to its loss, the best ones on top."""
-    trials = sorted(ended(found.trials), key=lambda trial: (trial["loss"], str(trial["id"])))
+    trials = sorted(ended(found.trials), key=lambda trial: (trial.loss, trial.id))
     settings = _chosen(found, varied(trials))
-    losses = [trial["loss"] for trial in trials]
+    losses = [trial.loss for trial in trials]
     if not settings or len(set(losses)) < 2:
         return None
     shown, titles, top = trials[:LINES], names(settings), ceiling(losses)
@@ -54,12 +54,12 @@ def coordinates(found: Search) -> Figure | None:
     return drawn(made, "coordinates", caption)
 
 
-def _lines(axes: Axes, trials: Trials, settings: Sequence[Setting], top: float) -> None:
-    low = trials[0]["loss"]
+def _lines(axes: Axes, trials: Sequence[Trial], settings: Sequence[Setting], top: float) -> None:
+    low = trials[0].loss
     paths = []
     for trial in trials:
-        heights = [setting.place(trial["overrides"].get(setting.key)) for setting in settings]
-        heights.append((min(trial["loss"], top) - low) / (top - low))
+        heights = [setting.place(trial.overrides.get(setting.key)) for setting in settings]
+        heights.append((min(trial.loss, top) - low) / (top - low))
         paths.append(list(enumerate(heights)))
     best = _best(trials)
     # The best are drawn last, so that they lie on top.

@@ -43,7 +43,7 @@ def history(found: Search) -> Figure | None:
     elapsed = [side.elapsed for side in sides]
     clock = None if None in elapsed else max(at for times in elapsed if times for at in times.values())
     unit, name = _unit(clock) if clock is not None else (1.0, "")
-    losses = [one["loss"] for side in sides for one in ended(list(side.trials.values()))]
+    losses = [one.loss for side in sides for one in ended(list(side.trials.values()))]
     low, top = min(losses), ceiling(losses)
     made = Canvas(figsize=(WIDTH, 3.1))
     made.subplots_adjust(0.075, 0.46 / 3.1, 0.99, 1 - 0.42 / 3.1)
@@ -88,7 +88,7 @@ def importance(found: Search) -> Figure | None:
 def _trials(axes: Axes, side: Side, places: dict[str, float], top: float) -> None:
     """A mark per trial, outliers on the edge at `top`, failed ones above it; the best so far as a step line."""
     look = LOOKS[side.record.arm] | {"color": search_arms.COLORS[side.record.arm]}
-    good = {one["id"]: float(one["loss"]) for one in ended(list(side.trials.values()))}
+    good = {one.id: one.loss for one in ended(list(side.trials.values()))}
     far = {key for key, loss in good.items() if loss > top}
     near = [key for key in good if key not in far]
     axes.plot([places[key] for key in near], [good[key] for key in near], linestyle="none", label=side.name, **look)

@@ -23,20 +23,20 @@ def best_trials(found: Search) -> Table | None:
     """The configs with the lowest validation loss, with the seconds that each arm took for them."""
     if not found.trials:
         return None
-    top = sorted(ended(found.trials), key=lambda trial: (float(trial["loss"]), str(trial["id"])))[:TOP]
-    traded = any(trial.get("valid_excess_sharpe") is not None for trial in top)
-    packed = any(trial.get("pack", 1) > 1 for side in found.sides for trial in side.trials.values())
+    top = sorted(ended(found.trials), key=lambda trial: (trial.loss, trial.id))[:TOP]
+    traded = any(trial.valid_excess_sharpe is not None for trial in top)
+    packed = any(trial.pack > 1 for side in found.sides for trial in side.trials.values())
     lines = []
     for trial in top:
-        line = {"Config": formatting.config(trial["overrides"]), "Valid loss": fixed(trial["valid_loss"], 6)}
-        line |= {"Of naive": percent(trial["loss"], 2)} if found.relative else {}
+        line = {"Config": formatting.config(trial.overrides), "Valid loss": fixed(trial.valid_loss, 6)}
+        line |= {"Of naive": percent(trial.loss, 2)} if found.relative else {}
         line |= {"Excess Sharpe": fixed(_annual(trial, found))} if traded else {}
-        line |= {"Best epoch": formatting.setting(trial["best_epoch"]), "Epochs": formatting.setting(trial["epochs"])}
+        line |= {"Best epoch": formatting.setting(trial.best_epoch), "Epochs": formatting.setting(trial.epochs)}
         for side in found.sides:
-            one = side.trials.get(trial["id"], {})
-            line[f"Seconds, {side.name}"] = seconds(one.get("seconds"))
-            line |= {f"Together, {side.name}": formatting.setting(one.get("pack", 1))} if packed else {}
-        lines.append(line | {"Id": trial["id"]})
+            one = side.trials.get(trial.id)
+            line[f"Seconds, {side.name}"] = seconds(one.seconds if one else None)
+            line |= {f"Together, {side.name}": formatting.setting(one.pack if one else 1)} if packed else {}
+        lines.append(line | {"Id": trial.id})
     arm = f", {found.shown.name}" if found.shown and len(found.sides) > 1 else ""
     caption = f"The {len(top)} best of {formatting.some(len(found.trials), 'config')}{arm}"
     notes = ["Together: configs that trained in one pack, whose seconds are shared."] if packed else []
@@ -47,7 +47,7 @@ def best_trials(found: Search) -> Table | None:
 
 def _annual(trial: Trial, found: Search) -> float | None:
     """A trial's Sharpe ratio per year."""
-    each: float | None = trial.get("valid_excess_sharpe")
+    each = trial.valid_excess_sharpe
     return None if each is None else each * found.trades_per_year**0.5
 
 
@@ -56,7 +56,7 @@ def by_dataset(found: Search) -> Table | None:
     alike = found.summary["by_dataset"] if found.summary else []
     lines = [
         {"Data": one["dataset"], "Best config": formatting.config(one["overrides"])}
-        | {"Valid loss": fixed(one["valid_loss"], 6), "Of naive": percent(one.get("score"), 2), "Id": one["id"]}
+        | {"Valid loss": fixed(one["valid_loss"], 6), "Of naive": percent(one["score"], 2), "Id": one["id"]}
         for one in alike
     ]
     note = "Of naive: validation loss over that of always answering zero."
@@ -94,8 +94,8 @@ def failed_trials(found: Search) -> Table | None:
     failed: dict[str, list[tuple[Side, str, Trial]]] = {}
     for side in found.sides:
         for key, trial in side.trials.items():
-            if trial["status"] != "ok":
-                failed.setdefault(trial["reason"], []).append((side, key, trial))
+            if trial.status != "ok":
+                failed.setdefault(trial.reason, []).append((side, key, trial))
     if not failed:
         return None
     counts = {reason: len({key for _, key, _ in alike}) for reason, alike in failed.items()}
@@ -105,7 +105,7 @@ def failed_trials(found: Search) -> Table | None:
             "Reason": reason or "not known",
             "Configs": str(counts[reason]),
             "Arm": formatting.listed(list(dict.fromkeys(side.name for side, _, _ in failed[reason]))),
-            "Settings of the first": formatting.config(failed[reason][0][2]["overrides"]),
+            "Settings of the first": formatting.config(failed[reason][0][2].overrides),
             "Its id": failed[reason][0][1],
         }
         for reason in ranked[:REASONS]

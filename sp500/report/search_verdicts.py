@@ -32,7 +32,7 @@ def best(found: Search) -> list[str]:
     chosen = summary["best"]
     failed = f", {found.failed:,} of which failed" if found.failed else ""
     settings = formatting.config(chosen["overrides"]) or "the base settings"
-    naive = f", {percent(chosen.get('score'), 2)} of that of always answering zero" if found.relative else ""
+    naive = f", {percent(chosen['score'], 2)} of that of always answering zero" if found.relative else ""
     loss = f"validation loss {chosen['valid_loss']:.6g}{naive}"
     arm = f" {found.shown.name}" if found.shown and found.compared["same_best"] is False else ""
     return [f"Best of {some(configs, 'config')} tried{arm}{failed}: {settings} ({loss}).{_again(found)}"]
@@ -88,7 +88,7 @@ def luck(found: Search) -> list[str]:
         share = "above 99.9%" if probability > 0.999 else "below 0.1%" if probability < 0.001 else percent(probability)
         verdict = f"{'above' if probability >= SURE else 'below'} the usual {percent(SURE, 0)}"
         said.append(f"The probability that its true value is above zero is {share}, {verdict} (deflated Sharpe ratio).")
-    epochs = max((int(trial.get("epochs") or 0) for trial in found.trials), default=0)
+    epochs = max((trial.epochs for trial in found.trials), default=0)
     if epochs > 1:
         said.append(
             f"Each try is itself the best of up to {epochs} epochs on the same dates, which this does not count."

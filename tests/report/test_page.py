@@ -12,6 +12,7 @@ from scale_rows import one
 
 from sp500.report import page, tables
 from sp500.runs.record import EpochMetrics, Machine, RunRecord, Seconds
+from sp500.tuning.ledger import TrialResult
 
 START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 EVIL = "loss is <script>alert(1)</script> & not finite"
@@ -51,11 +52,11 @@ def trained(name: str, minute: int, **changes: Any) -> RunRecord:
     return record(name, minute, best_epoch=2, data=data, metrics={"test": test, "naive": naive}, **changes)
 
 
-def trials(seconds: float) -> list[dict[str, Any]]:
+def trials(seconds: float) -> list[TrialResult]:
     ok = {"status": "ok", "reason": "", "best_epoch": 1, "epochs": 3, "seconds": seconds}
     good = [{"id": f"c{n}", "overrides": {"model.hidden": 32 * n}, "valid_loss": 0.4 + n / 100} | ok for n in (1, 2, 3)]
     bad = {"id": "c4", "overrides": {}, "valid_loss": None} | ok | {"status": "failed", "reason": EVIL}
-    return [*good, bad]
+    return [TrialResult.model_validate(one) for one in (*good, bad)]
 
 
 @pytest.fixture(scope="module")

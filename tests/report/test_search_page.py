@@ -3,6 +3,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from search_records import START, VALID, side
 
 from sp500.report import hyperparameters, page, search, search_coordinates, search_figures, search_tables
+from sp500.report.hyperparameters import Trial
 from sp500.report.search import Search
 from sp500.report.search_verdicts import best, luck, sentences
 from sp500.report.tables import Table
@@ -21,9 +23,9 @@ from sp500.tuning.ledger import TrialResult
 DEFLATED = {"sharpe": 0.05, "days_apart": 300, "expected_max": 0.06, "probability": 0.331, "trials": 17}
 
 
-def trial(key: str, loss: float | None, at: float | None = None, **overrides: Any) -> dict[str, Any]:
-    """A trial of two seconds that ended `at` seconds after the start, as the ledger's line holds it."""
-    result = TrialResult(
+def trial(key: str, loss: float | None, at: float | None = None, **overrides: Any) -> TrialResult:
+    """A trial of two seconds that ended `at` seconds after the start."""
+    return TrialResult(
         id=key,
         overrides={f"model.{name}": value for name, value in overrides.items()},
         status="failed" if loss is None else "ok",
@@ -32,15 +34,18 @@ def trial(key: str, loss: float | None, at: float | None = None, **overrides: An
         seconds=2.0,
         finished=None if at is None else START + timedelta(seconds=at),
     )
-    return result.model_dump(mode="json")
 
 
-def of(trials: list[dict[str, Any]], **more: Any) -> Search:
+def changed(trial: TrialResult, **changes: Any) -> TrialResult:
+    return trial.model_copy(update=changes)
+
+
+def of(trials: Sequence[TrialResult], **more: Any) -> Search:
     """The search of one arm with these trials."""
     return search.newest([side("s", 0, "sequential", 20.0, **more)], {"s": trials})
 
 
-def grid(*, dead: bool = False) -> list[dict[str, Any]]:
+def grid(*, dead: bool = False) -> list[TrialResult]:
     """24 trials whose loss hangs on the learning rate, on the width ten times less, on nothing else."""
     found = []
     for number in range(24):
@@ -60,7 +65,7 @@ def cells(table: Table | None, title: str) -> list[str]:
 
 
 def test_tries_failures_and_both_splits_of_the_chosen_config_are_told() -> None:
-    found = of([trial("a", 0.4) | {"epochs": 25}], failed=1, deflated_sharpe=DEFLATED)
+    found = of([changed(trial("a", 0.4), epochs=25)], failed=1, deflated_sharpe=DEFLATED)
     assert sentences(found)[2:] == [
         "Best of 18 configs tried, 1 of which failed: hidden 128 (validation loss 0.4).",
         "The chosen config on validation and on the test: R² 0.0020 and −0.0100; Net Sharpe 0.80 (−0.10 to 1.70) "
@@ -140,7 +145,7 @@ def test_history_holds_the_trials_that_were_better_than_all_before() -> None:
 
 def test_trials_stand_in_the_order_in_which_they_ended() -> None:
     again = [trial("a", 0.5, 8.0), trial("b", 0.6, 4.0)]
-    assert [one["id"] for one in of(again).trials] == ["b", "a"]
+    assert [one.id for one in of(again).trials] == ["b", "a"]
 
 
 @pytest.mark.parametrize("reason", ["an older ledger", "an interruption"])
@@ -171,7 +176,7 @@ def test_settings_that_vary_have_their_scale() -> None:
     rows = [(0.001, 32, "zscore", 0.0, 1), (0.003, 64, "none", 0.2, 1), (0.01, 128, "none", 0.2, 1)]
     keys = ("lr", "hidden", "norm", "dropout", "layers")
     trials = [trial(str(n), 1.0, **dict(zip(keys, row, strict=True))) for n, row in enumerate(rows)]
-    lr, hidden, norm, dropout = hyperparameters.varied(trials)
+    lr, hidden, norm, dropout = hyperparameters.varied(of(trials).trials)
     assert (lr.log, hidden.log, dropout.log) == (True, False, False)
     assert lr.place(0.003) == pytest.approx(math.log(3) / math.log(10))
     assert hidden.place(64) == pytest.approx(1 / 3)
@@ -180,7 +185,7 @@ def test_settings_that_vary_have_their_scale() -> None:
 
 def test_even_draws_from_near_zero_stay_on_an_even_scale() -> None:
     drawn = [trial(str(n), 1.0, dropout=0.004 + 0.02 * n, lr=1e-4 * 1.3**n) for n in range(25)]
-    dropout, lr = hyperparameters.varied(drawn)
+    dropout, lr = hyperparameters.varied(of(drawn).trials)
     assert (dropout.log, lr.log) == (False, True)
 
 
@@ -197,7 +202,7 @@ def test_values_of_any_kind_can_be_drawn_and_weighed() -> None:
 
 
 def test_names_are_short_where_that_is_clear() -> None:
-    trials = [{"overrides": {"train.lr": n, "model.seed": n, "data.seed": n}} for n in (1, 2)]
+    trials = [Trial(id=str(n), status="ok", overrides={"train.lr": n, "model.seed": n, "data.seed": n}) for n in (1, 2)]
     found = hyperparameters.names(hyperparameters.varied(trials))
     assert found == {"train.lr": "lr", "model.seed": "model.seed", "data.seed": "data.seed"}
 
@@ -225,13 +230,13 @@ def test_importance_is_optunas_and_finds_what_decides_the_loss() -> None:
     assert sum(found.values()) == pytest.approx(1)
     study = optuna.create_study()
     for one in grid():
-        values = one["overrides"]
+        values = one.overrides
         ranges = {
             "model.lr": optuna.distributions.FloatDistribution(1e-4, 0.1, log=True),
             "model.hidden": optuna.distributions.FloatDistribution(32, 96),
             "model.layers": optuna.distributions.FloatDistribution(1, 2),
         }
-        study.add_trial(optuna.trial.create_trial(params=values, distributions=ranges, value=one["valid_loss"]))
+        study.add_trial(optuna.trial.create_trial(params=values, distributions=ranges, value=one.valid_loss))
     evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
     assert found == pytest.approx(optuna.importance.get_param_importances(study, evaluator=evaluator))
 
@@ -239,7 +244,7 @@ def test_importance_is_optunas_and_finds_what_decides_the_loss() -> None:
 def test_importance_does_not_hang_on_the_order_or_on_one_trial_that_diverged() -> None:
     assert of(grid()[::-1]).importance == of(grid()).importance
     spoiled = grid()
-    spoiled[5]["valid_loss"] = 1e9
+    spoiled[5] = changed(spoiled[5], valid_loss=1e9)
     found = of(spoiled).importance
     assert isinstance(found, dict)
     assert next(iter(found)) == "model.lr"
@@ -253,7 +258,7 @@ def test_importance_does_not_hang_on_the_order_or_on_one_trial_that_diverged() -
         ([trial(str(n), 1.0, lr=n, hidden=n) for n in range(9)], "every trial ended with the same loss"),
     ],
 )
-def test_importance_that_cannot_be_known_leaves_a_remark(trials: list[dict[str, Any]], why: str) -> None:
+def test_importance_that_cannot_be_known_leaves_a_remark(trials: list[TrialResult], why: str) -> None:
     found = of(trials)
     assert found.numbers["importance"] is None
     assert f"How much each setting mattered is not shown: {why}." in search_figures.figures(found)
@@ -264,7 +269,7 @@ def test_importance_that_cannot_be_known_leaves_a_remark(trials: list[dict[str, 
 
 def test_best_trials_are_ranked_with_the_seconds_of_each_arm() -> None:
     records = [side("s", 0, "sequential", 20.0), side("p", 1, "ray", 15.0)]
-    found = search.newest(records, {"s": grid(), "p": [one | {"seconds": 3.0, "pack": 4} for one in grid()[:2]]})
+    found = search.newest(records, {"s": grid(), "p": [changed(one, seconds=3.0, pack=4) for one in grid()[:2]]})
     table = search_tables.best_trials(found)
     assert cells(table, "Id") == ["c00", "c12", "c04", "c16", "c08"]
     assert cells(table, "Seconds, one after another") == ["2.0 s"] * 5
@@ -273,7 +278,7 @@ def test_best_trials_are_ranked_with_the_seconds_of_each_arm() -> None:
 
 
 def test_failed_configs_stand_once_per_reason_and_the_rest_is_counted() -> None:
-    dead = [trial(f"d{n:02}", None, 1.0, lr=n) | {"reason": f"reason {max(n - 5, 0):02}"} for n in range(30)]
+    dead = [changed(trial(f"d{n:02}", None, 1.0, lr=n), reason=f"reason {max(n - 5, 0):02}") for n in range(30)]
     records = [side("s", 0, "sequential", 20.0), side("p", 1, "ray", 15.0)]
     table = search_tables.failed_trials(search.newest(records, {"s": dead, "p": dead[:1]}))
     assert table is not None
@@ -285,8 +290,8 @@ def test_failed_configs_stand_once_per_reason_and_the_rest_is_counted() -> None:
 
 
 def test_trials_on_different_data_are_compared_by_their_share_of_the_naive_loss() -> None:
-    quiet = trial("quiet", 0.2, 1.0, lr=1) | {"naive_loss": 0.1, "dataset": "KO, 30 days"}
-    wild = trial("wild", 0.9, 2.0, lr=2) | {"naive_loss": 1.0, "dataset": "AAPL, 30 days"}
+    quiet = changed(trial("quiet", 0.2, 1.0, lr=1), naive_loss=0.1, dataset="KO, 30 days")
+    wild = changed(trial("wild", 0.9, 2.0, lr=2), naive_loss=1.0, dataset="AAPL, 30 days")
     best = {"overrides": {"model.lr": 2}, "valid_loss": 0.9, "id": "wild", "score": 0.9}
     named = [best | {"dataset": "AAPL, 30 days"}, best | {"dataset": "KO, 30 days", "id": "quiet", "score": 2.0}]
     found = of([quiet, wild], best=best, by_dataset=named)
