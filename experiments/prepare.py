@@ -40,9 +40,9 @@ def main(config: Prepare, run: Run) -> RunRecord:
         resolved = catalog.resolve(config)
         card = catalog.task(resolved).prepare(resolved).card
     if config.task != "synthetic" and not config.data.npz_path:
-        card = card | {"feature_summary": pipeline.summary(config.data)}
+        card["feature_summary"] = pipeline.summary(config.data)
     return ended(config, name=run.name, experiment=config.experiment, arm=config.arm, data=card)
 
 
 if __name__ == "__main__":
-    sys.exit(experiment(Prepare, main, sys.argv[1:], answer=lambda record: record.data))
+    sys.exit(experiment(Prepare, main, sys.argv[1:], answer=lambda record: dict(record.data)))

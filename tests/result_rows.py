@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sp500.runs.results import ChosenConfig, SearchSummary
+from sp500.runs.results import ChosenConfig, SearchSummary, ShardFacts
 
 
 def chosen(**changes: Any) -> ChosenConfig:
@@ -28,3 +28,18 @@ def search_summary(**changes: Any) -> SearchSummary:
         "deflated_sharpe": None,
     }
     return summary | changes  # type: ignore[return-value]
+
+
+def shard_facts(**changes: Any) -> ShardFacts:
+    """A set of shards that a run wrote."""
+    facts: dict[str, Any] = {
+        "uri": "/shards",
+        "fingerprint": "f",
+        "files": 1,
+        "windows": 1000,
+        "bytes": 4096,
+        "reused": False,
+        "writing_seconds": 1.5,
+        "dropped": [],
+    }
+    return facts | changes  # type: ignore[return-value]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from sp500.jobs.state import JobState
+from sp500.runs.results import Backtest, Basis
 
 LINES, LINE_LENGTH, LOG_LENGTH = 200, 1_000, 20_000
 """What one answer has of a log: lines, characters of each, and characters in all."""
@@ -121,9 +121,9 @@ class Speedup(Result):
 
     rows: list[Row]
     assumption: str
-    basis: dict[str, Any]
+    basis: Basis
     """The runs that were used, and why others were not."""
-    backtest: dict[str, Any] | None
+    backtest: Backtest | None
     """Fitted without the most workers, what the law said of them."""
     currency: str | None
 

@@ -18,6 +18,7 @@ from sp500.config import DataConfig
 from sp500.data import normalize
 from sp500.data.windows import Dataset, Windows, compute_naive_output
 from sp500.errors import DataError
+from sp500.runs.results import DataCard
 
 # What a damaged file makes NumPy, zipfile and zlib raise.
 DAMAGE = (
@@ -99,7 +100,7 @@ def dataset(config: DataConfig, dtype: str, *, direction: bool) -> Dataset:
             length=length,
         )
 
-    card = {
+    card: DataCard = {
         "source": str(config.npz_path),
         "sha256": _digest(arrays),
         "windows": {"train": cut, "valid": count - cut, "test": len(arrays["X_test"])},

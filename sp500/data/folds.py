@@ -8,7 +8,6 @@ made once per fold.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from sp500.data.prices import Prices
 from sp500.data.sources import load
 from sp500.data.splits import Split, walk_forward
 from sp500.data.windows import Dataset
-from sp500.runs.results import FoldDates
+from sp500.runs.results import DataCard, FoldDates
 
 
 @dataclass(frozen=True)
@@ -56,10 +55,11 @@ class Folds:
         return pipeline.fit(self.prices, self.table, self.config, direction=direction, cut=cut).dataset(dtype)
 
     @property
-    def card(self) -> dict[str, Any]:
+    def card(self) -> DataCard:
         """Where the prices came from, as the record keeps it; dates of splits stand in every fold's row."""
         card = pipeline.describe(self.prices, self.table, self.cuts[-1])
-        return {key: value for key, value in card.items() if key != "splits"}
+        del card["splits"]
+        return card
 
 
 def prepare(config: DataConfig, *, folds: int, test_days: int, chosen_until: str | None = None) -> Folds:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,6 +20,7 @@ from sp500.data.splits import Split, split
 from sp500.data.validation import summarize
 from sp500.data.windows import Dataset, Windows, compute_naive_output, windows
 from sp500.errors import DataError
+from sp500.runs.results import DataCard
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,8 @@ class Prepared:
         assert parts["test"] is not None
         later = {name: part.rows for name, part in parts.items() if part is not None and name != "train"}
         shifts = normalize.shift_notes(self.table.names, parts["train"].rows, later)
-        card = describe(self.prices, self.table, self.cut) | {"windows": counts}
+        card = describe(self.prices, self.table, self.cut)
+        card["windows"] = counts
         card["notes"] += shifts
         return Dataset(parts["train"], parts["valid"], parts["test"], self.target_scale, self.naive_output, card)
 
@@ -89,7 +90,7 @@ class Prepared:
             views = np.lib.stride_tricks.sliding_window_view(part.rows, length, axis=0)[part.starts]
             x[done:end], targets[done:end], done = views.transpose(0, 2, 1), part.targets, end
         train = Windows(x.reshape(-1, source.features), np.arange(done) * length, targets, length)
-        return replace(small, train=train, card=small.card | {"windows": small.card["windows"] | {"train": done}})
+        return replace(small, train=train, card={**small.card, "windows": small.card["windows"] | {"train": done}})
 
     def _windows(
         self, series: Iterable[Series], span: tuple[np.datetime64, np.datetime64], dtype: str, *, index: bool
@@ -146,7 +147,7 @@ def until(series: Series, last: np.datetime64) -> Series:
     return Series(series.ticker, series.dates[:end], series.x[:end], series.y[:end])
 
 
-def describe(prices: Prices, table: Features, cut: Split) -> dict[str, Any]:
+def describe(prices: Prices, table: Features, cut: Split) -> DataCard:
     """The data card: where the prices came from, how many, which dates, what was repaired."""
     close = prices.close
     spans = {"train": cut.train, "valid": cut.valid, "test": cut.test}

@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from sp500.data.features import Series
 from sp500.errors import DataError
+from sp500.runs.results import DataCard
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Dataset:
     test: Windows
     target_scale: float = 1.0
     naive_output: float = 0.0
-    card: dict[str, Any] = field(default_factory=dict)
+    card: DataCard = field(default_factory=DataCard)
 
     @property
     def features(self) -> int:
@@ -60,7 +60,7 @@ class Dataset:
     @property
     def sha256(self) -> str:
         """Hash of the data it was made from; empty for data that settings alone decide."""
-        return str(self.card.get("sha256", ""))
+        return self.card.get("sha256", "")
 
 
 def compute_naive_output(targets: np.ndarray, *, direction: bool) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import cycle, islice
 from math import log
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
@@ -23,6 +22,7 @@ from sp500.report.plot_style import (
     RULE,
     WIDTH,
     Figure,
+    Look,
     bar,
     canvas,
     drawn,
@@ -31,11 +31,11 @@ from sp500.report.plot_style import (
 from sp500.report.scale import PLACE, Row, Scale, at, by_arm, rate
 from sp500.runs.results import Speedup
 
-ALONE: dict[str, dict[str, Any]] = {
+ALONE: dict[str, Look] = {
     "in_memory": {"color": GREY, "marker": "o"},
     "streaming": {"color": BLUE, "marker": "s"},
 }
-RAY: tuple[dict[str, Any], ...] = (
+RAY: tuple[Look, ...] = (
     {"color": ORANGE, "marker": "^"},
     {"color": "#6e2c05", "marker": "D"},
     {"color": "#dd9566", "marker": "v"},
@@ -136,7 +136,7 @@ def workers(found: Scale) -> Figure:
     return drawn(made, "workers", caption)
 
 
-def _looks(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
+def _looks(rows: Sequence[Row]) -> dict[str, Look]:
     """Colour and mark of every arm, under its label."""
     first = {name: sized[0]["arm"] for name, sized in by_arm(rows).items()}
     looks = {}
@@ -149,7 +149,7 @@ def _looks(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
     return looks
 
 
-def _speed(axes: Axes, rows: Sequence[Row], looks: dict[str, dict[str, Any]]) -> None:
+def _speed(axes: Axes, rows: Sequence[Row], looks: dict[str, Look]) -> None:
     """Lines from zero; beneath it a line of crosses for every arm that did not end well somewhere."""
     arms = by_arm(rows)
     for name, sized in arms.items():
@@ -183,7 +183,7 @@ def _crosses(axes: Axes, sized: Sequence[Row], height: float, name: str, color: 
     )
 
 
-def _memory(axes: Axes, rows: Sequence[Row], looks: dict[str, dict[str, Any]]) -> None:
+def _memory(axes: Axes, rows: Sequence[Row], looks: dict[str, Look]) -> None:
     """Lines from zero, and the budget across; a cross on it where an arm ran out of memory."""
     limit = rows[0]["memory_limit_bytes"]
     top = max(limit, *(row["peak_memory_bytes"] or 0 for row in rows))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,12 +12,12 @@ from matplotlib.ticker import MaxNLocator
 from sp500 import formatting
 from sp500.report import search_arms
 from sp500.report.hyperparameters import ceiling, ended, names, varied
-from sp500.report.plot_style import BLUE, ORANGE, WIDTH, Figure, bar, canvas, drawn, styled
+from sp500.report.plot_style import BLUE, ORANGE, WIDTH, Figure, Look, bar, canvas, drawn, styled
 from sp500.report.search import NAIVE, Search, Side
 from sp500.report.search_coordinates import coordinates
 
 FAILED = "failed"
-LOOKS: dict[str, dict[str, Any]] = {
+LOOKS: dict[str, Look] = {
     "sequential": {"marker": "o", "markerfacecolor": "none", "markersize": 5.5},
     "packed": {"marker": "s", "markersize": 3.5},
     "ray": {"marker": "o", "markersize": 4},

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from sp500 import formatting
 from sp500.formatting import KEPT, NOTHING, against_naive, fixed, seconds, size
 from sp500.report import folds, scale, scale_verdicts, scores, search_arms
 from sp500.runs.record import RunRecord
-from sp500.runs.results import Improvement, SearchSummary
+from sp500.runs.results import DataCard, Improvement, SearchSummary
 
 VERDICTS = {
     "better": "beats",
@@ -36,7 +35,7 @@ def text(record: RunRecord) -> str:
     return "\n".join(lines)
 
 
-def _data(card: dict[str, Any]) -> Iterator[str]:
+def _data(card: DataCard) -> Iterator[str]:
     if "first_date" in card:
         tickers = card["tickers"]
         shown = ", ".join(tickers[:6]) + (f" and {len(tickers) - 6} more" if len(tickers) > 6 else "")

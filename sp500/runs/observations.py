@@ -86,7 +86,8 @@ def measured(record: RunRecord) -> Observation | str:
     workers = int(search["cores"]) if search and record.arm == "ray" else record.num_workers
     if not workers:
         return "has no workers (one process)"
-    writing = float((record.data.get("shards") or {}).get("writing_seconds") or 0.0)
+    shards = record.data.get("shards")
+    writing = shards["writing_seconds"] if shards else 0.0
     if _is_warm(record) and record.warm_samples_per_second:
         rate = record.warm_samples_per_second
         start, work = fixed_seconds(seconds.total, writing, record.samples, rate), record.samples / rate

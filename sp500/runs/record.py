@@ -19,7 +19,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from sp500 import __version__
 from sp500.config import RunConfig
-from sp500.runs.results import FoldRow, Metrics, Refit, ScaleRow, SearchSummary, SeedRow
+from sp500.runs.results import DataCard, FoldRow, Metrics, Refit, ScaleRow, SearchSummary, SeedRow
 
 Status = Literal["ok", "out_of_memory", "failed", "stopped"]
 LIBRARIES = ("numpy", "pandas", "ray", "torch")
@@ -111,8 +111,7 @@ class RunRecord(Plain):
     device: str = "cpu"
     machine: Machine
     versions: dict[str, str]
-    data: dict[str, Any] = Field(default_factory=dict)
-    """Source, tickers, dates, window counts, repairs, and a hash of the prices used."""
+    data: DataCard = Field(default_factory=DataCard)
     metrics: Metrics = Field(default_factory=dict)
     """`valid`, `test` and `naive`."""
     best_loss: float | None = None

@@ -17,6 +17,42 @@ Splits = dict[str, list[str]]
 """First and last date of train, valid and test."""
 
 
+class ShardFacts(TypedDict):
+    """A set of shards that a run trained on."""
+
+    uri: str
+    fingerprint: str
+    files: int
+    windows: int
+    bytes: int
+    reused: bool
+    writing_seconds: float
+    dropped: list[str]
+    """Damaged shards that were left out."""
+
+
+class DataCard(TypedDict, total=False):
+    """Where a run's data came from; data that is made, or comes as arrays, has no prices and no dates."""
+
+    source: str
+    sha256: str
+    """Hash of the prices or arrays."""
+    tickers: list[str]
+    rows: int
+    """Prices."""
+    first_date: str
+    last_date: str
+    features: list[str]
+    splits: Splits
+    windows: dict[str, int]
+    """Of train, valid and test."""
+    repairs: list[str]
+    notes: list[str]
+    shards: ShardFacts
+    feature_summary: dict[str, dict[str, float]]
+    """Of prepare.py: count, mean, deviation, smallest and largest value of each feature."""
+
+
 class Improvement(TypedDict):
     """Share by which a model's error is below that of the best naive forecast, with a 95 % interval."""
 

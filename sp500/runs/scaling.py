@@ -22,7 +22,7 @@ BASELINES = ("streaming", "in_memory")
 def row(record: RunRecord, epochs: Sequence[EpochMetrics], memory_limit_bytes: int) -> ScaleRow:
     """What one arm did with one size."""
     windows, warm = record.data.get("windows", {}).get("train"), record.warm_samples_per_second
-    shards = record.data.get("shards") or {}
+    shards = record.data.get("shards")
     return {
         "multiplier": record.config["data"]["multiplier"],
         "arm": record.arm,
@@ -38,7 +38,7 @@ def row(record: RunRecord, epochs: Sequence[EpochMetrics], memory_limit_bytes: i
         "samples": record.samples,
         "seconds": record.seconds.total,
         "setup_seconds": record.seconds.setup,
-        "writing_seconds": shards.get("writing_seconds", 0.0),
+        "writing_seconds": shards["writing_seconds"] if shards else 0.0,
         "train_seconds": record.seconds.train,
         "samples_per_second": record.samples_per_second,
         "warm_samples_per_second": warm,
@@ -47,7 +47,7 @@ def row(record: RunRecord, epochs: Sequence[EpochMetrics], memory_limit_bytes: i
         "memory_limit_bytes": memory_limit_bytes,
         "peak_memory_bytes": record.peak_memory_bytes,
         "peak_worker_bytes": record.peak_worker_bytes,
-        "bytes_on_disk": shards.get("bytes"),
+        "bytes_on_disk": shards["bytes"] if shards else None,
         "best_epoch": record.best_epoch,
         "test_mse": record.metrics.get("test", {}).get("mse"),
         "run": record.name,

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 from sp500.config import RunConfig
 from sp500.data import pipeline, shard_writer, stream
@@ -24,6 +23,7 @@ from sp500.data.windows import Dataset
 from sp500.errors import ConfigError
 from sp500.memory import PeakMemory, limit_memory
 from sp500.runs.record import RunRecord, process_started
+from sp500.runs.results import DataCard, ShardFacts
 from sp500.runs.store import Run
 from sp500.studies.train import described, judged
 from sp500.tasks import catalog
@@ -110,18 +110,16 @@ def stored(
     return shards, replace(small, card={**small.card, "windows": windows, "shards": facts})
 
 
-def write(config: RunConfig, uri: str) -> dict[str, Any]:
+def write(config: RunConfig, uri: str) -> DataCard:
     """Write the set of `config` to `uri` and say what it holds; with workers, as many tasks of Ray write at once."""
     ready = prepared(config)
     with _nodes(None, None) if config.num_workers else nullcontext():
         shards, facts = written(ready.source(), shard_writer.absolute(uri), tasks=config.num_workers)
     card = ready.dataset(config.train.dtype, multiplier=1).card
-    return card | {"windows": card["windows"] | {"train": shards.windows}, "shards": facts}
+    return {**card, "windows": card["windows"] | {"train": shards.windows}, "shards": facts}
 
 
-def written(
-    source: shard_writer.Source, uri: str, skip_bad: int = 0, *, tasks: int = 0
-) -> tuple[ShardSet, dict[str, Any]]:
+def written(source: shard_writer.Source, uri: str, skip_bad: int = 0, *, tasks: int = 0) -> tuple[ShardSet, ShardFacts]:
     """The set at `uri`, written by this process or by tasks on the connected cluster, and what a record says of it."""
     each = None
     if tasks:
@@ -130,7 +128,7 @@ def written(
         each = data.writing(source, uri, tasks)
     started, reused = time.perf_counter(), shard_writer.fingerprint_at(uri) == source.fingerprint
     shards = shard_writer.write(source, uri, each, skip_bad=skip_bad)
-    facts = {
+    facts: ShardFacts = {
         "uri": uri,
         "fingerprint": shards.fingerprint,
         "files": len(shards.shards),

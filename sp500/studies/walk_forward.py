@@ -37,8 +37,9 @@ def cut_folds(config: WalkForwardSettings) -> Folds:
 
     record = chosen_run(config.best_of, config.io.save_dir) if config.best_of else None
     # A search chose by its validation dates and has looked at no later ones.
-    valid = record.data.get("splits", {}).get("valid") if record and record.search else None
-    return folds.prepare(config.data, folds=config.folds, test_days=config.test_days, chosen_until=valid and valid[1])
+    splits = record.data.get("splits") if record and record.search else None
+    until = splits["valid"][1] if splits and "valid" in splits else None
+    return folds.prepare(config.data, folds=config.folds, test_days=config.test_days, chosen_until=until)
 
 
 def chosen_run(name: str, folder: Path) -> RunRecord:

@@ -15,7 +15,7 @@ from torch import Tensor
 from sp500 import metrics
 from sp500.config import RunConfig
 from sp500.data.windows import Dataset, Windows
-from sp500.runs.results import Metrics
+from sp500.runs.results import DataCard, Metrics
 from sp500.seeding import numpy_generator
 
 # Distance of the centres from the origin in noise standard deviations: close enough that a few samples are hopeless.
@@ -38,7 +38,7 @@ class Synthetic:
             Windows(x[a:b].astype(config.train.dtype), np.arange(b - a), y[a:b], 1) for a, b in bounds
         )
         sizes = {"train": len(train), "valid": len(valid), "test": len(test)}
-        card = {"source": "synthetic", "windows": sizes, "tickers": [], "repairs": [], "notes": []}
+        card: DataCard = {"source": "synthetic", "windows": sizes, "tickers": [], "repairs": [], "notes": []}
         return Dataset(train, valid, test, card=card)
 
     def num_outputs(self, dataset: Dataset) -> int:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from sp500.errors import ConfigError
+from sp500.runs.results import Overrides
 
 # YAML 1.1 reads 1e-4 as text.
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+")
@@ -156,7 +157,7 @@ class Space:
         """Combinations of a grid; None for a space with a range."""
         return math.prod(axis.count or 0 for axis in self.axes.values()) if self.is_grid else None
 
-    def draw(self, generator: np.random.Generator) -> dict[str, Any]:
+    def draw(self, generator: np.random.Generator) -> Overrides:
         """One value of every axis, by dotted key."""
         return {key: axis.draw(generator) for key, axis in self.axes.items()}
 

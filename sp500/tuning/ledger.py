@@ -8,20 +8,21 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import ValidationError
 
 from sp500.checked_lines import append_line, damaged_line, read_lines
 from sp500.errors import ConfigError
 from sp500.runs.record import Plain
+from sp500.runs.results import Overrides
 
 
 class TrialResult(Plain):
     """How one config did."""
 
     id: str
-    overrides: dict[str, Any]
+    overrides: Overrides
     status: Literal["ok", "failed"]
     reason: str = ""
     valid_loss: float | None = None
@@ -74,7 +75,7 @@ class Ledger:
         self.rerun += result.id in self.results
         self.results[result.id] = result
 
-    def _result(self, number: int, line: dict[str, Any]) -> TrialResult:
+    def _result(self, number: int, line: Overrides) -> TrialResult:
         try:
             return TrialResult.model_validate(line)
         except ValidationError as error:

@@ -17,6 +17,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.trial import FrozenTrial, TrialState
 
 from sp500.errors import ConfigError
+from sp500.runs.results import Overrides
 from sp500.tuning.axes import Axis, Choice, Integers, Space, text
 from sp500.tuning.ledger import TrialResult
 
@@ -28,12 +29,12 @@ def distributions(space: Space) -> dict[str, BaseDistribution]:
     return {key: _distribution(axis) for key, axis in space.axes.items()}
 
 
-def params(overrides: Mapping[str, Any]) -> dict[str, Any]:
+def params(overrides: Mapping[str, Any]) -> Overrides:
     """Values as Optuna takes them: a list becomes its JSON."""
     return {key: _said(value) for key, value in overrides.items()}
 
 
-def overrides(space: Space, params: Mapping[str, Any]) -> dict[str, Any]:
+def overrides(space: Space, params: Mapping[str, Any]) -> Overrides:
     """The space's own values for Optuna's: the inverse of `params`."""
     return {key: _meant(space.axes[key], value) for key, value in params.items()}
 

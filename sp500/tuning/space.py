@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from sp500.config import RunConfig
 from sp500.errors import ConfigError
+from sp500.runs.results import Overrides
 from sp500.seeding import numpy_generator
 from sp500.tuning.axes import Axis, Choice, Integers, Space, Uniform, choices, text
 from sp500.tuning.presets import PRESETS, load, unknown
@@ -35,7 +36,7 @@ class Trial:
     """One config of a search. `id` is its fingerprint; `overrides` what it changes in the base, by dotted key."""
 
     id: str
-    overrides: dict[str, Any]
+    overrides: Overrides
     config: RunConfig
 
 
@@ -100,7 +101,7 @@ def distinct(base: RunConfig, space: Space) -> int | None:
     return sum(valid(base, overrides) is not None for overrides in _combinations(space, values))
 
 
-def trial(base: RunConfig, overrides: dict[str, Any], where: str = "search space") -> Trial:
+def trial(base: RunConfig, overrides: Overrides, where: str = "search space") -> Trial:
     """The base with some settings changed. Raises ConfigError that begins with `where` and names them."""
     data = base.run_config().model_dump()
     for key, value in overrides.items():
@@ -118,7 +119,7 @@ def trial(base: RunConfig, overrides: dict[str, Any], where: str = "search space
     return Trial(config.fingerprint, overrides, config)
 
 
-def valid(base: RunConfig, overrides: dict[str, Any]) -> Trial | None:
+def valid(base: RunConfig, overrides: Overrides) -> Trial | None:
     """The trial, or None where the settings are no valid config."""
     try:
         return trial(base, overrides)
@@ -131,11 +132,11 @@ def key(ids: Iterable[str], data: str = "") -> str:
     return hashlib.sha256(json.dumps([data, *sorted(ids)]).encode()).hexdigest()[:16]
 
 
-def _combinations(space: Space, values: Sequence[Sequence[Any]]) -> Iterator[dict[str, Any]]:
+def _combinations(space: Space, values: Sequence[Sequence[Any]]) -> Iterator[Overrides]:
     return (dict(zip(space.axes, row, strict=True)) for row in itertools.product(*values))
 
 
-def _corners(space: Space) -> Iterator[dict[str, Any]]:
+def _corners(space: Space) -> Iterator[Overrides]:
     """Every combination of choices and ends of ranges; of a huge space a fixed sample that has each value often."""
     points = [axis.points for axis in space.axes.values()]
     if math.prod(map(len, points)) <= MOST:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from rate_list import CLUSTER, RATES, TABLE, WORKER
-from result_rows import search_summary
+from result_rows import search_summary, shard_facts
 
 from sp500.report import costs
 from sp500.runs import forecast, scaling
@@ -249,7 +249,7 @@ def test_runs_without_a_warm_rate_do_not_stand_beside_those_with_one() -> None:
 
 
 def test_seconds_that_wrote_shards_are_not_forecast() -> None:
-    written = record(1, data={"shards": {"writing_seconds": 12.0}})
+    written = record(1, data={"shards": shard_facts(writing_seconds=12.0)})
     (row,) = asked(written, workers=(1,))["rows"]
     assert row["seconds"] == pytest.approx(START - 12 + train_seconds(1))
 

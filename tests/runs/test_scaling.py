@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from result_rows import shard_facts
 
 from sp500.runs import scaling
 from sp500.runs.record import EpochMetrics, Machine, RunRecord, Seconds
@@ -38,7 +39,7 @@ def record(**changes: Any) -> RunRecord:
         "peak_memory_bytes": 10**8,
         "machine": Machine(cpus=2, memory_bytes=8 << 30, threads=1, system="test"),
         "versions": {},
-        "data": {"windows": {"train": 1000, "test": 50}, "shards": {"bytes": 4096, "writing_seconds": 1.5}},
+        "data": {"windows": {"train": 1000, "test": 50}, "shards": shard_facts()},
         "metrics": {"test": {"mse": 2e-4}},
     }
     return RunRecord(**(fields | changes))

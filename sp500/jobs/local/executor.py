@@ -143,7 +143,7 @@ class LocalExecutor:
         """
         job = self._job(handle)
         self.stop(handle)
-        known = job.read(REQUEST)
+        known = job.request()
         give_up = time.monotonic() + SOON + (known["grace_seconds"] if known else 0)
         while not self.status(handle).state.finished:
             if time.monotonic() > give_up:

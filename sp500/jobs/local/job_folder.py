@@ -37,7 +37,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from sp500.disk import write_atomic
 from sp500.jobs.state import JobState
@@ -46,6 +46,19 @@ REQUEST, START, COMMAND, SECOND, EXIT = "request.json", "start.json", "command.j
 SETTINGS, LOG, STOP, LOCK = "settings.yaml", "log", "stop", "lock"
 
 Content = dict[str, Any]
+
+
+class Request(TypedDict):
+    """The command that a supervisor runs: what request.json holds."""
+
+    argv: list[str]
+    cwd: str
+    environment: dict[str, str]
+    deadline_seconds: float | None
+    memory_bytes: int | None
+    grace_seconds: float
+    settings: str | None
+    """Content of the settings file that the command reads."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +95,11 @@ class JobFolder:
         except FileNotFoundError:
             return None
         return content
+
+    def request(self) -> Request | None:
+        """What the supervisor runs; None where the job is not known."""
+        content = self.read(REQUEST)
+        return None if content is None else Request(**content)  # type: ignore[typeddict-item]
 
     def write(self, name: str, content: Content) -> None:
         """Write a file durably, for the user alone."""

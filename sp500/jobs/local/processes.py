@@ -18,9 +18,10 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
+
+from sp500.jobs.local.job_folder import Request
 
 NOT_FOUND, NOT_STARTED = 127, 126
 PR_SET_CHILD_SUBREAPER = 36
@@ -50,7 +51,7 @@ class Waiting:
         return int(code), reason
 
 
-def prepared(request: dict[str, Any], log: Path) -> Waiting:
+def prepared(request: Request, log: Path) -> Waiting:
     """A process in a group of its own for the command of `request`, whose output is appended to `log`.
 
     Its environment names the folder of `log` as its job's.
@@ -69,7 +70,7 @@ def prepared(request: dict[str, Any], log: Path) -> Waiting:
     return Waiting(pid, word, answer)
 
 
-def _become(request: dict[str, Any], log: Path, wait: int, say: int) -> None:
+def _become(request: Request, log: Path, wait: int, say: int) -> None:
     """The child's side: wait for the word, then become the command. Does not return."""
     argv, cwd, environment = request["argv"], request["cwd"], request["environment"] | {MARK: str(log.parent)}
     code, reason = NOT_STARTED, f"cwd {cwd} cannot be entered"

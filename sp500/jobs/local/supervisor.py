@@ -22,12 +22,11 @@ from contextlib import suppress
 from dataclasses import replace
 from math import inf
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from sp500.jobs.local import log_file, processes
-from sp500.jobs.local.job_folder import COMMAND, REQUEST, SECOND, START, STOP, Ending, JobFolder
+from sp500.jobs.local.job_folder import COMMAND, SECOND, START, STOP, Ending, JobFolder, Request
 from sp500.jobs.state import FINAL_CODES, JobState
 
 TICK = 0.2
@@ -41,7 +40,7 @@ def main(arguments: Sequence[str]) -> None:
     folder, lock = arguments
     os.set_inheritable(int(lock), False)
     job = JobFolder(Path(folder))
-    request = job.read(REQUEST)
+    request = job.request()
     assert request is not None
     signals = Signals()
     if job.has(START):
@@ -77,7 +76,7 @@ class Signals:
             return b""
 
 
-def ran(job: JobFolder, request: dict[str, Any], signals: Signals) -> Ending:
+def ran(job: JobFolder, request: Request, signals: Signals) -> Ending:
     """Run the command to its end, own or forced. Descendants may be left."""
     if job.has(STOP):
         return Ending(JobState.STOPPED, "stopped on request, before it began")
@@ -94,7 +93,7 @@ def ran(job: JobFolder, request: dict[str, Any], signals: Signals) -> Ending:
 class Limits:
     """What may force a job's end: a stop, a signal to its supervisor, its deadline, its memory."""
 
-    def __init__(self, job: JobFolder, request: dict[str, Any], begun: float, held: Callable[[], int]) -> None:
+    def __init__(self, job: JobFolder, request: Request, begun: float, held: Callable[[], int]) -> None:
         """`begun`: start of the command by this machine's monotonic clock; `held`: bytes of memory in use now."""
         self._job, self._begun, self._held = job, begun, held
         self._seconds: float | None = request["deadline_seconds"]
@@ -136,7 +135,7 @@ def _held_by_children() -> int:
 class Watch:
     """One command while it runs as a child of this process."""
 
-    def __init__(self, job: JobFolder, request: dict[str, Any], pid: int, limits: Limits) -> None:
+    def __init__(self, job: JobFolder, request: Request, pid: int, limits: Limits) -> None:
         self._job, self._pid, self._limits = job, pid, limits
         self._grace: float = request["grace_seconds"]
         self._code: int | None = None
@@ -209,7 +208,7 @@ class Orphans:
         return total
 
 
-def taken_over(job: JobFolder, request: dict[str, Any], signals: Signals) -> Ending:
+def taken_over(job: JobFolder, request: Request, signals: Signals) -> Ending:
     """Hold a job whose own supervisor is gone to its limits; when its command is gone, end what is left of it."""
     start, command = job.read(START), job.read(COMMAND)
     assert start is not None
