@@ -104,7 +104,8 @@ def _environment(own: Mapping[str, str]) -> dict[str, str]:
     """Of a node: this one without Ray's settings, python and ray of this environment first, and the node's own."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     here = str(Path(sys.executable).parent)
-    return {**plain, "PATH": f"{here}{os.pathsep}{os.environ.get('PATH', os.defpath)}", **own, "RAY_AUTH_MODE": "token"}
+    fixed = {"RAY_AUTH_MODE": "token", "RAY_worker_niceness": "0"}  # as in distributed.session
+    return {**plain, "PATH": f"{here}{os.pathsep}{os.environ.get('PATH', os.defpath)}", **own, **fixed}
 
 
 def _count(dashboard: int, secret: str) -> int:
