@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -37,7 +38,12 @@ VERBS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """The verb's exit code; 2 for a verb that is none, 130 where Ctrl-C comes before the verb can take it."""
     try:
-        return _called(argv)
+        code = _called(argv)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # the reader (head, less) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
     except KeyboardInterrupt:
         print("interrupted before anything was done", file=sys.stderr)
         return 130

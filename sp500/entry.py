@@ -103,7 +103,8 @@ def experiment(
 
         record = execution.execute(config, main)
         plain = answer(record) if answer else record.model_dump(mode="json")
-        return Answer(plain, terminal.text(record), 0 if record.status in {"ok", "out_of_memory"} else 1)
+        code = 0 if record.status in {"ok", "out_of_memory"} else 1
+        return Answer(plain, terminal.text(record, config.io.save_dir), code)
 
     return script(model, act, argv)
 

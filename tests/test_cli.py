@@ -144,3 +144,10 @@ def test_unknown_verb_exits_2_and_names_the_nearest(capsys, words):
 @pytest.mark.parametrize("verb", cli.VERBS)
 def test_every_verb_has_a_main(verb):
     assert callable(importlib.import_module(cli.VERBS[verb][0]).main)
+
+
+def test_reader_that_has_seen_enough_ends_the_listing_in_silence():
+    command = [sys.executable, "-m", "sp500.cli", "--help"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
+    process.stdout.close()
+    assert (process.wait(60), process.stderr.read()) == (0, b"")

@@ -73,6 +73,7 @@ def pod(
     kubectl: Kubectl, flags: ClusterFlags, claim: str, mount: str, *, read_only: bool
 ) -> AbstractContextManager[str]:
     """A transfer pod that holds `claim`. Raises ResourcesError where there is no image for it, or no room."""
+    kubectl.reach()
     if flags.image:
         image = transfer_pod.Image(flags.image)
     elif cluster := kubectl.document("get", "raycluster", CLUSTER):

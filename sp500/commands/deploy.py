@@ -37,6 +37,7 @@ def _deploy(flags: Deploy) -> tuple[str, int]:
         raise ConfigError(f"{flags.overlay}: neither a folder nor an overlay (the overlays are: {known})")
     overlay = rollout.parse(Kubectl("default", flags.context).text("kustomize", str(folder)), str(folder))
     kubectl = Kubectl(overlay.namespace, flags.context)
+    kubectl.reach()
     applied = rollout.apply(kubectl, overlay, cluster_flags.say)
     for data in flags.data:
         cluster_flags.say(cluster_flags.send(kubectl, flags, data))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from sp500 import formatting
 from sp500.formatting import KEPT, NOTHING, against_naive, fixed, seconds, size
@@ -19,8 +20,8 @@ VERDICTS = {
 }
 
 
-def text(record: RunRecord) -> str:
-    """What the run found, for a reader."""
+def text(record: RunRecord, folder: Path) -> str:
+    """What the run in `folder` found, for a reader."""
     lines = [f"{record.name}: {record.status}" + (f" ({record.reason})" if record.reason else "")]
     lines += _data(record.data)
     if record.search:
@@ -31,7 +32,7 @@ def text(record: RunRecord) -> str:
         lines += folds.lines(record)
     elif record.metrics:
         lines += [*_training(record), *_metrics(record)]
-    lines.append(f"{record.seconds.total:.1f} s; folder {record.config['io']['save_dir']}/{record.name}")
+    lines.append(f"{record.seconds.total:.1f} s; folder {folder / record.name}")
     return "\n".join(lines)
 
 

@@ -171,7 +171,7 @@ def test_figure_shows_every_fold_and_the_mean() -> None:
 
 def test_terminal_tells_every_fold_and_the_verdict() -> None:
     found = record([row(1, 0.01), failed(2), row(3, None)])
-    said = terminal.text(found)
+    said = terminal.text(found, Path("runs"))
     assert (
         "#1, test 2011-01-02 to 2011-12-30: mse 0.000198, naive mean 0.0002, +1.00% (+0.50% to +1.50%, better)" in said
     )
@@ -197,7 +197,7 @@ def test_direction_is_told_in_error_rates_and_shown_in_accuracies() -> None:
     assert "the model's test error rate was below" in folds.verdict(found)
     shown = next(part for part in folds.parts(found) if isinstance(part, Table))
     assert [column.title for column in shown.columns][5:7] == ["Accuracy", "Naive Accuracy"]
-    assert "accuracy 0.51, naive majority 0.53" in terminal.text(found)
+    assert "accuracy 0.51, naive majority 0.53" in terminal.text(found, Path("runs"))
 
 
 def test_page_has_the_newest_run_as_a_section_and_none_among_the_models(tmp_path: Path) -> None:

@@ -371,7 +371,7 @@ def test_newest_run_of_an_arm_makes_its_row() -> None:
 
 def test_terminal_names_workers_warm_rates_and_the_break_even() -> None:
     rows = [one(3, "streaming", 100.0), one(3, "ray", 200.0, 2, fixed=12.0), one(3, "in_memory", None)]
-    lines = terminal.text(record(rows)).splitlines()
+    lines = terminal.text(record(rows), Path("runs")).splitlines()
     assert lines[3] == "   3x 2 Ray workers ok  3000 windows in 15 s of 27 s, 200 windows/s, peak 1 GiB per process"
     assert lines[1] == "   3x in memory     out_of_memory no room"
     assert lines[4].startswith("One process is sooner than a run with 2 workers below about 2,000 windows trained")

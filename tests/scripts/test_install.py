@@ -74,3 +74,14 @@ def test_script_installs_wheels_alone_and_by_hash_but_for_torch(script):
     assert installs
     assert all("--only-binary :all:" in line for line in installs)
     assert all("--require-hashes" in line for line in installs if "torch.lock" not in line)
+
+
+def test_environment_of_another_checkout_is_left_alone(tmp_path):
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts/install", tmp_path / "scripts")
+    (tmp_path / "other").mkdir()
+    (tmp_path / ".venv").symlink_to(tmp_path / "other")
+    done = subprocess.run([tmp_path / "scripts/install"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "is a link" in done.stderr
+    assert list((tmp_path / "other").iterdir()) == []

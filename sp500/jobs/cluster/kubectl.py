@@ -19,6 +19,10 @@ NO_ANSWER = re.compile(
     r"|connection reset by peer|net/http: request canceled|the server is currently unable to handle the request"
 )
 
+LOGGED = re.compile(r"^[EWI]\d{4} .*\n?", re.MULTILINE)
+"""kubectl's own log, which repeats its message five times."""
+HINT = "does kubectl version reach it? Is the context the right one?"
+
 
 @dataclass(frozen=True)
 class Kubectl:
@@ -50,11 +54,22 @@ class Kubectl:
         except FileNotFoundError as error:
             raise _missing() from error
         if done.returncode:
-            if done.stderr.strip() == "error: EOF":  # it asked for a user name
+            why = LOGGED.sub("", done.stderr).strip() or f"exit code {done.returncode}"
+            if why == "error: EOF":  # it asked for a user name
                 raise ResourcesError(f"kubectl {words[0]}: the context has no credentials: log in, or choose --context")
-            kind = Unreachable if NO_ANSWER.search(done.stderr) else ResourcesError
-            raise kind(f"kubectl {words[0]}: {done.stderr.strip() or f'exit code {done.returncode}'}")
+            if NO_ANSWER.search(why):
+                raise Unreachable(f"kubectl {words[0]}: {why}; {HINT}")
+            raise ResourcesError(f"kubectl {words[0]}: {why}")
         return done.stdout
+
+    def reach(self) -> None:
+        """Nothing where a server answers. Raises Unreachable within seconds, where other commands try for a minute."""
+        try:
+            self.text("get", "--raw=/version", "--request-timeout=5s")
+        except Unreachable:
+            raise
+        except ResourcesError:  # it answers that this login may not ask
+            return
 
     def execute(self, pod: str, *argv: str) -> str:
         """The output of a command inside a pod. Raises ResourcesError when it fails or the pod is gone."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import time
 from collections.abc import Callable, Iterator
 
@@ -28,6 +29,8 @@ from sp500.jobs.manifest import Document, Group, clusters, items, section
 from sp500.jobs.rayjob import build_documents
 from sp500.jobs.spec import JobSpec
 from sp500.jobs.state import JobState, Role, Status
+
+log = logging.getLogger(__name__)
 
 REQUEST = "sp500/request"
 SECONDS_BETWEEN_LOOKS = 1.0
@@ -176,7 +179,7 @@ class KubeRayExecutor:
 
     def _lines(self, handle: str, role: Role | None, tail: int | None, follow: bool) -> Iterator[Line]:
         """Look after look, the last of them after the job's end was seen; a server that is away is waited for."""
-        reading, job, heard = Reading(tail), None, self._clock()
+        reading, job, patience = Reading(tail), None, Patience(self._clock)
         while True:
             try:
                 seen = self._own(handle)
@@ -189,10 +192,10 @@ class KubeRayExecutor:
                 yield from self._look(reading, self._pods(job, role) if job else [], last=last)
                 if last:
                     return
-                heard, reading.tail = self._clock(), None  # of a pod that comes later, every line is new
+                reading.tail = None  # of a pod that comes later, every line is new
+                patience.answered()
             except (Silent, Denied) as error:
-                patience = PATIENCE if isinstance(error, Silent) else DENIED_PATIENCE if job else 0
-                if not follow or self._clock() - heard > patience:
+                if not follow or patience.ends(error):
                     raise
             self._pause(SECONDS_BETWEEN_LOOKS)
 
@@ -201,19 +204,43 @@ class KubeRayExecutor:
         found, silent = list[tuple[Moment, Line]](), None
         for pod in pods:
             name, container = pod["metadata"]["name"], pod["spec"]["containers"][0]["name"]
-            log = reading.log(pod, container)
+            known = reading.log(pod, container)
             try:
-                read = self._api.log(name, container, since=log.since, tail=log.tail, patient=last)
+                read = self._api.log(name, container, since=known.since, tail=known.tail, patient=last)
             except Unreachable as error:
                 silent = error
                 continue
-            found += log.new(read or b"", complete=last)
+            found += known.new(read or b"", complete=last)
         owners = {pod["metadata"]["name"]: _owner(pod) for pod in pods}
         for _, line in sorted(found, key=lambda one: one[0]):
             if line.role is not Role.SUBMITTER or reading.repetitions.is_new(owners[line.source], line):
                 yield line
         if silent and last:
             raise silent
+
+
+class Patience:
+    """How long a follower waits for a server that is away, and for one that has just started and denies all."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock, self._answered = clock, clock()
+        self._known = self._silent = False
+        self._denied: float | None = None
+
+    def answered(self) -> None:
+        """The server gave what was asked for."""
+        self._answered, self._known, self._silent, self._denied = self._clock(), True, False, None
+
+    def ends(self, error: Silent | Denied) -> bool:
+        """Whether this error is one too many. The first of a silence says on stderr what is waited for."""
+        now = self._clock()
+        if isinstance(error, Denied):
+            self._denied = now if self._denied is None else self._denied
+            return not (self._known or self._silent) or now - self._denied > DENIED_PATIENCE
+        if not self._silent:
+            log.warning("%s; waiting for up to %.0f minutes", error, PATIENCE / 60)
+        self._silent, self._denied = True, None
+        return now - self._answered > PATIENCE
 
 
 class Reading:

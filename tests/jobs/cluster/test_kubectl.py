@@ -29,3 +29,15 @@ def test_api_server_that_does_not_answer_is_told_apart_from_one_that_refuses(tmp
     with pytest.raises(ResourcesError) as refusal:
         Kubectl("lab").text("get", "Error from server (Forbidden): pods is forbidden")
     assert not isinstance(refusal.value, Unreachable)
+
+
+def test_log_of_kubectl_is_left_out_of_its_message(tmp_path, monkeypatch):
+    log = 'E1122 12:00:00.000000 7 memcache.go:265] "Unhandled Error" err="dial tcp: connection refused"'
+    kubectl = tmp_path / "kubectl"
+    said = "The connection to the server 10.0.0.1:6443 was refused"
+    kubectl.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{log}\n{log}\n{said}\nEND\nexit 1\n")
+    kubectl.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(Unreachable) as silent:
+        Kubectl("lab").reach()
+    assert str(silent.value).startswith(f"kubectl get: {said}; does kubectl version reach it?")
