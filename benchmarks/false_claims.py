@@ -89,6 +89,7 @@ def search_claims_skill(seed: int, epochs: int, axes: Mapping[str, Sequence[floa
     from sp500.config import DataConfig, ModelConfig, RunConfig, TrainConfig
     from sp500.report import search, search_verdicts
     from sp500.runs.record import ended
+    from sp500.runs.results import ChosenConfig, SearchSummary
     from sp500.training.loop import fit
     from sp500.training.worker import SoloWorker, device
     from sp500.tuning import packs, space, trial_data
@@ -114,7 +115,22 @@ def search_claims_skill(seed: int, epochs: int, axes: Mapping[str, Sequence[floa
         experiment="tune",
         arm="sequential",
         metrics=judged,
-        search={"key": str(seed), "configs": len(results), "cores": 1, "best": {}, "deflated_sharpe": deflated},
+        search=SearchSummary(
+            space="walk",
+            method="grid",
+            key=str(seed),
+            configs=len(results),
+            failed=sum(one.status != "ok" for one in results),
+            resumed=0,
+            rerun=0,
+            trial_seconds=sum(one.seconds for one in results),
+            cores=1,
+            best=ChosenConfig(
+                id=best.id, overrides=best.overrides, valid_loss=best.valid_loss or 0.0, score=best.score
+            ),
+            by_dataset=[],
+            deflated_sharpe=deflated,
+        ),
     )
     return any("above the usual" in sentence for sentence in search_verdicts.luck(search.newest([record], {})))
 

@@ -43,6 +43,13 @@ SLOW = (
 """Tests that start Ray, servers, a browser or whole programs."""
 
 
+LONGEST = (
+    *("experiments/test_runs.py", "jobs/local_cluster", "distributed/test_tune.py", "distributed/test_training.py"),
+    *("chaos", "distributed", "experiments", "scripts", "jobs/ray", "jobs/queue", "benchmarks"),
+)
+"""The slowest first, as `--durations` shows them."""
+
+
 MAY_BE_SKIPPED = (
     "root may write everywhere",
     "needs a machine without a GPU",
@@ -64,11 +71,17 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what `scripts/test --fast` leaves out."""
-    folders = tuple(str(Path(__file__).parent / name) for name in SLOW)
+    """Mark what `scripts/test --fast` leaves out, and begin with what takes longest."""
+    tests = Path(__file__).parent
+    folders = tuple(str(tests / name) for name in SLOW)
     for item in items:
         if str(item.path).startswith(folders) or "ray_cluster" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
+    longest = [str(tests / name) for name in LONGEST]
+    order = {
+        item: next((at for at, name in enumerate(longest) if str(item.path).startswith(name)), 99) for item in items
+    }
+    items.sort(key=lambda item: (order[item], item.get_closest_marker("slow") is None))
 
 
 @pytest.fixture

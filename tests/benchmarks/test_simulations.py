@@ -17,6 +17,7 @@ def ran(name, *arguments):
     command = [sys.executable, str(ROOT / "benchmarks" / name), *arguments, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
     assert done.returncode in (0, 1), done.stderr
+    assert done.stdout, done.stderr
     return json.loads(done.stdout)
 
 
