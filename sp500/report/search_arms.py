@@ -146,7 +146,7 @@ def _break_even(numbers: Numbers) -> list[str]:
         ]
     cores, where = some(pays["cores"], "core"), f"from {_configs(pays['configs'])} like these"
     never = "" if pays is rows[0] else f"; on {some(rows[0]['cores'], 'core')} it never would"
-    return [f"Ray Tune on {cores} would be sooner than {packed} {where}{never}.", _cores(numbers)]
+    return [f"Ray Tune on {cores} would be sooner than {packed} {where}{never}, by one run of each.", _cores(numbers)]
 
 
 def _cores(numbers: Numbers) -> str:

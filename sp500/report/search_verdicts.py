@@ -13,8 +13,9 @@ from sp500.report.search import Search
 SURE = 0.95
 SAME = 1e-5
 """Relative gap below which two validation losses are told as the same, to the digits that are shown."""
-COMPARABLE = ("r2", "accuracy", "directional_accuracy", "sharpe_after_cost")
-"""Metrics that can be compared between splits; an MSE cannot, since the splits differ in volatility."""
+COMPARABLE = ("r2", "accuracy", "sharpe_after_cost")
+"""Metrics that can be compared between splits. An MSE cannot, since the splits differ in volatility, nor can the share
+of right directions, since they differ in how often prices rose."""
 
 
 def sentences(found: Search) -> list[str]:

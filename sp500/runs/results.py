@@ -163,6 +163,8 @@ class Law(TypedDict):
     place: str
     fixed_seconds: float
     samples_per_second: float
+    largest_miss: float
+    """Share by which it misses the seconds of one of the runs, at most."""
 
 
 class BreakEven(TypedDict):

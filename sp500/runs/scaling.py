@@ -131,8 +131,15 @@ def _law(rows: Sequence[ScaleRow]) -> Law | None:
     if not ended:
         return None
     largest, rate = max(ended, key=lambda pair: pair[0]["multiplier"])
-    fixed = [fixed_seconds(row["seconds"], row["writing_seconds"], row["samples"], own) for row, own in ended]
-    return Law(arm=largest["arm"], place=largest["place"], fixed_seconds=median(fixed), samples_per_second=rate)
+    fixed = median(fixed_seconds(row["seconds"], row["writing_seconds"], row["samples"], own) for row, own in ended)
+    misses = [abs((fixed + row["samples"] / rate) / (row["seconds"] - row["writing_seconds"]) - 1) for row, _ in ended]
+    return Law(
+        arm=largest["arm"],
+        place=largest["place"],
+        fixed_seconds=fixed,
+        samples_per_second=rate,
+        largest_miss=max(misses),
+    )
 
 
 def _warm(rows: Sequence[ScaleRow]) -> list[tuple[ScaleRow, float]]:

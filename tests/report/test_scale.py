@@ -217,6 +217,8 @@ def test_break_even_is_reported_in_windows_and_as_one_pass_over_a_size() -> None
         "2.0 s + windows / 100 in one process (streaming), 12 s + windows / 100 on 1 worker and 12 s + windows / 200 "
         "on 2 workers."
     )
+    uneven = [*rows, one(1, "streaming", 100.0, fixed=10.0)]
+    assert scale_verdicts.break_even(found(*uneven))[-1].endswith("by up to 20%.")  # 6 + 10 s for the 20 it took
 
 
 @pytest.mark.parametrize(

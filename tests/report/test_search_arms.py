@@ -94,7 +94,7 @@ def test_break_even_is_where_the_two_lines_cross() -> None:
     said = sentences(found)
     assert said[2] == (
         "Ray Tune on 4 cores would be sooner than packs without it on 2 cores from about 152 configs like these; on 2 "
-        "cores it never would."
+        "cores it never would, by one run of each."
     )
     assert said[3] == "For these 18 configs no number of cores makes up for its start of 25 s."
     table = search_arms.break_even_table(found.compared)

@@ -84,12 +84,14 @@ def test_two_arms_cross_where_the_saved_seconds_have_paid_the_fixed_ones() -> No
         "place": "machine",
         "fixed_seconds": pytest.approx(2.0),
         "samples_per_second": 100.0,
+        "largest_miss": pytest.approx(0.0),
     }
     assert found["ray"] == {
         "arm": "ray",
         "place": "machine",
         "fixed_seconds": pytest.approx(12.0),
         "samples_per_second": 200.0,
+        "largest_miss": pytest.approx(0.0),
     }
 
 
@@ -145,6 +147,8 @@ def test_rate_is_that_of_the_largest_set_and_fixed_seconds_the_median() -> None:
         "place": "machine",
         "fixed_seconds": pytest.approx(3.0),
         "samples_per_second": 100.0,
+        # 4,000 windows took 40 + 4,000 / 80 seconds; the law says 3 + 4,000 / 100.
+        "largest_miss": pytest.approx(1 - 43 / 90),
     }
 
 
