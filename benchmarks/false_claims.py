@@ -105,6 +105,7 @@ def search_claims_skill(seed: int, epochs: int, axes: Mapping[str, Sequence[floa
     trials = space.grid(base, axes)
     results = [result for pack in packs.packs(trials, "auto") for found in packs.run(made, pack) for result in found]
     best = min(results, key=lambda result: result.score if result.score is not None else float("inf"))
+    assert best.valid_loss is not None
     chosen = space.trial(base, best.overrides).config
     outputs = fit(made.task, made.dataset, chosen, SoloWorker(device("cpu"))).outputs
     judged = made.task.judge(outputs, made.dataset)
@@ -125,9 +126,7 @@ def search_claims_skill(seed: int, epochs: int, axes: Mapping[str, Sequence[floa
             rerun=0,
             trial_seconds=sum(one.seconds for one in results),
             cores=1,
-            best=ChosenConfig(
-                id=best.id, overrides=best.overrides, valid_loss=best.valid_loss or 0.0, score=best.score
-            ),
+            best=ChosenConfig(id=best.id, overrides=best.overrides, valid_loss=best.valid_loss, score=best.score),
             by_dataset=[],
             deflated_sharpe=deflated,
         ),

@@ -38,12 +38,7 @@ VERBS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """The verb's exit code; 2 for a verb that is none, 130 where Ctrl-C comes before the verb can take it."""
     try:
-        code = _called(argv)
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:  # the reader (head, less) has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 0
+        return _called(argv)
     except KeyboardInterrupt:
         print("interrupted before anything was done", file=sys.stderr)
         return 130
@@ -61,7 +56,10 @@ def _called(argv: Sequence[str] | None) -> int:
     asked = [word for word in words if not word.startswith("-")]
     listed = {verb: what for verb, (_, what) in VERBS.items() if verb.split()[: len(asked)] == asked}
     if listed and words[len(asked) :] in ([], ["--help"], ["-h"]):
-        print(_listing(listed))
+        try:
+            print(_listing(listed), flush=True)
+        except BrokenPipeError:  # the reader (head, less) has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     print(_unknown(" ".join(asked) or words[0]), file=sys.stderr)
     return 2

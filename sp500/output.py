@@ -33,7 +33,10 @@ def concluded(act: Callable[[], tuple[str, int]], *, only_json: bool, hint: str 
         except BrokenPipeError:  # the reader (head, less) has seen enough
             output.close()
             return 0
-        output.result(text)
+        try:
+            output.result(text)
+        except BrokenPipeError:
+            output.close()
         return code
 
 

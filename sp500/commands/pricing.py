@@ -37,9 +37,9 @@ class Expected:
     """What a forecast goes by."""
 
     table: RateTable | None = None
-    """Prices; None: all is free."""
+    """Rates; None: all is free."""
     node_type: str = ""
-    """Row of the table that workers are priced as. Default: by the table's own rule."""
+    """Node type in the table whose rate workers have. Default: as its rule says."""
     earlier: Sequence[Job] = field(default_factory=list)
     """Jobs of this queue."""
     runs_dir: Path = Path("runs")

@@ -48,7 +48,7 @@ class Submit(job_flags.JobFlags):
     rates: Path | None = None
     """Table of rates. Default: cluster/rates.yaml where it is there."""
     node_type: str = ""
-    """Row of that table whose rate workers have. Default: as its rule says."""
+    """Node type in that table whose rate workers have. Default: as its rule says."""
     strict: bool = False
     """Refuse a job that its project's budget has no money for today, rather than let it wait."""
     dry_run: bool = False

@@ -1,1 +1,1 @@
-"""The data line: prices, features, splits, normaliser, windows, batches. Each step is one function, none skips back."""
+"""Prices, features, splits, normaliser, windows, batches. Each step is one function, none skips back."""

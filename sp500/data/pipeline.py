@@ -1,4 +1,4 @@
-"""The data line end to end: prices -> features -> splits -> normaliser -> copies -> windows."""
+"""The data pipeline end to end: prices -> features -> splits -> normaliser -> copies -> windows."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pandas as pd
-from tenacity import Retrying, retry_if_not_exception_type, stop_after_attempt, stop_after_delay, wait_exponential
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, stop_after_delay, wait_exponential
 
 from sp500.config import DataConfig
 from sp500.data.files import FIELDS, in_order, tables_of
@@ -121,10 +121,15 @@ def _fetch_with_retries(
         stop=stop_after_attempt(TRIES) | stop_after_delay(DEADLINE_SECONDS - TRY_SECONDS),
         wait=wait_exponential(multiplier=1, max=8),
         sleep=sleep,
-        retry=retry_if_not_exception_type(ConfigError),  # the package is not installed
+        retry=retry_if_exception(_may_pass),
         reraise=True,
     )
     return retrying(complete)
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Whether another try may help: not where the package is not installed, nor after Ctrl-C."""
+    return isinstance(error, Exception) and not isinstance(error, ConfigError)
 
 
 def _yfinance(tickers: list[str], start: str | None, end: str | None) -> pd.DataFrame:

@@ -52,7 +52,7 @@ class Costs:
             {f"{self.currency} per million": money(found.per_million if found else None)} if windows else {}
         )
 
-    def sentence(self, run: str) -> str:
+    def cost_text(self, run: str) -> str:
         """What a run cost, with its currency; '' where that is not known."""
         cost = self.by_run.get(run)
         return f"{money(cost.amount)} {self.currency} at the rates of {self.held}" if cost else ""

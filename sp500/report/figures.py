@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
 from sp500 import formatting
-from sp500.report.models import Group, Row
+from sp500.report.models import Group, ModelRow
 from sp500.report.plot_style import BLUE, GREY, INK, ORANGE, RULE, WIDTH, Figure, canvas, drawn, styled
 from sp500.runs.record import EpochMetrics
 
@@ -56,7 +56,7 @@ def improvements(group: Group) -> Figure | None:
 @styled()
 def curves(group: Group, epochs: Mapping[str, Sequence[EpochMetrics]]) -> Figure | None:
     """Small multiples: training and validation loss per epoch against their values at the best epoch."""
-    rows = [row for row in group.models if len(epochs.get(row["run"] or "", ())) > 1]
+    rows = [row for row in group.models if len(epochs.get(row["run"], ())) > 1]
     if not rows:
         return None
     shown = rows[:PANELS]
@@ -66,7 +66,7 @@ def curves(group: Group, epochs: Mapping[str, Sequence[EpochMetrics]]) -> Figure
     made.subplots_adjust(0.05, 0.22 / height, 0.995, 1 - 0.72 / height, hspace=0.75, wspace=0.1)
     panels = made.subplots(down, ACROSS, sharey=True, squeeze=False).flatten()
     for panel, row in zip(panels, shown, strict=False):
-        _curve(panel, epochs[row["run"] or ""], row)
+        _curve(panel, epochs[row["run"]], row)
     for panel in panels[len(shown) :]:
         panel.remove()
     lines = panels[0].get_lines()[1:]
@@ -83,7 +83,7 @@ def _best_of(shown: Sequence[Any], rows: Sequence[Any]) -> str:
     return "" if len(shown) == len(rows) else f" The {len(shown):,} best of {len(rows):,} models."
 
 
-def _curve(axes: Axes, epochs: Sequence[EpochMetrics], row: Row) -> None:
+def _curve(axes: Axes, epochs: Sequence[EpochMetrics], row: ModelRow) -> None:
     # Epoch 0, the untrained model, has no line: then the first epoch is the base, and there is no dot.
     at = next((one for one in epochs if one.epoch == row["best_epoch"]), epochs[0])
     valid = [(one.epoch, one.valid_loss) for one in epochs if one.valid_loss is not None]

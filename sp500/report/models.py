@@ -25,21 +25,36 @@ FEW = 4
 NAME_PARTS = 4
 
 
-class Row(TypedDict):
-    """A model, a naive forecast or buy-and-hold, as report.json has it."""
+class NaiveRow(TypedDict):
+    """A naive forecast or buy-and-hold, as report.json has it."""
 
     name: str
-    kind: Literal["model", "naive"]
+    kind: Literal["naive"]
+    task: str
+    model: None
+    run: None
+    status: str
+    group: str
+    """Rows of one group were judged on the same test windows."""
+    test: Metrics
+    improvement: None
+
+
+class ModelRow(TypedDict):
+    """A trained model, as report.json has it."""
+
+    name: str
+    kind: Literal["model"]
     task: str
     model: str | None
-    run: str | None
-    arm: str | None
+    run: str
+    arm: str
     num_workers: int
     status: str
     reason: str
     group: str | None
-    """Rows of one group were judged on the same test windows."""
-    fingerprint: str | None
+    """None: it was not judged."""
+    fingerprint: str
     replaces: list[str]
     """Older runs of the same settings."""
     best_epoch: int | None
@@ -55,8 +70,8 @@ class Group:
     task: str
     newest: RunRecord
     """Whose data card and naive forecasts stand for the group."""
-    models: list[Row]
-    naive: list[Row]
+    models: list[ModelRow]
+    naive: list[NaiveRow]
 
     @property
     def subject(self) -> str:
@@ -92,15 +107,18 @@ def groups(records: Sequence[RunRecord]) -> list[Group]:
     return sorted(found, key=lambda group: -len(group.models))
 
 
-def unjudged(records: Sequence[RunRecord]) -> list[Row]:
+def unjudged(records: Sequence[RunRecord]) -> list[ModelRow]:
     """Rows of runs that ended without test metrics: failed, stopped, out of memory."""
     runs = [record for record in records if record.experiment in EXPERIMENTS and record.status != "ok"]
     return [_model(record, None, []) for record in runs if not record.metrics.get("test")]
 
 
-def rows(found: Sequence[Group], ended: Sequence[Row]) -> list[Row]:
+def rows(found: Sequence[Group], ended: Sequence[ModelRow]) -> list[ModelRow | NaiveRow]:
     """The `models` of report.json: each group's models, its naive forecasts, then what has no metrics."""
-    return [row for group in found for row in (*group.models, *group.naive)] + list(ended)
+    judged: list[ModelRow | NaiveRow] = []
+    for group in found:
+        judged += [*group.models, *group.naive]
+    return [*judged, *ended]
 
 
 def _newest_of_each(records: Sequence[RunRecord]) -> list[tuple[RunRecord, list[str]]]:
@@ -150,7 +168,7 @@ def _task(record: RunRecord) -> str:
     return str(record.config.get("task", "returns"))
 
 
-def _merit(row: Row) -> float:
+def _merit(row: ModelRow) -> float:
     """Larger is better."""
     gain = row["improvement"]["value"] if row["improvement"] else None
     accuracy = row["test"].get("accuracy")
@@ -158,7 +176,7 @@ def _merit(row: Row) -> float:
     return float("-inf") if merit is None else float(merit)
 
 
-def _model(record: RunRecord, group: str | None, replaced: list[str]) -> Row:
+def _model(record: RunRecord, group: str | None, replaced: list[str]) -> ModelRow:
     test = dict(record.metrics.get("test") or {})
     improvement = test.pop("improvement", None)
     test.pop("buy_and_hold", None)  # a row of its own
@@ -184,7 +202,7 @@ def _model(record: RunRecord, group: str | None, replaced: list[str]) -> Row:
     }
 
 
-def _tell_apart(rows: list[Row], records: Sequence[RunRecord]) -> None:
+def _tell_apart(rows: list[ModelRow], records: Sequence[RunRecord]) -> None:
     """Add to names that read alike what differs between them: 'mlp 64x2 (epochs 3)'."""
     namesakes: dict[str, list[int]] = {}
     for place, row in enumerate(rows):
@@ -219,25 +237,19 @@ def _model_name(settings: dict[str, Any], *, searched: bool) -> str:
     return f"{kind}{size}{', searched' if searched else ''}"
 
 
-def _naive(record: RunRecord, group: str) -> list[Row]:
+def _naive(record: RunRecord, group: str) -> list[NaiveRow]:
     """Naive forecasts, best first, and buy-and-hold, which forecasts nothing and has Sharpe ratios alone."""
     held = record.metrics["test"].get("buy_and_hold")
     rivals = {**(record.metrics.get("naive") or {}), **({"buy_and_hold": held} if held else {})}
     rows = [
-        Row(
+        NaiveRow(
             name=name,
             kind="naive",
             task=_task(record),
             model=None,
             run=None,
-            arm=None,
-            num_workers=0,
             status="ok",
-            reason="",
             group=group,
-            fingerprint=None,
-            replaces=[],
-            best_epoch=None,
             test=test,
             improvement=None,
         )
@@ -246,7 +258,7 @@ def _naive(record: RunRecord, group: str) -> list[Row]:
     return sorted(rows, key=_naive_merit)
 
 
-def _naive_merit(row: Row) -> float:
+def _naive_merit(row: NaiveRow) -> float:
     """Smaller is better."""
     test = row["test"]
     error = test.get("mse", -test["accuracy"] if test.get("accuracy") is not None else None)

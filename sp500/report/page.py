@@ -147,7 +147,7 @@ def _verdicts(
         "models": [verdicts.models(group) for group in groups],
         "search": [*search_verdicts.sentences(searched), *search_samplers.verdicts(records)],
         "folds": [folds.verdict(walked)] if walked else [],
-        "scale": scale_verdicts.sentences(scaled, paid.sentence),
+        "scale": scale_verdicts.sentences(scaled, paid.cost_text),
         **({"cost": told} if (told := costs.sentences(paid)) else {}),
     }
 
@@ -186,7 +186,7 @@ def _seeds(records: Sequence[RunRecord]) -> list[Table]:
     return [found] if found else []
 
 
-def _left_out(groups: Sequence[models.Group], unjudged: Sequence[models.Row]) -> list[str]:
+def _left_out(groups: Sequence[models.Group], unjudged: Sequence[models.ModelRow]) -> list[str]:
     """Remarks on runs that have no row, so that none is missing in silence."""
     replaced = [name for group in groups for row in group.models for name in row["replaces"]]
     remarks = []

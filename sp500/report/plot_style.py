@@ -89,7 +89,7 @@ def bar(axes: Axes, place: int, value: float, text: str, color: str) -> None:
 def drawn(made: Canvas, salt: str, caption: str) -> Figure:
     """The canvas as SVG with its caption; `salt` is the figure's name, its own on the page."""
     file = io.StringIO()
-    nothing: Look = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    nothing: dict[str, Any] = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     # The salt keeps the ids of two drawings on one page apart, and the same from one report to the next.
     with mpl.rc_context({"svg.hashsalt": salt}):
         made.savefig(file, format="svg", transparent=True, metadata=nothing)

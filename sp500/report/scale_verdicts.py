@@ -223,8 +223,8 @@ def _fitted(arrays: Sizes, streamed: Sizes) -> list[str]:
         sizes = [multiplier for multiplier in large if (multiplier in _ok(streamed)) == kept]
         if sizes:
             verb, them = ("does", "it") if len(sizes) == 1 else ("do", "them")
-            peaks = [peak for multiplier in sizes if (peak := streamed[multiplier]["peak_memory_bytes"])]
-            within = f" within {size(max(peaks))}" if kept and len(peaks) == len(sizes) else ""
+            peaks = [peak for multiplier in sizes if kept and (peak := streamed[multiplier]["peak_memory_bytes"])]
+            within = f" within {size(max(peaks))}" if len(peaks) == len(sizes) else ""
             named = listed([at(multiplier) for multiplier in sizes])
             said.append(f"{named} {verb} not fit in memory as arrays; {outcome.format(them, within)}.")
     return said

@@ -15,7 +15,7 @@ from typing import Any
 
 from sp500 import formatting
 from sp500.formatting import NOTHING, TIMES, fixed, percent
-from sp500.report.models import Group, Row
+from sp500.report.models import Group, ModelRow, NaiveRow
 from sp500.report.tables import Cells, Table, no_cells, table
 from sp500.runs.record import RunRecord
 from sp500.runs.results import Improvement
@@ -63,17 +63,18 @@ class Metric:
 
 def comparison(group: Group, more: Cells = no_cells) -> Table:
     """One group: models, best first, then naive forecasts and buy-and-hold; `more` gives further columns by run."""
-    rows = [*group.models[:MODELS], *group.naive]
+    rows: list[ModelRow | NaiveRow] = [*group.models[:MODELS], *group.naive]
     metrics = columns([row["test"] for row in rows])
     judged = any(row["improvement"] for row in rows)
     lines = []
     for row in rows:
         naive = row["kind"] == "naive"
         line = {"Model": formatting.naive_name(row["name"], group.task) if naive else row["name"]}
-        line |= _improvement(row["improvement"], row["best_epoch"]) if judged else {}
+        best_epoch = row["best_epoch"] if row["kind"] == "model" else None
+        line |= _improvement(row["improvement"], best_epoch) if judged else {}
         line |= {metric.title: metric.text(row["test"]) for metric in metrics}
         line |= more(row["run"])
-        lines.append(line | {"Run": NOTHING if naive else f"{row['run']} ({_arm(row)})"})
+        lines.append(line | {"Run": f"{row['run']} ({_arm(row)})" if row["kind"] == "model" else NOTHING})
     kinds = ["naive" if row["kind"] == "naive" else "" for row in rows]
     return table(_caption(group), lines, text=("Model", "Verdict", "Run"), kinds=kinds, note=_note(group, metrics))
 
@@ -178,7 +179,7 @@ def sharpe_note(config: Mapping[str, Any]) -> str:
     )
 
 
-def _arm(row: Row) -> str:
+def _arm(row: ModelRow) -> str:
     workers = f" {TIMES}{row['num_workers']}" if row["num_workers"] else ""
     state = "" if row["status"] == "ok" else f", {formatting.ended(row['status'])}"
-    return f"{formatting.arm(row['arm'] or '')}{workers}{state}"
+    return f"{formatting.arm(row['arm'])}{workers}{state}"

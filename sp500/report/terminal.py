@@ -20,8 +20,8 @@ VERDICTS = {
 }
 
 
-def text(record: RunRecord, folder: Path) -> str:
-    """What the run in `folder` found, for a reader."""
+def text(record: RunRecord, runs_dir: Path) -> str:
+    """What a run of that folder of runs found, for a reader."""
     lines = [f"{record.name}: {record.status}" + (f" ({record.reason})" if record.reason else "")]
     lines += _data(record.data)
     if record.search:
@@ -32,7 +32,7 @@ def text(record: RunRecord, folder: Path) -> str:
         lines += folds.lines(record)
     elif record.metrics:
         lines += [*_training(record), *_metrics(record)]
-    lines.append(f"{record.seconds.total:.1f} s; folder {folder / record.name}")
+    lines.append(f"{record.seconds.total:.1f} s; folder {runs_dir / record.name}")
     return "\n".join(lines)
 
 

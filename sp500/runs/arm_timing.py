@@ -17,6 +17,7 @@ from sp500.config import RunConfig
 from sp500.errors import ConfigError, SP500Error
 from sp500.runs import compare
 from sp500.runs.record import RunRecord, ended
+from sp500.runs.results import SearchSummary
 from sp500.runs.store import Run, RunStore
 
 # What a child may take to end by itself after a signal.
@@ -53,7 +54,8 @@ def run_all(config: RunConfig, run: Run, script: Path, *, resume: bool) -> RunRe
         records[arm] = record
     best = records["packed"]
     shown = compare.searches(records, timed)
-    search = {**(best.search or {}), **shown, "runs": names}
+    assert best.search is not None
+    search: SearchSummary = {**best.search, **shown, "configs": best.search["configs"], "runs": names}
     record = ended(config, name=run.name, experiment="tune", arm="all", search=search)
     facts = {"samples": best.samples, "data": best.data, "metrics": best.metrics, "best_epoch": best.best_epoch}
     return record.model_copy(update=facts)

@@ -1,7 +1,7 @@
 """A run's record: plain data that other programs rely on.
 
 `record.json` is written last; its existence means that the run ended. Unknown keys are ignored on reading, so that
-an old reader survives a newer record.
+an old reader survives a newer record. A key that is missing makes a record unreadable: the report names it and goes on.
 """
 
 from __future__ import annotations

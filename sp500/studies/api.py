@@ -64,5 +64,6 @@ def _settings(model: type[S], name: str | None, runs_dir: str | Path, settings: 
     """Checked settings; sections that the study has other defaults for keep these under what is given."""
     if "io" in settings:
         raise ConfigError("io: give the run's `name` and its folder `runs_dir` in its place")
-    given = settings | {"io": {"run_name": name, "save_dir": runs_dir}}
+    given = {key: value for key, value in settings.items() if value is not None or key not in SECTIONS}
+    given["io"] = {"run_name": name, "save_dir": runs_dir}
     return validate(model, merge(model().model_dump(), given), f"{model.experiment} settings")

@@ -15,6 +15,7 @@ from sp500.data.windows import Dataset
 from sp500.disk import write_atomic
 from sp500.memory import PeakMemory
 from sp500.runs.record import EpochMetrics, RunRecord, ended, process_started
+from sp500.runs.results import Metrics, SeedRow
 from sp500.runs.store import Run
 from sp500.tasks import catalog
 from sp500.training import checkpoint, refit
@@ -56,12 +57,12 @@ def train(
     # Alone, this process prepared the data too; on Ray the driver does, and the record tells of the workers.
     largest = result.peak_worker_bytes if config.num_workers else peak.bytes
     metrics = judged(task, dataset, result, config, run)
-    own = {"seed": config.train.seed, "best_epoch": result.best_epoch, "test": metrics["test"]}
+    own: SeedRow = {"seed": config.train.seed, "best_epoch": result.best_epoch, "test": metrics["test"]}
     facts: dict[str, object] = {"metrics": metrics, "peak_memory_bytes": largest, "refit": refitted}
     return record.model_copy(update=facts | {"seeds": [own, *others] if others else None})
 
 
-def _train_seed(fit_one: refit.Fit, task: Task, config: RunConfig, dataset: Dataset, folder: Path) -> dict[str, object]:
+def _train_seed(fit_one: refit.Fit, task: Task, config: RunConfig, dataset: Dataset, folder: Path) -> SeedRow:
     """What the model is worth with the weights and dropout of another seed."""
     result, _ = refit.fit_with(fit_one, task, config, dataset, folder=folder)
     test = task.judge(result.outputs, dataset)["test"]
@@ -108,7 +109,7 @@ def described(
     )
 
 
-def judged(task: Task, dataset: Dataset, result: FitResult, config: RunConfig, run: Run) -> dict[str, object]:
+def judged(task: Task, dataset: Dataset, result: FitResult, config: RunConfig, run: Run) -> Metrics:
     """Metrics of the best epoch; predictions of the test split and the confusion matrix go to the run's folder."""
     metrics = task.judge(result.outputs, dataset)
     task.predictions(result.outputs["test"], dataset.test, dataset).to_parquet(run.path / "predictions.parquet")

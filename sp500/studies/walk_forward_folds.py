@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
-from sp500.checked_lines import append_line, read_lines
+from sp500.checked_lines import append_line, damaged_line, read_lines
 from sp500.config import RunConfig
 from sp500.data.folds import Folds
 from sp500.data.windows import Dataset
@@ -29,6 +30,7 @@ from sp500.training import refit
 from sp500.training.loop import FitResult, fit
 from sp500.training.worker import SoloWorker, device
 
+FOLD_ROW = TypeAdapter(FoldRow)
 Keep = Callable[[FoldRow], None]
 
 
@@ -82,8 +84,15 @@ def kept(path: Path, sha256: str) -> dict[int, FoldRow]:
     lines = read_lines(path)
     if any(line["data"] != sha256 for line in lines):
         raise ConfigError(f"{path} holds folds on other prices than now; take another --name")
-    rows = TypeAdapter(list[FoldRow]).validate_python(lines)
+    rows = [_row(path, number, line) for number, line in enumerate(lines, 1)]
     return {row["fold"]: row for row in rows if row["status"] == "ok"}
+
+
+def _row(path: Path, number: int, line: dict[str, Any]) -> FoldRow:
+    try:
+        return FOLD_ROW.validate_python(line)
+    except ValidationError as error:
+        raise damaged_line(path, number, str(error.errors()[0]["msg"])) from None
 
 
 def summary(rows: Sequence[FoldRow]) -> Metrics:

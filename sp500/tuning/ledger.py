@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
@@ -75,7 +75,7 @@ class Ledger:
         self.rerun += result.id in self.results
         self.results[result.id] = result
 
-    def _result(self, number: int, line: Overrides) -> TrialResult:
+    def _result(self, number: int, line: dict[str, Any]) -> TrialResult:
         try:
             return TrialResult.model_validate(line)
         except ValidationError as error:

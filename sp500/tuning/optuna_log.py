@@ -29,7 +29,7 @@ def distributions(space: Space) -> dict[str, BaseDistribution]:
     return {key: _distribution(axis) for key, axis in space.axes.items()}
 
 
-def params(overrides: Mapping[str, Any]) -> Overrides:
+def params(overrides: Overrides) -> dict[str, Any]:
     """Values as Optuna takes them: a list becomes its JSON."""
     return {key: _said(value) for key, value in overrides.items()}
 

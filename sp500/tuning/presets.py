@@ -11,7 +11,6 @@ import yaml
 
 from sp500.config import RunConfig
 from sp500.errors import ConfigError
-from sp500.runs.results import Overrides
 from sp500.tuning.axes import Axis, Choice, Integers, Space, Uniform, choices, read
 
 
@@ -88,7 +87,7 @@ def _axis(name: str, key: str, given: Any) -> Axis:
         raise ConfigError(f"search space {name}: {key} {error}") from None
 
 
-def unknown(settings: Overrides, key: str) -> str:
+def unknown(settings: dict[str, Any], key: str) -> str:
     """Why a dotted key is not a setting, with the nearest one; empty if it is one."""
     names = [
         f"{section}.{field}" if field else section

@@ -1,4 +1,4 @@
-"""The data line end to end, on real prices."""
+"""The data pipeline end to end, on real prices."""
 
 from __future__ import annotations
 

@@ -197,6 +197,17 @@ def test_missing_package_is_said_at_once(config: DataConfig, monkeypatch: pytest
     assert clock.slept == []
 
 
+def test_interrupted_download_is_not_tried_again(config: DataConfig, clean: pd.DataFrame) -> None:
+    clock, yahoo = Clock(), Yahoo(clean, (lambda frame: interrupt(),))
+    with pytest.raises(KeyboardInterrupt):
+        download(config, fetch=yahoo, now=lambda: NOW, sleep=clock.sleep)
+    assert (yahoo.calls, clock.slept) == (1, [])
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
 def test_call_of_yfinance_is_bounded_in_time_and_adjusted(
     config: DataConfig, clean: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:

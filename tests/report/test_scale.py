@@ -249,6 +249,13 @@ def test_test_error_of_the_arms_is_compared_within_one_size() -> None:
     assert "same by construction" in scale_verdicts.numbers(merged(*kept))[0]
 
 
+def test_size_that_streaming_never_tried_is_not_its_memory() -> None:
+    rows = merged(one(1, "in_memory", 1.0), one(1, "streaming", 1.0), one(200, "in_memory", None))
+    assert "×200 does not fit in memory as arrays; streaming did not train on it either." in scale_verdicts.streaming(
+        rows
+    )
+
+
 def test_budget_names_whatever_exceeded_it() -> None:
     within = [one(1, "streaming", 1.0, peak_memory_bytes=GIB // 4), one(1, "ray", 1.0, 2, simulated_nodes=2)]
     over = one(9, "ray", 1.0, 2, simulated_nodes=2, peak_memory_bytes=3 * GIB)

@@ -21,7 +21,7 @@ NO_ANSWER = re.compile(
 
 LOGGED = re.compile(r"^[EWI]\d{4} .*\n?", re.MULTILINE)
 """kubectl's own log, which repeats its message five times."""
-HINT = "does kubectl version reach it? Is the context the right one?"
+HINT = "Check the context, and that `kubectl version` reaches the server"
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,11 @@ class Kubectl:
         except FileNotFoundError as error:
             raise _missing() from error
         if done.returncode:
-            why = LOGGED.sub("", done.stderr).strip() or f"exit code {done.returncode}"
+            why = _message(done.stderr) or f"exit code {done.returncode}"
             if why == "error: EOF":  # it asked for a user name
                 raise ResourcesError(f"kubectl {words[0]}: the context has no credentials: log in, or choose --context")
             if NO_ANSWER.search(why):
-                raise Unreachable(f"kubectl {words[0]}: {why}; {HINT}")
+                raise Unreachable(f"kubectl {words[0]}: {why}. {HINT}")
             raise ResourcesError(f"kubectl {words[0]}: {why}")
         return done.stdout
 
@@ -132,9 +132,14 @@ class Kubectl:
                         pipe.close()
                 process.wait()
             complaints.seek(0)
-            why = complaints.read().decode(errors="replace").strip()
+            why = _message(complaints.read().decode(errors="replace"))
             if process.returncode or broken:
                 raise ResourcesError(f"kubectl {words[0]}: {why or 'the connection broke'}")
+
+
+def _message(stderr: str) -> str:
+    """What kubectl says without its log; the log where that is all."""
+    return LOGGED.sub("", stderr).strip() or stderr.strip()
 
 
 def _missing() -> ConfigError:

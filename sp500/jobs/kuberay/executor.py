@@ -238,7 +238,7 @@ class Patience:
             self._denied = now if self._denied is None else self._denied
             return not (self._known or self._silent) or now - self._denied > DENIED_PATIENCE
         if not self._silent:
-            log.warning("%s; waiting for up to %.0f minutes", error, PATIENCE / 60)
+            log.warning("waiting for up to %.0f minutes: %s", PATIENCE / 60, error)
         self._silent, self._denied = True, None
         return now - self._answered > PATIENCE
 

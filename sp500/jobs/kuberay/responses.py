@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from sp500.errors import ResourcesError, Unreachable
+from sp500.jobs.cluster.kubectl import HINT
 from sp500.jobs.cluster.rollout import OPERATOR
 from sp500.jobs.manifest import Document, section
 
@@ -84,9 +85,7 @@ def none(error: Exception) -> Response:
 def unreachable(host: str, answer: Response) -> Silent:
     """The server at `host` gave no answer to work with."""
     why = f"{answer.code} {answer.message}" if answer.code else answer.message
-    return Silent(
-        f"the API server {host} does not answer ({why}); does `kubectl version` reach it? Is the context the right one?"
-    )
+    return Silent(f"the API server {host} does not answer ({why}). {HINT}")
 
 
 def no(method: str, path: str, answer: Response, host: str) -> ResourcesError:

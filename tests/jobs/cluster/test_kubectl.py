@@ -40,4 +40,4 @@ def test_log_of_kubectl_is_left_out_of_its_message(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with pytest.raises(Unreachable) as silent:
         Kubectl("lab").reach()
-    assert str(silent.value).startswith(f"kubectl get: {said}; does kubectl version reach it?")
+    assert str(silent.value).startswith(f"kubectl get: {said}. Check the context")

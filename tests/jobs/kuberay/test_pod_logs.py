@@ -253,7 +253,7 @@ def test_follower_that_began_while_the_server_was_away_outlasts_its_start_too(ku
     steps += [lambda: None] * 2 + [lambda: kube.fail("/rayjobs/night-1", times=3, **FORBIDDEN)]
     steps += [lambda: None] * 20 + [operator.succeed] * 20
     assert texts(executor.logs("night-1", role=Role.SUBMITTER, tail=None, follow=True)) == ["so far"]
-    assert [record.message.rpartition("; ")[2] for record in caplog.records] == ["waiting for up to 10 minutes"]
+    assert [record.message.partition(": ")[0] for record in caplog.records] == ["waiting for up to 10 minutes"]
 
 
 def test_follower_outlasts_a_server_that_denies_all_while_it_starts(kube, operator, executor, steps):

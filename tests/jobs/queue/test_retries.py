@@ -154,7 +154,7 @@ def test_job_that_costs_nothing_takes_nothing():
     assert budget.left({"p": 10.0}, [], [job()], NOW) == {"p": 10.0}
 
 
-def test_price_is_that_of_its_hours():
+def test_highest_cost_is_that_of_its_hours():
     assert budget.highest_cost(3.6, 1000.0) == pytest.approx(1.0)
     assert budget.highest_cost(0.0, None) == 0.0
     assert budget.highest_cost(1.0, None) is None
