@@ -21,7 +21,7 @@ def command() -> Callable[..., list[str]]:
 def script(command) -> Script:
     """Runs an entry script to its end."""
     return lambda name, *arguments: subprocess.run(
-        command(name, *arguments), capture_output=True, text=True, timeout=200, check=False
+        command(name, *arguments), capture_output=True, text=True, timeout=500, check=False
     )
 
 

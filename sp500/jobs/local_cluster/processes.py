@@ -30,7 +30,7 @@ from sp500.errors import ConfigError, ResourcesError
 from sp500.jobs.local_cluster.plan import Node, command
 from sp500.ray_token import ray_token
 
-PATIENCE_SECONDS = 90
+PATIENCE_SECONDS = 180
 GRACE_SECONDS = 10
 PROCESSES = "processes.json"
 FOLDER, PREFIX = Path("/tmp"), "sp500-ray-"  # noqa: S108 - made by mkdtemp; the paths of Ray's sockets must be short
