@@ -149,3 +149,9 @@ def bounds(improvement: Mapping[str, Any] | None) -> tuple[float, float] | None:
     if not improvement or improvement["low"] is None or improvement["high"] is None:
         return None
     return improvement["low"], improvement["high"]
+
+
+def bounds_percent(improvement: Mapping[str, Any] | None) -> str:
+    """The same in percent, without its sign: '-0.48 to +4.48'."""
+    ends = bounds(improvement)
+    return " to ".join(fixed(100 * end, 2, sign=True) for end in ends) if ends else NOTHING

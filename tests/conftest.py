@@ -78,10 +78,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if str(item.path).startswith(folders) or "ray_cluster" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
     longest = [str(tests / name) for name in LONGEST]
-    order = {
-        item: next((at for at, name in enumerate(longest) if str(item.path).startswith(name)), 99) for item in items
-    }
-    items.sort(key=lambda item: (order[item], item.get_closest_marker("slow") is None))
+
+    def order(item: pytest.Item) -> tuple[int, bool]:
+        at = next((at for at, name in enumerate(longest) if str(item.path).startswith(name)), len(longest))
+        return at, item.get_closest_marker("slow") is None
+
+    items.sort(key=order)
 
 
 @pytest.fixture

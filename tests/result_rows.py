@@ -8,7 +8,7 @@ from sp500.runs.results import ChosenConfig, SearchSummary, ShardFacts
 def chosen(**changes: Any) -> ChosenConfig:
     """The best config of a search."""
     best: dict[str, Any] = {"id": "c07", "overrides": {"model.hidden": 128}, "valid_loss": 0.4, "score": 0.9}
-    return best | changes  # type: ignore[return-value]
+    return best | changes
 
 
 def search_summary(**changes: Any) -> SearchSummary:
@@ -27,7 +27,7 @@ def search_summary(**changes: Any) -> SearchSummary:
         "by_dataset": [],
         "deflated_sharpe": None,
     }
-    return summary | changes  # type: ignore[return-value]
+    return summary | changes
 
 
 def shard_facts(**changes: Any) -> ShardFacts:
@@ -42,4 +42,4 @@ def shard_facts(**changes: Any) -> ShardFacts:
         "writing_seconds": 1.5,
         "dropped": [],
     }
-    return facts | changes  # type: ignore[return-value]
+    return facts | changes

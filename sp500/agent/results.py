@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pydantic import BaseModel, ConfigDict
 
 from sp500.jobs.state import JobState
-from sp500.runs.results import Backtest, Basis
+from sp500.runs.results import Backtest, Basis, ForecastRow
 
 LINES, LINE_LENGTH, LOG_LENGTH = 200, 1_000, 20_000
 """What one answer has of a log: lines, characters of each, and characters in all."""
@@ -100,26 +100,10 @@ class Listed(Result):
     """Jobs that are not shown."""
 
 
-class Row(Result):
-    """The forecast for one number of workers; null where nothing was measured."""
-
-    workers: int
-    seconds: float | None
-    seconds_low: float | None
-    seconds_high: float | None
-    speedup: float
-    """Against one worker."""
-    efficiency: float
-    """Speed-up per worker, 0 to 1."""
-    cost: float | None
-    cost_low: float | None
-    cost_high: float | None
-
-
 class Speedup(Result):
     """A forecast, and what it rests on."""
 
-    rows: list[Row]
+    rows: list[ForecastRow]
     assumption: str
     basis: Basis
     """The runs that were used, and why others were not."""

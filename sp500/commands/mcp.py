@@ -76,6 +76,7 @@ def main(argv: Sequence[str]) -> int:
     """Serve, to the exit code."""
 
     def acted() -> tuple[str, int]:
+        """No text, since stdout carries the protocol."""
         with extra("agent"):
             import anyio
             import mcp  # noqa: F401 - looked for before anything else is done

@@ -48,9 +48,9 @@ class Costs:
             return {}
         found = self.by_run.get(run or "")
         cells = {f"Cost, {self.currency}": money(found.amount) if found else NOTHING}
-        return cells | (
-            {f"{self.currency} per million": money(found.per_million if found else None)} if windows else {}
-        )
+        if windows:
+            cells[f"{self.currency} per million"] = money(found.per_million if found else None)
+        return cells
 
     def cost_text(self, run: str) -> str:
         """What a run cost, with its currency; '' where that is not known."""
@@ -117,12 +117,9 @@ def search_table(costs: Costs, sides: Mapping[str, RunRecord]) -> Table | None:
     lines = []
     for name, record in sides.items():
         if found := costs.by_run.get(record.name):
-            line = {
-                "Arm": name,
-                **costs.cells(record.name),
-                f"{costs.currency} per finished config": money(found.per_trial),
-            }
-            lines.append(line | {"Node-seconds": fixed(found.node_seconds, 0)})
+            each = {f"{costs.currency} per finished config": money(found.per_trial)}
+            nodes = {"Node-seconds": fixed(found.node_seconds, 0)}
+            lines.append({"Arm": name} | costs.cells(record.name) | each | nodes)
     return table("What the search cost", lines, text=("Arm",)) if lines else None
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from scipy.special import stdtrit
 
 from sp500 import formatting
-from sp500.formatting import METRIC, NOTHING, against_naive, bounds, fixed, percent, seconds, some
+from sp500.formatting import METRIC, NOTHING, against_naive, bounds, bounds_percent, fixed, percent, seconds, some
 from sp500.report.models import Group
 from sp500.report.scores import Metric, columns
 from sp500.report.tables import Table, table
@@ -120,11 +120,6 @@ def _spread(key: str, found: Spread) -> str:
     return f"{key} {found['mean']:.6g}{spread}"
 
 
-def _ends(gain: Improvement) -> str:
-    ends = bounds(gain)
-    return " to ".join(fixed(100 * end, 2, sign=True) for end in ends) if ends else NOTHING
-
-
 def _mean(gain: Spread | None) -> str:
     """The mean improvement, and what its interval allows to say."""
     if gain is None:
@@ -172,7 +167,7 @@ def _table(record: RunRecord) -> Table:
             word = against_naive(gain, row["best_epoch"])
             cells |= {"Trained on": fixed(row["windows"]["train"], 0), "Best epoch": str(row["best_epoch"])}
             cells |= {title: metric.text(part(row)) for title, part, metric in numeric[:3]}
-            cells |= {"95% interval, %": _ends(gain), "Verdict": word}
+            cells |= {"95% interval, %": bounds_percent(gain), "Verdict": word}
             cells |= {"Best naive": formatting.naive_name(gain["over"], task)}
             cells |= {title: metric.text(part(row)) for title, part, metric in numeric[3:]}
         made.append(cells)

@@ -134,10 +134,9 @@ def _confusion(matrix: list[list[int]] | None) -> str:
 
 
 def _improvement(found: Improvement | None, best_epoch: int | None) -> dict[str, str]:
-    ends = formatting.bounds(found)
     return {
         "Against naive": percent(found["value"] if found else None, 2, sign=True),
-        "95% interval, %": " to ".join(fixed(100 * end, 2, sign=True) for end in ends) if ends else NOTHING,
+        "95% interval, %": formatting.bounds_percent(found),
         "Verdict": formatting.against_naive(found, best_epoch),
     }
 

@@ -159,7 +159,7 @@ def _default(workers: int) -> ForecastRow:
 
 
 def _with_costs(row: ForecastRow, newest: RunRecord, asked: Question, table: RateTable) -> ForecastRow:
-    """The row with the cost of a row's seconds, on nodes like the newest run's or of the type asked for."""
+    """The row with the cost of its seconds, on nodes like the newest run's or of the type asked for."""
     workers = row["workers"]
     if asked.node_type:
         size = table.types[asked.node_type].node.model_dump()

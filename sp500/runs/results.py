@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NotRequired
 
-from typing_extensions import TypedDict
+from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
 
 Metrics = dict[str, Any]
 """Numbers by name, which depend on the task; `NAME_interval` is the 95 % interval [low, high] of NAME."""
@@ -299,14 +299,16 @@ class LeftOut(TypedDict):
 
 
 class ForecastRow(TypedDict):
-    """The forecast for a number of workers."""
+    """The forecast for a number of workers; None where nothing was measured."""
 
     workers: int
     seconds: float | None
     seconds_low: float | None
     seconds_high: float | None
     speedup: float
+    """Over one worker."""
     efficiency: float
+    """Speed-up per worker, 0 to 1."""
     cost: float | None
     cost_low: float | None
     cost_high: float | None

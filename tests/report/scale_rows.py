@@ -39,4 +39,4 @@ def one(multiplier: int, arm: str, rate: float | None, workers: int = 0, **chang
         "bytes_on_disk": None if arm == "in_memory" else 2**20 * multiplier,
         "run": f"{multiplier}-{arm}-{workers}",
     }
-    return row | changes  # type: ignore[return-value]
+    return row | changes

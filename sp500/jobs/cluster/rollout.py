@@ -111,6 +111,7 @@ def wait(kubectl: Kubectl, rollout: Rollout, *, seconds: float, say: Callable[[s
     overlay = rollout.overlay
 
     def why() -> list[str]:
+        """What the cluster says of why it is not ready, a line each."""
         pods = _pods(kubectl, overlay.name)
         names = [overlay.name, *overlay.claims, *(pod["metadata"]["name"] for pod in pods if not reasons.ready(pod))]
         lines = reasons.of_conditions(kubectl.document("get", "raycluster", overlay.name))
