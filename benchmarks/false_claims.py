@@ -87,12 +87,14 @@ def search_claims_skill(seed: int, epochs: int, axes: Mapping[str, Sequence[floa
     """Whether the report of a search on a random walk says that its skill is above the usual 95 %."""
     from sp500 import metrics
     from sp500.config import DataConfig, ModelConfig, RunConfig, TrainConfig
-    from sp500.report import search, search_verdicts
+    from sp500.report.search.results import newest
+    from sp500.report.search.verdicts import luck
     from sp500.runs.record import ended
     from sp500.runs.results import ChosenConfig, SearchSummary
     from sp500.training.loop import fit
     from sp500.training.worker import SoloWorker, device
-    from sp500.tuning import packs, space, trial_data
+    from sp500.tuning import space, trial_data
+    from sp500.tuning.packing import packs
 
     with tempfile.TemporaryDirectory() as folder:
         base = RunConfig(
@@ -131,7 +133,7 @@ def search_claims_skill(seed: int, epochs: int, axes: Mapping[str, Sequence[floa
             deflated_sharpe=deflated,
         ),
     )
-    return any("above the usual" in sentence for sentence in search_verdicts.luck(search.newest([record], {})))
+    return any("above the usual" in sentence for sentence in luck(newest([record], {})))
 
 
 def linear_verdict(seed: int, epochs: int) -> str:

@@ -29,14 +29,14 @@ from ray.train import ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 
 from sp500.config import DataConfig, ModelConfig, RunConfig, TrainConfig
-from sp500.data import shard_writer, stream
 from sp500.data.batches import Batch
-from sp500.data.shards import ShardSet
+from sp500.data.shards import stream, writer
+from sp500.data.shards.reader import ShardSet
 from sp500.data.windows import Dataset
 from sp500.distributed import train
 from sp500.distributed.simulated_nodes import simulated
 from sp500.distributed.worker import GroupWorker, RayWorker
-from sp500.memory import run_in_subprocess
+from sp500.machine.memory import run_in_subprocess
 from sp500.runs.store import Run
 from sp500.studies import scale_arms
 from sp500.tasks import catalog
@@ -105,7 +105,7 @@ def _case(folder: Path, model: ModelConfig, multiplier: int, *, name: str = "sha
         train=TrainConfig(batch_size=1024, early_stop_patience=0, **train),
     )
     source = scale_arms.prepared(config).source()
-    return Case(config, shard_writer.write(source, str(folder.resolve() / name / source.fingerprint)))
+    return Case(config, writer.write(source, str(folder.resolve() / name / source.fingerprint)))
 
 
 def _warm(result: FitResult) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sp500.commands import rate_table
-from sp500.entry import Answer, Flags, script
+from sp500.console.entry import Answer, Flags, script
 from sp500.errors import ConfigError, DiskError
 from sp500.runs.store import REPORT, RunStore
 

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from pydantic import ConfigDict
 
+from sp500.console.entry import Command, experiment
 from sp500.credentials import Address
-from sp500.entry import Command, experiment
 from sp500.runs.record import RunRecord, ended
 from sp500.runs.store import Run
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import ClassVar
 
-from sp500.entry import Command, experiment
-from sp500.progress import Progress
+from sp500.console.entry import Command, experiment
+from sp500.console.progress import Progress
 from sp500.runs.record import RunRecord
 from sp500.runs.store import Run
 from sp500.studies import scale

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sp500 import formatting
-from sp500.entry import Command, experiment
-from sp500.progress import Progress
+from sp500.console.entry import Command, experiment
+from sp500.console.progress import Progress
 from sp500.runs import arm_timing, compare
 from sp500.runs.record import RunRecord
 from sp500.runs.store import Run

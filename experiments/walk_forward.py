@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 from pydantic import ValidationError, create_model
 
-from sp500.entry import Command, defaults, experiment, from_file
+from sp500.console.entry import Command, defaults, experiment, from_file
+from sp500.console.progress import Progress
 from sp500.errors import ConfigError, SP500Error
-from sp500.progress import Progress
 from sp500.runs.record import RunRecord
 from sp500.runs.store import Run
 from sp500.studies.settings import WalkForwardSettings

@@ -13,25 +13,41 @@ from collections.abc import Sequence
 
 from sp500 import __version__
 
-# Words of a verb: its module, and what it does.
+# Words of a verb: its module in sp500.commands, and what it does.
 VERBS = {
-    "jobs submit": ("sp500.commands.submit", "Queue a job, or many, here, on a Ray cluster or on Kubernetes."),
-    "jobs list": ("sp500.commands.list", "Show the queue."),
-    "jobs status": ("sp500.commands.status", "Show a job's state and the reason for it."),
-    "jobs logs": ("sp500.commands.logs", "Print what a job printed, or follow it."),
-    "jobs wait": ("sp500.commands.wait", "Wait for jobs, and end with their exit code."),
-    "jobs stop": ("sp500.commands.stop", "End jobs."),
-    "jobs rerun": ("sp500.commands.rerun", "Queue a job once more."),
-    "jobs delete": ("sp500.commands.delete", "Remove ended jobs from the queue."),
-    "jobs manage": ("sp500.commands.manage", "Manage the queue in the foreground; submit starts this by itself."),
-    "jobs render": ("sp500.commands.render", "Print the manifests of a job on Kubernetes, after checking them."),
-    "jobs forecast": ("sp500.commands.forecast", "Print what more workers would buy, from your own runs."),
-    "jobs rehearse": ("sp500.commands.rehearse", "Start a local Ray cluster of a manifest's shape, or end it."),
-    "cluster deploy": ("sp500.commands.deploy", "Bring an overlay onto a cluster, and wait until Ray is ready."),
-    "cluster upload-data": ("sp500.commands.upload_data", "Put a folder onto the cluster's data claim."),
-    "cluster fetch-results": ("sp500.commands.fetch_results", "Bring ended runs from the cluster's claim."),
-    "mcp": ("sp500.commands.mcp", "Serve the queue to an agent, by the Model Context Protocol on stdin and stdout."),
-    "doctor": ("sp500.commands.doctor", "Say what is wrong on this machine and with its clusters."),
+    "jobs submit": (
+        "submission.submit",
+        "Queue a job, or many, here, on a Ray cluster or on Kubernetes.",
+    ),
+    "jobs list": ("jobs.list", "Show the queue."),
+    "jobs status": ("jobs.status", "Show a job's state and the reason for it."),
+    "jobs logs": ("jobs.logs", "Print what a job printed, or follow it."),
+    "jobs wait": ("jobs.wait", "Wait for jobs, and end with their exit code."),
+    "jobs stop": ("jobs.stop", "End jobs."),
+    "jobs rerun": ("jobs.rerun", "Queue a job once more."),
+    "jobs delete": ("jobs.delete", "Remove ended jobs from the queue."),
+    "jobs manage": ("jobs.manage", "Manage the queue in the foreground; submit starts this by itself."),
+    "jobs render": (
+        "submission.render",
+        "Print the manifests of a job on Kubernetes, after checking them.",
+    ),
+    "jobs forecast": ("forecast", "Print what more workers would buy, from your own runs."),
+    "jobs rehearse": (
+        "submission.rehearse",
+        "Start a local Ray cluster of a manifest's shape, or end it.",
+    ),
+    "cluster deploy": (
+        "cluster.deploy",
+        "Bring an overlay onto a cluster, and wait until Ray is ready.",
+    ),
+    "cluster check": ("cluster.check", "Check manifests of KubeRay against every rule, without a cluster."),
+    "cluster upload-data": ("cluster.upload_data", "Put a folder onto the cluster's data claim."),
+    "cluster fetch-results": ("cluster.fetch_results", "Bring ended runs from the cluster's claim."),
+    "mcp": (
+        "agent.mcp",
+        "Serve the queue to an agent, by the Model Context Protocol on stdin and stdout.",
+    ),
+    "doctor": ("doctor", "Say what is wrong on this machine and with its clusters."),
 }
 
 
@@ -49,7 +65,7 @@ def _called(argv: Sequence[str] | None) -> int:
     for verb, (module, _) in VERBS.items():
         own = verb.split()
         if words[: len(own)] == own:
-            return int(importlib.import_module(module).main(words[len(own) :]))
+            return int(importlib.import_module(f"sp500.commands.{module}").main(words[len(own) :]))
     if words[:1] == ["--version"]:
         print(__version__)
         return 0

@@ -15,6 +15,11 @@
 A message names the field, file or row, what was expected, and what to do.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class SP500Error(Exception):
     """Root of the tree; `exit_code` is what a script ends with."""
@@ -70,3 +75,12 @@ class Refused(ResourcesError):
 
 class Unreachable(ResourcesError):
     """A cluster does not answer; it may later."""
+
+
+@contextmanager
+def extra(name: str) -> Iterator[None]:
+    """Imports of packages that only `pip install sp500[name]` installs. Raises ConfigError when one is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{error.name} is not installed: pip install 'sp500[{name}]'") from None

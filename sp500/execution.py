@@ -13,9 +13,9 @@ import yaml
 
 from sp500.config import RunConfig
 from sp500.credentials import mask
-from sp500.disk import FULL, disk_error
 from sp500.errors import ConfigError, DiskError, SP500Error
-from sp500.memory import exhausted
+from sp500.machine.disk import FULL, disk_error
+from sp500.machine.memory import exhausted
 from sp500.runs.record import RunRecord, Status, ended
 from sp500.runs.store import Run, RunStore
 

@@ -1,4 +1,4 @@
-"""The token of Ray clusters on this machine, in Ray's own file.
+"""The token of Ray clusters: where Ray finds it, and that of this machine, in Ray's own file.
 
 Ray 2.60 makes `~/.ray/auth_token` readable by every user of the machine, and whoever has the token runs code as its
 owner. So the file is made here, before Ray starts, for its owner alone.
@@ -9,14 +9,51 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sp500.errors import ResourcesError
 
 
+@dataclass(frozen=True)
+class Token:
+    """What Ray's client would send, and whence."""
+
+    text: str = field(default="", repr=False)
+    source: str = ""
+    """The variable or file it comes from; empty where there is none."""
+    fault: str = ""
+    """Why it cannot be sent."""
+
+
+def token_path(environment: Mapping[str, str], home: Path) -> Path:
+    """File that Ray reads a token from."""
+    return Path(environment.get("RAY_AUTH_TOKEN_PATH") or home / ".ray" / "auth_token").absolute()
+
+
+def find_token(environment: Mapping[str, str], home: Path) -> Token:
+    """The token as Ray's client finds it: the variable, the file that a variable names, the file at home."""
+    path = token_path(environment, home)
+    if environment.get("RAY_AUTH_TOKEN", "").strip():
+        text, source = environment["RAY_AUTH_TOKEN"].strip(), "RAY_AUTH_TOKEN"
+    else:
+        try:
+            text, source = path.read_text(errors="replace").split("\n")[0].strip(), str(path)
+        except FileNotFoundError:
+            text, source = "", ""
+        except OSError as error:
+            return Token(source=str(path), fault=f"{path} cannot be read ({error.strerror})")
+    if not text and environment.get("RAY_AUTH_TOKEN_PATH"):
+        return Token(source=str(path), fault=f"RAY_AUTH_TOKEN_PATH names {path}, which is empty or not there")
+    if not (text.isascii() and text.isprintable()):
+        return Token(source=source, fault=f"{source} holds what no token can be")
+    return Token(text, source if text else "")
+
+
 def ray_token() -> str:
     """The token of this user; the file is made if it is missing, and closed to others. Raises ResourcesError."""
-    path = Path.home() / ".ray" / "auth_token"
+    path = token_path({}, Path.home())
     try:
         path.parent.mkdir(exist_ok=True)
         with contextlib.suppress(FileExistsError):

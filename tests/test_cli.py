@@ -143,7 +143,7 @@ def test_unknown_verb_exits_2_and_names_the_nearest(capsys, words):
 
 @pytest.mark.parametrize("verb", cli.VERBS)
 def test_every_verb_has_a_main(verb):
-    assert callable(importlib.import_module(cli.VERBS[verb][0]).main)
+    assert callable(importlib.import_module(f"sp500.commands.{cli.VERBS[verb][0]}").main)
 
 
 def test_reader_that_has_seen_enough_ends_the_listing_in_silence():

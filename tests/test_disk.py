@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sp500.disk import append_durably, write_atomic
 from sp500.errors import DiskError
+from sp500.machine.disk import append_durably, write_atomic
 
 
 def write_forever(path: Path, seed: int) -> None:

@@ -35,6 +35,6 @@ def test_missing_package_is_named_with_its_extra(tmp_path, missing, extra, call)
 
 
 def test_missing_protocol_ends_the_server_with_the_way_out():
-    code = "import sys; sys.modules['mcp'] = None; from sp500.commands import mcp; sys.exit(mcp.main([]))"
+    code = "import sys; sys.modules['mcp'] = None; from sp500.commands.agent import mcp; sys.exit(mcp.main([]))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (2, "ConfigError: mcp is not installed: pip install 'sp500[agent]'\n")

@@ -8,7 +8,7 @@ import threading
 import psutil
 import pytest
 
-from sp500.memory import PeakMemory, pss_bytes
+from sp500.machine.memory import PeakMemory, pss_bytes
 
 MIB = 2**20
 

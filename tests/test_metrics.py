@@ -11,7 +11,7 @@ from scipy import stats
 from sklearn import metrics as sk
 
 from sp500 import metrics
-from sp500.bootstrap import stationary_bootstrap
+from sp500.data.augment import stationary_bootstrap
 
 GENERATOR = np.random.default_rng(0)
 TARGET = 0.01 * GENERATOR.standard_normal(400)

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from sp500.output import printable
+from sp500.console.output import printable
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def test_text_keeps_its_colors_and_commands_no_terminal(text, shown):
 
 def test_result_and_message_of_a_script_are_printable():
     code = (
-        "from sp500.output import concluded; from sp500.errors import DataError\n"
+        "from sp500.console.output import concluded; from sp500.errors import DataError\n"
         "def fail(): raise DataError('ticker \\x1b]0;x')\n"
         "concluded(lambda: ('ticker \\x1b]0;x', 0), only_json=False); concluded(fail, only_json=False)"
     )

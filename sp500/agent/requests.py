@@ -14,11 +14,10 @@ from sp500.config import Frozen
 from sp500.errors import ConfigError
 from sp500.jobs.fields import Memory
 from sp500.jobs.state import JobState
+from sp500.runs.experiments import DISTRIBUTED, Experiment
 
-Experiment = Literal["prepare", "train", "tune", "walk_forward", "scale", "compare"]
+Script = Literal["prepare", "train", "tune", "walk_forward", "scale", "compare"]
 Id = Annotated[str, Field(max_length=64, pattern=r"^[a-z][a-z0-9-]*$")]
-WIDE = ("train", "walk_forward", "scale")
-"""Experiments that have --num-workers for their training."""
 
 
 class SubmitJob(Frozen):
@@ -29,7 +28,7 @@ class SubmitJob(Frozen):
     at once, with the reason. The job's log ends with its results; --name NAME names its run, and --resume continues it.
     """
 
-    experiment: Experiment
+    experiment: Script
     """Which experiment."""
     arguments: tuple[str, ...] = Field((), max_length=100)
     """Its flags and their values, one word each, such as ["--model.kind", "lstm", "--train.epochs", "3", "--name",
@@ -129,7 +128,7 @@ class EstimateSpeedup(Frozen):
     Where too little was measured, a default is given instead, and `assumption` says so. Nothing is started.
     """
 
-    experiment: Literal["scale", "train", "tune", "walk_forward"] = "scale"
+    experiment: Experiment = "scale"
     """Whose runs to go by. Of tune, workers are the cores that its trials run on."""
     workers: tuple[Annotated[int, Field(ge=1, le=1024)], ...] = Field((1, 2, 4, 8, 16), max_length=16)
     """Numbers of workers, each 1 to 1024; at most 16 of them."""
@@ -148,7 +147,7 @@ def job(asked: SubmitJob, on: str) -> dict[str, Any]:
     """The fields of the job for a place."""
     without_ray = on == "local" and asked.experiment != "scale"
     workers = asked.workers or (None if without_ray else 1)
-    wide = ("--num-workers", str(workers)) if workers and asked.experiment in WIDE else ()
+    wide = ("--num-workers", str(workers)) if workers and asked.experiment in DISTRIBUTED else ()
     # After the arguments: words after it would be its values.
     argv = ("python", f"experiments/{asked.experiment}.py", *asked.arguments, *wide)
     plain = asked.model_dump(include={"cpus", "gpus", "memory", "expected", "deadline"})

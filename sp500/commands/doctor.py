@@ -13,10 +13,10 @@ from rich.console import Console
 
 from sp500.commands import folders
 from sp500.config import Frozen
+from sp500.console.output import concluded
 from sp500.doctor import check, kubernetes_cluster, machine, ray_cluster, versions
 from sp500.errors import ConfigError
 from sp500.jobs.kuberay import contexts
-from sp500.output import concluded
 
 
 class Doctor(Frozen):

@@ -6,15 +6,16 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from sp500.commands import folders, rate_table
 from sp500.config import Frozen, explain
+from sp500.console.output import concluded
 from sp500.errors import ConfigError
-from sp500.output import concluded
+from sp500.runs.experiments import Experiment
 
 if TYPE_CHECKING:
     from sp500.runs import results
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 class Forecast(Frozen):
     """Forecast seconds, speed-up and cost per number of workers, from runs that have ended."""
 
-    experiment: Literal["scale", "train", "tune", "walk_forward"] = "scale"
+    experiment: Experiment = "scale"
     """Whose runs to go by. Of tune, the workers are the cores that its trials run on."""
     workers: tuple[int, ...] = Field((1, 2, 4, 8, 16), min_length=1)
     """Numbers of workers."""

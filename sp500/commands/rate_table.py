@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sp500 import entry
 from sp500.config import validate
+from sp500.console import entry
 
 if TYPE_CHECKING:
     from sp500.runs.cost import RateTable

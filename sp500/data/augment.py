@@ -18,7 +18,6 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from sp500.bootstrap import stationary_bootstrap
 from sp500.data.features import CLOSE_FEATURES, WARM_UP, Series, table_of
 from sp500.errors import DataError
 from sp500.seeding import numpy_generator
@@ -68,3 +67,16 @@ def _resampled(series: Series, horizon: int, generator: np.random.Generator) -> 
     target = log.shift(-horizon) - log
     rows = slice(WARM_UP, WARM_UP + len(series.x))
     return replace(series, x=table.to_numpy(np.float64)[rows], y=target.to_numpy(np.float64)[rows])
+
+
+def stationary_bootstrap(length: int, resamples: int, block: float, generator: np.random.Generator) -> np.ndarray:
+    """Row numbers [resample, length]: blocks of geometric length with mean `block`, wrapping around the end.
+
+    Politis and Romano (1994).
+    """
+    fresh = generator.random((resamples, length)) < 1 / block
+    fresh[:, 0] = True
+    jumps = generator.integers(length, size=(resamples, length))
+    positions = np.arange(length)
+    last_fresh = np.maximum.accumulate(np.where(fresh, positions, 0), axis=1)
+    return (np.take_along_axis(jumps, last_fresh, axis=1) + positions - last_fresh) % length

@@ -14,7 +14,7 @@ from sp500.data.augment import Augmentation
 from sp500.data.features import Features, Series, features
 from sp500.data.normalize import Normalizer
 from sp500.data.prices import Prices
-from sp500.data.shard_writer import Source
+from sp500.data.shards.writer import Source
 from sp500.data.sources import load
 from sp500.data.splits import Split, split
 from sp500.data.validation import summarize

@@ -21,13 +21,13 @@ import ray.data
 from ray.data import DataContext, RandomSeedConfig, TaskPoolStrategy
 from ray.data._internal.execution.execution_callback import ExecutionCallback
 
-from sp500.data.shard_writer import Source, write_shard
-from sp500.data.shards import Chunk, Shard, ShardSet, chunk
+from sp500.data.shards.reader import Chunk, Shard, ShardSet, chunk
+from sp500.data.shards.writer import Source, write_shard
 from sp500.errors import DataError, SP500Error
 from sp500.seeding import derive
 
 if TYPE_CHECKING:  # tasks that read import this file, and would wait two seconds for torch
-    from sp500.data.stream import Chunks
+    from sp500.data.shards.stream import Chunks
 
 # Tasks that read at once for a worker, and what each takes of a CPU.
 READERS = 2

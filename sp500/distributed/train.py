@@ -18,8 +18,8 @@ from ray.train import RunConfig as TrainRunConfig
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 
 from sp500.config import RunConfig
-from sp500.data import stream
-from sp500.data.shards import Chunk, ShardSet
+from sp500.data.shards import stream
+from sp500.data.shards.reader import Chunk, ShardSet
 from sp500.data.windows import Dataset
 from sp500.distributed import data, preflight, session
 from sp500.distributed.worker import RayWorker

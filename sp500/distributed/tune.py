@@ -22,13 +22,14 @@ from ray.tune.search import Searcher
 
 from sp500.distributed import preflight, session
 from sp500.errors import SP500Error
-from sp500.memory import limit_memory
+from sp500.machine.memory import limit_memory
 from sp500.runs.store import Run
 from sp500.training.loop import FitResult
-from sp500.tuning import packs, trial_data
+from sp500.tuning import trial_data
 from sp500.tuning.ledger import TrialResult
 from sp500.tuning.limits import Limits
-from sp500.tuning.packs import PackQueue
+from sp500.tuning.packing import packs
+from sp500.tuning.packing.packs import PackQueue
 from sp500.tuning.sequential import failed, run_trial
 from sp500.tuning.space import Trial
 from sp500.tuning.suggest import Suggester

@@ -16,7 +16,7 @@ import yaml
 from kubernetes.client.exceptions import ApiException
 
 from sp500.errors import ConfigError, Refused, ResourcesError, Unreachable
-from sp500.jobs.manifest import Document
+from sp500.jobs.manifests.manifest import Document
 
 # To connect, and to wait for an answer.
 SECONDS = (3.0, 5.0)

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from sp500.doctor.check import Check, Look, examined, ok, skipped, wrong
-from sp500.errors import ConfigError, Refused, ResourcesError
-from sp500.extras import extra
+from sp500.errors import ConfigError, Refused, ResourcesError, extra
 from sp500.jobs.cluster.rollout import OPERATOR
-from sp500.jobs.manifest import Document
+from sp500.jobs.manifests.manifest import Document
 
 if TYPE_CHECKING:
     from sp500.doctor.kubernetes_api import Cluster

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import psutil
 
-from sp500.cores import CGROUP, cpu_limit
 from sp500.doctor.check import Check, Look, ok, skipped, wrong
 from sp500.formatting import GIB, size
 from sp500.jobs.queue.settings import machine
-from sp500.memory import total_bytes
+from sp500.machine.cores import CGROUP, cpu_limit
+from sp500.machine.memory import total_bytes
 
 SHARED = "/dev/shm"  # noqa: S108 - looked at, never written to
 # Ray 2.60 gives its object store this share of the free memory (DEFAULT_OBJECT_STORE_MEMORY_PROPORTION), at most

@@ -10,28 +10,18 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from sp500.doctor.check import Check, Look, ok, skipped, wrong
+from sp500.ray_token import Token, find_token, token_path
 
 SECONDS = 5
 # Ray's default port for the dashboard, which also serves the Jobs API.
 DASHBOARD_PORT = 8265
 NAMES = ("ray address", "ray token", "ray version")
 UNAUTHORIZED, FORBIDDEN = 401, 403  # Ray's middleware: no token came; another token came
-
-
-@dataclass(frozen=True)
-class Token:
-    """What Ray's client would send, and whence."""
-
-    text: str = field(default="", repr=False)
-    source: str = ""
-    """The variable or file it comes from; empty where there is none."""
-    fault: str = ""
-    """Why it cannot be sent."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +64,7 @@ def cluster(
     if not url:
         advice = f"name the dashboard: http://HOST:{DASHBOARD_PORT}"
         return [wrong(NAMES[0], f"jobs cannot be sent to the address {given}", advice), *_unasked()]
-    mode, token = environment.get("RAY_AUTH_MODE", ""), token_of(environment, home)
+    mode, token = environment.get("RAY_AUTH_MODE", ""), find_token(environment, home)
     bare = asked(url)
     sends = mode.lower() == "token" and bool(token.text)
     signed = asked(url, token.text) if bare.status == UNAUTHORIZED and sends else None
@@ -133,33 +123,9 @@ def token_file(path: Path, mode: int | None) -> Check:
     return ok("token file", f"{path}, mode {mode:04o}")
 
 
-def token_path(environment: Mapping[str, str], home: Path) -> Path:
-    """File that Ray reads a token from."""
-    return Path(environment.get("RAY_AUTH_TOKEN_PATH") or home / ".ray" / "auth_token")
-
-
 def mode_of(path: Path) -> tuple[Path, int | None]:
     """The file and its permissions; None where there is none."""
     return path, path.stat().st_mode & 0o777 if path.is_file() else None
-
-
-def token_of(environment: Mapping[str, str], home: Path) -> Token:
-    """The token as Ray's client finds it: the variable, the file that a variable names, the file at home."""
-    path = token_path(environment, home)
-    if environment.get("RAY_AUTH_TOKEN", "").strip():
-        text, source = environment["RAY_AUTH_TOKEN"].strip(), "RAY_AUTH_TOKEN"
-    else:
-        try:
-            text, source = path.read_text(errors="replace").split("\n")[0].strip(), str(path)
-        except FileNotFoundError:
-            text, source = "", ""
-        except OSError as error:
-            return Token(source=str(path), fault=f"{path} cannot be read ({error.strerror})")
-    if not text and environment.get("RAY_AUTH_TOKEN_PATH"):
-        return Token(source=str(path), fault=f"RAY_AUTH_TOKEN_PATH names {path}, which is empty or not there")
-    if not (text.isascii() and text.isprintable()):
-        return Token(source=source, fault=f"{source} holds what no token can be")
-    return Token(text, source if text else "")
 
 
 def dashboard(address: str) -> str:

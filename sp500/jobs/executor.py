@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from sp500.jobs.manifest import Document
+from sp500.jobs.manifests.manifest import Document
 from sp500.jobs.state import Role, Status
 
 

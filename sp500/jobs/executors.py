@@ -8,7 +8,7 @@ from pathlib import Path
 from sp500.errors import ConfigError
 from sp500.jobs.executor import Executor
 from sp500.jobs.local.executor import LocalExecutor
-from sp500.jobs.manifest import Document
+from sp500.jobs.manifests.manifest import Document
 
 
 def maker(folder: Path) -> Callable[[Document], Executor]:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from sp500.config import ModelConfig
-from sp500.memory import total_bytes
+from sp500.machine.memory import total_bytes
 from sp500.models.linear import Linear
 from sp500.models.lstm import LSTM
 from sp500.models.mlp import MLP

@@ -15,11 +15,11 @@ from sp500.formatting import NOTHING, fixed, money, percent, seconds, some
 from sp500.report.tables import Table, table
 from sp500.runs import cost, forecast
 from sp500.runs.cost import Cost, RateTable
+from sp500.runs.experiments import EXPERIMENTS, TITLES, Experiment
 from sp500.runs.record import RunRecord
 from sp500.runs.results import Basis, Forecast, ForecastRow
 from sp500.runs.usl import VARIES
 
-NOUNS = {"scale": "Scale", "train": "Training", "tune": "Search", "walk_forward": "Walk forward"}
 COUNTED = (
     "A run on a cluster pays for its workers' nodes and what runs next to them (head, submitter), one on one machine "
     "for that machine, from start to end with all its attempts. Storage, network and idle nodes are not in it."
@@ -39,7 +39,7 @@ class Costs:
     """Runs that left no record."""
     wasted: float = 0.0
     """Of runs that did not end well."""
-    ahead: Mapping[str, Forecast] = field(default_factory=dict)
+    ahead: Mapping[Experiment, Forecast] = field(default_factory=dict)
     """Forecast of each experiment that ran with two numbers of workers or more, by its name."""
 
     def cells(self, run: str | None, *, windows: bool = False) -> dict[str, str]:
@@ -75,7 +75,7 @@ class Costs:
 
 def of(records: Sequence[RunRecord], unended: Sequence[RunRecord], rates: RateTable | None) -> Costs:
     """The costs of ended runs and of those that left no record, and forecasts from them."""
-    asked = {name: forecast.Question(experiment=name) for name in forecast.EXPERIMENTS}
+    asked = {name: forecast.Question(experiment=name) for name in EXPERIMENTS}
     every = {name: forecast.forecast(records, question, rates) for name, question in asked.items()}
     ahead = {name: one for name, one in every.items() if one["backtest"]}
     latest = {record.name: record for record in (*records, *unended)} if rates else {}
@@ -96,14 +96,14 @@ def sentences(costs: Costs) -> list[str]:
         assumed = f"at rates of {costs.held}, which are assumptions"
         free = "" if any(one.amount for one in costs.by_run.values()) else ", since the table has their machines at 0"
         said.append(f"{some(len(costs.by_run), 'run')} cost {total} {costs.currency}{wasted}{free}, {assumed}.")
-    return said + [f"{NOUNS[name]}: {backtest(one)}" for name, one in costs.ahead.items()]
+    return said + [f"{TITLES[name]}: {backtest(one)}" for name, one in costs.ahead.items()]
 
 
 def parts(costs: Costs) -> tuple[Any, ...]:
     """Tables of the forecasts and remarks on the rates."""
     made: list[Any] = []
     for name, one in costs.ahead.items():
-        made += [forecast_table(f"Forecast: {NOUNS[name].lower()}", one), one["assumption"]]
+        made += [forecast_table(f"Forecast: {TITLES[name].lower()}", one), one["assumption"]]
     if costs.by_run:
         made.append(f"Rates of {costs.held}, which are assumptions: {costs.source}. {COUNTED}")
     if costs.unended:

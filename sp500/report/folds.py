@@ -16,8 +16,8 @@ from scipy.special import stdtrit
 
 from sp500 import formatting
 from sp500.formatting import METRIC, NOTHING, against_naive, bounds, bounds_percent, fixed, percent, seconds, some
-from sp500.report.models import Group
-from sp500.report.scores import Metric, columns
+from sp500.report.models.results import Group
+from sp500.report.models.scores import Metric, columns
 from sp500.report.tables import Table, table
 from sp500.runs.record import RunRecord
 from sp500.runs.results import FoldRow, Improvement, Metrics, Spread

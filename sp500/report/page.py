@@ -16,39 +16,19 @@ import jinja2
 from markupsafe import Markup
 
 from sp500 import formatting
-from sp500.disk import write_atomic
-from sp500.report import (
-    costs,
-    figures,
-    folds,
-    models,
-    scale,
-    scale_figures,
-    scale_verdicts,
-    scores,
-    search,
-    search_arms,
-    search_figures,
-    search_samplers,
-    search_tables,
-    search_verdicts,
-    tables,
-    verdicts,
-)
-from sp500.report.costs import Costs
+from sp500.machine.disk import write_atomic
+from sp500.report import costs, folds, tables
+from sp500.report.models.results import group_runs, list_unjudged, make_rows
+from sp500.report.models.section import model_parts, model_sentences
+from sp500.report.scale.results import collect
+from sp500.report.scale.section import scale_parts, scale_sentences
+from sp500.report.search.results import newest
+from sp500.report.search.section import search_parts, search_sentences
 from sp500.report.tables import Table
 from sp500.runs.cost import RateTable
 from sp500.runs.record import EpochMetrics, RunRecord
 from sp500.tuning.ledger import TrialResult
 
-COPIES = (
-    "A multiplied dataset is the original history and noisy copies of it. It has more work, not more information: its "
-    "test metrics may be worse than those of the original."
-)
-TOLD = 3
-"""Failed runs whose reason is in the text."""
-NAMED = 20
-"""Replaced runs that are named."""
 COMMANDS = {
     "models": ("No model has been trained yet", "python experiments/train.py"),
     "search": ("No search has run yet", "python experiments/tune.py --mode all --space grid18"),
@@ -107,49 +87,36 @@ def write(
     read which file is wrong and why.
     """
     paid = costs.of(records, unended, rates)
-    groups, unjudged = models.groups(records), models.unjudged(records)
-    searched, walked, scaled = search.newest(records, trials), folds.newest(records), scale.collect(records)
+    groups, failed = group_runs(records), list_unjudged(records)
+    searched, walked, scaled = newest(records, trials), folds.newest(records), collect(records)
     numbers = {
         "search": searched.numbers,
         "folds": list(walked.folds or ()) if walked else [],
         **scaled.numbers,
-        "models": models.rows(groups, unjudged),
+        "models": make_rows(groups, failed),
         **paid.numbers,
         **({"damaged": list(damaged)} if damaged else {}),
     }
-    said = _verdicts(records, groups, paid, searched=searched, walked=walked, scaled=scaled)
-    if damaged:
-        said["damaged"] = [f"Left out as unreadable: {formatting.some(len(damaged), 'run')}."]
+    cost_sentences = costs.sentences(paid)
+    sentences = {
+        "models": model_sentences(groups),
+        "search": search_sentences(searched, records),
+        "folds": [folds.verdict(walked)] if walked else [],
+        "scale": scale_sentences(scaled, paid),
+        **({"cost": cost_sentences} if cost_sentences else {}),
+        **({"damaged": [f"Left out as unreadable: {formatting.some(len(damaged), 'run')}."]} if damaged else {}),
+    }
     sections = [
-        Section("models", (*_models(groups, epochs, paid), *_seeds(records), *_left_out(groups, unjudged))),
-        Section("search", (*_search(searched, paid), *search_samplers.methods(records))),
+        Section("models", model_parts(records, groups, failed, epochs, paid)),
+        Section("search", search_parts(searched, records, paid)),
         Section("folds", folds.parts(walked)),
-        Section("scale", _scale(scaled, paid)),
-        *([Section("cost", costs.parts(paid))] if "cost" in said else []),
+        Section("scale", scale_parts(scaled, paid)),
+        *([Section("cost", costs.parts(paid))] if cost_sentences else []),
         Section("data", (*tables.notes(records), *tables.data_cards(records))),
         Section("runs", (tables.runs(records, paid.cells),) if records else ()),
         *([Section("damaged", tuple(damaged))] if damaged else []),
     ]
-    return _written(Report(out / "index.html", numbers, said), records, sections)
-
-
-def _verdicts(
-    records: Sequence[RunRecord],
-    groups: Sequence[models.Group],
-    paid: Costs,
-    *,
-    searched: search.Search,
-    walked: RunRecord | None,
-    scaled: scale.Scale,
-) -> dict[str, list[str]]:
-    """Sentences by section."""
-    return {
-        "models": [verdicts.models(group) for group in groups],
-        "search": [*search_verdicts.sentences(searched), *search_samplers.verdicts(records)],
-        "folds": [folds.verdict(walked)] if walked else [],
-        "scale": scale_verdicts.sentences(scaled, paid.cost_text),
-        **({"cost": told} if (told := costs.sentences(paid)) else {}),
-    }
+    return _written(Report(out / "index.html", numbers, sentences), records, sections)
 
 
 def title(name: str) -> str:
@@ -171,48 +138,6 @@ def _written(report: Report, records: Sequence[RunRecord], sections: Sequence[Se
     write_atomic(out / "report.md", _markdown(records, report.verdicts, sections))
     write_atomic(report.path, _html(records, report.verdicts, sections))
     return report
-
-
-def _models(groups: Sequence[models.Group], epochs: Mapping[str, Sequence[EpochMetrics]], paid: Costs) -> list[Any]:
-    drawn = [
-        (scores.comparison(group, paid.cells), figures.improvements(group), figures.curves(group, epochs))
-        for group in groups
-    ]
-    return [part for parts in drawn for part in parts if part is not None]
-
-
-def _seeds(records: Sequence[RunRecord]) -> list[Table]:
-    found = scores.seeds_table(records)
-    return [found] if found else []
-
-
-def _left_out(groups: Sequence[models.Group], unjudged: Sequence[models.ModelRow]) -> list[str]:
-    """Remarks on runs that have no row, so that none is missing in silence."""
-    replaced = [name for group in groups for row in group.models for name in row["replaces"]]
-    remarks = []
-    if unjudged:
-        newest = list(reversed(unjudged))[:TOLD]
-        told = "; ".join(f"{row['run']} ({formatting.ended(row['status'], row['reason'])})" for row in newest)
-        more = "; the rest stands under Runs" if len(unjudged) > TOLD else ""
-        remarks.append(f"{formatting.some(len(unjudged), 'run')} ended without test metrics: {told}{more}.")
-    if replaced:
-        older = formatting.some(len(replaced), "older run")
-        names = ", ".join(replaced[:NAMED]) + (", ..." if len(replaced) > NAMED else "")
-        remarks.append(f"{older} with the same settings left out for a newer one: {names}.")
-    return remarks
-
-
-def _search(found: search.Search, paid: Costs) -> tuple[Any, ...]:
-    if found.told is None:
-        return ()
-    priced = costs.search_table(paid, {side.name: side.record for side in found.sides})
-    breaks = search_arms.break_even_table(found.compared)
-    shown = (search_arms.arms_table(found.compared), *[one for one in (breaks, priced) if one])
-    return (*shown, *search_figures.figures(found), *search_tables.tables(found))
-
-
-def _scale(found: scale.Scale, paid: Costs) -> tuple[Any, ...]:
-    return (*scale_figures.figures(found), *scale.tables(found, paid.cells), COPIES) if found.rows else ()
 
 
 def _hint(name: str) -> str:

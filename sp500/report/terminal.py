@@ -7,7 +7,11 @@ from pathlib import Path
 
 from sp500 import formatting
 from sp500.formatting import KEPT, NOTHING, against_naive, fixed, seconds, size
-from sp500.report import folds, scale, scale_verdicts, scores, search_arms
+from sp500.report import folds
+from sp500.report.models import scores
+from sp500.report.scale import verdicts
+from sp500.report.scale.results import collect, rate
+from sp500.report.search import arms
 from sp500.runs.record import RunRecord
 from sp500.runs.results import DataCard, Improvement, SearchSummary
 
@@ -66,11 +70,11 @@ def _search(search: SearchSummary) -> Iterator[str]:
     best = search["best"]
     yield f"best of {search['configs']} configs: {best['overrides']}, validation loss {best['valid_loss']:.6f}"
     if search.get("arms"):
-        yield from search_arms.sentences(search)
+        yield from arms.sentences(search)
 
 
 def _scale(record: RunRecord) -> Iterator[str]:
-    found = scale.collect([record])
+    found = collect([record])
     for row in found.rows:
         head = f"{row['multiplier']:>4}x {row['label']:<13} {row['status']}"
         if row["status"] != "ok":
@@ -79,9 +83,9 @@ def _scale(record: RunRecord) -> Iterator[str]:
         of = "simulated node" if row["simulated_nodes"] else "process"
         yield (
             f"{head}  {row['samples']} windows in {seconds(row['train_seconds'])} of {seconds(row['seconds'])}, "
-            f"{fixed(scale.rate(row), 0)} windows/s, peak {size(row['peak_memory_bytes'])} per {of}"
+            f"{fixed(rate(row), 0)} windows/s, peak {size(row['peak_memory_bytes'])} per {of}"
         )
-    yield from scale_verdicts.break_even(found)
+    yield from verdicts.break_even(found)
 
 
 def _metrics(record: RunRecord) -> Iterator[str]:

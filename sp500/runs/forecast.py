@@ -15,12 +15,11 @@ from statistics import fmean, median
 from sp500.config import Frozen
 from sp500.runs import cost, usl
 from sp500.runs.cost import Pods, RateTable
+from sp500.runs.experiments import Experiment
 from sp500.runs.observations import Observation, chosen, counts, most, pace, place
 from sp500.runs.record import RunRecord
 from sp500.runs.results import Backtest, Basis, Forecast, ForecastRow, LeftOut
 
-EXPERIMENTS = ("scale", "train", "tune", "walk_forward")
-"""Experiments whose runs take a number of workers."""
 NEWEST = 5
 ALIKE = 0.01
 """By what share numbers of windows may differ that count as the same."""
@@ -31,8 +30,8 @@ SAME, OTHER = 1.25, 2.0
 class Question(Frozen):
     """What is asked."""
 
-    experiment: str = "scale"
-    """One of EXPERIMENTS."""
+    experiment: Experiment = "scale"
+    """Whose runs."""
     workers: tuple[int, ...] = (1, 2, 4, 8, 16)
     """Numbers of workers, above zero."""
     size: int | None = None

@@ -27,8 +27,8 @@ from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
 from sp500.config import RUN_NAME
-from sp500.disk import append_durably, explained, write_atomic
 from sp500.errors import ConfigError, RunExists, RunLocked
+from sp500.machine.disk import append_durably, explained, write_atomic
 from sp500.runs.record import EpochMetrics, RunRecord
 
 SEALED = re.compile(rb'(\{.*),\n "sha256": "([0-9a-f]{64})"\n\}\n', re.DOTALL)

@@ -9,7 +9,7 @@ from typing import Any
 
 from sp500.errors import ConfigError, SP500Error
 from sp500.execution import execute
-from sp500.memory import run_in_subprocess
+from sp500.machine.memory import run_in_subprocess
 from sp500.runs import scaling
 from sp500.runs.record import RunRecord, Status, ended
 from sp500.runs.results import ScaleRow

@@ -17,11 +17,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from sp500.config import RunConfig
-from sp500.data import pipeline, shard_writer, stream
-from sp500.data.shards import ShardSet
+from sp500.data import pipeline
+from sp500.data.shards import stream, writer
+from sp500.data.shards.reader import ShardSet
 from sp500.data.windows import Dataset
 from sp500.errors import ConfigError
-from sp500.memory import PeakMemory, limit_memory
+from sp500.machine.memory import PeakMemory, limit_memory
 from sp500.runs.record import RunRecord, process_started
 from sp500.runs.results import DataCard, ShardFacts
 from sp500.runs.store import Run
@@ -48,8 +49,8 @@ def place(config: RunConfig, root: str, fingerprint: str) -> str:
 
     Without a root, sets lie beside the runs, so that the next run with the same data finds them.
     """
-    root = shard_writer.absolute(root or str(config.io.save_dir / ".shards"))
-    return root if shard_writer.fingerprint_at(root) == fingerprint else f"{root}/{fingerprint}"
+    root = writer.absolute(root or str(config.io.save_dir / ".shards"))
+    return root if writer.fingerprint_at(root) == fingerprint else f"{root}/{fingerprint}"
 
 
 def in_memory(config: RunConfig, run: Run, memory_bytes: int) -> RunRecord:
@@ -114,20 +115,20 @@ def write(config: RunConfig, uri: str) -> DataCard:
     """Write the set of `config` to `uri` and say what it holds; with workers, as many tasks of Ray write at once."""
     ready = prepared(config)
     with _nodes(None, None) if config.num_workers else nullcontext():
-        shards, facts = written(ready.source(), shard_writer.absolute(uri), tasks=config.num_workers)
+        shards, facts = written(ready.source(), writer.absolute(uri), tasks=config.num_workers)
     card = ready.dataset(config.train.dtype, multiplier=1).card
     return {**card, "windows": card["windows"] | {"train": shards.windows}, "shards": facts}
 
 
-def written(source: shard_writer.Source, uri: str, skip_bad: int = 0, *, tasks: int = 0) -> tuple[ShardSet, ShardFacts]:
+def written(source: writer.Source, uri: str, skip_bad: int = 0, *, tasks: int = 0) -> tuple[ShardSet, ShardFacts]:
     """The set at `uri`, written by this process or by tasks on the connected cluster, and what a record says of it."""
     each = None
     if tasks:
         from sp500.distributed import data
 
         each = data.writing(source, uri, tasks)
-    started, reused = time.perf_counter(), shard_writer.fingerprint_at(uri) == source.fingerprint
-    shards = shard_writer.write(source, uri, each, skip_bad=skip_bad)
+    started, reused = time.perf_counter(), writer.fingerprint_at(uri) == source.fingerprint
+    shards = writer.write(source, uri, each, skip_bad=skip_bad)
     facts: ShardFacts = {
         "uri": uri,
         "fingerprint": shards.fingerprint,

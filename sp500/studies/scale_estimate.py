@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from sp500.config import RunConfig
-from sp500.data.shard_writer import Source
-from sp500.data.stream import BUFFER_WINDOWS
-from sp500.memory import pss_bytes
+from sp500.data.shards.stream import BUFFER_WINDOWS
+from sp500.data.shards.writer import Source
+from sp500.machine.memory import pss_bytes
 from sp500.studies import scale_arms
 from sp500.tasks import catalog
 from sp500.training.loop import fit

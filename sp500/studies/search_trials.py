@@ -17,14 +17,15 @@ from sqlalchemy.exc import SQLAlchemyError
 from sp500 import metrics
 from sp500.config import RunConfig
 from sp500.errors import ConfigError, SP500Error
-from sp500.memory import limit_memory
+from sp500.machine.memory import limit_memory
 from sp500.runs.record import EpochMetrics, RunRecord
 from sp500.runs.results import ChosenConfig, SearchSummary
 from sp500.runs.store import Run
 from sp500.studies import train
-from sp500.tuning import optuna_log, processes, sequential, trial_data
+from sp500.tuning import optuna_log, sequential, trial_data
 from sp500.tuning.ledger import Ledger, TrialResult
 from sp500.tuning.limits import Plan
+from sp500.tuning.packing import processes
 from sp500.tuning.space import Choice, Space, key, trial, valid
 from sp500.tuning.suggest import Suggester, suggester
 from sp500.tuning.trial_data import TrialData

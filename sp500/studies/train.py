@@ -12,8 +12,8 @@ import numpy as np
 
 from sp500.config import RunConfig
 from sp500.data.windows import Dataset
-from sp500.disk import write_atomic
-from sp500.memory import PeakMemory
+from sp500.machine.disk import write_atomic
+from sp500.machine.memory import PeakMemory
 from sp500.runs.record import EpochMetrics, RunRecord, ended, process_started
 from sp500.runs.results import Metrics, SeedRow
 from sp500.runs.store import Run

@@ -17,11 +17,11 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from sp500.checked_lines import append_line, damaged_line, read_lines
 from sp500.config import RunConfig
 from sp500.data.folds import Folds
 from sp500.data.windows import Dataset
 from sp500.errors import ConfigError, SP500Error
+from sp500.runs.checked_lines import append_line, damaged_line, read_lines
 from sp500.runs.record import RunRecord, ended, process_started
 from sp500.runs.results import FoldDates, FoldRow, Metrics, Spread
 from sp500.runs.store import Run

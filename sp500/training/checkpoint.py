@@ -26,8 +26,8 @@ from torch import Tensor
 
 from sp500.config import RunConfig
 from sp500.data.windows import Dataset
-from sp500.disk import sync_folder, write_atomic
 from sp500.errors import CheckpointError
+from sp500.machine.disk import sync_folder, write_atomic
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from sp500.config import RunConfig
 from sp500.data.batches import Batches, TrainingBatches
 from sp500.data.windows import Dataset, Windows
 from sp500.errors import CheckpointError, SP500Error
-from sp500.memory import PeakMemory
+from sp500.machine.memory import PeakMemory
 from sp500.models import catalog, dropout
 from sp500.runs.record import EpochMetrics
 from sp500.seeding import derive

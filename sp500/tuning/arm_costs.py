@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sp500.config import RunConfig
-from sp500.tuning import packs, trial_data
+from sp500.tuning import trial_data
 from sp500.tuning.limits import Arm, Plan
-from sp500.tuning.processes import process_count
+from sp500.tuning.packing import packs
+from sp500.tuning.packing.processes import process_count
 from sp500.tuning.space import Trial
 from sp500.tuning.suggest import suggester
 from sp500.tuning.trial_data import TrialData

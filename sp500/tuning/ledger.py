@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from sp500.checked_lines import append_line, damaged_line, read_lines
 from sp500.errors import ConfigError
+from sp500.runs.checked_lines import append_line, damaged_line, read_lines
 from sp500.runs.record import Plain
 from sp500.runs.results import Overrides
 

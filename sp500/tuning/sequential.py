@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from sp500.errors import SP500Error
-from sp500.memory import exhausted
+from sp500.machine.memory import exhausted
 from sp500.training.loop import FitResult, fit
 from sp500.training.worker import SoloWorker, device
 from sp500.tuning import trial_data

@@ -7,7 +7,7 @@ import yaml
 from manifests import CLUSTER, PAIRS, TREES, Document, alone, of_kind, rendered, tree_id
 
 from sp500.distributed.capacity import WorkerGroup
-from sp500.jobs.rayjob import build_documents
+from sp500.jobs.manifests.rayjob import build_documents
 from sp500.jobs.spec import JobSpec
 
 VARIABLE = "SP500_CLUSTER_WORKERS"

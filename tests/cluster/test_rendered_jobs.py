@@ -7,8 +7,8 @@ import pytest
 import yaml
 from manifests import CLUSTER, TREES, Document, alone, crds, of_kind, pods, rendered, tree_id
 
-from sp500.jobs import rules
-from sp500.jobs.rayjob import build_documents
+from sp500.jobs.manifests import rules
+from sp500.jobs.manifests.rayjob import build_documents
 from sp500.jobs.spec import JobSpec
 
 SPECS = CLUSTER.parent / "tests" / "jobs" / "specs"

@@ -8,8 +8,9 @@ from filelock import FileLock
 
 from sp500.agent.limits import Limits
 from sp500.agent.requests import SubmitJob
-from sp500.commands import agent_tools, queue_flags
-from sp500.commands.manage import load
+from sp500.commands.agent import agent_tools
+from sp500.commands.jobs import queue_flags
+from sp500.commands.jobs.manage import load
 from sp500.errors import ConfigError, LimitExceeded
 from sp500.jobs.queue.manager import Manager
 from sp500.jobs.queue.resources import Resources

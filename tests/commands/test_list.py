@@ -5,11 +5,11 @@ import io
 import pytest
 from rich.console import Console
 
-from sp500.commands import list as listing
+from sp500.commands.jobs import list as listing
+from sp500.console.progress import Progress
 from sp500.jobs.queue.job import NewJob
 from sp500.jobs.queue.ledger import Ledger
 from sp500.jobs.queue.resources import Resources
-from sp500.progress import Progress
 
 
 @pytest.fixture

@@ -16,7 +16,8 @@ import pytest
 from mcp import Client, StdioServerParameters
 
 from sp500.agent.requests import SubmitJob
-from sp500.commands import agent_tools, queue_flags
+from sp500.commands.agent import agent_tools
+from sp500.commands.jobs import queue_flags
 from sp500.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent.parent

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from sp500.config import DataConfig
-from sp500.data import augment, pipeline, shard_writer
+from sp500.data import augment, pipeline
 from sp500.data.prices import Prices
-from sp500.data.shards import ShardSet
+from sp500.data.shards.reader import ShardSet
+from sp500.data.shards.writer import Source, write, write_shard
 from sp500.errors import DataError
 
 
@@ -25,13 +26,13 @@ def prepared(bundled_stocks: Prices) -> pipeline.Prepared:
 
 
 @pytest.fixture(scope="module")
-def source(prepared: pipeline.Prepared) -> shard_writer.Source:
+def source(prepared: pipeline.Prepared) -> Source:
     return prepared.source()
 
 
 @pytest.fixture
-def written(source: shard_writer.Source, tmp_path: Path) -> ShardSet:
-    return shard_writer.write(source, str(tmp_path / "set"))
+def written(source: Source, tmp_path: Path) -> ShardSet:
+    return write(source, str(tmp_path / "set"))
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -65,9 +66,7 @@ def test_windows_of_all_shards_are_those_of_the_copied_training_series(
     assert written.windows == len(y) == prepared.source().windows
 
 
-def test_nothing_after_the_training_dates_is_in_a_shard(
-    prepared: pipeline.Prepared, source: shard_writer.Source
-) -> None:
+def test_nothing_after_the_training_dates_is_in_a_shard(prepared: pipeline.Prepared, source: Source) -> None:
     last = prepared.cut.train[1]
     later = [replace_future(one, last) for one in prepared.table.series]
     assert any((one.x != other.x).any() for one, other in zip(prepared.table.series, later, strict=True))
@@ -84,30 +83,30 @@ def replace_future(series: augment.Series, last: np.datetime64) -> augment.Serie
 
 
 def test_complete_set_is_reused_and_another_one_refused(
-    prepared: pipeline.Prepared, source: shard_writer.Source, written: ShardSet, tmp_path: Path
+    prepared: pipeline.Prepared, source: Source, written: ShardSet, tmp_path: Path
 ) -> None:
     def nobody(numbers: object) -> list:
         raise AssertionError("a complete set is not written again")
 
-    assert shard_writer.write(source, written.uri, nobody) == written
+    assert write(source, written.uri, nobody) == written
     other = pipeline.fit(
         prepared.prices, prepared.table, prepared.config.model_copy(update={"noise": 0.2}), direction=False
     ).source()
     with pytest.raises(DataError, match="holds another set"):
-        shard_writer.write(other, written.uri)
+        write(other, written.uri)
 
 
-def test_manifest_is_written_last(source: shard_writer.Source, tmp_path: Path) -> None:
+def test_manifest_is_written_last(source: Source, tmp_path: Path) -> None:
     class Killed(Exception):
         pass
 
     def half(numbers: range) -> list:
         for number in list(numbers)[:5]:
-            shard_writer.write_shard(source, number, str(tmp_path))
+            write_shard(source, number, str(tmp_path))
         raise Killed
 
     with pytest.raises(Killed):
-        shard_writer.write(source, str(tmp_path), half)
+        write(source, str(tmp_path), half)
     assert len(list(tmp_path.iterdir())) == 5
     with pytest.raises(DataError, match="not complete"):
         ShardSet.open(str(tmp_path))
@@ -115,31 +114,34 @@ def test_manifest_is_written_last(source: shard_writer.Source, tmp_path: Path) -
 
 WRITER = """
 import sys, pickle
-from sp500.data import sharding
+from sp500.data.shards import writer
 source = pickle.load(open(sys.argv[1], "rb"))
 print("ready", flush=True)
-sharding.write(source, sys.argv[2])
+writer.write(source, sys.argv[2])
 """
 
 
 def test_killed_writer_leaves_a_set_that_is_completed_to_the_same_bytes(
-    source: shard_writer.Source, written: ShardSet, tmp_path: Path
+    source: Source, written: ShardSet, tmp_path: Path
 ) -> None:
     import pickle
 
     (tmp_path / "source.pickle").write_bytes(pickle.dumps(source))
     target = tmp_path / "killed"
     command = [sys.executable, "-c", WRITER, str(tmp_path / "source.pickle"), str(target)]
+    left = []
     for kill in range(10):
         process = subprocess.Popen(command, stdout=subprocess.PIPE)
         assert process.stdout is not None
-        process.stdout.readline()
+        assert process.stdout.readline() == b"ready\n"
         while process.poll() is None and len(list(target.glob("*.parquet"))) <= kill * 2:
             time.sleep(0.0005)
         process.send_signal(signal.SIGKILL)
         process.wait()
         process.stdout.close()
-    shard_writer.write(source, str(target))
+        left.append(len(list(target.glob("*.parquet"))))
+    assert any(0 < shards < len(written.shards) for shards in left), left
+    write(source, str(target))
     whole = {name: data for name, data in contents(target).items() if not name.startswith(".")}
     assert whole == contents(Path(written.uri))
 
@@ -188,7 +190,7 @@ def test_bad_manifest_is_refused_by_name(written: ShardSet, change: str) -> None
 
 WRITE_AGAIN = """
 import sys
-from sp500.data.folder import Folder
+from sp500.data.shards.folder import Folder
 
 folder = Folder(sys.argv[1])
 sys.stdin.readline()
@@ -218,14 +220,12 @@ def test_shards_take_a_twentieth_of_materialised_windows(written: ShardSet) -> N
     assert written.bytes / (written.windows * 30 * 6 * 4) < 0.05
 
 
-def test_set_on_another_filesystem_has_the_same_bytes(
-    source: shard_writer.Source, written: ShardSet, tmp_path: Path
-) -> None:
-    shard_writer.write(source, f"file://{tmp_path}/elsewhere")
+def test_set_on_another_filesystem_has_the_same_bytes(source: Source, written: ShardSet, tmp_path: Path) -> None:
+    write(source, f"file://{tmp_path}/elsewhere")
     assert contents(tmp_path / "elsewhere") == contents(Path(written.uri))
 
 
 @pytest.mark.parametrize("uri", ["gopher://bucket/set", "/proc/set"])
-def test_place_that_cannot_be_written_is_named(source: shard_writer.Source, uri: str) -> None:
+def test_place_that_cannot_be_written_is_named(source: Source, uri: str) -> None:
     with pytest.raises(DataError, match=uri):
-        shard_writer.write(source, uri)
+        write(source, uri)

@@ -9,15 +9,16 @@ import pytest
 import torch
 
 from sp500.config import DataConfig
-from sp500.data import pipeline, shard_writer, stream
+from sp500.data import pipeline
 from sp500.data.prices import Prices
-from sp500.data.shards import ShardSet
+from sp500.data.shards import stream, writer
+from sp500.data.shards.reader import ShardSet
 
 
 @pytest.fixture(scope="module")
 def shards(bundled_stocks: Prices, tmp_path_factory: pytest.TempPathFactory) -> ShardSet:
     config = DataConfig(tickers=("AAPL", "KO", "GE"), start="2014-01-01", multiplier=6, window=5)
-    return shard_writer.write(pipeline.prepare(config, direction=False).source(), str(tmp_path_factory.mktemp("set")))
+    return writer.write(pipeline.prepare(config, direction=False).source(), str(tmp_path_factory.mktemp("set")))
 
 
 def streams(shards: ShardSet, world: int, *, shuffle: bool = True) -> list[stream.Stream]:

@@ -16,7 +16,7 @@ from yfinance.exceptions import YFRateLimitError
 from sp500.config import DataConfig
 from sp500.data.prices import Prices
 from sp500.data.sources import load
-from sp500.data.yahoo import DEADLINE_SECONDS, TRY_SECONDS, download
+from sp500.data.sources.yahoo import DEADLINE_SECONDS, TRY_SECONDS, download
 from sp500.errors import ConfigError, DataError
 
 NOW = 1_700_000_000.0

@@ -23,7 +23,7 @@ from ray.core.generated import autoscaler_pb2
 
 from sp500.distributed import capacity, preflight
 from sp500.errors import ConfigError, ResourcesError
-from sp500.memory import run_in_subprocess
+from sp500.machine.memory import run_in_subprocess
 
 STORE = 90 * 2**20
 FOUR = {"replicas": 2, "maxReplicas": 4, "CPU": 1, "GPU": 0}

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from sp500.config import DataConfig, ModelConfig, RunConfig, TrainConfig
-from sp500.data import pipeline, shard_writer, stream
-from sp500.data.shards import ShardSet
+from sp500.data import pipeline
+from sp500.data.shards import stream, writer
+from sp500.data.shards.reader import ShardSet
 from sp500.distributed import data, train
 from sp500.errors import DataError, SP500Error
 from sp500.runs.store import RunStore
@@ -23,7 +24,7 @@ def prepared() -> pipeline.Prepared:
 
 @pytest.fixture(scope="module")
 def shards(prepared, tmp_path_factory) -> ShardSet:
-    return shard_writer.write(prepared.source(), str(tmp_path_factory.mktemp("set")))
+    return writer.write(prepared.source(), str(tmp_path_factory.mktemp("set")))
 
 
 def contents(uri: str) -> dict[str, bytes]:
@@ -40,7 +41,7 @@ def seen(chunks, epoch: int) -> list[bytes]:
 
 def test_ray_tasks_write_the_same_bytes_as_one_process(ray_cluster, prepared, shards, tmp_path):
     uri = str(tmp_path / "by-ray")
-    shard_writer.write(prepared.source(), uri, data.writing(prepared.source(), uri, 2))
+    writer.write(prepared.source(), uri, data.writing(prepared.source(), uri, 2))
     assert contents(uri) == contents(shards.uri)
 
 

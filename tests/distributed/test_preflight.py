@@ -12,7 +12,7 @@ from ray.cluster_utils import Cluster
 
 from sp500.distributed import preflight
 from sp500.errors import ResourcesError
-from sp500.memory import run_in_subprocess
+from sp500.machine.memory import run_in_subprocess
 
 # A node in a mount namespace of its own, which sees another folder under the same path.
 ELSEWHERE = 'mount -t tmpfs none "$1" && shift && exec "$@"'

@@ -8,10 +8,10 @@ import ray
 from ray._private.worker import global_worker
 
 from sp500.config import DataConfig, ModelConfig, RunConfig, TrainConfig
-from sp500.data import shard_writer
+from sp500.data.shards import writer
 from sp500.distributed import train
 from sp500.distributed.simulated_nodes import STORE_LEAST, simulated
-from sp500.memory import PeakMemory, run_in_subprocess
+from sp500.machine.memory import PeakMemory, run_in_subprocess
 from sp500.runs.store import RunStore
 from sp500.studies import scale_arms
 from sp500.tasks import catalog
@@ -25,7 +25,7 @@ def train_on_two_stores(folder: Path) -> dict[str, int]:
     data = DataConfig(tickers=("stocks",), multiplier=64)
     config = RunConfig(num_workers=1, data=data, model=ModelConfig(kind="linear"), train=once)
     ready = scale_arms.prepared(config)
-    shards = shard_writer.write(ready.source(), str(folder / "set"))
+    shards = writer.write(ready.source(), str(folder / "set"))
     small = ready.dataset("float32", multiplier=1)
     with RunStore(folder).open("run") as run, simulated(1, BUDGET, STORE_LEAST) as raylets:
         with PeakMemory(0.5, raylets) as peak:

@@ -6,9 +6,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sp500.cores import cpu_limit
 from sp500.doctor import machine
 from sp500.doctor.machine import Memory, Space
+from sp500.machine.cores import cpu_limit
 
 MIB, GIB = 2**20, 2**30
 

@@ -1,7 +1,7 @@
 import pytest
 
 from sp500.doctor import ray_cluster
-from sp500.doctor.ray_cluster import Token
+from sp500.ray_token import Token, find_token, token_path
 
 
 def looked(home, address=None, wanted=None, **environment):
@@ -111,13 +111,13 @@ def test_token_file_that_others_can_read_is_wrong(tmp_path, mode, state):
     file.parent.mkdir()
     file.write_text("secret")
     file.chmod(mode)
-    check = ray_cluster.token_file(*ray_cluster.mode_of(ray_cluster.token_path({}, tmp_path)))
+    check = ray_cluster.token_file(*ray_cluster.mode_of(token_path({}, tmp_path)))
     assert check.state == state
     assert state == "ok" or (f"mode {mode:04o}" in check.found and check.advice == f"chmod 600 {file}")
 
 
 def test_token_file_that_is_not_there_is_skipped(tmp_path):
-    check = ray_cluster.token_file(*ray_cluster.mode_of(ray_cluster.token_path({}, tmp_path)))
+    check = ray_cluster.token_file(*ray_cluster.mode_of(token_path({}, tmp_path)))
     assert check.state == "skipped"
 
 
@@ -136,7 +136,7 @@ def test_token_is_the_one_that_rays_client_takes(tmp_path, variables, text):
     (tmp_path / "other").write_text("elsewhere")
     if "RAY_AUTH_TOKEN_PATH" in variables:
         variables = variables | {"RAY_AUTH_TOKEN_PATH": str(tmp_path / "other")}
-    assert ray_cluster.token_of(variables, tmp_path).text == text
+    assert find_token(variables, tmp_path).text == text
 
 
 def test_token_is_not_in_its_own_description():

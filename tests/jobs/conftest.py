@@ -15,7 +15,7 @@ from kube_store import KubeStore
 
 from sp500.jobs.kuberay.executor import KubeRayExecutor, request
 from sp500.jobs.local import executor as local
-from sp500.jobs.rayjob import build_rayjob
+from sp500.jobs.manifests.rayjob import build_rayjob
 from sp500.jobs.spec import JobSpec
 
 HERE = Path(__file__).parent

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sp500.jobs.executor import Executor, Line
-from sp500.jobs.manifest import Document
+from sp500.jobs.manifests.manifest import Document
 from sp500.jobs.state import JobState, Role, Status, settled
 
 LINES = [f"line {number}" for number in range(1, 6)]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sp500 import entry
-from sp500.commands import submit
+from sp500.commands.submission import submit
+from sp500.console import entry
 from sp500.errors import ConfigError
 from sp500.jobs.spec import JobSpec
 
@@ -135,9 +135,9 @@ def test_on_this_machine_one_worker_is_the_process_itself(dry):
 
 
 def test_size_is_in_the_text_of_submit(make):
-    from sp500.commands import submit_text
+    from sp500.commands.submission import text
 
-    assert submit_text.world_size(make(workers=2), "local") == 2
-    assert submit_text.world_size(make(), "local") is None
-    assert submit_text.world_size(make(), "kuberay") == 1
-    assert submit_text.world_size(JobSpec(argv=("a",), env={"SP500_WORLD_SIZE": "5"}), "kuberay") == 5
+    assert text.world_size(make(workers=2), "local") == 2
+    assert text.world_size(make(), "local") is None
+    assert text.world_size(make(), "kuberay") == 1
+    assert text.world_size(JobSpec(argv=("a",), env={"SP500_WORLD_SIZE": "5"}), "kuberay") == 5

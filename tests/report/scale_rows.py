@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sp500.report.scale import Row
+from sp500.report.scale.results import Row
 
 GIB = 2**30
 

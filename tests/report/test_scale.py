@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from scale_rows import GIB, one
 
-from sp500.report import page, scale, scale_figures, scale_verdicts, terminal
-from sp500.report.scale import Row
+from sp500.report import page, terminal
+from sp500.report.scale import figures, verdicts
+from sp500.report.scale.results import Row, Scale, collect, tables
 from sp500.runs.record import Machine, RunRecord, Seconds
 
 NOW = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
@@ -38,8 +39,8 @@ def record(rows: list[Row], **changes: Any) -> RunRecord:
     return RunRecord(**(fields | changes))
 
 
-def found(*rows: Row, **changes: Any) -> scale.Scale:
-    return scale.collect([record(list(rows), **changes)])
+def found(*rows: Row, **changes: Any) -> Scale:
+    return collect([record(list(rows), **changes)])
 
 
 def merged(*rows: Row) -> list[Row]:
@@ -62,7 +63,7 @@ def test_streaming_is_compared_with_arrays_at_the_largest_size_both_trained() ->
         one(200, "in_memory", None),
         one(200, "streaming", 999.0, peak_memory_bytes=GIB // 2),
     )
-    assert scale_verdicts.streaming(rows) == [
+    assert verdicts.streaming(rows) == [
         "Streaming at ×10, compared with arrays in memory: slower, 0.75× the windows/s (300 compared with 400); less "
         "memory, 0.50× the peak (512 MiB compared with 1 GiB).",
         "×50 and ×200 do not fit in memory as arrays; streaming trained on them within 768 MiB.",
@@ -70,7 +71,7 @@ def test_streaming_is_compared_with_arrays_at_the_largest_size_both_trained() ->
 
 
 def test_streaming_without_a_gain_is_reported_as_such() -> None:
-    first, second = scale_verdicts.streaming(
+    first, second = verdicts.streaming(
         merged(one(1, "in_memory", 100.0), one(1, "streaming", 101.0, peak_memory_bytes=3 * GIB))
     )
     assert "about as fast, 1.01× the windows/s" in first
@@ -80,16 +81,16 @@ def test_streaming_without_a_gain_is_reported_as_such() -> None:
 
 def test_size_that_neither_arm_trained_is_no_gain_of_streaming() -> None:
     rows = merged(one(9, "in_memory", None), one(9, "streaming", None))
-    assert "speed of streaming is unknown" in scale_verdicts.streaming(rows)[0]
-    assert "streaming did not train on it either" in scale_verdicts.streaming(rows)[1]
+    assert "speed of streaming is unknown" in verdicts.streaming(rows)[0]
+    assert "streaming did not train on it either" in verdicts.streaming(rows)[1]
 
 
 def test_missing_arms_are_named() -> None:
     rows = merged(one(1, "ray", 100.0, 2))
-    assert "run the arms in_memory and streaming" in scale_verdicts.streaming(rows)[0]
-    assert scale_verdicts.cluster(rows)[0].endswith("run the arm streaming.")
+    assert "run the arms in_memory and streaming" in verdicts.streaming(rows)[0]
+    assert verdicts.cluster(rows)[0].endswith("run the arm streaming.")
     alone = merged(one(1, "streaming", 100.0))
-    assert scale_verdicts.cluster(alone)[0].endswith("run the arm ray.")
+    assert verdicts.cluster(alone)[0].endswith("run the arm ray.")
 
 
 @pytest.mark.parametrize(
@@ -104,15 +105,15 @@ def test_missing_arms_are_named() -> None:
 def test_difference_within_the_margin_of_repeated_epochs_is_not_claimed(rates: list[float], verdict: str) -> None:
     rate = sorted(rates)[1]
     rows = [one(1, "in_memory", 100.0), one(1, "streaming", rate, epoch_rates=rates)]
-    assert f": {verdict}, " in scale_verdicts.streaming(merged(*rows))[0]
+    assert f": {verdict}, " in verdicts.streaming(merged(*rows))[0]
 
 
 def test_repeated_experiment_widens_the_margin() -> None:
     laptop = [one(1, "in_memory", 100.0), one(1, "streaming", 125.0)]
     again = [one(1, "in_memory", 100.0), one(1, "streaming", 90.0)]
-    once = scale.collect([record(again), record(laptop)])
-    assert "about as fast, 1.25×" in scale_verdicts.streaming(once.rows)[0]
-    assert "faster, 1.25×" in scale_verdicts.streaming(merged(*laptop))[0]
+    once = collect([record(again), record(laptop)])
+    assert "about as fast, 1.25×" in verdicts.streaming(once.rows)[0]
+    assert "faster, 1.25×" in verdicts.streaming(merged(*laptop))[0]
 
 
 def test_each_number_of_workers_is_compared_with_one_process_at_its_largest_size() -> None:
@@ -123,7 +124,7 @@ def test_each_number_of_workers_is_compared_with_one_process_at_its_largest_size
         one(10, "ray", 400.0, 2, fixed=12.0),
         one(20, "ray", None, 2, status="failed"),
     )
-    one_worker, two_workers, memory = scale_verdicts.cluster(rows)
+    one_worker, two_workers, memory = verdicts.cluster(rows)
     assert one_worker.startswith("At ×20 (20,000 windows), streaming in one process took 3.4 min on one machine")
     assert "1 Ray worker (2 cores, 8 GiB) took 6.7 min: slower, 0.50× the speed" in one_worker
     # 8 of the 110 seconds in one process wrote the shards that Ray then found.
@@ -137,23 +138,23 @@ def test_each_number_of_workers_is_compared_with_one_process_at_its_largest_size
 def test_cluster_gained_memory_only_where_one_process_ran_out_of_it() -> None:
     alone = [one(1, "streaming", 100.0), one(50, "streaming", None)]
     rays = [one(1, "ray", 100.0, 2), one(50, "ray", 90.0, 2, simulated_nodes=2)]
-    (_, told) = scale_verdicts.cluster(merged(*alone, *rays), lambda run: f"0.01 USD for {run}")
+    (_, told) = verdicts.cluster(merged(*alone, *rays), lambda run: f"0.01 USD for {run}")
     assert told == (
         "2 Ray workers trained on ×50 (1 GiB per simulated node, 0.01 USD for 50-ray-2), where one process ran out of "
         "memory."
     )
     broke = [one(1, "streaming", 100.0), one(50, "streaming", None, status="failed")]
-    assert len(scale_verdicts.cluster(merged(*broke, *rays))) == 1
+    assert len(verdicts.cluster(merged(*broke, *rays))) == 1
 
 
 def test_workers_that_never_ended_well_cannot_be_judged() -> None:
-    (told,) = scale_verdicts.cluster(merged(one(1, "streaming", 100.0), one(1, "ray", None, 2)))
+    (told,) = verdicts.cluster(merged(one(1, "streaming", 100.0), one(1, "ray", None, 2)))
     assert told.startswith("The gain from 2 Ray workers is unknown")
 
 
 def test_speeds_of_a_warm_and_a_cold_run_are_not_mixed() -> None:
     cold = one(1, "ray", 100.0, 2, warm_samples_per_second=None)
-    (told, _) = scale_verdicts.cluster(merged(one(1, "streaming", 100.0), cold))
+    (told, _) = verdicts.cluster(merged(one(1, "streaming", 100.0), cold))
     assert "1.00× the windows/s (50 compared with 50)" in told
 
 
@@ -167,14 +168,14 @@ def laptop_and_cluster() -> tuple[RunRecord, RunRecord]:
 @pytest.mark.parametrize("cluster_is_newer", [True, False])
 def test_laptop_and_cluster_runs_of_the_same_settings_are_paired(*, cluster_is_newer: bool) -> None:
     laptop, cluster = laptop_and_cluster()
-    both = scale.collect([laptop, cluster] if cluster_is_newer else [cluster, laptop])
+    both = collect([laptop, cluster] if cluster_is_newer else [cluster, laptop])
     assert [(row["multiplier"], row["label"]) for row in both.rows] == [
         (1, "streaming, one machine"),
         (1, "2 Ray workers, cluster"),
         (10, "streaming, one machine"),
         (10, "2 Ray workers, cluster"),
     ]
-    sentence = scale_verdicts.sentences(both, lambda run: f"0.25 USD ({run})")[0]
+    sentence = verdicts.sentences(both, lambda run: f"0.25 USD ({run})")[0]
     assert sentence == (
         "At ×10 (10,000 windows), streaming in one process took 102 s on one machine (2 cores, 8 GiB). On the cluster, "
         "2 Ray workers (nodes with 1 CPUs, 4.0 GiB) took 45 s: faster, 2.25× the speed from start to end. In training: "
@@ -182,24 +183,24 @@ def test_laptop_and_cluster_runs_of_the_same_settings_are_paired(*, cluster_is_n
     )
     # 2 + n/100 = 12 + n/300  =>  n = 1,500
     assert both.break_even[0]["windows"] == pytest.approx(1500)
-    assert scale_verdicts.one_machine(both) == []
-    texts = "".join(figure.svg for figure in scale_figures.figures(both))
+    assert verdicts.one_machine(both) == []
+    texts = "".join(figure.svg for figure in figures.figures(both))
     assert "2 Ray workers, cluster" in texts
 
 
 def test_runs_of_other_settings_or_another_machine_are_not_paired() -> None:
     laptop, cluster = laptop_and_cluster()
     other = record([row | {"settings": "other"} for row in laptop.scale or []], name="other")
-    assert {row["place"] for row in scale.collect([other, cluster]).rows} == {"cluster"}
+    assert {row["place"] for row in collect([other, cluster]).rows} == {"cluster"}
     faster = record([row | {"hardware": "64 cores, 256 GiB"} for row in laptop.scale or []], name="faster")
-    rows = scale.collect([laptop, faster, cluster]).rows
+    rows = collect([laptop, faster, cluster]).rows
     assert {row["hardware"] for row in rows if row["place"] == "machine"} == {"64 cores, 256 GiB"}
 
 
 def test_failed_run_without_known_hardware_hides_no_older_row() -> None:
     laptop, cluster = laptop_and_cluster()
     lost = one(50, "ray", None, 2, status="failed", **CLUSTER | {"hardware": "a pod"})
-    rows = scale.collect([laptop, cluster, record([lost])]).rows
+    rows = collect([laptop, cluster, record([lost])]).rows
     assert [(row["multiplier"], row["status"]) for row in rows if row["place"] == "cluster"] == [
         (1, "ok"),
         (10, "ok"),
@@ -210,7 +211,7 @@ def test_failed_run_without_known_hardware_hides_no_older_row() -> None:
 def test_break_even_is_reported_in_windows_and_as_one_pass_over_a_size() -> None:
     # 2 + n/100 = 12 + n/200  =>  n = 2,000, which is one pass over x2, and was measured.
     rows = [one(3, "streaming", 100.0), one(3, "ray", 200.0, 2, fixed=12.0), one(3, "ray", 100.5, 1, fixed=12.0)]
-    first, second, lines = scale_verdicts.break_even(found(*rows))
+    first, second, lines = verdicts.break_even(found(*rows))
     assert "a run with 1 worker below about 201,000 windows trained (one pass over ×200; extrapolated)" in first
     assert "a run with 2 workers below about 2,000 windows trained (one pass over ×2)" in second
     assert lines.endswith(
@@ -218,7 +219,7 @@ def test_break_even_is_reported_in_windows_and_as_one_pass_over_a_size() -> None
         "on 2 workers."
     )
     uneven = [*rows, one(1, "streaming", 100.0, fixed=10.0)]
-    assert scale_verdicts.break_even(found(*uneven))[-1].endswith("by up to 20%.")  # 6 + 10 s for the 20 it took
+    assert verdicts.break_even(found(*uneven))[-1].endswith("by up to 20%.")  # 6 + 10 s for the 20 it took
 
 
 @pytest.mark.parametrize(
@@ -233,53 +234,51 @@ def test_break_even_is_reported_in_windows_and_as_one_pass_over_a_size() -> None
 )
 def test_missing_break_even_says_which_side_is_sooner(rate: float, fixed: float, said: str) -> None:
     rows = [one(1, "streaming", 100.0), one(1, "ray", rate, 2, fixed=fixed)]
-    assert scale_verdicts.break_even(found(*rows))[0].startswith(said)
+    assert verdicts.break_even(found(*rows))[0].startswith(said)
 
 
 def test_test_error_of_the_arms_is_compared_within_one_size() -> None:
     same = [one(1, "streaming", 1.0, test_mse=9e-4), one(10, "streaming", 1.0), one(10, "ray", 1.0, 2)]
-    assert scale_verdicts.numbers(merged(*same)) == ["The test MSE at ×10 is the same in all 2 runs."]
+    assert verdicts.numbers(merged(*same)) == ["The test MSE at ×10 is the same in all 2 runs."]
     apart = [*same, one(10, "in_memory", 1.0, test_mse=2.1e-4)]
-    assert scale_verdicts.numbers(merged(*apart)) == [
+    assert verdicts.numbers(merged(*apart)) == [
         "The test MSE at ×10 is between 0.0002 and 0.00021, 5.00% apart in 3 runs."
     ]
-    assert scale_verdicts.numbers(merged(one(1, "streaming", 1.0))) == []
+    assert verdicts.numbers(merged(one(1, "streaming", 1.0))) == []
     kept = [one(10, "streaming", 1.0, best_epoch=0), one(10, "ray", 1.0, 2, best_epoch=0)]
-    assert "naive forecast" in scale_verdicts.numbers(merged(*kept))[0]
-    assert "same by construction" in scale_verdicts.numbers(merged(*kept))[0]
+    assert "naive forecast" in verdicts.numbers(merged(*kept))[0]
+    assert "same by construction" in verdicts.numbers(merged(*kept))[0]
 
 
 def test_size_that_streaming_never_tried_is_not_its_memory() -> None:
     rows = merged(one(1, "in_memory", 1.0), one(1, "streaming", 1.0), one(200, "in_memory", None))
-    assert "×200 does not fit in memory as arrays; streaming did not train on it either." in scale_verdicts.streaming(
-        rows
-    )
+    assert "×200 does not fit in memory as arrays; streaming did not train on it either." in verdicts.streaming(rows)
 
 
 def test_budget_names_whatever_exceeded_it() -> None:
     within = [one(1, "streaming", 1.0, peak_memory_bytes=GIB // 4), one(1, "ray", 1.0, 2, simulated_nodes=2)]
     over = one(9, "ray", 1.0, 2, simulated_nodes=2, peak_memory_bytes=3 * GIB)
-    assert scale_verdicts.budget(merged(*within, one(9, "in_memory", None))) == [
+    assert verdicts.budget(merged(*within, one(9, "in_memory", None))) == [
         "All 2 measured runs stayed within the memory budget; the largest peak was 2 Ray workers at ×1, 1 GiB per "
         "simulated node."
     ]
-    assert scale_verdicts.budget(merged(*within, over)) == [
+    assert verdicts.budget(merged(*within, over)) == [
         "Over the memory budget: 2 Ray workers at ×9 (3 GiB per simulated node); 2 other runs stayed within it."
     ]
 
 
 def test_one_machine_is_not_presented_as_a_cluster() -> None:
-    (plain,) = scale_verdicts.one_machine(found(one(1, "ray", 1.0, 1), one(1, "ray", 1.0, 2)))
+    (plain,) = verdicts.one_machine(found(one(1, "ray", 1.0, 1), one(1, "ray", 1.0, 2)))
     assert plain.startswith("2 workers shared the 2 cores of one machine")
-    (simulated,) = scale_verdicts.one_machine(found(one(1, "ray", 1.0, 2, simulated_nodes=2)))
+    (simulated,) = verdicts.one_machine(found(one(1, "ray", 1.0, 2, simulated_nodes=2)))
     assert simulated.startswith("2 workers on 2 simulated nodes shared the 2 cores of one machine")
-    assert scale_verdicts.one_machine(found(one(1, "streaming", 1.0))) == []
-    assert scale_verdicts.one_machine(found(one(1, "ray", 1.0, 2, **CLUSTER))) == []
+    assert verdicts.one_machine(found(one(1, "streaming", 1.0))) == []
+    assert verdicts.one_machine(found(one(1, "ray", 1.0, 2, **CLUSTER))) == []
 
 
 def test_failed_arms_are_listed_with_sizes_and_reasons() -> None:
     rows = [one(50, "in_memory", None), one(9, "in_memory", None), one(9, "ray", None, 2, status="failed", reason="")]
-    assert scale_verdicts.failed(merged(*rows)) == [
+    assert verdicts.failed(merged(*rows)) == [
         "In memory ended with status out of memory at ×9 (no room) and ×50 (no room).",
         "2 Ray workers ended with status failed at ×9.",
     ]
@@ -287,7 +286,7 @@ def test_failed_arms_are_listed_with_sizes_and_reasons() -> None:
 
 def test_table_says_workers_and_share_of_the_budget() -> None:
     rows = [one(50, "in_memory", None), one(50, "streaming", 1000.0), one(50, "ray", 250.0, 2, writing_seconds=1.5)]
-    (table,) = scale.tables(found(*rows))
+    (table,) = tables(found(*rows))
     assert table.caption == "Every arm at every size; budget 2 GiB per node"
     assert cells(table, "Data (windows)") == ["×50 (50,000)"] * 3
     assert cells(table, "Arm") == ["in memory", "streaming", "2 Ray workers"]
@@ -303,7 +302,7 @@ def test_table_says_workers_and_share_of_the_budget() -> None:
 def test_scaling_table_holds_strong_then_weak_with_efficiency() -> None:
     rates = {(2, 1): 100.0, (2, 2): 150.0, (4, 2): 160.0}
     rows = [one(size, "ray", rate, workers, simulated_nodes=workers) for (size, workers), rate in rates.items()]
-    _, table = scale.tables(found(*rows))
+    _, table = tables(found(*rows))
     assert cells(table, "Scaling") == ["strong", "strong", "weak", "weak"]
     assert cells(table, "Data") == ["×2", "×2", "×2 per worker", "×2 per worker"]
     assert cells(table, "Speed-up") == ["1.00×", "1.50×", "1.00×", "1.60×"]
@@ -314,7 +313,7 @@ def test_scaling_table_holds_strong_then_weak_with_efficiency() -> None:
 def test_figures_name_every_arm_the_budget_and_what_did_not_end_well() -> None:
     sizes = [one(size, "streaming", 100.0) for size in (1, 10)]
     arms = [one(1, "in_memory", 90.0), one(10, "in_memory", None), one(10, "ray", None, 2, status="failed")]
-    (drawn,) = scale_figures.figures(found(*sizes, *arms, one(1, "ray", 50.0, 2)))
+    (drawn,) = figures.figures(found(*sizes, *arms, one(1, "ray", 50.0, 2)))
     texts = set(re.findall(r">([^<>]+)</text>", drawn.svg))
     assert {"in memory", "streaming", "2 Ray workers", "windows per second", "peak memory"} <= texts
     assert {"in memory: out of memory", "2 Ray workers: failed", "budget of a node, 2 GiB"} <= texts
@@ -323,7 +322,7 @@ def test_figures_name_every_arm_the_budget_and_what_did_not_end_well() -> None:
 
 
 def test_one_size_is_drawn_as_bars() -> None:
-    (drawn,) = scale_figures.figures(found(one(5, "in_memory", None), one(5, "streaming", 1234.0)))
+    (drawn,) = figures.figures(found(one(5, "in_memory", None), one(5, "streaming", 1234.0)))
     texts = re.findall(r">([^<>]+)</text>", drawn.svg)
     assert texts.count("out of memory") == 2
     assert {"windows per second, ×5", "1,234", "1 GiB"} <= set(texts)
@@ -339,21 +338,21 @@ def test_one_size_is_drawn_as_bars() -> None:
     ],
 )
 def test_scaling_is_drawn_where_there_is_some(pairs: list[tuple[int, int]], titles: set[str]) -> None:
-    drawn = scale_figures.figures(found(*[one(size, "ray", 100.0, workers) for size, workers in pairs]))
+    drawn = figures.figures(found(*[one(size, "ray", 100.0, workers) for size, workers in pairs]))
     assert len(drawn) == 2
     assert set(re.findall(r">(strong|weak): ", drawn[1].svg)) == titles
 
 
 def test_sizes_too_close_for_their_labels_drop_the_smaller() -> None:
-    (drawn,) = scale_figures.figures(found(*[one(size, "streaming", 100.0) for size in (1, 95, 100)]))
+    (drawn,) = figures.figures(found(*[one(size, "streaming", 100.0) for size in (1, 95, 100)]))
     texts = re.findall(r">(×\d+)</text>", drawn.svg)
     assert set(texts) == {"×1", "×100"}
 
 
 def test_nothing_ended_well_still_makes_a_figure_and_a_table() -> None:
     nothing = found(one(1, "streaming", None), one(9, "streaming", None))
-    assert len(scale_figures.figures(nothing)) == 1
-    assert cells(scale.tables(nothing)[0], "Status") == ["out of memory"] * 2
+    assert len(figures.figures(nothing)) == 1
+    assert cells(tables(nothing)[0], "Status") == ["out of memory"] * 2
 
 
 def test_report_json_holds_the_rows_and_what_was_computed_of_them(tmp_path: Path) -> None:
@@ -373,9 +372,9 @@ def test_report_json_holds_the_rows_and_what_was_computed_of_them(tmp_path: Path
 
 def test_newest_run_of_an_arm_makes_its_row() -> None:
     older, newer = one(9, "ray", 1.0, 2), one(9, "ray", 5.0, 2)
-    rows = scale.collect([record([older]), record([newer])]).rows
+    rows = collect([record([older]), record([newer])]).rows
     assert [(row["samples_per_second"], row["rates"]) for row in rows] == [(2.5, [1.0] * 3 + [5.0] * 3)]
-    assert scale.collect([]).rows == []
+    assert collect([]).rows == []
 
 
 def test_terminal_names_workers_warm_rates_and_the_break_even() -> None:

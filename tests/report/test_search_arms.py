@@ -7,8 +7,10 @@ import pytest
 from result_rows import chosen
 from search_records import side
 
-from sp500.report import search, search_arms, search_figures
-from sp500.report.search_verdicts import sentences
+from sp500.report.search import figures, results
+from sp500.report.search.arms import arms_table, break_even_table
+from sp500.report.search.arms import sentences as arm_sentences
+from sp500.report.search.verdicts import sentences
 from sp500.report.tables import Table
 from sp500.runs import compare
 from sp500.runs.record import RunRecord
@@ -38,7 +40,7 @@ def three_arms() -> dict[str, RunRecord]:
 
 
 def test_search_of_one_arm_has_nulls_for_what_needs_others() -> None:
-    numbers = search.newest([side("s", 0, "sequential", 21.0)], {}).compared
+    numbers = results.newest([side("s", 0, "sequential", 21.0)], {}).compared
     assert numbers["arms"]["sequential"]["seconds"] == 21.0
     assert numbers["configs"] == 18
     assert {numbers[key] for key in SearchComparison.__annotations__.keys() - {"arms", "configs"}} == {None}
@@ -46,7 +48,7 @@ def test_search_of_one_arm_has_nulls_for_what_needs_others() -> None:
 
 def test_separate_arms_are_compared_by_their_records() -> None:
     records = [side("s", 0, "sequential", 30.0), side("p", 1, "packed", 10.0), side("r", 2, "ray", 40.0, loss=0.5)]
-    numbers = search.newest(records, {}).compared
+    numbers = results.newest(records, {}).compared
     assert numbers["packing_speedup"] == pytest.approx(3)
     assert numbers["ray_speedup"] == pytest.approx(0.25)
     assert numbers["arms"]["ray"]["speedup_over_sequential"] == pytest.approx(0.75)
@@ -57,22 +59,22 @@ def test_separate_arms_are_compared_by_their_records() -> None:
 def test_arms_that_chose_different_configs_are_reported_with_the_way_to_equal_numbers() -> None:
     other = chosen(id="c08", overrides={"model.hidden": 64}, valid_loss=0.41)
     records = [side("s", 0, "sequential", 30.0), side("p", 1, "packed", 10.0, best=other)]
-    numbers = search.newest(records, {}).compared
+    numbers = results.newest(records, {}).compared
     assert numbers["same_best"] is False
-    (told,) = [sentence for sentence in search_arms.sentences(numbers) if "different best configs" in sentence]
+    (told,) = [sentence for sentence in arm_sentences(numbers) if "different best configs" in sentence]
     assert "differ by 2%" in told
     assert "--train.dtype float64" in told
 
 
 def test_search_in_all_modes_shows_the_seconds_that_it_timed() -> None:
-    numbers = search.newest([*three_arms().values(), timed()], {}).numbers
+    numbers = results.newest([*three_arms().values(), timed()], {}).numbers
     assert [row["seconds"] for row in numbers["arms"].values()] == [27.0, 9.0, 30.0]
     assert numbers["arms"]["ray"]["cpu_seconds"] == 8.0
     assert SearchComparison.__annotations__.keys() < set(numbers)
 
 
 def test_gain_is_split_between_packing_and_ray() -> None:
-    said = sentences(search.newest([*three_arms().values(), timed()], {}))
+    said = sentences(results.newest([*three_arms().values(), timed()], {}))
     assert said[0] == (
         "Packing on 2 cores was 3.0× as fast as one after another and Ray Tune took 3.3× as long as packing: "
         "18 configs took 27 s one after another (1 core), 9.0 s packed without Ray (2 cores) and 30 s "
@@ -82,7 +84,7 @@ def test_gain_is_split_between_packing_and_ray() -> None:
 
 
 def test_break_even_is_where_the_two_lines_cross() -> None:
-    found = search.newest([*three_arms().values(), timed()], {})
+    found = results.newest([*three_arms().values(), timed()], {})
     # Packed: 4 s and 10 s of work on 2 cores for 18 configs. Ray Tune: 25 s and as much work.
     even = found.compared["break_even"]
     assert even["cores"] is None
@@ -97,7 +99,7 @@ def test_break_even_is_where_the_two_lines_cross() -> None:
         "cores it never would, by one run of each."
     )
     assert said[3] == "For these 18 configs no number of cores makes up for its start of 25 s."
-    table = search_arms.break_even_table(found.compared)
+    table = break_even_table(found.compared)
     assert cells(table, "Sooner from")[:2] == ["at no number of configs", "about 152 configs"]
     assert table is not None
     assert "Assumed: the start does not grow with configs or cores" in table.note
@@ -110,7 +112,7 @@ def test_break_even_in_cores_is_where_ray_takes_as_long_for_the_same_configs() -
 
 
 def test_arms_have_a_row_each() -> None:
-    table = search_arms.arms_table(search.newest([*three_arms().values(), timed()], {}).compared)
+    table = arms_table(results.newest([*three_arms().values(), timed()], {}).compared)
     assert cells(table, "Arm") == ["one after another", "packed without Ray", "Ray Tune"]
     assert cells(table, "CPU seconds") == ["8"] * 3
     assert cells(table, "Configs/s") == ["0.67", "2.00", "0.60"]
@@ -119,19 +121,19 @@ def test_arms_have_a_row_each() -> None:
 
 
 def test_no_search_gives_the_keys_with_nulls_and_nothing_to_say() -> None:
-    found = search.newest([], {})
+    found = results.newest([], {})
     assert set(found.numbers.values()) == {None}
     assert sentences(found) == []
-    assert [part for part in search_figures.figures(found) if part] == []
+    assert [part for part in figures.figures(found) if part] == []
 
 
 def test_newer_search_is_the_one_shown() -> None:
     records = [side("old", 0, "sequential", 20.0, key="a"), side("new", 1, "sequential", 10.0, key="b", configs=3)]
-    assert search.newest(records, {}).numbers["configs"] == 3
+    assert results.newest(records, {}).numbers["configs"] == 3
 
 
 def test_missing_arms_are_named_with_the_modes_to_run() -> None:
-    said = sentences(search.newest([side("p", 0, "packed", 20.0)], {}))
+    said = sentences(results.newest([side("p", 0, "packed", 20.0)], {}))
     assert said[0] == "18 configs took 20 s packed without Ray (2 cores)."
     assert said[1] == (
         "To tell what packing and Ray Tune each bought, run experiments/tune.py with --mode sequential and --mode ray "
@@ -141,7 +143,7 @@ def test_missing_arms_are_named_with_the_modes_to_run() -> None:
 
 def test_arm_that_was_interrupted_is_not_compared_by_time() -> None:
     records = [side("s", 0, "sequential", 20.0), side("p", 1, "packed", 9.0, resumed=3)]
-    found = search.newest(records, {})
+    found = results.newest(records, {})
     assert found.compared["packing_speedup"] is None
     assert sentences(found)[0].endswith("Interrupted, so without a time that compares: packed without Ray.")
     assert sentences(found)[1].startswith("The arms found the same best config")

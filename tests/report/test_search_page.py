@@ -12,10 +12,11 @@ import optuna
 import pytest
 from search_records import START, VALID, side
 
-from sp500.report import hyperparameters, page, search, search_coordinates, search_figures, search_tables
-from sp500.report.hyperparameters import Trial
-from sp500.report.search import Search
-from sp500.report.search_verdicts import best, luck, sentences
+from sp500.report import page
+from sp500.report.search import coordinates, figures, hyperparameters, results, tables
+from sp500.report.search.hyperparameters import Trial
+from sp500.report.search.results import Search
+from sp500.report.search.verdicts import best, luck, sentences
 from sp500.report.tables import Table
 from sp500.runs.results import SearchComparison
 from sp500.tuning.ledger import TrialResult
@@ -42,7 +43,7 @@ def changed(trial: TrialResult, **changes: Any) -> TrialResult:
 
 def of(trials: Sequence[TrialResult], **more: Any) -> Search:
     """The search of one arm with these trials."""
-    return search.newest([side("s", 0, "sequential", 20.0, **more)], {"s": trials})
+    return results.newest([side("s", 0, "sequential", 20.0, **more)], {"s": trials})
 
 
 def grid(*, dead: bool = False) -> list[TrialResult]:
@@ -75,7 +76,7 @@ def test_tries_failures_and_both_splits_of_the_chosen_config_are_told() -> None:
         "is above zero is 33.1%, below the usual 95% (deflated Sharpe ratio). Each try is itself the best of up to 25 "
         "epochs on the same dates, which this does not count.",
     ]
-    table = search_tables.both_splits(found)
+    table = tables.both_splits(found)
     assert cells(table, "Model") == ["chosen config", "buy-and-hold"] * 2
     assert cells(table, "Split") == ["validation", "validation", "test", "test"]
     assert cells(table, "MSE (10⁻⁴)") == ["1.000", "-", "2.000", "-"]
@@ -88,7 +89,7 @@ def test_chosen_config_that_another_training_made_another_model_is_told_with_bot
     told = side("s", 0, "packed", 20.0)
     for loss, said in ((0.41, True), (0.400001, False), (None, False)):
         again = told.model_copy(update={"best_loss": loss, "best_epoch": 3})
-        (first,) = best(search.newest([again], {}))
+        (first,) = best(results.newest([again], {}))
         assert ("Trained again alone, it reached 0.41 at epoch 3" in first) == said
 
 
@@ -98,7 +99,7 @@ def test_best_configs_are_those_of_the_arm_that_named_the_best() -> None:
         "one": [trial("c07", 0.5), trial("c08", 0.6), trial("c09", 0.7)],
         "two": [trial("c07", 0.4), trial("c08", 0.45)],
     }
-    table = search_tables.best_trials(search.newest(records, trials))
+    table = tables.best_trials(results.newest(records, trials))
     assert cells(table, "Valid loss") == ["0.400000", "0.450000"]
     assert table is not None
     assert table.caption == "The 2 best of 2 configs, packed without Ray"
@@ -154,7 +155,7 @@ def test_seconds_that_are_not_known_leave_the_number_of_the_trial(reason: str) -
     found = of([trial("a", 0.5, None if old else 1.0), trial("b", 0.4, 2.0)], resumed=0 if old else 1)
     assert found.sides[0].elapsed is None
     assert [one["seconds"] for one in found.numbers["history"]["sequential"]] == [None, None]
-    drawing = search_figures.history(found)
+    drawing = figures.history(found)
     assert drawing is not None
     assert "trials, in the order in which they ended" in drawing.svg
 
@@ -164,7 +165,7 @@ def test_loss_far_off_stands_on_the_edge_and_is_counted() -> None:
     assert hyperparameters.ceiling(losses) == pytest.approx(1.0 + 4 * 0.2)
     assert hyperparameters.ceiling(losses[:4]) == 1.3
     assert hyperparameters.ceiling([1.0, 1.0, 1.0, 7.0]) == 7.0
-    drawing = search_figures.history(of([trial(f"{loss}", loss, loss) for loss in losses]))
+    drawing = figures.history(of([trial(f"{loss}", loss, loss) for loss in losses]))
     assert drawing is not None
     assert "a loss above 1.8 (1 of 5)" in drawing.caption
 
@@ -195,7 +196,7 @@ def test_values_of_any_kind_can_be_drawn_and_weighed() -> None:
     found = of(trials)
     assert isinstance(found.importance, dict)
     assert set(found.importance) == {"model.width", "model.kind"}
-    drawing = search_coordinates.coordinates(found)
+    drawing = coordinates.coordinates(found)
     assert drawing is not None
     assert "AAPL+KO" in drawing.svg
     assert "a-name-that\u2026" in drawing.svg
@@ -209,15 +210,15 @@ def test_names_are_short_where_that_is_clear() -> None:
 
 def test_coordinates_keep_the_most_important_settings_and_say_so() -> None:
     trials = [trial(str(n), 1.0 + n % 2, **{f"s{k}": n * (k + 2) % 11 for k in range(9)}, z=n % 2) for n in range(30)]
-    drawing = search_coordinates.coordinates(of(trials))
+    drawing = coordinates.coordinates(of(trials))
     assert drawing is not None
     assert "7 of 10 settings that varied." in drawing.caption
     assert ">z<" in drawing.svg
 
 
 def test_coordinates_need_a_setting_and_two_losses() -> None:
-    assert search_coordinates.coordinates(of([trial("a", 1.0, lr=1), trial("b", 2.0, lr=1)])) is None
-    assert search_coordinates.coordinates(of([trial("a", 1.0, lr=1), trial("b", 1.0, lr=2)])) is None
+    assert coordinates.coordinates(of([trial("a", 1.0, lr=1), trial("b", 2.0, lr=1)])) is None
+    assert coordinates.coordinates(of([trial("a", 1.0, lr=1), trial("b", 1.0, lr=2)])) is None
 
 
 # Importance.
@@ -261,7 +262,7 @@ def test_importance_does_not_hang_on_the_order_or_on_one_trial_that_diverged() -
 def test_importance_that_cannot_be_known_leaves_a_remark(trials: list[TrialResult], why: str) -> None:
     found = of(trials)
     assert found.numbers["importance"] is None
-    assert f"How much each setting mattered is not shown: {why}." in search_figures.figures(found)
+    assert f"How much each setting mattered is not shown: {why}." in figures.figures(found)
 
 
 # Tables.
@@ -269,8 +270,8 @@ def test_importance_that_cannot_be_known_leaves_a_remark(trials: list[TrialResul
 
 def test_best_trials_are_ranked_with_the_seconds_of_each_arm() -> None:
     records = [side("s", 0, "sequential", 20.0), side("p", 1, "ray", 15.0)]
-    found = search.newest(records, {"s": grid(), "p": [changed(one, seconds=3.0, pack=4) for one in grid()[:2]]})
-    table = search_tables.best_trials(found)
+    found = results.newest(records, {"s": grid(), "p": [changed(one, seconds=3.0, pack=4) for one in grid()[:2]]})
+    table = tables.best_trials(found)
     assert cells(table, "Id") == ["c00", "c12", "c04", "c16", "c08"]
     assert cells(table, "Seconds, one after another") == ["2.0 s"] * 5
     assert cells(table, "Seconds, Ray Tune") == ["3.0 s", *["-"] * 4]
@@ -280,13 +281,13 @@ def test_best_trials_are_ranked_with_the_seconds_of_each_arm() -> None:
 def test_failed_configs_stand_once_per_reason_and_the_rest_is_counted() -> None:
     dead = [changed(trial(f"d{n:02}", None, 1.0, lr=n), reason=f"reason {max(n - 5, 0):02}") for n in range(30)]
     records = [side("s", 0, "sequential", 20.0), side("p", 1, "ray", 15.0)]
-    table = search_tables.failed_trials(search.newest(records, {"s": dead, "p": dead[:1]}))
+    table = tables.failed_trials(results.newest(records, {"s": dead, "p": dead[:1]}))
     assert table is not None
     assert table.caption == "30 failed configs, by reason"
     assert table.rows[0].cells == ("reason 00", "6", "one after another and Ray Tune", "lr 0", "d00")
     assert len(table.rows) == 20
     assert table.note == "5 configs more failed for 5 further reasons."
-    assert search_tables.failed_trials(of(grid())) is None
+    assert tables.failed_trials(of(grid())) is None
 
 
 def test_trials_on_different_data_are_compared_by_their_share_of_the_naive_loss() -> None:
@@ -295,9 +296,9 @@ def test_trials_on_different_data_are_compared_by_their_share_of_the_naive_loss(
     best = {"overrides": {"model.lr": 2}, "valid_loss": 0.9, "id": "wild", "score": 0.9}
     named = [best | {"dataset": "AAPL, 30 days"}, best | {"dataset": "KO, 30 days", "id": "quiet", "score": 2.0}]
     found = of([quiet, wild], best=best, by_dataset=named)
-    assert cells(search_tables.best_trials(found), "Id") == ["wild", "quiet"]
-    assert cells(search_tables.best_trials(found), "Of naive") == ["90.00%", "200.00%"]
-    assert cells(search_tables.by_dataset(found), "Data") == ["AAPL, 30 days", "KO, 30 days"]
+    assert cells(tables.best_trials(found), "Id") == ["wild", "quiet"]
+    assert cells(tables.best_trials(found), "Of naive") == ["90.00%", "200.00%"]
+    assert cells(tables.by_dataset(found), "Data") == ["AAPL, 30 days", "KO, 30 days"]
     assert "validation loss 0.9, 90.00% of that of always answering zero" in sentences(found)[2]
     assert [one["loss"] for one in found.numbers["history"]["sequential"]] == pytest.approx([2.0, 0.9])
 

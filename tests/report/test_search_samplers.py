@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from result_rows import chosen, search_summary
 
-from sp500.report import search_samplers
+from sp500.report.search import samplers
 from sp500.runs.record import Machine, RunRecord, Seconds
 
 AT = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
@@ -34,18 +34,18 @@ CONTEST += [search("random", seed, loss) for seed, loss in enumerate((0.41, 0.41
 
 
 def test_means_and_spreads_are_told_with_the_seeds_won():
-    [said] = search_samplers.verdicts(CONTEST)
+    [said] = samplers.verdicts(CONTEST)
     assert said == (
         "wide, 60 configs: tpe found a lower loss than random search "
         "(0.420000 ± 0.020000 against 0.430000 ± 0.034641; lower in 2 of 3 seeds that both searched)."
     )
-    [table] = search_samplers.methods(CONTEST)
+    [table] = samplers.methods(CONTEST)
     assert "wide, 60 configs" in table.caption
 
 
 def test_method_that_does_not_win_is_told_as_such():
     worse = [search("tpe", 0, 0.5), search("random", 0, 0.4)]
-    [said] = search_samplers.verdicts(worse)
+    [said] = samplers.verdicts(worse)
     assert "tpe found no lower loss than random search (0.500000 against 0.400000; lower in 0 of 1 seed" in said
 
 
@@ -62,10 +62,10 @@ def test_method_that_does_not_win_is_told_as_such():
 )
 def test_searches_that_are_not_alike_are_not_compared(other):
     records = [search("tpe", 0, 0.4), other]
-    assert search_samplers.verdicts(records) == []
-    assert search_samplers.methods(records) == []
+    assert samplers.verdicts(records) == []
+    assert samplers.methods(records) == []
 
 
 def test_seed_that_was_searched_again_counts_once():
     records = [search("random", 0, 0.9), *CONTEST]
-    assert search_samplers.contests(records) == search_samplers.contests(CONTEST)
+    assert samplers.contests(records) == samplers.contests(CONTEST)

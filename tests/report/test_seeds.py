@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sp500.report import scores
+from sp500.report.models import scores
 from sp500.runs.store import RunStore
 
 ROOT = Path(__file__).parents[2]

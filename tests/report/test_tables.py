@@ -8,7 +8,8 @@ from markdown_it import MarkdownIt
 from result_rows import search_summary
 
 from sp500 import formatting
-from sp500.report import models, scores, tables, verdicts
+from sp500.report import tables
+from sp500.report.models import results, scores, verdicts
 from sp500.runs.record import Machine, RunRecord, Seconds
 
 START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
@@ -66,11 +67,11 @@ def test_runs_on_the_same_test_windows_stand_together_above_one_set_of_naive_row
         record("better", 1, metrics=scored(1.8e-4, 0.01, 0.2)),
         record("other-prices", 2, data=elsewhere, metrics=scored(1.8e-4, 0.01, 0.2)),
     ]
-    first, second = models.groups(records)
+    first, second = results.group_runs(records)
     assert [row["run"] for row in first.models] == ["better", "worse"]
     assert [row["name"] for row in first.naive] == ["mean", "zero"]
     assert [row["run"] for row in second.models] == ["other-prices"]
-    rows = models.rows([first, second], [])
+    rows = results.make_rows([first, second], [])
     assert [row["kind"] for row in rows] == ["model", "model", "naive", "naive", "model", "naive", "naive"]
     assert rows[0]["improvement"] == {
         "over": "mean",
@@ -89,7 +90,7 @@ def test_newer_run_of_the_same_settings_replaces_the_older_and_says_so() -> None
         record("new", 1, **again),
         record("on-ray", 2, arm="ray", num_workers=2, **again),
     ]
-    (group,) = models.groups(records)
+    (group,) = results.group_runs(records)
     assert {row["run"]: row["replaces"] for row in group.models} == {"new": ["old"], "on-ray": []}
 
 
@@ -97,7 +98,7 @@ def test_search_in_all_modes_is_one_model() -> None:
     told = {"runs": {"sequential": "s", "packed": "p", "ray": "r"}, "same_best": True}
     arms = [side("s", 0, "sequential"), side("p", 1, "packed"), side("r", 2, "ray")]
     records = [*arms, side("all", 3, "all", **told)]
-    (group,) = models.groups(records)
+    (group,) = results.group_runs(records)
     assert [(row["run"], row["name"]) for row in group.models] == [("p", "mlp 128x2, searched")]
 
 
@@ -108,7 +109,7 @@ def test_models_with_one_name_are_told_apart_by_what_differs() -> None:
         record("one", 0, config=base | {"train": {"lr": 0.1, "epochs": 3}}, metrics=metrics),
         record("two", 1, config=base | {"train": {"lr": 0.2, "epochs": 3}}, metrics=metrics),
     ]
-    (group,) = models.groups(records)
+    (group,) = results.group_runs(records)
     assert {row["name"] for row in group.models} == {"linear (lr 0.1)", "linear (lr 0.2)"}
 
 
@@ -123,17 +124,17 @@ def test_models_with_one_name_are_told_apart_by_what_differs() -> None:
 )
 def test_model_verdict_counts_intervals_that_exclude_zero(intervals: list[tuple[Any, Any]], said: str) -> None:
     records = [record(f"m{n}", n, metrics=scored(1.9e-4, *ends)) for n, ends in enumerate(intervals)]
-    (group,) = models.groups(records)
+    (group,) = results.group_runs(records)
     assert said in verdicts.models(group)
 
 
 def test_failed_run_is_kept_with_its_reason_and_without_metrics() -> None:
-    (row,) = models.unjudged([record("bad", status="failed", reason="diverged"), record("good", 1)])
+    (row,) = results.list_unjudged([record("bad", status="failed", reason="diverged"), record("good", 1)])
     assert (row["run"], row["status"], row["reason"], row["test"]) == ("bad", "failed", "diverged", {})
 
 
 def test_metric_that_is_not_defined_reads_as_a_dash() -> None:
-    (group,) = models.groups([record("m", metrics=scored(1.9e-4, -0.1, 0.1))])
+    (group,) = results.group_runs([record("m", metrics=scored(1.9e-4, -0.1, 0.1))])
     table = scores.comparison(group)
     column = [column.title for column in table.columns].index("IC")
     assert [row.cells[column] for row in table.rows] == ["0.020", "-", "-"]
@@ -141,7 +142,7 @@ def test_metric_that_is_not_defined_reads_as_a_dash() -> None:
 
 
 def test_small_errors_carry_their_unit_in_the_title() -> None:
-    (group,) = models.groups([record("m", metrics=scored(1.9e-4, -0.1, 0.1))])
+    (group,) = results.group_runs([record("m", metrics=scored(1.9e-4, -0.1, 0.1))])
     table = scores.comparison(group)
     column = [column.title for column in table.columns].index("MSE (10\u207b\u2074)")
     assert [row.cells[column] for row in table.rows] == ["1.900", "2.000", "2.200"]
@@ -151,7 +152,7 @@ def test_classification_has_its_own_columns() -> None:
     test = {"accuracy": 0.5, "f1": 0.4, "roc_auc": None, "confusion_matrix": [[1, 2], [3, 4]], "samples": 10}
     metrics = {"test": test, "naive": {"majority": test | {"accuracy": 0.6}}}
     config = {"task": "direction", "model": {"kind": "linear"}, "data": {}, "train": {}}
-    (group,) = models.groups([record("d", config=config, metrics=metrics)])
+    (group,) = results.group_runs([record("d", config=config, metrics=metrics)])
     table = scores.comparison(group)
     assert [column.title for column in table.columns] == ["Model", "Accuracy", "F1", "TN/FP/FN/TP", "Run"]
     assert table.rows[0].cells == ("linear", "50.0%", "0.400", "1/2/3/4", "d (solo)")
@@ -160,7 +161,7 @@ def test_classification_has_its_own_columns() -> None:
 def test_table_of_many_models_shows_the_best_and_says_how_many_there_are() -> None:
     many = scores.MODELS + 5
     records = [record(f"r{number}", metrics=scored((1 + number) * 1e-6, 0.01, 0.2)) for number in range(many)]
-    (group,) = models.groups(records)
+    (group,) = results.group_runs(records)
     table = scores.comparison(group)
     runs = [row.cells[-1].split()[0] for row in table.rows if row.kind != "naive"]
     assert runs == [f"r{number}" for number in range(scores.MODELS)]

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from sp500.config import RunConfig
-from sp500.disk import append_durably
 from sp500.errors import ConfigError, RunExists, RunLocked
+from sp500.machine.disk import append_durably
 from sp500.runs.record import EpochMetrics, RunRecord, Seconds, machine
 from sp500.runs.store import Run, Runs, RunStore
 

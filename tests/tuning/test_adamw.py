@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sp500.tuning.adamw import MemberAdamW
+from sp500.tuning.packing.adamw import MemberAdamW
 
 SETTINGS = [(1e-3, 0.0), (1e-3, 0.0), (1e-2, 0.1), (3e-2, 0.0)]
 

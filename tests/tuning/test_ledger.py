@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from sp500.checked_lines import append_line
 from sp500.errors import ConfigError
+from sp500.runs.checked_lines import append_line
 from sp500.tuning.ledger import Ledger, TrialResult
 
 

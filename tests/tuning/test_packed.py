@@ -8,8 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sp500.config import DataConfig, ModelConfig, RunConfig, TrainConfig
-from sp500.tuning import packs, space, trial_data
-from sp500.tuning.packed import Pack
+from sp500.tuning import space, trial_data
+from sp500.tuning.packing import packs
+from sp500.tuning.packing.training import Pack
 from sp500.tuning.sequential import run_trial
 
 DATA = DataConfig(tickers=("AAPL",), start="2017-01-01", window=4)

@@ -8,10 +8,11 @@ import psutil
 import pytest
 
 from sp500.config import RunConfig, SyntheticConfig, TrainConfig
-from sp500.tuning import processes, trial_data
+from sp500.tuning import trial_data
 from sp500.tuning.axes import choices
 from sp500.tuning.limits import Limits
-from sp500.tuning.packs import PackQueue
+from sp500.tuning.packing import processes
+from sp500.tuning.packing.packs import PackQueue
 from sp500.tuning.suggest import suggester
 
 AXES = {"model.hidden": (4, 8), "train.lr": (1e-3, 1e-2), "model.dropout": (0.0, 0.5)}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from sp500.errors import ConfigError, ResourcesError, Unreachable
-from sp500.jobs.manifest import Document
+from sp500.jobs.manifests.manifest import Document
 
 NO_ANSWER = re.compile(
     r"connection to the server \S+ was refused|Unable to connect to the server|TLS handshake timeout|i/o timeout"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from sp500.jobs.manifest import Document
+from sp500.jobs.manifests.manifest import Document
 
 # Words of a container that is on its way.
 COMING = {"ContainerCreating", "PodInitializing"}

@@ -21,7 +21,7 @@ import yaml
 from sp500.errors import ConfigError, ResourcesError
 from sp500.jobs.cluster import reasons, waiting
 from sp500.jobs.cluster.kubectl import Kubectl
-from sp500.jobs.manifest import Document, section
+from sp500.jobs.manifests.manifest import Document, section
 
 OPERATOR = (
     "helm upgrade --install kuberay-operator kuberay-operator --version 1.7.0"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from sp500.errors import ResourcesError, Unreachable
 from sp500.jobs.cluster import reasons, waiting
 from sp500.jobs.cluster.kubectl import Kubectl
-from sp500.jobs.manifest import Document
+from sp500.jobs.manifests.manifest import Document
 
 # No transfer lasts longer.
 LIFETIME_SECONDS = 4 * 3600

@@ -26,7 +26,7 @@ from sp500.errors import Refused, ResourcesError
 from sp500.jobs.kuberay import responses
 from sp500.jobs.kuberay.client import client_of
 from sp500.jobs.kuberay.responses import Response
-from sp500.jobs.manifest import Document, items, section
+from sp500.jobs.manifests.manifest import Document, items, section
 
 # Tries, and seconds after which none begins; seconds that one may take to connect, and between two packets.
 TRIES, LIMIT, CONNECT, READ = 6, 10.0, 3.0, 5.0

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from sp500.errors import Unreachable
-from sp500.extras import extra
+from sp500.errors import Unreachable, extra
 
 
 def client_of(context: str | None, kubeconfig: str | None) -> Any:

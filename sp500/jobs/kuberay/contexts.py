@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from sp500.errors import ConfigError
-from sp500.jobs.manifest import Document, items, section
+from sp500.jobs.manifests.manifest import Document, items, section
 
 NAMESPACE = "sp500"
 

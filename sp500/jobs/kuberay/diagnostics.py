@@ -17,8 +17,8 @@ from itertools import takewhile
 
 from sp500.jobs.cluster import reasons
 from sp500.jobs.kuberay import job_events
-from sp500.jobs.manifest import Document, items, section
-from sp500.jobs.rayjob import QUEUE
+from sp500.jobs.manifests.manifest import Document, items, section
+from sp500.jobs.manifests.rayjob import QUEUE
 from sp500.jobs.state import JobState
 
 # Causes in one line; of a hundred workers that find no room, the first tell it.

@@ -18,15 +18,15 @@ import time
 from collections.abc import Callable, Iterator
 
 from sp500.errors import ConfigError, Refused, Unreachable
-from sp500.jobs import rules
 from sp500.jobs.cluster.rollout import OPERATOR
 from sp500.jobs.executor import Line
 from sp500.jobs.kuberay import status as rayjob_status
 from sp500.jobs.kuberay.api import CLAIMS, CONFIG_MAPS, EVENTS, PODS, RAYJOBS, READ, WORKLOADS, KubeApi, Resource
 from sp500.jobs.kuberay.pod_logs import Moment, PodLog, Repetitions
 from sp500.jobs.kuberay.responses import Denied, Silent
-from sp500.jobs.manifest import Document, Group, clusters, items, section
-from sp500.jobs.rayjob import build_documents
+from sp500.jobs.manifests import rules
+from sp500.jobs.manifests.manifest import Document, Group, clusters, items, section
+from sp500.jobs.manifests.rayjob import build_documents
 from sp500.jobs.spec import JobSpec
 from sp500.jobs.state import JobState, Role, Status
 

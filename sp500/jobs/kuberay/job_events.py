@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from sp500.jobs.cluster import reasons
-from sp500.jobs.manifest import Document, items, section
+from sp500.jobs.manifests.manifest import Document, items, section
 
 # Warnings that are part of any start.
 HARMLESS = {"Unhealthy"}

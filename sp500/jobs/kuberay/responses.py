@@ -9,7 +9,7 @@ from functools import cached_property
 from sp500.errors import ResourcesError, Unreachable
 from sp500.jobs.cluster.kubectl import HINT
 from sp500.jobs.cluster.rollout import OPERATOR
-from sp500.jobs.manifest import Document, section
+from sp500.jobs.manifests.manifest import Document, section
 
 ANONYMOUS = "system:anonymous"
 RIGHTS = (

@@ -15,7 +15,7 @@ from sp500.errors import LimitExceeded
 from sp500.jobs.cluster.reasons import ready
 from sp500.jobs.kuberay import diagnostics as rayjob_reasons
 from sp500.jobs.kuberay import job_events
-from sp500.jobs.manifest import Document, items, section
+from sp500.jobs.manifests.manifest import Document, items, section
 from sp500.jobs.state import FINAL_CODES, JobState, Replicas, Role, Status
 
 # States of a job that nothing more will happen to, by Ray's word. What fails after that is the operator's tidying up.

@@ -21,7 +21,7 @@ from sp500.errors import ConfigError, Unreachable
 from sp500.jobs.executor import Line
 from sp500.jobs.local import log_file, processes
 from sp500.jobs.local.job_folder import COMMAND, REQUEST, SECOND, SETTINGS, START, STOP, JobFolder
-from sp500.jobs.manifest import Document
+from sp500.jobs.manifests.manifest import Document
 from sp500.jobs.spec import JobSpec
 from sp500.jobs.state import JobState, Replicas, Role, Status
 from sp500.units import size_bytes

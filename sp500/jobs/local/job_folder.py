@@ -39,8 +39,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
-from sp500.disk import write_atomic
 from sp500.jobs.state import JobState
+from sp500.machine.disk import write_atomic
 
 REQUEST, START, COMMAND, SECOND, EXIT = "request.json", "start.json", "command.json", "second.json", "exit.json"
 SETTINGS, LOG, STOP, LOCK = "settings.yaml", "log", "stop", "lock"

@@ -115,7 +115,7 @@ class Limits:
         began = time.monotonic()
         if self._limit is None or began < self._sample_at:
             return None
-        from sp500.memory import COST
+        from sp500.machine.memory import COST
 
         held = self._held()
         self._sample_at = time.monotonic() + COST * (time.monotonic() - began)
@@ -127,7 +127,7 @@ class Limits:
 
 def _held_by_children() -> int:
     """Memory of all processes below this one."""
-    from sp500.memory import pss_bytes, tree_pss_bytes
+    from sp500.machine.memory import pss_bytes, tree_pss_bytes
 
     return tree_pss_bytes(os.getpid()) - pss_bytes()
 
@@ -184,7 +184,7 @@ class Orphans:
 
     def living(self) -> list[psutil.Process]:
         """Those that live, looked for as often as costs 2 % of the time, and whenever none of the known ones lives."""
-        from sp500.memory import COST
+        from sp500.machine.memory import COST
 
         self._known = [each for each in self._known if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
         if not self._known or time.monotonic() >= self._look_at:
@@ -199,7 +199,7 @@ class Orphans:
 
     def held(self) -> int:
         """Memory of all of them in bytes."""
-        from sp500.memory import pss_bytes
+        from sp500.machine.memory import pss_bytes
 
         total = 0
         for each in self.living():

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sp500.jobs.manifest import Cluster, Group, items, quantity, section
+from sp500.jobs.manifests.manifest import Cluster, Group, items, quantity, section
 
 # What the operator reads of rayStartParams, and a node here too; the rest is about addresses and ports.
 TAKEN = ("num-cpus", "memory", "object-store-memory", "resources", "labels")

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from sp500.jobs import names
-from sp500.jobs.manifest import Cluster, items, section, switched_on
+from sp500.jobs.manifests.manifest import Cluster, items, section, switched_on
 from sp500.jobs.operator.violation import Violation
 
 V2_SWITCH = "RAY_enable_autoscaler_v2"

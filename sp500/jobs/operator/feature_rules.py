@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sp500.jobs import names
-from sp500.jobs.manifest import Cluster, Document, Group, items, section
+from sp500.jobs.manifests.manifest import Cluster, Document, Group, items, section
 from sp500.jobs.operator.violation import Gates, Violation, closed
 
 STORAGE_BACKENDS = ("GCS", "S3", "AZUREBLOB", "ALIYUNOSS")

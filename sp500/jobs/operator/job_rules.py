@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from sp500.jobs.manifest import Document, clusters, items, section
+from sp500.jobs.manifests.manifest import Document, clusters, items, section
 from sp500.jobs.operator.violation import Gates, Violation, closed
 
 POLICIES = ("DeleteCluster", "DeleteWorkers", "DeleteSelf", "DeleteNone")

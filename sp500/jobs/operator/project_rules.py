@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sp500.jobs.manifest import Cluster, Container, Document, Group, clusters, items, quantity, section
+from sp500.jobs.manifests.manifest import Cluster, Container, Document, Group, clusters, items, quantity, section
 from sp500.jobs.operator.violation import Violation
 
 SUBMITTER = "ray-job-submitter"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from sp500.jobs.manifest import Document, clusters, section
+from sp500.jobs.manifests.manifest import Document, clusters, section
 from sp500.jobs.operator import job_rules
 from sp500.jobs.operator.violation import Gates, Violation, closed
 

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sp500.errors import ConfigError, ResourcesError, SP500Error
-from sp500.jobs.manifest import Document
+from sp500.jobs.manifests.manifest import Document
 from sp500.jobs.queue.job import Job, NewJob, Notice, Use
 from sp500.jobs.queue.resources import Resources
 from sp500.jobs.state import FINISHED, JobState, one_line

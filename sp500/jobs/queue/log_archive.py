@@ -10,11 +10,11 @@ from heapq import merge
 from operator import itemgetter
 from pathlib import Path
 
-from sp500.disk import write_atomic
 from sp500.jobs.executor import Line
 from sp500.jobs.log_lines import LONGEST
 from sp500.jobs.queue.job import Job
 from sp500.jobs.state import Role
+from sp500.machine.disk import write_atomic
 
 FILE = "log.jsonl"
 # Lines and characters kept of each process; a training run prints a few hundred lines.

@@ -20,7 +20,7 @@ from threading import Event
 
 from sp500.errors import Refused, ResourcesError, SP500Error
 from sp500.jobs.executor import Executor
-from sp500.jobs.manifest import Document
+from sp500.jobs.manifests.manifest import Document
 from sp500.jobs.queue import budget, log_archive, retries, schedule, webhooks
 from sp500.jobs.queue.job import Job
 from sp500.jobs.queue.ledger import Entry, Ledger

@@ -19,7 +19,7 @@ from sp500.errors import ConfigError, LimitExceeded, ResourcesError, SP500Error
 from sp500.jobs import names
 from sp500.jobs.executor import Executor, Line
 from sp500.jobs.local.processes import MARK
-from sp500.jobs.manifest import Document
+from sp500.jobs.manifests.manifest import Document
 from sp500.jobs.queue import log_archive, retries
 from sp500.jobs.queue.job import Job, NewJob
 from sp500.jobs.queue.ledger import Ledger

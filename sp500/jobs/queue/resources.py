@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sp500.jobs.manifest import Container, Document, clusters, items, quantity, section
-from sp500.jobs.pods import GPU
+from sp500.jobs.manifests.manifest import Container, Document, clusters, items, quantity, section
+from sp500.jobs.manifests.pods import GPU
 from sp500.jobs.spec import JobSpec
 from sp500.units import size_bytes
 

@@ -19,7 +19,7 @@ from ray.dashboard.modules.dashboard_sdk import SubmissionClient
 from ray.job_submission import JobSubmissionClient
 
 from sp500.errors import Refused, Unreachable
-from sp500.jobs.manifest import Document
+from sp500.jobs.manifests.manifest import Document
 
 # Answers of a server, or of a gateway before it, that is busy or not up yet.
 MAY_PASS = frozenset({408, 425, 429})

@@ -22,7 +22,7 @@ from sp500.errors import ConfigError, Refused, Unreachable
 from sp500.jobs import working_dir
 from sp500.jobs.executor import Line
 from sp500.jobs.log_lines import LONGEST, LineSplitter, Tail
-from sp500.jobs.manifest import Document
+from sp500.jobs.manifests.manifest import Document
 from sp500.jobs.ray import status as ray_status
 from sp500.jobs.spec import KUBERNETES_ONLY, JobSpec
 from sp500.jobs.state import Role, Status

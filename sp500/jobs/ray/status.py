@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 
-from sp500.jobs.manifest import Document
+from sp500.jobs.manifests.manifest import Document
 from sp500.jobs.state import FINAL_CODES, JobState, Replicas, Role, Status
 
 # Ray's own process, which watches over the command, is gone, and the command with it.

@@ -6,7 +6,7 @@ import yaml
 
 from sp500.jobs.cluster import transfer_pod
 from sp500.jobs.cluster.transfer_pod import Image
-from sp500.jobs.manifest import quantity
+from sp500.jobs.manifests.manifest import quantity
 
 MANIFEST = Path(__file__).parents[3] / "cluster" / "raycluster.yaml"
 # Requests of CPU that a node of kind has before us: kube-system (API server 250m, controllers 200m, network, DNS, etcd

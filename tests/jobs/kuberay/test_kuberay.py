@@ -9,10 +9,10 @@ from executor_contract import LINES, ExecutorContract
 from kube_operator import Autopilot, Operator
 
 from sp500.errors import ConfigError, Refused
-from sp500.jobs import rules
 from sp500.jobs.kuberay.api import RAYJOBS, KubeApi
 from sp500.jobs.kuberay.executor import KubeRayExecutor, request
-from sp500.jobs.rayjob import build_documents
+from sp500.jobs.manifests import rules
+from sp500.jobs.manifests.rayjob import build_documents
 from sp500.jobs.state import JobState
 
 CLUSTER = Path(__file__).parents[3] / "cluster"

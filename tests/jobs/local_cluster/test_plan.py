@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sp500.jobs import manifest
 from sp500.jobs.local_cluster import plan
+from sp500.jobs.manifests import manifest
 
 MANIFEST = Path(__file__).parents[3] / "cluster" / "raycluster.yaml"
 

@@ -3,7 +3,7 @@
 import pytest
 
 from sp500.errors import ConfigError
-from sp500.jobs import rules
+from sp500.jobs.manifests import rules
 from sp500.jobs.operator import job_rules
 from sp500.jobs.operator.violation import OPEN
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from sp500.jobs import rules
-from sp500.jobs.manifest import clusters
+from sp500.jobs.manifests import rules
+from sp500.jobs.manifests.manifest import clusters
 from sp500.jobs.operator import project_rules
 
 HEAD = "spec/headGroupSpec"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sp500.jobs import rules
+from sp500.jobs.manifests import rules
 from sp500.jobs.operator import service_rules
 from sp500.jobs.operator.violation import OPEN
 

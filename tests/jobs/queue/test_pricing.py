@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from sp500.commands import rate_table
-from sp500.commands.pricing import Expected
-from sp500.commands.submission import Place, prepared
+from sp500.commands.submission.pricing import Expected
+from sp500.commands.submission.request import Place, prepared
 from sp500.errors import ConfigError
 from sp500.jobs.queue.job import Job
 from sp500.jobs.queue.resources import Resources

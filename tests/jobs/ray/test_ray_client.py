@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sp500.commands.submission import Place
+from sp500.commands.submission.request import Place
 from sp500.errors import Refused, Unreachable
 from sp500.jobs import executors
 from sp500.jobs.queue import log_archive

@@ -1,0 +1,1 @@
+"""`sp500 mcp`: the queue for an agent, and its tools."""

@@ -1,0 +1,212 @@
+"""The six tools of an agent over the queue: each takes a checked request, and tells a text and the same as data."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from sp500.agent import requests, results
+from sp500.agent.limits import Limits
+from sp500.commands import forecast, rate_table
+from sp500.commands.jobs import list as listing
+from sp500.commands.jobs import queue_flags, status
+from sp500.commands.jobs.logs import texts
+from sp500.commands.jobs.manage import load
+from sp500.commands.submission import submit, text
+from sp500.commands.submission.render import ray_cluster
+from sp500.config import Frozen
+from sp500.errors import ConfigError, LimitExceeded, ResourcesError
+from sp500.jobs.manifests import manifest
+from sp500.jobs.queue import settings as queue_settings
+from sp500.jobs.queue.job import Job
+from sp500.jobs.queue.queue import Queue
+from sp500.jobs.queue.settings import On
+from sp500.jobs.state import Role
+from sp500.report import costs
+
+# Columns of a table.
+WIDTH = 160
+LAST_LINES, LAST_CHANGES = 5, 20
+# For a script to read its flags, on a busy machine.
+SECONDS_TO_CHECK = 60
+Answer = tuple[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class AgentContext:
+    """Where an agent's jobs go."""
+
+    queue: Queue
+    runs: Path
+    """Folder of the runs, for forecasts; jobs find it in SP500_RUNS_DIR."""
+    on: tuple[On, ...]
+    """The places that are allowed, the default first."""
+    project: str
+    """Project of every job of an agent: its budget pays, and only its jobs may be stopped."""
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    """Flags of `submit` that say how places are reached."""
+    limits: Limits = field(default_factory=Limits)
+    """What the project's jobs may take where no cost holds them back."""
+
+
+def submit_job(desk: AgentContext, asked: requests.SubmitJob) -> Answer:
+    """Queue it, after the experiment's own script has taken its flags."""
+    on = asked.on or desk.on[0]
+    if on not in desk.on:
+        raise ConfigError(f"on: {on} is not allowed here; this server submits to {', '.join(desk.on)}")
+    job = _limited(desk, asked, on)
+    folder = Path.cwd()
+    if outside := [value for value in asked.values if not (folder / value).resolve().is_relative_to(folder)]:
+        raise ConfigError(f"arguments: {outside[0]} leads out of the project by a link; name a file inside it")
+    if on == "local":  # a cluster's image and runs may be others
+        _check_flags(job["argv"][1:])
+    ways = {key: value for key, value in desk.flags.items() if key != "namespace" or on == "kuberay"}
+    flags = submit.Submit(**ways, **job, on=on, project=desk.project)
+    (told,) = submit.queued(flags, [flags.spec()], for_agent=True)
+    follow = [f"{tool} {told['id']}" for tool in ("job_status", "job_logs", "stop_job")]
+    return text.text(told | {"follow": follow}), told
+
+
+def job_status(desk: AgentContext, asked: requests.JobStatus) -> Answer:
+    """Its state now, or at its end if that comes in time."""
+    return _told(desk, _awaited(desk, asked.id, asked.wait))
+
+
+def job_logs(desk: AgentContext, asked: requests.JobLogs) -> Answer:
+    """The last lines."""
+    desk.queue.manage()
+    job = desk.queue.job(asked.id)
+    role = Role(asked.role) if asked.role else None
+    lines, before = results.bounded(texts(desk.queue.logs(job, role=role, tail=asked.tail, follow=False), job))
+    note = f"({before} of these lines do not fit into one answer and are left out)" if before else ""
+    nothing = "" if lines else f"(nothing is printed yet: {job.id} is {job.state}: {job.reason})"
+    plain = {"id": job.id, "state": str(job.state), "lines": lines, "left_out": before}
+    return "\n".join(filter(None, [note, *lines, nothing])), plain
+
+
+def stop_job(desk: AgentContext, asked: requests.StopJob) -> Answer:
+    """Ask it to end, and tell whether it has."""
+    job = desk.queue.job(asked.id)
+    if job.project != desk.project:
+        raise ConfigError(f"id: {job.id} is of project {job.project}; agents stop jobs of project {desk.project} alone")
+    desk.queue.stop([job.id])
+    return _told(desk, _awaited(desk, job.id, asked.wait))
+
+
+def list_jobs(desk: AgentContext, asked: requests.ListJobs) -> Answer:
+    """The newest, as a table."""
+    desk.queue.manage()
+    found = [job for job in desk.queue.ledger.jobs() if asked.state in {None, job.state}]
+    shown = found[-asked.limit :]
+    plain = {"jobs": [queue_flags.plain(job) for job in shown], "older": len(found) - len(shown)}
+    if not shown:
+        return f"no jobs{f' that are {asked.state}' if asked.state else ''}", plain
+    more = f"\n{plain['older']} older ones are not shown" if plain["older"] else ""
+    return listing.table(shown, WIDTH) + more, plain
+
+
+def estimate_speedup(desk: AgentContext, asked: requests.EstimateSpeedup) -> Answer:
+    """The forecast of `sp500 jobs forecast`."""
+    rates = rate_table.read(None)
+    found = forecast.told(forecast.Forecast(**asked.model_dump(), runs_dir=desk.runs), rates)
+    return costs.text(found, rates), dict(found)
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool, and how it is to be taken; its description is that of what it takes."""
+
+    act: Callable[[AgentContext, Any], Answer]
+    takes: type[Frozen]
+    tells: type[results.Result]
+    hints: Mapping[str, bool]
+
+
+READS = {"read_only_hint": True, "open_world_hint": False}
+TOOLS = {
+    "submit_job": Tool(
+        submit_job, requests.SubmitJob, results.Submitted, {"read_only_hint": False, "destructive_hint": False}
+    ),
+    "job_status": Tool(job_status, requests.JobStatus, results.Status, READS),
+    "job_logs": Tool(job_logs, requests.JobLogs, results.Logs, READS),
+    "stop_job": Tool(
+        stop_job,
+        requests.StopJob,
+        results.Status,
+        {"read_only_hint": False, "destructive_hint": True, "idempotent_hint": True},
+    ),
+    "list_jobs": Tool(list_jobs, requests.ListJobs, results.Listed, READS),
+    "estimate_speedup": Tool(estimate_speedup, requests.EstimateSpeedup, results.Speedup, READS),
+}
+
+
+def _awaited(desk: AgentContext, id: str, seconds: float) -> Job:
+    """The job at its end, or after so many seconds."""
+    desk.queue.manage()
+    try:
+        return desk.queue.wait([id], seconds)[0]
+    except LimitExceeded:
+        return desk.queue.job(id)
+
+
+def _told(desk: AgentContext, job: Job) -> Answer:
+    now, seen = desk.queue.seen(job)
+    lines, _ = results.bounded(status.last_lines(desk.queue, now, LAST_LINES))
+    plain = status.plain(desk.queue, now, seen)
+    plain |= {"history": plain["history"][-LAST_CHANGES:], "log": lines}
+    return status.text(desk.queue, now, seen, lines), plain
+
+
+def _limited(desk: AgentContext, asked: requests.SubmitJob, on: On) -> dict[str, Any]:
+    """The fields of the job, within the limits of this server and of the place. Raises SP500Error."""
+    desk.limits.check_jobs(sum(job.project == desk.project for job in desk.queue.ledger.jobs(unfinished=True)))
+    desk.limits.check_disk(desk.runs)
+    requests.check_workers(asked, *_most(desk, on, asked))
+    job = requests.job(asked, on)
+    if on != "local":
+        return job
+    room = load(desk.queue.folder / queue_settings.FILE).room(on, queue_settings.machine())
+    return job | {"memory": desk.limits.worker_memory(asked, job["workers"], room)}
+
+
+def _most(desk: AgentContext, on: On, asked: requests.SubmitJob) -> tuple[float, str]:
+    """How many workers a place holds, and what says so. Raises ConfigError if it is not configured."""
+    file, cpus = desk.queue.folder / queue_settings.FILE, asked.cpus or 1
+    room = load(file).room(on, queue_settings.machine())
+    if on == "local":
+        return room.cpus // cpus, f"this machine ({room.text()})"
+    uncounted = [name for name in ("cpus", "gpus", "memory") if getattr(asked, name) and getattr(room, name) == inf]
+    if uncounted:
+        raise ConfigError(
+            f"{', '.join(uncounted)}: the capacity of {on} is not configured; leave it out, and workers are those of "
+            f"the cluster, or write it into capacity: {{{on}: ...}} of {file}"
+        )
+    if room.cpus < inf:
+        return room.cpus // cpus, f"the capacity of {on} ({room.text()})"
+    if on == "kuberay":
+        path = desk.flags["cluster"]
+        groups = [group for one in manifest.clusters(ray_cluster(path)) for group in one.workers]
+        return sum(int(group.body.get("maxReplicas") or 0) for group in groups), f"the cluster of {path}"
+    raise ConfigError(f"on: the capacity of {on} is not configured; write capacity: {{{on}: {{cpus: N}}}} into {file}")
+
+
+def _check_flags(script: tuple[str, ...]) -> None:
+    """Have an experiment read its flags and do nothing. Raises ConfigError with what it says of them."""
+    try:
+        done = subprocess.run(  # noqa: S603 - a list of words
+            [sys.executable, *script, "--print-config"],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+            timeout=SECONDS_TO_CHECK,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise ResourcesError(f"{script[0]} did not read its flags within {SECONDS_TO_CHECK} s; try again") from error
+    if done.returncode:
+        said, _ = results.bounded(re.sub(r"[│╭╮╰╯─]+", "", done.stderr).splitlines())
+        lines = [line.strip() for line in said if line.strip()]
+        raise ConfigError("\n".join(["arguments: the experiment refuses them:", *lines]))

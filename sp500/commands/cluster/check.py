@@ -1,0 +1,77 @@
+"""`sp500 cluster check`: manifests of KubeRay against every rule, without a cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from sp500.config import Frozen
+from sp500.console import entry, output
+from sp500.errors import ConfigError
+from sp500.formatting import some
+from sp500.jobs import names
+from sp500.jobs.manifests import rules
+from sp500.jobs.manifests.manifest import section
+from sp500.jobs.operator.violation import OPEN, Violation
+
+BROKEN = 2
+
+
+class Check(Frozen):
+    """Check RayClusters, RayJobs, RayServices and RayCronJobs against the operator's rules and those of this project.
+
+    Nothing is sent. Documents of other kinds are skipped, and types and unknown fields are left to the API server. The
+    exit code is 2 where a rule is broken.
+    """
+
+    files: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """YAML files; - reads stdin: kubectl kustomize cluster/overlays/gpu | sp500 cluster check -"""
+    gates: tuple[str, ...] = tuple(sorted(OPEN))
+    """Feature gates that are open in your operator."""
+    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
+    """One JSON object on stdout, with the `violations` of each document."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One document: where it is from, and the rules that it breaks."""
+
+    file: str
+    kind: str
+    name: str
+    violations: tuple[Violation, ...]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print a line per broken rule, to the exit code."""
+
+    def acted() -> tuple[str, int]:
+        flags = tyro.cli(Check, prog="sp500 cluster check", args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
+        found = [one for file in flags.files for one in check(file, frozenset(flags.gates))]
+        if not found:
+            given = " ".join(map(str, flags.files)) or "no file given"
+            raise ConfigError(f"{given}: expected YAML with {', '.join(names.LONGEST)}")
+        code = BROKEN if any(one.violations for one in found) else 0
+        return json.dumps({"documents": [asdict(one) for one in found]}) if flags.json_output else listed(found), code
+
+    return output.concluded(acted, only_json="--json" in argv)
+
+
+def check(file: Path, gates: frozenset[str]) -> Iterator[Checked]:
+    """The documents of a file that the rules know. Raises ConfigError for a file that cannot be read or is not YAML."""
+    path = Path("/dev/stdin") if file == Path("-") else file
+    for document in entry.documents(path, "manifest"):
+        if isinstance(document, dict) and document.get("kind") in names.LONGEST:
+            name = str(section(document, "metadata").get("name", ""))
+            yield Checked(str(file), document["kind"], name, tuple(rules.violations(document, gates)))
+
+
+def listed(found: Sequence[Checked]) -> str:
+    """A line per broken rule, and one that counts."""
+    lines = [f"{one.file}: {one.kind} {one.name}: {violation}" for one in found for violation in one.violations]
+    return "\n".join([*lines, f"{some(len(found), 'document')} checked, {some(len(lines), 'broken rule')}"])

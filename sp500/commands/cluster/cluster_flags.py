@@ -1,0 +1,93 @@
+"""What the verbs of `sp500 cluster` share: flags, an end for what the disk refuses, and a folder's way to a claim."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TypeVar
+
+import tyro
+
+from sp500.config import Frozen
+from sp500.console import output
+from sp500.errors import ConfigError, ResourcesError
+from sp500.jobs.cluster import data_claim, transfer_pod
+from sp500.jobs.cluster.kubectl import Kubectl
+
+CLUSTER = "sp500"
+
+F = TypeVar("F", bound="ClusterFlags")
+
+
+class ClusterFlags(Frozen):
+    """Flags of every verb that reaches a cluster."""
+
+    context: str | None = None
+    """Context of your kubeconfig. Default: the current one."""
+    image: str | None = None
+    """Image of the transfer pod, with tar and sha256sum. Default: the Ray head's."""
+    timeout: float = 600.0
+    """Seconds that pods may take to get ready."""
+
+
+class TransferFlags(ClusterFlags):
+    """Flags of every verb that only moves files."""
+
+    namespace: str = "sp500"
+    """Namespace of the claims."""
+    overwrite: bool = False
+    """Replace what is there under that name."""
+
+
+def concluded(model: type[F], argv: Sequence[str], verb: str, act: Callable[[F], tuple[str, int]]) -> int:
+    """Parse the flags and act: its text on stdout, its exit code. Exits with 2 on a wrong flag."""
+
+    def acted() -> tuple[str, int]:
+        flags = tyro.cli(model, prog=f"sp500 {verb}", args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
+        try:
+            return act(flags)
+        except OSError as error:  # a full disk, a folder that may not be read: its text names the file
+            raise ResourcesError(str(error)) from error
+
+    return output.concluded(acted, only_json=False)
+
+
+def send(kubectl: Kubectl, flags: ClusterFlags, folder: Path, name: str = "", *, overwrite: bool = False) -> str:
+    """Put a folder onto the data claim, under its own name if none is given: what became of it, in a line.
+
+    Raises ConfigError, DataError and ResourcesError as `data_claim.upload` does.
+    """
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: no such folder to upload")
+    name = name or folder.resolve().name
+    wanted = data_claim.local_contents(folder, name)
+    with pod(kubectl, flags, data_claim.CLAIM, data_claim.MOUNT, read_only=False) as running:
+        sent = data_claim.upload(kubectl, running, folder, wanted, name, overwrite=overwrite)
+    told = f"uploaded: {len(wanted)} files, checksums equal" if sent else "is there already, file by file"
+    return f"{data_claim.MOUNT}/{name} {told}"
+
+
+def pod(
+    kubectl: Kubectl, flags: ClusterFlags, claim: str, mount: str, *, read_only: bool
+) -> AbstractContextManager[str]:
+    """A transfer pod that holds `claim`. Raises ResourcesError where there is no image for it, or no room."""
+    kubectl.reach()
+    if flags.image:
+        image = transfer_pod.Image(flags.image)
+    elif cluster := kubectl.document("get", "raycluster", CLUSTER):
+        image = transfer_pod.image_of(cluster)
+    else:
+        if kubectl.lacks_namespace():
+            raise ResourcesError(f"there is no namespace {kubectl.namespace}: give --namespace")
+        raise ResourcesError(
+            f"namespace {kubectl.namespace} has no RayCluster {CLUSTER} whose image the transfer pod could run:"
+            " scripts/deploy makes it, or name an image with tar and sha256sum: --image"
+        )
+    return transfer_pod.running(kubectl, claim, mount, image, read_only=read_only, seconds=flags.timeout, say=say)
+
+
+def say(text: str) -> None:
+    """What goes on meanwhile, on stderr."""
+    print(text, file=sys.stderr, flush=True)

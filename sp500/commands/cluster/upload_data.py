@@ -1,0 +1,31 @@
+"""`sp500 cluster upload-data`: a folder onto the cluster's data claim."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from sp500.commands.cluster import cluster_flags
+from sp500.jobs.cluster.kubectl import Kubectl
+
+
+class UploadData(cluster_flags.TransferFlags):
+    """Put a folder onto the cluster's data claim, checksummed on both sides."""
+
+    folder: Annotated[Path, tyro.conf.Positional]
+    """Pods find it as /data/NAME."""
+    name: str = ""
+    """Name on the claim. Default: the folder's own."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Upload, to the exit code."""
+    return cluster_flags.concluded(UploadData, argv, "cluster upload-data", _uploaded)
+
+
+def _uploaded(flags: UploadData) -> tuple[str, int]:
+    kubectl = Kubectl(flags.namespace, flags.context)
+    return cluster_flags.send(kubectl, flags, flags.folder, flags.name, overwrite=flags.overwrite), 0

@@ -1,0 +1,26 @@
+"""`sp500 jobs delete`: forget ended jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sp500.commands.jobs import queue_flags
+
+
+class Delete(queue_flags.SomeJobs):
+    """Remove ended jobs from the queue, with their logs and what their cluster keeps of them. Their runs stay."""
+
+    force: bool = False
+    """Forget also what has not ended or cannot be reached, and say what may be left there."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Delete, to the exit code."""
+    return queue_flags.verb(Delete, argv, "jobs delete", _deleted)
+
+
+def _deleted(flags: Delete) -> tuple[str, int]:
+    left = queue_flags.queue(flags.state_dir).delete(flags.ids, force=flags.force)
+    if flags.json_output:
+        return queue_flags.dumped({"deleted": list(flags.ids), "left": left}), 0
+    return "\n".join([f"deleted: {', '.join(flags.ids)}", *left]), 0

@@ -1,0 +1,59 @@
+"""`sp500 jobs logs`: what a job prints, by role."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from sp500.commands.jobs import queue_flags
+from sp500.jobs.executor import Line
+from sp500.jobs.queue.job import Job
+from sp500.jobs.state import Role
+
+
+class Logs(queue_flags.OneJob):
+    """Print a job's log; on Kubernetes each line after its role and pod."""
+
+    follow: bool = False
+    """Until the job has ended, over its further starts as well."""
+    tail: int | None = Field(None, ge=0)
+    """The last lines of each process. Default: all."""
+    start: int | None = Field(None, ge=1)
+    """Attempt number, from 1. Default: the last."""
+    role: Literal["head", "worker", "submitter"] | None = None
+    """Role to show. Default: all. The submitter prints the command's output."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print, to the exit code."""
+    return queue_flags.verb(Logs, argv, "jobs logs", _printed, hint="the job goes on")
+
+
+def _printed(flags: Logs) -> tuple[str, int]:
+    queue = queue_flags.queue(flags.state_dir)
+    queue.manage()
+    job = queue.job(flags.id)
+    role = Role(flags.role) if flags.role else None
+    lines = queue.logs(job, role=role, tail=flags.tail, follow=flags.follow, start=flags.start)
+    if flags.json_output:
+        told = [{"role": str(line.role), "source": line.source, "text": line.text} for line in lines]
+        return queue_flags.dumped(told), 0
+    for line in lines:
+        print(text(line, job), flush=flags.follow)
+    if not job.starts and not flags.follow:
+        return f"{job.id} is {job.state}: {job.reason}", 0
+    return "", 0
+
+
+def texts(lines: Iterable[Line], job: Job) -> list[str]:
+    """Lines as they are printed."""
+    return [text(line, job) for line in lines]
+
+
+def text(line: Line, job: Job) -> str:
+    """A line, after its role and pod where a job has several processes."""
+    if job.target["on"] != "kuberay":
+        return line.text
+    return f"[{' '.join(filter(None, [line.role, line.source]))}] {line.text}"

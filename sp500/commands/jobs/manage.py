@@ -1,0 +1,88 @@
+"""`sp500 jobs manage`: the queue's manager, in the foreground. `submit` starts one in the background."""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Event
+
+from filelock import FileLock, Timeout
+
+from sp500.commands.jobs import queue_flags
+from sp500.config import validate
+from sp500.console import entry
+from sp500.errors import ConfigError
+from sp500.jobs import executors
+from sp500.jobs.queue import settings as queue_settings
+from sp500.jobs.queue.manager import Manager
+from sp500.jobs.queue.settings import QueueSettings
+from sp500.machine.disk import write_atomic
+
+
+class Manage(queue_flags.QueueFlags):
+    """Manage the queue: one process for a folder, which may be killed and started again at any time."""
+
+    idle_seconds: float | None = None
+    """Seconds without an unfinished job after which to end. Default: never."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Manage, to the exit code: 0 when idle or when another does it."""
+    return queue_flags.verb(Manage, argv, "jobs manage", _managed, hint="jobs that run go on")
+
+
+def _managed(flags: Manage) -> tuple[str, int]:
+    queue = queue_flags.queue(flags.state_dir)
+    manager = Manager(
+        queue.ledger,
+        queue.logs_folder,
+        executors.maker(queue.folder),
+        settings(queue.folder / queue_settings.FILE),
+        queue_settings.machine(),
+    )
+    holder = queue.folder / "manager.holder"
+    while True:
+        try:
+            # Verbs hold it for a moment, to see whether a manager does.
+            with FileLock(queue.folder / "manager.lock", timeout=1, mode=0o600):
+                write_atomic(holder, f"process {os.getpid()} on {socket.gethostname()}", mode=0o600)
+                manager.run(math.inf if flags.idle_seconds is None else flags.idle_seconds, Event())
+        except Timeout:
+            return f"{holder.read_text()} manages {queue.folder} already", 0
+        # Whoever queued a job just before the lock was free relied on this process.
+        if not queue.ledger.busy():
+            return "nothing is left to do", 0
+
+
+def settings(path: Path) -> Callable[[], QueueSettings]:
+    """Reads the file again when it has changed. A wrong one raises ConfigError at first, later it is told and left."""
+    known: tuple[int, QueueSettings] = (-1, QueueSettings())
+
+    def read() -> QueueSettings:
+        """The settings now."""
+        nonlocal known
+        stamp = path.stat().st_mtime_ns if path.exists() else 0
+        if stamp == known[0]:
+            return known[1]
+        try:
+            found = load(path)
+        except ConfigError as error:
+            if known[0] < 0:
+                raise
+            print(f"{datetime.now(UTC):%F %T} the settings stay as they were: {error}", file=sys.stderr, flush=True)
+            found = known[1]
+        known = stamp, found
+        return found
+
+    return read
+
+
+def load(path: Path) -> QueueSettings:
+    """The settings of a file, the defaults where there is none. Raises ConfigError that names file and field."""
+    given = entry.mapping(path, "queue settings", "capacity, currency and budgets") if path.exists() else {}
+    return validate(QueueSettings, given, str(path))

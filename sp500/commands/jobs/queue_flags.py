@@ -1,0 +1,108 @@
+"""What the verbs of the queue share: its folder, how an executor is made of a target, and how a job is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import tyro
+
+from sp500.commands import folders
+from sp500.config import Frozen
+from sp500.console.output import concluded
+from sp500.errors import ConfigError
+from sp500.jobs import executors
+from sp500.jobs.queue.job import Job
+from sp500.jobs.queue.queue import Queue
+from sp500.jobs.state import Status
+
+F = TypeVar("F", bound="QueueFlags")
+
+
+class QueueFlags(Frozen):
+    """Flags of every verb that asks the queue."""
+
+    state_dir: Path | None = None
+    """Folder of the queue. Default: $XDG_STATE_HOME/sp500."""
+    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
+    """JSON on stdout; all else goes to stderr."""
+
+
+class OneJob(QueueFlags):
+    """Flags of a verb on one job."""
+
+    id: tyro.conf.Positional[str]
+    """The job's id, as `submit` printed it."""
+
+
+class SomeJobs(QueueFlags):
+    """Flags of a verb on jobs."""
+
+    ids: tyro.conf.Positional[tuple[str, ...]]
+    """Ids of jobs, as `submit` printed them."""
+
+
+def verb(model: type[F], argv: Sequence[str], name: str, act: Callable[[F], tuple[str, int]], hint: str = "") -> int:
+    """Parse the flags and act: its text on stdout, its exit code. Exits with 2 on a wrong flag."""
+
+    def acted() -> tuple[str, int]:
+        flags = tyro.cli(model, prog=f"sp500 {name}", args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
+        if isinstance(flags, SomeJobs) and not flags.ids:
+            raise ConfigError("no job is named; sp500 jobs list shows them")
+        return act(flags)
+
+    return concluded(acted, only_json="--json" in argv, hint=hint)
+
+
+def folder(state_dir: Path | None) -> Path:
+    """The queue's folder."""
+    return (state_dir or folders.state(os.environ)).expanduser().absolute()
+
+
+def queue(state_dir: Path | None) -> Queue:
+    """The queue of that folder. Raises ConfigError where there can be none."""
+    here = folder(state_dir)
+    manager = [sys.executable, "-m", "sp500.cli", "jobs", "manage", "--state-dir", str(here), "--idle-seconds", "30"]
+    return Queue(here, executors.maker(here), manager)
+
+
+def plain(job: Job, seen: Status | None = None) -> dict[str, Any]:
+    """A job as JSON tells it; times in seconds since 1970."""
+    told = {
+        "id": job.id,
+        "name": job.name,
+        "on": job.target["on"],
+        "state": str(job.state),
+        "reason": job.reason,
+        "exit_code": job.exit_code,
+        "project": job.project,
+        "priority": job.priority,
+        "starts": job.starts,
+        "failures": job.failures,
+        "created": job.created,
+        "started": job.started,
+        "ended": job.ended,
+        "cost": job.cost(time.time()),
+    }
+    if seen is not None:
+        replicas = {str(role): {"ready": one.ready, "wanted": one.wanted} for role, one in seen.replicas.items()}
+        told["replicas"] = replicas
+    return told
+
+
+def dumped(data: object) -> str:
+    """JSON as all verbs print it."""
+    return json.dumps(data, indent=1)
+
+
+def lasted(job: Job, now: float) -> str:
+    """How long a job has run, as `1:02:03`; a dash for one that has not."""
+    if job.started is None:
+        return "-"
+    seconds = int((now if job.ended is None else job.ended) - job.started)
+    return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"

@@ -1,0 +1,32 @@
+"""`sp500 jobs stop`: ask jobs to end, and see them end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sp500.commands.jobs import queue_flags
+from sp500.errors import LimitExceeded
+
+
+class Stop(queue_flags.SomeJobs):
+    """End jobs: SIGTERM, and SIGKILL after a grace; on Kubernetes their logs are kept and their pods deleted."""
+
+    timeout: float = 60.0
+    """Seconds to wait until they have ended; they end all the same."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Stop, to the exit code: 4 when a job had not ended after the time."""
+    return queue_flags.verb(Stop, argv, "jobs stop", _stopped, hint="the jobs are asked to stop all the same")
+
+
+def _stopped(flags: Stop) -> tuple[str, int]:
+    queue = queue_flags.queue(flags.state_dir)
+    queue.stop(flags.ids)
+    try:
+        jobs, code = queue.wait(flags.ids, flags.timeout), 0
+    except LimitExceeded:
+        jobs, code = [queue.job(id) for id in flags.ids], LimitExceeded.exit_code
+    if flags.json_output:
+        return queue_flags.dumped([queue_flags.plain(job) for job in jobs]), code
+    return "\n".join(f"{job.id} is {job.state}: {job.reason}" for job in jobs), code

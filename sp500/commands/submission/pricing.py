@@ -1,0 +1,143 @@
+"""What a job is expected to take and to cost, before it starts: by the user's word, earlier jobs, earlier runs."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
+
+from sp500.commands import folders
+from sp500.errors import ConfigError
+from sp500.jobs.manifests.manifest import Document
+from sp500.jobs.queue.job import Job
+from sp500.jobs.queue.resources import Resources, of_spec, pods_of
+from sp500.jobs.spec import JobSpec
+from sp500.jobs.state import JobState
+
+if TYPE_CHECKING:
+    from sp500.runs.cost import Pods, RateTable
+    from sp500.runs.record import RunRecord
+
+# Ended jobs of the same name that tell how long the next may last.
+REMEMBERED = 5
+# From a node to the command on a cluster made for the job, with the image on its node: 22 s to 50 s were measured.
+CLUSTER_START = 40.0
+SPOT = ("spot", "preemptible")
+
+Seconds = tuple[float | None, float | None]
+"""From and to; None where it is not known."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a forecast goes by."""
+
+    table: RateTable | None = None
+    """Rates; None: all is free."""
+    node_type: str = ""
+    """Node type in the table whose rate workers have. Default: as its rule says."""
+    earlier: Sequence[Job] = field(default_factory=list)
+    """Jobs of this queue."""
+    runs_dir: Path = Path("runs")
+    """Folder of ended runs."""
+    for_agent: bool = False
+    """Whether an agent asks. Its own estimate then never shortens the time that its budget pays for."""
+
+    def seconds(self, spec: JobSpec, on: str) -> Seconds:
+        """How long the job may last: by the user's estimate, the last jobs of its name, or runs of its script.
+
+        For an agent the upper end is the deadline, which alone is enforced, or else the largest of the three.
+        """
+        own = (spec.expected, spec.expected) if spec.expected else None
+        if self.for_agent:
+            known = [each for each in (own, self._by_jobs(spec, on), self._by_runs(spec, on)) if each]
+            low = min((low for low, _ in known if low is not None), default=None)
+            high = spec.deadline or max((high for _, high in known if high is not None), default=None)
+        else:
+            low, high = own or self._by_jobs(spec, on) or self._by_runs(spec, on) or (None, spec.deadline)
+        most = spec.deadline or math.inf
+        return (None if low is None else min(low, most)), (None if high is None else min(high, most))
+
+    def hourly(self, spec: JobSpec, on: str, request: Document) -> float:
+        """What an hour of the job costs.
+
+        Raises ConfigError for a node type that the table lacks, and for an agent's job that costs money without end.
+        """
+        hour = self._hour(spec, on, request)
+        if self.for_agent and hour and spec.deadline is None:
+            raise ConfigError(
+                f"deadline: this job costs {hour:.2f} per hour, so it needs a deadline. Set deadline to the seconds"
+                " after which it is ended; the budget pays for all of them"
+            )
+        return hour
+
+    def _hour(self, spec: JobSpec, on: str, request: Document) -> float:
+        if self.table is None:
+            return 0.0
+        from sp500.runs import cost
+
+        rule, types = self.table.rule, self.table.types
+        if self.node_type and self.node_type not in types:
+            raise ConfigError(f"--node-type {self.node_type}: the table of rates has {', '.join(types)}")
+        if on == "local":
+            held = [_pods(of_spec(spec), 1, self.node_type or rule.alone)]
+        else:
+            kind = self.node_type or (rule.gpu if spec.gpus else rule.cluster)
+            held = _on_cluster(spec, on, request, kind, self.table)
+        return cost.quote(held, None, self.table).hour
+
+    def _by_jobs(self, spec: JobSpec, on: str) -> Seconds | None:
+        alike = [
+            job for job in self.earlier
+            if (job.name, job.target["on"], job.state) == (spec.name, on, JobState.SUCCEEDED)
+        ]  # fmt: skip
+        # A cluster made for the job is paid for from the first node on, not from the start of the command.
+        began = [(job.placed or job.started, job.ended) for job in alike[-REMEMBERED:]]
+        lasted = [end - begin for begin, end in began if begin and end]
+        return (min(lasted), max(lasted)) if lasted else None
+
+    def _by_runs(self, spec: JobSpec, on: str) -> Seconds | None:
+        """As runs of the same script took, and the start of a cluster made for it; its name is the experiment's."""
+        script = next((PurePath(word) for word in spec.argv if word.endswith(".py")), None)
+        if script is None or script.parent.name != "experiments" or not self.runs_dir.is_dir():
+            return None
+        from sp500.runs import forecast
+
+        found = forecast.estimate(self._records, script.stem, spec.workers)
+        start = CLUSTER_START if on == "kuberay" else 0.0
+        return (found[0] + start, found[1] + start) if found else None
+
+    @cached_property
+    def _records(self) -> list[RunRecord]:
+        """Ended runs, read once for all jobs; without damaged ones, which the report lists."""
+        from sp500.runs.store import RunStore
+
+        return list(RunStore(self.runs_dir).scan().records)
+
+
+def expected(table: RateTable | None, node_type: str, earlier: Sequence[Job], *, for_agent: bool = False) -> Expected:
+    """With the runs of this folder, or of SP500_RUNS_DIR."""
+    return Expected(table, node_type, earlier, folders.runs(os.environ), for_agent)
+
+
+def _on_cluster(spec: JobSpec, on: str, request: Document, kind: str, table: RateTable) -> list[Pods]:
+    """Workers as `kind`; on Kubernetes the head and the submitter are made for the job as well."""
+    spot = any(word in text.lower() for text in (*spec.node_labels, *spec.tolerations) for word in SPOT)
+    if on == "ray":
+        each, node = of_spec(spec), table.types[kind].node
+        memory = each.memory / spec.workers or node.gib * 2**30
+        return [_pods(Resources(each.cpus / spec.workers, spec.gpus, memory), spec.workers, kind, spot=spot)]
+    (_, head), (count, worker), *submitter = (pods for job in request["documents"] for pods in pods_of(job))
+    beside = [_pods(each, 1, table.rule.cluster) for each in (head, *(each for _, each in submitter))]
+    return [_pods(worker, count, kind, spot=spot), *beside]
+
+
+def _pods(each: Resources, count: int, kind: str, *, spot: bool = False) -> Pods:
+    from sp500.runs.cost import Pods
+
+    size = {"cpus": each.cpus, "gpus": each.gpus, "gib": each.memory / 2**30}
+    return Pods(**size, count=count, node_type=kind, spot=spot)

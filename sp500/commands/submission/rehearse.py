@@ -1,0 +1,87 @@
+"""`sp500 jobs rehearse`: a manifest's cluster on this machine, and the end of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import psutil
+import tyro
+
+from sp500.commands import folders
+from sp500.commands.submission.render import ray_cluster
+from sp500.config import Frozen
+from sp500.console.output import concluded
+from sp500.errors import ConfigError
+from sp500.jobs import working_dir
+from sp500.jobs.local_cluster import plan, processes
+from sp500.jobs.manifests import manifest, rules
+
+RUNS = "sp500-runs"
+
+
+class Rehearse(Frozen):
+    """Start a local Ray cluster of the shape that a manifest describes, or end it."""
+
+    manifest: Annotated[Path, tyro.conf.Positional] = Path("cluster/raycluster.yaml")
+    """File with the RayCluster."""
+    down: bool = False
+    """End the cluster, and every process of it."""
+    port: int = 8265
+    """Port of the dashboard, on 127.0.0.1."""
+    runs_dir: Path = Path("runs")
+    """Folder used in place of the claim of runs."""
+    state_dir: Path | None = None
+    """Folder for the state and logs of the local cluster. Default: $XDG_STATE_HOME/sp500/rehearsal."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Start or end the rehearsal, to the exit code."""
+
+    def acted() -> tuple[str, int]:
+        flags = tyro.cli(Rehearse, prog="sp500 jobs rehearse", args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
+        state = flags.state_dir or folders.state(os.environ) / "rehearsal"
+        if flags.down:
+            count = processes.down(state)
+            return (f"{count} nodes ended" if count else "no rehearsal is up"), 0
+        return _up(flags, state), 0
+
+    return concluded(acted, only_json=False)
+
+
+def _up(flags: Rehearse, state: Path) -> str:
+    try:
+        found = ray_cluster(flags.manifest)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("--cluster ", "", 1)) from None
+    rules.check(found)
+    [cluster] = manifest.clusters(found)
+    folders = {
+        claim: flags.runs_dir.resolve() if claim == RUNS else state / "claims" / claim for claim in plan.claims(cluster)
+    }
+    for claim, folder in folders.items():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{folder}, for the claim {claim}: cannot be made ({error.strerror})") from error
+    upload = working_dir.check(Path.cwd())
+    processes.up(plan.nodes(cluster, folders), state, flags.port, lambda line: print(line, file=sys.stderr))
+    left = plan.not_rehearsed(cluster, os.cpu_count() or 1, psutil.virtual_memory().total)
+    return "\n".join(
+        [
+            "Not rehearsed:",
+            *(f"  - {line}" for line in left),
+            f"The claims are {', '.join(f'{claim} = {folder}' for claim, folder in folders.items())}.",
+            f"A job uploads {upload / 2**20:.1f} MiB of this folder. What a client sets, and then does:",
+            "",
+            "    export RAY_AUTH_MODE=token",
+            f"    export RAY_ADDRESS=http://127.0.0.1:{flags.port}",
+            "    export RAY_JOB_SUBMIT_HOOK=sp500.jobs.working_dir.submit_hook    # refuses a folder that is too large",
+            f"    {Path(sys.executable).with_name('ray')} job submit --working-dir . -- python experiments/scale.py",
+            "",
+            "scripts/rehearse --down ends it.",
+        ]
+    )

@@ -1,0 +1,59 @@
+"""`sp500 jobs render`: the manifests of a job, checked by the rules and sent to nobody."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from sp500.commands.submission import job_flags
+from sp500.console import entry
+from sp500.console.output import concluded
+from sp500.errors import ConfigError
+from sp500.jobs.manifests import manifest, rules
+from sp500.jobs.manifests.manifest import Document
+from sp500.jobs.manifests.rayjob import build_documents
+
+
+class Render(job_flags.JobFlags):
+    """Print the manifests of a job on Kubernetes, after checking them."""
+
+    cluster: Path = Path("cluster/raycluster.yaml")
+    """File with the RayCluster whose pods the job gets; - reads stdin: kubectl kustomize cluster/overlays/gpu | ..."""
+    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
+    """One JSON object on stdout, with the manifests under `documents`."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the manifests as YAML, to the exit code."""
+
+    def acted() -> tuple[str, int]:
+        flags = job_flags.parse(Render, argv, "jobs render")
+        rendered = manifests(flags)
+        return json.dumps({"documents": rendered}, indent=1) if flags.json_output else manifest.text(rendered), 0
+
+    return concluded(acted, only_json="--json" in job_flags.split(argv)[0])
+
+
+def manifests(flags: Render) -> list[Document]:
+    """What Kubernetes would get. Raises ConfigError for a job, cluster file or manifest that is wrong."""
+    spec, cluster = flags.spec(), ray_cluster(flags.cluster)
+    rules.check(cluster)
+    rendered = build_documents(spec, cluster)
+    for one in rendered:
+        rules.check(one)
+    return rendered
+
+
+def ray_cluster(path: Path) -> Document:
+    """The RayCluster among a file's documents. Raises ConfigError for none or several."""
+    file = Path("/dev/stdin") if path == Path("-") else path
+    found = [
+        one for one in entry.documents(file, "--cluster") if isinstance(one, dict) and one.get("kind") == "RayCluster"
+    ]
+    if len(found) != 1:
+        raise ConfigError(f"--cluster {path}: expected one document of kind RayCluster, found {len(found)}")
+    return found[0]

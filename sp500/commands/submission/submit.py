@@ -1,0 +1,202 @@
+"""`sp500 jobs submit`: queue a job, or many, for this machine, a Ray cluster or Kubernetes."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+import yaml
+
+from sp500.commands import rate_table
+from sp500.commands.jobs import queue_flags
+from sp500.commands.jobs.manage import load
+from sp500.commands.submission import job_flags, pricing
+from sp500.commands.submission.pricing import Expected
+from sp500.commands.submission.render import ray_cluster
+from sp500.commands.submission.request import Place, prepared
+from sp500.commands.submission.text import masked, plan, text
+from sp500.config import validate
+from sp500.console import entry
+from sp500.console.output import concluded
+from sp500.errors import ConfigError, LimitExceeded, ResourcesError
+from sp500.jobs.manifests import manifest, rules
+from sp500.jobs.queue import budget
+from sp500.jobs.queue import settings as queue_settings
+from sp500.jobs.queue.job import NewJob
+from sp500.jobs.queue.queue import Queue
+from sp500.jobs.queue.settings import On, QueueSettings
+from sp500.jobs.spec import KUBERNETES_ONLY, JobSpec
+
+
+class Submit(job_flags.JobFlags):
+    """Queue a job; or, with a --file that has a list of jobs, all of them or none."""
+
+    on: On = "local"
+    """Where it runs: this machine, a Ray cluster that is there, or a Ray cluster made for it on Kubernetes."""
+    fallback: bool = False
+    """Run on this machine where the cluster cannot be reached."""
+    cluster: Path = Path("cluster/raycluster.yaml")
+    """With --on kuberay: file with the RayCluster whose pods the job gets."""
+    context: str | None = None
+    """With --on kuberay: context of your kubeconfig. Default: the current one."""
+    address: str | None = None
+    """With --on ray: address of the dashboard. Default: $RAY_ADDRESS."""
+    rates: Path | None = None
+    """Table of rates. Default: cluster/rates.yaml where it is there."""
+    node_type: str = ""
+    """Node type in that table whose rate workers have. Default: as its rule says."""
+    strict: bool = False
+    """Refuse a job that its project's budget has no money for today, rather than let it wait."""
+    dry_run: bool = False
+    """Print what would be sent, and send nothing."""
+    state_dir: Path | None = None
+    """Folder of the queue. Default: $XDG_STATE_HOME/sp500."""
+    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
+    """JSON on stdout; all else goes to stderr."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Submit, to the exit code."""
+
+    def acted() -> tuple[str, int]:
+        flags, specs = _parsed(argv)
+        return _submitted(flags, specs), 0
+
+    return concluded(acted, only_json="--json" in job_flags.split(argv)[0])
+
+
+def _parsed(argv: Sequence[str]) -> tuple[Submit, list[JobSpec]]:
+    """The flags, and the jobs of the command line or of the file."""
+    words, command = job_flags.split(argv)
+    file = entry.flag(words, "--file")
+    given = entry.mapping(Path(file), "--file", "a job, or jobs: with a list of them") if file else {}
+    if "jobs" not in given:
+        flags = job_flags.parse(Submit, argv, "jobs submit")
+        return flags, [flags.spec()]
+    assert file is not None
+    flags = job_flags.parse(Submit, [*_without(words, "--file"), "--", "jobs"], "jobs submit")
+    set_too = flags.spec().model_dump(exclude={"argv", "name"}, exclude_defaults=True)
+    if command or set_too:
+        what = f"--{next(iter(set_too)).replace('_', '-')}" if set_too else "a command after --"
+        raise ConfigError(f"--file {file} has a list of jobs, and {what} describes one; write it into the file")
+    return flags, _batch(file, given)
+
+
+def _batch(file: str, given: dict[str, Any]) -> list[JobSpec]:
+    """The jobs of a file. Keys next to `jobs:` are defaults of each job."""
+    listed, shared = given["jobs"], {key: value for key, value in given.items() if key != "jobs"}
+    if not isinstance(listed, list) or not listed or not all(isinstance(one, dict) for one in listed):
+        raise ConfigError(f"--file {file}: jobs: expected a list of jobs, each with its argv")
+    return [validate(JobSpec, shared | one, f"--file {file}: jobs[{at}]") for at, one in enumerate(listed)]
+
+
+def _without(words: list[str], flag: str) -> list[str]:
+    """The words but for a flag and its value."""
+    kept = [word for word in words if not word.startswith(f"{flag}=")]
+    at = kept.index(flag) if flag in kept else len(kept)
+    return kept[:at] + kept[at + 2 :]
+
+
+def _submitted(flags: Submit, specs: list[JobSpec]) -> str:
+    if flags.dry_run:
+        return _dry(_ready(flags, specs)[-1], as_json=flags.json_output)
+    plans = queued(flags, specs)
+    if flags.json_output:
+        return queue_flags.dumped(plans[0] if len(plans) == 1 else {"jobs": plans})
+    if len(plans) > 1:
+        return "\n".join(f"{plan['id']} is queued: {plan['plan']['command']}" for plan in plans)
+    return text(plans[0])
+
+
+def queued(flags: Submit, specs: Sequence[JobSpec], *, for_agent: bool = False) -> list[dict[str, Any]]:
+    """Queue the jobs, all or none: what is told of each. Raises SP500Error for what can never start."""
+    queue, settings, expected, jobs = _ready(flags, specs, for_agent=for_agent)
+    _check(jobs, settings, queue)
+    short = budget.poor(jobs, queue.ledger, settings, time.time())
+    if short and flags.strict:
+        raise LimitExceeded(f"--strict: {next(iter(short.values()))}")
+    currency = expected.table.currency if expected.table else settings.currency
+    queue.add(jobs)
+    added = zip(queue.ledger.jobs([job.id for job in jobs]), specs, strict=True)
+    waiting = [job for job in queue.ledger.jobs(unfinished=True) if job.waits]
+    return [plan(job, spec, expected, waiting, currency=currency, poor=short.get(job.id, "")) for job, spec in added]
+
+
+def _ready(
+    flags: Submit, specs: Sequence[JobSpec], *, for_agent: bool = False
+) -> tuple[Queue, QueueSettings, Expected, list[NewJob]]:
+    """The queue, its settings, what is expected, and the jobs as the queue takes them."""
+    queue = queue_flags.queue(flags.state_dir)
+    place = _place(flags, specs, queue)
+    settings = load(queue.folder / queue_settings.FILE)
+    table = rate_table.read(flags.rates)
+    if settings.budgets and table and table.currency != settings.currency:
+        raise ConfigError(
+            f"{queue.folder / queue_settings.FILE}: budgets are in {settings.currency}, rates in {table.currency};"
+            " give both in one currency"
+        )
+    expected = pricing.expected(table, flags.node_type, queue.ledger.jobs(), for_agent=for_agent)
+    return queue, settings, expected, [prepared(spec, place, expected) for spec in specs]
+
+
+def _place(flags: Submit, specs: Sequence[JobSpec], queue: Queue) -> Place:
+    """Where the jobs go. Raises ResourcesError for a cluster that is out of reach where no fallback was asked for."""
+    here = Place("local", {})
+    if flags.on == "local":
+        _tell_unused(specs)
+        return here
+    place = Place(flags.on, {}, flags.context, flags.address, queue.folder / "tokens")
+    if flags.on == "kuberay":
+        cluster = ray_cluster(flags.cluster)
+        rules.check(cluster)
+        place = replace(place, cluster=cluster)
+    if flags.dry_run:
+        return place
+    try:
+        place.reach(specs, queue)
+    except ResourcesError as error:
+        if not flags.fallback:
+            raise ResourcesError(f"{error}\n  --fallback would run it on this machine") from error
+        print(f"--fallback: on this machine, since there is no way to the cluster: {error}", file=sys.stderr)
+        _tell_unused(specs)
+        return here
+    return place
+
+
+def _tell_unused(specs: Sequence[JobSpec]) -> None:
+    """Say what of a job has no meaning on this machine, so that the same file may serve everywhere."""
+    given = {name for spec in specs for name in spec.model_dump(exclude_defaults=True)}
+    if unused := sorted(given & {*KUBERNETES_ONLY, "working_dir"}):
+        print(f"on this machine these have no meaning: {', '.join(unused)}", file=sys.stderr)
+
+
+def _check(jobs: Sequence[NewJob], settings: QueueSettings, queue: Queue) -> None:
+    """Refuse what can never start, and tell of projects that no budget holds where others have one."""
+    machine = queue_settings.machine()
+    for job in jobs:
+        room = settings.room(job.target["on"], machine)
+        if not (job.queued_elsewhere or room.holds(job.demand)):
+            raise ResourcesError(
+                f"{job.name}: takes {job.demand.text()}, and there are {room.text()} in all; give fewer --workers or"
+                f" less --cpus, --gpus and --memory, or raise capacity in {queue.folder / queue_settings.FILE}"
+            )
+    for project in sorted({job.project for job in jobs} - set(settings.budgets) if settings.budgets else ()):
+        near = difflib.get_close_matches(project, settings.budgets, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"those that have: {', '.join(settings.budgets)}"
+        print(f"project {project} has no budget; {hint}", file=sys.stderr)
+
+
+def _dry(jobs: Sequence[NewJob], *, as_json: bool) -> str:
+    """What would be sent: manifests for Kubernetes, else the request; secrets of the environment are not shown."""
+    if jobs[0].target["on"] == "kuberay" and not as_json:
+        return manifest.text([one for job in jobs for one in job.request["documents"]])
+    told = [{"id": job.id, "target": job.target, "request": masked(job.request, job.spec)} for job in jobs]
+    if as_json:
+        return queue_flags.dumped(told[0] if len(told) == 1 else {"jobs": told})
+    return yaml.safe_dump_all(told, sort_keys=False, width=110)

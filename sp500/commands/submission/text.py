@@ -1,0 +1,94 @@
+"""What `submit` tells: where a job goes, what it takes, when it starts, how long it lasts, and how to follow it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sp500 import formatting
+from sp500.commands.jobs import queue_flags
+from sp500.commands.submission.pricing import Expected
+from sp500.commands.submission.request import sent
+from sp500.jobs.manifests.manifest import Document
+from sp500.jobs.queue import budget
+from sp500.jobs.queue.job import Job
+from sp500.jobs.spec import WORLD_SIZE, JobSpec
+
+AT_ONCE = "as soon as there is room"
+
+
+def plan(
+    job: Job, spec: JobSpec, expected: Expected, waiting: Sequence[Job], *, currency: str, poor: str
+) -> dict[str, Any]:
+    """The job that was queued, and what is expected of it, for JSON. `poor`: what money it waits for."""
+    shortest, longest = expected.seconds(spec, job.target["on"])
+    rivals = [one for one in waiting if one.target["on"] == job.target["on"]]
+    before = [one for one in rivals if (-one.priority, one.number) < (-job.priority, job.number)]
+    return queue_flags.plain(job) | {
+        "plan": {
+            "command": shlex.join(spec.argv),
+            "place": place(job),
+            "takes": job.demand.text(),
+            "world_size": world_size(spec, job.target["on"]),
+            "queued_before": len(before),
+            "starts": f"when the budget lets it: {poor}" if poor else "",
+            "seconds": [shortest, longest],
+            "cost": [budget.highest_cost(job.hourly, shortest), budget.highest_cost(job.hourly, longest)],
+            "currency": currency,
+        },
+        "follow": [f"sp500 jobs {verb} {job.id}" for verb in ("status", "logs --follow", "wait", "stop")],
+    }
+
+
+def text(told: dict[str, Any]) -> str:
+    """The same for a reader."""
+    expected = told["plan"]
+    before = expected["queued_before"]
+    rows = {
+        "command": expected["command"],
+        "takes": expected["takes"],
+        **({"trains on": f"{expected['world_size']} by default ({WORLD_SIZE})"} if expected["world_size"] else {}),
+        "starts": expected["starts"] or (f"after {before} that wait before it" if before else AT_ONCE),
+        "lasts": _range(expected["seconds"], formatting.seconds) or "unknown; set it with --expected SECONDS",
+        "costs": _range(expected["cost"], lambda cost: f"{formatting.money(cost)} {expected['currency']}") or "unknown",
+        "follow": "\n            ".join(told["follow"]),
+    }
+    return "\n".join(
+        [f"{told['id']} is queued, to run on {expected['place']}", *(f"  {key:<9} {row}" for key, row in rows.items())]
+    )
+
+
+def place(job: Job) -> str:
+    """Where a job runs, by the words that tell one such place from another."""
+    parts = {"namespace": "namespace ", "context": "context ", "address": ""}
+    known = [f"{word}{job.target[key]}" for key, word in parts.items() if job.target.get(key)]
+    return ", ".join([job.target["on"], *known])
+
+
+def world_size(spec: JobSpec, on: str) -> int | None:
+    """Workers that the experiment trains on by default; None where it is told none."""
+    told = sent(spec, on).env.get(WORLD_SIZE, "")
+    return int(told) if told.isdecimal() else None
+
+
+def masked(request: Document, spec: Document) -> Document:
+    """The request with the values that the job itself sets, and only the names of what it has of the shell."""
+    if "environment" not in request:
+        return request
+    own = spec["env"] | {key: request["environment"][key] for key in (WORLD_SIZE,) if key in request["environment"]}
+    names = sorted(set(request["environment"]) - set(own))
+    return {key: value for key, value in request.items() if key != "environment"} | {
+        "environment": own,
+        "of_this_shell": " ".join(names),
+    }
+
+
+def _range(span: Sequence[float | None], say: Callable[[float | None], str]) -> str:
+    """Both ends as `say` words them; empty if the upper one is unknown."""
+    low, high = span
+    if high is None:
+        return ""
+    if low is None:
+        return f"up to {say(high)}"
+    return say(high) if low == high else f"{say(low)} to {say(high)}"

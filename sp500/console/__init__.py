@@ -1,0 +1,1 @@
+"""What an entry script shows and reads: flags, output and progress."""

@@ -1,0 +1,229 @@
+"""What every script shares: settings file under flags, a run folder, progress, one JSON, exit codes.
+
+A script is a frozen settings model and a function; this module does the rest, so that all of them answer --help in
+under a second, refuse a wrong flag alike, and say what went wrong in one message.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
+
+import tyro
+import yaml
+
+from sp500 import execution
+from sp500.config import RUN_NAME, Frozen, merge, validate
+from sp500.console.output import concluded
+from sp500.credentials import mask
+from sp500.errors import ConfigError
+from sp500.execution import Experiment
+from sp500.jobs.spec import WORLD_SIZE
+from sp500.runs.record import RunRecord
+from sp500.runs.store import Run
+
+
+class Flags(Frozen):
+    """Flags of every script."""
+
+    config: Path | None = None
+    """YAML file of settings; flags override it."""
+    dry_run: bool = False
+    """Say what would be done, and do nothing."""
+    print_config: bool = False
+    """Print the effective settings as YAML, and do nothing."""
+    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
+    """One JSON object on stdout; all else goes to stderr."""
+
+    def settings(self) -> dict[str, Any]:
+        """Effective settings as plain data."""
+        plain: dict[str, Any] = mask(self.model_dump(mode="json", exclude=set(Flags.model_fields)))
+        return plain
+
+
+class Command(Experiment, Flags):
+    """Settings of an experiment and the flags that all scripts share."""
+
+    takes_world_size: ClassVar[bool] = False
+    """Whether SP500_WORLD_SIZE is the default of its num_workers."""
+    aliases: ClassVar[dict[str, tuple[str, str]]] = {
+        "name": ("io", "run_name"),
+        "runs_dir": ("io", "save_dir"),
+        "seed": ("train", "seed"),
+        "fallback": ("data", "fallback"),
+    }
+    name: str | None = None
+    """Name of the run (same as --io.run-name)."""
+    runs_dir: Path | None = None
+    """Folder of all runs (same as --io.save-dir)."""
+    seed: int | None = None
+    """Seed of weights and dropout (same as --train.seed)."""
+    fallback: Literal["bundled"] | None = None
+    """Prices to use when a download fails (same as --data.fallback)."""
+
+
+F = TypeVar("F", bound=Flags)
+C = TypeVar("C", bound=Command)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a script prints: plain data for --json, text for a reader; and its exit code."""
+
+    plain: dict[str, Any]
+    text: str
+    code: int = 0
+
+
+def experiment(
+    model: type[C],
+    main: Callable[[C, Run], RunRecord],
+    argv: Sequence[str],
+    *,
+    plan: Callable[[C], dict[str, Any]] | None = None,
+    answer: Callable[[RunRecord], dict[str, Any]] | None = None,
+) -> int:
+    """Run one experiment to its exit code.
+
+    `main(config, run)` returns the run's record without writing it. `plan(config)` adds what a dry run tells;
+    `answer(record)` is the JSON object (default: the record).
+    """
+
+    def act(config: C) -> Answer:
+        """What the script prints."""
+        if config.dry_run:
+            plain = execution.outline(config) | (plan(config) if plan else {})
+            return Answer(plain, yaml.safe_dump(plain, sort_keys=False))
+        from sp500.report import terminal
+
+        record = execution.execute(config, main)
+        plain = answer(record) if answer else record.model_dump(mode="json")
+        code = 0 if record.status in {"ok", "out_of_memory"} else 1
+        return Answer(plain, terminal.text(record, config.io.save_dir), code)
+
+    return script(model, act, argv)
+
+
+def script(model: type[F], act: Callable[[F], Answer], argv: Sequence[str]) -> int:
+    """Parse, act, print, to the exit code."""
+
+    def acted() -> tuple[str, int]:
+        config = parse(model, argv)
+        if config.print_config:
+            return yaml.safe_dump(config.settings(), sort_keys=False), 0
+        answer = act(config)
+        return json.dumps(answer.plain, indent=1) if config.json_output else answer.text, answer.code
+
+    return concluded(
+        acted, only_json="--json" in argv, hint="--resume continues the run" if issubclass(model, Command) else ""
+    )
+
+
+def parse(model: type[F], argv: Sequence[str]) -> F:
+    """Settings from the file (if --config names one) under the flags. Ends with exit code 2 on a wrong flag.
+
+    With --resume, the file that the run kept is the one under the flags. A run that is missing starts, so that a job
+    that is tried again has the same command. Raises ConfigError.
+    """
+    base, folder = defaults(model), None
+    file, name = flag(argv, "--config"), flag(argv, "--name", "--io.run-name")
+    if not file and "--resume" in argv and isinstance(base, Command):
+        folder = Path(flag(argv, "--runs-dir", "--io.save-dir") or base.io.save_dir)
+        if name and RUN_NAME.fullmatch(name):  # another name leads out of the folder, and is refused further down
+            kept = folder / name / "config.yaml"
+            file = str(kept) if kept.exists() else None
+    if file:
+        base = from_file(model, Path(file))
+    if file and folder and isinstance(base, Command):
+        # The run is where it was found: one that was fetched was made in another folder.
+        base = base.model_copy(update={"io": base.io.model_copy(update={"save_dir": folder})})
+    if "--resume" in argv and isinstance(base, Command) and not file and not name:
+        raise ConfigError("--resume: which run? Name it with --name (and --runs-dir)")
+    config = tyro.cli(model, default=base, args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
+    return _with_aliases(config) if isinstance(config, Command) else config
+
+
+def from_file(model: type[F], path: Path) -> F:
+    """Settings of a YAML file over the model's defaults. Raises ConfigError that names file, key and nearest key."""
+    given = mapping(path, "--config", "sections such as data, model and train")
+    if isinstance(given.get("io"), dict) and isinstance(given["io"].get("run_name"), str):
+        # Earlier files have names with capitals and spaces.
+        given["io"]["run_name"] = re.sub(r"[^a-z0-9._-]+", "-", given["io"]["run_name"].lower())
+    return validate(model, merge(defaults(model).model_dump(), given), f"--config {path}")
+
+
+def defaults(model: type[F]) -> F:
+    """The model's own, with the runs folder of SP500_RUNS_DIR and the workers of SP500_WORLD_SIZE where they are set.
+
+    A cluster's manifest or a user sets the folder, and a job's workers are its world size. Raises ConfigError.
+    """
+    base, folder = model(), os.environ.get("SP500_RUNS_DIR")
+    if isinstance(base, Command) and base.takes_world_size and (size := _world_size()):
+        base = validate(model, base.model_dump() | {"num_workers": size}, WORLD_SIZE)
+    if not folder:
+        return base
+    if isinstance(base, Command):
+        return base.model_copy(update={"io": base.io.model_copy(update={"save_dir": Path(folder)})})
+    return base.model_copy(update={"runs_dir": Path(folder)}) if "runs_dir" in model.model_fields else base
+
+
+def _world_size() -> int | None:
+    """Workers of the job that this command is. Raises ConfigError for a value that is not a whole number above 0."""
+    text = os.environ.get(WORLD_SIZE)
+    if not text:
+        return None
+    if not (text.isdecimal() and int(text)):
+        raise ConfigError(
+            f"{WORLD_SIZE}={text!r} is not a number of workers: expected a whole number of at least 1. Unset it, or"
+            " submit the job with --workers N"
+        )
+    return int(text)
+
+
+def mapping(path: Path, flag: str, expected: str) -> dict[str, Any]:
+    """A YAML file that holds one mapping; empty for an empty file. Raises ConfigError that names flag and file."""
+    found = documents(path, flag)
+    given = (found[0] if found else None) or {}
+    if len(found) > 1 or not isinstance(given, dict):
+        raise ConfigError(f"{flag} {path}: expected {expected}, found {found if len(found) > 1 else given!r:.60}")
+    return given
+
+
+def documents(path: Path, flag: str) -> list[Any]:
+    """The documents of a YAML file. Raises ConfigError that names flag and file."""
+    try:
+        return list(yaml.safe_load_all(path.expanduser().read_text()))
+    except OSError as error:
+        raise ConfigError(f"{flag} {path}: cannot be read ({error.strerror})") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{flag} {path}: is not valid YAML ({error})") from error
+
+
+def _with_aliases(config: C) -> C:
+    given: dict[str, Any] = {}
+    for flag, (section, key) in type(config).aliases.items():
+        if (value := getattr(config, flag)) is not None:
+            given.setdefault(section, {})[key] = value
+    if not given:
+        return config
+    return validate(type(config), merge(config.model_dump(), given), "flags")
+
+
+def flag(argv: Sequence[str], *names: str) -> str | None:
+    """Value of a flag before the real parsing, which needs the file that the flag names."""
+    argv = [
+        word.split("=")[0].replace("_", "-") + word[len(word.split("=")[0]) :] if word.startswith("--") else word
+        for word in argv
+    ]
+    for position, word in enumerate(argv):
+        for name in names:
+            if word == name and position + 1 < len(argv):
+                return argv[position + 1]
+            if word.startswith(name + "="):
+                return word.removeprefix(name + "=")
+    return None

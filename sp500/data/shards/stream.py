@@ -1,0 +1,171 @@
+"""Batches from shards: every training window once per epoch, in bounded memory.
+
+Shuffling has two levels: the order of shards per epoch, and the windows within a buffer of a few shards. Each rank
+reads its own shards, chosen by the manifest so that ranks hold about as many windows, and every rank takes the same
+number of steps; parts that are short are weighted by their count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sp500.data.batches import Batch
+from sp500.data.shards.reader import Chunk, Shard, ShardSet
+from sp500.seeding import numpy_generator, torch_generator
+
+BUFFER_WINDOWS = 100_000
+Chunks = Callable[[int], Iterable[Chunk]]
+Part = tuple[Tensor, Tensor, Tensor]
+"""A batch's x, y, and numbers of its windows."""
+
+
+def assigned(shards: Iterable[Shard], world: int) -> list[list[Shard]]:
+    """Shards of each rank: the largest first, each to the rank that has least."""
+    ranks: list[list[Shard]] = [[] for _ in range(world)]
+    held = [0] * world
+    for shard in sorted(shards, key=lambda shard: (-shard.windows, shard.name)):
+        rank = held.index(min(held))
+        ranks[rank].append(shard)
+        held[rank] += shard.windows
+    return ranks
+
+
+def epoch_order(shards: list[Shard], epoch: int, *, shuffle: bool, seed: int) -> list[Shard]:
+    """The order in which an epoch reads shards."""
+    if not shuffle:
+        return shards
+    return [shards[place] for place in numpy_generator(seed, "shards", epoch).permutation(len(shards))]
+
+
+def local_chunks(shards: ShardSet, mine: list[Shard], *, shuffle: bool, seed: int) -> Chunks:
+    """Reads shards from their files, one ahead of the training, in a thread."""
+
+    def read(epoch: int) -> Iterator[Chunk]:
+        order = iter(epoch_order(mine, epoch, shuffle=shuffle, seed=seed))
+        with ThreadPoolExecutor(1, thread_name_prefix="shards") as ahead:
+            coming = [ahead.submit(shards.read, shard) for shard in [next(order, None)] if shard]
+            while coming:
+                ready = coming.pop().result()
+                coming += [ahead.submit(shards.read, shard) for shard in [next(order, None)] if shard]
+                yield ready
+
+    return read
+
+
+def held(ranks: list[list[Shard]]) -> list[int]:
+    """Windows of each rank."""
+    return [sum(shard.windows for shard in mine) for mine in ranks]
+
+
+class Stream:
+    """Batches of one rank from the chunks of its shards.
+
+    `windows` [rank]: how many windows each rank holds, from which every rank knows all ranks' counts at every step.
+    """
+
+    def __init__(
+        self,
+        chunks: Chunks,
+        of: ShardSet,
+        windows: list[int],
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        rank: int = 0,
+    ) -> None:
+        self._chunks, self._of, self._windows = chunks, of, windows
+        self._device, self._dtype, self._rank = device, dtype, rank
+
+    def __len__(self) -> int:
+        return sum(self._windows)
+
+    def steps(self, batch_size: int) -> int:
+        """Batches per epoch, the same on every rank."""
+        return math.ceil(max(self._windows) / self._part(batch_size))
+
+    def epoch(self, epoch: int, batch_size: int, *, shuffle: bool, seed: int) -> Iterator[Batch]:
+        """Every window of this rank once, in as many batches as every rank takes."""
+        size = self._part(batch_size)
+        generator = torch_generator(seed, "buffer", epoch, self._rank) if shuffle else None
+        parts = self._gathered(self._chunks(epoch), size, generator)
+        # What a rank computes, with weight 0, when it has no more windows, so that gradients can still be added up.
+        x = torch.zeros(1, self._of.window, self._of.features, device=self._device, dtype=self._dtype)
+        y = torch.zeros(1, device=self._device, dtype=self._dtype)
+        windows = torch.zeros(1, device=self._device, dtype=torch.int64)
+        for step in range(self.steps(batch_size)):
+            total = sum(min(max(held - step * size, 0), size) for held in self._windows)
+            count = min(max(self._windows[self._rank] - step * size, 0), size)
+            x, y, windows = next(parts) if count else (x[:1], y[:1], windows[:1])
+            yield Batch(x, y, windows, count, total)
+
+    def _part(self, batch_size: int) -> int:
+        return math.ceil(batch_size / len(self._windows))
+
+    def _gathered(self, chunks: Iterable[Chunk], size: int, generator: torch.Generator | None) -> Iterator[Part]:
+        """Batches of `size` windows, the last one short; what a buffer leaves over opens the next batch."""
+        left: Part | None = None
+        for buffer in self._buffers(chunks):
+            count, first = len(buffer.starts), 0
+            order = torch.randperm(count, generator=generator) if generator is not None else torch.arange(count)
+            if left is not None:
+                first = min(size - len(left[1]), count)
+                left = _joined(left, buffer.take(order[:first]))
+                if len(left[1]) < size:
+                    continue
+                yield left
+                left = None
+            while count - first >= size:
+                yield buffer.take(order[first : first + size])
+                first += size
+            if first < count:
+                left = buffer.take(order[first:])
+        if left is not None:
+            yield left
+
+    def _buffers(self, chunks: Iterable[Chunk]) -> Iterator[_Buffer]:
+        """A few chunks at a time, on the device."""
+        held: list[Chunk] = []
+        for chunk in chain(chunks, [None]):
+            if chunk is not None:
+                held.append(chunk)
+            if held and (chunk is None or sum(len(one.starts) for one in held) >= BUFFER_WINDOWS):
+                offsets = np.cumsum([0, *(len(one.rows) for one in held[:-1])])
+                starts = [one.starts + offset for one, offset in zip(held, offsets, strict=True)]
+                numbers = [one.first + np.arange(len(one.starts)) for one in held]
+                rows = self._moved(np.concatenate([one.rows for one in held]))
+                targets = self._moved(np.concatenate([one.targets for one in held]))
+                held = []
+                views = rows.unfold(0, self._of.window, 1).transpose(1, 2)
+                yield _Buffer(
+                    views, torch.from_numpy(np.concatenate(starts)), targets, self._moved(np.concatenate(numbers))
+                )
+
+    def _moved(self, array: np.ndarray) -> Tensor:
+        values = torch.from_numpy(array)
+        return values.to(self._device, self._dtype) if values.is_floating_point() else values.to(self._device)
+
+
+@dataclass(frozen=True)
+class _Buffer:
+    """Windows to draw from: views [row, window, feature] and each window's first row, target and number."""
+
+    views: Tensor
+    starts: Tensor
+    targets: Tensor
+    numbers: Tensor
+
+    def take(self, chosen: Tensor) -> Part:
+        """A part of the windows."""
+        return self.views[self.starts[chosen]], self.targets[chosen], self.numbers[chosen]
+
+
+def _joined(first: Part, second: Part) -> Part:
+    return torch.cat([first[0], second[0]]), torch.cat([first[1], second[1]]), torch.cat([first[2], second[2]])

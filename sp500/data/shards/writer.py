@@ -1,0 +1,161 @@
+"""Writing shards: the training series and their copies, by one process or by many tasks, to the same bytes.
+
+A shard is a pure function of its source and number. A file appears under its name only when it is whole; the manifest,
+with every sha256, is written last, so an interrupted write is continued and a complete set is reused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sp500.data import augment
+from sp500.data.augment import Augmentation
+from sp500.data.features import Series
+from sp500.data.normalize import Normalizer
+from sp500.data.shards.folder import Folder
+from sp500.data.shards.reader import FORMAT, Shard, ShardSet, manifest_of
+from sp500.errors import DataError
+
+# A shard holds this many series at most (about 150,000 windows, 4 MiB, of 6 features over 18 years), and a set at least
+# this many shards where it can, so that workers and shuffling have something to choose from.
+SERIES_PER_SHARD = 32
+SHARDS_AT_LEAST = 16
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a set is made from: training series alone, and how they are copied and scaled."""
+
+    series: tuple[Series, ...]
+    multiplier: int
+    how: Augmentation
+    scaler: Normalizer
+    target_scale: float
+    window: int
+    direction: bool
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of everything that decides the bytes."""
+        digest = hashlib.sha256(
+            json.dumps([FORMAT, self.multiplier, self.target_scale, self.window, self.direction]).encode()
+        )
+        how = self.how
+        digest.update(json.dumps([how.method, how.noise, how.jitter, how.seed, how.horizon]).encode())
+        arrays = [self.scaler.shift, self.scaler.scale, how.scale]
+        for one in self.series:
+            digest.update(one.ticker.encode())
+            arrays += [one.x, one.y]
+        for array in arrays:
+            digest.update(np.ascontiguousarray(array, np.float64).tobytes())
+        return digest.hexdigest()[:16]
+
+    @property
+    def windows(self) -> int:
+        """Windows of the whole set."""
+        return self.multiplier * sum(self._windows(one) for one in self.series)
+
+    @property
+    def features(self) -> int:
+        """Columns of a row."""
+        return int(self.series[0].x.shape[1])
+
+    @property
+    def shards(self) -> int:
+        """Files of the set."""
+        return -(-self.multiplier * len(self.series) // self._per_shard)
+
+    @property
+    def _per_shard(self) -> int:
+        units = self.multiplier * len(self.series)
+        return max(1, min(SERIES_PER_SHARD, units // SHARDS_AT_LEAST))
+
+    def _windows(self, series: Series) -> int:
+        return max(int(np.isfinite(series.y).sum()) - self.window + 1, 0)
+
+    def _targets(self, y: np.ndarray) -> np.ndarray:
+        return np.where(np.isfinite(y), y > 0, np.nan) if self.direction else y / self.target_scale
+
+    def table(self, number: int) -> tuple[pa.Table, tuple[int, ...], int]:
+        """Rows of shard `number`, rows per segment, and windows."""
+        units = range(number * self._per_shard, min((number + 1) * self._per_shard, self.multiplier * len(self.series)))
+        segments = [
+            augment.copy(self.series[unit % len(self.series)], unit // len(self.series), self.how) for unit in units
+        ]
+        x = np.concatenate([self.scaler(one.x) for one in segments]).astype(np.float32)
+        y = np.concatenate([self._targets(one.y) for one in segments]).astype(np.float32)
+        columns = {f"x{column}": x[:, column] for column in range(x.shape[1])} | {"y": y}
+        return pa.table(columns), tuple(len(one.x) for one in segments), sum(self._windows(one) for one in segments)
+
+
+def write_shard(source: Source, number: int, uri: str) -> Shard:
+    """Make sure that shard `number` is there, whole, and say what it holds; one that is there already is kept."""
+    folder, name = Folder(uri), f"shard-{number:05d}.parquet"
+    data, segments, windows = _encoded(source, number)
+    shard = Shard(name, segments, windows, len(data), hashlib.sha256(data).hexdigest())
+    if folder.size(name) != len(data) or hashlib.sha256(folder.read(name)).hexdigest() != shard.sha256:
+        folder.write(name, data)
+    return shard
+
+
+def absolute(uri: str) -> str:
+    """The same place for processes that run in another folder."""
+    return uri.rstrip("/") if "://" in uri else str(Path(uri).expanduser().resolve())
+
+
+def fingerprint_at(uri: str) -> str | None:
+    """Fingerprint of the complete set at `uri`; None where there is none."""
+    if Folder(uri).size("manifest.json") is None:
+        return None
+    return str(manifest_of(Folder(uri))["fingerprint"])
+
+
+def _encoded(source: Source, number: int) -> tuple[bytes, tuple[int, ...], int]:
+    table, segments, windows = source.table(number)
+    buffer = io.BytesIO()
+    pq.write_table(
+        table.replace_schema_metadata({"sp500": f"{source.fingerprint}/{number}"}),
+        buffer,
+        compression="none",  # noise does not compress
+        use_dictionary=False,
+        write_statistics=False,
+        write_page_checksum=True,
+    )
+    return buffer.getvalue(), segments, windows
+
+
+def write(
+    source: Source, uri: str, each: Callable[[Iterable[int]], Iterable[Shard]] | None = None, *, skip_bad: int = 0
+) -> ShardSet:
+    """The set of `source` at `uri`: reused when complete, else continued, the manifest written last.
+
+    `each` writes the shards of the given numbers, in this process if not given; `skip_bad` as in `ShardSet.open`.
+    Raises DataError when another set is there.
+    """
+    if held := fingerprint_at(uri):
+        if held != source.fingerprint:
+            raise DataError(f"{uri}: holds another set ({held}, not {source.fingerprint}); take another place")
+        return ShardSet.open(uri, skip_bad=skip_bad)
+    numbers = range(source.shards)
+    done = list(each(numbers) if each else (write_shard(source, number, uri) for number in numbers))
+    manifest = {
+        "format": FORMAT,
+        "fingerprint": source.fingerprint,
+        "window": source.window,
+        "features": source.features,
+        "windows": sum(shard.windows for shard in done),
+        "shards": [asdict(shard) for shard in sorted(done, key=lambda shard: shard.name)],
+    }
+    digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    Folder(uri).write("manifest.json", json.dumps({**manifest, "sha256": digest}, indent=1).encode())
+    return ShardSet.open(uri)

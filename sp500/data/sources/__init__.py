@@ -1,0 +1,94 @@
+"""Where prices come from: the bundled ones, Yahoo, or a file. Each source ends in validated `Prices`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import date
+from importlib.util import find_spec
+from pathlib import Path
+
+import pandas as pd
+
+from sp500.config import DataConfig
+from sp500.data.prices import INDEX, Prices, checked, select
+from sp500.data.sources import yahoo
+from sp500.data.sources.files import read_table
+from sp500.errors import DataError
+
+STOCKS_START = pd.Timestamp("1996-01-01")
+INDEX_NOTE = (
+    f"{INDEX} is a price index: its returns leave out dividends, about 2 % a year. An investor who held it earned more "
+    "than buy-and-hold in the report."
+)
+BUNDLED_NOTES = (
+    "The bundled stocks are 20 companies that still traded in 2022, most of them large: the choice is biased "
+    "towards survivors, and their average return is higher than an investor could have known to pick.",
+    "Bundled prices are adjusted for splits and dividends and rounded to a tenth of a cent, which is coarse for old "
+    "prices; stocks therefore start in 1996 unless data.start says otherwise.",
+)
+
+log = logging.getLogger(__name__)
+Download = Callable[[DataConfig], Prices]
+
+
+def load(config: DataConfig, today: date | None = None, download: Download | None = None) -> Prices:
+    """Prices of `config.source`, cut to its tickers and dates, validated.
+
+    `today` bounds the dates (default: the clock's); `download` asks Yahoo (default: by yfinance). Raises DataError
+    naming rule, ticker and date.
+    """
+    if config.source == "bundled":
+        return _bundled(config, today)
+    if config.source == "yfinance":
+        return _downloaded(config, today, download or yahoo.download)
+    return _from_file(config, today)
+
+
+def _bundled(config: DataConfig, today: date | None) -> Prices:
+    """S&P 500 index and 20 of its stocks, 1990 to 2022, as they come with skfolio."""
+    index = _packaged("sp500_index").rename(columns={"SP500": INDEX})
+    raw = select({"close": index.join(_packaged("sp500_dataset"))}, config.tickers or (INDEX,), "bundled")
+    names = list(raw["close"].columns)
+    notes = (INDEX_NOTE,) if INDEX in names else ()
+    if names != [INDEX]:
+        notes = (*notes, *BUNDLED_NOTES)
+        if config.start is None:
+            raw = {name: frame.loc[STOCKS_START:] for name, frame in raw.items()}
+    return checked(raw, config, source="bundled", notes=notes, today=today)
+
+
+def _downloaded(config: DataConfig, today: date | None, download: Download) -> Prices:
+    """Yahoo's prices, or the bundled ones under a banner where that was asked for."""
+    try:
+        return download(config)
+    except yahoo.NoAnswer as error:
+        if config.fallback != "bundled":
+            raise
+        log.warning("NO PRICES FROM YAHOO: %s; going on with bundled prices", error.reason)
+        other = _bundled(config, today)
+        tickers = ", ".join(other.tickers)
+        banner = f"NOT the prices asked for: {error.reason}; bundled prices of {tickers} were used instead."
+        return replace(other, notes=(banner, *other.notes))
+
+
+def _from_file(config: DataConfig, today: date | None) -> Prices:
+    raw, repaired = read_table(Path(config.source).expanduser())
+    raw = select(raw, config.tickers or tuple(raw["close"].columns), config.source)
+    try:
+        prices = checked(raw, config, source=config.source, today=today)
+    except DataError as error:
+        raise DataError(f"{config.source}: {error}") from None
+    return replace(prices, faults=(*repaired, *prices.faults))
+
+
+def _packaged(name: str) -> pd.DataFrame:
+    """A table [date, ticker] of those that lie in skfolio.
+
+    Read where they lie: to ask the package itself imports scikit-learn and half of scipy, over a second in every run.
+    """
+    found = find_spec("skfolio")
+    assert found is not None, "pyproject.toml requires skfolio"
+    folder = Path(str(found.origin)).parent / "datasets" / "data"
+    return pd.read_csv(folder / f"{name}.csv.gz", index_col=0, parse_dates=True)

@@ -1,0 +1,1 @@
+"""A job as manifests of Kubernetes, and the rules that these keep."""

@@ -1,0 +1,203 @@
+"""Pods of a job: those of the RayCluster document, changed by what the job asks for.
+
+What the job does not speak of (volumes, security, probes, topology) stays as it stands in the document.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from copy import deepcopy
+from typing import Any
+
+from sp500.errors import ConfigError
+from sp500.jobs.manifests.manifest import Cluster, Document, Group, items, quantity, section
+from sp500.jobs.spec import JobSpec
+from sp500.units import size_bytes
+
+GPU = "nvidia.com/gpu"
+# Read by sp500.distributed.capacity.
+CLUSTER_WORKERS = "SP500_CLUSTER_WORKERS"
+SETTINGS_FOLDER, SETTINGS_FILE = "/etc/sp500", "settings.yaml"
+# Ray's own share of memory for its object store, for a document that says none; and the least that Ray takes.
+OBJECT_STORE = 0.3
+LEAST_STORE = 75 * 2**20
+# Enough for `ray job submit` and for following its log.
+SUBMITTER = {"requests": {"cpu": "250m", "memory": "512Mi"}, "limits": {"cpu": "1", "memory": "512Mi"}}
+# Settings of a cluster that the autoscaler alone reads, or that the operator refuses in a RayJob.
+NOT_A_JOBS = ("enableInTreeAutoscaling", "autoscalerOptions", "upgradeStrategy", "suspend", "managedBy")
+
+
+def settings_map(spec: JobSpec) -> str:
+    """Name of the ConfigMap that holds the settings."""
+    return f"{spec.name}-settings"
+
+
+def ray_cluster(spec: JobSpec, cluster: Document) -> Document:
+    """Spec of the RayCluster document with the job's pods. Raises ConfigError for a document without workers."""
+    found = Cluster("spec", section(cluster, "spec"), {})
+    if not found.workers:
+        raise ConfigError(
+            "spec.workerGroupSpecs of the cluster is empty; it needs the group that a job's workers are of"
+        )
+    # Of several groups, the one that has GPUs if the job wants some, and none if it does not.
+    suits = [group for group in found.workers if bool(group.ray.resource("limits", GPU)) == bool(spec.gpus)]
+    kept = {key: value for key, value in found.spec.items() if key not in NOT_A_JOBS}
+    image = found.head.ray.body.get("image")
+    head = _head(found.head, spec, image, items(found.autoscaler.get("volumeMounts")))
+    worker = _worker((suits or found.workers)[0], spec, image)
+    _announce_size(head, worker)
+    return kept | {"headGroupSpec": head, "workerGroupSpecs": [worker]}
+
+
+def _announce_size(head: Document, worker: Document) -> None:
+    """Tell the pods how large their cluster gets, since scripts in them wait for that many workers and no more."""
+    limits = section(worker["template"]["spec"]["containers"][0]["resources"], "limits")
+    size = {
+        "replicas": worker["replicas"],
+        "maxReplicas": worker["maxReplicas"],
+        "CPU": math.ceil(quantity(limits.get("cpu")) or 0),  # as the operator counts
+        "GPU": int(quantity(limits.get(GPU)) or 0),
+    }
+    # Without a number of CPUs, the scripts ask Ray instead.
+    known = [{"name": CLUSTER_WORKERS, "value": json.dumps(size)}] if size["CPU"] else []
+    for group in (head, worker):
+        ray = group["template"]["spec"]["containers"][0]
+        ray["env"] = known + [entry for entry in ray["env"] if entry["name"] != CLUSTER_WORKERS]
+
+
+def submitter(head: Group) -> Document:
+    """Template of the pod that submits the argv: as restricted as the head, since the operator's own default is not.
+
+    A namespace that enforces the restricted standard forbids that default, and the RayJob would wait for ever.
+    """
+    ray = head.ray.body
+    container = {
+        "name": "ray-job-submitter",
+        "image": ray.get("image"),
+        "imagePullPolicy": ray.get("imagePullPolicy"),
+        "resources": deepcopy(SUBMITTER),
+        "securityContext": ray.get("securityContext"),
+    }
+    pod = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": head.pod.get("securityContext"),
+        "imagePullSecrets": head.pod.get("imagePullSecrets"),
+        "nodeSelector": head.pod.get("nodeSelector"),
+        "tolerations": head.pod.get("tolerations"),
+        "containers": [_given(container)],
+    }
+    labels = {"app.kubernetes.io/part-of": "sp500", "app.kubernetes.io/name": "submitter"}
+    return {"metadata": {"labels": labels}, "spec": _given(pod)}
+
+
+def _head(group: Group, spec: JobSpec, image: Any, autoscalers: list[Document]) -> Document:
+    """`autoscalers`: the mounts of the autoscaler's container, which is gone, and nobody else's volumes with it."""
+    pod = _pod(group, spec, image)
+    ray = pod["containers"][0]
+    used = {mount["name"] for one in _containers(pod) for mount in items(one.get("volumeMounts"))}
+    gone = {mount["name"] for mount in autoscalers} - used
+    if gone:
+        pod["volumes"] = [volume for volume in pod["volumes"] if volume["name"] not in gone]
+    # Nobody is left on the head who speaks to the API server.
+    pod["automountServiceAccountToken"] = False
+    ray["env"] = [entry for entry in ray["env"] if entry["name"] != "RAY_enable_autoscaler_v2"]
+    if spec.settings:
+        volume = {"name": "sp500-settings", "configMap": {"name": settings_map(spec)}}
+        mount = {"name": "sp500-settings", "mountPath": SETTINGS_FOLDER, "readOnly": True}
+        pod["volumes"] = [*pod.get("volumes", []), volume]
+        ray["volumeMounts"] = [*ray.get("volumeMounts", []), mount]
+    return _with_pod(group, pod)
+
+
+def _worker(group: Group, spec: JobSpec, image: Any) -> Document:
+    pod = _pod(group, spec, image)
+    ray = pod["containers"][0]
+    given = section(ray, "resources")
+    # What Ray counts: the limits, and requests where there are none.
+    own = section(given, "requests") | section(given, "limits")
+    asked = {
+        "cpu": str(spec.cpus) if spec.cpus else own.get("cpu"),
+        "memory": spec.memory.removesuffix("B") if spec.memory else own.get("memory"),
+        GPU: str(spec.gpus) if spec.gpus else None,
+    }
+    wanted = _given(asked)
+    ray["resources"] = {
+        side: {key: value for key, value in section(given, side).items() if key != GPU} | wanted
+        for side in ("requests", "limits")
+    }
+    if spec.node_labels:
+        pod["nodeSelector"] = section(pod, "nodeSelector") | spec.node_labels
+    if taints := [*spec.tolerations, *([f"{GPU}:NoSchedule"] if spec.gpus else [])]:
+        known = pod.get("tolerations", [])
+        pod["tolerations"] = known + [one for one in map(_toleration, taints) if one not in known]
+    body = _with_pod(group, pod)
+    # The operator reads CPUs, GPUs and memory off the limits.
+    params = {key: value for key, value in group.params.items() if key not in {"num-cpus", "num-gpus", "memory"}}
+    body["rayStartParams"] = params | {"object-store-memory": str(_object_store(group, spec))}
+    if custom := section(body, "resources"):
+        body["resources"] = {key: value for key, value in custom.items() if key not in {"CPU", "GPU", "memory"}}
+    replicas = dict.fromkeys(("replicas", "minReplicas", "maxReplicas"), spec.workers)
+    return {key: value for key, value in body.items() if key not in {"idleTimeoutSeconds", "priority"}} | replicas
+
+
+def _object_store(group: Group, spec: JobSpec) -> int:
+    """Bytes: the document's own, or its share of memory in the job's."""
+    store, limit = quantity(group.params.get("object-store-memory")), quantity(group.ray.resource("limits", "memory"))
+    if store and not spec.memory:
+        return int(store)
+    share = store / limit if store and limit else OBJECT_STORE
+    memory = size_bytes(spec.memory) if spec.memory else limit or 0
+    return max(int(share * memory), LEAST_STORE)
+
+
+def _pod(group: Group, spec: JobSpec, image: Any) -> Document:
+    """What head and workers have in common. `image` is the one that the document uses for Ray."""
+    pod = deepcopy(group.pod)  # which may be the same object for head and workers, by a YAML anchor
+    for container in _containers(pod):
+        if spec.image and container.get("image") == image:
+            container["image"] = spec.image
+    ray = pod["containers"][0]
+    ours = _environment(spec)
+    names = {entry["name"] for entry in ours}
+    ray["env"] = [entry for entry in ray.get("env", []) if entry["name"] not in names] + ours
+    if spec.service_account:
+        pod["serviceAccountName"] = spec.service_account
+    if spec.pull_secrets:
+        pod["imagePullSecrets"] = [{"name": name} for name in spec.pull_secrets]
+    return pod
+
+
+def _containers(pod: Document) -> list[Document]:
+    return [*pod["containers"], *pod.get("initContainers", [])]
+
+
+def _environment(spec: JobSpec) -> list[Document]:
+    plain = [{"name": name, "value": literal(value)} for name, value in spec.environment.items()]
+    references = [(name, reference.split("/")) for name, reference in spec.secrets.items()]
+    return plain + [
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
+        for name, (secret, key) in references
+    ]
+
+
+def literal(text: str) -> str:
+    """Text that means what it says, where Kubernetes reads $(NAME) as a reference and $$ as one $."""
+    return text.replace("$", "$$")
+
+
+def _toleration(taint: str) -> Document:
+    label, _, effect = taint.rpartition(":")
+    key, equals, value = label.partition("=")
+    meant = {"operator": "Equal", "value": value} if equals else {"operator": "Exists"}
+    return {"key": key, **meant, "effect": effect}
+
+
+def _with_pod(group: Group, pod: Document) -> Document:
+    return group.body | {"template": group.body["template"] | {"spec": pod}}
+
+
+def _given(body: Document) -> Document:
+    return {key: value for key, value in body.items() if value is not None}

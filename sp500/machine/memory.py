@@ -1,0 +1,158 @@
+"""Peak memory of a process, sampled from the kernel, and a child process to measure in.
+
+PSS (proportional set size) counts a page shared by n processes as 1/n, so the parts of a node add up to the node; RSS
+would count Ray's object store once per worker. The price: the kernel walks all pages for it, ten milliseconds for a
+process that trains, and holds up its memory meanwhile; so it is sampled, and only as often as costs 2 % of the time.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import psutil
+
+from sp500.errors import SP500Error
+from sp500.machine.cores import CGROUP
+
+T = TypeVar("T")
+# Seconds between two samples, per second that one takes.
+COST = 50
+
+
+def pss_bytes(pid: int | str = "self") -> int:
+    """Proportional set size of one process in bytes; its RSS where the kernel does not tell PSS."""
+    rollup = Path(f"/proc/{pid}/smaps_rollup")
+    if not rollup.exists():
+        return int(psutil.Process(None if pid == "self" else int(pid)).memory_info().rss)
+    for line in rollup.read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"{rollup} has no Pss line")
+
+
+class PeakMemory:
+    """Largest PSS while the block runs: `with PeakMemory() as peak: ...; peak.bytes`.
+
+    Of this process, or of the largest of the process trees that begin at `roots`.
+    """
+
+    def __init__(self, interval_seconds: float = 0.2, roots: Sequence[int] = ()) -> None:
+        self.bytes = 0
+        self._roots = tuple(roots)
+        self._interval = interval_seconds
+        self._largest_rss = 0
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._sample, name="peak-memory", daemon=True)
+
+    def __enter__(self) -> PeakMemory:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _sample(self) -> None:
+        pause = self._interval
+        while True:
+            last = self._done.wait(pause)
+            started = time.perf_counter()
+            self.bytes = max(self.bytes, self._now())
+            pause = max(self._interval, COST * (time.perf_counter() - started))
+            if last:
+                return
+
+    def _now(self) -> int:
+        if self._roots:
+            return max(map(tree_pss_bytes, self._roots))
+        # RSS costs next to nothing: only where it is as large as ever can PSS be.
+        rss = psutil.Process().memory_info().rss
+        if rss < self._largest_rss:
+            return 0
+        self._largest_rss = rss
+        return pss_bytes()
+
+
+def tree_pss_bytes(pid: int) -> int:
+    """PSS of a process and all its descendants together; those that end meanwhile count nothing."""
+    total = 0
+    try:
+        processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return 0
+    for process in processes:
+        try:
+            total += pss_bytes(process.pid)
+        except (OSError, psutil.Error):
+            continue
+    return total
+
+
+def total_bytes(cgroup: Path = CGROUP) -> int:
+    """Memory of this machine or, where that is less, of its container."""
+    one, two = cgroup / "memory" / "memory.limit_in_bytes", cgroup / "memory.max"
+    file, total = one if one.exists() else two, int(psutil.virtual_memory().total)
+    limit = file.read_text().strip() if file.exists() else ""
+    return min(int(limit), total) if limit.isdecimal() else total
+
+
+def exhausted(error: BaseException) -> bool:
+    """Whether an error means that memory ran out: Python's own, or that of torch's allocators."""
+    return isinstance(error, MemoryError) or "out of memory" in str(error) or "can't allocate memory" in str(error)
+
+
+def limit_memory(limit_bytes: int) -> None:
+    """Let this process take no more than `limit_bytes` of private memory, for good.
+
+    The kernel counts address space (RLIMIT_DATA: what NumPy, torch and Arrow allocate; shared mappings do not count),
+    of which libraries reserve more than they use: what is reserved and unused now is added.
+    """
+    status = Path("/proc/self/status").read_text()
+    reserved = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmData:"))
+    limit = limit_bytes + max(reserved - pss_bytes(), 0)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def run_in_subprocess(function: Callable[..., T], *args: Any) -> T:
+    """`function(*args)` in a fresh process, which holds nothing that this one has loaded.
+
+    Raises what the function raised, MemoryError when the kernel killed the child, SP500Error when it ended otherwise
+    without an answer.
+    """
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_answer, args=(sender, function, args))
+    child.start()
+    sender.close()
+    try:
+        outcome = receiver.recv()
+    except EOFError:
+        child.join()
+        if child.exitcode == -signal.SIGKILL:
+            raise MemoryError("the kernel killed the process, as it does when memory runs out") from None
+        raise SP500Error(f"the process ended without an answer (exit code {child.exitcode})") from None
+    finally:
+        child.terminate()
+        child.join()
+        receiver.close()
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome  # type: ignore[no-any-return]
+
+
+def _answer(sender: Connection, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    try:
+        sender.send(function(*args))
+    except Exception as error:  # noqa: BLE001 - raised again in the parent
+        sender.send(error)

@@ -1,0 +1,263 @@
+"""Trained models, naive forecasts and buy-and-hold as rows: the `models` of report.json.
+
+Only rows judged on the same test windows stand in one group. The price is that a changed date range or horizon opens a
+new group with its own naive forecasts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict
+
+from sp500 import formatting
+from sp500.runs.experiments import JUDGED
+from sp500.runs.record import RunRecord
+from sp500.runs.results import Improvement, Metrics
+
+TASKS = {"returns": "Returns", "direction": "Direction", "synthetic": "Synthetic classes"}
+FEW = 4
+"""Tickers that are still named one by one."""
+NAME_PARTS = 4
+
+
+class NaiveRow(TypedDict):
+    """A naive forecast or buy-and-hold, as report.json has it."""
+
+    name: str
+    kind: Literal["naive"]
+    task: str
+    model: None
+    run: None
+    status: str
+    group: str
+    """Rows of one group were judged on the same test windows."""
+    test: Metrics
+    improvement: None
+
+
+class ModelRow(TypedDict):
+    """A trained model, as report.json has it."""
+
+    name: str
+    kind: Literal["model"]
+    task: str
+    model: str | None
+    run: str
+    arm: str
+    num_workers: int
+    status: str
+    reason: str
+    group: str | None
+    """None: it was not judged."""
+    fingerprint: str
+    replaces: list[str]
+    """Older runs of the same settings."""
+    best_epoch: int | None
+    test: Metrics
+    improvement: Improvement | None
+
+
+@dataclass(frozen=True)
+class Group:
+    """Models judged on the same test windows, best first, and the naive forecasts for those windows."""
+
+    name: str
+    task: str
+    newest: RunRecord
+    """Whose data card and naive forecasts stand for the group."""
+    models: list[ModelRow]
+    naive: list[NaiveRow]
+
+    @property
+    def subject(self) -> str:
+        """What is forecast: 'Returns of ^GSPC', '5-day returns of 20 tickers'."""
+        task = TASKS.get(self.task, self.task)
+        if self.task == "synthetic":
+            return task
+        data = self.newest.data
+        names = data.get("tickers") or []
+        of = ", ".join(names) if len(names) <= FEW else f"{len(names)} tickers"
+        days = task if self.horizon == 1 else f"{self.horizon}-day {task.lower()}"
+        return f"{days} of {of or data.get('source', 'unnamed data')}"
+
+    @property
+    def horizon(self) -> int:
+        """Days ahead that are forecast."""
+        return int(self.newest.config.get("data", {}).get("horizon", 1))
+
+
+def group_runs(records: Sequence[RunRecord]) -> list[Group]:
+    """Judged models by what makes their rows comparable, largest group first."""
+    kept = _newest_of_each(records)
+    members: dict[str, list[tuple[RunRecord, list[str]]]] = {}
+    for record, replaced in kept:
+        members.setdefault(_group_name(record), []).append((record, replaced))
+    found = []
+    for name, judged in members.items():
+        rows = [_model(record, name, replaced) for record, replaced in judged]
+        _tell_apart(rows, [record for record, _ in judged])
+        rows.sort(key=_merit, reverse=True)
+        newest = judged[-1][0]
+        found.append(Group(name, _task(newest), newest, rows, _naive(newest, name)))
+    return sorted(found, key=lambda group: -len(group.models))
+
+
+def list_unjudged(records: Sequence[RunRecord]) -> list[ModelRow]:
+    """Rows of runs that ended without test metrics: failed, stopped, out of memory."""
+    runs = [record for record in records if record.experiment in JUDGED and record.status != "ok"]
+    return [_model(record, None, []) for record in runs if not record.metrics.get("test")]
+
+
+def make_rows(found: Sequence[Group], ended: Sequence[ModelRow]) -> list[ModelRow | NaiveRow]:
+    """The `models` of report.json: each group's models, its naive forecasts, then what has no metrics."""
+    judged: list[ModelRow | NaiveRow] = []
+    for group in found:
+        judged += [*group.models, *group.naive]
+    return [*judged, *ended]
+
+
+def _newest_of_each(records: Sequence[RunRecord]) -> list[tuple[RunRecord, list[str]]]:
+    """The newest judged run per settings, arm and workers, with the names of those that it replaces."""
+    doubles = _told_elsewhere(records)
+    kept: dict[tuple[Any, ...], list[RunRecord]] = {}
+    for record in records:
+        if record.experiment in JUDGED and record.metrics.get("test") and record.name not in doubles:
+            # A search keeps its base settings' fingerprint: its key tells two searches apart.
+            key, data = record.search and record.search["key"], record.data.get("sha256")
+            kept.setdefault((record.fingerprint, record.arm, record.num_workers, key, data), []).append(record)
+    newest = [(alike[-1], [record.name for record in alike[:-1]]) for alike in kept.values()]
+    return sorted(newest, key=lambda pair: pair[0].finished)
+
+
+def _told_elsewhere(records: Sequence[RunRecord]) -> set[str]:
+    """Runs whose chosen model another row shows: a search in all modes copies its packed arm's."""
+    judged = {record.name for record in records if record.metrics.get("test")}
+    doubles: set[str] = set()
+    for record in records:
+        search = record.search
+        runs = search.get("runs") if search else None
+        if search and runs and runs["packed"] in judged:
+            doubles.add(record.name)
+            # One search, one best: the other arms trained the same model again.
+            doubles.update([runs["sequential"], runs["ray"]] if search.get("same_best") else [])
+    return doubles
+
+
+def _group_name(record: RunRecord) -> str:
+    """Task and a hash of the test set and of what is counted on it."""
+    data, settings = record.data, record.config
+    made = {"synthetic": settings.get("synthetic"), "seed": settings.get("data", {}).get("seed")}
+    parts = [
+        data.get("sha256") or made,
+        data.get("splits", {}).get("test"),
+        record.metrics["test"].get("samples"),
+        settings.get("data", {}).get("horizon"),
+        settings.get("eval", {}).get("threshold"),
+        settings.get("eval", {}).get("cost_bps"),
+    ]
+    digest = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+    return f"{_task(record)}-{digest[:8]}"
+
+
+def _task(record: RunRecord) -> str:
+    return str(record.config.get("task", "returns"))
+
+
+def _merit(row: ModelRow) -> float:
+    """Larger is better."""
+    gain = row["improvement"]["value"] if row["improvement"] else None
+    accuracy = row["test"].get("accuracy")
+    merit = gain if gain is not None else accuracy
+    return float("-inf") if merit is None else float(merit)
+
+
+def _model(record: RunRecord, group: str | None, replaced: list[str]) -> ModelRow:
+    test = dict(record.metrics.get("test") or {})
+    improvement = test.pop("improvement", None)
+    test.pop("buy_and_hold", None)  # a row of its own
+    settings = dict(record.config.get("model", {}))
+    chosen = record.search["best"]["overrides"] if record.search else {}
+    settings |= {key.removeprefix("model."): value for key, value in chosen.items() if key.startswith("model.")}
+    return {
+        "name": _model_name(settings, searched=record.search is not None),
+        "kind": "model",
+        "task": _task(record),
+        "model": settings.get("kind"),
+        "run": record.name,
+        "arm": record.arm,
+        "num_workers": record.num_workers,
+        "status": record.status,
+        "reason": record.reason,
+        "group": group,
+        "fingerprint": record.search["best"]["id"] if record.search else record.fingerprint,
+        "replaces": replaced,
+        "best_epoch": record.best_epoch,
+        "test": test,
+        "improvement": improvement,
+    }
+
+
+def _tell_apart(rows: list[ModelRow], records: Sequence[RunRecord]) -> None:
+    """Add to names that read alike what differs between them: 'mlp 64x2 (epochs 3)'."""
+    namesakes: dict[str, list[int]] = {}
+    for place, row in enumerate(rows):
+        namesakes.setdefault(row["name"], []).append(place)
+    for name, places in namesakes.items():
+        settings = [_settings(records[place]) for place in places]
+        differing = [key for key in settings[0] if any(one.get(key) != settings[0][key] for one in settings)]
+        for place, found in zip(places, settings, strict=True):
+            apart = ", ".join(f"{key} {formatting.setting(found.get(key))}" for key in differing)
+            # More than a few is a list of settings, not a name.
+            apart = apart if 0 < len(differing) <= NAME_PARTS else records[place].name
+            rows[place]["name"] = f"{name} ({apart})" if len(places) > 1 else name
+
+
+def _settings(record: RunRecord) -> dict[str, Any]:
+    """What can tell two models of a group apart, most telling first."""
+    config = record.config
+    data = {
+        key: config.get("data", {}).get(key) for key in ("window", "norm", "multiplier", "valid_from_train", "seed")
+    }
+    own = {
+        **config.get("model", {}),
+        **{f"data {key}": value for key, value in data.items()},
+        **config.get("train", {}),
+    }
+    return {"workers": record.num_workers, **own}
+
+
+def _model_name(settings: dict[str, Any], *, searched: bool) -> str:
+    kind = str(settings.get("kind", "model"))
+    size = "" if kind == "linear" else f" {settings.get('hidden')}x{settings.get('layers')}"
+    return f"{kind}{size}{', searched' if searched else ''}"
+
+
+def _naive(record: RunRecord, group: str) -> list[NaiveRow]:
+    """Naive forecasts, best first, and buy-and-hold, which forecasts nothing and has Sharpe ratios alone."""
+    held = record.metrics["test"].get("buy_and_hold")
+    rivals = {**(record.metrics.get("naive") or {}), **({"buy_and_hold": held} if held else {})}
+    rows = [
+        NaiveRow(
+            name=name,
+            kind="naive",
+            task=_task(record),
+            model=None,
+            run=None,
+            status="ok",
+            group=group,
+            test=test,
+            improvement=None,
+        )
+        for name, test in rivals.items()
+    ]
+    return sorted(rows, key=_naive_merit)
+
+
+def _naive_merit(row: NaiveRow) -> float:
+    """Smaller is better."""
+    test = row["test"]
+    error = test.get("mse", -test["accuracy"] if test.get("accuracy") is not None else None)
+    return float("inf") if error is None else float(error)

@@ -1,0 +1,184 @@
+"""Models, naive forecasts and buy-and-hold side by side, as tables.
+
+A metric's column appears when one of the rows has it, which gives every task its own columns. A metric with a 95 %
+interval shows it in the same cell, here as in the terminal: `text`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean, stdev
+from typing import Any
+
+from sp500 import formatting
+from sp500.formatting import NOTHING, TIMES, fixed, percent
+from sp500.report.models.results import Group, ModelRow, NaiveRow
+from sp500.report.tables import Cells, Table, no_cells, table
+from sp500.runs.record import RunRecord
+from sp500.runs.results import Improvement
+
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+METRICS: dict[str, tuple[str, Callable[[float | None], str]]] = {
+    "r2": ("R²", partial(fixed, digits=4)),
+    "directional_accuracy": ("Right direction", percent),
+    "information_coefficient": ("IC", partial(fixed, digits=3)),
+    "daily_ic": ("Daily IC", partial(fixed, digits=3)),
+    "accuracy": ("Accuracy", percent),
+    "precision": ("Precision", percent),
+    "recall": ("Recall", percent),
+    "f1": ("F1", partial(fixed, digits=3)),
+    "roc_auc": ("ROC-AUC", partial(fixed, digits=3)),
+    "brier": ("Brier", partial(fixed, digits=4)),
+    "best_possible_accuracy": ("Best possible", percent),
+    # The ratio before costs and the log loss are in report.json: with them the tables are too wide to read.
+    "sharpe_after_cost": ("Net Sharpe", fixed),
+    "turnover": ("Turnover", fixed),
+}
+MODELS = 200
+"""Models in a table; the rest are in report.json."""
+SCALED = {"mse": "MSE", "mae": "MAE"}
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A column of metrics: its title, its key in the metrics of a row, and the format of one number."""
+
+    title: str
+    key: str
+    number: Callable[[Any], str]
+
+    def text(self, test: Mapping[str, Any]) -> str:
+        """The cell of a row: the number, with its 95 % interval or t statistic where the row has one."""
+        number = self.number(test.get(self.key))
+        if ends := test.get(f"{self.key}_interval"):
+            return f"{number} ({formatting.interval(ends)})"
+        if (statistic := test.get(f"{self.key}_t")) is not None:
+            return f"{number} (t {fixed(statistic, 1)})"
+        return number
+
+
+def comparison(group: Group, more: Cells = no_cells) -> Table:
+    """One group: models, best first, then naive forecasts and buy-and-hold; `more` gives further columns by run."""
+    rows: list[ModelRow | NaiveRow] = [*group.models[:MODELS], *group.naive]
+    metrics = columns([row["test"] for row in rows])
+    judged = any(row["improvement"] for row in rows)
+    lines = []
+    for row in rows:
+        naive = row["kind"] == "naive"
+        line = {"Model": formatting.naive_name(row["name"], group.task) if naive else row["name"]}
+        best_epoch = row["best_epoch"] if row["kind"] == "model" else None
+        line |= _improvement(row["improvement"], best_epoch) if judged else {}
+        line |= {metric.title: metric.text(row["test"]) for metric in metrics}
+        line |= more(row["run"])
+        lines.append(line | {"Run": f"{row['run']} ({_arm(row)})" if row["kind"] == "model" else NOTHING})
+    kinds = ["naive" if row["kind"] == "naive" else "" for row in rows]
+    return table(_caption(group), lines, text=("Model", "Verdict", "Run"), kinds=kinds, note=_note(group, metrics))
+
+
+def seeds_table(records: Sequence[RunRecord]) -> Table | None:
+    """A row per run with several seeds: how far its test metrics spread when only the seed changes."""
+    lines = []
+    for record in records:
+        tests = [seed["test"] for seed in record.seeds or ()]
+        if not tests:
+            continue
+        gains = [test["improvement"]["value"] for test in tests if test.get("improvement")]
+        kept = sum(seed["best_epoch"] == 0 for seed in record.seeds or ())
+        lines.append(
+            {
+                "Run": record.name,
+                "Seeds": str(len(tests)),
+                "Against naive": _spread([100 * gain for gain in gains if gain is not None], "%"),
+                "Net Sharpe": _spread([test["sharpe_after_cost"] for test in tests if test.get("sharpe_after_cost")]),
+                "Kept the naive forecast": str(kept),
+            }
+        )
+    note = "Mean and standard deviation over seeds, with the range. The other tables show the first seed."
+    return table("Spread over seeds", lines, text=("Run",), note=note) if lines else None
+
+
+def _spread(values: Sequence[float], unit: str = "") -> str:
+    if len(values) < 2:
+        return NOTHING
+    ends = f"{fixed(min(values), sign=True)} to {fixed(max(values), sign=True)}"
+    return f"{fixed(fmean(values), sign=True)}{unit} ± {fixed(stdev(values))} ({ends})"
+
+
+def columns(tests: list[dict[str, Any]]) -> list[Metric]:
+    """Every metric that some row has."""
+    shown: list[Metric] = []
+    for key, title in SCALED.items():
+        if values := [abs(test[key]) for test in tests if test.get(key)]:
+            # Squared daily returns are about 1e-4: without their unit all would read 0.0002. Even powers alone, so that
+            # one unit serves all years.
+            power = 2 * round(math.log10(min(values)) / 2)
+            unit, power = (f" (10{str(power).translate(SUPERSCRIPTS)})", power) if abs(power) > 1 else ("", 0)
+            shown.append(Metric(title + unit, key, partial(_in_unit, power=power)))
+    present = {key for test in tests for key, value in test.items() if value is not None}
+    shown += [Metric(title, key, number) for key, (title, number) in METRICS.items() if key in present]
+    if any(len(test.get("confusion_matrix") or ()) == 2 for test in tests):
+        shown.append(Metric("TN/FP/FN/TP", "confusion_matrix", _confusion))
+    return shown
+
+
+def _in_unit(value: float | None, power: int) -> str:
+    return NOTHING if value is None else fixed(value / 10.0**power, 3)
+
+
+def _confusion(matrix: list[list[int]] | None) -> str:
+    return "/".join(str(count) for row in matrix for count in row) if matrix else NOTHING
+
+
+def _improvement(found: Improvement | None, best_epoch: int | None) -> dict[str, str]:
+    return {
+        "Against naive": percent(found["value"] if found else None, 2, sign=True),
+        "95% interval, %": formatting.bounds_percent(found),
+        "Verdict": formatting.against_naive(found, best_epoch),
+    }
+
+
+def _caption(group: Group) -> str:
+    span = group.newest.data.get("splits", {}).get("test", ())
+    count = group.newest.metrics["test"].get("samples")
+    windows = f"{count:,} test windows" if count else ""
+    return ", ".join(filter(None, (group.subject, " to ".join(map(str, span)), windows)))
+
+
+def _note(group: Group, metrics: list[Metric]) -> str:
+    """What the columns mean that a newcomer may not know, of those shown."""
+    keys = {metric.key for metric in metrics}
+    judged = any(row["improvement"] for row in group.models)
+    said = ["95% intervals: Newey-West standard errors and Student's t (sp500/intervals.py)."] if judged else []
+    if len(group.models) > MODELS:
+        said.append(f"The {MODELS} best of {len(group.models):,} models; report.json has all.")
+    if "information_coefficient" in keys:
+        said.append("IC: rank correlation of forecast and return.")
+    if "daily_ic" in keys:
+        said.append("Daily IC: mean over the dates of the rank correlation across tickers.")
+    if "brier" in keys:
+        said.append("Brier score of the majority class: that of the training share of ups.")
+    if "sharpe_after_cost" in keys:
+        said.append(sharpe_note(group.newest.config))
+    return " ".join(said)
+
+
+def sharpe_note(config: Mapping[str, Any]) -> str:
+    """What the columns of Sharpe ratios mean."""
+    horizon = int(config.get("data", {}).get("horizon", 1))
+    cost = formatting.setting(config.get("eval", {}).get("cost_bps"))
+    which = "each day's forecast" if horizon == 1 else "the forecast"
+    days = "" if horizon == 1 else f" every {horizon} days, averaged over the {horizon} possible first days"
+    return (
+        f"Net Sharpe: annualised, of trading the sign of {which}{days}, after {cost} bp per unit of turnover, with "
+        "its 95% interval. Turnover: mean share of the capital traded per date. Buy-and-hold: always long."
+    )
+
+
+def _arm(row: ModelRow) -> str:
+    workers = f" {TIMES}{row['num_workers']}" if row["num_workers"] else ""
+    state = "" if row["status"] == "ok" else f", {formatting.ended(row['status'])}"
+    return f"{formatting.arm(row['arm'])}{workers}{state}"

@@ -1,0 +1,55 @@
+"""The section on models: its sentences, tables and figures, and remarks on runs that have no row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sp500 import formatting
+from sp500.report.costs import Costs
+from sp500.report.models import figures, scores, verdicts
+from sp500.report.models.results import Group, ModelRow
+from sp500.runs.record import EpochMetrics, RunRecord
+
+SHOWN_FAILURES = 3
+"""Failed runs whose reason is in the text."""
+SHOWN_REPLACED = 20
+"""Replaced runs that are named."""
+
+
+def model_sentences(groups: Sequence[Group]) -> list[str]:
+    """A sentence per set of test data."""
+    return [verdicts.models(group) for group in groups]
+
+
+def model_parts(
+    records: Sequence[RunRecord],
+    groups: Sequence[Group],
+    unjudged: Sequence[ModelRow],
+    epochs: Mapping[str, Sequence[EpochMetrics]],
+    paid: Costs,
+) -> tuple[Any, ...]:
+    """A table and figures per set of test data, the spread over seeds, and what is left out."""
+    drawn = [
+        (scores.comparison(group, paid.cells), figures.improvements(group), figures.curves(group, epochs))
+        for group in groups
+    ]
+    seeds = scores.seeds_table(records)
+    shown = [part for parts in drawn for part in parts if part is not None]
+    return (*shown, *([seeds] if seeds else []), *_left_out(groups, unjudged))
+
+
+def _left_out(groups: Sequence[Group], unjudged: Sequence[ModelRow]) -> list[str]:
+    """Remarks on runs that have no row, so that none is missing in silence."""
+    replaced = [name for group in groups for row in group.models for name in row["replaces"]]
+    remarks = []
+    if unjudged:
+        newest = list(reversed(unjudged))[:SHOWN_FAILURES]
+        failures = "; ".join(f"{row['run']} ({formatting.ended(row['status'], row['reason'])})" for row in newest)
+        more = "; the rest is listed under Runs" if len(unjudged) > SHOWN_FAILURES else ""
+        remarks.append(f"{formatting.some(len(unjudged), 'run')} ended without test metrics: {failures}{more}.")
+    if replaced:
+        older = formatting.some(len(replaced), "older run")
+        names = ", ".join(replaced[:SHOWN_REPLACED]) + (", ..." if len(replaced) > SHOWN_REPLACED else "")
+        remarks.append(f"{older} with the same settings left out for a newer one: {names}.")
+    return remarks

@@ -1,0 +1,70 @@
+"""What models found, in sentences.
+
+Every sentence is computed from the findings, and says "slower", "worse" or "cannot be told" where that is so.
+"""
+
+from __future__ import annotations
+
+from sp500.formatting import KEPT, METRIC, NOTHING, against_naive, naive_name, percent, some
+from sp500.report.models.results import Group
+from sp500.runs.results import Improvement
+
+
+def models(group: Group) -> str:
+    """How many models beat the best naive forecast, with an interval that excludes zero."""
+    # The same settings in two arms are one model.
+    judged = {row["fingerprint"]: (row, gain) for row in group.models if (gain := row["improvement"])}
+    if not judged:
+        return _accuracies(group)
+    _, first = next(iter(judged.values()))
+    rival = f"the best naive forecast ({naive_name(first['over'], group.task)})"
+    contest = f"{rival} on {METRIC.get(first['metric'], first['metric'])}"
+    if all(gain["value"] is None for _, gain in judged.values()):
+        return f"{group.subject}: {rival} is never wrong on the test dates, so no model can beat it."
+    words = [(row["name"], gain, against_naive(gain, row["best_epoch"])) for row, gain in judged.values()]
+    told = [one for one in words if one[2] != NOTHING]
+    if not told:
+        part = f"without intervals, none of {some(len(judged), 'model')} can be said to beat"
+        return f"{group.subject}: {part} {contest}."
+    better = [(name, gain) for name, gain, word in told if word == "better"]
+    worse, kept = (sum(word == one for *_, word in told) for one in ("worse", KEPT))
+    if better:
+        gains = "; ".join(f"{name} {_gain(gain)}" for name, gain in better)
+        part = f"{len(better)} of {some(len(told), 'model')} {'beats' if len(better) == 1 else 'beat'}"
+        verdict = f"{part} {contest} with 95% confidence: {gains}. Luck alone does so for one model in 40."
+    else:
+        part = "the one model does not beat" if len(told) == 1 else f"none of {len(told)} models beats"
+        usual = ", as is usual for daily returns" if _is_daily(group) else ""
+        verdict = f"{part} {contest} with 95% confidence{usual}."
+    once = " Settings that ran in two arms count once." if len(judged) < len(group.models) else ""
+    return " ".join([f"{group.subject}: {verdict}", *_others(worse, kept, len(told))]) + once
+
+
+def _others(worse: int, kept: int, of: int) -> list[str]:
+    """How many models are worse, and how many are the naive forecast themselves."""
+    said = []
+    if worse:
+        said.append(f"{'It is' if of == 1 else f'{worse} is' if worse == 1 else f'{worse} are'} reliably worse.")
+    if kept:
+        said.append(f"{'It' if of == 1 else kept} kept the naive forecast: no epoch lowered the validation loss.")
+    return said
+
+
+def _accuracies(group: Group) -> str:
+    best = group.models[0]
+    parts = [f"{best['name']} reaches {percent(best['test'].get('accuracy'))} test accuracy"]
+    for row in group.naive:
+        parts.append(f"{percent(row['test'].get('accuracy'))} for the {naive_name(row['name'], group.task)}")
+    limit = best["test"].get("best_possible_accuracy")
+    known = f"; {percent(limit)} is the best possible" if limit is not None else ""
+    return f"{group.subject}: {' against '.join(parts)}{known}."
+
+
+def _gain(improvement: Improvement) -> str:
+    low, high = (percent(end, sign=True) for end in (improvement["low"], improvement["high"]))
+    return f"{percent(improvement['value'], sign=True)} ({low} to {high})"
+
+
+def _is_daily(group: Group) -> bool:
+    """Whether the group forecasts the next day of real prices."""
+    return group.task != "synthetic" and "splits" in group.newest.data and group.horizon == 1

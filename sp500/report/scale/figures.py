@@ -1,0 +1,249 @@
+"""Speed and memory against the size of the dataset, and speed against workers, as figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import cycle, islice
+from math import log
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import MaxNLocator, NullLocator
+
+from sp500 import formatting
+from sp500.formatting import GIB, MIB
+from sp500.report.plot_style import (
+    BLUE,
+    GREY,
+    INK,
+    LETTER,
+    MUTED,
+    ORANGE,
+    RULE,
+    WIDTH,
+    Figure,
+    Look,
+    bar,
+    canvas,
+    drawn,
+    styled,
+)
+from sp500.report.scale.results import PLACE, Row, Scale, at, by_arm, rate
+from sp500.runs.results import Speedup
+
+ALONE: dict[str, Look] = {
+    "in_memory": {"color": GREY, "marker": "o"},
+    "streaming": {"color": BLUE, "marker": "s"},
+}
+RAY: tuple[Look, ...] = (
+    {"color": ORANGE, "marker": "^"},
+    {"color": "#6e2c05", "marker": "D"},
+    {"color": "#dd9566", "marker": "v"},
+    {"color": "#3b1702", "marker": "P"},
+)
+SIZES = ("o", "s", "^", "D", "v", "P")
+"""Marks of sizes, in ink: colours are for arms."""
+STRIP = 0.1
+"""Height of a line of crosses below zero, as a share of the axis above it."""
+NICE = (1, 2, 5, 10)
+APART = 0.09
+"""Sizes closer than this share of the axis do not both get a label."""
+
+
+def figures(found: Scale) -> list[Figure]:
+    """What an experiment with rows can be drawn as."""
+    one_size = len({row["multiplier"] for row in found.rows}) == 1
+    return [bars(found) if one_size else sizes(found), *([workers(found)] if found.strong or found.weak else [])]
+
+
+@styled()
+def bars(found: Scale) -> Figure:
+    """One size: speed and peak memory of each arm as bars."""
+    labels = [row["label"] for row in found.rows]
+    height = 0.35 + 0.25 * len(found.rows)
+    # Half of what the labels leave, less room for the numbers beside the bars.
+    panel = (WIDTH - LETTER * max(map(len, labels)) - 0.1) / 2 - 1.0
+    made, left = canvas(height, labels, right=panel + 2.0, above=0.3)
+    room = left.get_position()
+    right = made.add_axes((room.x1 + 1.0 / WIDTH, room.y0, room.width, room.height))
+    right.set(yticks=[], ylim=left.get_ylim())
+    looks = _looks(found.rows)
+    for place, row in enumerate(found.rows):
+        state = "" if row["status"] == "ok" else formatting.ended(row["status"])
+        color = looks[row["label"]]["color"]
+        memory = row["peak_memory_bytes"]
+        bar(left, place, 0 if state else rate(row) or 0, state or formatting.fixed(rate(row), 0), color)
+        bar(right, place, 0 if state else memory or 0, state or formatting.size(memory), color)
+    where = at(found.rows[0]["multiplier"])
+    for axes, title in ((left, f"windows per second, {where}"), (right, f"peak memory, {where}")):
+        axes.set_title(title, loc="left", fontsize=9, color=MUTED)
+    caption = "Training windows per second, and peak memory of the largest process, or node of Ray."
+    limit = found.rows[0]["memory_limit_bytes"]
+    right.set_xlim(0, max(limit, right.get_xlim()[1]))
+    right.axvline(limit, color=INK, linestyle="--", linewidth=0.9)
+    caption += f" Dashed: the budget of a node, {formatting.size(limit)}."
+    return drawn(made, "scale", caption)
+
+
+@styled()
+def sizes(found: Scale) -> Figure:
+    """Several sizes: speed and peak memory against size, a line per arm."""
+    made = Canvas(figsize=(WIDTH, 3.75))
+    made.subplots_adjust(0.06, 0.5 / 3.75, 0.99, 1 - 0.72 / 3.75, wspace=0.17)
+    left, right = made.subplots(1, 2)
+    looks = _looks(found.rows)
+    for axes, title, draw in ((left, "windows per second", _speed), (right, "peak memory", _memory)):
+        axes.set_title(title, loc="left", fontsize=9, color=MUTED)
+        _label_sizes(axes, found.rows)
+        draw(axes, found.rows, looks)
+    lines = left.get_lines()[: len(looks)]
+    made.legend(lines, list(looks), loc="upper left", ncols=6, borderaxespad=0)
+    ended = any(row["status"] != "ok" for row in found.rows)
+    crosses = " A cross: the arm did not end well at that size." if ended else ""
+    caption = (
+        "Training windows per second at the warm rate, and peak memory of the largest process, or node of Ray, against "
+        f"the size of the training set (noisy copies of it, log scale).{crosses}"
+    )
+    return drawn(made, "scale", caption)
+
+
+@styled()
+def workers(found: Scale) -> Figure:
+    """Strong and weak scaling: speed-up against workers, beside the ideal."""
+    made = Canvas(figsize=(WIDTH, 2.8))
+    made.subplots_adjust(0.06, 0.45 / 2.8, 0.88, 1 - 0.3 / 2.8, wspace=0.5)
+    left, right = made.subplots(1, 2)
+    several = len({row["place"] for row in (*found.strong, *found.weak)}) > 1
+
+    def named(size: str, row: Speedup) -> tuple[str, Speedup]:
+        return size + (f", {PLACE[row['place']]}" if several else ""), row
+
+    strong = [named(at(row["multiplier"]), row) for row in found.strong]
+    weak = [named(f"{at(row['multiplier_per_worker'])} each", row) for row in found.weak]
+    panels = (
+        (left, strong, "strong: the same set on more workers"),
+        (right, weak, "weak: a set that grows with the workers"),
+    )
+    for axes, rows, title in panels:
+        if rows:
+            axes.set_title(title, loc="left", fontsize=9, color=MUTED)
+            _speedups(axes, rows)
+        else:
+            axes.remove()
+    caption = "Windows per second over those of the fewest workers, at the warm rate; dashed: the ideal."
+    if any(row["place"] == "machine" for row in (*found.strong, *found.weak)):
+        caption += f" On one machine all workers shared its {formatting.some(found.cores, 'core')}."
+    return drawn(made, "workers", caption)
+
+
+def _looks(rows: Sequence[Row]) -> dict[str, Look]:
+    """Colour and mark of every arm, under its label."""
+    first = {name: sized[0]["arm"] for name, sized in by_arm(rows).items()}
+    looks = {}
+    rays = islice(cycle(RAY), len(first))
+    for name, sized in by_arm(rows).items():
+        look = ALONE.get(first[name]) or next(rays)
+        # What ran on the cluster without Ray has the colour of its arm, dashed.
+        dashed = {"linestyle": "--"} if first[name] in ALONE and sized[0]["place"] == "cluster" else {}
+        looks[name] = look | dashed
+    return looks
+
+
+def _speed(axes: Axes, rows: Sequence[Row], looks: dict[str, Look]) -> None:
+    """Lines from zero; beneath it a line of crosses for every arm that did not end well somewhere."""
+    arms = by_arm(rows)
+    for name, sized in arms.items():
+        good = [row for row in sized if row["status"] == "ok" and rate(row)]
+        rates = [rate(row) or 0 for row in good]
+        axes.plot([row["multiplier"] for row in good], rates, markersize=5.5, **looks[name])
+    top = max((rate(row) or 0 for row in rows if row["status"] == "ok"), default=0) or 1
+    bad = {name: kept for name, sized in arms.items() if (kept := [row for row in sized if row["status"] != "ok"])}
+    axes.axhline(0, color=RULE, linewidth=0.8)
+    for line, (name, sized) in enumerate(bad.items(), 1):
+        _crosses(axes, sized, -top * STRIP * (line - 0.35), name, looks[name]["color"])
+    axes.set(ylim=(-top * STRIP * len(bad), 1.08 * top))
+    _ticks(axes, top, lambda value: f"{value:,.0f}")
+
+
+def _crosses(axes: Axes, sized: Sequence[Row], height: float, name: str, color: str) -> None:
+    places = [row["multiplier"] for row in sized]
+    axes.plot(places, [height] * len(places), "x", color=color, markersize=7, markeredgewidth=2)
+    states = formatting.listed(list(dict.fromkeys(formatting.ended(row["status"]) for row in sized)))
+    # The words stand on the side of the crosses that has more room.
+    low, high = axes.get_xlim()
+    left = places[0] * places[-1] > low * high
+    axes.annotate(
+        f"{name}: {states}",
+        (places[0] if left else places[-1], height),
+        xytext=(-8 if left else 8, 0),
+        textcoords="offset points",
+        ha="right" if left else "left",
+        va="center",
+        fontsize=8.5,
+    )
+
+
+def _memory(axes: Axes, rows: Sequence[Row], looks: dict[str, Look]) -> None:
+    """Lines from zero, and the budget across; a cross on it where an arm ran out of memory."""
+    limit = rows[0]["memory_limit_bytes"]
+    top = max(limit, *(row["peak_memory_bytes"] or 0 for row in rows))
+    unit, name = (GIB, "GiB") if top >= GIB else (MIB, "MiB")
+    for arm, sized in by_arm(rows).items():
+        peaks = {row["multiplier"]: (row["peak_memory_bytes"] or 0) / unit for row in sized if row["status"] == "ok"}
+        known = {multiplier: peak for multiplier, peak in peaks.items() if peak}
+        axes.plot(list(known), list(known.values()), markersize=5.5, **looks[arm])
+        out = [row["multiplier"] for row in sized if row["status"] == "out_of_memory"]
+        height, color = [limit / unit] * len(out), looks[arm]["color"]
+        axes.plot(out, height, "x", color=color, markersize=7, markeredgewidth=2, zorder=3)
+    axes.axhline(limit / unit, color=INK, linestyle="--", linewidth=0.9)
+    place, across = (0.01, limit / unit), axes.get_yaxis_transform()
+    text = f"budget of a node, {formatting.size(limit)}"
+    axes.annotate(text, place, xycoords=across, xytext=(0, 3), textcoords="offset points", fontsize=8.5)
+    axes.set(ylim=(0, 1.1 * top / unit))
+    _ticks(axes, top / unit, lambda value: f"{value:g} {name}" if value else "0")
+
+
+def _ticks(axes: Axes, top: float, show: Callable[[float], str]) -> None:
+    places = [float(place) for place in MaxNLocator(5, steps=NICE).tick_values(0, top) if 0 <= place <= 1.05 * top]
+    axes.set_yticks(places, [show(place) for place in places])
+    axes.grid(axis="y")
+
+
+def _label_sizes(axes: Axes, rows: Sequence[Row]) -> None:
+    """A log axis with the sizes themselves as ticks, and how many windows they are."""
+    found = sorted({row["multiplier"] for row in rows})
+    per_size = next((row["windows"] / row["multiplier"] for row in rows if row["windows"]), None)
+    length = log(found[-1] / found[0])
+    axes.set_xscale("log")
+    axes.set_xlim(found[0] * (found[0] / found[-1]) ** 0.06, found[-1] * (found[-1] / found[0]) ** 0.06)
+    kept = found[-1:]
+    for size in reversed(found[:-1]):
+        if log(kept[0] / size) > APART * length:
+            kept.insert(0, size)
+    windows = {size: f"\n{_short(size * per_size)} windows" if per_size else "" for size in kept}
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xticks(kept, [at(size) + windows[size] for size in kept])
+
+
+def _short(count: float) -> str:
+    """93,400 as 93k, 4,670,000 as 4.67M."""
+    return f"{count / 1e6:.3g}M" if count >= 1e6 else f"{count / 1e3:.3g}k" if count >= 1e3 else f"{count:.0f}"
+
+
+def _speedups(axes: Axes, rows: Sequence[tuple[str, Speedup]]) -> None:
+    """A line per size."""
+    groups: dict[str, list[Speedup]] = {}
+    for name, row in rows:
+        groups.setdefault(name, []).append(row)
+    most = max(row["workers"] for _, row in rows)
+    for first in sorted({group[0]["workers"] for group in groups.values()}):
+        axes.plot([first, most], [1, most / first], color=MUTED, linestyle="--", linewidth=0.9)
+    for (text, group), mark, color in zip(groups.items(), cycle(SIZES), cycle((INK, MUTED, GREY)), strict=False):
+        counts, speedups = [row["workers"] for row in group], [row["speedup"] for row in group]
+        axes.plot(counts, speedups, label=text, marker=mark, color=color, markersize=5.5)
+    axes.set(xlabel="workers", xticks=sorted({row["workers"] for _, row in rows}))
+    axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
+    axes.yaxis.set_major_locator(MaxNLocator(5, steps=NICE))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}{formatting.TIMES}")
+    axes.grid(axis="y")
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.02))

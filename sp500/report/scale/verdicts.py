@@ -1,0 +1,293 @@
+"""What streaming gained, and what the cluster gained, in sentences.
+
+Every sentence is computed from the rows. Differences within the margin of repeated runs are called "about as fast".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from sp500 import formatting
+from sp500.formatting import TIMES, listed, percent, ratio, rounded, seconds, size, some
+from sp500.report.scale.results import Row, Scale, at, by_arm, share
+from sp500.runs.results import BreakEven, Law
+from sp500.runs.scaling import BASELINES, PLACES
+
+Sizes = dict[int, Row]
+"""Rows of one arm by multiplier."""
+CostOf = Callable[[str], str]
+"""What a run cost, by its name, with its currency; '' where that is not known."""
+SINGLE_RUN = 0.1
+"""Share by which a run's speed differs from that of a repeated run: 0.96 to 1.08 of it on a quiet machine
+(docs/LOG.md)."""
+SAME_MEMORY = 0.05
+SAME_MSE = 1e-6
+SMALL_MISS = 0.01
+
+
+def no_cost(_run: str) -> str:
+    """No rates are known."""
+    return ""
+
+
+def sentences(found: Scale, cost_of: CostOf = no_cost) -> list[str]:
+    """Everything there is to say; nothing where no experiment ran."""
+    if not found.rows:
+        return []
+    gains = [*cluster(found.rows, cost_of), *streaming(found.rows), *break_even(found)]
+    return [*gains, *numbers(found.rows), *budget(found.rows), *one_machine(found), *failed(found.rows)]
+
+
+def cluster(rows: Sequence[Row], cost_of: CostOf = no_cost) -> list[str]:
+    """Seconds, speed and cost of Ray against one process, at the largest size that both trained on."""
+    alone = _baseline(rows)
+    rays = [
+        sizes
+        for place, workers in sorted({(row["place"], row["num_workers"]) for row in rows if row["num_workers"]})
+        if (sizes := _sizes(rows, "ray", place, workers))
+    ]
+    if not alone or not rays:
+        missing = [arm for arm, ran in (("streaming", alone), ("ray", rays)) if not ran]
+        return [f"The gain from the cluster is unknown: run the {listed([f'arm {arm}' for arm in missing])}."]
+    said = []
+    for sizes in rays:
+        name = next(iter(sizes.values()))["label"]
+        if both := _ok(sizes).keys() & _ok(alone).keys():
+            said.append(_against(alone[max(both)], sizes[max(both)], cost_of))
+        else:
+            said.append(f"The gain from {name} is unknown: no size completed both there and in one process.")
+    return said + _beyond(alone, rays, cost_of)
+
+
+def streaming(rows: Sequence[Row]) -> list[str]:
+    """Speed and memory against arrays in the same place, and the sizes that only streaming could train on."""
+    pairs = [(_sizes(rows, "in_memory", place), _sizes(rows, "streaming", place)) for place in PLACES]
+    arrays, streamed = next((pair for pair in pairs if all(pair)), ({}, {}))
+    if not arrays:
+        return ["The gain from streaming is unknown: run the arms in_memory and streaming."]
+    both = _ok(arrays).keys() & _ok(streamed).keys()
+    if not both:
+        return ["The speed of streaming is unknown: no size completed with both arms.", *_fitted(arrays, streamed)]
+    first, second = streamed[max(both)], arrays[max(both)]
+    peak, other = first["peak_memory_bytes"], second["peak_memory_bytes"]
+    memory = "memory was not measured"
+    if peak and other:
+        verdict = _choose(peak / other, SAME_MEMORY, ("less", "about the same", "more"))
+        memory = f"{verdict} memory, {ratio(peak / other)} the peak ({size(peak)} compared with {size(other)})"
+    return [
+        f"Streaming at {at(max(both))}, compared with arrays in memory: {_speed(first, second)}; {memory}.",
+        *_fitted(arrays, streamed),
+    ]
+
+
+def break_even(found: Scale) -> list[str]:
+    """The number of windows above which more workers finish sooner, and the two lines that cross there."""
+    if not found.break_even:
+        return []
+    per_size = next((row["windows"] / row["multiplier"] for row in found.rows if row["windows"]), None)
+    ended = [row for row in found.rows if row["status"] == "ok"]
+    trained = max((row["samples"] for row in ended), default=0)
+    largest = max((row["multiplier"] for row in ended), default=1)
+    said = [_crossing(law, per_size, trained, largest) for law in found.break_even]
+    alone = found.break_even[0]["alone"]
+    lines = [f"{_line(alone)} in one process ({formatting.arm(alone['arm'])})"]
+    lines += [f"{_line(law['ray'])} on {some(law['workers'], 'worker')}" for law in found.break_even]
+    basis = f"with the median fixed seconds of all sizes and the rate at {at(largest)}"
+    miss = max(one["largest_miss"] for law in found.break_even for one in (law["alone"], law["ray"]))
+    off = f" It misses the seconds of these runs by up to {percent(miss, 0)}." if miss >= SMALL_MISS else ""
+    return [
+        *said,
+        f"Estimated by seconds = fixed + windows {TIMES} epochs / rate, {basis}: {listed(lines)}.{off}",
+    ]
+
+
+def numbers(rows: Sequence[Row]) -> list[str]:
+    """Whether the arms ended in the same model, by the test MSE of the largest size that several arms trained on."""
+    sized: dict[int, list[tuple[float, int | None]]] = {}
+    for row in rows:
+        if row["status"] == "ok" and (mse := row["test_mse"]):
+            sized.setdefault(row["multiplier"], []).append((mse, row["best_epoch"]))
+    several = [multiplier for multiplier, group in sized.items() if len(group) > 1]
+    if not several:
+        return []
+    largest = max(several)
+    errors = [mse for mse, _ in sized[largest]]
+    if all(best_epoch == 0 for _, best_epoch in sized[largest]):
+        return [
+            f"All {len(errors)} runs at {at(largest)} kept the naive forecast that training starts from, so their test "
+            "MSE is the same by construction."
+        ]
+    spread = max(errors) / min(errors) - 1
+    if spread <= SAME_MSE:
+        return [f"The test MSE at {at(largest)} is the same in all {len(errors)} runs."]
+    between = f"{min(errors):.4g} and {max(errors):.4g}"
+    return [f"The test MSE at {at(largest)} is between {between}, {percent(spread, 2)} apart in {len(errors)} runs."]
+
+
+def budget(rows: Sequence[Row]) -> list[str]:
+    """Whether every run that ended well stayed within its memory."""
+    measured = [(part, row) for row in rows if row["status"] == "ok" and (part := share(row)) is not None]
+    if not measured:
+        return []
+    if over := [row for part, row in measured if part > 1]:
+        named = [f"{row['label']} at {at(row['multiplier'])} ({_peak(row)})" for row in over]
+        rest = len(measured) - len(over)
+        return [f"Over the memory budget: {listed(named)}; {some(rest, 'other run')} stayed within it."]
+    part, row = max(measured, key=lambda pair: pair[0])
+    most = f"{row['label']} at {at(row['multiplier'])}, {_peak(row)}"
+    return [f"All {len(measured)} measured runs stayed within the memory budget; the largest peak was {most}."]
+
+
+def one_machine(found: Scale) -> list[str]:
+    """What one machine cannot show."""
+    rays = [row for row in found.rows if row["num_workers"] and (row["status"], row["place"]) == ("ok", "machine")]
+    if not rays:
+        return []
+    row = max(rays, key=lambda row: int(row["num_workers"]))
+    workers, cores = some(row["num_workers"], "worker"), some(row["cores"], "core")
+    nodes = f" on {some(row['simulated_nodes'], 'simulated node')}" if row["simulated_nodes"] else ""
+    return [
+        f"{workers}{nodes} shared the {cores} of one machine. This shows what distributing costs, not what more "
+        "machines would gain."
+    ]
+
+
+def failed(rows: Sequence[Row]) -> list[str]:
+    """Arms that did not end well, and why."""
+    said = []
+    for name, sized in by_arm(rows).items():
+        for status in dict.fromkeys(row["status"] for row in sized if row["status"] != "ok"):
+            sizes = [
+                at(row["multiplier"]) + (f" ({row['reason']})" if row["reason"] else "")
+                for row in sized
+                if row["status"] == status
+            ]
+            said.append(f"{name[0].upper()}{name[1:]} ended with status {formatting.ended(status)} at {listed(sizes)}.")
+    return said
+
+
+def margin(row: Row) -> float:
+    """Share by which the speed of a run is uncertain: half of the range of its epochs, and SINGLE_RUN at least."""
+    rates = row["rates"]
+    return max(SINGLE_RUN, (max(rates) - min(rates)) / (max(rates) + min(rates)) if rates else 0.0)
+
+
+def _against(alone: Row, ray: Row, cost_of: CostOf) -> str:
+    """One size on one process and on Ray: seconds, speed, cost."""
+    windows = f" ({rounded(alone['windows'])} windows)" if alone["windows"] else ""
+    here = "one machine" if alone["place"] == "machine" else "the cluster"
+    there = "the same machine" if ray["place"] == "machine" else "the cluster"
+    on = some(ray["simulated_nodes"], "simulated node") if ray["simulated_nodes"] else ray["hardware"]
+    first, second = _seconds(alone), _seconds(ray)
+    verdict = _choose(first / second, margin(alone) + margin(ray), ("slower", "about as fast", "faster"))
+    said = [
+        f"At {at(alone['multiplier'])}{windows}, {formatting.arm(alone['arm'])} in one process took {seconds(first)} "
+        f"on {here} ({alone['hardware']}).",
+        f"On {there}, {some(ray['num_workers'], 'Ray worker')} ({on}) took {seconds(second)}: {verdict}, "
+        f"{ratio(first / second)} the speed from start to end.",
+        f"In training: {_speed(ray, alone)}.",
+    ]
+    if paid := cost_of(ray["run"]):
+        said.append(f"That cost {paid}.")
+    if alone["writing_seconds"] or ray["writing_seconds"]:
+        said.append("Writing shards is not counted.")
+    return " ".join(said)
+
+
+def _beyond(alone: Sizes, rays: Sequence[Sizes], cost_of: CostOf) -> list[str]:
+    """Whether the cluster trained on what one process could not."""
+    trained = [row for sizes in rays for row in _ok(sizes).values()]
+    large = {multiplier for multiplier, row in alone.items() if row["status"] == "out_of_memory"}
+    beyond = [row for row in trained if row["multiplier"] in large]
+    if beyond:
+        told = []
+        for row in beyond:
+            cost = cost_of(row["run"])
+            told.append(
+                f"{row['label']} trained on {at(row['multiplier'])} ({_peak(row)}{f', {cost}' if cost else ''})"
+            )
+        return [f"{listed(told)}, where one process ran out of memory."]
+    if trained and all(row["multiplier"] in _ok(alone) for row in trained):
+        return ["Every size that Ray trained on also fit one process."]
+    return []
+
+
+def _fitted(arrays: Sizes, streamed: Sizes) -> list[str]:
+    """Sizes that arrays were too large for."""
+    large = [multiplier for multiplier, row in arrays.items() if row["status"] == "out_of_memory"]
+    if not large:
+        fits = all(row["status"] == "ok" for row in arrays.values())
+        return ["Arrays fit in memory at every size, so memory gave no reason to stream."] if fits else []
+    said = []
+    for kept, outcome in ((True, "streaming trained on {}{}"), (False, "streaming did not train on {} either{}")):
+        sizes = [multiplier for multiplier in large if (multiplier in _ok(streamed)) == kept]
+        if sizes:
+            verb, them = ("does", "it") if len(sizes) == 1 else ("do", "them")
+            peaks = [peak for multiplier in sizes if kept and (peak := streamed[multiplier]["peak_memory_bytes"])]
+            within = f" within {size(max(peaks))}" if len(peaks) == len(sizes) else ""
+            named = listed([at(multiplier) for multiplier in sizes])
+            said.append(f"{named} {verb} not fit in memory as arrays; {outcome.format(them, within)}.")
+    return said
+
+
+def _crossing(law: BreakEven, per_size: float | None, trained: int, largest: int) -> str:
+    """Where one process and some workers take the same time."""
+    count = some(law["workers"], "worker")
+    workers = f"a run with {count}" + (" on the cluster" if law["place"] == "cluster" else "")
+    windows, saved = law["windows"], law["alone"]["fixed_seconds"] - law["ray"]["fixed_seconds"]
+    if windows:
+        notes = [f"one pass over {at(float(f'{windows / per_size:.2g}'))}"] if per_size else []
+        notes += ["extrapolated"] if windows > trained else []
+        note = f" ({'; '.join(notes)})" if notes else ""
+        return f"One process is sooner than {workers} below about {rounded(windows)} windows trained{note}."
+    if windows is not None:
+        return f"{workers[0].upper()}{workers[1:]} is sooner than one process at every size."
+    if saved > 0:
+        lost = 1 / law["ray"]["samples_per_second"] - 1 / law["alone"]["samples_per_second"]
+        return f"One process is sooner than {workers} above about {rounded(saved / lost)} windows trained."
+    return f"At no size up to {at(largest)} was {workers} faster than one process, so there is no break-even."
+
+
+def _baseline(rows: Sequence[Row]) -> Sizes:
+    """Rows of one process: of the user's machine before the cluster's, streaming before arrays."""
+    series = (_sizes(rows, arm, place) for place in PLACES for arm in BASELINES)
+    return next((sizes for sizes in series if sizes), {})
+
+
+def _sizes(rows: Sequence[Row], arm: str, place: str, workers: int = 0) -> Sizes:
+    key = arm, place, workers
+    return {row["multiplier"]: row for row in rows if (row["arm"], row["place"], row["num_workers"]) == key}
+
+
+def _ok(sizes: Sizes) -> Sizes:
+    return {multiplier: row for multiplier, row in sizes.items() if row["status"] == "ok"}
+
+
+def _choose(value: float, within: float, verdicts: tuple[str, str, str]) -> str:
+    """Which of three verdicts fits: below, alike within a margin, above."""
+    return verdicts[0 if value < 1 / (1 + within) else 2 if value > 1 + within else 1]
+
+
+def _speed(row: Row, other: Row) -> str:
+    """Windows per second against another row's, both warm or neither."""
+    warm = row["warm_samples_per_second"] and other["warm_samples_per_second"]
+    first, second = (each["warm_samples_per_second" if warm else "samples_per_second"] for each in (row, other))
+    if not first or not second:
+        return "the speed is unknown"
+    verdict = _choose(first / second, margin(row) + margin(other), ("slower", "about as fast", "faster"))
+    return f"{verdict}, {ratio(first / second)} the windows/s ({rounded(first)} compared with {rounded(second)})"
+
+
+def _seconds(row: Row) -> float:
+    """From start to end, without writing shards, since the next run finds them written."""
+    return row["seconds"] - row["writing_seconds"]
+
+
+def _peak(row: Row) -> str:
+    """Peak memory, of a node where nodes were measured, otherwise of a process."""
+    of = "simulated node" if row["simulated_nodes"] else "process"
+    return f"{size(row['peak_memory_bytes'])} per {of}"
+
+
+def _line(law: Law) -> str:
+    return f"{seconds(law['fixed_seconds'])} + windows / {rounded(law['samples_per_second'])}"

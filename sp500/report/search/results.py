@@ -1,0 +1,179 @@
+"""What the newest search found: its sides, their trials, and what was computed of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypedDict
+
+from sp500 import metrics
+from sp500.report.search.arms import NAMES
+from sp500.report.search.hyperparameters import Trial, ended, importance
+from sp500.runs import compare
+from sp500.runs.record import RunRecord
+from sp500.runs.results import SearchComparison, SearchSummary
+from sp500.tuning.ledger import TrialResult
+
+NAIVE = " Naive: the loss of always answering zero, which compares sets of data."
+"""What a caption adds where trials ran on several."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One arm of the search."""
+
+    name: str
+    """one after another | packed without Ray | Ray Tune."""
+    record: RunRecord
+    trials: dict[str, Trial]
+    """By id, in the order in which they ended."""
+
+    @property
+    def elapsed(self) -> dict[str, float] | None:
+        """Seconds from the start of the first trial to the end of each; None where an older ledger does not tell, and
+        where the search was interrupted, since the pause would be counted.
+        """
+        resumed = self.record.search and self.record.search["resumed"]
+        if resumed or any(one.finished is None for one in self.trials.values()):
+            return None
+        ends = {key: one.finished for key, one in self.trials.items() if one.finished}
+        begun = min((end - timedelta(seconds=self.trials[key].seconds) for key, end in ends.items()), default=None)
+        return {key: (end - begun).total_seconds() for key, end in ends.items()} if begun else None
+
+
+@dataclass(frozen=True)
+class Search:
+    """One search; nothing in it where none ran."""
+
+    compared: SearchComparison
+    """What `compare.searches` gives; None where it needs an arm that did not run."""
+    sides: list[Side]
+    shown: Side | None
+    """The arm whose trials stand for the search: the one that found the chosen config, or that has most trials."""
+    told: RunRecord | None
+    """The record that speaks for the search: the one that timed all arms, or that of the newest arm."""
+    importance: dict[str, float] | str
+    """Share of each setting in the variation of the loss, or why it is not known."""
+    relative: bool
+    """Whether trials on different data are compared: by their loss as a share of that of always answering zero."""
+
+    @property
+    def loss(self) -> str:
+        """What trials are compared by."""
+        return "validation loss / naive" if self.relative else "validation loss"
+
+    @property
+    def summary(self) -> SearchSummary | None:
+        """What the record says of the search."""
+        return self.told.search if self.told else None
+
+    @property
+    def trials(self) -> list[Trial]:
+        """The trials of `shown`."""
+        return list(self.shown.trials.values()) if self.shown else []
+
+    @property
+    def trades_per_year(self) -> float:
+        """How often a year a forecast is traded."""
+        data = self.told.config.get("data", {}) if self.told else {}
+        return metrics.TRADING_DAYS / int(data.get("horizon", 1))
+
+    @property
+    def failed(self) -> int:
+        """Configs that failed in the arm where most did."""
+        told = [self.summary, *(side.record.search for side in self.sides)]
+        return max((summary["failed"] for summary in told if summary), default=0)
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """Its part of report.json; nulls where no search ran."""
+        metrics = self.told.metrics if self.told else {}
+        test = {key: value for key, value in metrics.get("test", {}).items() if key != "improvement"}
+        return {
+            **self.compared,
+            "failed": self.failed if self.told else None,
+            "method": self.summary and self.summary["method"],
+            "best": self.summary and self.summary["best"],
+            "valid": metrics.get("valid"),
+            "test": test or None,
+            "deflated_sharpe": self.summary and self.summary["deflated_sharpe"],
+            "importance": None if isinstance(self.importance, str) else self.importance,
+            "history": {side.record.arm: best_so_far(side) for side in self.sides} or None,
+        }
+
+
+def newest(records: Sequence[RunRecord], trials: Mapping[str, Sequence[TrialResult]]) -> Search:
+    """The newest search among records, oldest first; trials by run. One in all modes timed its arms from start to
+    exit: its numbers count.
+    """
+    arms, timed = compare.newest_search(records)
+    numbers = compare.searches(arms)
+    if timed is not None and timed.search is not None:
+        numbers = _timed(timed.search)
+    ran = [(NAMES[arm], arms[arm], trials.get(arms[arm].name, [])) for arm in compare.ARMS if arm in arms]
+    relative = any(len({trial.dataset for trial in kept}) > 1 for _, _, kept in ran)
+    sides = [_side(*one, relative=relative) for one in ran]
+    newer = max((side.record for side in sides), key=lambda record: record.finished, default=None)
+    told = timed or newer
+    shown = _shown(sides, told)
+    weights = importance(list(shown.trials.values()) if shown else [])
+    return Search(numbers, sides, shown, told, weights, relative)
+
+
+def _timed(search: SearchSummary) -> SearchComparison:
+    """What a search in all modes says of its arms."""
+    return {
+        "configs": search["configs"],
+        "arms": search.get("arms"),
+        "packing_speedup": search.get("packing_speedup"),
+        "ray_speedup": search.get("ray_speedup"),
+        "same_best": search.get("same_best"),
+        "metric_gap": search.get("metric_gap"),
+        "break_even": search.get("break_even"),
+    }
+
+
+class Best(TypedDict):
+    """The best trial until then."""
+
+    trial: int
+    """Counted from 1."""
+    seconds: float | None
+    loss: float
+
+
+def best_so_far(side: Side) -> list[Best]:
+    """The trials that were better than all before them."""
+    found: list[Best] = []
+    elapsed = side.elapsed
+    for number, (key, one) in enumerate(side.trials.items(), 1):
+        if ended([one]) and (not found or one.loss < found[-1]["loss"]):
+            at = None if elapsed is None else elapsed[key]
+            found.append({"trial": number, "seconds": at, "loss": one.loss})
+    return found
+
+
+def _side(name: str, record: RunRecord, results: Sequence[TrialResult], *, relative: bool) -> Side:
+    # A config that was run again stands where it stood first in the ledger.
+    ends = {one.id: one.finished for one in results if one.finished}
+    ordered = sorted(results, key=lambda one: ends[one.id]) if len(ends) == len(results) else results
+    trials = [Trial(**one.model_dump(), loss=_loss(one, relative)) for one in ordered]
+    return Side(name, record, {trial.id: trial for trial in trials})
+
+
+def _loss(result: TrialResult, relative: bool) -> float:
+    loss = result.score if relative else result.valid_loss
+    return math.inf if loss is None else loss
+
+
+def _shown(sides: Sequence[Side], told: RunRecord | None) -> Side | None:
+    """A search in all modes names the best of one of its arms, whose losses may differ from the others' by rounding."""
+    best = told.search["best"] if told and told.search else None
+
+    def rank(side: Side) -> tuple[bool, int]:
+        trial = side.trials.get(best["id"]) if best else None
+        return bool(best and trial and trial.valid_loss == best["valid_loss"]), len(side.trials)
+
+    return max(sides, key=rank, default=None)

@@ -1,0 +1,98 @@
+"""What the search found, what packing and Ray bought, and how far its best can be trusted, in sentences.
+
+Every sentence is computed from the findings, and says "slower", "worse" or "cannot be told" where that is so.
+"""
+
+from __future__ import annotations
+
+from sp500 import formatting
+from sp500.formatting import fixed, percent, some
+from sp500.report.models import scores
+from sp500.report.search import arms
+from sp500.report.search.results import Search
+
+SURE = 0.95
+SAME = 1e-5
+"""Relative gap below which two validation losses are told as the same, to the digits that are shown."""
+COMPARABLE = ("r2", "accuracy", "sharpe_after_cost")
+"""Metrics that can be compared between splits. An MSE cannot, since the splits differ in volatility, nor can the share
+of right directions, since they differ in how often prices rose."""
+
+
+def sentences(found: Search) -> list[str]:
+    """All that is to be said; nothing where no search ran."""
+    if found.told is None:
+        return []
+    return [*arms.sentences(found.compared), *best(found), *splits(found), *luck(found)]
+
+
+def best(found: Search) -> list[str]:
+    """How many configs were tried and how many failed, and which was chosen."""
+    summary, configs = found.summary, found.compared["configs"]
+    if not summary or not configs:
+        return []
+    chosen = summary["best"]
+    failed = f", {found.failed:,} of which failed" if found.failed else ""
+    settings = formatting.config(chosen["overrides"]) or "the base settings"
+    naive = f", {percent(chosen['score'], 2)} of that of always answering zero" if found.relative else ""
+    loss = f"validation loss {chosen['valid_loss']:.6g}{naive}"
+    arm = f" {found.shown.name}" if found.shown and found.compared["same_best"] is False else ""
+    return [f"Best of {some(configs, 'config')} tried{arm}{failed}: {settings} ({loss}).{_again(found)}"]
+
+
+def _again(found: Search) -> str:
+    """That the chosen config, trained again alone, is another model than in the search, where that is so."""
+    told, summary = found.told, found.summary
+    if told is None or summary is None or told.best_loss is None:
+        return ""
+    searched = summary["best"]["valid_loss"]
+    if abs(told.best_loss - searched) <= SAME * abs(searched):
+        return ""
+    return (
+        f" Trained again alone, it reached {told.best_loss:.6g} at epoch {told.best_epoch}, perhaps by rounding "
+        "(--train.dtype float64 would show it). All metrics of the chosen config are of this second model, whose "
+        "weights the run keeps."
+    )
+
+
+def splits(found: Search) -> list[str]:
+    """The chosen config on validation and on the test."""
+    metrics = found.told.metrics if found.told else {}
+    valid, test = metrics.get("valid") or {}, metrics.get("test") or {}
+    compared = [
+        f"{metric.title} {metric.text(valid)} and {metric.text(test)}"
+        for metric in scores.columns([valid, test])
+        if metric.key in COMPARABLE and valid.get(metric.key) is not None and test.get(metric.key) is not None
+    ]
+    return [f"The chosen config on validation and on the test: {'; '.join(compared)}."] if compared else []
+
+
+def luck(found: Search) -> list[str]:
+    """The deflated Sharpe ratio of the returns in excess of buy-and-hold; nothing where nothing was traded."""
+    deflated = found.summary["deflated_sharpe"] if found.summary else None
+    valid = (found.told.metrics if found.told else {}).get("valid") or {}
+    if not deflated:
+        few = "Luck cannot be ruled out: fewer than two configs have a Sharpe ratio in excess of buy-and-hold."
+        return [few] * (valid.get("sharpe_after_cost") is not None)
+    year = found.trades_per_year**0.5
+    expected, probability = deflated["expected_max"], deflated["probability"]
+    if expected is None:
+        days = some(deflated["days_apart"], "validation date")
+        return [
+            f"The chosen config trades like buy-and-hold on all but {days}: too few to tell its Sharpe ratio from luck."
+        ]
+    said = [
+        "On validation the chosen config's Sharpe ratio in excess of buy-and-hold is "
+        f"{fixed(deflated['sharpe'] * year)} a year. The best of {deflated['trials']:,} tries without skill would "
+        f"reach {fixed(expected * year)}."
+    ]
+    if probability is not None:
+        share = "above 99.9%" if probability > 0.999 else "below 0.1%" if probability < 0.001 else percent(probability)
+        verdict = f"{'above' if probability >= SURE else 'below'} the usual {percent(SURE, 0)}"
+        said.append(f"The probability that its true value is above zero is {share}, {verdict} (deflated Sharpe ratio).")
+    epochs = max((trial.epochs for trial in found.trials), default=0)
+    if epochs > 1:
+        said.append(
+            f"Each try is itself the best of up to {epochs} epochs on the same dates, which this does not count."
+        )
+    return [" ".join(said)]

@@ -1,0 +1,59 @@
+"""Files of JSON lines that grow by one result at a time, each line with a checksum of its own.
+
+A line that a kill cut off was never finished and counts for nothing. Any other damage, down to one flipped digit, is
+reported with the file and the number of the line: a wrong loss could otherwise become the best one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from sp500.errors import ConfigError
+from sp500.machine.disk import append_durably
+
+LINE = re.compile(rb'(\{.*), "sha256": "([0-9a-f]{16})"\}')
+
+
+def append_line(path: Path, text: str) -> None:
+    """Append a JSON object (on one line, not empty) with its checksum; it is on the disk when this returns."""
+    assert text.startswith("{")
+    assert len(text) > 2
+    append_durably(path, f'{text[:-1]}, "sha256": "{_digest(text.encode())}"}}')
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a file, without their checksums; none if there is no file.
+
+    Raises ConfigError that names the file and the line.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+    return [_checked(path, number, line) for number, line in enumerate(data.split(b"\n")[:-1], 1)]
+
+
+def _checked(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    match = LINE.fullmatch(line)
+    if match is None or _digest(match[1] + b"}") != match[2].decode():
+        raise damaged_line(path, number, "its checksum does not match" if match else "it is not a result")
+    content = json.loads(match[1] + b"}")
+    assert isinstance(content, dict)
+    return content
+
+
+def damaged_line(path: Path, number: int, why: str) -> ConfigError:
+    """The error for one line."""
+    return ConfigError(
+        f"{path}, line {number} is damaged: {why}. Remove the line and run again with --resume: what it held runs again"
+    )
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]

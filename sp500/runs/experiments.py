@@ -1,0 +1,19 @@
+"""The experiments that leave runs: their names, and what is asked of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, get_args
+
+Experiment = Literal["scale", "train", "tune", "walk_forward"]
+EXPERIMENTS: tuple[Experiment, ...] = get_args(Experiment)
+TITLES: Mapping[Experiment, str] = {
+    "scale": "Scale",
+    "train": "Training",
+    "tune": "Search",
+    "walk_forward": "Walk forward",
+}
+DISTRIBUTED: frozenset[Experiment] = frozenset({"train", "walk_forward", "scale"})
+"""Those with --num-workers for their training. A search has one worker per trial unless it is told otherwise."""
+JUDGED: frozenset[Experiment] = frozenset({"train", "tune"})
+"""Those whose run is one model with test metrics."""

@@ -1,0 +1,1 @@
+"""Many small configs trained at once as one model with batched weights."""

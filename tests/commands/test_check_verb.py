@@ -1,0 +1,57 @@
+"""`sp500 cluster check`: any manifest of KubeRay, against every rule."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sp500.commands.cluster import check
+
+RAYCLUSTER = Path(__file__).parents[2] / "cluster" / "raycluster.yaml"
+SERVICE = {
+    "apiVersion": "ray.io/v1",
+    "kind": "RayService",
+    "metadata": {"name": "s"},
+    "spec": {"upgradeStrategy": {"type": "Sometimes"}},
+}
+
+
+def test_clean_file_ends_with_0(capfd):
+    assert check.main([str(RAYCLUSTER)]) == 0
+    assert capfd.readouterr().out == "1 document checked, 0 broken rules\n"
+
+
+def test_broken_rules_are_listed_by_file_kind_name_and_field_and_end_with_2(tmp_path, capfd):
+    file = tmp_path / "several.yaml"
+    documents = yaml.safe_load_all(RAYCLUSTER.read_text())
+    cluster = next(one for one in documents if one["kind"] == "RayCluster")
+    cluster["spec"]["workerGroupSpecs"][0]["minReplicas"] = 9
+    file.write_text(yaml.safe_dump_all([{"kind": "Namespace"}, cluster, SERVICE]))
+    assert check.main([str(file), "--json"]) == check.BROKEN == 2
+    documents = json.loads(capfd.readouterr().out)["documents"]
+    assert [(one["kind"], one["name"]) for one in documents] == [("RayCluster", "sp500"), ("RayService", "s")]
+    assert [one["path"] for one in documents[0]["violations"]] == ["spec.workerGroupSpecs[0].minReplicas"]
+    assert "spec.upgradeStrategy.type" in {one["path"] for one in documents[1]["violations"]}
+    assert check.main([str(file)]) == 2
+    assert f"{file}: RayCluster sp500: spec.workerGroupSpecs[0].minReplicas" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("gates", [["RayJobDeletionPolicy"], ["RayJobDeletionPolicy", "RayCronJob"]])
+def test_gates_that_are_open_are_a_flag(tmp_path, capfd, gates):
+    cron = {"apiVersion": "ray.io/v1", "kind": "RayCronJob", "metadata": {"name": "c"}, "spec": {"schedule": "@daily"}}
+    (tmp_path / "cron.yaml").write_text(yaml.safe_dump(cron))
+    check.main([str(tmp_path / "cron.yaml"), "--gates", *gates])
+    assert ("feature gate RayCronJob" in capfd.readouterr().out) == ("RayCronJob" not in gates)
+
+
+@pytest.mark.parametrize("text", ["kind: Pod\n", "", "a: [\n"])
+def test_file_without_a_manifest_is_an_error(tmp_path, capfd, text):
+    (tmp_path / "other.yaml").write_text(text)
+    assert check.main([str(tmp_path / "other.yaml")]) == 2
+    assert "other.yaml" in capfd.readouterr().err
+
+
+def test_no_file_is_an_error(capfd):
+    assert check.main([]) == 2
+    assert "no file given" in capfd.readouterr().err
