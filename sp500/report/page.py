@@ -83,40 +83,34 @@ def write(
 ) -> Report:
     """Write the report of `records`, oldest first, into the folder `out`; epochs and trials go by their run's name.
 
-    `unended` are runs that left no record, which only cost something; `damaged` says of each run that could not be
-    read which file is wrong and why.
+    `unended` are runs that left no record, which only cost something; `damaged` says what is wrong with each run that
+    could not be read.
     """
     paid = costs.of(records, unended, rates)
     groups, failed = group_runs(records), list_unjudged(records)
     searched, walked, scaled = newest(records, trials), folds.newest(records), collect(records)
-    numbers = {
-        "search": searched.numbers,
-        "folds": list(walked.folds or ()) if walked else [],
-        **scaled.numbers,
-        "models": make_rows(groups, failed),
-        **paid.numbers,
-        **({"damaged": list(damaged)} if damaged else {}),
-    }
-    cost_sentences = costs.sentences(paid)
-    sentences = {
+    said = {
         "models": model_sentences(groups),
         "search": search_sentences(searched, records),
         "folds": [folds.verdict(walked)] if walked else [],
         "scale": scale_sentences(scaled, paid),
-        **({"cost": cost_sentences} if cost_sentences else {}),
-        **({"damaged": [f"Left out as unreadable: {formatting.some(len(damaged), 'run')}."]} if damaged else {}),
+        "cost": costs.sentences(paid),
+        "damaged": [f"Left out as unreadable: {formatting.some(len(damaged), 'run')}."] if damaged else [],
     }
-    sections = [
-        Section("models", model_parts(records, groups, failed, epochs, paid)),
-        Section("search", search_parts(searched, records, paid)),
-        Section("folds", folds.parts(walked)),
-        Section("scale", scale_parts(scaled, paid)),
-        *([Section("cost", costs.parts(paid))] if cost_sentences else []),
-        Section("data", (*tables.notes(records), *tables.data_cards(records))),
-        Section("runs", (tables.runs(records, paid.cells),) if records else ()),
-        *([Section("damaged", tuple(damaged))] if damaged else []),
-    ]
-    return _written(Report(out / "index.html", numbers, sentences), records, sections)
+    parts = {
+        "models": model_parts(records, groups, failed, epochs, paid),
+        "search": search_parts(searched, records, paid),
+        "folds": folds.parts(walked),
+        "scale": scale_parts(scaled, paid),
+        "cost": costs.parts(paid),
+        "data": (*tables.notes(records), *tables.data_cards(records)),
+        "runs": (tables.runs(records, paid.cells),) if records else (),
+        "damaged": tuple(damaged),
+    }
+    found = {"search": searched.numbers, "folds": list(walked.folds or ()) if walked else [], **scaled.numbers}
+    numbers = {**found, "models": make_rows(groups, failed), **paid.numbers}
+    numbers |= {"damaged": list(damaged)} if damaged else {}
+    return _written(out, records, numbers, said, parts)
 
 
 def title(name: str) -> str:
@@ -131,8 +125,17 @@ def summary(report: Report) -> str:
     return "\n".join([*lines, f"report: {report.path}"])
 
 
-def _written(report: Report, records: Sequence[RunRecord], sections: Sequence[Section]) -> Report:
-    out = report.path.parent
+def _written(
+    out: Path,
+    records: Sequence[RunRecord],
+    numbers: dict[str, Any],
+    said: Mapping[str, list[str]],
+    parts: Mapping[str, Sequence[Any]],
+) -> Report:
+    """Sections that a command could fill are shown empty; of the others those that have something to say."""
+    shown = [name for name in parts if name in COMMANDS or said[name]]
+    sections = [Section(name, tuple(parts[name])) for name in shown]
+    report = Report(out / "index.html", numbers, {name: found for name, found in said.items() if name in shown})
     out.mkdir(parents=True, exist_ok=True)
     write_atomic(out / "report.json", json.dumps(report.numbers, indent=1, allow_nan=False) + "\n")
     write_atomic(out / "report.md", _markdown(records, report.verdicts, sections))
