@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from pydantic import ConfigDict
 
+from sp500.config import PRICE_TASKS
 from sp500.console.entry import Command, experiment
 from sp500.credentials import Address
 from sp500.runs.record import RunRecord, ended
@@ -39,7 +40,7 @@ def main(config: Prepare, run: Run) -> RunRecord:
     else:
         resolved = catalog.resolve(config)
         card = catalog.task(resolved).prepare(resolved).card
-    if config.task != "synthetic" and not config.data.npz_path:
+    if config.task in PRICE_TASKS and not config.data.npz_path:
         card["feature_summary"] = pipeline.summary(config.data)
     return ended(config, name=run.name, experiment=config.experiment, arm=config.arm, data=card)
 

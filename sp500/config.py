@@ -27,7 +27,22 @@ MODEL_KEYS: dict[str, frozenset[str]] = {
     "mlp": frozenset({"hidden", "layers", "dropout"}),
     "lstm": frozenset({"hidden", "layers", "dropout"}),
     "transformer": frozenset({"hidden", "layers", "heads", "dropout"}),
+    "cnn": frozenset({"hidden", "layers", "dropout"}),
+    "gpt": frozenset({"hidden", "layers", "heads", "dropout"}),
 }
+
+
+PRICE_TASKS = ("returns", "direction")
+"""Tasks whose windows are cut from prices, or from an npz file of windows."""
+SECTION_OF = {"synthetic": "synthetic", "images": "images", "language": "text"}
+"""Section of the settings that describes a task's data, where that is not `data`."""
+KINDS_OF = {"cnn": "images", "gpt": "language"}
+"""Task that alone a model is for."""
+TASK_DEFAULTS: dict[str, dict[str, Any]] = {
+    "images": {"model": {"kind": "cnn"}, "train": {"lr": 3e-3, "batch_size": 64}},
+    "language": {"model": {"kind": "gpt"}, "train": {"lr": 3e-3, "batch_size": 32}},
+}
+"""Where a task's defaults differ. Scripts and functions apply them under the settings that are given."""
 
 
 class Frozen(BaseModel):
@@ -114,17 +129,43 @@ class SyntheticConfig(Frozen):
     """Classes, one Gaussian cluster each."""
 
 
+class ImagesConfig(Frozen):
+    """Which images."""
+
+    source: str = "digits"
+    """digits (bundled with scikit-learn) | FILE.npz | folder of IDX files | folder with one folder per class."""
+    shift: int = Field(0, ge=0, le=16)
+    """Pixels by which a training image may be moved each way."""
+
+
+class TextConfig(Frozen):
+    """Which text, read as bytes."""
+
+    source: str = "docs"
+    """docs (of Python itself) | stdlib (source of Python's library) | FILE | FOLDER | FILE.jsonl."""
+    field: str = "text"
+    """Key of the text in each line of a .jsonl file."""
+    context: int = Field(64, gt=0)
+    """Bytes of a window."""
+    max_bytes: int = Field(0, ge=0)
+    """Take the first so many bytes; 0: all."""
+    valid_fraction: float = Field(0.1, gt=0, lt=0.5)
+    """Part of the text before the test, used for validation."""
+    test_fraction: float = Field(0.1, gt=0, lt=0.5)
+    """Last part of the text, held out for the test."""
+
+
 class ModelConfig(Frozen):
     """Which network."""
 
-    kind: Literal["linear", "mlp", "lstm", "transformer"] = "mlp"
-    """linear | mlp | lstm | transformer."""
+    kind: Literal["linear", "mlp", "lstm", "transformer", "cnn", "gpt"] = "mlp"
+    """linear | mlp | lstm | transformer | cnn (images) | gpt (language). Default: mlp, cnn or gpt, by the task."""
     hidden: int = Field(64, gt=0)
-    """Width of a hidden layer."""
+    """Width of a hidden layer; channels of the last block of a cnn."""
     layers: int = Field(2, gt=0)
-    """Hidden layers."""
+    """Hidden layers, or blocks of a cnn."""
     heads: int = Field(4, gt=0)
-    """Attention heads (transformer)."""
+    """Attention heads (transformer, gpt)."""
     dropout: float = Field(0.1, ge=0, lt=1)
     """Share of activations dropped in training."""
 
@@ -133,7 +174,7 @@ class ModelConfig(Frozen):
         for name, field in type(self).model_fields.items():
             if name != "kind" and name not in MODEL_KEYS[self.kind] and getattr(self, name) != field.default:
                 raise ValueError(f"model.{name} is not used by model.kind {self.kind}; leave it out")
-        if self.kind == "transformer" and self.hidden % self.heads:
+        if self.kind in ("transformer", "gpt") and self.hidden % self.heads:
             raise ValueError(f"model.hidden {self.hidden} is not a multiple of model.heads {self.heads}")
         return self
 
@@ -149,11 +190,12 @@ class TrainConfig(Frozen):
     epochs: int = Field(25, gt=0)
     """Passes over the training split, at most."""
     batch_size: int = Field(256, gt=0)
-    """Windows per step over ALL workers, so that results do not depend on their number."""
+    """Windows per step over ALL workers, so that results do not depend on their number. Default: 256; for images 64,
+    for language 32."""
     per_worker_batch: bool = False
     """Take batch_size and lr per worker: both are multiplied by the number of workers."""
     lr: float = Field(1e-3, gt=0)
-    """Learning rate of AdamW."""
+    """Learning rate of AdamW. Default: 0.001; 0.003 for images and language."""
     weight_decay: float = Field(0.0, ge=0)
     """Decoupled weight decay of AdamW."""
     clip: float = Field(1.0, ge=0)
@@ -204,12 +246,14 @@ class IOConfig(Frozen):
 class RunConfig(Frozen):
     """One run: what is forecast, from what, by which model, trained how."""
 
-    task: Literal["returns", "direction", "synthetic"] = "returns"
-    """returns (regression) | direction (up or not) | synthetic (smoke job of a new machine)."""
+    task: Literal["returns", "direction", "images", "language", "synthetic"] = "returns"
+    """returns | direction (up or not) | images (classes) | language (next byte) | synthetic (smoke job)."""
     num_workers: int = Field(0, ge=0)
     """0: this process, without Ray; N >= 1: Ray Train with N workers."""
     data: DataConfig = DataConfig()
     synthetic: SyntheticConfig = SyntheticConfig()
+    images: ImagesConfig = ImagesConfig()
+    text: TextConfig = TextConfig()
     model: ModelConfig = ModelConfig()
     train: TrainConfig = TrainConfig()
     eval: EvalConfig = EvalConfig()
@@ -217,11 +261,24 @@ class RunConfig(Frozen):
 
     @model_validator(mode="after")
     def _refit_has_validation(self) -> RunConfig:
-        if self.train.refit and (self.task == "synthetic" or not self.data.valid_from_train):
+        if self.train.refit and (self.task not in PRICE_TASKS or not self.data.valid_from_train):
             raise ValueError(
                 "train.refit adds the validation dates to the training: it needs data.valid_from_train above 0 and a "
                 "task of prices or an npz file"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _only_the_tasks_own(self) -> RunConfig:
+        for task, name in SECTION_OF.items():
+            section = getattr(self, name)
+            for key, field in type(section).model_fields.items():
+                if task != self.task and getattr(section, key) != field.default:
+                    raise ValueError(f"{name}.{key} is not used by task {self.task}; leave it out, or set task: {task}")
+        wanted, kind = KINDS_OF.get(self.model.kind, self.task), self.model.kind
+        if wanted != self.task or (self.task == "language" and kind != "gpt"):
+            right = f"model.kind {kind} is for task {wanted}" if wanted != self.task else "task language takes gpt"
+            raise ValueError(f"model.kind {kind} and task {self.task} do not go together: {right}")
         return self
 
     @property
@@ -249,10 +306,14 @@ class RunConfig(Frozen):
             "source": Path(self.data.source).name,
             "npz_path": self.data.npz_path and self.data.npz_path.name,
         }
-        made = {**self.synthetic.model_dump(), "seed": self.data.seed, "shuffle_train": self.data.shuffle_train}
+        order = {"seed": self.data.seed, "shuffle_train": self.data.shuffle_train}
+        cut = {"test_fraction": self.data.test_fraction, "valid_from_train": self.data.valid_from_train}
+        images = {**self.images.model_dump(), "source": Path(self.images.source).name, **cut, **order}
+        text = {**self.text.model_dump(), "source": Path(self.text.source).name, **order}
+        own = {"synthetic": {**self.synthetic.model_dump(), **order}, "images": images, "language": text}
         parts = {
             "task": self.task,
-            "data": made if self.task == "synthetic" else data,
+            "data": own.get(self.task, data),
             "model": {"kind": self.model.kind, **self.model.used},
             "train": train,
         }

@@ -17,9 +17,11 @@ NAIVE = {
     "mean": "training mean",
     "zero": "zero return",
     "majority": "majority class",
+    "logistic": "logistic regression",
+    "nearest": "nearest training image",
     "buy_and_hold": BUY_AND_HOLD,
 }
-METRIC = {"mse": "test MSE", "error_rate": "test error rate"}
+METRIC = {"mse": "test MSE", "error_rate": "test error rate", "bits_per_byte": "test bits per byte"}
 STATUS = {"ok": "ok", "out_of_memory": "out of memory", "failed": "failed", "stopped": "stopped"}
 ARM = {"in_memory": "in memory", "ray": "Ray", "solo": "solo", "sequential": "one after another"}
 

@@ -29,7 +29,7 @@ CLOSED = {
     **dict.fromkeys(("runs-dir", "io.save-dir"), "the server says where runs go"),
     **dict.fromkeys(("out", "shards", "data.cache-dir"), "names a folder to write to"),
 }
-SECTIONS = ("data", "synthetic", "model", "train", "eval")
+SECTIONS = ("data", "synthetic", "images", "text", "model", "train", "eval")
 SETTINGS = {
     f"{section}.{key}".replace("_", "-")
     for section in SECTIONS
@@ -54,6 +54,8 @@ SPACES = "spaces"
 FILES: Mapping[str, tuple[str, frozenset[str], frozenset[str]]] = {
     "data.source": ("", frozenset({".csv", ".parquet", ".pq"}), frozenset({"bundled", "yfinance"})),
     "data.npz-path": ("", frozenset({".npz"}), frozenset()),
+    "images.source": ("", frozenset({".npz"}), frozenset({"digits"})),
+    "text.source": ("", frozenset({".txt", ".md", ".jsonl"}), frozenset({"docs", "stdlib"})),
     "space": (SPACES, frozenset({".yaml", ".yml"}), frozenset(PRESETS)),
 }
 """Flags that name a file: the folder where it has to lie, the endings that it may have, and words that are no files.

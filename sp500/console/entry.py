@@ -18,7 +18,7 @@ import tyro
 import yaml
 
 from sp500 import execution
-from sp500.config import RUN_NAME, Frozen, merge, validate
+from sp500.config import RUN_NAME, TASK_DEFAULTS, Frozen, merge, validate
 from sp500.console.output import concluded
 from sp500.credentials import mask
 from sp500.errors import ConfigError
@@ -130,7 +130,7 @@ def parse(model: type[F], argv: Sequence[str]) -> F:
     With --resume, the file that the run kept is the one under the flags. A run that is missing starts, so that a job
     that is tried again has the same command. Raises ConfigError.
     """
-    base, folder = defaults(model), None
+    base, folder = defaults(model, flag(argv, "--task")), None
     file, name = flag(argv, "--config"), flag(argv, "--name", "--io.run-name")
     if not file and "--resume" in argv and isinstance(base, Command):
         folder = Path(flag(argv, "--runs-dir", "--io.save-dir") or base.io.save_dir)
@@ -138,7 +138,7 @@ def parse(model: type[F], argv: Sequence[str]) -> F:
             kept = folder / name / "config.yaml"
             file = str(kept) if kept.exists() else None
     if file:
-        base = from_file(model, Path(file))
+        base = from_file(model, Path(file), flag(argv, "--task"))
     if file and folder and isinstance(base, Command):
         # The run is where it was found: one that was fetched was made in another folder.
         base = base.model_copy(update={"io": base.io.model_copy(update={"save_dir": folder})})
@@ -148,21 +148,27 @@ def parse(model: type[F], argv: Sequence[str]) -> F:
     return _with_aliases(config) if isinstance(config, Command) else config
 
 
-def from_file(model: type[F], path: Path) -> F:
-    """Settings of a YAML file over the model's defaults. Raises ConfigError that names file, key and nearest key."""
+def from_file(model: type[F], path: Path, task: str | None = None) -> F:
+    """Settings of a YAML file over the defaults of `task`, or of the file's own.
+
+    Raises ConfigError that names file, key and nearest key.
+    """
     given = mapping(path, "--config", "sections such as data, model and train")
     if isinstance(given.get("io"), dict) and isinstance(given["io"].get("run_name"), str):
         # Earlier files have names with capitals and spaces.
         given["io"]["run_name"] = re.sub(r"[^a-z0-9._-]+", "-", given["io"]["run_name"].lower())
-    return validate(model, merge(defaults(model).model_dump(), given), f"--config {path}")
+    base = defaults(model, task or str(given.get("task")))
+    return validate(model, merge(base.model_dump(), given), f"--config {path}")
 
 
-def defaults(model: type[F]) -> F:
-    """The model's own, with the runs folder of SP500_RUNS_DIR and the workers of SP500_WORLD_SIZE where they are set.
+def defaults(model: type[F], task: str | None = None) -> F:
+    """The model's own for a task, with the runs folder of SP500_RUNS_DIR and the workers of SP500_WORLD_SIZE where set.
 
     A cluster's manifest or a user sets the folder, and a job's workers are its world size. Raises ConfigError.
     """
     base, folder = model(), os.environ.get("SP500_RUNS_DIR")
+    if isinstance(base, Command) and task in TASK_DEFAULTS:
+        base = validate(model, merge(base.model_dump(), {"task": task, **TASK_DEFAULTS[task]}), f"task {task}")
     if isinstance(base, Command) and base.takes_world_size and (size := _world_size()):
         base = validate(model, base.model_dump() | {"num_workers": size}, WORLD_SIZE)
     if not folder:

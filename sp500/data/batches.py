@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Int64, Shaped
 from torch import Tensor
 
 from sp500.data.windows import Windows
@@ -26,15 +26,20 @@ from sp500.seeding import torch_generator
 class Batch:
     """One rank's part of a global batch.
 
-    x [batch, window, feature]; y [batch]; windows [batch], their numbers in the training set, the same whatever the
-    number of ranks; `count` of its windows count (0 or all), `total` windows over all ranks.
+    x [batch, window, ...]; y [batch] or [batch, window]; windows [batch], their numbers in the set, the same whatever
+    the number of ranks; `count` of its windows count (0 or all), `total` windows over all ranks.
     """
 
-    x: Float[Tensor, "batch window feature"]
+    x: Shaped[Tensor, "batch window *row"]
     y: Tensor
     windows: Int64[Tensor, " batch"]
     count: int
     total: int
+
+    @property
+    def targets(self) -> int:
+        """Targets over all ranks."""
+        return self.total * self.y[0].numel()
 
 
 @runtime_checkable
@@ -52,14 +57,19 @@ class Batches:
     def __init__(self, windows: Windows, device: torch.device, *, rank: int = 0, world: int = 1) -> None:
         self._rank, self._world = rank, world
         rows = _tensor(windows.rows).to(device)
-        # A view [row, window, feature]: unfold appends the window's axis, the models read it as the second.
-        self._views = rows.unfold(0, windows.length, 1).transpose(1, 2)
+        # A view [row, window, ...]: unfold appends the window's axis, the models read it as the second.
+        self._views = rows.unfold(0, windows.length, 1).movedim(-1, 1)
         self._starts = _tensor(windows.starts)
         self._targets = _tensor(windows.targets).to(device)
         self._device = device
 
     def __len__(self) -> int:
         return len(self._starts)
+
+    @property
+    def targets(self) -> int:
+        """Targets of all windows."""
+        return self._targets.numel()
 
     def epoch(self, epoch: int, batch_size: int, *, shuffle: bool, seed: int) -> Iterator[Batch]:
         """Every window once, in an order that depends on seed and epoch alone."""

@@ -1,6 +1,7 @@
 """Windows are views over rows: a million of them cost no memory until a batch is copied.
 
-Rows are series segments end to end, each day once; a window is named by its first row and never crosses a segment.
+Rows are segments end to end, each row once: a day of features, an image, a token. A window is named by its first row
+and never crosses a segment.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from sp500.runs.results import DataCard
 class Windows:
     """Windows of one split.
 
-    rows [row, feature] of the run's number type; starts [window], the first row of each; targets [window]: a float,
-    or a class number; length, rows per window. `index` names each window where it came from prices:
-    date, ticker, return (realised over the horizon) and previous (the horizon before, known on that date).
+    rows [row, ...], for prices [row, feature] of the run's number type; starts [window], the first row of each; targets
+    [window], a float or a class number, or [window, row] where each row of a window has one; length, rows per window.
+    `index` names each window where it came from prices: date, ticker, return (realised over the horizon) and previous
+    (the horizon before, known on that date).
     """
 
     rows: np.ndarray
@@ -40,9 +42,10 @@ class Windows:
 class Dataset:
     """What a model is trained, stopped and judged on.
 
-    target_scale is what targets were divided by: a forecast is the model's output times it. naive_output
-    is where training starts, so that the untrained model is the naive forecast: the training mean of the targets, or
-    its log odds where they are 0 and 1. `card` says where the data came from, as the record keeps it.
+    outputs: numbers that a model gives per target. target_scale is what targets were divided by: a forecast is the
+    model's output times it. naive_output is where training starts, so that the untrained model is the naive forecast:
+    the training mean of the targets, or its log odds where they are 0 and 1. `card` says where the data came from, as
+    the record keeps it.
     """
 
     train: Windows
@@ -51,11 +54,22 @@ class Dataset:
     target_scale: float = 1.0
     naive_output: float = 0.0
     card: DataCard = field(default_factory=DataCard)
+    outputs: int = 1
+
+    @property
+    def window(self) -> int:
+        """Rows of a window."""
+        return self.train.length
+
+    @property
+    def row(self) -> tuple[int, ...]:
+        """Shape of a row."""
+        return self.train.rows.shape[1:]
 
     @property
     def features(self) -> int:
-        """Columns of a row."""
-        return int(self.train.rows.shape[1])
+        """Numbers of a row."""
+        return math.prod(self.row)
 
     @property
     def sha256(self) -> str:

@@ -1,4 +1,4 @@
-"""Dropout whose masks depend on the window and not on who computes it, so any number of workers trains the same model.
+"""Random layers that depend on the window and not on who computes it, so any number of workers trains the same model.
 
 A mask is a segment of a tape of random bits that the seed decides. Where it begins is an affine function of the
 window's number, modulo the tape's length, with coefficients drawn for each epoch and layer: an odd factor makes it a
@@ -46,14 +46,19 @@ class Masks:
         return self._segments[units].index_select(0, starts)
 
 
-class Dropout(nn.Module):
+class RandomLayer(nn.Module):
+    """A layer that draws numbers in training: the loop gives it the source of them, and its number in the model."""
+
+    source: Source | None = None
+    layer: int = 0
+
+
+class Dropout(RandomLayer):
     """Drops a share `rate` of the values [batch, ...] in training; outside of the training loop as torch does."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
         self.rate = rate
-        self.source: Source | None = None
-        self.layer = 0
 
     def forward(self, x: Tensor) -> Tensor:
         """The values, some of them dropped."""
@@ -66,11 +71,12 @@ class Dropout(nn.Module):
 
 
 class Source:
-    """What a model's dropout layers drop: the loop tells it the epoch, and the windows of each batch."""
+    """What a model's random layers draw: the loop tells it the epoch, and the windows of each batch."""
 
     def __init__(self, model: nn.Module, seed: int, *, dtype: torch.dtype, device: torch.device) -> None:
-        layers = [module for module in model.modules() if isinstance(module, Dropout)]
-        rates = {layer.rate for layer in layers if layer.rate}
+        layers = [module for module in model.modules() if isinstance(module, RandomLayer)]
+        rates = {layer.rate for layer in layers if isinstance(layer, Dropout) and layer.rate}
+        self._seed, self._epoch = seed, 0
         self.masks = {rate: Masks(seed, rate, dtype=dtype, device=device) for rate in rates}
         self.windows = torch.empty(0, dtype=torch.int64)
         for number, layer in enumerate(layers):
@@ -78,5 +84,13 @@ class Source:
 
     def start(self, epoch: int) -> None:
         """Begin an epoch."""
+        self._epoch = epoch
         for masks in self.masks.values():
             masks.start(epoch)
+
+    def integers(self, layer: int, high: int) -> Tensor:
+        """A number below `high` for each window of the batch [batch]."""
+        drawn = derive(self._seed, "integers", self._epoch, layer)
+        # A linear congruential step per window: its upper bits are as good as random for a shift of pixels.
+        mixed = self.windows * 0x5851F42D4C957F2D + drawn
+        return ((mixed ^ (mixed >> 29)) * 0x2545F4914F6CDD1D >> 33).remainder(high)

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from sp500.models.dropout import Dropout
+from sp500.models.shape import Shape
 
 
 class LSTM(nn.Module):
@@ -16,15 +17,14 @@ class LSTM(nn.Module):
     One `nn.LSTM` per layer: torch's own dropout between layers cannot be told which windows it sees.
     """
 
-    def __init__(self, window: int, features: int, outputs: int, *, hidden: int, layers: int, dropout: float) -> None:
+    def __init__(self, shape: Shape, *, hidden: int, layers: int, dropout: float) -> None:
         super().__init__()
-        del window  # any length
-        widths = [features] + [hidden] * layers
+        widths = [shape.features] + [hidden] * layers
         self.body = nn.ModuleList(
             nn.LSTM(inner, outer, batch_first=True) for inner, outer in itertools.pairwise(widths)
         )
         self.dropouts = nn.ModuleList(Dropout(dropout) for _ in range(layers))
-        self.head = nn.Linear(hidden, outputs)
+        self.head = nn.Linear(hidden, shape.outputs)
 
     def forward(self, x: Float[Tensor, "batch window feature"]) -> Float[Tensor, "batch output"]:
         """Forecasts of a batch of windows."""

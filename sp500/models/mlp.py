@@ -8,19 +8,20 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from sp500.models.dropout import Dropout
+from sp500.models.shape import Shape
 
 
 class MLP(nn.Module):
     """`layers` hidden layers of width `hidden`, ReLU and dropout after each."""
 
-    def __init__(self, window: int, features: int, outputs: int, *, hidden: int, layers: int, dropout: float) -> None:
+    def __init__(self, shape: Shape, *, hidden: int, layers: int, dropout: float) -> None:
         super().__init__()
-        widths = [window * features] + [hidden] * layers
+        widths = [shape.window * shape.features] + [hidden] * layers
         blocks: list[nn.Module] = []
         for inner, outer in itertools.pairwise(widths):
             blocks += [nn.Linear(inner, outer), nn.ReLU(), Dropout(dropout)]
         self.body = nn.Sequential(*blocks)
-        self.head = nn.Linear(hidden, outputs)
+        self.head = nn.Linear(hidden, shape.outputs)
 
     def forward(self, x: Float[Tensor, "batch window feature"]) -> Float[Tensor, "batch output"]:
         """Forecasts of a batch of windows."""

@@ -7,25 +7,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from sp500.models.dropout import Dropout
+from sp500.models.shape import Shape
 
 
 class Transformer(nn.Module):
     """`layers` pre-norm encoder layers of width `hidden`; the last day's state makes the forecast."""
 
-    def __init__(
-        self,
-        window: int,
-        features: int,
-        outputs: int,
-        *,
-        hidden: int,
-        layers: int,
-        heads: int,
-        dropout: float,
-    ) -> None:
+    def __init__(self, shape: Shape, *, hidden: int, layers: int, heads: int, dropout: float) -> None:
         super().__init__()
-        self.embed = nn.Linear(features, hidden)
-        self.position = nn.Parameter(0.02 * torch.randn(window, hidden))
+        self.embed = nn.Linear(shape.features, hidden)
+        self.position = nn.Parameter(0.02 * torch.randn(shape.window, hidden))
         layer = nn.TransformerEncoderLayer(
             hidden, heads, dim_feedforward=2 * hidden, dropout=0.0, batch_first=True, norm_first=True
         )
@@ -33,7 +24,7 @@ class Transformer(nn.Module):
         for name in ("dropout", "dropout1", "dropout2"):
             setattr(layer, name, Dropout(dropout))
         self.body = nn.TransformerEncoder(layer, layers, norm=nn.LayerNorm(hidden), enable_nested_tensor=False)
-        self.head = nn.Linear(hidden, outputs)
+        self.head = nn.Linear(hidden, shape.outputs)
 
     def forward(self, x: Float[Tensor, "batch window feature"]) -> Float[Tensor, "batch output"]:
         """Forecasts of a batch of windows."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sp500.config import merge, validate
+from sp500.config import TASK_DEFAULTS, merge, validate
 from sp500.errors import ConfigError
 from sp500.execution import Experiment, execute
 from sp500.runs.record import RunRecord
@@ -66,4 +66,5 @@ def _settings(model: type[S], name: str | None, runs_dir: str | Path, settings: 
         raise ConfigError("io: give the run's `name` and its folder `runs_dir` in its place")
     given = {key: value for key, value in settings.items() if value is not None or key not in SECTIONS}
     given["io"] = {"run_name": name, "save_dir": runs_dir}
-    return validate(model, merge(model().model_dump(), given), f"{model.experiment} settings")
+    base = merge(model().model_dump(), TASK_DEFAULTS.get(str(settings.get("task")), {}))
+    return validate(model, merge(base, given), f"{model.experiment} settings")

@@ -16,7 +16,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from sp500.config import RunConfig
+from sp500.config import PRICE_TASKS, RunConfig
 from sp500.data import pipeline
 from sp500.data.shards import stream, writer
 from sp500.data.shards.reader import ShardSet
@@ -39,7 +39,7 @@ def prepared(config: RunConfig) -> pipeline.Prepared:
     """Prices on their way to windows. Raises ConfigError for what has no training series to copy."""
     if config.train.refit:
         raise ConfigError("scale compares training times and never trains anew: leave out train.refit")
-    if config.task == "synthetic" or config.data.npz_path:
+    if config.task not in PRICE_TASKS or config.data.npz_path:
         raise ConfigError("scale needs prices: task returns or direction, without data.npz_path")
     return pipeline.prepare(config.data, direction=config.task == "direction")
 

@@ -15,7 +15,7 @@ from threading import Event
 from sqlalchemy.exc import SQLAlchemyError
 
 from sp500 import metrics
-from sp500.config import RunConfig
+from sp500.config import SECTION_OF, RunConfig
 from sp500.errors import ConfigError, SP500Error
 from sp500.machine.memory import limit_memory
 from sp500.runs.record import EpochMetrics, RunRecord
@@ -32,7 +32,7 @@ from sp500.tuning.trial_data import TrialData
 
 # Configs that TPE is asked for at once: about a pack for each of a few cores.
 GUESSES_AT_ONCE = 8
-DECIDE_DATA = ("data.", "task", "synthetic.", "train.dtype")
+DECIDE_DATA = ("data.", "task", *(f"{section}." for section in SECTION_OF.values()), "train.dtype")
 
 
 def prepare(config: RunConfig, plan: Plan) -> dict[str, TrialData | str]:

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from sp500.config import DataConfig, IOConfig, RunConfig, TrainConfig
+from sp500.config import PRICE_TASKS, DataConfig, IOConfig, RunConfig, TrainConfig
 from sp500.credentials import Address
 from sp500.execution import Experiment
 from sp500.units import size_bytes
@@ -185,6 +185,6 @@ class WalkForwardSettings(Experiment):
 
     @model_validator(mode="after")
     def _has_dates(self) -> WalkForwardSettings:
-        if self.task == "synthetic" or self.data.npz_path:
-            raise ValueError("folds are cut by date: task synthetic and data.npz_path have none")
+        if self.task not in PRICE_TASKS or self.data.npz_path:
+            raise ValueError("folds are cut by date: only task returns and direction have any, without data.npz_path")
         return self

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from sp500.config import RunConfig
 from sp500.data import arrays
+from sp500.tasks.images import Images
+from sp500.tasks.language import Language
 from sp500.tasks.returns import Direction, Returns
 from sp500.tasks.synthetic import Synthetic
 from sp500.training.task import Task
@@ -13,6 +15,8 @@ from sp500.training.task import Task
 TASKS: dict[str, Callable[[RunConfig], Task]] = {
     "returns": Returns,
     "direction": Direction,
+    "images": Images,
+    "language": Language,
     "synthetic": Synthetic,
 }
 

@@ -17,11 +17,15 @@ from sp500.config import RunConfig
 from sp500.data import arrays, pipeline
 from sp500.data.windows import Dataset, Windows
 from sp500.runs.results import Metrics
+from sp500.training.task import Task
 
 
 @dataclass(frozen=True)
-class Returns:
-    """Log return over the horizon. Naive forecasts: zero, the previous return, the training mean."""
+class Returns(Task):
+    """Log return over the horizon, as an output in training standard deviations.
+
+    Naive forecasts: zero, the previous return, the training mean.
+    """
 
     config: RunConfig
     made_by_workers: bool = False
@@ -29,10 +33,6 @@ class Returns:
     def prepare(self, config: RunConfig) -> Dataset:
         """Windows of prices, or of an npz file."""
         return _prepare(config, direction=False)
-
-    def num_outputs(self, dataset: Dataset) -> int:
-        """One: the return, in training standard deviations."""
-        return 1
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Sum of squared errors."""
@@ -75,8 +75,11 @@ class Returns:
 
 
 @dataclass(frozen=True)
-class Direction:
-    """Whether the log return over the horizon is above zero. Naive forecasts: majority class, previous direction."""
+class Direction(Task):
+    """Whether the log return over the horizon is above zero, as log odds.
+
+    Naive forecasts: majority class, previous direction.
+    """
 
     config: RunConfig
     made_by_workers: bool = False
@@ -84,10 +87,6 @@ class Direction:
     def prepare(self, config: RunConfig) -> Dataset:
         """Windows of prices, or of an npz file whose targets are 0 and 1."""
         return _prepare(config, direction=True)
-
-    def num_outputs(self, dataset: Dataset) -> int:
-        """One: the log odds of up."""
-        return 1
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Sum of binary cross entropies."""

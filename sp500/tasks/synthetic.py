@@ -17,13 +17,14 @@ from sp500.config import RunConfig
 from sp500.data.windows import Dataset, Windows
 from sp500.runs.results import DataCard, Metrics
 from sp500.seeding import numpy_generator
+from sp500.training.task import Task
 
 # Distance of the centres from the origin in noise standard deviations: close enough that a few samples are hopeless.
 RADIUS = 3.0
 
 
 @dataclass(frozen=True)
-class Synthetic:
+class Synthetic(Task):
     """Which of `classes` clusters a sample came from."""
 
     config: RunConfig
@@ -39,11 +40,7 @@ class Synthetic:
         )
         sizes = {"train": len(train), "valid": len(valid), "test": len(test)}
         card: DataCard = {"source": "synthetic", "windows": sizes, "tickers": [], "repairs": [], "notes": []}
-        return Dataset(train, valid, test, card=card)
-
-    def num_outputs(self, dataset: Dataset) -> int:
-        """One score per class."""
-        return self.config.synthetic.classes
+        return Dataset(train, valid, test, card=card, outputs=self.config.synthetic.classes)
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Sum of cross entropies."""
@@ -69,9 +66,6 @@ class Synthetic:
     def predictions(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> pd.DataFrame:
         """Columns forecast and target: class numbers."""
         return pd.DataFrame({"forecast": output.argmax(axis=1), "target": windows.targets})
-
-    def excess_sharpe(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> None:
-        """None: clusters have no price."""
 
     def _samples(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """X [sample, feature], class [sample], centres [class, feature]."""

@@ -21,7 +21,7 @@ from sp500.data.batches import Batches, TrainingBatches
 from sp500.data.windows import Dataset, Windows
 from sp500.errors import CheckpointError, SP500Error
 from sp500.machine.memory import PeakMemory
-from sp500.models import catalog, dropout
+from sp500.models import dropout
 from sp500.runs.record import EpochMetrics
 from sp500.seeding import derive
 from sp500.training.checkpoint import Checkpoints, Snapshot, Tensors
@@ -36,7 +36,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 @dataclass(frozen=True)
 class FitResult:
-    """A fitted model's numbers. `outputs` [window, output] per split come from the best epoch's weights.
+    """A fitted model's numbers. `outputs` [window, number] per split: what the task keeps of the best epoch's outputs.
 
     Best epoch 0 is the untrained model, whose forecast is the naive one: no epoch had a lower validation loss.
     """
@@ -135,14 +135,7 @@ class _Fitting:
 
     def _model(self) -> nn.Module:
         torch.manual_seed(derive(self.config.train.seed, "weights"))
-        dataset = self.dataset
-        model = catalog.build(
-            self.config.model,
-            window=dataset.train.length,
-            features=dataset.features,
-            outputs=self.task.num_outputs(dataset),
-            initial_output=dataset.naive_output,
-        )
+        model = self.task.model(self.config, self.dataset)
         return model.to(self.worker.device, DTYPES[self.config.train.dtype])
 
     def _batches(self, windows: Windows) -> Batches:
@@ -220,7 +213,7 @@ class _Fitting:
         self.wrapped.train()
         parameters = list(self.model.parameters())
         loss_sum = torch.zeros((), dtype=torch.float64, device=self.worker.device)
-        samples, step = 0, self.progress.step
+        samples, targets, step = 0, 0, self.progress.step
         started, waited = time.perf_counter(), 0.0
         batches = self.train.epoch(number, self.config.batch_size, shuffle=data.shuffle_train, seed=data.seed)
         for batch in batches:
@@ -233,14 +226,14 @@ class _Fitting:
                 loss = loss * 0.0
             self.optimizer.zero_grad(set_to_none=True)
             # Ranks' gradients are averaged; times world over total makes that the mean over the global batch.
-            (loss * (self.worker.world / batch.total)).backward()
+            (loss * (self.worker.world / batch.targets)).backward()
             if train.clip:
                 # A gradient whose norm overflows is clipped to nothing: 0 x infinity makes the loss tell of it.
                 loss_sum += 0.0 * nn.utils.clip_grad_norm_(parameters, train.clip)
             self.optimizer.step()
             loss_sum += loss.detach()
-            samples, step = samples + batch.total, step + 1
-        return float(self.worker.total(loss_sum)) / max(samples, 1), samples, step, waited
+            samples, targets, step = samples + batch.total, targets + batch.targets, step + 1
+        return float(self.worker.total(loss_sum)) / max(targets, 1), samples, step, waited
 
     @torch.no_grad()
     def _validate(self) -> float | None:
@@ -248,24 +241,40 @@ class _Fitting:
             return None
         self.model.eval()
         loss_sum = torch.zeros((), dtype=torch.float64, device=self.worker.device)
-        for batch in self.valid.in_order(EVAL_BATCH):
+        for batch in self.valid.in_order(_evaluated(self.valid)):
             if batch.count:
                 loss_sum += self.task.loss(self.model(batch.x), batch.y)
-        return float(self.worker.total(loss_sum)) / len(self.valid)
+        return float(self.worker.total(loss_sum)) / self.valid.targets
 
     @torch.no_grad()
     def outputs(self, splits: tuple[str, ...]) -> dict[str, np.ndarray]:
-        """The best weights' outputs for every window of these splits, on every rank alike."""
+        """What the task keeps of the best weights' outputs for every window of these splits, on every rank alike."""
         self.model.load_state_dict(self.best)
         self.model.eval()
         found = {}
         for name, windows in (("valid", self.dataset.valid), ("test", self.dataset.test)):
             if name in splits and windows is not None:
-                batches = Batches(windows, self.worker.device).in_order(EVAL_BATCH)
-                found[name] = torch.cat([self.model(batch.x) for batch in batches]).cpu().numpy()
+                found[name] = self._kept(windows)
                 if not np.isfinite(found[name]).all():
                     raise diverged(self.config, self.progress.best_epoch, f"{name} output")
         return found
+
+    def _kept(self, windows: Windows) -> np.ndarray:
+        """[window, number]: each rank computes its part of every batch."""
+        whole = torch.empty(0)
+        batches = self._batches(windows)
+        for batch in batches.in_order(_evaluated(batches)):
+            kept = self.task.kept(self.model(batch.x), batch.y)
+            if not len(whole):
+                whole = kept.new_zeros(len(windows), kept.shape[1])
+            if batch.count:
+                whole[batch.windows] = kept
+        return self.worker.total(whole).cpu().numpy()
+
+
+def _evaluated(batches: Batches) -> int:
+    """Windows of a batch of evaluation: with more than one target each, as many as have about as many outputs."""
+    return max(EVAL_BATCH * len(batches) // batches.targets, 1)
 
 
 def diverged(config: RunConfig, epoch: int, what: str) -> SP500Error:

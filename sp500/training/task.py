@@ -1,4 +1,4 @@
-"""What the loop needs to know of a forecasting problem."""
+"""What the loop needs to know of a problem."""
 
 from __future__ import annotations
 
@@ -6,44 +6,58 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd
-from torch import Tensor
+from torch import Tensor, nn
 
 from sp500.config import RunConfig
 from sp500.data.windows import Dataset, Windows
+from sp500.models import catalog
 from sp500.runs.results import Metrics
 
 
 @runtime_checkable
 class Task(Protocol):
-    """A problem: its data, its loss, how its forecasts are judged. Plain data, so that it travels to workers."""
+    """A problem: its data, its loss, how its forecasts are judged. Plain data, so that it travels to workers.
+
+    A class that inherits from this one has to write `prepare`, `loss` and `judge`.
+    """
 
     @property
     def made_by_workers(self) -> bool:
         """Whether every worker can make the data itself; otherwise the driver prepares it once and shares it."""
-        ...
+        return False
 
     def prepare(self, config: RunConfig) -> Dataset:
         """The dataset. Raises DataError."""
         ...
 
-    def num_outputs(self, dataset: Dataset) -> int:
-        """Numbers that the model gives per window."""
-        ...
+    def model(self, config: RunConfig, dataset: Dataset) -> nn.Module:
+        """The untrained network, from x of a batch to outputs: [batch, output], or [batch, window, output]."""
+        return catalog.build(config.model, dataset)
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Sum over the batch of the loss of output [batch, output] against target [batch]."""
+        """Sum over the batch of the loss of these outputs against target [batch] or [batch, window]."""
         ...
 
+    def kept(self, output: Tensor, target: Tensor) -> Tensor:
+        """The few numbers [batch, number] that a window is judged by: its outputs, where they are few."""
+        return output
+
     def judge(self, outputs: dict[str, np.ndarray], dataset: Dataset) -> Metrics:
-        """`valid`, `test` and `naive` metrics of the model's outputs [window, output] per split."""
+        """`valid`, `test` and `naive` metrics from what is kept [window, number] per split."""
         ...
 
     def predictions(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> pd.DataFrame:
-        """One row per window: what was forecast and what came."""
-        ...
+        """One row per window: what was kept, and what came where that is one number."""
+        columns = {f"output_{number}": output[:, number] for number in range(output.shape[1])}
+        return pd.DataFrame(columns | ({"target": windows.targets} if windows.targets.ndim == 1 else {}))
+
+
+@runtime_checkable
+class Traded(Protocol):
+    """A task whose outputs can be traded."""
 
     def excess_sharpe(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> float | None:
-        """Sharpe ratio per trade, not annualised, of trading the model's output [window, output] in excess of always
-        being long. None where nothing can be traded. A search asks for it once per config, so it takes milliseconds.
+        """Sharpe ratio per trade, not annualised, of trading what is kept [window, number] in excess of always being
+        long. None where nothing can be traded. A search asks for it once per config, so it takes milliseconds.
         """
         ...

@@ -16,6 +16,7 @@ import numpy as np
 from sp500.errors import SP500Error
 from sp500.machine.memory import exhausted
 from sp500.training.loop import FitResult, fit
+from sp500.training.task import Traded
 from sp500.training.worker import SoloWorker, device
 from sp500.tuning import trial_data
 from sp500.tuning.ledger import TrialResult
@@ -56,17 +57,23 @@ def run_trial(made: TrialData | str, trial: Trial, timeout: float | None = None,
 
 def ended(made: TrialData, trial: Trial, output: np.ndarray, **facts: Any) -> TrialResult:
     """The result of a trial that ended well with these outputs [window, output] on the validation windows."""
-    assert made.dataset.valid is not None
     return TrialResult(
         id=trial.id,
         overrides=trial.overrides,
         status="ok",
         naive_loss=made.naive_loss,
-        valid_excess_sharpe=made.task.excess_sharpe(output, made.dataset.valid, made.dataset),
+        valid_excess_sharpe=_excess_sharpe(made, output),
         dataset=trial_data.name(trial.config),
         finished=datetime.now(UTC),
         **facts,
     )
+
+
+def _excess_sharpe(made: TrialData, output: np.ndarray) -> float | None:
+    """None for a task that nobody trades."""
+    assert made.dataset.valid is not None
+    task = made.task
+    return task.excess_sharpe(output, made.dataset.valid, made.dataset) if isinstance(task, Traded) else None
 
 
 def failed(trial: Trial, reason: str, seconds: float = 0.0) -> TrialResult:

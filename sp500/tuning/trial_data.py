@@ -7,13 +7,17 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
-from sp500.config import RunConfig
+from sp500.config import SECTION_OF, RunConfig
 from sp500.data.windows import Dataset
 from sp500.errors import SP500Error
 from sp500.tasks import catalog
 from sp500.training.task import Task
+
+PART = 2**24
+"""Outputs that are held at once."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +31,18 @@ class TrialData:
 
 def key(config: RunConfig) -> str:
     """Hash of the settings that decide the data, the same for all trials that can share it."""
-    data = config.data.model_dump(mode="json"), config.synthetic.model_dump(), config.task, config.train.dtype
+    data = config.data.model_dump(mode="json"), *_sections(config), config.task, config.train.dtype
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _sections(config: RunConfig) -> list[dict[str, object]]:
+    return [getattr(config, section).model_dump(mode="json") for section in SECTION_OF.values()]
 
 
 def name(config: RunConfig) -> str:
     """The dataset, for a reader."""
+    if config.task in SECTION_OF:
+        return str(getattr(getattr(config, SECTION_OF[config.task]), "source", config.task))
     tickers = list(config.data.tickers)
     shown = " ".join(tickers[:3]) + (f" and {len(tickers) - 3} more" if len(tickers) > 3 else "")
     return f"{shown or config.data.source}, {config.data.window} days"
@@ -61,7 +71,14 @@ def _prepared(config: RunConfig) -> TrialData:
     task = catalog.task(config)
     dataset = task.prepare(config)
     assert dataset.valid is not None
-    targets = torch.from_numpy(dataset.valid.targets)
-    kind = targets.dtype if targets.is_floating_point() else torch.float32
-    outputs = torch.zeros(len(targets), task.num_outputs(dataset), dtype=kind)
-    return TrialData(task, dataset, float(task.loss(outputs, targets)) / len(targets))
+    return TrialData(task, dataset, _naive_loss(task, dataset.valid.targets, dataset.outputs))
+
+
+def _naive_loss(task: Task, targets: np.ndarray, outputs: int) -> float:
+    """Mean loss of outputs of zero, in parts that take little memory."""
+    total, count = 0.0, max(PART * len(targets) // (targets.size * outputs), 1)
+    for first in range(0, len(targets), count):
+        part = torch.from_numpy(targets[first : first + count].copy())
+        kind = part.dtype if part.is_floating_point() else torch.float32
+        total += float(task.loss(torch.zeros(*part.shape, outputs, dtype=kind), part))
+    return total / targets.size

@@ -1,4 +1,6 @@
-"""Dropout does not break parity: N processes of torch's process group end where one process does, in every family."""
+"""Parity: N processes of torch's process group end where one process does, in every family and for every kind of data,
+with dropout and moved images.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from sp500.config import DataConfig, ModelConfig, RunConfig, TrainConfig
+from sp500.config import DataConfig, ImagesConfig, ModelConfig, RunConfig, TextConfig, TrainConfig
 from sp500.data.windows import Dataset
 from sp500.distributed.worker import GroupWorker
 from sp500.tasks import catalog
@@ -18,47 +20,55 @@ from sp500.training.loop import fit
 from sp500.training.worker import SoloWorker, Worker
 
 CPU = torch.device("cpu")
-KINDS = ("mlp", "lstm", "transformer")
+KINDS = ("mlp", "lstm", "transformer", "cnn", "gpt")
+Datasets = dict[str, Dataset]
 
 
 def settings(kind: str) -> RunConfig:
     # A batch of 100 windows, which three workers cannot share evenly.
-    return RunConfig(
-        data=DataConfig(start="2019-01-01", window=5, valid_from_train=0.0),
-        model=ModelConfig(kind=kind, hidden=8, dropout=0.4),
-        train=TrainConfig(epochs=3, batch_size=100, lr=0.01, dtype="float64"),
-    )
+    train = TrainConfig(epochs=3, batch_size=100, lr=0.01, dtype="float64")
+    model = ModelConfig(kind=kind, hidden=8, dropout=0.4)
+    if kind == "cnn":
+        return RunConfig(task="images", images=ImagesConfig(shift=1), model=model, train=train)
+    if kind == "gpt":
+        text = TextConfig(max_bytes=20_000, context=16)
+        return RunConfig(task="language", text=text, model=model, train=train)
+    data = DataConfig(start="2019-01-01", window=5, valid_from_train=0.0)
+    return RunConfig(data=data, model=model, train=train)
 
 
-def outputs(dataset: Dataset, worker: Worker) -> dict[str, np.ndarray]:
-    return {kind: fit(catalog.task(settings(kind)), dataset, settings(kind), worker).outputs["test"] for kind in KINDS}
+def outputs(datasets: Datasets, worker: Worker) -> dict[str, np.ndarray]:
+    return {
+        kind: fit(catalog.task(settings(kind)), dataset, settings(kind), worker).outputs["test"]
+        for kind, dataset in datasets.items()
+    }
 
 
-def train_as_rank(rank: int, world: int, folder: Path, dataset: Dataset) -> None:
+def train_as_rank(rank: int, world: int, folder: Path, datasets: Datasets) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=world)
-    found = outputs(dataset, GroupWorker(rank, world, CPU))
+    found = outputs(datasets, GroupWorker(rank, world, CPU))
     if rank == 0:
         np.savez(folder / "outputs.npz", **found)
     dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
-def dataset() -> Dataset:
-    config = settings("mlp")
-    return catalog.task(config).prepare(config)
+def datasets() -> Datasets:
+    configs = {kind: settings(kind) for kind in KINDS}
+    return {kind: catalog.task(config).prepare(config) for kind, config in configs.items()}
 
 
 @pytest.fixture(scope="module")
-def solo(dataset: Dataset) -> dict[str, np.ndarray]:
-    return outputs(dataset, SoloWorker(CPU))
+def solo(datasets: Datasets) -> dict[str, np.ndarray]:
+    return outputs(datasets, SoloWorker(CPU))
 
 
 @pytest.mark.parametrize("world", [2, 3])
 def test_processes_with_dropout_equal_one_within_rounding(
-    dataset: Dataset, solo: dict[str, np.ndarray], tmp_path: Path, world: int
+    datasets: Datasets, solo: dict[str, np.ndarray], tmp_path: Path, world: int
 ) -> None:
     context = multiprocessing.get_context("spawn")
-    ranks = [context.Process(target=train_as_rank, args=(rank, world, tmp_path, dataset)) for rank in range(world)]
+    ranks = [context.Process(target=train_as_rank, args=(rank, world, tmp_path, datasets)) for rank in range(world)]
     for rank in ranks:
         rank.start()
     for rank in ranks:

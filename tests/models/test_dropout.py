@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -68,7 +69,8 @@ def test_layer_wider_than_the_tape_gets_its_masks(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("kind", ["mlp", "lstm", "transformer"])
 def test_every_random_number_of_a_model_comes_from_its_source(kind: str) -> None:
-    model = catalog.build(ModelConfig(kind=kind, hidden=8, dropout=0.5), window=5, features=3, outputs=1).double()
+    shape = SimpleNamespace(window=5, features=3, outputs=1, row=(3,), naive_output=0.0)
+    model = catalog.build(ModelConfig(kind=kind, hidden=8, dropout=0.5), shape).double()
     torch.nn.init.normal_(model.head.weight)
     source = dropout.Source(model, 0, dtype=torch.float64, device=CPU)
     source.start(1)

@@ -12,6 +12,7 @@ from sp500.config import RunConfig
 from sp500.data.windows import Dataset
 from sp500.tasks import catalog
 from sp500.training.loop import fit
+from sp500.training.task import Traded
 from sp500.training.worker import SoloWorker
 
 
@@ -117,10 +118,8 @@ def test_predictions_are_class_numbers() -> None:
     scores = np.eye(4)[dataset.test.targets]
     table = task.predictions(scores, dataset.test, dataset)
     assert (table["forecast"] == table["target"]).all()
-    assert task.num_outputs(dataset) == 4
+    assert dataset.outputs == 4
 
 
 def test_clusters_are_not_traded() -> None:
-    config = settings(samples=100)
-    dataset = made(config)
-    assert catalog.task(config).excess_sharpe(np.zeros((len(dataset.test), 4)), dataset.test, dataset) is None
+    assert not isinstance(catalog.task(settings()), Traded)

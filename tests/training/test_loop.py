@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,6 +29,8 @@ MakeDataset = Callable[..., Dataset]
 CPU = torch.device("cpu")
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 SMALL = {"kind": "mlp", "hidden": 8, "layers": 1, "dropout": 0.2}
+
+SHAPE = SimpleNamespace(window=3, features=2, outputs=1, row=(2,), naive_output=0.0)
 
 
 class Interrupted(Exception):
@@ -86,7 +89,7 @@ def test_linear_model_converges_to_the_least_squares_solution(linear_dataset: Ma
 def plain_loop(dataset: Dataset, config: RunConfig) -> list[float]:
     """Mean loss of each epoch, and nothing else that `fit` does."""
     torch.manual_seed(derive(config.train.seed, "weights"))
-    model = models.build(config.model, window=3, features=2, outputs=1).to(DTYPES[config.train.dtype])
+    model = models.build(config.model, SHAPE).to(DTYPES[config.train.dtype])
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=config.train.lr, weight_decay=config.train.weight_decay, foreach=False
     )
@@ -396,6 +399,6 @@ def test_model_of_the_config_is_the_one_trained(linear_dataset: MakeDataset) -> 
     dataset = linear_dataset()
     config = settings({"kind": "lstm", "hidden": 4, "layers": 1, "dropout": 0.0}, lr=1e-30, max_steps=1)
     torch.manual_seed(derive(0, "weights"))
-    model = models.build(ModelConfig(kind="lstm", hidden=4, layers=1, dropout=0.0), window=3, features=2, outputs=1)
+    model = models.build(ModelConfig(kind="lstm", hidden=4, layers=1, dropout=0.0), SHAPE)
     x = torch.from_numpy(dataset.test.rows).reshape(-1, 3, 2)
     np.testing.assert_allclose(trained(dataset, config).outputs["test"], model(x).detach().numpy(), rtol=1e-5)

@@ -143,7 +143,7 @@ class Stream:
                 rows = self._moved(np.concatenate([one.rows for one in held]))
                 targets = self._moved(np.concatenate([one.targets for one in held]))
                 held = []
-                views = rows.unfold(0, self._of.window, 1).transpose(1, 2)
+                views = rows.unfold(0, self._of.window, 1).movedim(-1, 1)
                 yield _Buffer(
                     views, torch.from_numpy(np.concatenate(starts)), targets, self._moved(np.concatenate(numbers))
                 )

@@ -8,15 +8,21 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import MaxNLocator
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from sp500 import formatting
+from sp500.config import PRICE_TASKS
 from sp500.report.models.results import Group, ModelRow
 from sp500.report.plot_style import BLUE, GREY, INK, ORANGE, RULE, WIDTH, Figure, canvas, drawn, styled
 from sp500.runs.record import EpochMetrics
 
 VERDICT = {"better": BLUE, "worse": ORANGE}
 PANELS, ACROSS = 15, 5
+ORDERS = 20
+"""From which largest over smallest loss on the axis is logarithmic."""
+SQUARE, MOST_CLASSES = 0.34, 20
+"""Inches of a square of a confusion matrix, and classes that still fit."""
 DOTS = 40
 """Models in the figure of improvements: more make it longer than anyone reads."""
 
@@ -65,25 +71,86 @@ def curves(group: Group, epochs: Mapping[str, Sequence[EpochMetrics]]) -> Figure
     made = Canvas(figsize=(WIDTH, height))
     made.subplots_adjust(0.05, 0.22 / height, 0.995, 1 - 0.72 / height, hspace=0.75, wspace=0.1)
     panels = made.subplots(down, ACROSS, sharey=True, squeeze=False).flatten()
+    relative = group.task in PRICE_TASKS
     for panel, row in zip(panels, shown, strict=False):
-        _curve(panel, epochs[row["run"]], row)
+        (_relative if relative else _absolute)(panel, epochs[row["run"]], row)
+    losses = [one.train_loss for row in shown for one in epochs[row["run"]]]
+    orders = not relative and max(losses) > ORDERS * min(losses) > 0
+    if orders:
+        panels[0].set_yscale("log")
+        panels[0].yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        panels[0].yaxis.set_minor_formatter(NullFormatter())
     for panel in panels[len(shown) :]:
         panel.remove()
     lines = panels[0].get_lines()[1:]
     made.legend(lines, ("training", "validation", "best epoch"), loc="upper left", ncols=3, borderaxespad=0)
+    scale = ", in % above its value at the best epoch" if relative else " (logarithmic)" if orders else ""
+    start = " Epoch 0 is the naive forecast that training starts from; its curves are in % above epoch 1."
     caption = (
-        "Loss per epoch, in % above its value at the best epoch, whose weights the test metrics come from. Where "
-        "validation rises while training falls, a model learns its training set by heart. Epoch 0 is the naive "
-        f"forecast that training starts from; its curves are in % above epoch 1.{_best_of(shown, rows)}"
+        f"Loss per epoch{scale}; the test metrics come from the weights of the best epoch. Where validation rises "
+        "while training falls, a model learns its training set by heart."
+        f"{start if relative else ''}{_best_of(shown, rows)}"
     )
     return drawn(made, "curves" + group.name, caption)
+
+
+@styled()
+def confusion(group: Group) -> Figure | None:
+    """Classes of the test as squares: rows are the truth, columns what the best model said."""
+    of_many = (row for row in group.models if 2 < len(row["test"].get("confusion_matrix") or ()) <= MOST_CLASSES)
+    best = next(of_many, None)
+    if best is None:
+        return None
+    matrix = best["test"]["confusion_matrix"]
+    classes = range(len(matrix))
+    made = Canvas(figsize=(WIDTH, 0.6 + SQUARE * len(matrix)))
+    side, height = SQUARE * len(matrix), made.get_figheight()
+    axes = made.add_axes((0.6 / WIDTH, 0.1 / height, side / WIDTH, side / height))
+    for truth, counts in enumerate(matrix):
+        for said, count in enumerate(counts):
+            share = count / (sum(counts) or 1)
+            color = BLUE if truth == said else ORANGE
+            corner, alpha = (said - 0.5, truth - 0.5), 0.75 * share**0.5
+            axes.add_patch(Rectangle(corner, 1, 1, facecolor=color, alpha=alpha, edgecolor=RULE))
+            if count:
+                axes.text(said, truth, f"{count}", ha="center", va="center", fontsize=8.5)
+    axes.set(xlim=(-0.5, len(matrix) - 0.5), ylim=(len(matrix) - 0.5, -0.5), xticks=classes, yticks=classes)
+    axes.set(xlabel="said", ylabel="truth")
+    axes.xaxis.tick_top()
+    axes.xaxis.set_label_position("top")
+    axes.spines["bottom"].set_visible(False)
+    axes.tick_params(length=0)
+    caption = (
+        f"Confusion matrix of {best['name']} on the test: windows of each class by what was said. Off the diagonal are "
+        "its errors."
+    )
+    return drawn(made, "confusion" + group.name, caption)
 
 
 def _best_of(shown: Sequence[Any], rows: Sequence[Any]) -> str:
     return "" if len(shown) == len(rows) else f" The {len(shown):,} best of {len(rows):,} models."
 
 
-def _curve(axes: Axes, epochs: Sequence[EpochMetrics], row: ModelRow) -> None:
+def _absolute(axes: Axes, epochs: Sequence[EpochMetrics], row: ModelRow) -> None:
+    """The losses themselves."""
+    valid = [(one.epoch, one.valid_loss) for one in epochs if one.valid_loss is not None]
+    best = [(epoch, loss) for epoch, loss in valid if epoch == row["best_epoch"]]
+    axes.axhline(epochs[0].train_loss, color=RULE, linewidth=0.8)
+    axes.plot([one.epoch for one in epochs], [one.train_loss for one in epochs], color=GREY)
+    axes.plot([epoch for epoch, _ in valid], [loss for _, loss in valid], color=BLUE)
+    axes.plot([epoch for epoch, _ in best], [loss for _, loss in best], "o", color=BLUE, markersize=5)
+    _title(axes, epochs, row)
+
+
+def _title(axes: Axes, epochs: Sequence[EpochMetrics], row: ModelRow) -> None:
+    axes.set_title(
+        f"{fill(row['name'], 30)}\nepoch {row['best_epoch']} of {len(epochs)}", loc="left", fontsize=9, color=INK
+    )
+    axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+
+
+def _relative(axes: Axes, epochs: Sequence[EpochMetrics], row: ModelRow) -> None:
+    """The losses in % above those of the best epoch: those of returns change by little."""
     # Epoch 0, the untrained model, has no line: then the first epoch is the base, and there is no dot.
     at = next((one for one in epochs if one.epoch == row["best_epoch"]), epochs[0])
     valid = [(one.epoch, one.valid_loss) for one in epochs if one.valid_loss is not None]
@@ -93,9 +160,6 @@ def _curve(axes: Axes, epochs: Sequence[EpochMetrics], row: ModelRow) -> None:
     axes.plot([epoch for epoch, _ in valid], [100 * (loss / base - 1) for _, loss in valid], color=BLUE)
     best = [at.epoch] if at.epoch == row["best_epoch"] else []
     axes.plot(best, [0] * len(best), "o", color=BLUE, markersize=5)
-    axes.set_title(
-        f"{fill(row['name'], 30)}\nepoch {row['best_epoch']} of {len(epochs)}", loc="left", fontsize=9, color=INK
-    )
-    axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    _title(axes, epochs, row)
     axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:+,g}%".replace("-", formatting.MINUS) if value else "0%")

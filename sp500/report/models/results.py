@@ -13,11 +13,18 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
 from sp500 import formatting
+from sp500.config import PRICE_TASKS
 from sp500.runs.experiments import JUDGED
 from sp500.runs.record import RunRecord
 from sp500.runs.results import Improvement, Metrics
 
-TASKS = {"returns": "Returns", "direction": "Direction", "synthetic": "Synthetic classes"}
+TASKS = {
+    "returns": "Returns",
+    "direction": "Direction",
+    "synthetic": "Synthetic classes",
+    "images": "Classes of images",
+    "language": "Next bytes",
+}
 FEW = 4
 """Tickers that are still named one by one."""
 NAME_PARTS = 4
@@ -75,9 +82,9 @@ class Group:
     def subject(self) -> str:
         """What is forecast: 'Returns of ^GSPC', '5-day returns of 20 tickers'."""
         task = TASKS.get(self.task, self.task)
-        if self.task == "synthetic":
-            return task
         data = self.newest.data
+        if self.task not in PRICE_TASKS:
+            return task if self.task == "synthetic" else f"{task} of {data.get('source', 'unnamed data')}"
         names = data.get("tickers") or []
         of = ", ".join(names) if len(names) <= FEW else f"{len(names)} tickers"
         days = task if self.horizon == 1 else f"{self.horizon}-day {task.lower()}"

@@ -33,6 +33,8 @@ METRICS: dict[str, tuple[str, Callable[[float | None], str]]] = {
     "f1": ("F1", partial(fixed, digits=3)),
     "roc_auc": ("ROC-AUC", partial(fixed, digits=3)),
     "brier": ("Brier", partial(fixed, digits=4)),
+    "bits_per_byte": ("Bits per byte", partial(fixed, digits=3)),
+    "perplexity": ("Perplexity", partial(fixed, digits=2)),
     "best_possible_accuracy": ("Best possible", percent),
     # The ratio before costs and the log loss are in report.json: with them the tables are too wide to read.
     "sharpe_after_cost": ("Net Sharpe", fixed),

@@ -31,7 +31,12 @@ def model_parts(
 ) -> tuple[Any, ...]:
     """A table and figures per set of test data, the spread over seeds, and what is left out."""
     drawn = [
-        (scores.comparison(group, paid.cells), figures.improvements(group), figures.curves(group, epochs))
+        (
+            scores.comparison(group, paid.cells),
+            figures.improvements(group),
+            figures.curves(group, epochs),
+            figures.confusion(group),
+        )
         for group in groups
     ]
     seeds = scores.seeds_table(records)

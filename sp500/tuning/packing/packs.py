@@ -17,6 +17,8 @@ from sp500.tuning.trial_data import TrialData
 
 # Families that gain, measured (docs/LOG.md); an LSTM of batched products takes four times as long as torch's own.
 FAMILIES = {"linear", "mlp"}
+# Tasks whose models are nothing but such a network.
+TASKS = {"returns", "direction", "synthetic"}
 # Settings that are values, not shapes: members of a pack may differ in them.
 FREE = {
     "train": {"lr", "weight_decay", "clip", "seed", "epochs", "early_stop_patience"},
@@ -64,7 +66,7 @@ def packs(trials: Sequence[Trial], size: PackSize, slots: int = 1) -> list[list[
     """Trials in packs for so many processes, the longest work first, so that what is left at the end is short."""
     groups: dict[str, list[Trial]] = {}
     for trial in trials:
-        shape = trial.id if size == "off" or trial.config.model.kind not in FAMILIES else _shape(trial.config)
+        shape = _shape(trial.config) if size != "off" and packable(trial.config) else trial.id
         groups.setdefault(shape, []).append(trial)
     found = []
     for alike in groups.values():
@@ -75,6 +77,11 @@ def packs(trials: Sequence[Trial], size: PackSize, slots: int = 1) -> list[list[
         even = -(-len(ordered) // count)
         found += [ordered[first : first + even] for first in range(0, len(ordered), even)]
     return sorted(found, key=_work, reverse=True)
+
+
+def packable(config: RunConfig) -> bool:
+    """Whether configs of this kind can train as one model."""
+    return config.model.kind in FAMILIES and config.task in TASKS
 
 
 def best_size(config: RunConfig) -> int:
@@ -142,5 +149,5 @@ def _shape(config: RunConfig) -> str:
 def _work(pack: Sequence[Trial]) -> float:
     """About how long a pack takes, in no unit."""
     model = pack[0].config.model
-    recurrent = 30 if model.kind in {"lstm", "transformer"} else 1
-    return sum(trial.config.train.epochs for trial in pack) * recurrent * model.hidden * model.layers
+    slower = 1 if model.kind in FAMILIES else 30
+    return sum(trial.config.train.epochs for trial in pack) * slower * model.hidden * model.layers

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 
 from sp500.data.batches import Batch, Batches
 from sp500.data.windows import Dataset
-from sp500.models import catalog
 from sp500.runs.record import EpochMetrics
 from sp500.seeding import derive
 from sp500.training.loop import DTYPES, diverged
@@ -65,13 +64,7 @@ class Pack:
     def _model(self, member: Member, dataset: Dataset) -> list[nn.Linear]:
         """The member's initial layers, drawn as when it trains alone."""
         torch.manual_seed(derive(member.config.train.seed, "weights"))
-        model = catalog.build(
-            member.config.model,
-            window=dataset.train.length,
-            features=dataset.features,
-            outputs=self._made.task.num_outputs(dataset),
-            initial_output=dataset.naive_output,
-        )
+        model = self._made.task.model(member.config, dataset)
         model.to(self._device, DTYPES[self.config.train.dtype])
         return [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
 

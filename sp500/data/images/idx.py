@@ -1,0 +1,65 @@
+"""IDX files, the format of MNIST: train-images, train-labels, t10k-images and t10k-labels in a folder, .gz or plain."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from sp500.data.images.labelled import Labelled, Source, as_pixels, named
+from sp500.errors import DataError
+
+PARTS = {"train": "train", "test": "t10k"}
+UNSIGNED_BYTE = 8
+
+
+def is_idx(folder: Path) -> bool:
+    """Whether a folder has a training file of this format."""
+    return bool(_file(folder, "train-images", 3))
+
+
+def read(folder: Path) -> Source:
+    """Training and test images. Raises DataError that names the file."""
+    parts = {part: _part(folder, prefix) for part, prefix in PARTS.items() if _file(folder, f"{prefix}-images", 3)}
+    test = parts.get("test")
+    if test is not None and test.pixels.shape[1:] != parts["train"].pixels.shape[1:]:
+        raise DataError(f"{folder}: images for training and test differ in size")
+    classes = max((part.classes for part in parts.values()), key=len)
+    parts = {name: Labelled(part.pixels, part.labels, classes) for name, part in parts.items()}
+    return Source(str(folder), parts["train"], test=parts.get("test"))
+
+
+def _part(folder: Path, prefix: str) -> Labelled:
+    images, labels = _file(folder, f"{prefix}-images", 3), _file(folder, f"{prefix}-labels", 1)
+    if images is None or labels is None:
+        raise DataError(f"{folder}: has no {prefix}-labels-idx1-ubyte beside {prefix}-images-idx3-ubyte")
+    pixels, numbers = array(images, 3), array(labels, 1).astype(np.int64)
+    if len(pixels) != len(numbers):
+        raise DataError(f"{images} has {len(pixels)} images and {labels} {len(numbers)} labels")
+    return Labelled(as_pixels(pixels, str(images)), numbers, named(numbers))
+
+
+def _file(folder: Path, name: str, dimensions: int) -> Path | None:
+    """The file of that name, as LeCun's or torchvision's folders call it."""
+    stems = (f"{name}-idx{dimensions}-ubyte", f"{name}.idx{dimensions}-ubyte")
+    return next((path for stem in stems for path in (folder / stem, folder / f"{stem}.gz") if path.is_file()), None)
+
+
+def array(path: Path, dimensions: int) -> np.ndarray:
+    """The array of one file. Raises DataError for a truncated or other file, naming it."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            magic = file.read(4)
+            if magic != bytes((0, 0, UNSIGNED_BYTE, dimensions)):
+                raise DataError(f"{path}: starts with {magic.hex()}, not as IDX bytes in {dimensions} dimensions")
+            shape = np.frombuffer(file.read(4 * dimensions), ">u4")
+            count = int(np.prod(shape, dtype=np.int64))
+            data = file.read(count + 1)
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        raise DataError(f"{path}: cannot be read ({error})") from error
+    if len(shape) != dimensions or len(data) != count:
+        found = f"more than {count}" if len(data) > count else len(data)
+        raise DataError(f"{path}: its head announces {count} bytes, and it has {found}")
+    return np.frombuffer(data, np.uint8).reshape([int(size) for size in shape])

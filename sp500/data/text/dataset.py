@@ -1,0 +1,77 @@
+"""From documents to windows of bytes whose targets are the next bytes.
+
+The last part of the text is the test, and the part before it the validation. Cuts lie between documents where there are
+several, so none is on both sides; a single document is cut by position, with one context left out on each side.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from sp500.config import TextConfig
+from sp500.data.text import corpus
+from sp500.data.windows import Dataset, Windows
+from sp500.errors import DataError
+from sp500.runs.results import DataCard
+
+VOCABULARY = 256
+"""Bytes."""
+
+
+def split(text: TextConfig) -> dict[str, bytes]:
+    """`train`, `valid` and `test`. Raises DataError where a part is shorter than a context."""
+    documents = corpus.read(text)
+    parts = _by_document(documents, text) if len(documents) > 1 else _by_position(documents[0], text)
+    for name, part in parts.items():
+        if len(part) <= text.context:
+            raise DataError(
+                f"text.source {text.source}: {name} has {len(part)} bytes, a window {text.context + 1}; take a "
+                "longer text or a shorter text.context"
+            )
+    return parts
+
+
+def _by_document(documents: list[bytes], text: TextConfig) -> dict[str, bytes]:
+    lengths = np.cumsum([len(document) + len(corpus.BETWEEN) for document in documents])
+    shares = (1 - text.test_fraction - text.valid_fraction, 1 - text.test_fraction)
+    first, second = (int(np.searchsorted(lengths, share * lengths[-1])) for share in shares)
+    second = min(max(second, first + 1), len(documents) - 1)
+    first = min(first, second - 1) or 1
+    parts = {"train": documents[:first], "valid": documents[first:second], "test": documents[second:]}
+    return {name: corpus.BETWEEN.join(part) for name, part in parts.items()}
+
+
+def _by_position(document: bytes, text: TextConfig) -> dict[str, bytes]:
+    first = int(len(document) * (1 - text.test_fraction - text.valid_fraction))
+    second = int(len(document) * (1 - text.test_fraction))
+    gap = text.context
+    return {"train": document[:first], "valid": document[first + gap : second], "test": document[second + gap :]}
+
+
+def dataset(text: TextConfig) -> Dataset:
+    """Windows that follow each other without overlap; each byte has the next one as its target. Raises DataError."""
+    parts = split(text)
+    digest = hashlib.sha256()
+    for part in parts.values():
+        digest.update(hashlib.sha256(part).digest())
+    windows = {name: _windows(part, text.context) for name, part in parts.items()}
+    card: DataCard = {
+        "source": text.source,
+        "sha256": digest.hexdigest(),
+        "windows": {name: len(part) for name, part in windows.items()},
+        "features": [f"{text.context} bytes"],
+        "tickers": [],
+        "repairs": [],
+        "notes": [f"{sum(map(len, parts.values())):,} bytes of text"],
+    }
+    return Dataset(windows["train"], windows["valid"], windows["test"], card=card, outputs=VOCABULARY)
+
+
+def _windows(part: bytes, context: int) -> Windows:
+    rows = np.frombuffer(part, np.uint8)
+    count = (len(rows) - 1) // context
+    # A view of the same bytes, one further on.
+    targets = rows[1 : 1 + count * context].reshape(count, context)
+    return Windows(rows[: count * context], np.arange(count) * context, targets, context)

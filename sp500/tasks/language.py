@@ -1,0 +1,75 @@
+"""The next byte of a text, always compared with counts of short contexts and with compressors."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch.nn.functional as F
+from torch import Tensor
+
+from sp500 import metrics
+from sp500.config import RunConfig
+from sp500.data.text import dataset as text
+from sp500.data.text import naive
+from sp500.data.windows import Dataset, Windows
+from sp500.intervals import half_width
+from sp500.runs.results import Metrics
+from sp500.training.task import Task
+
+
+@dataclass(frozen=True)
+class Language(Task):
+    """Next byte. Naive: contexts of one and two bytes, bz2 and xz, each given all text before the test."""
+
+    config: RunConfig
+    made_by_workers: bool = False
+
+    def prepare(self, config: RunConfig) -> Dataset:
+        """Windows of bytes, each with the next byte as its target."""
+        return text.dataset(config.text)
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """Sum of cross entropies over all bytes, in nats."""
+        return F.cross_entropy(output.flatten(0, 1), target.flatten().long(), reduction="sum")
+
+    def kept(self, output: Tensor, target: Tensor) -> Tensor:
+        """Nats of each window [batch, 1]."""
+        nats = F.cross_entropy(output.transpose(1, 2), target.long(), reduction="none")
+        return nats.sum(dim=1, keepdim=True)
+
+    def judge(self, outputs: dict[str, np.ndarray], dataset: Dataset) -> Metrics:
+        """Nats per byte, perplexity and bits per byte; the improvement over the best naive method on the test."""
+        splits = {"valid": dataset.valid, "test": dataset.test}
+        found: Metrics = {name: scores(outputs[name], part) for name, part in splits.items() if part is not None}
+        parts = text.split(self.config.text)
+        by_method = naive.bits_per_byte(parts["train"] + parts["valid"], parts["test"])
+        said = {name: {"bits_per_byte": bits} for name, bits in by_method.items()}
+        best = metrics.best_naive(said, "bits_per_byte", largest=False)
+        value = 1 - found["test"]["bits_per_byte"] / by_method[best]
+        # A compressor has no loss per window: the interval is that of the model's loss alone.
+        bits = outputs["test"][:, 0].astype(np.float64) / dataset.test.length / math.log(2)
+        margin = half_width(bits / by_method[best])
+        low, high = (None, None) if margin is None else (value - margin, value + margin)
+        gain = {"over": best, "metric": "bits_per_byte", "value": value, "low": low, "high": high}
+        found["test"]["improvement"] = gain
+        return {**found, "naive": said}
+
+    def predictions(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> pd.DataFrame:
+        """Columns start (first byte of the window in its part) and nats (of the window)."""
+        return pd.DataFrame({"start": windows.starts, "nats": output[:, 0]})
+
+
+def scores(nats: np.ndarray, windows: Windows) -> Metrics:
+    """Metrics of a split from the nats of its windows [window, 1]."""
+    count = windows.targets.size
+    loss = float(nats.astype(np.float64).sum() / count)
+    return {
+        "loss": loss,
+        "perplexity": math.exp(min(loss, 700.0)),
+        "bits_per_byte": loss / math.log(2),
+        "samples": len(windows),
+        "bytes": count,
+    }

@@ -1,0 +1,167 @@
+"""Images from every format are the same images, and a broken file is named."""
+
+import gzip
+import pickle
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sp500.config import DataConfig, ImagesConfig
+from sp500.data.images import dataset as images
+from sp500.data.windows import Dataset
+from sp500.errors import DataError
+
+DIGITS = images.digits().train
+CUT = len(DIGITS) - int(len(DIGITS) * 0.15)
+
+
+def made(source: Path | str) -> Dataset:
+    return images.dataset(ImagesConfig(source=str(source)), DataConfig())
+
+
+def idx(path: Path, array: np.ndarray) -> None:
+    head = bytes((0, 0, 8, array.ndim)) + struct.pack(f">{array.ndim}I", *array.shape)
+    data = head + array.astype(np.uint8).tobytes()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+
+
+def idx_folder(folder: Path, suffix: str = "") -> Path:
+    folder.mkdir(exist_ok=True)
+    for name, rows in (("train", slice(CUT)), ("t10k", slice(CUT, None))):
+        idx(folder / f"{name}-images-idx3-ubyte{suffix}", DIGITS.pixels[rows, ..., 0])
+        idx(folder / f"{name}-labels-idx1-ubyte{suffix}", DIGITS.labels[rows])
+    return folder
+
+
+def npz(path: Path) -> Path:
+    x, y = DIGITS.pixels[..., 0], DIGITS.labels
+    np.savez(path, x_train=x[:CUT], y_train=y[:CUT], x_test=x[CUT:], y_test=y[CUT:])
+    return path
+
+
+def class_folders(folder: Path, rows: range = range(len(DIGITS)), suffix: str = "png") -> Path:
+    for row in rows:
+        place = folder / str(DIGITS.labels[row])
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(DIGITS.pixels[row, ..., 0]).save(place / f"{row:05d}.{suffix}")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pngs(tmp_path_factory) -> Path:
+    return class_folders(tmp_path_factory.mktemp("pngs"))
+
+
+def equal(one: Dataset, other: Dataset) -> bool:
+    pairs = ((one.train, other.train), (one.valid, other.valid), (one.test, other.test))
+    return all(
+        np.array_equal(a.rows, b.rows) and np.array_equal(a.targets, b.targets) and a.rows.dtype == b.rows.dtype
+        for a, b in pairs
+    )
+
+
+def test_digits_are_split_in_order_and_stay_bytes():
+    found = made("digits")
+    assert (found.row, found.outputs, found.train.rows.dtype) == ((8, 8, 1), 10, np.uint8)
+    assert [len(part) for part in (found.train, found.valid, found.test)] == [1261, 267, 269]
+    assert np.array_equal(found.test.rows, DIGITS.pixels[CUT:])
+
+
+def test_same_digits_of_every_format_are_the_same_dataset(tmp_path, pngs):
+    expected = made("digits")
+    sources = [idx_folder(tmp_path / "plain"), idx_folder(tmp_path / "gz", ".gz"), npz(tmp_path / "digits.npz"), pngs]
+    assert all(equal(made(source), expected) for source in sources)
+
+
+def test_folders_for_parts_are_taken_as_they_are(tmp_path):
+    class_folders(tmp_path / "train", range(100))
+    class_folders(tmp_path / "valid", range(100, 150))
+    class_folders(tmp_path / "test", range(150, 200))
+    found = made(tmp_path)
+    assert [len(part) for part in (found.train, found.valid, found.test)] == [100, 50, 50]
+
+
+def test_image_in_two_parts_is_refused(tmp_path):
+    class_folders(tmp_path / "train", range(100))
+    class_folders(tmp_path / "test", range(90, 150))
+    with pytest.raises(DataError, match=r"an image of test/ is in train/, too"):
+        made(tmp_path)
+
+
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-50])
+
+
+def other_magic(path: Path) -> None:
+    path.write_bytes(b"\x00\x00\x0d\x03" + path.read_bytes()[4:])
+
+
+def longer(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"\x00")
+
+
+@pytest.mark.parametrize(
+    ("suffix", "name", "damage"),
+    [
+        (".gz", "train-images-idx3-ubyte.gz", truncated),
+        ("", "train-images-idx3-ubyte", truncated),
+        ("", "train-images-idx3-ubyte", other_magic),
+        ("", "t10k-labels-idx1-ubyte", longer),
+    ],
+)
+def test_damaged_idx_file_is_named(tmp_path, suffix, name, damage):
+    damage(idx_folder(tmp_path, suffix) / name)
+    with pytest.raises(DataError, match=name):
+        made(tmp_path)
+
+
+def test_unequal_counts_are_refused(tmp_path):
+    idx(idx_folder(tmp_path) / "train-labels-idx1-ubyte", DIGITS.labels[: CUT - 1])
+    with pytest.raises(DataError, match=rf"{CUT} images .* {CUT - 1} labels"):
+        made(tmp_path)
+    np.savez(tmp_path / "a.npz", x_train=DIGITS.pixels[:10], y_train=DIGITS.labels[:9])
+    with pytest.raises(DataError, match="x_train has 10 rows and y_train 9"):
+        made(tmp_path / "a.npz")
+
+
+def test_other_file_among_images_is_named(tmp_path):
+    class_folders(tmp_path, range(50))
+    class_folders(tmp_path, range(50, 51), "gif")
+    with pytest.raises(DataError, match=r"00050\.gif: is a GIF file; expected PNG, JPEG, BMP"):
+        made(tmp_path)
+
+
+@pytest.mark.parametrize("text", [b"not an image", b"\x89PNG\r\n\x1a\n cut"])
+def test_file_that_is_no_image_is_named(tmp_path, text):
+    class_folders(tmp_path, range(50))
+    (tmp_path / "3" / "bad.png").write_bytes(text)
+    with pytest.raises(DataError, match=r"bad\.png"):
+        made(tmp_path)
+
+
+def test_image_of_another_size_is_named(tmp_path):
+    class_folders(tmp_path, range(50))
+    Image.new("L", (9, 8)).save(tmp_path / "3" / "zz.png")
+    with pytest.raises(DataError, match=r"zz\.png: is \(8, 9, 1\)"):
+        made(tmp_path)
+
+
+def test_pickle_is_not_opened(tmp_path):
+    (tmp_path / "data_batch_1").write_bytes(pickle.dumps({"data": [1]}))
+    with pytest.raises(DataError, match="A pickle is not read, since it could run code"):
+        made(tmp_path / "data_batch_1")
+    np.savez(tmp_path / "a.npz", x_train=np.array([{}], object), y_train=[0])
+    with pytest.raises(DataError, match=r"a\.npz: is not an npz file of plain arrays"):
+        made(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("value", [0.5, -1.0, 256.0, np.nan])
+def test_values_that_are_no_bytes_are_refused(tmp_path, value):
+    x = DIGITS.pixels[:10].astype(np.float64)
+    x[3, 0, 0] = value
+    np.savez(tmp_path / "a.npz", x_train=x, y_train=DIGITS.labels[:10])
+    with pytest.raises(DataError, match="not a whole number from 0 to 255"):
+        made(tmp_path / "a.npz")

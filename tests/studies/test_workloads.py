@@ -1,0 +1,71 @@
+"""Images and language through the studies: their defaults, a run, a search, and what no study does for them yet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import sp500
+from experiments.train import Train
+from sp500.config import TASK_DEFAULTS
+from sp500.console import entry
+from sp500.errors import ConfigError
+from sp500.runs.store import RunStore
+
+SMALL: dict[str, dict[str, Any]] = {
+    "images": {"model": {"hidden": 8, "layers": 1}, "train": {"epochs": 2}},
+    "language": {"text": {"max_bytes": 20_000}, "model": {"hidden": 16, "layers": 1}, "train": {"epochs": 1}},
+}
+TASKS = pytest.mark.parametrize("task", list(SMALL))
+
+
+@TASKS
+def test_flags_and_files_of_a_task_have_its_defaults_under_what_is_given(task: str, tmp_path: Path) -> None:
+    expected = TASK_DEFAULTS[task]
+    file = tmp_path / "a.yaml"
+    file.write_text(f"task: {task}\ntrain: {{epochs: 7}}\n")
+    for words in (
+        ["--task", task, "--train.epochs", "7"],
+        [f"--task={task}", "--train.epochs", "7"],
+        ["--config", str(file)],
+    ):
+        config = entry.parse(Train, words)
+        assert (config.task, config.train.epochs) == (task, 7)
+        assert config.model.kind == expected["model"]["kind"]
+        assert (config.train.lr, config.train.batch_size) == (expected["train"]["lr"], expected["train"]["batch_size"])
+    assert entry.parse(Train, ["--task", task, "--train.lr", "0.5"]).train.lr == 0.5
+    assert entry.parse(Train, []).model.kind == "mlp"
+
+
+@TASKS
+def test_run_of_a_task_leaves_a_record_and_predictions(task: str, tmp_path: Path) -> None:
+    record = sp500.train(task=task, runs_dir=tmp_path, name="one", **SMALL[task])
+    assert record.config["model"]["kind"] == TASK_DEFAULTS[task]["model"]["kind"]
+    assert record.metrics["test"]["improvement"]["over"] in record.metrics["naive"]
+    rows = pd.read_parquet(tmp_path / "one" / "predictions.parquet")
+    assert len(rows) == record.metrics["test"]["samples"] == record.data["windows"]["test"]
+    again = sp500.train(task=task, runs_dir=tmp_path, name="two", **SMALL[task])
+    assert (again.fingerprint, again.metrics) == (record.fingerprint, record.metrics)
+
+
+@TASKS
+def test_search_of_a_task_trains_each_config_by_itself(task: str, tmp_path: Path) -> None:
+    space = tmp_path / "space.yaml"
+    space.write_text("model.hidden: [8, 16]\ntrain.lr: [0.001, 0.01]\n")
+    record = sp500.search(task=task, space=str(space), mode="packed", runs_dir=tmp_path, name="s", **SMALL[task])
+    assert record.search is not None
+    assert (record.search["configs"], record.search["failed"]) == (4, 0)
+    lines = (tmp_path / "s" / "trials.jsonl").read_text().splitlines()
+    assert [line for line in lines if '"pack":1' not in line.replace(" ", "")] == []
+    assert RunStore(tmp_path).record("s") == record
+
+
+@TASKS
+def test_studies_that_need_prices_say_so(task: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="scale needs prices"):
+        sp500.scale(task=task, multipliers=(1,), arms=("streaming",), runs_dir=tmp_path, name="a", **SMALL[task])
+    with pytest.raises(ConfigError, match="folds are cut by date"):
+        sp500.walk_forward(task=task, runs_dir=tmp_path, name="b", **SMALL[task])

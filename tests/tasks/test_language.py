@@ -1,0 +1,77 @@
+"""Language as a task: the network is causal, the loss is per byte, and compressors stand next to it."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from sp500.config import ModelConfig, RunConfig, TextConfig, TrainConfig
+from sp500.data.text import dataset as text
+from sp500.data.text import naive
+from sp500.data.windows import Dataset
+from sp500.tasks import catalog
+from sp500.training.loop import fit
+from sp500.training.worker import SoloWorker
+
+CONFIG = RunConfig(
+    task="language",
+    text=TextConfig(max_bytes=30_000, context=32),
+    model=ModelConfig(kind="gpt", hidden=32, layers=1, dropout=0.0),
+    train=TrainConfig(epochs=3, lr=0.01, batch_size=16),
+)
+
+
+@pytest.fixture(scope="module")
+def docs() -> Dataset:
+    return catalog.task(CONFIG).prepare(CONFIG)
+
+
+def test_network_sees_no_later_byte(docs):
+    model = catalog.task(CONFIG).model(CONFIG, docs).double()
+    torch.nn.init.normal_(model.head.weight)
+    x = torch.randint(256, (2, 32), dtype=torch.uint8)
+    changed = x.clone()
+    changed[:, 20:] = 0
+    one, other = model(x), model(changed)
+    assert one.shape == (2, 32, 256)
+    torch.testing.assert_close(one[:, :20], other[:, :20])
+    assert not torch.allclose(one[:, 20:], other[:, 20:])
+
+
+def test_untrained_network_gives_all_bytes_the_same_probability(docs):
+    config = CONFIG.model_copy(update={"train": TrainConfig(epochs=1, max_steps=1, lr=1e-12)})
+    task = catalog.task(config)
+    found = task.judge(fit(task, docs, config, SoloWorker(torch.device("cpu"))).outputs, docs)
+    assert found["test"]["bits_per_byte"] == pytest.approx(8)
+    assert found["test"]["perplexity"] == pytest.approx(256)
+
+
+def test_training_beats_equal_probabilities_and_is_judged_per_byte(docs):
+    task = catalog.task(CONFIG)
+    result = fit(task, docs, CONFIG, SoloWorker(torch.device("cpu")))
+    found = task.judge(result.outputs, docs)
+    assert result.outputs["test"].shape == (len(docs.test), 1)
+    assert found["test"]["bytes"] == docs.test.targets.size == len(docs.test) * 32
+    assert found["test"]["bits_per_byte"] == pytest.approx(
+        result.outputs["test"].sum() / found["test"]["bytes"] / math.log(2)
+    )
+    assert found["valid"]["loss"] == pytest.approx(result.best_loss, rel=1e-6)
+    assert found["test"]["bits_per_byte"] < 5
+    assert result.epochs[-1].train_loss < 4  # nats per byte, not per window
+    parts = text.split(CONFIG.text)
+    expected = naive.bits_per_byte(parts["train"] + parts["valid"], parts["test"])
+    assert {name: one["bits_per_byte"] for name, one in found["naive"].items()} == expected
+    gain = found["test"]["improvement"]
+    assert gain["over"] == min(expected, key=expected.__getitem__)
+    assert gain["low"] < gain["value"] < gain["high"]
+
+
+def test_what_is_kept_of_a_window_is_the_sum_of_its_loss(docs):
+    task = catalog.task(CONFIG)
+    output, target = torch.randn(5, 32, 256), torch.from_numpy(docs.test.targets[:5].copy())
+    kept = task.kept(output, target)
+    assert kept.shape == (5, 1)
+    assert kept.sum().item() == pytest.approx(task.loss(output, target).item(), rel=1e-5)
+    table = task.predictions(np.ones((len(docs.test), 1)), docs.test, docs)
+    assert list(table.columns) == ["start", "nats"]
