@@ -136,34 +136,42 @@ def test_prepare_prints_the_data_card(script, runs):
     assert card["feature_summary"]["log_return"]["std"] > 0
 
 
-def test_search_in_all_modes_compares_the_same_configs(script, runs):
+@pytest.fixture(scope="module")
+def searched(script, runs):
     done = script("tune", "--runs-dir", runs, "--name", "search", "--mode", "all", *PRECISE, "--json")
     assert done.returncode == 0, done.stderr
-    search = json.loads(done.stdout)["search"]
-    assert search["configs"] == 18
-    assert search["same_best"] is True
-    assert search["metric_gap"] <= 1e-6
-    arms = search["arms"]
+    return json.loads(done.stdout)["search"]
+
+
+@pytest.fixture(scope="module")
+def scaled(script, runs):
+    flags = ("--multipliers", 50, "--num-workers", 2, "--max-steps", 8, "--memory-limit", "2GiB")
+    done = script("scale", "--runs-dir", runs, "--name", "scale", "--json", *flags)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["scale"]
+
+
+def test_search_in_all_modes_compares_the_same_configs(searched, runs):
+    assert searched["configs"] == 18
+    assert searched["same_best"] is True
+    assert searched["metric_gap"] <= 1e-6
+    arms = searched["arms"]
     assert list(arms) == ["sequential", "packed", "ray"]
     assert all(row["seconds"] > row["start_seconds"] > 0 and row["cpu_seconds"] > 1 for row in arms.values())
-    assert search["packing_speedup"] == pytest.approx(arms["sequential"]["seconds"] / arms["packed"]["seconds"])
-    assert search["ray_speedup"] == pytest.approx(arms["packed"]["seconds"] / arms["ray"]["seconds"])
+    assert searched["packing_speedup"] == pytest.approx(arms["sequential"]["seconds"] / arms["packed"]["seconds"])
+    assert searched["ray_speedup"] == pytest.approx(arms["packed"]["seconds"] / arms["ray"]["seconds"])
     lines = (runs / "search-ray" / "trials.jsonl").read_text().splitlines()
     assert len({json.loads(line)["id"] for line in lines}) == 18
 
 
-def test_scale_tells_which_arms_a_budget_allows(script, runs):
-    flags = ("--multipliers", 50, "--num-workers", 2, "--max-steps", 8, "--memory-limit", "2GiB")
-    done = script("scale", "--runs-dir", runs, "--name", "scale", "--json", *flags)
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(done.stdout)["scale"]
-    arms = [(row["arm"], row["status"]) for row in rows]
+def test_scale_tells_which_arms_a_budget_allows(scaled):
+    arms = [(row["arm"], row["status"]) for row in scaled]
     assert arms == [("in_memory", "out_of_memory"), ("streaming", "ok"), ("ray", "ok")]
-    assert all(row["samples"] == 8 * 1024 and 50e6 < row["peak_memory_bytes"] <= 2 * 2**30 for row in rows[1:])
-    assert str(rows[1]["windows"] * 30 * 6 * 4) in rows[0]["reason"]
-    assert rows[2]["windows"] == rows[1]["windows"]
-    assert rows[2]["simulated_nodes"] == 2
-    assert all(row["warm_samples_per_second"] >= row["samples_per_second"] for row in rows[1:])
+    assert all(row["samples"] == 8 * 1024 and 50e6 < row["peak_memory_bytes"] <= 2 * 2**30 for row in scaled[1:])
+    assert str(scaled[1]["windows"] * 30 * 6 * 4) in scaled[0]["reason"]
+    assert scaled[2]["windows"] == scaled[1]["windows"]
+    assert scaled[2]["simulated_nodes"] == 2
+    assert all(row["warm_samples_per_second"] >= row["samples_per_second"] for row in scaled[1:])
 
 
 def test_prepare_writes_a_set_that_scale_trains_on(script, tmp_path):
@@ -203,8 +211,7 @@ def test_dry_run_of_scale_tells_sizes_and_what_to_expect(script, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_report_is_written_from_all_of_these(script, runs):
-    # Stands last: the runs of the tests above are what it reports.
+def test_report_is_written_from_a_search_and_a_scale_experiment(script, runs, searched, scaled):
     done = script("compare", "--runs-dir", runs, "--json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
