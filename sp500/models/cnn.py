@@ -6,6 +6,7 @@ Batch normalisation would make the result depend on how many workers share a bat
 from __future__ import annotations
 
 import itertools
+import math
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -38,4 +39,4 @@ class CNN(nn.Module):
 
 
 def _convolved(inner: int, outer: int) -> list[nn.Module]:
-    return [nn.Conv2d(inner, outer, 3, padding=1), nn.GroupNorm(min(GROUPS, outer), outer), nn.ReLU()]
+    return [nn.Conv2d(inner, outer, 3, padding=1), nn.GroupNorm(math.gcd(GROUPS, outer), outer), nn.ReLU()]

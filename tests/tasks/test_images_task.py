@@ -58,6 +58,13 @@ def test_first_layer_scales_pixels_of_the_training_images(digits, kind):
     assert model(x[:7]).shape == (7, 10)
 
 
+@pytest.mark.parametrize(("hidden", "layers"), [(12, 2), (7, 3), (1, 1)])
+def test_any_width_and_depth_makes_a_network(digits, hidden, layers):
+    config = CONFIG.model_copy(update={"model": ModelConfig(kind="cnn", hidden=hidden, layers=layers)})
+    model = catalog.task(config).model(config, digits).float()
+    assert model(torch.from_numpy(digits.train.rows[:3])[:, None]).shape == (3, 10)
+
+
 def moved(layer: Pixels, x: torch.Tensor, epoch: int, windows: torch.Tensor) -> torch.Tensor:
     source = Source(layer, 0, dtype=torch.float32, device=torch.device("cpu"))
     source.start(epoch)

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from sp500.config import ModelConfig, RunConfig, TextConfig, TrainConfig
-from sp500.data.text import dataset as text
 from sp500.data.text import naive
 from sp500.data.windows import Dataset
 from sp500.tasks import catalog
@@ -59,8 +58,8 @@ def test_training_beats_equal_probabilities_and_is_judged_per_byte(docs):
     assert found["valid"]["loss"] == pytest.approx(result.best_loss, rel=1e-6)
     assert found["test"]["bits_per_byte"] < 5
     assert result.epochs[-1].train_loss < 4  # nats per byte, not per window
-    parts = text.split(CONFIG.text)
-    expected = naive.bits_per_byte(parts["train"] + parts["valid"], parts["test"])
+    before = docs.train.rows.tobytes() + docs.valid.rows.tobytes()
+    expected = naive.bits_per_byte(before, docs.test.rows.tobytes())
     assert {name: one["bits_per_byte"] for name, one in found["naive"].items()} == expected
     gain = found["test"]["improvement"]
     assert gain["over"] == min(expected, key=expected.__getitem__)

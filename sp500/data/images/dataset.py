@@ -76,7 +76,7 @@ def dataset(images: ImagesConfig, data: DataConfig) -> Dataset:
         "features": [f"{height} x {width} pixels, {channels} channel{'s' if channels > 1 else ''}"],
         "tickers": [],
         "repairs": [],
-        "notes": list(source.notes),
+        "notes": [],
     }
     made = {name: Windows(part.pixels, np.arange(len(part)), part.labels, 1) for name, part in parts.items()}
     return Dataset(made["train"], made.get("valid"), made["test"], card=card, outputs=len(source.train.classes))

@@ -37,7 +37,6 @@ class Source:
     train: Labelled
     valid: Labelled | None = None
     test: Labelled | None = None
-    notes: tuple[str, ...] = ()
 
     @property
     def sha256(self) -> str:
