@@ -157,7 +157,7 @@ def test_numbered_tickers_of_a_parquet_file_are_names(tmp_path: Path, clean: pd.
         (b"\xef\xbb\xbf", "empty"),
         (b"\n\n", "empty"),
         (b"date,ticker,close\n", "empty"),
-        (b"day,price\n2020-01-02,5\n", "wrong columns day, price"),
+        (b"day,price\n2020-01-02,5\n", "no column is named date, only day, price"),
         (b"date;KO\n2020-01-02;5,25\n2020-01-03;5,5\n", "'5,25' is not a number; use a decimal point"),
         (b"date,ticker,price\n2020-01-02,KO,5\n", "wrong columns date, ticker, price"),
         (b"date,ticker,close,mood\n2020-01-02,KO,5,good\n", "wrong columns mood"),
@@ -211,3 +211,20 @@ def test_missing_file_is_refused_by_name(tmp_path: Path) -> None:
 def test_folder_instead_of_a_file_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=str(tmp_path)):
         load(DataConfig(source=str(tmp_path)))
+
+
+@pytest.mark.parametrize("heading", ["Adj Close", "adj_close", "Adjusted Close", "AdjClose"])
+def test_download_of_a_portal_is_read_by_its_adjusted_close(tmp_path: Path, clean: pd.DataFrame, heading: str) -> None:
+    """One series without a ticker column, split 2 to 1 half-way, with dividends."""
+    adjusted = clean.iloc[:, 0]
+    factor = np.where(np.arange(len(adjusted)) < len(adjusted) // 2, 2.0, 1.0)
+    close = adjusted * factor
+    columns = {"Date": adjusted.index, "Open": close, "High": close * 1.01, "Low": close * 0.99, "Close": close}
+    table = pd.DataFrame({**columns, heading: adjusted, "Volume": 1000, "Dividends": 0.0, "Stock Splits": 0.0})
+    table.to_csv(tmp_path / "mine.csv", index=False)
+    prices = load(DataConfig(source=str(tmp_path / "mine.csv")))
+    assert list(prices.close.columns) == ["MINE"]
+    np.testing.assert_array_equal(prices.close["MINE"], adjusted)
+    np.testing.assert_allclose(prices.fields["high"]["MINE"], adjusted * 1.01)
+    np.testing.assert_array_equal(prices.fields["open"]["MINE"], adjusted)
+    assert [fault.rule for fault in prices.faults] == ["adjusted"]

@@ -2,7 +2,8 @@
 
 Long: `date,ticker,close[,open,high,low,volume]`, `ticker` optional for one series. Wide: `date` and a column of closing
 prices per ticker. Columns may be separated by commas, semicolons or tabs. A byte-order mark, CRLF line ends, upper-case
-headings and `Symbol` for `ticker` are accepted.
+headings and `Symbol` for `ticker` are accepted. Where a long table has `Adj Close`, that is the close, and the other
+prices of the day are scaled with it; dividends and splits, which it counts already, are left out.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ from sp500.data.validation import Fault, Tables, refuse
 from sp500.errors import DataError
 
 FIELDS = ("open", "high", "low", "close", "volume")
+ADJUSTED = "adj close"
+ALIASES = {"symbol": "ticker", "adj close": ADJUSTED, "adjclose": ADJUSTED, "adjusted close": ADJUSTED}
+UNUSED = {"dividends", "stock splits", "capital gains"}
+"""Columns of downloads that hold no prices."""
 # New York's own offset changes twice a year: two offsets that are one zone.
 NEW_YORK = {"-05:00", "-04:00", "-0500", "-0400"}
 ZONE = r"\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?\s*(Z|[+-]\d{2}:?\d{2}|[A-Z]{3,4})$"
@@ -37,8 +42,10 @@ def read_table(path: Path) -> tuple[Tables, list[Fault]]:
     faults: list[Fault] = []
     frame["date"] = _dates(frame["date"], path, faults)
     long = _long(frame, path) if is_long else frame.melt(id_vars="date", var_name="ticker", value_name="close")
-    for name in set(FIELDS).intersection(long.columns):
+    for name in {*FIELDS, ADJUSTED}.intersection(long.columns):
         long[name] = _numbers(long, name, path)
+    if ADJUSTED in long.columns:
+        long = _adjusted(long, faults)
     long, more = in_order(long)
     try:
         refuse(faults + more)
@@ -114,13 +121,17 @@ def _with_date(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
 def _named(frame: pd.DataFrame, path: Path) -> tuple[pd.DataFrame, bool]:
     """The frame with plain column names, and whether it is long. In a wide one LOW and OPEN are tickers."""
     names = [str(name).strip() for name in frame.columns]
-    names = ["ticker" if name.lower() == "symbol" else name for name in names]
+    names = [ALIASES.get(re.sub(r"[_ ]+", " ", name.lower()), name) for name in names]
+    if ADJUSTED in names and "close" not in {name.lower() for name in names}:
+        names = ["close" if name == ADJUSTED else name for name in names]
     is_long = bool({"ticker", "close"} & {name.lower() for name in names})
-    known = {"date", "ticker", *FIELDS} if is_long else {"date"}
+    known = {"date", "ticker", ADJUSTED, *UNUSED, *FIELDS} if is_long else {"date"}
     names = [name.lower() if name.lower() in known else name for name in names]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise DataError(f"{path}: duplicate column {', '.join(twice)}; keep one")
-    if "date" not in names or len(names) < 2:
+    if "date" not in names:
+        raise DataError(f"{path}: no column is named date, only {', '.join(names)}; {EXPECTED}")
+    if len(names) < 2:
         raise DataError(f"{path}: wrong columns {', '.join(names)}; {EXPECTED}")
     return frame.set_axis(names, axis=1), is_long
 
@@ -190,7 +201,8 @@ def _long(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
     """A long table with its ticker column, checked."""
     if "ticker" not in frame.columns:
         frame["ticker"] = path.stem.upper()
-    unknown = [name for name in frame.columns if name not in {"date", "ticker", *FIELDS}]
+    frame = frame.drop(columns=[name for name in frame.columns if name in UNUSED])
+    unknown = [name for name in frame.columns if name not in {"date", "ticker", ADJUSTED, *FIELDS}]
     if unknown or "close" not in frame.columns:
         wrong = unknown if "close" in frame.columns else frame.columns
         raise DataError(f"{path}: wrong columns {', '.join(wrong)}; {EXPECTED}")
@@ -199,6 +211,15 @@ def _long(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
         raise DataError(f"{path}: row {int(np.flatnonzero(nameless)[0]) + 2}: ticker is empty")
     frame["ticker"] = frame["ticker"].astype(str).str.strip()
     return frame
+
+
+def _adjusted(long: pd.DataFrame, faults: list[Fault]) -> pd.DataFrame:
+    """Prices adjusted for splits and dividends: the close itself, the others of the day in proportion."""
+    scaled = {name: long[ADJUSTED] * (long[name] / long["close"]) for name in FIELDS[:3] if name in long.columns}
+    for ticker, rows in long.groupby("ticker"):
+        detail = "Adj Close taken as close, other prices scaled with it"
+        faults.append(Fault("adjusted", str(ticker), f"{rows['date'].min():%Y-%m-%d}", detail, repaired=True))
+    return long.assign(close=long[ADJUSTED], **scaled).drop(columns=ADJUSTED)
 
 
 def _numbers(long: pd.DataFrame, name: str, path: Path) -> pd.Series:
