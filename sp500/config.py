@@ -38,6 +38,11 @@ SECTION_OF = {"synthetic": "synthetic", "images": "images", "language": "text"}
 """Section of the settings that describes a task's data, where that is not `data`."""
 KINDS_OF = {"cnn": "images", "gpt": "language"}
 """Task that alone a model is for."""
+UNUSED_DATA = {
+    "images": ("source", "npz_path", "multiplier"),
+    "language": ("source", "npz_path", "multiplier", "test_fraction", "valid_from_train"),
+}
+"""Keys of `data` that a task has no use for, and that somebody could take for its own."""
 TASK_DEFAULTS: dict[str, dict[str, Any]] = {
     "images": {"model": {"kind": "cnn"}, "train": {"lr": 3e-3, "batch_size": 64}},
     "language": {"model": {"kind": "gpt"}, "train": {"lr": 3e-3, "batch_size": 32}},
@@ -275,6 +280,9 @@ class RunConfig(Frozen):
             for key, field in type(section).model_fields.items():
                 if task != self.task and getattr(section, key) != field.default:
                     raise ValueError(f"{name}.{key} is not used by task {self.task}; leave it out, or set task: {task}")
+        for key in UNUSED_DATA.get(self.task, ()):
+            if getattr(self.data, key) != DataConfig.model_fields[key].default:
+                raise ValueError(f"data.{key} is not used by task {self.task}; leave it out")
         wanted, kind = KINDS_OF.get(self.model.kind, self.task), self.model.kind
         if wanted != self.task or (self.task == "language" and kind != "gpt"):
             right = f"model.kind {kind} is for task {wanted}" if wanted != self.task else "task language takes gpt"

@@ -67,6 +67,11 @@ class Batches:
         return len(self._starts)
 
     @property
+    def pixels(self) -> int:
+        """Numbers of a window whose rows are images; 1 for others."""
+        return self._views[0].numel() if self._views.ndim > 3 else 1
+
+    @property
     def targets(self) -> int:
         """Targets of all windows."""
         return self._targets.numel()

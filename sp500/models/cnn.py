@@ -18,7 +18,7 @@ GROUPS = 8
 
 
 class CNN(nn.Module):
-    """`layers` blocks of two 3 x 3 convolutions. Each halves the image and doubles the channels, up to `hidden`."""
+    """`layers` blocks of two 3 x 3 convolutions. All but the first halve the image and double the channels."""
 
     def __init__(self, shape: Shape, *, hidden: int, layers: int, dropout: float) -> None:
         super().__init__()
@@ -39,4 +39,6 @@ class CNN(nn.Module):
 
 
 def _convolved(inner: int, outer: int) -> list[nn.Module]:
-    return [nn.Conv2d(inner, outer, 3, padding=1), nn.GroupNorm(math.gcd(GROUPS, outer), outer), nn.ReLU()]
+    # One value a group would be normalised to nothing.
+    groups = 1 if outer <= GROUPS else math.gcd(GROUPS, outer)
+    return [nn.Conv2d(inner, outer, 3, padding=1), nn.GroupNorm(groups, outer), nn.ReLU()]

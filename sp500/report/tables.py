@@ -126,7 +126,9 @@ def runs(records: Sequence[RunRecord], more: Cells = no_cells) -> Table:
         for record in newest
     ]
     text = lines[0].keys() - {"Seconds", "Workers", *more(None)} if lines else ()
-    caption = "All runs, newest first" if len(newest) == len(records) else f"The newest {RUNS} of {len(records):,} runs"
+    caption = (
+        "All runs, last ended first" if len(newest) == len(records) else f"The newest {RUNS} of {len(records):,} runs"
+    )
     commits = {record.versions.get("git") for record in newest}
     several = f"These runs are of {len(commits)} versions of the code. " if len(commits) > 1 else ""
     note = f"{several}Git: the commit of the code, and -dirty where it had changes that no commit has."

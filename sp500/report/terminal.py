@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sp500 import formatting
+from sp500.config import PRICE_TASKS
 from sp500.formatting import KEPT, NOTHING, against_naive, fixed, seconds, size
 from sp500.report import folds
 from sp500.report.models import scores
@@ -57,13 +58,18 @@ def _data(card: DataCard) -> Iterator[str]:
 def _training(record: RunRecord) -> Iterator[str]:
     """What the choice of the epoch says of the model."""
     if record.best_epoch == 0:
-        yield "no epoch lowered the validation loss: the forecast is the naive one that training started from"
+        start = "forecast is the naive one" if _starts_naive(record) else "model is the untrained one"
+        yield f"no epoch lowered the validation loss: the {start} that training started from"
     elif "valid" in record.metrics and record.best_epoch == record.config["train"]["epochs"]:
         yield f"the last epoch, {record.best_epoch}, was the best: more epochs (--train.epochs) may help"
     if record.refit and record.refit["epochs"]:
         dates = record.refit["splits"].get("train", ())
         span = f", {' to '.join(dates)}" if dates else ""
         yield f"refit for {record.refit['epochs']} epochs on {record.refit['windows']} windows{span}"
+
+
+def _starts_naive(record: RunRecord) -> bool:
+    return record.config.get("task", "returns") in PRICE_TASKS
 
 
 def _search(search: SearchSummary) -> Iterator[str]:

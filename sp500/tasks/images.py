@@ -15,13 +15,16 @@ from sp500 import metrics
 from sp500.config import RunConfig
 from sp500.data.images import dataset as images
 from sp500.data.windows import Dataset, Windows
+from sp500.errors import ConfigError
 from sp500.models import catalog
 from sp500.models.pixels import Pixels
 from sp500.runs.results import Metrics
+from sp500.seeding import numpy_generator
 from sp500.training.task import Task
 
-MOST = 10_000
-"""Training images of the logistic regression and of the nearest image, at most: the first ones."""
+PIXELS = {"logistic": 10_000_000, "nearest": 100_000_000}
+"""Of the images that a naive classifier knows, at most."""
+CHUNK = 1024
 
 
 @dataclass(frozen=True)
@@ -37,10 +40,11 @@ class Images(Task):
 
     def model(self, config: RunConfig, dataset: Dataset) -> nn.Module:
         """The network of the settings behind a layer that scales pixels."""
-        pixels = dataset.train.rows.astype(np.float64)
-        mean, deviation = pixels.mean(axis=(0, 1, 2)), pixels.std(axis=(0, 1, 2))
-        scale = torch.from_numpy(mean), torch.from_numpy(np.where(deviation > 0, deviation, 1.0))
-        return nn.Sequential(Pixels(*scale, config.images.shift), catalog.build(config.model, dataset))
+        height, width, _ = dataset.row
+        if config.model.kind == "cnn" and 2 ** (config.model.layers - 1) > max(height, width):
+            raise ConfigError(f"model.layers {config.model.layers} halve images of {height} x {width} to nothing")
+        mean, deviation = map(torch.from_numpy, channel_statistics(dataset.train.rows))
+        return nn.Sequential(Pixels(mean, deviation, config.images.shift), catalog.build(config.model, dataset))
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Sum of cross entropies."""
@@ -79,21 +83,51 @@ def naive(dataset: Dataset) -> dict[str, np.ndarray]:
     """Classes [image] of the test images by each naive classifier, which have nothing to tune and know the validation
     images, too.
 
-    Pixels are scaled to at most 1, and the regression has scikit-learn's own penalty (C = 1).
+    Pixels are scaled to at most 1. Of a large set the regression and the nearest image get as many images as have
+    PIXELS pixels, drawn at random. The regression has scikit-learn's own penalty (C = 1).
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
     from sklearn.neighbors import KNeighborsClassifier
 
-    known = [part for part in (dataset.train, dataset.valid) if part is not None]
-    rows, labels = (np.concatenate([getattr(part, name) for part in known])[:MOST] for name in ("rows", "targets"))
-    largest, test = max(int(rows.max()), 1), dataset.test
-    x, asked = rows.reshape(len(rows), -1) / largest, test.rows.reshape(len(test), -1) / largest
+    test, known = dataset.test, [part for part in (dataset.train, dataset.valid) if part is not None]
+    labels = np.concatenate([part.targets for part in known])
+    largest = max(1, *(int(part.rows.max()) for part in known))
+
+    def features(rows: np.ndarray) -> np.ndarray:
+        """[image, pixel]."""
+        return (rows.reshape(len(rows), -1) / largest).astype(np.float32)
+
+    def drawn(name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Pixels and classes of as many images as the classifier gets."""
+        order, count = np.arange(len(labels)), max(PIXELS[name] // dataset.features, 1)
+        if count < len(order):
+            order = np.sort(numpy_generator(0, "naive", name).permutation(len(order))[:count])
+        rows = np.concatenate([part.rows[order[(order >= at) & (order < at + len(part))] - at] for at, part in starts])
+        return features(rows), labels[order]
+
+    starts = list(zip((0, len(known[0])), known, strict=False))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # a regression that is not quite fitted is naive enough
-        logistic = LogisticRegression(max_iter=300).fit(x, labels)
+        logistic = LogisticRegression(max_iter=300).fit(*drawn("logistic"))
+    asked = features(test.rows)
     return {
         "majority": np.full(len(test), np.bincount(labels).argmax()),
         "logistic": logistic.predict(asked),
-        "nearest": KNeighborsClassifier(1).fit(x, labels).predict(asked),
+        "nearest": KNeighborsClassifier(1).fit(*drawn("nearest")).predict(asked),
     }
+
+
+def channel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation [channel] of pixels [image, height, width, channel]; a deviation of 0 counts as 1.
+
+    By counts of the 256 values, since images as floats would take eight times their memory.
+    """
+    counts = np.zeros((images.shape[3], 256), np.int64)
+    for first in range(0, len(images), CHUNK):
+        for channel, pixels in enumerate(np.moveaxis(images[first : first + CHUNK], 3, 0)):
+            counts[channel] += np.bincount(pixels.ravel(), minlength=256)
+    values, total = np.arange(256), counts.sum(axis=1)
+    mean = counts @ values / total
+    deviation = np.sqrt(np.maximum(counts @ values**2 / total - mean**2, 0.0))
+    return mean, np.where(deviation > 0, deviation, 1.0)

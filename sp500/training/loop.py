@@ -30,7 +30,7 @@ from sp500.training.state import TrainingState
 from sp500.training.task import Task
 from sp500.training.worker import Worker
 
-EVAL_BATCH = 4096
+EVAL_BATCH, EVAL_PIXELS = 4096, 2**19
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -241,7 +241,7 @@ class _Fitting:
             return None
         self.model.eval()
         loss_sum = torch.zeros((), dtype=torch.float64, device=self.worker.device)
-        for batch in self.valid.in_order(_evaluated(self.valid)):
+        for batch in self.valid.in_order(_evaluated(self.valid, self.config.batch_size)):
             if batch.count:
                 loss_sum += self.task.loss(self.model(batch.x), batch.y)
         return float(self.worker.total(loss_sum)) / self.valid.targets
@@ -263,7 +263,7 @@ class _Fitting:
         """[window, number]: each rank computes its part of every batch."""
         whole = torch.empty(0)
         batches = self._batches(windows)
-        for batch in batches.in_order(_evaluated(batches)):
+        for batch in batches.in_order(_evaluated(batches, self.config.batch_size)):
             kept = self.task.kept(self.model(batch.x), batch.y)
             if not len(whole):
                 whole = kept.new_zeros(len(windows), kept.shape[1])
@@ -272,9 +272,10 @@ class _Fitting:
         return self.worker.total(whole).cpu().numpy()
 
 
-def _evaluated(batches: Batches) -> int:
-    """Windows of a batch of evaluation: with more than one target each, as many as have about as many outputs."""
-    return max(EVAL_BATCH * len(batches) // batches.targets, 1)
+def _evaluated(batches: Batches, batch_size: int) -> int:
+    """Windows of a batch of evaluation: fewer where each has several targets, or rows as large as pictures."""
+    count = max(EVAL_BATCH * len(batches) // batches.targets, 1)
+    return min(count, max(EVAL_PIXELS // batches.pixels, batch_size)) if batches.pixels > 1 else count
 
 
 def diverged(config: RunConfig, epoch: int, what: str) -> SP500Error:

@@ -87,7 +87,7 @@ def test_folders_for_parts_are_taken_as_they_are(tmp_path):
 def test_image_in_two_parts_is_refused(tmp_path):
     class_folders(tmp_path / "train", range(100))
     class_folders(tmp_path / "test", range(90, 150))
-    with pytest.raises(DataError, match=r"an image of test/ is in train/, too"):
+    with pytest.raises(DataError, match=r"10 images of test are also in a part before it"):
         made(tmp_path)
 
 
@@ -123,7 +123,7 @@ def test_unequal_counts_are_refused(tmp_path):
     with pytest.raises(DataError, match=rf"{CUT} images .* {CUT - 1} labels"):
         made(tmp_path)
     np.savez(tmp_path / "a.npz", x_train=DIGITS.pixels[:10], y_train=DIGITS.labels[:9])
-    with pytest.raises(DataError, match="x_train has 10 rows and y_train 9"):
+    with pytest.raises(DataError, match="x_train and y_train: 10 images and 9 labels"):
         made(tmp_path / "a.npz")
 
 
@@ -145,7 +145,7 @@ def test_file_that_is_no_image_is_named(tmp_path, text):
 def test_image_of_another_size_is_named(tmp_path):
     class_folders(tmp_path, range(50))
     Image.new("L", (9, 8)).save(tmp_path / "3" / "zz.png")
-    with pytest.raises(DataError, match=r"zz\.png: is \(8, 9, 1\)"):
+    with pytest.raises(DataError, match=r"zz\.png: is 9 x 8 pixels in grey"):
         made(tmp_path)
 
 
@@ -165,3 +165,58 @@ def test_values_that_are_no_bytes_are_refused(tmp_path, value):
     np.savez(tmp_path / "a.npz", x_train=x, y_train=DIGITS.labels[:10])
     with pytest.raises(DataError, match="not a whole number from 0 to 255"):
         made(tmp_path / "a.npz")
+
+
+def test_images_in_the_order_of_their_classes_are_refused(tmp_path):
+    order = np.argsort(DIGITS.labels, kind="stable")
+    np.savez(tmp_path / "a.npz", x_train=DIGITS.pixels[order], y_train=DIGITS.labels[order])
+    with pytest.raises(DataError, match=r"a\.npz: valid has class \d, which train has not: .* order of their classes"):
+        made(tmp_path / "a.npz")
+
+
+def test_file_copied_into_both_sides_of_the_cut_is_refused(tmp_path):
+    class_folders(tmp_path, range(100))
+    (tmp_path / "3" / "99999.png").write_bytes((tmp_path / "3" / "00003.png").read_bytes())
+    with pytest.raises(DataError, match="1 image of test are also in a part before it"):
+        made(tmp_path)
+
+
+def test_usual_names_of_the_validation_part_and_hidden_folders(tmp_path):
+    for place, rows in (("train", range(100)), ("val", range(100, 150)), ("test", range(150, 200))):
+        class_folders(tmp_path / place, rows)
+    (tmp_path / "train" / ".ipynb_checkpoints").mkdir()
+    found = made(tmp_path)
+    assert (len(found.valid), found.outputs) == (50, 10)
+
+
+def test_pixels_of_16_bits_and_channels_first_are_refused(tmp_path):
+    class_folders(tmp_path / "deep", range(50))
+    Image.fromarray(np.full((8, 8), 300, np.uint16)).save(tmp_path / "deep" / "3" / "deep.png")
+    with pytest.raises(DataError, match=r"deep\.png: has more than 8 bits"):
+        made(tmp_path / "deep")
+    np.savez(tmp_path / "a.npz", x_train=np.zeros((10, 3, 32, 32), np.uint8), y_train=DIGITS.labels[:10])
+    with pytest.raises(DataError, match="has 32 channels"):
+        made(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("change", ["npy", "no y_test", "scalar", "labels"])
+def test_other_arrays_are_named(tmp_path, change):
+    path = tmp_path / "a.npz"
+    arrays = {"x_train": DIGITS.pixels[:50], "y_train": DIGITS.labels[:50]}
+    arrays |= {"no y_test": {"x_test": DIGITS.pixels[50:60]}, "scalar": {"x_train": np.array(5)}}.get(change, {})
+    arrays |= {"y_train": DIGITS.labels[:50] - 1} if change == "labels" else {}
+    np.savez(path, **arrays)
+    if change == "npy":
+        np.save(tmp_path / "b.npy", DIGITS.pixels)
+        path.write_bytes((tmp_path / "b.npy").read_bytes())
+    with pytest.raises(DataError, match=r"a\.npz"):
+        made(path)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_head_that_announces_more_than_there_is_takes_no_memory(tmp_path, suffix):
+    path = idx_folder(tmp_path, suffix) / f"train-images-idx3-ubyte{suffix}"
+    data = bytes((0, 0, 8, 3)) + struct.pack(">3I", 2**20, 2**15, 2**16) + b"x" * 100
+    path.write_bytes(gzip.compress(data) if suffix else data)
+    with pytest.raises(DataError, match=r"train-images-idx3-ubyte.* announces 2251799813685248 bytes, and it has 100"):
+        made(tmp_path)

@@ -43,7 +43,7 @@ def test_lines_of_jsonl_are_documents(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps({"body": f"line {number} " * 9}) + "\n" for number in range(20)))
     assert corpus.read(TextConfig(source=str(path), field="body"))[3] == b"line 3 " * 9
-    with pytest.raises(DataError, match=r"a\.jsonl, line 1: expected an object with 'text' \(text\.field\)"):
+    with pytest.raises(DataError, match=r"a\.jsonl, line 1: expected an object whose 'text' \(text\.field\) is text"):
         corpus.read(TextConfig(source=str(path)))
 
 
@@ -77,3 +77,24 @@ def test_counts_of_contexts_are_those_by_hand():
     # Of 6 bytes 3 are a. After b, which came once with a byte behind it, came a.
     alone = (3 + 1 / 256) / 7
     assert naive.contexts(b"abacab", b"a", 1) == pytest.approx(-np.log2((1 + alone) / 2))
+
+
+@pytest.mark.parametrize("line", ['{"text": 5}', '{"text": "\\ud800"}', "[1]", "{"])
+def test_bad_line_of_jsonl_is_named_and_an_empty_one_is_none(tmp_path, line):
+    (tmp_path / "a.jsonl").write_text('{"text": "first"}\n\n' + line + "\n")
+    with pytest.raises(DataError, match=r"a\.jsonl, line 3"):
+        corpus.read(TextConfig(source=str(tmp_path / "a.jsonl")))
+
+
+@pytest.mark.parametrize(
+    "sizes", [(9500, 300, 300), (300, 300, 9500), (1000, 1000, 1000, 1000, 1000, 5000), (500, 500)]
+)
+def test_documents_of_any_sizes_are_split(tmp_path, sizes):
+    (tmp_path / "test").mkdir()
+    for number, size in enumerate(sizes):
+        (tmp_path / "test" / f"{number}.txt").write_text(str(number) * size)
+    parts = dataset.split(TextConfig(source=str(tmp_path), context=8))
+    assert all(len(part) > 8 for part in parts.values())
+    if len(sizes) > 2:
+        seen = [set(part.split()) for part in parts.values()]
+        assert sum(map(len, seen)) == len(sizes)

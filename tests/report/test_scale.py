@@ -178,7 +178,8 @@ def test_laptop_and_cluster_runs_of_the_same_settings_are_paired(*, cluster_is_n
     sentence = verdicts.sentences(both, lambda run: f"0.25 USD ({run})")[0]
     assert sentence == (
         "At ×10 (10,000 windows), streaming in one process took 102 s on one machine (2 cores, 8 GiB). On the cluster, "
-        "2 Ray workers (nodes with 1 CPUs, 4.0 GiB) took 45 s: faster, 2.25× the speed from start to end. In training: "
+        "2 Ray workers (nodes with 1 CPUs, 4.0 GiB) took 45 s: faster, 2.25× the speed from start to end. "
+        "In training, after the first batch: "
         "faster, 3.00× the windows/s (300 compared with 100). That cost 0.25 USD (cluster-10)."
     )
     # 2 + n/100 = 12 + n/300  =>  n = 1,500
@@ -215,7 +216,8 @@ def test_break_even_is_reported_in_windows_and_as_one_pass_over_a_size() -> None
     assert "a run with 1 worker below about 201,000 windows trained (one pass over ×200; extrapolated)" in first
     assert "a run with 2 workers below about 2,000 windows trained (one pass over ×2)" in second
     assert lines.endswith(
-        "2.0 s + windows / 100 in one process (streaming), 12 s + windows / 100 on 1 worker and 12 s + windows / 200 "
+        "2.0 s + windows × epochs / 100 in one process (streaming), 12 s + windows × epochs / 100 on 1 worker "
+        "and 12 s + windows × epochs / 200 "
         "on 2 workers."
     )
     uneven = [*rows, one(1, "streaming", 100.0, fixed=10.0)]

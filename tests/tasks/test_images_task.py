@@ -7,6 +7,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from sp500.config import ModelConfig, RunConfig, TrainConfig
 from sp500.data.windows import Dataset
+from sp500.errors import ConfigError
 from sp500.models.dropout import Source
 from sp500.models.pixels import Pixels
 from sp500.tasks import catalog, images
@@ -107,3 +108,41 @@ def test_fingerprint_covers_the_images_and_no_prices():
     same = CONFIG.model_copy(update={"data": CONFIG.data.model_copy(update={"window": 5})})
     other = CONFIG.model_copy(update={"images": CONFIG.images.model_copy(update={"shift": 1})})
     assert CONFIG.fingerprint == same.fingerprint != other.fingerprint
+
+
+def test_statistics_of_channels_are_numpys(digits):
+    colour = np.random.default_rng(0).integers(0, 256, (2000, 5, 4, 3)).astype(np.uint8)
+    mean, deviation = images.channel_statistics(colour)
+    np.testing.assert_allclose(mean, colour.mean(axis=(0, 1, 2)))
+    np.testing.assert_allclose(deviation, colour.std(axis=(0, 1, 2)))
+    assert images.channel_statistics(np.zeros((3, 2, 2, 1), np.uint8))[1].tolist() == [1.0]
+
+
+def test_naive_classifiers_of_a_large_set_get_a_part_of_it(digits, monkeypatch):
+    monkeypatch.setattr(images, "PIXELS", {"logistic": 64 * 300, "nearest": 64 * 700})
+    few = images.naive(digits)
+    right = {name: (said == digits.test.targets).mean() for name, said in few.items()}
+    assert 0.75 < right["logistic"] < 0.92
+    assert 0.85 < right["nearest"] < 0.95
+    assert not np.array_equal(few["nearest"], images.naive(digits)["nearest"]) or right["nearest"] < 0.944
+
+
+@pytest.mark.parametrize(("hidden", "layers"), [(8, 4), (16, 4), (2, 2)])
+def test_batch_of_one_image_trains(digits, hidden, layers):
+    config = CONFIG.model_copy(update={"model": ModelConfig(kind="cnn", hidden=hidden, layers=layers)})
+    model = catalog.task(config).model(config, digits).float().train()
+    model(torch.from_numpy(digits.train.rows[:1])[:, None]).sum().backward()
+
+
+def test_more_halvings_than_an_image_has_are_refused(digits):
+    config = CONFIG.model_copy(update={"model": ModelConfig(kind="cnn", hidden=64, layers=5)})
+    with pytest.raises(ConfigError, match=r"model\.layers 5 halve images of 8 x 8"):
+        catalog.task(config).model(config, digits)
+
+
+@pytest.mark.parametrize(("task", "key"), [("images", "npz_path"), ("language", "test_fraction")])
+def test_settings_of_prices_are_refused_by_name(task, key):
+    model = {"kind": "cnn" if task == "images" else "gpt"}
+    value = {"npz_path": "mine.npz", "test_fraction": 0.4}[key]
+    with pytest.raises(ValueError, match=rf"data\.{key} is not used by task {task}"):
+        RunConfig.model_validate({"task": task, "model": model, "data": {key: value}})

@@ -63,7 +63,8 @@ def test_training_beats_equal_probabilities_and_is_judged_per_byte(docs):
     assert {name: one["bits_per_byte"] for name, one in found["naive"].items()} == expected
     gain = found["test"]["improvement"]
     assert gain["over"] == min(expected, key=expected.__getitem__)
-    assert gain["low"] < gain["value"] < gain["high"]
+    assert gain["value"] == pytest.approx(1 - found["test"]["bits_per_byte"] / expected[gain["over"]])
+    assert gain["low"] is gain["high"] is None
 
 
 def test_what_is_kept_of_a_window_is_the_sum_of_its_loss(docs):
@@ -74,3 +75,14 @@ def test_what_is_kept_of_a_window_is_the_sum_of_its_loss(docs):
     assert kept.sum().item() == pytest.approx(task.loss(output, target).item(), rel=1e-5)
     table = task.predictions(np.ones((len(docs.test), 1)), docs.test, docs)
     assert list(table.columns) == ["start", "nats"]
+
+
+def test_text_that_a_compressor_needs_no_bits_for_is_judged(tmp_path):
+    (tmp_path / "a.txt").write_text("a" * 120_000)
+    config = CONFIG.model_copy(update={"text": TextConfig(source=str(tmp_path / "a.txt"), context=32)})
+    task = catalog.task(config)
+    dataset = task.prepare(config)
+    outputs = {name: np.ones((len(part), 1)) for name, part in (("valid", dataset.valid), ("test", dataset.test))}
+    found = task.judge(outputs, dataset)
+    best = min(one["bits_per_byte"] for one in found["naive"].values())
+    assert (found["test"]["improvement"]["value"] is None) == (best <= 0)

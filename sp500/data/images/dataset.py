@@ -13,7 +13,7 @@ import numpy as np
 
 from sp500.config import DataConfig, ImagesConfig
 from sp500.data.images import arrays, folders, idx
-from sp500.data.images.labelled import Labelled, Source, as_pixels
+from sp500.data.images.labelled import Source, labelled
 from sp500.data.windows import Dataset, Windows
 from sp500.errors import DataError
 from sp500.runs.results import DataCard
@@ -41,42 +41,35 @@ def digits() -> Source:
     from sklearn.datasets import load_digits
 
     found = load_digits()
-    pixels = as_pixels(found.images, "digits")
-    return Source("digits", Labelled(pixels, found.target.astype(np.int64), tuple(map(str, range(10)))))
-
-
-def split(source: Source, test_fraction: float, valid_from_train: float) -> dict[str, Labelled]:
-    """The parts of a source; those that it does not bring are cut off the end. Raises DataError for an empty one."""
-    train, valid, test = source.train, source.valid, source.test
-    if test is None:
-        train, test = _cut(train, test_fraction)
-    if valid is None and valid_from_train:
-        train, valid = _cut(train, valid_from_train)
-    parts = {"train": train, "valid": valid, "test": test}
-    found = {name: part for name, part in parts.items() if part is not None}
-    if empty := [name for name, part in found.items() if not len(part)]:
-        raise DataError(f"{source.name}: {len(source.train)} images leave none for {' and '.join(empty)}")
-    return found
-
-
-def _cut(whole: Labelled, fraction: float) -> tuple[Labelled, Labelled]:
-    at = len(whole) - int(len(whole) * fraction)
-    return whole[:at], whole[at:]
+    return Source("digits", labelled(found.images, found.target, "digits"))
 
 
 def dataset(images: ImagesConfig, data: DataConfig) -> Dataset:
-    """Windows of one image each. Raises DataError."""
-    source = read(images.source)
-    parts = split(source, data.test_fraction, data.valid_from_train)
+    """Windows of one image each. Raises DataError, also for files of one image in two parts: its test would flatter."""
+    source = read(images.source).split(data.test_fraction, data.valid_from_train)
+    shared = _shared(source)
+    if shared and source.files:
+        raise DataError(f"{source.name}: {shared[0]}. Remove one of each; a test on known images would flatter")
     height, width, channels = source.train.pixels.shape[1:]
     card: DataCard = {
         "source": Path(source.name).name,
         "sha256": source.sha256,
-        "windows": {name: len(part) for name, part in parts.items()},
+        "windows": {name: len(part) for name, part in source.parts.items()},
         "features": [f"{height} x {width} pixels, {channels} channel{'s' if channels > 1 else ''}"],
         "tickers": [],
         "repairs": [],
-        "notes": [],
+        "notes": shared,
     }
-    made = {name: Windows(part.pixels, np.arange(len(part)), part.labels, 1) for name, part in parts.items()}
-    return Dataset(made["train"], made.get("valid"), made["test"], card=card, outputs=len(source.train.classes))
+    made = {name: Windows(part.pixels, np.arange(len(part)), part.labels, 1) for name, part in source.parts.items()}
+    classes = 1 + max(int(part.labels.max()) for part in source.parts.values())
+    return Dataset(made["train"], made.get("valid"), made["test"], card=card, outputs=classes)
+
+
+def _shared(source: Source) -> list[str]:
+    """How many images of a part are in an earlier one, too."""
+    seen, said = source.train.hashes, list[str]()
+    for name, part in list(source.parts.items())[1:]:
+        if both := len(part.hashes & seen):
+            said.append(f"{both} image{'s' if both > 1 else ''} of {name} are also in a part before it")
+        seen |= part.hashes
+    return said

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -12,45 +11,51 @@ from sp500.data.images.labelled import Labelled, Source
 from sp500.errors import DataError
 
 FORMATS = ("PNG", "JPEG", "BMP")
-PARTS = ("train", "valid", "test")
+PARTS = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "test": "test"}
+"""Folders of parts, by the names that are usual."""
+GREY = {"1", "L"}
+DEEP = ("I", "F")
+"""Modes of more than 8 bits begin with these."""
 
 
 def read(folder: Path) -> Source:
     """The parts of a folder; without subfolders for them one part, in the order of file names over all classes.
 
-    Raises DataError that names the file, also for an image that is in two parts: the test would be known.
+    Raises DataError that names the file.
     """
-    parts = [name for name in PARTS if (folder / name).is_dir()]
-    if parts and "train" not in parts:
-        raise DataError(f"{folder}: has {' and '.join(parts)}/, and no train/")
-    places = {name: folder / name for name in parts} or {"train": folder}
-    classes = tuple(sorted(path.name for path in places["train"].iterdir() if path.is_dir()))
+    places = {part: folder / name for name, part in PARTS.items() if (folder / name).is_dir()}
+    if places and "train" not in places:
+        raise DataError(f"{folder}: has {' and '.join(places)}/, and no train/")
+    places = places or {"train": folder}
+    classes = _folders(places["train"])
     if len(classes) < 2:
         raise DataError(f"{places['train']}: expected a folder per class, two or more, found {len(classes)}")
-    found = {name: _part(place, classes) for name, place in places.items()}
-    size = found["train"].pixels.shape[1:]
-    for name, part in found.items():
-        if part.pixels.shape[1:] != size:
-            raise DataError(f"{places[name]}: images are {part.pixels.shape[1:]}, those of train/ {size}")
-    _refuse_shared(found, folder)
-    return Source(str(folder), found["train"], found.get("valid"), found.get("test"))
+    parts = {part: _part(place, classes) for part, place in places.items()}
+    return Source(str(folder), parts["train"], parts.get("valid"), parts.get("test"), files=True)
 
 
-def _part(folder: Path, classes: tuple[str, ...]) -> Labelled:
-    others = [path.name for path in folder.iterdir() if path.is_dir() and path.name not in classes]
-    if others:
-        raise DataError(f"{folder}: class {others[0]} is not in train/")
+def _folders(place: Path) -> list[str]:
+    return sorted(path.name for path in place.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def _part(place: Path, classes: list[str]) -> Labelled:
+    if others := [name for name in _folders(place) if name not in classes]:
+        raise DataError(f"{place}: class {others[0]} is not in train/")
     files = sorted(
-        ((path.name, number, path) for number, name in enumerate(classes) for path in (folder / name).glob("[!.]*")),
+        ((path.name, number, path) for number, name in enumerate(classes) for path in (place / name).glob("[!.]*")),
         key=lambda one: one[:2],
     )
     if not files:
-        raise DataError(f"{folder}: has no images")
+        raise DataError(f"{place}: has no images")
     images = [_image(path) for _, _, path in files]
     for image, (_, _, path) in zip(images, files, strict=True):
         if image.shape != images[0].shape:
-            raise DataError(f"{path}: is {image.shape}, the images before it are {images[0].shape}; give all one size")
-    return Labelled(np.stack(images), np.array([number for _, number, _ in files], np.int64), classes)
+            raise DataError(f"{path}: is {_size(image)}, the images before it are {_size(images[0])}; make all alike")
+    return Labelled(np.stack(images), np.array([number for _, number, _ in files], np.int64))
+
+
+def _size(image: np.ndarray) -> str:
+    return f"{image.shape[1]} x {image.shape[0]} pixels in {'colour' if image.shape[2] == 3 else 'grey'}"
 
 
 def _image(path: Path) -> np.ndarray:
@@ -59,19 +64,11 @@ def _image(path: Path) -> np.ndarray:
         with Image.open(path) as image:
             if image.format not in FORMATS:
                 raise DataError(f"{path}: is a {image.format} file; expected {', '.join(FORMATS)}")
-            pixels = np.asarray(image.convert("L" if image.mode in ("1", "L") else "RGB"))
+            if image.mode.startswith(DEEP):
+                raise DataError(f"{path}: has more than 8 bits a pixel (mode {image.mode}); convert it to 8 bits")
+            pixels = np.asarray(image.convert("L" if image.mode in GREY else "RGB"))
     except UnidentifiedImageError as error:
         raise DataError(f"{path}: is not an image; expected {', '.join(FORMATS)}") from error
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise DataError(f"{path}: cannot be read ({error})") from error
     return pixels[..., None] if pixels.ndim == 2 else pixels
-
-
-def _refuse_shared(parts: dict[str, Labelled], folder: Path) -> None:
-    """Raise DataError where an image of one part is in another, too."""
-    seen: dict[bytes, str] = {}
-    for name, part in parts.items():
-        for image in part.pixels:
-            where = seen.setdefault(hashlib.sha256(image.tobytes()).digest(), name)
-            if where != name:
-                raise DataError(f"{folder}: an image of {name}/ is in {where}/, too; a test on it would flatter")

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import gzip
+import math
 import zlib
 from pathlib import Path
 
 import numpy as np
 
-from sp500.data.images.labelled import Labelled, Source, as_pixels, named
+from sp500.data.images.labelled import Labelled, Source, labelled
 from sp500.errors import DataError
 
 PARTS = {"train": "train", "test": "t10k"}
 UNSIGNED_BYTE = 8
+BLOCK = 2**24
+"""Bytes read at once: a damaged head may announce any number."""
 
 
 def is_idx(folder: Path) -> bool:
@@ -23,11 +26,6 @@ def is_idx(folder: Path) -> bool:
 def read(folder: Path) -> Source:
     """Training and test images. Raises DataError that names the file."""
     parts = {part: _part(folder, prefix) for part, prefix in PARTS.items() if _file(folder, f"{prefix}-images", 3)}
-    test = parts.get("test")
-    if test is not None and test.pixels.shape[1:] != parts["train"].pixels.shape[1:]:
-        raise DataError(f"{folder}: images for training and test differ in size")
-    classes = max((part.classes for part in parts.values()), key=len)
-    parts = {name: Labelled(part.pixels, part.labels, classes) for name, part in parts.items()}
     return Source(str(folder), parts["train"], test=parts.get("test"))
 
 
@@ -35,10 +33,7 @@ def _part(folder: Path, prefix: str) -> Labelled:
     images, labels = _file(folder, f"{prefix}-images", 3), _file(folder, f"{prefix}-labels", 1)
     if images is None or labels is None:
         raise DataError(f"{folder}: has no {prefix}-labels-idx1-ubyte beside {prefix}-images-idx3-ubyte")
-    pixels, numbers = array(images, 3), array(labels, 1).astype(np.int64)
-    if len(pixels) != len(numbers):
-        raise DataError(f"{images} has {len(pixels)} images and {labels} {len(numbers)} labels")
-    return Labelled(as_pixels(pixels, str(images)), numbers, named(numbers))
+    return labelled(array(images, 3), array(labels, 1), f"{images} and {labels.name}")
 
 
 def _file(folder: Path, name: str, dimensions: int) -> Path | None:
@@ -54,12 +49,13 @@ def array(path: Path, dimensions: int) -> np.ndarray:
             magic = file.read(4)
             if magic != bytes((0, 0, UNSIGNED_BYTE, dimensions)):
                 raise DataError(f"{path}: starts with {magic.hex()}, not as IDX bytes in {dimensions} dimensions")
-            shape = np.frombuffer(file.read(4 * dimensions), ">u4")
-            count = int(np.prod(shape, dtype=np.int64))
-            data = file.read(count + 1)
+            shape = [int(size) for size in np.frombuffer(file.read(4 * dimensions), ">u4")]
+            count, data = math.prod(shape), bytearray()
+            while len(data) <= count and (block := file.read(min(BLOCK, count + 1 - len(data)))):
+                data += block
     except (OSError, EOFError, zlib.error, ValueError) as error:
         raise DataError(f"{path}: cannot be read ({error})") from error
     if len(shape) != dimensions or len(data) != count:
         found = f"more than {count}" if len(data) > count else len(data)
         raise DataError(f"{path}: its head announces {count} bytes, and it has {found}")
-    return np.frombuffer(data, np.uint8).reshape([int(size) for size in shape])
+    return np.frombuffer(bytes(data), np.uint8).reshape(shape)

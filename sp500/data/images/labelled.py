@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sp500.errors import DataError
 
+MOST_CLASSES = 10_000
+MOST_CHANNELS = 4
+
 
 @dataclass(frozen=True)
 class Labelled:
-    """pixels [image, height, width, channel] of uint8; labels [image] of int64; `classes` names each number."""
+    """pixels [image, height, width, channel] of uint8; labels [image] of int64, from 0."""
 
     pixels: np.ndarray
     labels: np.ndarray
-    classes: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        if len(self.pixels) != len(self.labels):
-            raise DataError(f"{len(self.pixels)} images and {len(self.labels)} labels")
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def __getitem__(self, rows: slice) -> Labelled:
-        return Labelled(self.pixels[rows], self.labels[rows], self.classes)
+        return Labelled(self.pixels[rows], self.labels[rows])
+
+    @property
+    def hashes(self) -> set[bytes]:
+        """One for each different image."""
+        return {hashlib.sha256(image.tobytes()).digest() for image in self.pixels}
 
 
 @dataclass(frozen=True)
@@ -37,34 +40,72 @@ class Source:
     train: Labelled
     valid: Labelled | None = None
     test: Labelled | None = None
+    files: bool = False
+    """Whether each image is a file of its own, so that one in two parts is a mistake that can be repaired."""
+
+    @property
+    def parts(self) -> dict[str, Labelled]:
+        """Those that are there."""
+        parts = {"train": self.train, "valid": self.valid, "test": self.test}
+        return {name: part for name, part in parts.items() if part is not None}
 
     @property
     def sha256(self) -> str:
         """Hash of all pixels and labels, the same for every file format of the same images."""
         digest = hashlib.sha256()
-        for part in (self.train, self.valid, self.test):
-            if part is not None:
-                digest.update(part.pixels.tobytes())
-                digest.update(part.labels.tobytes())
+        for part in self.parts.values():
+            digest.update(part.pixels.tobytes())
+            digest.update(part.labels.tobytes())
         return digest.hexdigest()
 
+    def split(self, test_fraction: float, valid_from_train: float) -> Source:
+        """With validation and test; those that it does not bring are cut off the end of the training images.
 
-def named(labels: np.ndarray) -> tuple[str, ...]:
-    """Names of classes that are numbers from 0. Raises DataError for another numbering."""
-    present = np.unique(labels)
-    if len(present) < 2 or present[0] < 0 or present[-1] >= 10_000:
-        raise DataError(f"labels {present[:5].tolist()}: expected two or more classes, numbered from 0")
-    return tuple(str(number) for number in range(int(present[-1]) + 1))
+        Raises DataError for an empty part, one of another size, and one with a class that is not trained on.
+        """
+        found = self
+        if found.test is None:
+            train, test = _cut(found.train, test_fraction)
+            found = replace(found, train=train, test=test)
+        if found.valid is None and valid_from_train:
+            train, valid = _cut(found.train, valid_from_train)
+            found = replace(found, train=train, valid=valid)
+        known = set(np.unique(found.train.labels).tolist())
+        for name, part in found.parts.items():
+            if not len(part):
+                raise DataError(f"{self.name}: {len(self.train)} images leave none for {name}")
+            if part.pixels.shape[1:] != found.train.pixels.shape[1:]:
+                raise DataError(f"{self.name}: images of {name} and train differ in size")
+            if new := sorted(set(np.unique(part.labels).tolist()) - known):
+                raise DataError(
+                    f"{self.name}: {name} has class {new[0]}, which train has not: are the images in the order of "
+                    "their classes? Give train and test as parts of their own, or mix the order"
+                )
+        if len(known) < 2:
+            raise DataError(f"{self.name}: train has one class; expected two or more")
+        return found
 
 
-def as_pixels(images: np.ndarray, where: str) -> np.ndarray:
-    """[image, height, width, channel] of uint8 from images with or without a channel. Raises DataError."""
-    pixels = images[..., None] if images.ndim == 3 else images
-    if pixels.ndim != 4 or not pixels.size:
+def _cut(whole: Labelled, fraction: float) -> tuple[Labelled, Labelled]:
+    at = len(whole) - int(len(whole) * fraction)
+    return whole[:at], whole[at:]
+
+
+def labelled(images: np.ndarray, labels: np.ndarray, where: str) -> Labelled:
+    """Images [image, height, width] or [image, height, width, channel] with their classes. Raises DataError."""
+    if images.ndim not in (3, 4) or labels.ndim == 0 or not images.size:
         raise DataError(f"{where}: shape {images.shape}, expected [images, height, width] or [..., channels]")
+    labels = labels.reshape(-1)
+    if len(images) != len(labels):
+        raise DataError(f"{where}: {len(images)} images and {len(labels)} labels")
+    pixels = images[..., None] if images.ndim == 3 else images
+    if pixels.shape[3] > MOST_CHANNELS:
+        raise DataError(f"{where}: shape {images.shape} has {pixels.shape[3]} channels; expected the channels last")
+    if labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() >= MOST_CLASSES:
+        raise DataError(f"{where}: labels are classes, whole numbers from 0 to {MOST_CLASSES - 1}")
     if pixels.dtype != np.uint8:
         known = pixels.dtype.kind in "iuf" and bool(((pixels >= 0) & (pixels <= 255)).all())
         if not known or (pixels != pixels.astype(np.uint8)).any():
             raise DataError(f"{where}: holds {pixels.dtype} that is not a whole number from 0 to 255")
         pixels = pixels.astype(np.uint8)
-    return np.ascontiguousarray(pixels)
+    return Labelled(np.ascontiguousarray(pixels), labels.astype(np.int64))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from sp500.config import TextConfig
@@ -13,53 +13,61 @@ from sp500.errors import DataError
 LEFT_OUT = {"test", "tests", "idlelib", "encodings", "lib2to3", "site-packages", "__pycache__"}
 """Folders of the standard library that hold no code worth learning."""
 SUFFIXES = {".txt", ".md", ".rst", ".py", ".json", ".csv", ".html"}
+"""Files of a folder that are read."""
 BETWEEN = b"\n\n"
 """What stands between two documents."""
 
 
 def read(text: TextConfig) -> list[bytes]:
-    """The documents of a source, cut after `text.max_bytes`; Python's own texts are one document each.
+    """The documents of a source, up to `text.max_bytes`; Python's own texts are one document each.
 
     Raises DataError that names the file and the line.
     """
-    documents = [document for document in _documents(text) if document]
-    if text.max_bytes:
-        documents = list(_first(documents, text.max_bytes))
-    if not documents:
+    if text.source in ("docs", "stdlib"):
+        documents = [BETWEEN.join(_first(_python(text.source), text.max_bytes))]
+    else:
+        documents = list(_first(_documents(text), text.max_bytes))
+    if not any(documents):
         raise DataError(f"text.source {text.source}: has no text")
     return documents
 
 
-def _documents(text: TextConfig) -> Iterator[bytes]:
-    if text.source == "docs":
+def _python(source: str) -> Iterator[bytes]:
+    """Topics of Python's documentation, or modules of its library, in the order of their names."""
+    if source == "docs":
         from pydoc_data import topics
 
-        return iter([BETWEEN.join(topics.topics[name].encode() for name in sorted(topics.topics))])
-    if text.source == "stdlib":
-        return iter([BETWEEN.join(_files(Path(sysconfig.get_path("stdlib")), {".py"}))])
+        return (topics.topics[name].encode() for name in sorted(topics.topics))
+    return _files(Path(sysconfig.get_path("stdlib")), {".py"}, LEFT_OUT)
+
+
+def _documents(text: TextConfig) -> Iterator[bytes]:
     path = Path(text.source).expanduser()
     if path.is_dir():
-        return _files(path, SUFFIXES)
+        return _files(path, SUFFIXES, set())
     if path.suffix == ".jsonl":
         return _lines(path, text.field)
     return iter([_read(path)])
 
 
-def _files(folder: Path, suffixes: set[str]) -> Iterator[bytes]:
+def _files(folder: Path, suffixes: set[str], left_out: set[str]) -> Iterator[bytes]:
     for path in sorted(folder.rglob("*")):
-        if path.suffix in suffixes and path.is_file() and LEFT_OUT.isdisjoint(path.relative_to(folder).parts):
+        if path.suffix in suffixes and path.is_file() and left_out.isdisjoint(path.relative_to(folder).parts):
             yield _read(path)
 
 
 def _lines(path: Path, field: str) -> Iterator[bytes]:
     for number, line in enumerate(_read(path).splitlines(), 1):
+        if not line.strip():
+            continue
         try:
             found = json.loads(line)[field]
+            if not isinstance(found, str):
+                raise TypeError(f"{field!r} is no text")
+            yield found.encode()
         except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{path}, line {number}: expected an object with {field!r} (text.field)") from error
-        if not isinstance(found, str):
-            raise DataError(f"{path}, line {number}: {field!r} is {type(found).__name__}, expected text")
-        yield found.encode()
+            expected = f"expected an object whose {field!r} (text.field) is text"
+            raise DataError(f"{path}, line {number}: {expected}") from error
 
 
 def _read(path: Path) -> bytes:
@@ -70,9 +78,13 @@ def _read(path: Path) -> bytes:
         raise DataError(f"text.source {path}: cannot be read ({reason})") from error
 
 
-def _first(documents: list[bytes], most: int) -> Iterator[bytes]:
+def _first(documents: Iterable[bytes], most: int) -> Iterator[bytes]:
+    """Documents until there are `most` bytes with what stands between them; all for 0. None after those is read."""
+    left = most or float("inf")
     for document in documents:
-        if most <= 0:
+        if not document:
+            continue
+        yield document[: int(left)] if left < len(document) else document
+        left -= len(document) + len(BETWEEN)
+        if left <= 0:
             return
-        yield document[:most]
-        most -= len(document) + len(BETWEEN)

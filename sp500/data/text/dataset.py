@@ -1,7 +1,7 @@
 """From documents to windows of bytes whose targets are the next bytes.
 
 The last part of the text is the test, and the part before it the validation. Cuts lie between documents where there are
-several, so none is on both sides; a single document is cut by position, with one context left out on each side.
+three or more, so none is on both sides; one or two are cut by position, with one context left out at each cut.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ VOCABULARY = 256
 def split(text: TextConfig) -> dict[str, bytes]:
     """`train`, `valid` and `test`. Raises DataError where a part is shorter than a context."""
     documents = corpus.read(text)
-    parts = _by_document(documents, text) if len(documents) > 1 else _by_position(documents[0], text)
+    parts = _by_document(documents, text) if len(documents) > 2 else _by_position(corpus.BETWEEN.join(documents), text)
     for name, part in parts.items():
         if len(part) <= text.context:
             raise DataError(
@@ -37,8 +37,8 @@ def _by_document(documents: list[bytes], text: TextConfig) -> dict[str, bytes]:
     lengths = np.cumsum([len(document) + len(corpus.BETWEEN) for document in documents])
     shares = (1 - text.test_fraction - text.valid_fraction, 1 - text.test_fraction)
     first, second = (int(np.searchsorted(lengths, share * lengths[-1])) for share in shares)
+    first = min(max(first, 1), len(documents) - 2)
     second = min(max(second, first + 1), len(documents) - 1)
-    first = min(first, second - 1) or 1
     parts = {"train": documents[:first], "valid": documents[first:second], "test": documents[second:]}
     return {name: corpus.BETWEEN.join(part) for name, part in parts.items()}
 
@@ -64,7 +64,7 @@ def dataset(text: TextConfig) -> Dataset:
         "features": [f"{text.context} bytes"],
         "tickers": [],
         "repairs": [],
-        "notes": [f"{sum(map(len, parts.values())):,} bytes of text"],
+        "notes": [", ".join(f"{name} {len(part):,} bytes" for name, part in parts.items())],
     }
     return Dataset(windows["train"], windows["valid"], windows["test"], card=card, outputs=VOCABULARY)
 

@@ -43,7 +43,7 @@ def improvements(group: Group) -> Figure | None:
     shown = rows[:DOTS]
     made, axes = canvas(0.62 + 0.27 * len(shown), [row["name"] for row, *_ in shown], right=1.6, below=0.45)
     for place, (row, gain, value) in enumerate(shown):
-        verdict = formatting.against_naive(gain, row["best_epoch"])
+        verdict = formatting.against_naive(gain, group.naive_epoch(row))
         color = VERDICT.get(verdict, INK)
         if ends := formatting.bounds(gain):
             axes.plot([100 * end for end in ends], [place, place], color=color)
@@ -88,7 +88,7 @@ def curves(group: Group, epochs: Mapping[str, Sequence[EpochMetrics]]) -> Figure
     start = " Epoch 0 is the naive forecast that training starts from; its curves are in % above epoch 1."
     caption = (
         f"Loss per epoch{scale}; the test metrics come from the weights of the best epoch. Where validation rises "
-        "while training falls, a model learns its training set by heart."
+        "while training falls, a model may be overfitting."
         f"{start if relative else ''}{_best_of(shown, rows)}"
     )
     return drawn(made, "curves" + group.name, caption)

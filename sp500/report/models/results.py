@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
 from sp500 import formatting
-from sp500.config import PRICE_TASKS
+from sp500.config import PRICE_TASKS, SECTION_OF
 from sp500.runs.experiments import JUDGED
 from sp500.runs.record import RunRecord
 from sp500.runs.results import Improvement, Metrics
@@ -89,6 +89,10 @@ class Group:
         of = ", ".join(names) if len(names) <= FEW else f"{len(names)} tickers"
         days = task if self.horizon == 1 else f"{self.horizon}-day {task.lower()}"
         return f"{days} of {of or data.get('source', 'unnamed data')}"
+
+    def naive_epoch(self, row: ModelRow | NaiveRow) -> int | None:
+        """The best epoch of a model that training started from the naive forecast; None for others."""
+        return row["best_epoch"] if row["kind"] == "model" and self.task in PRICE_TASKS else None
 
     @property
     def horizon(self) -> int:
@@ -228,8 +232,10 @@ def _settings(record: RunRecord) -> dict[str, Any]:
     data = {
         key: config.get("data", {}).get(key) for key in ("window", "norm", "multiplier", "valid_from_train", "seed")
     }
+    section = SECTION_OF.get(_task(record), "")
     own = {
         **config.get("model", {}),
+        **{f"{section} {key}": value for key, value in config.get(section, {}).items()},
         **{f"data {key}": value for key, value in data.items()},
         **config.get("train", {}),
     }
@@ -266,5 +272,5 @@ def _naive(record: RunRecord, group: str) -> list[NaiveRow]:
 def _naive_merit(row: NaiveRow) -> float:
     """Smaller is better."""
     test = row["test"]
-    error = test.get("mse", -test["accuracy"] if test.get("accuracy") is not None else None)
-    return float("inf") if error is None else float(error)
+    errors = (test.get("mse"), test.get("bits_per_byte"), -test["accuracy"] if "accuracy" in test else None)
+    return next((float(error) for error in errors if error is not None), float("inf"))

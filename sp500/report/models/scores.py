@@ -72,8 +72,7 @@ def comparison(group: Group, more: Cells = no_cells) -> Table:
     for row in rows:
         naive = row["kind"] == "naive"
         line = {"Model": formatting.naive_name(row["name"], group.task) if naive else row["name"]}
-        best_epoch = row["best_epoch"] if row["kind"] == "model" else None
-        line |= _improvement(row["improvement"], best_epoch) if judged else {}
+        line |= _improvement(row["improvement"], group.naive_epoch(row)) if judged else {}
         line |= {metric.title: metric.text(row["test"]) for metric in metrics}
         line |= more(row["run"])
         lines.append(line | {"Run": f"{row['run']} ({_arm(row)})" if row["kind"] == "model" else NOTHING})

@@ -20,8 +20,8 @@ def models(group: Group) -> str:
     rival = f"the best naive forecast ({naive_name(first['over'], group.task)})"
     contest = f"{rival} on {METRIC.get(first['metric'], first['metric'])}"
     if all(gain["value"] is None for _, gain in judged.values()):
-        return f"{group.subject}: {rival} is never wrong on the test dates, so no model can beat it."
-    words = [(row["name"], gain, against_naive(gain, row["best_epoch"])) for row, gain in judged.values()]
+        return f"{group.subject}: {rival} is never wrong on the test, so no model can beat it."
+    words = [(row["name"], gain, against_naive(gain, group.naive_epoch(row))) for row, gain in judged.values()]
     told = [one for one in words if one[2] != NOTHING]
     if not told:
         part = f"without intervals, none of {some(len(judged), 'model')} can be said to beat"

@@ -102,7 +102,7 @@ def sizes(found: Scale) -> Figure:
     crosses = " A cross: the arm did not end well at that size." if ended else ""
     caption = (
         "Training windows per second at the warm rate, and peak memory of the largest process, or node of Ray, against "
-        f"the size of the training set (noisy copies of it, log scale).{crosses}"
+        f"the size of the training set, in multiples of the original (log scale).{crosses}"
     )
     return drawn(made, "scale", caption)
 

@@ -185,7 +185,7 @@ def _against(alone: Row, ray: Row, cost_of: CostOf) -> str:
         f"on {here} ({alone['hardware']}).",
         f"On {there}, {some(ray['num_workers'], 'Ray worker')} ({on}) took {seconds(second)}: {verdict}, "
         f"{ratio(first / second)} the speed from start to end.",
-        f"In training: {_speed(ray, alone)}.",
+        f"In training, after the first batch: {_speed(ray, alone)}.",
     ]
     if paid := cost_of(ray["run"]):
         said.append(f"That cost {paid}.")
@@ -245,7 +245,8 @@ def _crossing(law: BreakEven, per_size: float | None, trained: int, largest: int
     if saved > 0:
         lost = 1 / law["ray"]["samples_per_second"] - 1 / law["alone"]["samples_per_second"]
         return f"One process is sooner than {workers} above about {rounded(saved / lost)} windows trained."
-    return f"At no size up to {at(largest)} was {workers} faster than one process, so there is no break-even."
+    nowhere = "and the estimate has no break-even"
+    return f"At no size up to {at(largest)} was {workers} faster than one process, {nowhere}."
 
 
 def _baseline(rows: Sequence[Row]) -> Sizes:
@@ -290,4 +291,4 @@ def _peak(row: Row) -> str:
 
 
 def _line(law: Law) -> str:
-    return f"{seconds(law['fixed_seconds'])} + windows / {rounded(law['samples_per_second'])}"
+    return f"{seconds(law['fixed_seconds'])} + windows {TIMES} epochs / {rounded(law['samples_per_second'])}"

@@ -20,9 +20,9 @@ COLORS = {"sequential": GREY, "packed": ORANGE, "ray": BLUE}
 MODEL = (
     "Each arm is taken as start + configs \u00d7 work per config / cores. Work is the measured seconds of the trials, "
     "start is all else, also the time in which a core had nothing left to do. Assumed: the start does not grow with "
-    "configs or cores, further configs are like these and fill all cores, and further cores are as fast."
+    "configs or cores, further configs are like these, in packs that fill all cores, and further cores are as fast."
 )
-ROUNDING = "Repeat with --train.dtype float64 to see whether that is rounding, which grows over the epochs."
+ROUNDING = "Repeat with --train.dtype float64 to see whether that is rounding."
 Numbers = Mapping[str, Any]
 """What `compare.searches` gives."""
 

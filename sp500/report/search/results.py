@@ -39,7 +39,9 @@ class Side:
         if resumed or any(one.finished is None for one in self.trials.values()):
             return None
         ends = {key: one.finished for key, one in self.trials.items() if one.finished}
-        begun = min((end - timedelta(seconds=self.trials[key].seconds) for key, end in ends.items()), default=None)
+        # A trial's seconds are its share of its pack's.
+        took = {key: one.seconds * one.pack for key, one in self.trials.items()}
+        begun = min((end - timedelta(seconds=took[key]) for key, end in ends.items()), default=None)
         return {key: (end - begun).total_seconds() for key, end in ends.items()} if begun else None
 
 

@@ -41,7 +41,9 @@ def best_trials(found: Search) -> Table | None:
     caption = f"The {len(top)} best of {formatting.some(len(found.trials), 'config')}{arm}"
     notes = ["Together: configs that trained in one pack, whose seconds are shared."] if packed else []
     if traded:
-        notes.append("Excess Sharpe: a year, on validation, of returns in excess of buy-and-hold; - is always long.")
+        notes.append(
+            "Excess Sharpe: of validation returns above buy-and-hold, annualised, before costs; - is always long."
+        )
     return table(caption, lines, text=("Config", "Id"), note=" ".join(notes))
 
 

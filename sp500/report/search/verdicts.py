@@ -5,11 +5,14 @@ Every sentence is computed from the findings, and says "slower", "worse" or "can
 
 from __future__ import annotations
 
+import math
+
 from sp500 import formatting
 from sp500.formatting import fixed, percent, some
 from sp500.report.models import scores
 from sp500.report.search import arms
 from sp500.report.search.results import Search
+from sp500.runs.compare import relative_gap
 
 SURE = 0.95
 SAME = 1e-5
@@ -23,7 +26,22 @@ def sentences(found: Search) -> list[str]:
     """All that is to be said; nothing where no search ran."""
     if found.told is None:
         return []
-    return [*arms.sentences(found.compared), *best(found), *splits(found), *luck(found)]
+    return [*arms.sentences(found.compared), *apart(found), *best(found), *splits(found), *luck(found)]
+
+
+def apart(found: Search) -> list[str]:
+    """How far the arms are apart on one and the same config, where they chose different ones."""
+    if found.compared["same_best"] is not False:
+        return []
+    losses: dict[str, list[float]] = {}
+    for side in found.sides:
+        for key, trial in side.trials.items():
+            if math.isfinite(trial.loss):
+                losses.setdefault(key, []).append(trial.loss)
+    gaps = [relative_gap(min(several), max(several)) for several in losses.values() if len(several) > 1]
+    if not gaps:
+        return []
+    return [f"The validation losses of one config differ by up to {percent(max(gaps), 2)} between the arms."]
 
 
 def best(found: Search) -> list[str]:
