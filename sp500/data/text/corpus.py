@@ -63,7 +63,7 @@ def _lines(path: Path, field: str) -> Iterator[bytes]:
         try:
             found = json.loads(line)[field]
             if not isinstance(found, str):
-                raise TypeError(f"{field!r} is no text")
+                raise TypeError(f"{field!r} is not text")
             yield found.encode()
         except (ValueError, KeyError, TypeError) as error:
             expected = f"expected an object whose {field!r} (text.field) is text"
