@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -302,121 +303,8 @@ def test_settings_load_nothing_heavy() -> None:
     assert printed.strip() == "[]"
 
 
-# Of version 0.1.0 before images and language: runs of then and now pair up.
-EARLIER = [
-    (
-        {"task": "returns", "model": {"kind": "linear"}, "train": {"epochs": 2, "dtype": "float32", "batch_size": 300}},
-        "00fe27eba1a52a3e",
-    ),
-    (
-        {
-            "task": "returns",
-            "model": {"kind": "mlp", "hidden": 8},
-            "train": {"epochs": 2, "dtype": "float64", "batch_size": 300},
-        },
-        "554b36bcfad4992e",
-    ),
-    (
-        {
-            "task": "returns",
-            "model": {"kind": "lstm", "hidden": 8},
-            "train": {"epochs": 2, "dtype": "float32", "batch_size": 300},
-        },
-        "2abc35fd74c99f90",
-    ),
-    (
-        {
-            "task": "returns",
-            "model": {"kind": "transformer", "hidden": 8},
-            "train": {"epochs": 2, "dtype": "float64", "batch_size": 300},
-        },
-        "fc44316b516d503c",
-    ),
-    (
-        {
-            "task": "direction",
-            "model": {"kind": "linear"},
-            "train": {"epochs": 2, "dtype": "float32", "batch_size": 300},
-        },
-        "210f6796338e8de9",
-    ),
-    (
-        {
-            "task": "direction",
-            "model": {"kind": "mlp", "hidden": 8},
-            "train": {"epochs": 2, "dtype": "float64", "batch_size": 300},
-        },
-        "8f9de793c9221ef8",
-    ),
-    (
-        {
-            "task": "direction",
-            "model": {"kind": "lstm", "hidden": 8},
-            "train": {"epochs": 2, "dtype": "float32", "batch_size": 300},
-        },
-        "5c5fef1877e9aea4",
-    ),
-    (
-        {
-            "task": "direction",
-            "model": {"kind": "transformer", "hidden": 8},
-            "train": {"epochs": 2, "dtype": "float64", "batch_size": 300},
-        },
-        "f6a4121850c45a04",
-    ),
-    (
-        {
-            "task": "synthetic",
-            "model": {"kind": "linear"},
-            "train": {"epochs": 2, "dtype": "float32", "batch_size": 300},
-        },
-        "5231aa8dd1e093bd",
-    ),
-    (
-        {
-            "task": "synthetic",
-            "model": {"kind": "mlp", "hidden": 8},
-            "train": {"epochs": 2, "dtype": "float64", "batch_size": 300},
-        },
-        "47eceeb928bcb186",
-    ),
-    (
-        {
-            "task": "synthetic",
-            "model": {"kind": "lstm", "hidden": 8},
-            "train": {"epochs": 2, "dtype": "float32", "batch_size": 300},
-        },
-        "dec73b6cd00adfe0",
-    ),
-    (
-        {
-            "task": "synthetic",
-            "model": {"kind": "transformer", "hidden": 8},
-            "train": {"epochs": 2, "dtype": "float64", "batch_size": 300},
-        },
-        "bb37588ca4928936",
-    ),
-    ({"data": {"multiplier": 2}, "model": {"hidden": 8}, "train": {"epochs": 2}}, "4f617932217dd473"),
-    (
-        {"data": {"tickers": ["AAPL", "KO"], "horizon": 5}, "model": {"hidden": 8}, "train": {"epochs": 2}},
-        "0bf09011f290b233",
-    ),
-    ({"train": {"epochs": 2, "refit": True}, "model": {"hidden": 8}}, "8978b9f895bae320"),
-    (
-        {"train": {"epochs": 3, "clip": 0.0, "weight_decay": 0.1}, "model": {"hidden": 8, "dropout": 0.5}},
-        "88e0a29de747886f",
-    ),
-    (
-        {"data": {"norm": "minmax", "window": 10}, "model": {"kind": "linear"}, "train": {"epochs": 2}},
-        "f0fcda9c071671a6",
-    ),
-    (
-        {"data": {"augment": "bootstrap", "multiplier": 2}, "model": {"kind": "linear"}, "train": {"epochs": 2}},
-        "fc96d19b024fd441",
-    ),
-    ({"data": {"valid_from_train": 0.0}, "model": {"hidden": 8}, "train": {"epochs": 2}}, "745c6227f73ca4f6"),
-    ({"train": {"max_steps": 7}, "model": {"hidden": 8}}, "cc437226f5c3a780"),
-]
+# Settings and fingerprints of version 0.1.0 before images and language: runs of then and now pair up.
+EARLIER = json.loads((Path(__file__).parent / "fingerprints.json").read_text())
 
 
 @pytest.mark.parametrize(("settings", "fingerprint"), EARLIER)
