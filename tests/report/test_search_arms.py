@@ -15,6 +15,7 @@ from sp500.report.tables import Table
 from sp500.runs import compare
 from sp500.runs.record import RunRecord
 from sp500.runs.results import SearchComparison
+from sp500.tuning.ledger import TrialResult
 
 
 def cells(table: Table | None, title: str) -> list[str]:
@@ -81,6 +82,21 @@ def test_gain_is_split_between_packing_and_ray() -> None:
         "Ray Tune (2 cores)."
     )
     assert said[1] == "The arms found the same best config; the best validation losses are equal."
+
+
+def test_how_far_one_config_is_apart_is_told_where_the_arms_chose_different_ones() -> None:
+    arms = three_arms()
+    losses = {"sequential": (0.400, 0.41), "packed": (0.404, 0.41), "ray": (0.404, 0.41)}
+    trials = {
+        arm: [
+            TrialResult(id=key, overrides={}, status="ok", valid_loss=loss)
+            for key, loss in zip("ab", pair, strict=True)
+        ]
+        for arm, pair in losses.items()
+    }
+    told = "The validation losses of one config differ by up to 0.99% between the arms."
+    assert told in sentences(results.newest([*arms.values(), timed(same_best=False)], trials))
+    assert told not in sentences(results.newest([*arms.values(), timed()], trials))
 
 
 def test_break_even_is_where_the_two_lines_cross() -> None:

@@ -144,6 +144,13 @@ def test_history_holds_the_trials_that_were_better_than_all_before() -> None:
     }
 
 
+def test_trials_of_a_pack_began_when_the_pack_did() -> None:
+    """Their seconds are a sixth of the pack's twelve."""
+    pack = [changed(trial(key, loss, 12.0), pack=6) for key, loss in (("a", 0.5), ("b", 0.4))]
+    found = of([*pack, changed(trial("c", 0.3, 24.0), pack=6)])
+    assert found.sides[0].elapsed == {"a": 12.0, "b": 12.0, "c": 24.0}
+
+
 def test_trials_stand_in_the_order_in_which_they_ended() -> None:
     again = [trial("a", 0.5, 8.0), trial("b", 0.6, 4.0)]
     assert [one.id for one in of(again).trials] == ["b", "a"]
