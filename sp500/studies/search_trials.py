@@ -15,7 +15,7 @@ from threading import Event
 from sqlalchemy.exc import SQLAlchemyError
 
 from sp500 import metrics
-from sp500.config import SECTION_OF, RunConfig
+from sp500.config import PRICE_TASKS, SECTION_OF, RunConfig
 from sp500.errors import ConfigError, SP500Error
 from sp500.machine.memory import limit_memory
 from sp500.runs.record import EpochMetrics, RunRecord
@@ -28,7 +28,7 @@ from sp500.tuning.limits import Plan
 from sp500.tuning.packing import processes
 from sp500.tuning.space import Choice, Space, key, trial, valid
 from sp500.tuning.suggest import Suggester, suggester
-from sp500.tuning.trial_data import TrialData
+from sp500.tuning.trial_data import NO_VALIDATION, TrialData
 
 # Configs that TPE is asked for at once: about a pack for each of a few cores.
 GUESSES_AT_ONCE = 8
@@ -37,8 +37,8 @@ DECIDE_DATA = ("data.", "task", *(f"{section}." for section in SECTION_OF.values
 
 def prepare(config: RunConfig, plan: Plan) -> dict[str, TrialData | str]:
     """The data of the search. Raises ConfigError for a search without validation, DataError when none can be made."""
-    if not config.data.valid_from_train:
-        raise ConfigError("data.valid_from_train is 0: a search needs a validation split to choose by")
+    if config.task in PRICE_TASKS and not config.data.valid_from_train:
+        raise ConfigError(NO_VALIDATION)
     return trial_data.prepare(_data_configs(config, plan.space))
 
 

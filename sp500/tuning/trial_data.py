@@ -12,10 +12,11 @@ import torch
 
 from sp500.config import SECTION_OF, RunConfig
 from sp500.data.windows import Dataset
-from sp500.errors import SP500Error
+from sp500.errors import ConfigError, SP500Error
 from sp500.tasks import catalog
 from sp500.training.task import Task
 
+NO_VALIDATION = "data.valid_from_train is 0: a search needs a validation split to choose by"
 PART = 2**24
 """Outputs that are held at once."""
 
@@ -70,7 +71,8 @@ def prepare(configs: Iterable[RunConfig]) -> dict[str, TrialData | str]:
 def _prepared(config: RunConfig) -> TrialData:
     task = catalog.task(config)
     dataset = task.prepare(config)
-    assert dataset.valid is not None
+    if dataset.valid is None:
+        raise ConfigError(NO_VALIDATION)
     return TrialData(task, dataset, _naive_loss(task, dataset.valid.targets, dataset.outputs))
 
 

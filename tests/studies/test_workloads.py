@@ -7,11 +7,13 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from PIL import Image
 
 import sp500
 from experiments.train import Train
 from sp500.config import TASK_DEFAULTS
 from sp500.console import entry
+from sp500.data.images import dataset as images
 from sp500.errors import ConfigError
 from sp500.runs.store import RunStore
 
@@ -69,3 +71,20 @@ def test_studies_that_need_prices_say_so(task: str, tmp_path: Path) -> None:
         sp500.scale(task=task, multipliers=(1,), arms=("streaming",), runs_dir=tmp_path, name="a", **SMALL[task])
     with pytest.raises(ConfigError, match="folds are cut by date"):
         sp500.walk_forward(task=task, runs_dir=tmp_path, name="b", **SMALL[task])
+
+
+def test_search_needs_a_validation_part_of_either_origin(tmp_path: Path) -> None:
+    digits = images.digits().train
+    for part, rows in (("train", range(200)), ("valid", range(200, 300)), ("test", range(300, 400))):
+        for row in rows:
+            place = tmp_path / part / str(digits.labels[row])
+            place.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(digits.pixels[row, ..., 0]).save(place / f"{row}.png")
+    space = tmp_path / "space.yaml"
+    space.write_text("model.hidden: [8]\n")
+    settings: dict[str, Any] = {"task": "images", "space": str(space), "mode": "packed", "runs_dir": tmp_path / "runs"}
+    settings |= {**SMALL["images"], "data": {"valid_from_train": 0.0}}
+    found = sp500.search(name="own", images={"source": str(tmp_path)}, **settings)
+    assert found.metrics["valid"]["samples"] == 100
+    with pytest.raises(ConfigError, match="a search needs a validation split"):
+        sp500.search(name="none", **settings)
