@@ -36,8 +36,8 @@ PRICE_TASKS = ("returns", "direction")
 """Tasks whose windows are cut from prices, or from an npz file of windows."""
 SECTION_OF = {"synthetic": "synthetic", "images": "images", "language": "text"}
 """Section of the settings that describes a task's data, where that is not `data`."""
-KINDS_OF = {"cnn": "images", "gpt": "language"}
-"""Task that alone a model is for."""
+ONLY_TASK = {"cnn": "images", "gpt": "language"}
+"""The one task that a kind of model is for."""
 UNUSED_DATA = {
     "images": ("source", "npz_path", "multiplier"),
     "language": ("source", "npz_path", "multiplier", "test_fraction", "valid_from_train"),
@@ -283,10 +283,10 @@ class RunConfig(Frozen):
         for key in UNUSED_DATA.get(self.task, ()):
             if getattr(self.data, key) != DataConfig.model_fields[key].default:
                 raise ValueError(f"data.{key} is not used by task {self.task}; leave it out")
-        wanted, kind = KINDS_OF.get(self.model.kind, self.task), self.model.kind
-        if wanted != self.task or (self.task == "language" and kind != "gpt"):
-            right = f"model.kind {kind} is for task {wanted}" if wanted != self.task else "task language takes gpt"
-            raise ValueError(f"model.kind {kind} and task {self.task} do not go together: {right}")
+        if (only := ONLY_TASK.get(self.model.kind, self.task)) != self.task:
+            raise ValueError(f"model.kind {self.model.kind} is for task {only}, not for {self.task}")
+        if self.task == "language" and self.model.kind != "gpt":
+            raise ValueError(f"model.kind is {self.model.kind}: task language takes gpt")
         return self
 
     @property

@@ -157,7 +157,7 @@ def from_file(model: type[F], path: Path, task: str | None = None) -> F:
     if isinstance(given.get("io"), dict) and isinstance(given["io"].get("run_name"), str):
         # Earlier files have names with capitals and spaces.
         given["io"]["run_name"] = re.sub(r"[^a-z0-9._-]+", "-", given["io"]["run_name"].lower())
-    base = defaults(model, task or str(given.get("task")))
+    base = defaults(model, task or given.get("task"))
     return validate(model, merge(base.model_dump(), given), f"--config {path}")
 
 

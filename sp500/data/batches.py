@@ -68,8 +68,8 @@ class Batches:
 
     @property
     def pixels(self) -> int:
-        """Numbers of a window whose rows are images; 1 for others."""
-        return self._views[0].numel() if self._views.ndim > 3 else 1
+        """Numbers of a window whose rows are images; 0 for others."""
+        return self._views[0].numel() if self._views.ndim > 3 else 0
 
     @property
     def targets(self) -> int:

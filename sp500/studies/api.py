@@ -66,5 +66,5 @@ def _settings(model: type[S], name: str | None, runs_dir: str | Path, settings: 
         raise ConfigError("io: give the run's `name` and its folder `runs_dir` in its place")
     given = {key: value for key, value in settings.items() if value is not None or key not in SECTIONS}
     given["io"] = {"run_name": name, "save_dir": runs_dir}
-    base = merge(model().model_dump(), TASK_DEFAULTS.get(str(settings.get("task")), {}))
+    base = merge(model().model_dump(), TASK_DEFAULTS.get(settings.get("task", ""), {}))
     return validate(model, merge(base, given), f"{model.experiment} settings")

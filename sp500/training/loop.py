@@ -275,7 +275,7 @@ class _Fitting:
 def _evaluated(batches: Batches, batch_size: int) -> int:
     """Windows of a batch of evaluation: fewer where each has several targets, or rows as large as pictures."""
     count = max(EVAL_BATCH * len(batches) // batches.targets, 1)
-    return min(count, max(EVAL_PIXELS // batches.pixels, batch_size)) if batches.pixels > 1 else count
+    return min(count, max(EVAL_PIXELS // batches.pixels, batch_size)) if batches.pixels else count
 
 
 def diverged(config: RunConfig, epoch: int, what: str) -> SP500Error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -26,6 +27,7 @@ class Task(Protocol):
         """Whether every worker can make the data itself; otherwise the driver prepares it once and shares it."""
         return False
 
+    @abstractmethod
     def prepare(self, config: RunConfig) -> Dataset:
         """The dataset. Raises DataError."""
         ...
@@ -34,6 +36,7 @@ class Task(Protocol):
         """The untrained network, from x of a batch to outputs: [batch, output], or [batch, window, output]."""
         return catalog.build(config.model, dataset)
 
+    @abstractmethod
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Sum over the batch of the loss of these outputs against target [batch] or [batch, window]."""
         ...
@@ -42,6 +45,7 @@ class Task(Protocol):
         """The few numbers [batch, number] that a window is judged by: its outputs, where they are few."""
         return output
 
+    @abstractmethod
     def judge(self, outputs: dict[str, np.ndarray], dataset: Dataset) -> Metrics:
         """`valid`, `test` and `naive` metrics from what is kept [window, number] per split."""
         ...

@@ -177,7 +177,7 @@ def test_images_in_the_order_of_their_classes_are_refused(tmp_path):
 def test_file_copied_into_both_sides_of_the_cut_is_refused(tmp_path):
     class_folders(tmp_path, range(100))
     (tmp_path / "3" / "99999.png").write_bytes((tmp_path / "3" / "00003.png").read_bytes())
-    with pytest.raises(DataError, match="1 image of test are also in a part before it"):
+    with pytest.raises(DataError, match="1 image of test is also in a part before it"):
         made(tmp_path)
 
 

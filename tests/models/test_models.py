@@ -10,7 +10,7 @@ import torch
 from jaxtyping import TypeCheckError
 from torch import nn
 
-from sp500.config import KINDS_OF, MODEL_KEYS, ModelConfig
+from sp500.config import MODEL_KEYS, ONLY_TASK, ModelConfig
 from sp500.models import catalog
 
 
@@ -19,7 +19,7 @@ def shape(window: int = 5, features: int = 3, outputs: int = 2) -> SimpleNamespa
     return SimpleNamespace(window=window, features=features, outputs=outputs, row=(features,), naive_output=0.0)
 
 
-KINDS = pytest.mark.parametrize("kind", [kind for kind in catalog.MODELS if kind not in KINDS_OF])
+KINDS = pytest.mark.parametrize("kind", [kind for kind in catalog.MODELS if kind not in ONLY_TASK])
 
 
 def build(kind: str, *, window: int = 5, features: int = 3, outputs: int = 2, **keys: float) -> nn.Module:

@@ -7,15 +7,17 @@ order.
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
 
 from sp500.config import DataConfig, ImagesConfig
-from sp500.data.images import arrays, folders, idx
+from sp500.data.images import folders, idx, npz
 from sp500.data.images.labelled import Source, labelled
 from sp500.data.windows import Dataset, Windows
 from sp500.errors import DataError
+from sp500.formatting import some
 from sp500.runs.results import DataCard
 
 
@@ -33,7 +35,7 @@ def read(source: str) -> Source:
             f"images.source {source}: expected an .npz file, a folder of IDX files, or one with a folder per class. A "
             "pickle is not read, since it could run code: write its arrays with numpy.savez"
         )
-    return arrays.read(path)
+    return npz.read(path)
 
 
 def digits() -> Source:
@@ -67,9 +69,10 @@ def dataset(images: ImagesConfig, data: DataConfig) -> Dataset:
 
 def _shared(source: Source) -> list[str]:
     """How many images of a part are in an earlier one, too."""
-    seen, said = source.train.hashes, list[str]()
-    for name, part in list(source.parts.items())[1:]:
-        if both := len(part.hashes & seen):
-            said.append(f"{both} image{'s' if both > 1 else ''} of {name} are also in a part before it")
-        seen |= part.hashes
+    seen, said = set[bytes](), list[str]()
+    for name, part in source.parts.items():
+        hashes = {hashlib.sha256(image.tobytes()).digest() for image in part.pixels}
+        if both := len(hashes & seen):
+            said.append(f"{some(both, 'image')} of {name} {'is' if both == 1 else 'are'} also in a part before it")
+        seen |= hashes
     return said

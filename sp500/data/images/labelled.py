@@ -26,11 +26,6 @@ class Labelled:
     def __getitem__(self, rows: slice) -> Labelled:
         return Labelled(self.pixels[rows], self.labels[rows])
 
-    @property
-    def hashes(self) -> set[bytes]:
-        """One for each different image."""
-        return {hashlib.sha256(image.tobytes()).digest() for image in self.pixels}
-
 
 @dataclass(frozen=True)
 class Source:

@@ -215,7 +215,8 @@ def _long(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
 
 def _adjusted(long: pd.DataFrame, faults: list[Fault]) -> pd.DataFrame:
     """Prices adjusted for splits and dividends: the close itself, the others of the day in proportion."""
-    scaled = {name: long[ADJUSTED] * (long[name] / long["close"]) for name in FIELDS[:3] if name in long.columns}
+    scalable = {"open", "high", "low"}.intersection(long.columns)
+    scaled = {name: long[ADJUSTED] * (long[name] / long["close"]) for name in scalable}
     for ticker, rows in long.groupby("ticker"):
         detail = "Adj Close taken as close, other prices scaled with it"
         faults.append(Fault("adjusted", str(ticker), f"{rows['date'].min():%Y-%m-%d}", detail, repaired=True))
