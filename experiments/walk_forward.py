@@ -46,7 +46,8 @@ def based(argv: Sequence[str]) -> type[WalkForward]:
     if not name:
         return WalkForward
     try:
-        found = chosen_run(name, given.runs_dir or file.io.save_dir).best_config()
+        folder = given.runs_dir or file.io.save_dir
+        found = chosen_run(name, folder).best_config(folder / name)
         fields: dict[str, Any] = {}
         for key in ("task", "data", "model", "train", "eval"):
             field = copy(WalkForward.model_fields[key])

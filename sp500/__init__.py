@@ -4,22 +4,37 @@
 
     record = sp500.train(model={"kind": "linear"}, runs_dir="runs", name="linear")
 
-`train`, `search`, `scale` and `walk_forward` are the experiments as functions; see docs/api.md. They are imported when
+`train`, `search`, `scale` and `walk_forward` are the experiments as functions; see docs/api.md. `Task`, `Dataset`,
+`Windows` and `Dropout` are what a task or a model of your own is made of; see docs/your-own.md. All are imported when
 they are first used, so `import sp500` loads neither torch nor Ray.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sp500.config import ModelConfig, RunConfig
+    from sp500.data.windows import Dataset, Windows
+    from sp500.errors import DataError
+    from sp500.models.dropout import Dropout
     from sp500.studies.api import scale, search, train, walk_forward
+    from sp500.training.task import Task
 
 __version__ = "0.1.0"
-__all__ = ["scale", "search", "train", "walk_forward"]
+__all__ = ["DataError", "Dataset", "Dropout", "ModelConfig", "RunConfig", "Task", "Windows"]
+__all__ += ["scale", "search", "train", "walk_forward"]
+_PLACES = {
+    "config": ("ModelConfig", "RunConfig"),
+    "data.windows": ("Dataset", "Windows"),
+    "errors": ("DataError",),
+    "models.dropout": ("Dropout",),
+    "studies.api": ("scale", "search", "train", "walk_forward"),
+    "training.task": ("Task",),
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'sp500' has no attribute {name!r}")
-    from sp500.studies import api
-
-    return getattr(api, name)
+    for place, names in _PLACES.items():
+        if name in names:
+            return getattr(import_module(f"sp500.{place}"), name)
+    raise AttributeError(f"module 'sp500' has no attribute {name!r}")

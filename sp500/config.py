@@ -6,19 +6,19 @@ kinds, since a union would become subcommands; a key that the chosen kind does n
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import re
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from sp500.errors import ConfigError
+from sp500.plugins import contract, reference, source
+from sp500.plugins.reference import Reference
 
-M = TypeVar("M", bound=BaseModel)
+R = TypeVar("R", bound="RunConfig")
 
 RUN_NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}$")
 
@@ -32,6 +32,7 @@ MODEL_KEYS: dict[str, frozenset[str]] = {
 }
 
 
+TASKS = ("returns", "direction", "images", "language", "synthetic")
 PRICE_TASKS = ("returns", "direction")
 """Tasks whose windows are cut from prices, or from an npz file of windows."""
 SECTION_OF = {"synthetic": "synthetic", "images": "images", "language": "text"}
@@ -163,8 +164,9 @@ class TextConfig(Frozen):
 class ModelConfig(Frozen):
     """Which network."""
 
-    kind: Literal["linear", "mlp", "lstm", "transformer", "cnn", "gpt"] = "mlp"
-    """linear | mlp | lstm | transformer | cnn (images) | gpt (language). Default: mlp, cnn or gpt, by the task."""
+    kind: str = "mlp"
+    """linear | mlp | lstm | transformer | cnn (images) | gpt (language) | your own: FILE.py:NAME or
+    package.module:NAME, with its options as --model.options.NAME VALUE. Default: mlp, cnn or gpt, by the task."""
     hidden: int = Field(64, gt=0)
     """Width of a hidden layer; channels of the last block of a cnn."""
     layers: int = Field(2, gt=0)
@@ -173,9 +175,21 @@ class ModelConfig(Frozen):
     """Attention heads (transformer, gpt)."""
     dropout: float = Field(0.1, ge=0, lt=1)
     """Share of activations dropped in training."""
+    options: dict[str, Any] = {}
+    """Options of a model of your own, by name."""
+
+    @field_validator("kind")
+    @classmethod
+    def _is_a_model(cls, kind: str) -> str:
+        if kind not in MODEL_KEYS:
+            reference.parse(kind, "model", MODEL_KEYS)
+        return kind
 
     @model_validator(mode="after")
     def _only_used_keys(self) -> ModelConfig:
+        if own := self.own:
+            contract.check_model(own, self.options)
+            return self
         for name, field in type(self).model_fields.items():
             if name != "kind" and name not in MODEL_KEYS[self.kind] and getattr(self, name) != field.default:
                 raise ValueError(f"model.{name} is not used by model.kind {self.kind}; leave it out")
@@ -184,8 +198,15 @@ class ModelConfig(Frozen):
         return self
 
     @property
+    def own(self) -> Reference | None:
+        """Where a model of the user's lies; None for one of ours."""
+        return None if self.kind in MODEL_KEYS else reference.parse(self.kind, "model", MODEL_KEYS)
+
+    @property
     def used(self) -> dict[str, Any]:
-        """The kind's own keys and their values."""
+        """The kind's own keys and their values; a model of the user's may read all, and is given its options."""
+        if self.own:
+            return self.model_dump(mode="json", exclude={"kind"})
         return {name: getattr(self, name) for name in sorted(MODEL_KEYS[self.kind])}
 
 
@@ -251,8 +272,9 @@ class IOConfig(Frozen):
 class RunConfig(Frozen):
     """One run: what is forecast, from what, by which model, trained how."""
 
-    task: Literal["returns", "direction", "images", "language", "synthetic"] = "returns"
-    """returns | direction (up or not) | images (classes) | language (next byte) | synthetic (smoke job)."""
+    task: str = "returns"
+    """returns | direction (up or not) | images (classes) | language (next byte) | synthetic (smoke job) | your own:
+    FILE.py:NAME or package.module:NAME."""
     num_workers: int = Field(0, ge=0)
     """0: this process, without Ray; N >= 1: Ray Train with N workers."""
     data: DataConfig = DataConfig()
@@ -263,6 +285,13 @@ class RunConfig(Frozen):
     train: TrainConfig = TrainConfig()
     eval: EvalConfig = EvalConfig()
     io: IOConfig = IOConfig()
+
+    @field_validator("task")
+    @classmethod
+    def _is_a_task(cls, task: str) -> str:
+        if task not in TASKS:
+            contract.check_task(reference.parse(task, "task", TASKS))
+        return task
 
     @model_validator(mode="after")
     def _refit_has_validation(self) -> RunConfig:
@@ -288,6 +317,24 @@ class RunConfig(Frozen):
         if self.task == "language" and self.model.kind != "gpt":
             raise ValueError(f"model.kind is {self.model.kind}: task language takes gpt")
         return self
+
+    @property
+    def own_task(self) -> Reference | None:
+        """Where a task of the user's lies; None for one of ours."""
+        return None if self.task in TASKS else reference.parse(self.task, "task", TASKS)
+
+    def kept(self: R, run: Path, *, trusted: bool) -> R:
+        """The settings with the files of the user's replaced by the run's own copies, made if need be.
+
+        Raises ConfigError for a file that may not run, or another one than the run's.
+        """
+        given: dict[str, Any] = {}
+        if (own := self.own_task) and not own.module:
+            given["task"] = f"{source.keep(own, run, trusted=trusted)}:{own.name}"
+        if (own := self.model.own) and not own.module:
+            kind = f"{source.keep(own, run, trusted=trusted)}:{own.name}"
+            given["model"] = self.model.model_copy(update={"kind": kind})
+        return self.model_copy(update=given)
 
     @property
     def batch_size(self) -> int:
@@ -320,9 +367,9 @@ class RunConfig(Frozen):
         text = {**self.text.model_dump(), "source": Path(self.text.source).name, **order}
         own = {"synthetic": {**self.synthetic.model_dump(), **order}, "images": images, "language": text}
         parts = {
-            "task": self.task,
+            "task": self.own_task.identity if self.own_task else self.task,
             "data": own.get(self.task, data),
-            "model": {"kind": self.model.kind, **self.model.used},
+            "model": {"kind": self.model.own.identity if self.model.own else self.model.kind, **self.model.used},
             "train": train,
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
@@ -330,41 +377,3 @@ class RunConfig(Frozen):
     def run_config(self) -> RunConfig:
         """These settings without what a script adds to them."""
         return RunConfig(**{name: getattr(self, name) for name in RunConfig.model_fields})
-
-
-def validate(model: type[M], data: dict[str, Any], where: str) -> M:
-    """The model of `data`. Raises ConfigError with each fault's key path and, for an unknown key, the nearest name."""
-    try:
-        return model.model_validate(data)
-    except ValidationError as error:
-        lines = [f"{where}: {explain(model, fault)}" for fault in error.errors()]
-        raise ConfigError("\n".join(lines)) from None
-
-
-def explain(model: type[BaseModel], fault: Any) -> str:
-    """One of pydantic's faults in our words: key path, what was expected, what came."""
-    path = [str(part) for part in fault["loc"]]
-    key = ".".join(path)
-    if fault["type"] != "extra_forbidden":
-        message = str(fault["msg"]).removeprefix("Value error, ")
-        where = f"{key}: " if key else ""  # a fault of several fields together names them itself
-        return where + message + ("" if fault["type"] == "value_error" else f", got {fault['input']!r:.60}")
-    section: Any = model
-    for part in path[:-1]:  # a name in a mapping, or a place in a list, leads to what that holds
-        fields = getattr(section, "model_fields", None)
-        section = fields[part].annotation if fields else get_args(section)[-1 if get_origin(section) is dict else 0]
-    known = list(section.model_fields)
-    near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.4)
-    hint = f"did you mean {'.'.join([*path[:-1], near[0]])}?" if near else f"known keys: {', '.join(known)}"
-    return f"unknown key {key}; {hint}"
-
-
-def merge(base: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """`given` over `base`, section by section."""
-    both = dict(base)
-    for key, value in given.items():
-        inner = both.get(key)
-        if isinstance(inner, dict) and value is None:  # a section without a key under it
-            continue
-        both[key] = merge(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
-    return both

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,15 +15,17 @@ import yaml
 from sp500.config import RunConfig
 from sp500.credentials import mask
 from sp500.errors import ConfigError, DiskError, SP500Error
+from sp500.formatting import referred
 from sp500.machine.disk import FULL, disk_error
 from sp500.machine.memory import exhausted
+from sp500.plugins import source
 from sp500.runs.record import RunRecord, Status, ended
 from sp500.runs.store import Run, RunStore
 
 log = logging.getLogger(__name__)
 
 # Flags that steer a script and decide nothing about the run: not kept in config.yaml.
-FLAGS = {"config", "resume", "dry_run", "print_config", "json_output"}
+FLAGS = {"config", "resume", "trust_source", "dry_run", "print_config", "json_output"}
 
 
 class Experiment(RunConfig):
@@ -34,6 +37,8 @@ class Experiment(RunConfig):
     """Flags that stand for a key of a section."""
     resume: bool = False
     """Continue the run of that name; an ended one prints its record."""
+    trust_source: bool = False
+    """Run the Python that lies in a run's folder (source/) although it was never given on this machine."""
 
     @property
     def arm(self) -> str:
@@ -42,7 +47,7 @@ class Experiment(RunConfig):
 
     def settings(self) -> dict[str, Any]:
         """Effective settings as plain data, re-runnable with --config: without the flags and the run's name."""
-        plain: dict[str, Any] = mask(self.model_dump(mode="json", exclude=FLAGS | set(self.aliases)))
+        plain: dict[str, Any] = source.portable(mask(self.model_dump(mode="json", exclude=FLAGS | set(self.aliases))))
         del plain["io"]["run_name"]
         return plain
 
@@ -77,6 +82,7 @@ def execute(config: E, main: Callable[[E, Run], RunRecord]) -> RunRecord:
             _check_same(run, config, ended=ok)
             if done is not None and ok:
                 return done
+        config = config.kept(run.path, trusted=config.trust_source)
         return _attempt(config, main, run, _begin(config, run))
 
 
@@ -131,7 +137,8 @@ def run_name(config: Experiment) -> str:
     """The name given, or one made from experiment, model and the time."""
     if config.io.run_name:
         return config.io.run_name
-    return f"{config.experiment}-{config.model.kind}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid() % 0x10000:04x}"
+    model = re.sub(r"[^a-z0-9]+", "-", referred(config.model.kind).lower())[:20]
+    return f"{config.experiment}-{model}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid() % 0x10000:04x}"
 
 
 def _check_same(run: Run, config: Experiment, *, ended: bool) -> None:
@@ -139,7 +146,7 @@ def _check_same(run: Run, config: Experiment, *, ended: bool) -> None:
     if not path.exists():
         return
     try:
-        kept = type(config).model_validate(yaml.safe_load(path.read_text()))
+        kept = type(config).model_validate(source.anchored(yaml.safe_load(path.read_text()), run.path))
     except (OSError, yaml.YAMLError, ValueError) as error:  # a decoder's and pydantic's errors are ValueErrors
         raise ConfigError(
             f"{path} cannot be used ({str(error).splitlines()[0]}), so it is not known whether the run has the same "

@@ -125,6 +125,11 @@ def config(overrides: Mapping[str, Any]) -> str:
     return ", ".join(f"{key.rsplit('.', 1)[-1]} {setting(value)}" for key, value in short.items())
 
 
+def referred(text: str) -> str:
+    """The name in a reference such as FILE.py:NAME; any other text as it is."""
+    return text.rpartition(":")[2]
+
+
 def setting(value: Any) -> str:
     """A setting or a count as one would type it; the parts of a list with a plus."""
     if isinstance(value, (list, tuple)):

@@ -37,7 +37,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 SLOW = (
     *("agent/test_arguments.py", "benchmarks", "chaos", "cluster", "commands", "distributed", "doctor", "experiments"),
-    *("image", "jobs/kuberay", "jobs/local", "jobs/local_cluster", "jobs/queue", "jobs/ray", "scripts", "studies"),
+    *(
+        "image",
+        "jobs/kuberay",
+        "jobs/local",
+        "jobs/local_cluster",
+        "jobs/queue",
+        "jobs/ray",
+        "plugins/test_your_own.py",
+        "scripts",
+        "studies",
+    ),
     *("test_credentials.py", "test_docs.py", "test_extras.py", "training/test_changed_data.py"),
 )
 """Tests that start Ray, servers, a browser or whole programs."""

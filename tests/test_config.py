@@ -13,6 +13,8 @@ import yaml
 from pydantic import ValidationError
 
 from sp500.config import DataConfig, IOConfig, ModelConfig, RunConfig, TrainConfig
+from sp500.errors import ConfigError
+from sp500.schema import validate
 
 
 def test_settings_of_the_earlier_trainer_run_as_they_are() -> None:
@@ -66,11 +68,9 @@ def test_settings_survive_their_file() -> None:
         ({"data": {"tickers": "AAPL"}}, "data.tickers", "AAPL"),
         ({"data": {"real_moves": ["AAPL"]}}, "data.real_moves.0", "AAPL"),
         ({"data": {"real_moves": ["AAPL:2000-9-29"]}}, "data.real_moves.0", "AAPL:2000-9-29"),
-        ({"model": {"kind": "gru"}}, "model.kind", "gru"),
         ({"model": {"dropout": 1.0}}, "model.dropout", "less than 1"),
         ({"eval": {"threshold": 0.0}}, "eval.threshold", "greater than 0"),
         ({"eval": {"cost_bps": "inf"}}, "eval.cost_bps", "inf"),
-        ({"task": "prices"}, "task", "prices"),
         ({"num_workers": -1}, "num_workers", "greater than or equal to 0"),
         ({"synthetic": {"classes": 1}}, "synthetic.classes", "greater than 1"),
     ],
@@ -310,3 +310,17 @@ EARLIER = json.loads((Path(__file__).parent / "fingerprints.json").read_text())
 @pytest.mark.parametrize(("settings", "fingerprint"), EARLIER)
 def test_fingerprints_of_earlier_runs_stay(settings: dict[str, Any], fingerprint: str) -> None:
     assert RunConfig.model_validate(settings).fingerprint == fingerprint
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"task": "retruns"}, "unknown task 'retruns': .*did you mean returns"),
+        ({"model": {"kind": "gru"}}, "unknown model 'gru': expected linear, .*, or your own as FILE.py:NAME"),
+        ({"model": {"kind": "lstn"}}, "did you mean lstm"),
+        ({"model": {"options": {"width": 3}}}, "model.options is not used by model.kind mlp"),
+    ],
+)
+def test_unknown_task_or_model_is_refused_with_the_nearest(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        validate(RunConfig, settings, "here")

@@ -10,7 +10,7 @@ from sp500.agent.requests import SubmitJob
 from sp500.errors import ConfigError, LimitExceeded
 from sp500.jobs.fields import LEAST_MEMORY
 from sp500.jobs.queue.resources import Resources
-from sp500.units import size_bytes
+from sp500.machine.units import size_bytes
 
 MIB = 2**20
 

@@ -12,10 +12,11 @@ import tyro
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from sp500.commands import folders, rate_table
-from sp500.config import Frozen, explain
+from sp500.config import Frozen
 from sp500.console.output import concluded
 from sp500.errors import ConfigError
 from sp500.runs.experiments import Experiment
+from sp500.schema import explain
 
 if TYPE_CHECKING:
     from sp500.runs import results

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sp500.config import validate
 from sp500.console import entry
+from sp500.schema import validate
 
 if TYPE_CHECKING:
     from sp500.runs.cost import RateTable

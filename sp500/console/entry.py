@@ -18,14 +18,18 @@ import tyro
 import yaml
 
 from sp500 import execution
-from sp500.config import RUN_NAME, TASK_DEFAULTS, Frozen, merge, validate
+from sp500.config import RUN_NAME, TASK_DEFAULTS, Frozen
 from sp500.console.output import concluded
 from sp500.credentials import mask
 from sp500.errors import ConfigError
 from sp500.execution import Experiment
 from sp500.jobs.spec import WORLD_SIZE
+from sp500.plugins.source import anchored
 from sp500.runs.record import RunRecord
 from sp500.runs.store import Run
+from sp500.schema import merge, plain, validate
+
+OPTION = "--model.options."
 
 
 class Flags(Frozen):
@@ -130,6 +134,7 @@ def parse(model: type[F], argv: Sequence[str]) -> F:
     With --resume, the file that the run kept is the one under the flags. A run that is missing starts, so that a job
     that is tried again has the same command. Raises ConfigError.
     """
+    argv, options = _split_options(argv)
     base, folder = defaults(model, flag(argv, "--task")), None
     file, name = flag(argv, "--config"), flag(argv, "--name", "--io.run-name")
     if not file and "--resume" in argv and isinstance(base, Command):
@@ -144,8 +149,30 @@ def parse(model: type[F], argv: Sequence[str]) -> F:
         base = base.model_copy(update={"io": base.io.model_copy(update={"save_dir": folder})})
     if "--resume" in argv and isinstance(base, Command) and not file and not name:
         raise ConfigError("--resume: which run? Name it with --name (and --runs-dir)")
+    if options and isinstance(base, Command):
+        given = base.model.model_copy(update={"options": base.model.options | options})
+        base = base.model_copy(update={"model": given})
     config = tyro.cli(model, default=base, args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
     return _with_aliases(config) if isinstance(config, Command) else config
+
+
+def _split_options(argv: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """The flags without `--model.options.NAME VALUE`, which tyro cannot know of, and these; a value is read as YAML."""
+    rest, options = list[str](), dict[str, Any]()
+    words = iter(argv)
+    for word in words:
+        if not word.startswith(OPTION):
+            rest.append(word)
+            continue
+        name, assigned, value = word.removeprefix(OPTION).partition("=")
+        value = value if assigned else next(words, "")
+        if not name.isidentifier() or not value:
+            raise ConfigError(f"{word}: expected {OPTION}NAME VALUE")
+        try:
+            options[name] = plain(yaml.safe_load(value))
+        except yaml.YAMLError:
+            options[name] = value
+    return rest, options
 
 
 def from_file(model: type[F], path: Path, task: str | None = None) -> F:
@@ -153,7 +180,7 @@ def from_file(model: type[F], path: Path, task: str | None = None) -> F:
 
     Raises ConfigError that names file, key and nearest key.
     """
-    given = mapping(path, "--config", "sections such as data, model and train")
+    given = anchored(mapping(path, "--config", "sections such as data, model and train"), path.expanduser().parent)
     if isinstance(given.get("io"), dict) and isinstance(given["io"].get("run_name"), str):
         # Earlier files have names with capitals and spaces.
         given["io"]["run_name"] = re.sub(r"[^a-z0-9._-]+", "-", given["io"]["run_name"].lower())

@@ -6,6 +6,7 @@ and never crosses a segment.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -45,7 +46,7 @@ class Dataset:
     outputs: numbers that a model gives per target. target_scale is what targets were divided by: a forecast is the
     model's output times it. naive_output is where training starts, so that the untrained model is the naive forecast:
     the training mean of the targets, or its log odds where they are 0 and 1. `card` says where the data came from, as
-    the record keeps it.
+    the record keeps it; its counts and hash are added where they are not there, so that changed data is noticed.
     """
 
     train: Windows
@@ -55,6 +56,18 @@ class Dataset:
     naive_output: float = 0.0
     card: DataCard = field(default_factory=DataCard)
     outputs: int = 1
+
+    def __post_init__(self) -> None:
+        if "sha256" not in self.card:
+            object.__setattr__(self, "card", {**self._counted(), **self.card})
+
+    def _counted(self) -> DataCard:
+        digest, parts = hashlib.sha256(), {"train": self.train, "valid": self.valid, "test": self.test}
+        kept = {name: part for name, part in parts.items() if part is not None}
+        for part in kept.values():
+            for array in (part.rows, part.starts, part.targets):
+                digest.update(np.ascontiguousarray(array).data)
+        return {"sha256": digest.hexdigest(), "windows": {name: len(part) for name, part in kept.items()}}
 
     @property
     def window(self) -> int:

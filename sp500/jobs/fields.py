@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 
 from sp500.credentials import has_password
 from sp500.jobs import names
-from sp500.units import size_bytes
+from sp500.machine.units import size_bytes
 
 # The largest number of Kubernetes' int32 fields.
 MOST = 2**31 - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 from sp500.config import ModelConfig
+from sp500.errors import ConfigError
 from sp500.machine.memory import total_bytes
 from sp500.models.cnn import CNN
 from sp500.models.gpt import GPT
@@ -17,6 +19,13 @@ from sp500.models.lstm import LSTM
 from sp500.models.mlp import MLP
 from sp500.models.shape import Shape
 from sp500.models.transformer import Transformer
+from sp500.plugins import source
+from sp500.plugins.reference import Reference
+
+log = logging.getLogger(__name__)
+
+BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 
 COPIES = 4
 """What training keeps in memory of every weight: itself, its gradient and two moments of Adam."""
@@ -30,8 +39,32 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 }
 
 
+def load(own: Reference) -> Callable[..., nn.Module]:
+    """What makes a model of the user's, imported. Raises ConfigError for what cannot."""
+    found: Callable[..., nn.Module] = source.load(own)
+    if isinstance(found, type) and not issubclass(found, nn.Module):
+        raise ConfigError(f"{own.path.name}: class {own.name} does not inherit from torch.nn.Module")
+    return found
+
+
+def _checked(own: Reference, model: object) -> nn.Module:
+    """The model that the user's function made. Warns of layers whose numbers depend on the number of workers."""
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"{own.path.name}: {own.name} returned {type(model).__name__}, not a torch.nn.Module")
+    if not any(weights.requires_grad for weights in model.parameters()):
+        raise ConfigError(f"{own.path.name}: {own.name} has no weights to train")
+    for layer in model.modules():
+        name = type(layer).__name__
+        rate = getattr(layer, "p" if isinstance(layer, DROPOUT) else "dropout", 0)
+        if isinstance(layer, BATCH_NORM):
+            log.warning("%s: %s uses statistics of a worker's own part; GroupNorm does not", own.name, name)
+        elif isinstance(rate, float) and rate:
+            log.warning("%s: masks of %s depend on the number of workers, sp500.Dropout's do not", own.name, name)
+    return model
+
+
 def build(config: ModelConfig, shape: Shape) -> nn.Module:
-    """Network of `config.kind`: [batch, window, feature] -> [batch, output].
+    """Network of `config.kind`: [batch, window, feature] -> [batch, output]. The user's own are as they make them.
 
     Its last layer, `head`, has weights of zero and the bias `naive_output`, so training starts from the naive
     forecast: the training mean or its log odds. Random weights there forecast with 0.7 times the spread of the targets,
@@ -40,6 +73,8 @@ def build(config: ModelConfig, shape: Shape) -> nn.Module:
     Raises MemoryError for a model that cannot be trained in this machine's or container's memory. A node of Kubernetes
     grants any allocation (kubelet sets vm.overcommit_memory to 1), and would kill the whole pod while it is filled.
     """
+    if own := config.own:
+        return _checked(own, load(own)(config, shape, **config.options))
     make = partial(MODELS[config.kind], shape, **config.used)
     with torch.device("meta"):
         needed = COPIES * sum(weights.nbytes for weights in make().parameters())

@@ -16,7 +16,7 @@ from scipy.special import stdtrit
 
 from sp500 import formatting
 from sp500.formatting import METRIC, NOTHING, against_naive, bounds, bounds_percent, fixed, percent, seconds, some
-from sp500.report.models.results import Group
+from sp500.report.models.results import Group, model_name
 from sp500.report.models.scores import Metric, columns
 from sp500.report.tables import Table, table
 from sp500.runs.record import RunRecord
@@ -43,8 +43,7 @@ def newest(records: Sequence[RunRecord]) -> RunRecord | None:
 
 def verdict(record: RunRecord) -> str:
     """In how many folds the model beat the best naive forecast, by how much, and whether that can be told from luck."""
-    rows, model = _good(record), record.config["model"]
-    name = model["kind"] if model["kind"] == "linear" else f"{model['kind']} {model['hidden']}x{model['layers']}"
+    rows, name = _good(record), model_name(record.config["model"])
     subject = Group(record.name, record.config["task"], record, [], []).subject
     metric = METRIC.get(rows[0]["improvement"]["metric"], "test error")
     trained = [row for row in rows if row["best_epoch"] != 0]

@@ -19,7 +19,9 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from sp500 import __version__
 from sp500.config import RunConfig
+from sp500.plugins import source
 from sp500.runs.results import DataCard, FoldRow, Metrics, Refit, ScaleRow, SearchSummary, SeedRow
+from sp500.schema import overridden
 
 Status = Literal["ok", "out_of_memory", "failed", "stopped"]
 LIBRARIES = ("numpy", "pandas", "ray", "torch")
@@ -129,16 +131,14 @@ class RunRecord(Plain):
     folds: list[FoldRow] | None = None
     """Of a walk-forward run, whose `metrics` hold mean, deviation and count over its folds."""
 
-    def best_config(self) -> RunConfig:
+    def best_config(self, folder: Path) -> RunConfig:
         """Settings of the run's model, of a search those of its best config, for training it alone.
 
-        Raises pydantic's ValidationError for settings that this version does not know.
+        `folder` is the run's, which holds what it was brought. Raises pydantic's ValidationError for settings that this
+        version does not know.
         """
-        plain = {key: dict(value) if isinstance(value, dict) else value for key, value in self.config.items()}
-        for key, value in (self.search["best"]["overrides"] if self.search else {}).items():
-            section, _, field = key.rpartition(".")
-            (plain[section] if section else plain)[field] = value
-        config = RunConfig.model_validate(plain)
+        overrides = self.search["best"]["overrides"] if self.search else {}
+        config = RunConfig.model_validate(source.anchored(overridden(self.config, overrides), folder))
         # A batch per worker is many times larger together: alone it is that in one.
         train = {"batch_size": config.batch_size, "lr": config.lr, "per_worker_batch": False}
         return config.model_copy(update={"num_workers": 0, "train": config.train.model_copy(update=train)})
@@ -168,7 +168,7 @@ def ended(
         arm=arm,
         status=status,
         reason=reason,
-        config=settings.model_dump(mode="json"),
+        config=source.portable(settings.model_dump(mode="json")),
         fingerprint=settings.fingerprint,
         seed=settings.train.seed,
         started=started,

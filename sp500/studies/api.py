@@ -10,11 +10,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sp500.config import TASK_DEFAULTS, merge, validate
+from sp500.config import TASK_DEFAULTS
 from sp500.errors import ConfigError
 from sp500.execution import Experiment, execute
 from sp500.runs.record import RunRecord
 from sp500.runs.store import Run
+from sp500.schema import merge, validate
 from sp500.studies.settings import ScaleSettings, SearchSettings, TrainSettings, WalkForwardSettings
 
 S = TypeVar("S", bound=Experiment)
@@ -55,7 +56,7 @@ def walk_forward(*, name: str | None = None, runs_dir: str | Path = "runs", **se
     from sp500.studies.walk_forward import chosen_run, run_walk_forward
 
     if settings.get("best_of"):
-        chosen = chosen_run(settings["best_of"], Path(runs_dir)).best_config()
+        chosen = chosen_run(settings["best_of"], Path(runs_dir)).best_config(Path(runs_dir) / settings["best_of"])
         settings = merge(chosen.model_dump(include=set(SECTIONS)), settings)
     return execute(_settings(WalkForwardSettings, name, runs_dir, settings), run_walk_forward)
 

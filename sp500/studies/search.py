@@ -12,10 +12,10 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from sp500.config import RunConfig
+from sp500.machine.units import size_bytes
 from sp500.runs.record import RunRecord
 from sp500.runs.store import Run
 from sp500.studies.settings import SearchSettings
-from sp500.units import size_bytes
 
 if TYPE_CHECKING:
     from sp500.tuning.ledger import TrialResult

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from sp500.config import PRICE_TASKS, DataConfig, IOConfig, RunConfig, TrainConfig
 from sp500.credentials import Address
 from sp500.execution import Experiment
-from sp500.units import size_bytes
+from sp500.machine.units import size_bytes
 
 
 class TrainSettings(Experiment):
@@ -185,6 +185,6 @@ class WalkForwardSettings(Experiment):
 
     @model_validator(mode="after")
     def _has_dates(self) -> WalkForwardSettings:
-        if self.task not in PRICE_TASKS or self.data.npz_path:
+        if not (self.task in PRICE_TASKS or self.own_task) or self.data.npz_path:
             raise ValueError("folds are cut by date: only task returns and direction have any, without data.npz_path")
         return self

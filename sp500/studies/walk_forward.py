@@ -21,7 +21,9 @@ def run_walk_forward(
 ) -> RunRecord:
     """Train and judge the folds, and describe them together; `on_row` gets each fold's row as it ends."""
     from sp500.studies import walk_forward_folds
+    from sp500.tasks import catalog
 
+    catalog.forecasts_direction(catalog.resolve(config))
     return walk_forward_folds.record(config, run, cut_folds(config), on_row)
 
 

@@ -141,7 +141,7 @@ def _judged(config: RunConfig, folds: Folds, number: int) -> FoldRow:
     # A fold trains alone, however many train at once.
     config = config.run_config().model_copy(update={"num_workers": 0})
     task = catalog.task(config)
-    task_is_direction = config.task == "direction"
+    task_is_direction = catalog.forecasts_direction(config)
     dataset = folds.dataset(number, config.train.dtype, direction=task_is_direction)
 
     def fit_one(config: RunConfig, dataset: Dataset, folder: Path) -> FitResult:

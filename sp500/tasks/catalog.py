@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 
 from sp500.config import RunConfig
 from sp500.data import arrays
+from sp500.errors import ConfigError
+from sp500.models import catalog as models
+from sp500.plugins import source
+from sp500.plugins.contract import REQUIRED
+from sp500.plugins.reference import Reference
 from sp500.tasks.images import Images
 from sp500.tasks.language import Language
 from sp500.tasks.returns import Direction, Returns
@@ -22,12 +28,45 @@ TASKS: dict[str, Callable[[RunConfig], Task]] = {
 
 
 def resolve(config: RunConfig) -> RunConfig:
-    """The settings with the task that an npz file's targets ask for: 0 and 1 alone mean direction."""
+    """The settings with the task that an npz file's targets ask for: 0 and 1 alone mean direction.
+
+    Whatever the user brings is imported here, before any data is loaded. Raises ConfigError for what cannot be.
+    """
+    if config.own_task:
+        _brought(config.own_task)
+    if config.model.own:
+        models.load(config.model.own)
     if config.task == "returns" and config.data.npz_path and arrays.is_direction(arrays.read(config.data.npz_path)):
         return config.model_copy(update={"task": "direction"})
     return config
 
 
 def task(config: RunConfig) -> Task:
-    """The task of a resolved configuration."""
-    return TASKS[config.task](config)
+    """The task of a resolved configuration. Raises ConfigError for one of the user's that is none."""
+    if not config.own_task:
+        return TASKS[config.task](config)
+    make = _brought(config.own_task)
+    takes = [one.kind for one in inspect.signature(make).parameters.values()]
+    return make(config) if inspect.Parameter.POSITIONAL_OR_KEYWORD in takes else make()
+
+
+def forecasts_direction(config: RunConfig) -> bool:
+    """Whether a task of prices forecasts the sign of returns, not the returns. Raises ConfigError for other tasks."""
+    found = task(config)
+    if not isinstance(found, Returns | Direction):
+        raise ConfigError(
+            f"task {config.task}: folds are cut by date, which it has none of; inherit from sp500.tasks.returns.Returns"
+            " or Direction"
+        )
+    return isinstance(found, Direction)
+
+
+def _brought(own: Reference) -> Callable[..., Task]:
+    """A class of the user's."""
+    found: Callable[..., Task] = source.load(own)
+    if not (isinstance(found, type) and Task in found.__mro__):
+        raise ConfigError(f"{own.path.name}: {own.name} is not a class that inherits from sp500.Task")
+    if missing := getattr(found, "__abstractmethods__", None):
+        name = min(missing)
+        raise ConfigError(f"{own.path.name}: class {own.name} has no method {name}; add '{REQUIRED.get(name, name)}'")
+    return found

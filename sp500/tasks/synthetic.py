@@ -39,7 +39,14 @@ class Synthetic(Task):
             Windows(x[a:b].astype(config.train.dtype), np.arange(b - a), y[a:b], 1) for a, b in bounds
         )
         sizes = {"train": len(train), "valid": len(valid), "test": len(test)}
-        card: DataCard = {"source": "synthetic", "windows": sizes, "tickers": [], "repairs": [], "notes": []}
+        card: DataCard = {
+            "source": "synthetic",
+            "sha256": "",
+            "windows": sizes,
+            "tickers": [],
+            "repairs": [],
+            "notes": [],
+        }
         return Dataset(train, valid, test, card=card, outputs=self.config.synthetic.classes)
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:

@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from typing import Any
 
 import numpy as np
 
 from sp500.errors import ConfigError
 from sp500.runs.results import Overrides
+from sp500.schema import plain
 
-# YAML 1.1 reads 1e-4 as text.
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+")
 HOW_TO_WRITE = "write a value, a list [16, 32], or a range {low: 1.0e-4, high: 1.0e-2, log: true}"
 
 
@@ -179,10 +176,10 @@ def read(given: Any, *, whole: bool) -> Axis:
     Whole ends give whole numbers where `whole` says that the setting takes such. Raises ValueError with what is wrong.
     """
     if isinstance(given, list):
-        return Choice(tuple(_plain(value) for value in given))
+        return Choice(tuple(plain(value) for value in given))
     if not isinstance(given, dict):
-        return Choice(() if given is None else (_plain(given),))
-    ends = {name: _plain(value) for name, value in given.items()}
+        return Choice(() if given is None else (plain(given),))
+    ends = {name: plain(value) for name, value in given.items()}
     low, high, log = ends.pop("low", None), ends.pop("high", None), ends.pop("log", False)
     if ends or not (_is_number(low) and _is_number(high) and isinstance(log, bool)):
         raise ValueError(f"cannot be {given}; {HOW_TO_WRITE}")
@@ -194,13 +191,6 @@ def read(given: Any, *, whole: bool) -> Axis:
 def text(value: Any) -> str:
     """One value as JSON: how values are compared, and how Optuna is told of lists."""
     return json.dumps(value, default=str)
-
-
-def _plain(value: Any) -> Any:
-    """A value from YAML as JSON has it: 1e-4 a number, a date a text."""
-    if isinstance(value, str) and NUMBER.fullmatch(value):
-        return float(value)
-    return value.isoformat() if isinstance(value, date) else value
 
 
 def _is_number(value: Any) -> bool:

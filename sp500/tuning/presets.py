@@ -13,6 +13,8 @@ from sp500.config import RunConfig
 from sp500.errors import ConfigError
 from sp500.tuning.axes import Axis, Choice, Integers, Space, Uniform, choices, read
 
+OPTIONS = "model.options."
+
 
 def grid18() -> Space:
     """18 small MLPs: width x learning rate x dropout."""
@@ -80,9 +82,10 @@ def _axis(name: str, key: str, given: Any) -> Axis:
     known = RunConfig().model_dump()
     if wrong := unknown(known, key):
         raise ConfigError(f"search space {name}: {wrong}")
-    model: Any = RunConfig.model_fields[section].annotation if section else RunConfig
+    model: Any = RunConfig.model_fields[section].annotation if section in RunConfig.model_fields else RunConfig
+    kind = model.model_fields[field].annotation if field in model.model_fields else None  # an option of a user's model
     try:
-        return read(given, whole=model.model_fields[field].annotation is not float)
+        return read(given, whole=kind is not float)
     except ValueError as error:
         raise ConfigError(f"search space {name}: {key} {error}") from None
 
@@ -94,7 +97,7 @@ def unknown(settings: dict[str, Any], key: str) -> str:
         for section, held in settings.items()
         for field in (held if isinstance(held, dict) else ("",))
     ]
-    if key in names:
+    if key in names or (key.startswith(OPTIONS) and key.removeprefix(OPTIONS).isidentifier()):
         return ""
     if isinstance(settings.get(key), dict):
         return f"{key} is a section, no setting; write {key}.{next(iter(settings[key]))}: ..."

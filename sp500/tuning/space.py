@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from sp500.config import RunConfig
 from sp500.errors import ConfigError
 from sp500.runs.results import Overrides
+from sp500.schema import overridden
 from sp500.seeding import numpy_generator
 from sp500.tuning.axes import Axis, Choice, Integers, Space, Uniform, choices, text
 from sp500.tuning.presets import PRESETS, load, unknown
@@ -65,6 +66,11 @@ def check(base: RunConfig, space: Space) -> None:
     Every combination of a grid has to be valid. Of a space with ranges (or a huge grid), so has at least one with each
     choice and with each end of a range; combinations that are not are never drawn. Raises ConfigError with the reason.
     """
+    if own := [value for key in ("task", "model.kind") for value in _listed(space, key) if ":" in str(value)]:
+        raise ConfigError(
+            f"search space {space.name}: lists {own[0]}; give a task or model of your own by --task or --model.kind, "
+            "and search its settings and options"
+        )
     if idle := [key for key in space.axes if key.startswith(DECIDE_NOTHING)]:
         raise ConfigError(
             f"search space {space.name}: {idle[0]} changes no result of a trial; set it for the whole search"
@@ -89,6 +95,11 @@ def check(base: RunConfig, space: Space) -> None:
             raise ConfigError(f"{where}: {key} {value} is valid nowhere in it; {reason}")
 
 
+def _listed(space: Space, key: str) -> tuple[Any, ...]:
+    axis = space.axes.get(key)
+    return axis.values if isinstance(axis, Choice) else ()
+
+
 def distinct(base: RunConfig, space: Space) -> int | None:
     """Number of valid configs. None: no end of them, or too many to count."""
     values: list[Sequence[Any]] = []
@@ -104,13 +115,11 @@ def distinct(base: RunConfig, space: Space) -> int | None:
 def trial(base: RunConfig, overrides: Overrides, where: str = "search space") -> Trial:
     """The base with some settings changed. Raises ConfigError that begins with `where` and names them."""
     data = base.run_config().model_dump()
-    for key, value in overrides.items():
+    for key in overrides:
         if wrong := unknown(data, key):
             raise ConfigError(f"{where}: {wrong}")
-        section, _, field = key.rpartition(".")
-        (data[section] if section else data)[field] = value
     try:
-        config = RunConfig.model_validate(data)
+        config = RunConfig.model_validate(overridden(data, overrides))
     except ValidationError as error:
         fault = error.errors()[0]
         reason = fault["msg"].removeprefix("Value error, ")

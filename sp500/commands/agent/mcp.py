@@ -17,12 +17,13 @@ from pydantic import Field
 from sp500 import __version__
 from sp500.commands import folders
 from sp500.commands.jobs import queue_flags
-from sp500.config import Frozen, validate
+from sp500.config import Frozen
 from sp500.console.output import concluded
 from sp500.errors import ConfigError, SP500Error, extra
 from sp500.jobs.fields import Label, Memory
 from sp500.jobs.queue.settings import On
-from sp500.units import size_bytes
+from sp500.machine.units import size_bytes
+from sp500.schema import validate
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server

@@ -14,8 +14,8 @@ from sp500.errors import ConfigError, RunExists
 from sp500.jobs.cluster import runs_claim
 from sp500.jobs.cluster.kubectl import Kubectl
 from sp500.jobs.cluster.runs_claim import Fetched, RunsClaim
+from sp500.machine.units import size_bytes
 from sp500.runs.store import REPORT
-from sp500.units import size_bytes
 
 
 class FetchResults(cluster_flags.TransferFlags):

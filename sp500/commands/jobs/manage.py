@@ -14,7 +14,6 @@ from threading import Event
 from filelock import FileLock, Timeout
 
 from sp500.commands.jobs import queue_flags
-from sp500.config import validate
 from sp500.console import entry
 from sp500.errors import ConfigError
 from sp500.jobs import executors
@@ -22,6 +21,7 @@ from sp500.jobs.queue import settings as queue_settings
 from sp500.jobs.queue.manager import Manager
 from sp500.jobs.queue.settings import QueueSettings
 from sp500.machine.disk import write_atomic
+from sp500.schema import validate
 
 
 class Manage(queue_flags.QueueFlags):

@@ -13,11 +13,11 @@ import yaml
 from pydantic import ValidationError, model_validator
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from sp500.config import explain
 from sp500.console import entry
 from sp500.errors import ConfigError
 from sp500.jobs.fields import Command
 from sp500.jobs.spec import JobSpec
+from sp500.schema import explain
 
 F = TypeVar("F", bound="JobFlags")
 

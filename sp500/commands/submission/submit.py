@@ -21,7 +21,6 @@ from sp500.commands.submission.pricing import Expected
 from sp500.commands.submission.render import ray_cluster
 from sp500.commands.submission.request import Place, prepared
 from sp500.commands.submission.text import masked, plan, text
-from sp500.config import validate
 from sp500.console import entry
 from sp500.console.output import concluded
 from sp500.errors import ConfigError, LimitExceeded, ResourcesError
@@ -32,6 +31,7 @@ from sp500.jobs.queue.job import NewJob
 from sp500.jobs.queue.queue import Queue
 from sp500.jobs.queue.settings import On, QueueSettings
 from sp500.jobs.spec import KUBERNETES_ONLY, JobSpec
+from sp500.schema import validate
 
 
 class Submit(job_flags.JobFlags):

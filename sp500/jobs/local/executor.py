@@ -24,7 +24,7 @@ from sp500.jobs.local.job_folder import COMMAND, REQUEST, SECOND, SETTINGS, STAR
 from sp500.jobs.manifests.manifest import Document
 from sp500.jobs.spec import JobSpec
 from sp500.jobs.state import JobState, Replicas, Role, Status
-from sp500.units import size_bytes
+from sp500.machine.units import size_bytes
 
 HANDLE = re.compile(r"[a-z][a-z0-9-]{0,46}")
 GRACE_SECONDS = 10

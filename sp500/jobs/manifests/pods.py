@@ -13,7 +13,7 @@ from typing import Any
 from sp500.errors import ConfigError
 from sp500.jobs.manifests.manifest import Cluster, Document, Group, items, quantity, section
 from sp500.jobs.spec import JobSpec
-from sp500.units import size_bytes
+from sp500.machine.units import size_bytes
 
 GPU = "nvidia.com/gpu"
 # Read by sp500.distributed.capacity.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sp500.jobs.manifests.manifest import Container, Document, clusters, items, quantity, section
 from sp500.jobs.manifests.pods import GPU
 from sp500.jobs.spec import JobSpec
-from sp500.units import size_bytes
+from sp500.machine.units import size_bytes
 
 
 @dataclass(frozen=True)

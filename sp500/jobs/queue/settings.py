@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sp500.jobs.fields import Label, Memory
 from sp500.jobs.queue.resources import UNCOUNTED, Resources
-from sp500.units import size_bytes
+from sp500.machine.units import size_bytes
 
 FILE = "queue.yaml"
 On = Literal["local", "ray", "kuberay"]

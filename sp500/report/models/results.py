@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
 from sp500 import formatting
-from sp500.config import PRICE_TASKS, SECTION_OF
+from sp500.config import MODEL_KEYS, PRICE_TASKS, SECTION_OF
 from sp500.runs.experiments import JUDGED
 from sp500.runs.record import RunRecord
 from sp500.runs.results import Improvement, Metrics
@@ -84,7 +84,7 @@ class Group:
         task = TASKS.get(self.task, self.task)
         data = self.newest.data
         if self.task not in PRICE_TASKS:
-            return task if self.task == "synthetic" else f"{task} of {data.get('source', 'unnamed data')}"
+            return f"{task} of {data['source']}" if self.task != "synthetic" and "source" in data else task
         names = data.get("tickers") or []
         of = ", ".join(names) if len(names) <= FEW else f"{len(names)} tickers"
         days = task if self.horizon == 1 else f"{self.horizon}-day {task.lower()}"
@@ -174,7 +174,7 @@ def _group_name(record: RunRecord) -> str:
 
 
 def _task(record: RunRecord) -> str:
-    return str(record.config.get("task", "returns"))
+    return formatting.referred(record.config.get("task", "returns"))
 
 
 def _merit(row: ModelRow) -> float:
@@ -193,7 +193,7 @@ def _model(record: RunRecord, group: str | None, replaced: list[str]) -> ModelRo
     chosen = record.search["best"]["overrides"] if record.search else {}
     settings |= {key.removeprefix("model."): value for key, value in chosen.items() if key.startswith("model.")}
     return {
-        "name": _model_name(settings, searched=record.search is not None),
+        "name": model_name(settings, searched=record.search is not None),
         "kind": "model",
         "task": _task(record),
         "model": settings.get("kind"),
@@ -242,9 +242,17 @@ def _settings(record: RunRecord) -> dict[str, Any]:
     return {"workers": record.num_workers, **own}
 
 
-def _model_name(settings: dict[str, Any], *, searched: bool) -> str:
+def model_name(settings: Mapping[str, Any], *, searched: bool = False) -> str:
+    """A model for a reader: kind and size, or the options of one that the user brought."""
     kind = str(settings.get("kind", "model"))
-    size = "" if kind == "linear" else f" {settings.get('hidden')}x{settings.get('layers')}"
+    if kind in MODEL_KEYS:
+        size = "" if kind == "linear" else f" {settings.get('hidden')}x{settings.get('layers')}"
+    else:
+        options = dict(settings.get("options") or {})
+        options |= {
+            key.removeprefix("options."): value for key, value in settings.items() if key.startswith("options.")
+        }
+        kind, size = formatting.referred(kind), f" {formatting.config(options)}" if options else ""
     return f"{kind}{size}{', searched' if searched else ''}"
 
 

@@ -1,0 +1,96 @@
+"""Where a task or a model of the user lies: `FILE.py:NAME`, `package.module:NAME`, or the name of an entry point.
+
+Nothing is imported here: a module is found as the import system would find it, and its file is read.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import metadata
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from sp500.errors import ConfigError
+
+HOW = "FILE.py:NAME or package.module:NAME"
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A class or function of a Python file; `module` is its name where it is imported by that."""
+
+    path: Path
+    name: str
+    module: str = ""
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the file. Raises ConfigError where it cannot be read."""
+        return hashlib.sha256(self.source).hexdigest()
+
+    @property
+    def source(self) -> bytes:
+        """The file. Raises ConfigError where it cannot be read."""
+        try:
+            status = self.path.stat()
+            return _read(self.path, status.st_mtime_ns, status.st_size)
+        except OSError as error:
+            raise ConfigError(f"{self.path}: cannot be read ({error.strerror})") from None
+
+    @property
+    def identity(self) -> str:
+        """Its name and the hash of its file: what decides numbers, wherever the file lies."""
+        return f"{self.name}@{self.sha256[:16]}"
+
+
+def parse(text: str, kind: str, known: Iterable[str]) -> Reference:
+    """The reference that a setting gives. `kind` is task or model, `known` the names that need none.
+
+    Raises ConfigError that says what is wrong with it.
+    """
+    place, _, name = text.rpartition(":")
+    if not place:
+        return _entry_point(text, kind, known)
+    if not name.isidentifier():
+        raise ConfigError(f"{text!r}: {name!r} is not the name of a class or function; expected {HOW}")
+    if place.endswith(".py"):
+        return Reference(Path(place).expanduser().absolute(), name)
+    if "/" in place or not all(part.isidentifier() for part in place.split(".")):
+        raise ConfigError(f"{text!r}: {place!r} is neither a .py file nor the name of a module; expected {HOW}")
+    return Reference(_file_of(place), name, place)
+
+
+@lru_cache
+def _read(path: Path, changed: int, size: int) -> bytes:
+    """A file in the state that these numbers tell of: a search of thousands of trials asks for each of them."""
+    return path.read_bytes()
+
+
+def _entry_point(text: str, kind: str, known: Iterable[str]) -> Reference:
+    found = {one.name: one for one in metadata.entry_points(group=f"sp500.{kind}s")}
+    if text not in found:
+        names = [*known, *found]
+        near = difflib.get_close_matches(text, names, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ConfigError(f"unknown {kind} {text!r}: expected {', '.join(names)}, or your own as {HOW}{hint}")
+    return Reference(_file_of(found[text].module), found[text].attr, found[text].module)
+
+
+def _file_of(module: str) -> Path:
+    """File of a module, found without running a package's __init__."""
+    places: list[str] | None = [str(Path.cwd()), *sys.path]
+    parts = module.split(".")
+    for number in range(len(parts)):
+        name = ".".join(parts[: number + 1])
+        spec = PathFinder.find_spec(name, places)
+        if spec is None:
+            raise ConfigError(f"no module named {name!r} is installed, or lies in {Path.cwd()}")
+        places = list(spec.submodule_search_locations or [])
+    if not spec or not spec.origin or not spec.origin.endswith(".py"):
+        raise ConfigError(f"module {module!r} is not a Python file")
+    return Path(spec.origin)

@@ -1,0 +1,141 @@
+"""A brought file: imported once, kept with the run, and not run for a stranger.
+
+A run trains what lies in `runs/NAME/source/`, a copy of the user's file, so that a change of the original while it
+runs, or before it is resumed, changes nothing. The price: a task or a model is one file, or an
+installed package.
+
+A folder of runs that somebody else sent holds their Python. It runs only where its file was given here before, or
+where the user says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import sys
+import traceback
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sp500.errors import ConfigError
+from sp500.machine.disk import write_atomic
+from sp500.plugins.reference import Reference
+
+FOLDER, SUMS = "source", "SHA256SUMS"
+KNOWN = Path("~/.cache/sp500/own-sources")
+"""Hashes of files that were given on this machine by this user, a line each."""
+_modules: dict[str, types.ModuleType] = {}
+
+
+def load(reference: Reference) -> Any:
+    """The class or function, imported. Raises ConfigError where that fails."""
+    try:
+        module = _imported(reference)
+    except Exception as error:
+        raise ConfigError(f"{_line_of(error, reference.path)}: {type(error).__name__}: {error}") from error
+    try:
+        return getattr(module, reference.name)
+    except AttributeError:
+        raise ConfigError(f"{reference.path.name} has no {reference.name} once it is imported") from None
+
+
+def _imported(reference: Reference) -> types.ModuleType:
+    if reference.module:
+        sys.path.append(str(Path.cwd()))
+        try:
+            __import__(reference.module)
+        finally:
+            sys.path.remove(str(Path.cwd()))
+        return sys.modules[reference.module]
+    digest = reference.sha256
+    if digest not in _modules:
+        module = types.ModuleType(f"sp500_source_{reference.path.stem}_{digest[:8]}")
+        module.__file__ = str(reference.path)
+        # Dataclasses look their module up while a class is made. Later it must not be there: pickle then takes what
+        # the file defines along to Ray's workers, which do not know the module by its name.
+        sys.modules[module.__name__] = module
+        try:
+            code = compile(reference.source, str(reference.path), "exec", dont_inherit=True)
+            exec(code, module.__dict__)  # noqa: S102 - the user's own
+        finally:
+            del sys.modules[module.__name__]
+        _modules[digest] = module
+    return _modules[digest]
+
+
+def _line_of(error: Exception, path: Path) -> str:
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return f"{path}:{lines[-1]}" if lines else str(path)
+
+
+def keep(reference: Reference, run: Path, *, trusted: bool) -> Path:
+    """The run's copy of a file, made if need be. Raises ConfigError for a file that may not run, or another one."""
+    _admit(reference, trusted=trusted)
+    copy = run / FOLDER / reference.path.name
+    if copy.exists() and copy.read_bytes() != reference.source:
+        raise ConfigError(
+            f"{reference.path} differs from {copy}, which the run has; --resume goes on with the run's own file: leave "
+            "it out, or take another --name. Two files of one name in a run need different names"
+        )
+    if not copy.exists():
+        copy.parent.mkdir(exist_ok=True)
+        shutil.copyfile(reference.path, copy)
+        sums = sorted((hashlib.sha256(one.read_bytes()).hexdigest(), one.name) for one in copy.parent.glob("*.py"))
+        write_atomic(copy.parent / SUMS, "".join(f"{digest}  {name}\n" for digest, name in sums))
+    return copy
+
+
+def _admit(reference: Reference, *, trusted: bool) -> None:
+    """Raises ConfigError for a file of a run's folder that was changed, or that nobody gave on this machine."""
+    digest, known = reference.sha256, KNOWN.expanduser()
+    sums = reference.path.parent / SUMS
+    kept = reference.path.parent.name == FOLDER and (reference.path.parent.parent / "config.yaml").exists()
+    if kept and (not sums.exists() or f"{digest}  {reference.path.name}\n" not in sums.read_text()):
+        raise ConfigError(f"{reference.path} is not the file that its run was trained with ({sums}); put that back")
+    before = known.read_text().split() if known.exists() else []
+    if kept and not trusted and digest not in before:
+        raise ConfigError(
+            f"{reference.path} came with a folder of runs and was never given here. It is Python that would run as "
+            "you: read it, and add --trust-source"
+        )
+    if digest not in before:
+        try:
+            known.parent.mkdir(parents=True, exist_ok=True)
+            with known.open("a") as file:
+                file.write(f"{digest}\n")
+        except OSError:  # a home that cannot be written has to be told again
+            return
+
+
+def portable(settings: dict[str, Any]) -> dict[str, Any]:
+    """Plain settings that name a run's copies relative to its folder, so that a run can be moved."""
+
+    def relative(text: str) -> str:
+        path = Path(text.rpartition(":")[0])
+        return f"{FOLDER}/{path.name}:{text.rpartition(':')[2]}" if (path.parent / SUMS).exists() else text
+
+    return _with_references(settings, relative)
+
+
+def anchored(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Plain settings of a file in this folder: what they name relative to it is made absolute."""
+
+    def absolute(text: str) -> str:
+        place, _, name = text.rpartition(":")
+        path = (folder / place).absolute()
+        return f"{path}:{name}" if place.endswith(".py") and path.exists() else text
+
+    return _with_references(settings, absolute)
+
+
+def _with_references(settings: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+    """The settings with the texts of task and model.kind changed where they name a file."""
+    changed = dict(settings)
+    if ":" in str(settings.get("task")):
+        changed["task"] = change(settings["task"])
+    model = settings.get("model")
+    if isinstance(model, dict) and ":" in str(model.get("kind")):
+        changed["model"] = {**model, "kind": change(model["kind"])}
+    return changed

@@ -1,0 +1,172 @@
+"""Wrong tasks and models: refused from their syntax tree, with the line to write, before anything heavy is imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sp500.errors import ConfigError
+from sp500.plugins.contract import check_model, check_task
+from sp500.plugins.reference import Reference, parse
+
+ROOT = Path(__file__).parent.parent.parent
+TASK = """
+from sp500 import Task
+
+class Good(Task):
+    def prepare(self, config):
+        return None
+
+    def loss(self, output, target):
+        return None
+
+    def judge(self, outputs, dataset):
+        return {}
+"""
+MODEL = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, config, dataset, *, width=3, depth):
+        super().__init__()
+
+    def forward(self, x):
+        return x
+"""
+
+
+def file_of(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "mine.py"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TASK,
+        TASK.replace("config)", "settings)").replace("output, target)", "a, b, scale=1.0)"),
+        TASK.replace("(Task)", "(Base)") + "\nclass Base(Task):\n    pass\n",
+        "from sp500.tasks.returns import Returns\n\nclass Good(Returns):\n    def loss(self, a, b):\n        pass\n",
+        TASK + "\n    def __init__(self, config):\n        self.config = config\n",
+        TASK.replace("(self, outputs, dataset)", "(self, *parts)"),
+    ],
+    ids=["plain", "other names", "base in the file", "base of another file", "takes the settings", "any number"],
+)
+def test_task_that_has_what_it_takes_is_accepted(tmp_path: Path, text: str) -> None:
+    check_task(Reference(file_of(tmp_path, text), "Good"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("Good(Task)", "God(Task)", "did you mean God"),
+        ("Good(Task)", "Good", "write 'class Good\\(Task\\):'"),
+        ("class Good(Task):", "def Good(config):", "a task is a class"),
+        ("def loss", "def lost", "has no method loss; add 'def loss\\(self, output: Tensor, target: Tensor\\)"),
+        ("def judge", "def _judge", "has no method judge; add 'def judge"),
+        (
+            "(self, output, target)",
+            "(self, output)",
+            "mine.py:8: loss takes \\(self, output\\), not \\(self, output, t",
+        ),
+        ("(self, config)", "(self, config, path)", "prepare takes \\(self, config, path\\)"),
+        ("(self, config)", "(self, config, *, path)", "prepare requires path="),
+        ("def prepare", "async def prepare", "prepare is async"),
+        ("return {}", "return {", "mine.py:12: is not valid Python"),
+        ("return {}", "return {}\n\n    def kept(self, output):\n        return output", "kept takes"),
+        ("return {}", "return {}\n\n    def __init__(self, a, b):\n        pass", "__init__ takes \\(self, a, b\\)"),
+    ],
+)
+def test_task_that_breaks_the_contract_is_refused_with_the_way_out(
+    tmp_path: Path, old: str, new: str, said: str
+) -> None:
+    assert old in TASK
+    with pytest.raises(ConfigError, match=said):
+        check_task(Reference(file_of(tmp_path, TASK.replace(old, new)), "Good"))
+
+
+def test_model_with_its_options_is_accepted(tmp_path: Path) -> None:
+    check_model(Reference(file_of(tmp_path, MODEL), "Net"), {"width": 5, "depth": 2})
+    function = "def Net(config, dataset, **options):\n    return None\n"
+    check_model(Reference(file_of(tmp_path, function), "Net"), {"anything": 1})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "options", "said"),
+    [
+        ("class Net", "class Nett", {"depth": 2}, "did you mean Nett"),
+        ("nn.Module", "", {"depth": 2}, "inherits from torch.nn.Module"),
+        ("", "", {"depth": 2, "widht": 3}, "has no option widht; did you mean width"),
+        ("", "", {}, "requires depth; give it with --model.options.depth VALUE"),
+        ("config, dataset", "width", {"depth": 2}, "takes \\(self, width\\), not \\(self, config, dataset\\)"),
+        ("__init__", "make", {"depth": 2}, "has no __init__"),
+        ("forward", "forwards", {"depth": 2}, "has no method forward"),
+        ("config, dataset", "config, dataset, units", {"depth": 2}, "takes \\(self, config, dataset, units\\)"),
+    ],
+)
+def test_model_that_breaks_the_contract_is_refused_with_the_way_out(
+    tmp_path: Path, old: str, new: str, options: dict[str, Any], said: str
+) -> None:
+    assert old in MODEL
+    text = MODEL.replace(old, new, 1) if old else MODEL
+    with pytest.raises(ConfigError, match=said):
+        check_model(Reference(file_of(tmp_path, text), "Net"), options)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("retruns", "unknown task 'retruns'.*did you mean returns"),
+        ("mine.py:", "'' is not the name of a class"),
+        ("folder/mine:Good", "'folder/mine' is neither a .py file nor the name of a module"),
+        ("no.such.package:Good", "no module named 'no'"),
+        ("xml.none:Good", "no module named 'xml.none'"),
+        ("math:Good", "is not a Python file"),
+    ],
+)
+def test_reference_to_nothing_is_refused_by_name(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse(text, "task", ("returns", "direction"))
+
+
+def test_module_is_found_without_being_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "__init__.py").write_text("raise RuntimeError('imported')\n")
+    (tmp_path / "shop" / "churn.py").write_text(TASK)
+    monkeypatch.chdir(tmp_path)
+    found = parse("shop.churn:Good", "task", ())
+    assert (found.path, found.name, found.module) == (tmp_path / "shop" / "churn.py", "Good", "shop.churn")
+    check_task(found)
+
+
+def test_names_of_installed_packages_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shop.py").write_text(TASK)
+    installed = tmp_path / "shop-1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: shop\nVersion: 1.0\n")
+    (installed / "entry_points.txt").write_text("[sp500.tasks]\nchurn = shop:Good\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = parse("churn", "task", ("returns",))
+    assert (found.path, found.name, found.module) == (tmp_path / "shop.py", "Good", "shop")
+
+
+def test_command_with_a_wrong_task_ends_with_code_2_before_torch_is_imported(tmp_path: Path) -> None:
+    file_of(tmp_path, TASK.replace("def loss", "def lost"))
+    code = (
+        "import sys; sys.argv = ['train.py', '--task', 'mine.py:Good']\n"
+        "from experiments.train import *\n"
+        "try:\n    sys.exit(experiment(Train, main, sys.argv[1:]))\n"
+        "finally:\n    print(sorted({'torch', 'ray', 'pandas'} & set(sys.modules)))\n"
+    )
+    environment = {"PYTHONPATH": str(ROOT), "PATH": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("ConfigError: mine.py:4: class Good has no method loss; add 'def loss(")
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,189 @@
+"""A brought file in a run: copied, imported once, the same when resumed, and not run for a stranger."""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sp500
+from sp500.config import ModelConfig, RunConfig
+from sp500.errors import ConfigError
+from sp500.models import catalog as models
+from sp500.models.shape import Shape
+from sp500.plugins import source
+from sp500.plugins.reference import Reference
+from sp500.runs.record import RunRecord
+from sp500.runs.store import RunStore
+from sp500.tasks import catalog
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "your-own.md"
+QUICK: dict[str, Any] = {"train": {"epochs": 2}}
+
+
+@pytest.fixture(autouse=True)
+def _stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was ever given here, and references are relative to the test's folder."""
+    monkeypatch.setattr(source, "KNOWN", tmp_path / "home" / "own-sources")
+    monkeypatch.chdir(tmp_path)
+    code = re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert code
+    Path("biopsies.py").write_text(code[1])
+
+
+def trained(name: str, **settings: Any) -> RunRecord:
+    own = {"task": "biopsies.py:Biopsies", "model": {"kind": "biopsies.py:Residual", "options": {"width": 8}}}
+    return sp500.train(name=name, **{**own, **QUICK, **settings})
+
+
+def forget() -> None:
+    source.KNOWN.unlink()
+
+
+def test_example_of_the_documentation_is_short_and_learns() -> None:
+    assert len(Path("biopsies.py").read_text().splitlines()) <= 60
+    record = trained("one", train={"epochs": 25})
+    test = record.metrics["test"]
+    assert test["accuracy"] > record.metrics["naive"]["majority"]["accuracy"] + 0.1
+    assert record.data["windows"] == {"train": 400, "valid": 84, "test": 85}
+    assert len(record.data["sha256"]) == 64
+
+
+def test_run_uses_a_copy_which_its_files_name_without_the_place() -> None:
+    record = trained("one")
+    copy = Path("runs/one/source/biopsies.py")
+    assert copy.read_bytes() == Path("biopsies.py").read_bytes()
+    assert (copy.parent / "SHA256SUMS").read_text().split()[1] == "biopsies.py"
+    assert record.config["task"] == "source/biopsies.py:Biopsies"
+    assert "task: source/biopsies.py:Biopsies" in Path("runs/one/config.yaml").read_text()
+    Path("runs").rename("elsewhere")
+    moved = RunStore(Path("elsewhere")).record("one")
+    assert moved is not None
+    config = moved.best_config(Path("elsewhere/one").absolute())
+    assert config.fingerprint == record.fingerprint
+    assert config.own_task is not None
+    assert config.own_task.path == Path("elsewhere/one/source/biopsies.py").absolute()
+
+
+def test_fingerprint_follows_the_source_and_its_options_and_not_the_place() -> None:
+    Path("there").mkdir()
+    shutil.copy("biopsies.py", "there")
+    shutil.copy("biopsies.py", "changed.py")
+    Path("changed.py").write_text(Path("changed.py").read_text() + "\n# another\n")
+
+    def fingerprint(file: str, **options: int) -> str:
+        return RunConfig.model_validate(
+            {"task": f"{file}:Biopsies", "model": {"kind": f"{file}:Residual", "options": options}}
+        ).fingerprint
+
+    same = {fingerprint("biopsies.py"), fingerprint("there/biopsies.py")}
+    assert len(same | {fingerprint("changed.py"), fingerprint("biopsies.py", width=8)}) == 3
+
+
+def test_resumed_run_goes_on_with_its_copy_and_refuses_another_file() -> None:
+    record = trained("one")
+    original = Path("biopsies.py").read_text()
+    Path("biopsies.py").write_text(original.replace("ReLU", "Tanh"))
+    with pytest.raises(ConfigError, match="other settings"):
+        trained("one", resume=True)
+    Path("runs/one/record.json").unlink()
+    own = {"task": "runs/one/source/biopsies.py:Biopsies"}
+    model = {"kind": "runs/one/source/biopsies.py:Residual", "options": {"width": 8}}
+    again = sp500.train(name="one", resume=True, model=model, **own, **QUICK)
+    assert (again.fingerprint, again.metrics) == (record.fingerprint, record.metrics)
+
+
+def test_two_files_of_one_name_in_a_run_are_refused() -> None:
+    Path("nets").mkdir()
+    Path("nets/biopsies.py").write_text(Path("biopsies.py").read_text() + "\n")
+    with pytest.raises(ConfigError, match="need different names"):
+        trained("one", model={"kind": "nets/biopsies.py:Residual"})
+
+
+def test_source_of_a_strangers_run_needs_a_flag() -> None:
+    trained("one")
+    forget()
+    shutil.copytree("runs", "theirs")
+    own = {"task": "theirs/one/source/biopsies.py:Biopsies"}
+    with pytest.raises(ConfigError, match=r"was never given here.*--trust-source"):
+        sp500.train(name="two", **own, **QUICK)
+    assert not Path("runs/two/source").exists()
+    assert sp500.train(name="three", trust_source=True, **own, **QUICK).status == "ok"
+    assert sp500.train(name="four", **own, **QUICK).status == "ok"  # it is known now
+
+
+def test_copy_that_was_changed_is_refused() -> None:
+    trained("one")
+    copy = Path("runs/one/source/biopsies.py")
+    copy.write_text(copy.read_text() + "\nprint('changed')\n")
+    with pytest.raises(ConfigError, match="is not the file that its run was trained with"):
+        sp500.train(name="two", task=f"{copy}:Biopsies", trust_source=True, **QUICK)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("import no_such_module", "biopsies.py:\\d+: ModuleNotFoundError"),
+        ("1 / 0", "biopsies.py:\\d+: ZeroDivisionError"),
+        ("del Biopsies", "has no Biopsies once it is imported"),
+        ("Biopsies = 3", "not a class that inherits from sp500.Task"),
+        ("Residual = dict", "does not inherit from torch.nn.Module"),
+        ("del Biopsies.judge; Biopsies.__abstractmethods__ = frozenset({'judge'})", "has no method judge"),
+    ],
+)
+def test_file_that_cannot_be_imported_is_refused_by_line_before_data_is_loaded(line: str, said: str) -> None:
+    text = (
+        Path("biopsies.py")
+        .read_text()
+        .replace("x, y = load", "raise AssertionError('data was loaded')\n        x, y = load")
+    )
+    Path("biopsies.py").write_text(f"{text}\n\n{line}\n")
+    with pytest.raises(ConfigError, match=said):
+        trained("one")
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"), [("3", "returned int, not a torch.nn.Module"), ("nn.ReLU()", "has no weights to train")]
+)
+def test_model_function_that_returns_no_model_is_refused(returned: str, said: str) -> None:
+    Path("nets.py").write_text(f"from torch import nn\n\ndef net(config, dataset):\n    return {returned}\n")
+    with pytest.raises(ConfigError, match=said):
+        trained("one", model={"kind": "nets.py:net"})
+
+
+@pytest.mark.parametrize("layer", ["nn.Dropout(0.5)", "nn.BatchNorm1d(3)", "nn.LSTM(3, 3, 2, dropout=0.1)"])
+def test_layer_whose_numbers_depend_on_the_workers_is_told(layer: str, caplog: pytest.LogCaptureFixture) -> None:
+    text = f"from torch import nn\n\ndef net(config, dataset):\n    return nn.Sequential(nn.Linear(3, 3), {layer})\n"
+    Path("nets.py").write_text(text)
+
+    class Any3:
+        window, features, row, outputs, naive_output = 1, 3, (3,), 3, 0.0
+
+    assert isinstance(Any3(), Shape)
+    models.build(ModelConfig(kind="nets.py:net"), Any3())
+    assert "net: " in caplog.text
+
+
+def test_task_travels_to_a_process_that_does_not_have_its_file() -> None:
+    from ray import cloudpickle
+
+    task = catalog.task(RunConfig(task="biopsies.py:Biopsies"))
+    Path("task.pickle").write_bytes(cloudpickle.dumps(task))
+    Path("biopsies.py").unlink()
+    code = "import pickle, torch; task = pickle.load(open('task.pickle', 'rb'));"
+    code += "print(float(task.loss(torch.zeros(2, 2), torch.tensor([0, 1]))))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(done.stdout) == pytest.approx(2 * math.log(2), rel=1e-6)
+
+
+def test_file_is_imported_once_for_all_who_ask() -> None:
+    Path("biopsies.py").write_text(Path("biopsies.py").read_text() + "\n# its own hash\n")
+    shutil.copy("biopsies.py", "copy.py")
+    first, second = (source.load(Reference(Path(name).absolute(), "Biopsies")) for name in ("biopsies.py", "copy.py"))
+    assert first is second

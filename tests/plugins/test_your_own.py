@@ -1,0 +1,131 @@
+"""The file of docs/your-own.md in every arm, as its reader types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import sp500
+from sp500.runs.store import RunStore
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE = (ROOT / "docs" / "your-own.md").read_text()
+OWN: dict[str, Any] = {
+    "task": "biopsies.py:Biopsies",
+    "model": {"kind": "biopsies.py:Residual", "options": {"width": 32}},
+}
+FLAGS = ["--task", "biopsies.py:Biopsies", "--model.kind", "biopsies.py:Residual", "--model.options.width", "32"]
+DOUBLE: dict[str, Any] = {"train": {"epochs": 4, "dtype": "float64"}}
+
+
+def block(language: str) -> str:
+    found = re.search(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+    assert found
+    return found[1]
+
+
+@pytest.fixture(autouse=True)
+def _file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("biopsies.py").write_text(block("python"))
+    Path("widths.yaml").write_text(block("yaml"))
+
+
+def command(*words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, env=environment, check=False, timeout=300
+    )
+    assert done.returncode == status, done.stderr
+    return done
+
+
+def test_workers_of_ray_train_as_one_process_does(ray_cluster: None) -> None:
+    alone = sp500.train(name="alone", **OWN, **DOUBLE)
+    Path("biopsies.py").rename("kept.py")  # workers have the run's copy alone
+    own = json.loads(json.dumps(OWN).replace("biopsies.py", "kept.py"))
+    ray = sp500.train(name="ray", num_workers=2, **own, **DOUBLE)
+    assert ray.metrics == alone.metrics
+    losses = [[epoch.valid_loss for epoch in RunStore(Path("runs")).epochs(name)] for name in ("alone", "ray")]
+    assert losses[1] == pytest.approx(losses[0], abs=1e-9)
+
+
+@pytest.mark.parametrize("mode", ["sequential", "packed", "ray"])
+def test_search_finds_the_same_in_every_mode(mode: str, ray_cluster: None) -> None:
+    record = sp500.search(name=mode, space="widths.yaml", mode=mode, **OWN, **DOUBLE)
+    search = record.search
+    assert search is not None
+    assert (search["configs"], search["failed"]) == (6, 0)
+    assert search["best"]["overrides"] == {"model.options.width": 64, "train.lr": 0.01}
+    again = sp500.search(name=mode, space="widths.yaml", mode=mode, resume=True, **OWN, **DOUBLE)
+    assert again == record
+
+
+def test_folds_take_a_task_that_inherits_from_returns(ray_cluster: None) -> None:
+    Path("huber.py").write_text(
+        "from torch.nn.functional import huber_loss\nfrom sp500.tasks.returns import Returns\n\n\n"
+        "class Huber(Returns):\n"
+        "    def loss(self, output, target):\n"
+        "        return huber_loss(output.squeeze(-1), target, reduction='sum')\n"
+    )
+    settings: dict[str, Any] = {"folds": 2, "test_days": 100, "data": {"tickers": ("KO",)}, "train": {"epochs": 2}}
+    alone, ray = (
+        sp500.walk_forward(name=f"w{workers}", task="huber.py:Huber", num_workers=workers, **settings)
+        for workers in (0, 2)
+    )
+    assert alone.folds is not None
+    assert ray.folds is not None
+    assert [fold["test"] for fold in alone.folds] == [fold["test"] for fold in ray.folds]
+    plain = sp500.walk_forward(name="plain", **settings)
+    assert plain.metrics["test"] != alone.metrics["test"]
+    with pytest.raises(sp500.errors.ConfigError, match="folds are cut by date"):
+        sp500.walk_forward(name="none", **OWN, **settings)
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Iterator[list[str]]:
+    """A queue of its own; whoever still manages it in the end is ended."""
+    folder = str(tmp_path / "state")
+    yield ["--state-dir", folder]
+    for process in psutil.process_iter(["cmdline"]):
+        if folder in (process.info["cmdline"] or []):
+            process.terminate()
+            process.wait(20)
+
+
+def test_job_of_the_queue_trains_it_and_the_report_names_it(queue: list[str]) -> None:
+    jobs = ["-m", "sp500.cli", "jobs"]
+    train = ["--", "python", str(ROOT / "experiments" / "train.py"), *FLAGS, "--name", "job", "--train.epochs", "3"]
+    submitted = json.loads(command(*jobs, "submit", "--workers", "1", "--json", *queue, *train).stdout)
+    command(*jobs, "wait", submitted["id"], *queue)
+    record = RunStore(Path("runs")).record("job")
+    assert record is not None
+    assert record.status == "ok"
+    report = command(str(ROOT / "experiments" / "compare.py")).stdout
+    assert "models: Biopsies: the one model" in report
+    assert "source/" not in report
+    page = Path("runs/report/index.html").read_text()
+    assert "Residual width 32" in page
+    assert "source/" not in page
+
+
+def test_flags_that_a_command_resumes_with_are_those_of_its_run() -> None:
+    script = str(ROOT / "experiments" / "train.py")
+    command(script, *FLAGS, "--name", "one", "--train.epochs", "2")
+    Path("biopsies.py").write_text("raise RuntimeError\n")
+    Path("runs/one/record.json").unlink()
+    command(script, "--resume", "--name", "one")
+    record = RunStore(Path("runs")).record("one")
+    assert record is not None
+    assert record.config["model"]["options"] == {"width": 32}
+    refused = command(script, *FLAGS, "--name", "one", "--resume", status=2)
+    assert "biopsies.py has no class Biopsies; it defines no class or function" in refused.stderr
