@@ -5,7 +5,8 @@
     record = sp500.train(model={"kind": "linear"}, runs_dir="runs", name="linear")
 
 `train`, `search`, `scale` and `walk_forward` are the experiments as functions; see docs/api.md. `Task`, `Dataset`,
-`Windows` and `Dropout` are what a task or a model of your own is made of; see docs/your-own.md. All are imported when
+`Windows` and `Dropout` are what a task or a model of your own is made of; see docs/your-own.md. `Predictor` is a
+trained run that answers. All are imported when
 they are first used, so `import sp500` loads neither torch nor Ray.
 """
 
@@ -17,17 +18,19 @@ if TYPE_CHECKING:
     from sp500.data.windows import Dataset, Windows
     from sp500.errors import DataError
     from sp500.models.dropout import Dropout
+    from sp500.serving.predictor import Predictor
     from sp500.studies.api import scale, search, train, walk_forward
     from sp500.training.task import Task
 
 __version__ = "0.1.0"
-__all__ = ["DataError", "Dataset", "Dropout", "ModelConfig", "RunConfig", "Task", "Windows"]
+__all__ = ["DataError", "Dataset", "Dropout", "ModelConfig", "Predictor", "RunConfig", "Task", "Windows"]
 __all__ += ["scale", "search", "train", "walk_forward"]
 _PLACES = {
     "config": ("ModelConfig", "RunConfig"),
     "data.windows": ("Dataset", "Windows"),
     "errors": ("DataError",),
     "models.dropout": ("Dropout",),
+    "serving.predictor": ("Predictor",),
     "studies.api": ("scale", "search", "train", "walk_forward"),
     "training.task": ("Task",),
 }

@@ -111,7 +111,8 @@ def dataset(config: DataConfig, dtype: str, *, direction: bool) -> Dataset:
     }
     valid = part(x[cut:], y[cut:]) if cut < count else None
     naive_output = compute_naive_output(y[:cut] / scale, direction=direction)
-    return Dataset(part(x[:cut], y[:cut]), valid, part(arrays["X_test"], arrays["y_test"]), scale, naive_output, card)
+    test = part(arrays["X_test"], arrays["y_test"])
+    return Dataset(part(x[:cut], y[:cut]), valid, test, scale, naive_output, card, state=scaler.state)
 
 
 def _digest(arrays: dict[str, np.ndarray]) -> str:

@@ -31,6 +31,11 @@ class Normalizer:
         """Scaled copy of x [..., feature]."""
         return np.asarray((x - self.shift) / self.scale)
 
+    @property
+    def state(self) -> dict[str, list[float]]:
+        """Plain data."""
+        return {"shift": self.shift.tolist(), "scale": self.scale.tolist()}
+
 
 def fit(train: np.ndarray, norm: Norm) -> Normalizer:
     """Normaliser of training rows [row, feature]."""

@@ -67,7 +67,15 @@ class Prepared:
         card = describe(self.prices, self.table, self.cut)
         card["windows"] = counts
         card["notes"] += shifts
-        return Dataset(parts["train"], parts["valid"], parts["test"], self.target_scale, self.naive_output, card)
+        return Dataset(
+            parts["train"],
+            parts["valid"],
+            parts["test"],
+            self.target_scale,
+            self.naive_output,
+            card,
+            state={"features": list(self.table.names), "horizon": self.config.horizon, **self.scaler.state},
+        )
 
     def materialised(self, dtype: str) -> Dataset:
         """The same with every training window copied out, as scripts that keep arrays [window, day, feature] do.

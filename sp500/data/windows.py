@@ -10,6 +10,7 @@ import hashlib
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -47,6 +48,8 @@ class Dataset:
     model's output times it. naive_output is where training starts, so that the untrained model is the naive forecast:
     the training mean of the targets, or its log odds where they are 0 and 1. `card` says where the data came from, as
     the record keeps it; its counts and hash are added where they are not there, so that changed data is noticed.
+    `state` is plain data that was fitted on the training part, such as means: the run keeps it, and a task makes a
+    model from it, also where the windows are no longer there.
     """
 
     train: Windows
@@ -56,6 +59,7 @@ class Dataset:
     naive_output: float = 0.0
     card: DataCard = field(default_factory=DataCard)
     outputs: int = 1
+    state: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if "sha256" not in self.card:

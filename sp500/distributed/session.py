@@ -18,6 +18,7 @@ import ray
 from ray._private import auto_init_hook
 
 from sp500.distributed import capacity
+from sp500.errors import ResourcesError
 from sp500.ray_token import ensure_ray_token
 
 T = TypeVar("T")
@@ -39,6 +40,8 @@ LOCAL_ENVIRONMENT = {
 }
 
 
+# Ray gives its raylet 30 s to answer, which it exceeds where several others use each core (docs/LOG.md).
+STARTS, SLOW_START = 3, "node timed out during startup"
 # Ray's sockets lie in its session's folder, and the kernel takes 107 characters of a socket's path. Of these the folder
 # made here, Ray's own two in it and the longest name take 87.
 SOCKET_ROOM = 107 - 87
@@ -111,7 +114,18 @@ def _init(address: str, **settings: object) -> None:
     # public switch, RAY_ENABLE_AUTO_CONNECT, is read when Ray is imported.)
     auto_init_hook.enable_auto_connect = False
     with kept_signals():
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **settings)
+        for left in reversed(range(STARTS)):
+            try:
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **settings)
+                return
+            except Exception as error:  # Ray has no class of its own for it
+                if SLOW_START not in str(error):
+                    raise
+                if not left:
+                    raise ResourcesError(
+                        f"Ray did not start within 30 s, {STARTS} times: the machine is too busy. End other work, or "
+                        "take --num-workers 0 or another --mode"
+                    ) from error
 
 
 @contextmanager

@@ -10,7 +10,6 @@ The lock is the kernel's (flock), so a killed holder frees it; the holder's name
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import socket
@@ -29,9 +28,9 @@ from pydantic import ValidationError
 from sp500.config import RUN_NAME
 from sp500.errors import ConfigError, RunExists, RunLocked
 from sp500.machine.disk import append_durably, explained, write_atomic
+from sp500.runs import sealed
 from sp500.runs.record import EpochMetrics, RunRecord
 
-SEALED = re.compile(rb'(\{.*),\n "sha256": "([0-9a-f]{64})"\n\}\n', re.DOTALL)
 # The report's folder among the runs.
 REPORT = "report"
 
@@ -54,7 +53,7 @@ class Run:
 
     def write_started(self, record: RunRecord) -> None:
         """Keep what the record would be if the run were killed now."""
-        write_atomic(self.path / "started.json", _sealed(record))
+        write_atomic(self.path / "started.json", sealed.seal(record))
 
     def started(self) -> RunRecord | None:
         """What `write_started` kept; None for a run that has not begun, or began under an older version."""
@@ -87,7 +86,7 @@ class Run:
     def _read(self, file: str) -> RunRecord | None:
         path = self.path / file
         try:
-            record = RunRecord.model_validate_json(_unsealed(path.read_bytes()))
+            record = RunRecord.model_validate_json(sealed.unseal(path.read_bytes()))
             if not RUN_NAME.fullmatch(record.name):
                 raise ValueError(f"its name {record.name!r:.80} is not valid")
         except FileNotFoundError:
@@ -157,7 +156,7 @@ class Run:
 
     def write_record(self, record: RunRecord) -> None:
         """End the run."""
-        write_atomic(self.path / "record.json", _sealed(record))
+        write_atomic(self.path / "record.json", sealed.seal(record))
 
 
 class RunStore:
@@ -247,22 +246,6 @@ class Runs:
     """Runs whose last attempt has left no record, as `Run.unended` gives them, oldest first."""
     damaged: tuple[str, ...]
     """For each run that cannot be read the file and what is wrong with it."""
-
-
-def _sealed(record: RunRecord) -> str:
-    """The record's file: its fields, and last a checksum of them, since a report trusts each number in it."""
-    text = record.model_dump_json(indent=1).removesuffix("\n}")
-    return f'{text},\n "sha256": "{hashlib.sha256(text.encode()).hexdigest()}"\n}}\n'
-
-
-def _unsealed(data: bytes) -> bytes:
-    """The fields of a record's file. Raises ValueError for a file that is not as it was written."""
-    match = SEALED.fullmatch(data)
-    if match is None:
-        raise ValueError("it does not end with a checksum")
-    if hashlib.sha256(match[1]).hexdigest() != match[2].decode():
-        raise ValueError("it does not match its checksum")
-    return match[1] + b"\n}"
 
 
 def _first_line(error: ValueError) -> str:

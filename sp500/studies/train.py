@@ -18,7 +18,7 @@ from sp500.runs.record import EpochMetrics, RunRecord, ended, process_started
 from sp500.runs.results import Metrics, SeedRow
 from sp500.runs.store import Run
 from sp500.tasks import catalog
-from sp500.training import checkpoint, refit
+from sp500.training import checkpoint, recipe, refit
 from sp500.training.loop import FitResult, fit
 from sp500.training.task import Task
 from sp500.training.worker import SoloWorker, device
@@ -46,7 +46,7 @@ def train(
     with PeakMemory() as peak:
         dataset = dataset or task.prepare(config)
         with _trainer(task, config, run, on_epoch) as (fit_one, resources):
-            result, refitted = refit.fit_with(fit_one, task, config, dataset, folder=run.path)
+            result, refitted, fitted = refit.fit_with(fit_one, task, config, dataset, folder=run.path)
             others = [
                 _train_seed(fit_one, task, _with_seed(config, seed), dataset, run.path / f"seed-{seed}")
                 for seed in range(config.train.seed + 1, config.train.seed + seeds)
@@ -54,6 +54,7 @@ def train(
             cluster = resources()
     arm = arm or ("ray" if config.num_workers else "solo")
     record = described(config, run, dataset, result, experiment=experiment, arm=arm, started=started, cluster=cluster)
+    recipe.write(run.path, task, config, fitted)
     # Alone, this process prepared the data too; on Ray the driver does, and the record tells of the workers.
     largest = result.peak_worker_bytes if config.num_workers else peak.bytes
     metrics = judged(task, dataset, result, config, run)
@@ -64,7 +65,7 @@ def train(
 
 def _train_seed(fit_one: refit.Fit, task: Task, config: RunConfig, dataset: Dataset, folder: Path) -> SeedRow:
     """What the model is worth with the weights and dropout of another seed."""
-    result, _ = refit.fit_with(fit_one, task, config, dataset, folder=folder)
+    result, *_ = refit.fit_with(fit_one, task, config, dataset, folder=folder)
     test = task.judge(result.outputs, dataset)["test"]
     return {"seed": config.train.seed, "best_epoch": result.best_epoch, "test": test}
 

@@ -150,7 +150,7 @@ def _judged(config: RunConfig, folds: Folds, number: int) -> FoldRow:
 
     again = config.train.refit
     whole = folds.dataset(number, config.train.dtype, direction=task_is_direction, refit=True) if again else None
-    result, refitted = refit.fit_with(fit_one, task, config, dataset, folder=Path("none"), whole=whole)
+    result, refitted, _ = refit.fit_with(fit_one, task, config, dataset, folder=Path("none"), whole=whole)
     metrics = task.judge(result.outputs, dataset)
     return {
         **folds.dates(number),

@@ -24,7 +24,6 @@ from sp500.training.task import Task
 
 PIXELS = {"logistic": 10_000_000, "nearest": 100_000_000}
 """Of the images that a naive classifier knows, at most."""
-CHUNK = 1024
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Images(Task):
         height, width, _ = dataset.row
         if config.model.kind == "cnn" and 2 ** (config.model.layers - 1) > max(height, width):
             raise ConfigError(f"model.layers {config.model.layers} halve images of {height} x {width} to nothing")
-        mean, deviation = map(torch.from_numpy, channel_statistics(dataset.train.rows))
+        mean, deviation = (torch.tensor(dataset.state[name], dtype=torch.float64) for name in ("mean", "deviation"))
         return nn.Sequential(Pixels(mean, deviation, config.images.shift), catalog.build(config.model, dataset))
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
@@ -116,18 +115,3 @@ def naive(dataset: Dataset) -> dict[str, np.ndarray]:
         "logistic": logistic.predict(asked),
         "nearest": KNeighborsClassifier(1).fit(*drawn("nearest")).predict(asked),
     }
-
-
-def channel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation [channel] of pixels [image, height, width, channel]; a deviation of 0 counts as 1.
-
-    By counts of the 256 values, since images as floats would take eight times their memory.
-    """
-    counts = np.zeros((images.shape[3], 256), np.int64)
-    for first in range(0, len(images), CHUNK):
-        for channel, pixels in enumerate(np.moveaxis(images[first : first + CHUNK], 3, 0)):
-            counts[channel] += np.bincount(pixels.ravel(), minlength=256)
-    values, total = np.arange(256), counts.sum(axis=1)
-    mean = counts @ values / total
-    deviation = np.sqrt(np.maximum(counts @ values**2 / total - mean**2, 0.0))
-    return mean, np.where(deviation > 0, deviation, 1.0)

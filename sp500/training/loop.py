@@ -17,20 +17,20 @@ import torch
 from torch import nn
 
 from sp500.config import RunConfig
-from sp500.data.batches import Batches, TrainingBatches
-from sp500.data.windows import Dataset, Windows
+from sp500.data.batches import TrainingBatches
+from sp500.data.windows import Dataset
 from sp500.errors import CheckpointError, SP500Error
 from sp500.machine.memory import PeakMemory
 from sp500.models import dropout
 from sp500.runs.record import EpochMetrics
 from sp500.seeding import derive
+from sp500.training import evaluation
 from sp500.training.checkpoint import Checkpoints, Snapshot, Tensors
 from sp500.training.optimizer import AdamW
 from sp500.training.state import TrainingState
 from sp500.training.task import Task
 from sp500.training.worker import Worker
 
-EVAL_BATCH, EVAL_PIXELS = 4096, 2**19
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -127,8 +127,8 @@ class _Fitting:
         self.optimizer = AdamW(
             self.model.parameters(), lr=config.lr, weight_decay=config.train.weight_decay, fused=True
         )
-        self.train = train or self._batches(dataset.train)
-        self.valid = self._batches(dataset.valid) if dataset.valid is not None else None
+        self.train = train or evaluation.batches_of(dataset.train, worker)
+        self.valid = evaluation.batches_of(dataset.valid, worker) if dataset.valid is not None else None
         self.progress = TrainingState()
         self.best: Tensors = {}
         self.resumed = 0
@@ -137,9 +137,6 @@ class _Fitting:
         torch.manual_seed(derive(self.config.train.seed, "weights"))
         model = self.task.model(self.config, self.dataset)
         return model.to(self.worker.device, DTYPES[self.config.train.dtype])
-
-    def _batches(self, windows: Windows) -> Batches:
-        return Batches(windows, self.worker.device, rank=self.worker.rank, world=self.worker.world)
 
     def run(self) -> None:
         """Train to the end."""
@@ -241,41 +238,21 @@ class _Fitting:
             return None
         self.model.eval()
         loss_sum = torch.zeros((), dtype=torch.float64, device=self.worker.device)
-        for batch in self.valid.in_order(_evaluated(self.valid, self.config.batch_size)):
+        for batch in self.valid.in_order(evaluation.windows_at_once(self.valid, self.config.batch_size)):
             if batch.count:
                 loss_sum += self.task.loss(self.model(batch.x), batch.y)
         return float(self.worker.total(loss_sum)) / self.valid.targets
 
-    @torch.no_grad()
     def outputs(self, splits: tuple[str, ...]) -> dict[str, np.ndarray]:
         """What the task keeps of the best weights' outputs for every window of these splits, on every rank alike."""
         self.model.load_state_dict(self.best)
-        self.model.eval()
         found = {}
         for name, windows in (("valid", self.dataset.valid), ("test", self.dataset.test)):
             if name in splits and windows is not None:
-                found[name] = self._kept(windows)
+                found[name] = evaluation.kept(self.task, self.model, windows, self.worker, self.config.batch_size)
                 if not np.isfinite(found[name]).all():
                     raise diverged(self.config, self.progress.best_epoch, f"{name} output")
         return found
-
-    def _kept(self, windows: Windows) -> np.ndarray:
-        """[window, number]: each rank computes its part of every batch."""
-        whole = torch.empty(0)
-        batches = self._batches(windows)
-        for batch in batches.in_order(_evaluated(batches, self.config.batch_size)):
-            kept = self.task.kept(self.model(batch.x), batch.y)
-            if not len(whole):
-                whole = kept.new_zeros(len(windows), kept.shape[1])
-            if batch.count:
-                whole[batch.windows] = kept
-        return self.worker.total(whole).cpu().numpy()
-
-
-def _evaluated(batches: Batches, batch_size: int) -> int:
-    """Windows of a batch of evaluation: fewer where each has several targets, or rows as large as pictures."""
-    count = max(EVAL_BATCH * len(batches) // batches.targets, 1)
-    return min(count, max(EVAL_PIXELS // batches.pixels, batch_size)) if batches.pixels else count
 
 
 def diverged(config: RunConfig, epoch: int, what: str) -> SP500Error:

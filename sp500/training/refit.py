@@ -26,27 +26,27 @@ Fit = Callable[[RunConfig, Dataset, Path], FitResult]
 
 def fit_with(
     fit_one: Fit, task: Task, config: RunConfig, dataset: Dataset, *, folder: Path, whole: Dataset | None = None
-) -> tuple[FitResult, Refit | None]:
+) -> tuple[FitResult, Refit | None, Dataset]:
     """Train `config`; with train.refit also on all dates before the test, and say what that was.
 
     Then the outputs on the test are the second model's and those on the validation dates the first one's, in units of
     `dataset`. `whole` holds all dates before the test as training windows (default: prepared here). Where the naive
-    forecast was kept there is nothing to train anew.
+    forecast was kept there is nothing to train anew. Last comes the dataset that the judged model was trained on.
     """
     first = folder / "checkpoints"
     if not config.train.refit:
-        return fit_one(config, dataset, first), None
+        return fit_one(config, dataset, first), None, dataset
     # `checkpoints` are always those of the model that is judged: whoever loads the run's model needs no other place.
     choice = folder / "checkpoints-choice"
     result = fit_one(config, dataset, choice)
     if not result.best_epoch:
         if choice.exists():
             shutil.copytree(choice, first, symlinks=True, dirs_exist_ok=True)
-        return result, {"epochs": 0, "windows": 0, "splits": {}}
-    second = _settings(config, result.best_epoch)
+        return result, {"epochs": 0, "windows": 0, "splits": {}}, dataset
+    second = settings(config, result.best_epoch)
     whole = whole or task.prepare(second)
     again = fit_one(second, whole, first)
-    test = again.outputs["test"] * np.asarray(whole.target_scale / dataset.target_scale, again.outputs["test"].dtype)
+    test = in_units_of(dataset, again.outputs["test"], whole)
     merged = replace(
         result,
         outputs=result.outputs | {"test": test},
@@ -58,10 +58,15 @@ def fit_with(
         "windows": len(whole.train),
         "splits": whole.card.get("splits", {}),
     }
-    return merged, facts
+    return merged, facts, whole
 
 
-def _settings(config: RunConfig, epochs: int) -> RunConfig:
+def in_units_of(dataset: Dataset, outputs: np.ndarray, whole: Dataset) -> np.ndarray:
+    """Outputs of a model of `whole` in the scale of the targets of `dataset`."""
+    return np.asarray(outputs * np.asarray(whole.target_scale / dataset.target_scale, outputs.dtype))
+
+
+def settings(config: RunConfig, epochs: int) -> RunConfig:
     """The config of the second training run: no validation, and the number of epochs that it chose."""
     train = config.train.model_copy(update={"epochs": epochs, "refit": False, "early_stop_patience": 0})
     data = config.data.model_copy(update={"valid_from_train": 0.0})

@@ -33,7 +33,7 @@ def state(tmp_path_factory):
     for process in psutil.process_iter(["cmdline"]):
         if str(folder) in (process.info["cmdline"] or []):
             process.terminate()
-            process.wait(20)
+            process.wait(120)
 
 
 @pytest.fixture(scope="module")
@@ -244,7 +244,7 @@ def test_stdout_is_the_protocols_alone_and_a_signal_ends_the_server(command, num
         server.stdin.flush()
         assert json.loads(server.stdout.readline())["result"]["serverInfo"]["name"] == "sp500"
         server.send_signal(number)
-        assert server.wait(30) == 128 + number
+        assert server.wait(120) == 128 + number
         assert server.stdout.read() == ""
 
 

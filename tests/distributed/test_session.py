@@ -3,6 +3,7 @@
 import os
 import socket
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -106,3 +107,26 @@ def test_home_that_holds_no_files_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "file"))
     with pytest.raises(ResourcesError, match="auth_token: the token of Ray cannot be kept there"):
         ray_token()
+
+
+def test_ray_that_starts_too_slowly_is_started_again(monkeypatch):
+    """Ray's own limit of 30 s cannot be reached on purpose without minutes of load, so its error is raised here."""
+    slow = Exception("The current node timed out during startup. This could happen because")
+    starts = []
+
+    def init(*, fails, **settings):
+        starts.append(settings)
+        if len(starts) <= fails:
+            raise slow
+
+    monkeypatch.setattr(session.ray, "init", partial(init, fails=session.STARTS - 1))
+    session._init("local", num_cpus=2)
+    assert [one["num_cpus"] for one in starts] == [2] * session.STARTS
+    monkeypatch.setattr(session.ray, "init", partial(init, fails=1000))
+    with pytest.raises(ResourcesError, match="the machine is too busy"):
+        session._init("local")
+    slow = ValueError("another")
+    starts.clear()
+    with pytest.raises(ValueError, match="another"):
+        session._init("local")
+    assert len(starts) == 1

@@ -99,7 +99,7 @@ def queue(tmp_path: Path) -> Iterator[list[str]]:
     for process in psutil.process_iter(["cmdline"]):
         if folder in (process.info["cmdline"] or []):
             process.terminate()
-            process.wait(20)
+            process.wait(120)
 
 
 def test_job_of_the_queue_trains_it_and_the_report_names_it(queue: list[str]) -> None:

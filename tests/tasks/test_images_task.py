@@ -6,6 +6,7 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier
 
 from sp500.config import ModelConfig, RunConfig, TrainConfig
+from sp500.data.images.dataset import channel_statistics
 from sp500.data.windows import Dataset
 from sp500.errors import ConfigError
 from sp500.models.dropout import Source
@@ -112,10 +113,10 @@ def test_fingerprint_covers_the_images_and_no_prices():
 
 def test_statistics_of_channels_are_numpys(digits):
     colour = np.random.default_rng(0).integers(0, 256, (2000, 5, 4, 3)).astype(np.uint8)
-    mean, deviation = images.channel_statistics(colour)
+    mean, deviation = channel_statistics(colour)
     np.testing.assert_allclose(mean, colour.mean(axis=(0, 1, 2)))
     np.testing.assert_allclose(deviation, colour.std(axis=(0, 1, 2)))
-    assert images.channel_statistics(np.zeros((3, 2, 2, 1), np.uint8))[1].tolist() == [1.0]
+    assert channel_statistics(np.zeros((3, 2, 2, 1), np.uint8))[1].tolist() == [1.0]
 
 
 def test_naive_classifiers_of_a_large_set_get_a_part_of_it(digits, monkeypatch):

@@ -20,6 +20,8 @@ from sp500.errors import DataError
 from sp500.formatting import some
 from sp500.runs.results import DataCard
 
+CHUNK = 1024
+
 
 def read(source: str) -> Source:
     """Images of a source by its name or path. Raises DataError that names the file."""
@@ -64,7 +66,9 @@ def dataset(images: ImagesConfig, data: DataConfig) -> Dataset:
     }
     made = {name: Windows(part.pixels, np.arange(len(part)), part.labels, 1) for name, part in source.parts.items()}
     classes = 1 + max(int(part.labels.max()) for part in source.parts.values())
-    return Dataset(made["train"], made.get("valid"), made["test"], card=card, outputs=classes)
+    mean, deviation = channel_statistics(source.train.pixels)
+    state = {"mean": mean.tolist(), "deviation": deviation.tolist()}
+    return Dataset(made["train"], made.get("valid"), made["test"], card=card, outputs=classes, state=state)
 
 
 def _shared(source: Source) -> list[str]:
@@ -76,3 +80,18 @@ def _shared(source: Source) -> list[str]:
             said.append(f"{some(both, 'image')} of {name} {'is' if both == 1 else 'are'} also in a part before it")
         seen |= hashes
     return said
+
+
+def channel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation [channel] of pixels [image, height, width, channel]; a deviation of 0 counts as 1.
+
+    By counts of the 256 values, since images as floats would take eight times their memory.
+    """
+    counts = np.zeros((images.shape[3], 256), np.int64)
+    for first in range(0, len(images), CHUNK):
+        for channel, pixels in enumerate(np.moveaxis(images[first : first + CHUNK], 3, 0)):
+            counts[channel] += np.bincount(pixels.ravel(), minlength=256)
+    values, total = np.arange(256), counts.sum(axis=1)
+    mean = counts @ values / total
+    deviation = np.sqrt(np.maximum(counts @ values**2 / total - mean**2, 0.0))
+    return mean, np.where(deviation > 0, deviation, 1.0)

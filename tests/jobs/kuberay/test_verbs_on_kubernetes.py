@@ -33,7 +33,7 @@ def sp500(kubeconfig, tmp_path):
     for process in psutil.process_iter(["cmdline"]):
         if str(state / "sp500") in (process.info["cmdline"] or []):
             process.terminate()
-            process.wait(20)
+            process.wait(120)
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ def state(tmp_path_factory):
     for process in psutil.process_iter(["cmdline"]):
         if str(folder) in (process.info["cmdline"] or []):
             process.terminate()
-            process.wait(20)
+            process.wait(120)
 
 
 @pytest.fixture

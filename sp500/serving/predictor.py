@@ -1,0 +1,77 @@
+"""A trained run answers again, from its folder alone: no Ray, no server, no training data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from sp500.config import RunConfig
+from sp500.data.windows import Windows
+from sp500.errors import CheckpointError, ConfigError
+from sp500.runs.results import Metrics
+from sp500.runs.store import Run
+from sp500.tasks import catalog
+from sp500.training import evaluation, recipe, refit
+from sp500.training.worker import SoloWorker, device
+
+TOLERANCE = 1e-5
+"""Relative gap to the stored answer that other processors may leave."""
+
+
+class Predictor:
+    """The best model of the run in `folder`.
+
+    Raises ConfigError for a folder without a run that ended well, or with Python that was never given here (unless
+    `trust_source`); CheckpointError where its files were changed, or where it does not answer as it did.
+    """
+
+    def __init__(self, folder: str | Path, *, trust_source: bool = False) -> None:
+        self.folder = Path(folder).expanduser().absolute()
+        record = Run(self.folder).record()
+        if record is None or record.status != "ok" or record.best_epoch is None:
+            raise ConfigError(f"{self.folder}: holds no run of train.py or tune.py that ended well")
+        best = record.best_config(self.folder).kept(self.folder, trusted=trust_source)
+        self.config: RunConfig = catalog.resolve(best)
+        self.task = catalog.task(self.config)
+        self.recipe, self.model = recipe.read(self.folder, self.task, self.config)
+        self._refit_epochs = record.refit["epochs"] if record.refit else 0
+        self.check()
+
+    def outputs(self, x: np.ndarray) -> np.ndarray:
+        """The model's outputs for windows x [batch, window, *row], as the recipe says of shape and number type."""
+        expected = (self.recipe.window, *self.recipe.row)
+        if x.shape[1:] != expected or str(x.dtype) != self.recipe.row_dtype:
+            raise ConfigError(
+                f"x is {x.dtype} {list(x.shape)}: expected {self.recipe.row_dtype} [batch, "
+                f"{', '.join(map(str, expected))}]"
+            )
+        return recipe.answer(self.model, x)
+
+    def check(self) -> None:
+        """Raises CheckpointError unless the stored test window gets the stored answer."""
+        expected, found = self.recipe.test_output.numbers, self.outputs(self.recipe.test_input.numbers)
+        if not np.allclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE * float(np.abs(expected).max())):
+            raise CheckpointError(f"{self.folder / recipe.FILE}: the model answers {found}, and answered {expected}")
+
+    def judge(self) -> Metrics:
+        """The run's metrics anew, from its data and this model. Raises DataError where the data is not there."""
+        torch.set_num_threads(self.config.train.threads or torch.get_num_threads())
+        dataset = self.task.prepare(self.config)
+        if not self._refit_epochs:
+            parts = {"valid": dataset.valid, "test": dataset.test}
+            outputs = {name: self.kept(part) for name, part in parts.items() if part is not None}
+            return self.task.judge(outputs, dataset)
+        # The epoch was chosen by another model, which the validation metrics are of.
+        assert dataset.valid is not None
+        choice = recipe.read(self.folder, self.task, self.config, "checkpoints-choice").model
+        whole = self.task.prepare(refit.settings(self.config, self._refit_epochs))
+        test = refit.in_units_of(dataset, self.kept(whole.test), whole)
+        return self.task.judge({"valid": self.kept(dataset.valid, choice), "test": test}, dataset)
+
+    def kept(self, windows: Windows, model: nn.Module | None = None) -> np.ndarray:
+        """What the task keeps of the outputs for these windows [window, number], as training did."""
+        worker = SoloWorker(device("cpu"))
+        return evaluation.kept(self.task, model or self.model, windows, worker, self.config.batch_size)

@@ -1,0 +1,156 @@
+"""What a trained run needs besides its weights to answer again: `recipe.json`, written when its training has ended.
+
+It holds what was fitted on the training part (`Dataset.state`), the shape of a window, the hash of the weights, and one
+test window with the model's answer, so that whoever loads the run can prove that it answers as it did.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict
+from safetensors.torch import load
+from torch import nn
+
+from sp500.config import RunConfig
+from sp500.data.windows import Dataset, Windows
+from sp500.errors import CheckpointError, ConfigError
+from sp500.formatting import referred
+from sp500.machine.disk import write_atomic
+from sp500.runs import sealed
+from sp500.training.loop import DTYPES
+from sp500.training.task import Task
+
+FILE, CHECKPOINTS, WEIGHTS = "recipe.json", "checkpoints", "model.safetensors"
+
+
+class Array(BaseModel):
+    """Numbers as they lie in memory."""
+
+    model_config = ConfigDict(frozen=True)
+
+    dtype: str
+    shape: tuple[int, ...]
+    base64: str
+
+    @classmethod
+    def of(cls, array: np.ndarray) -> Array:
+        """The array as plain data."""
+        data = np.ascontiguousarray(array).tobytes()
+        return cls(dtype=str(array.dtype), shape=array.shape, base64=base64.b64encode(data).decode())
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """The array."""
+        return np.frombuffer(base64.b64decode(self.base64), self.dtype).reshape(self.shape)
+
+
+class Recipe(BaseModel):
+    """What `recipe.json` holds."""
+
+    model_config = ConfigDict(frozen=True)
+
+    fingerprint: str
+    dtype: str
+    """Of weights and outputs."""
+    window: int
+    row: tuple[int, ...]
+    row_dtype: str
+    targets: tuple[int, ...]
+    """Shape of a window's targets: () for one."""
+    target_dtype: str
+    outputs: int
+    target_scale: float
+    naive_output: float
+    state: dict[str, Any]
+    """What the task fitted: `Dataset.state`."""
+    weights_sha256: str
+    test_input: Array
+    """x of the first test window [1, window, *row]."""
+    test_output: Array
+    """The model's answer to it."""
+
+    @property
+    def dataset(self) -> Dataset:
+        """The dataset without its windows: all that a task makes a model from."""
+        none = Windows(
+            rows=np.empty((0, *self.row), self.row_dtype),
+            starts=np.empty(0, np.int64),
+            targets=np.empty((0, *self.targets), self.target_dtype),
+            length=self.window,
+        )
+        return Dataset(none, None, none, self.target_scale, self.naive_output, {"sha256": ""}, self.outputs, self.state)
+
+
+class Loaded(NamedTuple):
+    """A recipe and the model that it describes."""
+
+    recipe: Recipe
+    model: nn.Module
+
+
+def write(run: Path, task: Task, config: RunConfig, dataset: Dataset) -> None:
+    """Keep the recipe of the run's best weights, trained on `dataset`. Raises ConfigError for another state."""
+    try:
+        state = json.loads(json.dumps(dataset.state, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        name = referred(config.task)
+        raise ConfigError(f"task {name}: Dataset.state is not plain data ({error}); use lists and numbers") from None
+    weights = (run / CHECKPOINTS / "best" / WEIGHTS).read_bytes()
+    model = _model(task, config, dataset, weights)
+    x = first_window(dataset.test)
+    recipe = Recipe(
+        fingerprint=config.fingerprint,
+        dtype=config.train.dtype,
+        window=dataset.window,
+        row=dataset.row,
+        row_dtype=str(dataset.test.rows.dtype),
+        targets=dataset.test.targets.shape[1:],
+        target_dtype=str(dataset.test.targets.dtype),
+        outputs=dataset.outputs,
+        target_scale=dataset.target_scale,
+        naive_output=dataset.naive_output,
+        state=state,
+        weights_sha256=hashlib.sha256(weights).hexdigest(),
+        test_input=Array.of(x),
+        test_output=Array.of(answer(model, x)),
+    )
+    write_atomic(run / FILE, sealed.seal(recipe))
+
+
+def read(run: Path, task: Task, config: RunConfig, checkpoints: str = CHECKPOINTS) -> Loaded:
+    """The recipe of a run's folder and its model. Raises CheckpointError for a file that is missing or was changed."""
+    path, weights = run / FILE, run / checkpoints / "best" / WEIGHTS
+    try:
+        recipe, data = Recipe.model_validate_json(sealed.unseal(path.read_bytes())), weights.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{error.filename}: cannot be read ({error.strerror}); is the run trained?") from None
+    except ValueError as error:
+        raise CheckpointError(f"{path} is not a recipe ({error})") from None
+    if checkpoints == CHECKPOINTS and hashlib.sha256(data).hexdigest() != recipe.weights_sha256:
+        raise CheckpointError(f"{weights} does not hold the weights of {path}")
+    return Loaded(recipe, _model(task, config, recipe.dataset, data))
+
+
+def _model(task: Task, config: RunConfig, dataset: Dataset, weights: bytes) -> nn.Module:
+    model = task.model(config, dataset).to(DTYPES[config.train.dtype])
+    model.load_state_dict(load(weights))
+    return model
+
+
+def first_window(windows: Windows) -> np.ndarray:
+    """X [1, window, *row] of the first window."""
+    return windows.rows[windows.starts[0] : windows.starts[0] + windows.length][None]
+
+
+@torch.no_grad()
+def answer(model: nn.Module, x: np.ndarray) -> np.ndarray:
+    """The model's outputs for x [batch, window, *row]."""
+    model.eval()
+    return np.asarray(model(torch.from_numpy(np.array(x))))  # a copy: what was read from a file cannot be written
