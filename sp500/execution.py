@@ -146,7 +146,8 @@ def _check_same(run: Run, config: Experiment, *, ended: bool) -> None:
     if not path.exists():
         return
     try:
-        kept = type(config).model_validate(source.anchored(yaml.safe_load(path.read_text()), run.path))
+        plain = yaml.safe_load(path.read_text())
+        kept = type(config).model_validate(source.anchored(plain, run.path) if isinstance(plain, dict) else plain)
     except (OSError, yaml.YAMLError, ValueError) as error:  # a decoder's and pydantic's errors are ValueErrors
         raise ConfigError(
             f"{path} cannot be used ({str(error).splitlines()[0]}), so it is not known whether the run has the same "

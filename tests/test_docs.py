@@ -163,7 +163,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         if not path.name.startswith(".") and path.name != "runs":
             (folder / path.name).symlink_to(path)
     for block in BLOCKS:
-        if block.language == "yaml" and (named := re.match(r"# (\S+\.yaml)\n", block.text)):
+        if named := re.match(r"# (\S+\.(yaml|py))\n", block.text):
             file = folder / ("state/sp500/queue.yaml" if named[1] == "queue.yaml" else named[1])
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(block.text)
