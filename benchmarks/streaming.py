@@ -87,7 +87,7 @@ def _large(folder: Path, keep: Callable[..., None]) -> dict[str, float]:
     written = large.shards.windows / (time.perf_counter() - started)
     results = [run_in_subprocess(_from_shards, case) for case in (small, large)]
     speeds = [result.samples / result.train_seconds for result in results]
-    windows = large.shards.windows * large.shards.window * large.shards.features * 4
+    windows = large.shards.windows * large.shards.layout.window * large.shards.layout.row_bytes
     found = {
         "worker_memory_large_over_small": results[1].peak_worker_bytes / results[0].peak_worker_bytes,
         "seconds_per_sample_large_over_small": speeds[0] / speeds[1],
@@ -188,7 +188,7 @@ def _stored_windows(case: Case, folder: Path) -> FitResult:
     path = folder / "windows"
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True)
-    shape = (case.shards.window, case.shards.features)
+    shape = (case.shards.layout.window, case.shards.layout.row[0])
     for shard in case.shards.shards:
         chunk = case.shards.read(shard)
         view = torch.from_numpy(chunk.rows.copy()).unfold(0, shape[0], 1).transpose(1, 2)

@@ -14,7 +14,7 @@ from sp500.studies.settings import ScaleSettings
 
 
 class Scale(ScaleSettings, Command):
-    """Train on the 20 stocks and noisy copies of them, once per arm and dataset size."""
+    """Train on the data (20 stocks) and noisy copies of it, once per arm and dataset size."""
 
     takes_world_size: ClassVar[bool] = True
 

@@ -40,8 +40,8 @@ SECTION_OF = {"synthetic": "synthetic", "images": "images", "language": "text"}
 ONLY_TASK = {"cnn": "images", "gpt": "language"}
 """The one task that a kind of model is for."""
 UNUSED_DATA = {
-    "images": ("source", "npz_path", "multiplier"),
-    "language": ("source", "npz_path", "multiplier", "test_fraction", "valid_from_train"),
+    "images": ("source", "npz_path"),
+    "language": ("source", "npz_path", "test_fraction", "valid_from_train"),
 }
 """Keys of `data` that a task has no use for, and that somebody could take for its own."""
 TASK_DEFAULTS: dict[str, dict[str, Any]] = {
@@ -85,11 +85,11 @@ class DataConfig(Frozen):
     seed: int = Field(0, ge=0)
     """Seed of the batch order and of noisy copies: the same for every config of a search."""
     multiplier: int = Field(1, gt=0)
-    """Size of the training set: the original and multiplier - 1 noisy copies of the training series."""
+    """Size of the training set: the original and multiplier - 1 noisy copies of the training data."""
     augment: Literal["noise", "bootstrap"] = "noise"
     """How copies differ: noise on the features, or a price path of resampled daily returns."""
     noise: float = Field(0.1, ge=0)
-    """Noise of a copy, in training standard deviations of each feature."""
+    """Noise of a copy, in training standard deviations of each feature; of text the share of bytes drawn anew."""
     jitter: float = Field(0.0, ge=0)
     """Standard deviation of a factor around 1 per copy and feature."""
     npz_path: Path | None = None
@@ -361,8 +361,10 @@ class RunConfig(Frozen):
             "source": Path(self.data.source).name,
             "npz_path": self.data.npz_path and self.data.npz_path.name,
         }
-        order = {"seed": self.data.seed, "shuffle_train": self.data.shuffle_train}
+        order: dict[str, Any] = {"seed": self.data.seed, "shuffle_train": self.data.shuffle_train}
         cut = {"test_fraction": self.data.test_fraction, "valid_from_train": self.data.valid_from_train}
+        if self.data.multiplier > 1:
+            order |= self.data.model_dump(include={"multiplier", "augment", "noise", "jitter"})
         images = {**self.images.model_dump(), "source": Path(self.images.source).name, **cut, **order}
         text = {**self.text.model_dump(), "source": Path(self.text.source).name, **order}
         own = {"synthetic": {**self.synthetic.model_dump(), **order}, "images": images, "language": text}

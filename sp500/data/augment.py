@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from sp500.data.features import CLOSE_FEATURES, WARM_UP, Series, table_of
+from sp500.data.windows import Windows
 from sp500.errors import DataError
 from sp500.seeding import numpy_generator
 
@@ -27,7 +28,7 @@ BLOCK_DAYS = 20.0
 
 @dataclass(frozen=True)
 class Augmentation:
-    """How copies are made. `scale` [feature]: training standard deviations of the features."""
+    """How copies are made. `scale` [feature or channel]: training standard deviations."""
 
     method: Literal["noise", "bootstrap"]
     noise: float
@@ -54,6 +55,31 @@ def copy(series: Series, number: int, how: Augmentation) -> Series:
     noise = generator.standard_normal(series.x.shape) * (how.noise * how.scale)
     factor = 1 + how.jitter * generator.standard_normal(series.x.shape[1])
     return replace(series, x=series.x * factor + noise)
+
+
+def copy_windows(data: Windows, part: slice, number: int, how: Augmentation) -> tuple[np.ndarray, np.ndarray]:
+    """X [window, row, ...] and y of copy `number` of some windows; copy 0 are the windows themselves.
+
+    Numbers get noise and a factor as features do; whole numbers are rounded, and stay in their range. Of text, whose
+    targets are the next bytes, a share `noise` of the bytes is drawn anew.
+    """
+    starts, y = data.starts[part], data.targets[part]
+    x = data.rows[starts[:, None] + np.arange(data.length)]
+    if number == 0:
+        return x, y
+    if how.method == "bootstrap":
+        raise DataError("data.augment bootstrap resamples prices; here take noise")
+    generator = numpy_generator(how.seed, how.method, "windows", number, part.start)
+    if x.ndim == 2 and y.ndim == 2:
+        text = np.concatenate([x, y[:, -1:]], axis=1)
+        drawn = generator.integers(0, 256, text.shape, dtype=np.uint8)
+        text = np.where(generator.random(text.shape) < how.noise, drawn, text)
+        return text[:, :-1], text[:, 1:]
+    noise = generator.standard_normal(x.shape) * (how.noise * how.scale)
+    copied = x * (1 + how.jitter * generator.standard_normal(x.shape[-1])) + noise
+    if x.dtype.kind in "ui":
+        copied = np.clip(np.rint(copied), np.iinfo(x.dtype).min, np.iinfo(x.dtype).max)
+    return copied.astype(x.dtype), y
 
 
 def _resampled(series: Series, horizon: int, generator: np.random.Generator) -> Series:

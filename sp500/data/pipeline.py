@@ -14,7 +14,7 @@ from sp500.data.augment import Augmentation
 from sp500.data.features import Features, Series, features
 from sp500.data.normalize import Normalizer
 from sp500.data.prices import Prices
-from sp500.data.shards.writer import Source
+from sp500.data.shards.writer import SeriesSource
 from sp500.data.sources import load
 from sp500.data.splits import Split, split
 from sp500.data.validation import summarize
@@ -42,10 +42,10 @@ class Prepared:
     how: Augmentation
     direction: bool
 
-    def source(self) -> Source:
+    def source(self) -> SeriesSource:
         """What shards of the training part are written from."""
         multiplier, window = self.config.multiplier, self.config.window
-        return Source(self.train, multiplier, self.how, self.scaler, self.target_scale, window, self.direction)
+        return SeriesSource(self.train, multiplier, self.how, self.scaler, self.target_scale, window, self.direction)
 
     def dataset(self, dtype: str, *, multiplier: int | None = None) -> Dataset:
         """Train (with its copies), validation and test windows. Raises DataError when a part has none."""

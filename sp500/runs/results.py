@@ -152,7 +152,9 @@ class ScaleRow(TypedDict):
     peak_worker_bytes: int | None
     bytes_on_disk: int | None
     best_epoch: int | None
-    test_mse: float | None
+    metric: str
+    test_error: float | None
+    """By `metric`: mse, error_rate, bits_per_byte."""
     run: str
 
 

@@ -49,9 +49,21 @@ def row(record: RunRecord, epochs: Sequence[EpochMetrics], memory_limit_bytes: i
         "peak_worker_bytes": record.peak_worker_bytes,
         "bytes_on_disk": shards["bytes"] if shards else None,
         "best_epoch": record.best_epoch,
-        "test_mse": record.metrics.get("test", {}).get("mse"),
+        "metric": _metric(record),
+        "test_error": _test_error(record),
         "run": record.name,
     }
+
+
+def _metric(record: RunRecord) -> str:
+    """What the task is judged by."""
+    return str(record.metrics.get("test", {}).get("improvement", {}).get("metric", "mse"))
+
+
+def _test_error(record: RunRecord) -> float | None:
+    test, metric = record.metrics.get("test", {}), _metric(record)
+    error = 1 - test["accuracy"] if metric == "error_rate" else test.get(metric)
+    return None if error is None else float(error)
 
 
 def fixed_seconds(seconds: float, writing: float, samples: int, rate: float) -> float:

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 
 from sp500.config import PRICE_TASKS, RunConfig
 from sp500.data import pipeline
+from sp500.data.copied import Copied
 from sp500.data.shards import stream, writer
 from sp500.data.shards.reader import ShardSet
 from sp500.data.windows import Dataset
@@ -35,13 +36,15 @@ from sp500.training.worker import SoloWorker, device
 EXPERIMENT = "scale"
 
 
-def prepared(config: RunConfig) -> pipeline.Prepared:
-    """Prices on their way to windows. Raises ConfigError for what has no training series to copy."""
+def prepared(config: RunConfig) -> pipeline.Prepared | Copied:
+    """The data on its way to `config.data.multiplier` times its training windows."""
     if config.train.refit:
         raise ConfigError("scale compares training times and never trains anew: leave out train.refit")
-    if config.task not in PRICE_TASKS or config.data.npz_path:
-        raise ConfigError("scale needs prices: task returns or direction, without data.npz_path")
-    return pipeline.prepare(config.data, direction=config.task == "direction")
+    if config.task in PRICE_TASKS and not config.data.npz_path:
+        return pipeline.prepare(config.data, direction=config.task == "direction")
+    config = catalog.resolve(config)
+    once = config.model_copy(update={"data": config.data.model_copy(update={"multiplier": 1})})
+    return Copied(catalog.task(config).prepare(once), config.data)
 
 
 def place(config: RunConfig, root: str, fingerprint: str) -> str:
@@ -101,7 +104,7 @@ def on_ray(
 
 
 def stored(
-    ready: pipeline.Prepared, config: RunConfig, root: str = "", skip_bad: int = 0, *, tasks: int = 0
+    ready: pipeline.Prepared | Copied, config: RunConfig, root: str = "", skip_bad: int = 0, *, tasks: int = 0
 ) -> tuple[ShardSet, Dataset]:
     """The shards of `config`, written if need be, and the dataset whose training windows they are."""
     source = ready.source()

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from sp500.config import RunConfig
-from sp500.data.shards.stream import BUFFER_WINDOWS
+from sp500.data.shards.stream import buffer_windows
 from sp500.data.shards.writer import Source
 from sp500.machine.memory import pss_bytes
 from sp500.studies import scale_arms
@@ -63,22 +63,20 @@ def _measured(config: RunConfig) -> tuple[float, int, Source]:
 
 
 def _size(source: Source, config: RunConfig) -> dict[str, Any]:
-    rows = source.multiplier * sum(len(one.x) for one in source.series)
+    layout = source.layout
     return {
-        "multiplier": source.multiplier,
-        "rows": rows,
+        "multiplier": config.data.multiplier,
+        "rows": source.rows,
         "windows": source.windows,
-        "bytes_on_disk": rows * _row_bytes(source),
+        "bytes_on_disk": (source.windows if layout.whole else source.rows) * layout.line_bytes,
         "bytes_materialised": _materialised(source, config),
     }
 
 
-def _row_bytes(source: Source) -> int:
-    return 4 * (source.features + 1)
-
-
 def _materialised(source: Source, config: RunConfig) -> int:
-    return source.windows * source.window * source.features * (8 if config.train.dtype == "float64" else 4)
+    layout = source.layout
+    wider = 2 if not layout.whole and config.train.dtype == "float64" else 1  # shards of prices are float32
+    return source.windows * layout.window * layout.row_bytes * wider
 
 
 def _samples(source: Source, config: RunConfig) -> int:
@@ -102,5 +100,5 @@ def _memory(kind: str, config: RunConfig, source: Source, base: int) -> int:
     if kind == "in_memory":
         return base + _materialised(source, config)
     # A buffer, the shard that fills it, and the copies while it is put together.
-    buffers = 4 * BUFFER_WINDOWS * _row_bytes(source)
+    buffers = 4 * buffer_windows(source.layout) * source.layout.line_bytes
     return (NODE_BYTES if kind == "ray" else base) + buffers

@@ -116,11 +116,11 @@ class Budgeted(Experiment):
 
 
 class ScaleSettings(Budgeted):
-    """Train on the 20 stocks and noisy copies of them, once per arm and dataset size."""
+    """Train on the data (20 stocks) and noisy copies of it, once per arm and dataset size."""
 
     arm: ClassVar[str] = "all"
     multipliers: tuple[Annotated[int, Field(gt=0)], ...] = Field((1, 10), min_length=1)
-    """Sizes: the training series and this many minus one noisy copies."""
+    """Sizes: the training data and this many minus one noisy copies."""
     arms: tuple[Literal["in_memory", "streaming", "ray"], ...] = Field(("in_memory", "streaming", "ray"), min_length=1)
     """in_memory: windows as arrays; streaming: shards, one process; ray: shards, --num-workers workers."""
     max_steps: int = Field(0, ge=0)

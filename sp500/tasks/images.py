@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from sp500 import metrics
 from sp500.config import RunConfig
+from sp500.data.copied import Copied
 from sp500.data.images import dataset as images
 from sp500.data.windows import Dataset, Windows
 from sp500.errors import ConfigError
@@ -34,8 +35,8 @@ class Images(Task):
     made_by_workers: bool = False
 
     def prepare(self, config: RunConfig) -> Dataset:
-        """Images of the source, split in order."""
-        return images.dataset(config.images, config.data)
+        """Images of the source, split in order, with copies of the training images."""
+        return Copied(images.dataset(config.images, config.data), config.data).dataset(config.train.dtype)
 
     def model(self, config: RunConfig, dataset: Dataset) -> nn.Module:
         """The network of the settings behind a layer that scales pixels."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sp500 import metrics
 from sp500.config import RunConfig
+from sp500.data.copied import Copied
 from sp500.data.text import dataset as text
 from sp500.data.text import naive
 from sp500.data.windows import Dataset, Windows
@@ -31,7 +32,7 @@ class Language(Task):
 
     def prepare(self, config: RunConfig) -> Dataset:
         """Windows of bytes, each with the next byte as its target."""
-        return text.dataset(config.text)
+        return Copied(text.dataset(config.text), config.data).dataset(config.train.dtype)
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Sum of cross entropies over all bytes, in nats."""

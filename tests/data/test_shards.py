@@ -16,7 +16,7 @@ from sp500.config import DataConfig
 from sp500.data import augment, pipeline
 from sp500.data.prices import Prices
 from sp500.data.shards.reader import ShardSet
-from sp500.data.shards.writer import Source, write, write_shard
+from sp500.data.shards.writer import SeriesSource, write, write_shard
 from sp500.errors import DataError
 
 
@@ -26,12 +26,12 @@ def prepared(bundled_stocks: Prices) -> pipeline.Prepared:
 
 
 @pytest.fixture(scope="module")
-def source(prepared: pipeline.Prepared) -> Source:
+def source(prepared: pipeline.Prepared) -> SeriesSource:
     return prepared.source()
 
 
 @pytest.fixture
-def written(source: Source, tmp_path: Path) -> ShardSet:
+def written(source: SeriesSource, tmp_path: Path) -> ShardSet:
     return write(source, str(tmp_path / "set"))
 
 
@@ -43,7 +43,7 @@ def windows_of(shards: ShardSet) -> tuple[np.ndarray, np.ndarray]:
     x, y = [], []
     for shard in shards.shards:
         chunk = shards.read(shard)
-        x += [chunk.rows[start : start + shards.window] for start in chunk.starts]
+        x += [chunk.rows[start : start + shards.layout.window] for start in chunk.starts]
         y += list(chunk.targets)
     return np.array(x), np.array(y)
 
@@ -66,7 +66,7 @@ def test_windows_of_all_shards_are_those_of_the_copied_training_series(
     assert written.windows == len(y) == prepared.source().windows
 
 
-def test_nothing_after_the_training_dates_is_in_a_shard(prepared: pipeline.Prepared, source: Source) -> None:
+def test_nothing_after_the_training_dates_is_in_a_shard(prepared: pipeline.Prepared, source: SeriesSource) -> None:
     last = prepared.cut.train[1]
     later = [replace_future(one, last) for one in prepared.table.series]
     assert any((one.x != other.x).any() for one, other in zip(prepared.table.series, later, strict=True))
@@ -83,7 +83,7 @@ def replace_future(series: augment.Series, last: np.datetime64) -> augment.Serie
 
 
 def test_complete_set_is_reused_and_another_one_refused(
-    prepared: pipeline.Prepared, source: Source, written: ShardSet, tmp_path: Path
+    prepared: pipeline.Prepared, source: SeriesSource, written: ShardSet, tmp_path: Path
 ) -> None:
     def nobody(numbers: object) -> list:
         raise AssertionError("a complete set is not written again")
@@ -96,7 +96,7 @@ def test_complete_set_is_reused_and_another_one_refused(
         write(other, written.uri)
 
 
-def test_manifest_is_written_last(source: Source, tmp_path: Path) -> None:
+def test_manifest_is_written_last(source: SeriesSource, tmp_path: Path) -> None:
     class Killed(Exception):
         pass
 
@@ -122,7 +122,7 @@ writer.write(source, sys.argv[2])
 
 
 def test_killed_writer_leaves_a_set_that_is_completed_to_the_same_bytes(
-    source: Source, written: ShardSet, tmp_path: Path
+    source: SeriesSource, written: ShardSet, tmp_path: Path
 ) -> None:
     import pickle
 
@@ -220,12 +220,12 @@ def test_shards_take_a_twentieth_of_materialised_windows(written: ShardSet) -> N
     assert written.bytes / (written.windows * 30 * 6 * 4) < 0.05
 
 
-def test_set_on_another_filesystem_has_the_same_bytes(source: Source, written: ShardSet, tmp_path: Path) -> None:
+def test_set_on_another_filesystem_has_the_same_bytes(source: SeriesSource, written: ShardSet, tmp_path: Path) -> None:
     write(source, f"file://{tmp_path}/elsewhere")
     assert contents(tmp_path / "elsewhere") == contents(Path(written.uri))
 
 
 @pytest.mark.parametrize("uri", ["gopher://bucket/set", "/proc/set"])
-def test_place_that_cannot_be_written_is_named(source: Source, uri: str) -> None:
+def test_place_that_cannot_be_written_is_named(source: SeriesSource, uri: str) -> None:
     with pytest.raises(DataError, match=uri):
         write(source, uri)

@@ -1,5 +1,5 @@
 """Parity: N processes of torch's process group end where one process does, in every family and for every kind of data,
-with dropout and moved images.
+with dropout and moved images, from memory and from shards.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ import torch
 import torch.distributed as dist
 
 from sp500.config import DataConfig, ImagesConfig, ModelConfig, RunConfig, TextConfig, TrainConfig
+from sp500.data.copied import Copied
+from sp500.data.shards import stream, writer
+from sp500.data.shards.reader import ShardSet
 from sp500.data.windows import Dataset
 from sp500.distributed.worker import GroupWorker
 from sp500.tasks import catalog
@@ -22,6 +25,7 @@ from sp500.training.worker import SoloWorker, Worker
 CPU = torch.device("cpu")
 KINDS = ("mlp", "lstm", "transformer", "cnn", "gpt")
 Datasets = dict[str, Dataset]
+Shards = dict[str, ShardSet]
 
 
 def settings(kind: str) -> RunConfig:
@@ -37,16 +41,30 @@ def settings(kind: str) -> RunConfig:
     return RunConfig(data=data, model=model, train=train)
 
 
-def outputs(datasets: Datasets, worker: Worker) -> dict[str, np.ndarray]:
-    return {
-        kind: fit(catalog.task(settings(kind)), dataset, settings(kind), worker).outputs["test"]
-        for kind, dataset in datasets.items()
-    }
+def outputs(
+    datasets: Datasets, worker: Worker, shards: Shards | None = None, *, whole: bool = False
+) -> dict[str, np.ndarray]:
+    found = {}
+    for kind, dataset in datasets.items():
+        config, task = settings(kind), catalog.task(settings(kind))
+        train = streamed(shards[kind], worker) if shards else None
+        if whole:
+            # One step for each pass: ranks hold other windows than a part of a smaller batch.
+            batch = {"batch_size": 100 * len(dataset.train), "epochs": 5}
+            config = config.model_copy(update={"train": config.train.model_copy(update=batch)})
+        found[kind] = fit(task, dataset, config, worker, train=train).outputs["test"]
+    return found
 
 
-def train_as_rank(rank: int, world: int, folder: Path, datasets: Datasets) -> None:
+def streamed(shards: ShardSet, worker: Worker) -> stream.Stream:
+    ranks = stream.assigned(shards.shards, worker.world)
+    chunks = stream.local_chunks(shards, ranks[worker.rank], shuffle=True, seed=0)
+    return stream.Stream(chunks, shards, stream.held(ranks), CPU, torch.float64, rank=worker.rank)
+
+
+def train_as_rank(rank: int, world: int, folder: Path, datasets: Datasets, shards: Shards | None = None) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=world)
-    found = outputs(datasets, GroupWorker(rank, world, CPU))
+    found = outputs(datasets, GroupWorker(rank, world, CPU), shards, whole=shards is not None)
     if rank == 0:
         np.savez(folder / "outputs.npz", **found)
     dist.destroy_process_group()
@@ -63,17 +81,44 @@ def solo(datasets: Datasets) -> dict[str, np.ndarray]:
     return outputs(datasets, SoloWorker(CPU))
 
 
-@pytest.mark.parametrize("world", [2, 3])
-def test_processes_with_dropout_equal_one_within_rounding(
-    datasets: Datasets, solo: dict[str, np.ndarray], tmp_path: Path, world: int
-) -> None:
+@pytest.fixture(scope="module")
+def copied(datasets: Datasets, tmp_path_factory: pytest.TempPathFactory) -> tuple[Datasets, Shards]:
+    """Images and text with two copies, in memory and as shards."""
+    config = DataConfig(multiplier=3)
+    ready = {kind: Copied(datasets[kind], config) for kind in ("cnn", "gpt")}
+    folder = tmp_path_factory.mktemp("shards")
+    shards = {kind: writer.write(one.source(), str(folder / kind)) for kind, one in ready.items()}
+    return {kind: one.materialised("float64") for kind, one in ready.items()}, shards
+
+
+def group(world: int, *args: object) -> None:
     context = multiprocessing.get_context("spawn")
-    ranks = [context.Process(target=train_as_rank, args=(rank, world, tmp_path, datasets)) for rank in range(world)]
+    ranks = [context.Process(target=train_as_rank, args=(rank, world, *args)) for rank in range(world)]
     for rank in ranks:
         rank.start()
     for rank in ranks:
         rank.join()
     assert [rank.exitcode for rank in ranks] == [0] * world
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_processes_over_shards_of_images_and_text_equal_one_in_memory(
+    copied: tuple[Datasets, Shards], tmp_path: Path, world: int
+) -> None:
+    datasets, shards = copied
+    alone = outputs(datasets, SoloWorker(CPU), whole=True)
+    group(world, tmp_path, datasets, shards)
+    with np.load(tmp_path / "outputs.npz") as found:
+        for kind in datasets:
+            assert np.ptp(alone[kind]) > 1e-3
+            np.testing.assert_allclose(found[kind], alone[kind], rtol=0, atol=1e-9, err_msg=kind)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_processes_with_dropout_equal_one_within_rounding(
+    datasets: Datasets, solo: dict[str, np.ndarray], tmp_path: Path, world: int
+) -> None:
+    group(world, tmp_path, datasets)
     with np.load(tmp_path / "outputs.npz") as found:
         for kind in KINDS:
             assert np.ptp(solo[kind]) > 1e-3

@@ -240,9 +240,9 @@ def test_missing_break_even_says_which_side_is_sooner(rate: float, fixed: float,
 
 
 def test_test_error_of_the_arms_is_compared_within_one_size() -> None:
-    same = [one(1, "streaming", 1.0, test_mse=9e-4), one(10, "streaming", 1.0), one(10, "ray", 1.0, 2)]
+    same = [one(1, "streaming", 1.0, test_error=9e-4), one(10, "streaming", 1.0), one(10, "ray", 1.0, 2)]
     assert verdicts.numbers(merged(*same)) == ["The test MSE at ×10 is the same in all 2 runs."]
-    apart = [*same, one(10, "in_memory", 1.0, test_mse=2.1e-4)]
+    apart = [*same, one(10, "in_memory", 1.0, test_error=2.1e-4)]
     assert verdicts.numbers(merged(*apart)) == [
         "The test MSE at ×10 is between 0.0002 and 0.00021, 5.00% apart in 3 runs."
     ]

@@ -62,14 +62,14 @@ def test_row_takes_the_epoch_at_the_warm_rate_and_writing_from_the_shards() -> N
     assert (row["seconds"], row["setup_seconds"], row["train_seconds"]) == (20, 4, 15)
     assert row["epoch_rates"] == [500.0, 200.0]  # windows over seconds without the wait for the first batch
     assert (row["place"], row["hardware"]) == ("machine", "2 cores, 8 GiB")
-    assert (row["multiplier"], row["memory_limit_bytes"], row["test_mse"]) == (10, 2 << 30, 2e-4)
+    assert (row["multiplier"], row["memory_limit_bytes"], row["test_error"]) == (10, 2 << 30, 2e-4)
 
 
 def test_row_of_an_arm_that_failed_at_once_has_nothing_to_tell_but_why() -> None:
     bad = record(status="out_of_memory", reason="5 bytes", data={}, metrics={}, samples=0, warm_samples_per_second=None)
     row = scaling.row(bad, [], 1)
     assert (row["status"], row["reason"]) == ("out_of_memory", "5 bytes")
-    assert [row[key] for key in ("windows", "epoch_seconds", "bytes_on_disk", "test_mse")] == [None] * 4
+    assert [row[key] for key in ("windows", "epoch_seconds", "bytes_on_disk", "test_error")] == [None] * 4
     assert row["writing_seconds"] == 0.0
 
 

@@ -1,4 +1,4 @@
-"""Images and language through the studies: their defaults, a run, a search, and what no study does for them yet."""
+"""Images and language through the studies: their defaults, a run, a search, copies of growing size."""
 
 from __future__ import annotations
 
@@ -66,9 +66,23 @@ def test_search_of_a_task_trains_each_config_by_itself(task: str, tmp_path: Path
 
 
 @TASKS
-def test_studies_that_need_prices_say_so(task: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="scale needs prices"):
-        sp500.scale(task=task, multipliers=(1,), arms=("streaming",), runs_dir=tmp_path, name="a", **SMALL[task])
+def test_arms_of_a_scale_run_see_the_same_copies(task: str, tmp_path: Path) -> None:
+    settings = {**SMALL[task], "train": {"epochs": 2, "batch_size": 10**6, "dtype": "float64"}}
+    arms = ("in_memory", "streaming")
+    record = sp500.scale(task=task, multipliers=(1, 3), arms=arms, runs_dir=tmp_path, name="a", **settings)
+    assert record.scale is not None
+    rows = {(row["multiplier"], row["arm"]): row for row in record.scale}
+    assert {row["status"] for row in record.scale} == {"ok"}
+    for size in (1, 3):
+        # One step for each pass: all windows, in whatever order.
+        assert rows[size, "streaming"]["windows"] == size * (rows[1, "in_memory"]["windows"] or 0)
+        errors = [rows[size, arm]["test_error"] for arm in arms]
+        assert errors[0] == pytest.approx(errors[1], abs=1e-9)
+    assert rows[1, "streaming"]["metric"] == {"images": "error_rate", "language": "bits_per_byte"}[task]
+
+
+@TASKS
+def test_folds_need_dates(task: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="folds are cut by date"):
         sp500.walk_forward(task=task, runs_dir=tmp_path, name="b", **SMALL[task])
 

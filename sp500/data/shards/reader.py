@@ -1,7 +1,8 @@
-"""Shards: training series and their copies as segments in Parquet, each day once.
+"""Shards: training rows and their copies in Parquet, in one of two layouts.
 
-Windows are not stored: they are views over the rows, made by the loader (30 times less on disk and on the wire). Every
-shard is checked against the manifest when it is read; the price is a sha256 of what is read anyway.
+A series of prices is stored as rows, each day once: its windows overlap, and are views that the loader makes (30 times
+less on disk and on the wire). Images, texts and windows that were prepared elsewhere are stored as windows. Every shard
+is checked against the manifest when it is read; the price is a sha256 of what is read anyway.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,12 +22,55 @@ import pyarrow.parquet as pq
 from sp500.data.shards.folder import Folder
 from sp500.errors import DataError
 
-FORMAT = 1
+FORMAT = 2
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the windows of a set are.
+
+    window: rows of each; row and target: shapes; dtype and target_dtype: of the numbers. `whole`: a line of the table
+    is a window and its target; otherwise it is a row of a series, and the target of the window that ends there.
+    """
+
+    window: int
+    row: tuple[int, ...]
+    dtype: str
+    target: tuple[int, ...] = ()
+    target_dtype: str = "float32"
+    whole: bool = False
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return math.prod(self.row) * np.dtype(self.dtype).itemsize
+
+    @property
+    def line_bytes(self) -> int:
+        """Bytes that a window adds to the table: with overlapping ones a row, and a target."""
+        rows = self.row_bytes * (self.window if self.whole else 1)
+        return rows + math.prod(self.target) * np.dtype(self.target_dtype).itemsize
+
+
+def as_binary(array: np.ndarray) -> pa.Array:
+    """Numbers [line, ...] as a column of the same bytes."""
+    flat = np.ascontiguousarray(array).reshape(len(array), -1)
+    return pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(flat.dtype.itemsize * flat.shape[1]), len(flat), [None, pa.py_buffer(flat)]
+    )
+
+
+def from_binary(column: pa.ChunkedArray, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+    """The inverse of `as_binary`: numbers [line, *shape] over the column's memory."""
+    array = column.combine_chunks()
+    width = array.type.byte_width
+    data = np.frombuffer(array.buffers()[1], np.uint8)[array.offset * width : (array.offset + len(array)) * width]
+    return data.view(dtype).reshape(len(array), *shape)
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """What one shard holds: rows [row, feature], targets [window], and each window's first row.
+    """What one shard holds: rows [row, ...], targets [window, ...], and each window's first row.
 
     `first` is the number of its first window in the set, which is its number in the training windows in memory too.
     """
@@ -53,8 +98,7 @@ class ShardSet:
 
     uri: str
     fingerprint: str
-    window: int
-    features: int
+    layout: Layout
     shards: tuple[Shard, ...]
     dropped: tuple[str, ...] = ()
     """Bad shards left out, with reasons."""
@@ -69,7 +113,9 @@ class ShardSet:
         folder = Folder(uri)
         manifest = manifest_of(folder)
         shards = tuple(Shard(**{**one, "segments": tuple(one["segments"])}) for one in manifest["shards"])
-        found = cls(uri, manifest["fingerprint"], manifest["window"], manifest["features"], shards)
+        given = manifest["layout"]
+        layout = Layout(**{**given, "row": tuple(given["row"]), "target": tuple(given["target"])})
+        found = cls(uri, manifest["fingerprint"], layout, shards)
         sizes, bad = folder.sizes(), {}
         for shard in shards:
             try:
@@ -83,7 +129,7 @@ class ShardSet:
             way_out = "remove manifest.json and write the set again, or --skip-bad-shards"
             raise DataError(f"{len(bad)} bad shard(s): {'; '.join(bad.values())}; {way_out}")
         kept = tuple(shard for shard in shards if shard.name not in bad)
-        return cls(uri, found.fingerprint, found.window, found.features, kept, tuple(bad.values()))
+        return cls(uri, found.fingerprint, layout, kept, tuple(bad.values()))
 
     @property
     def windows(self) -> int:
@@ -111,7 +157,7 @@ class ShardSet:
         return chunk(self.table(shard), shard, self)
 
     def table(self, shard: Shard) -> pa.Table:
-        """The same as it was stored: columns x0, x1, ... and y."""
+        """The same as it was stored: columns x and y."""
         try:
             data = Folder(self.uri).read(shard.name)
         except OSError as error:
@@ -122,16 +168,20 @@ class ShardSet:
 
 
 def chunk(table: pa.Table, shard: Shard, of: ShardSet) -> Chunk:
-    """Arrays of a shard's table; windows lie inside a segment and have a known target."""
-    columns = [table.column(f"x{number}").to_numpy() for number in range(of.features)]
-    y = table.column("y").to_numpy()
+    """Arrays of a shard's table; windows of a series lie inside a segment and have a known target."""
+    layout, number = of.layout, of.firsts[shard.name]
+    y = from_binary(table.column("y"), layout.target_dtype, layout.target)
+    if layout.whole:
+        rows = from_binary(table.column("x"), layout.dtype, (layout.window, *layout.row)).reshape(-1, *layout.row)
+        return Chunk(rows, y, np.arange(len(y), dtype=np.int64) * layout.window, number)
     ends = np.cumsum(shard.segments)
     first = np.concatenate(
-        [np.arange(end - rows, end - of.window + 1) for rows, end in zip(shard.segments, ends, strict=True)]
+        [np.arange(end - rows, end - layout.window + 1) for rows, end in zip(shard.segments, ends, strict=True)]
     )
-    targets = y[first + of.window - 1]
+    targets = y[first + layout.window - 1]
     known = np.isfinite(targets)
-    return Chunk(np.stack(columns, axis=1), targets[known], first[known].astype(np.int64), of.firsts[shard.name])
+    rows = from_binary(table.column("x"), layout.dtype, layout.row)
+    return Chunk(rows, targets[known], first[known].astype(np.int64), number)
 
 
 def manifest_of(folder: Folder) -> dict[str, Any]:
@@ -147,5 +197,8 @@ def manifest_of(folder: Folder) -> dict[str, Any]:
     if hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest() != digest:
         raise DataError(f"{name}: does not match its checksum")
     if manifest["format"] != FORMAT:
-        raise DataError(f"{name}: has format {manifest['format']}, this version reads {FORMAT}")
+        raise DataError(
+            f"{name}: has format {manifest['format']}, this version reads {FORMAT}; remove it and write it anew: "
+            "experiments/prepare.py --out FOLDER, or let scale.py do it"
+        )
     return dict(manifest)

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from sp500.data.batches import Batch
-from sp500.data.shards.reader import Chunk, Shard, ShardSet
+from sp500.data.shards.reader import Chunk, Layout, Shard, ShardSet
 from sp500.seeding import numpy_generator, torch_generator
 
-BUFFER_WINDOWS = 100_000
+BUFFER_WINDOWS, BUFFER_BYTES = 100_000, 256 * 2**20
 Chunks = Callable[[int], Iterable[Chunk]]
 Part = tuple[Tensor, Tensor, Tensor]
 """A batch's x, y, and numbers of its windows."""
@@ -58,6 +58,11 @@ def local_chunks(shards: ShardSet, mine: list[Shard], *, shuffle: bool, seed: in
                 yield ready
 
     return read
+
+
+def buffer_windows(layout: Layout) -> int:
+    """Windows that are shuffled together."""
+    return max(min(BUFFER_WINDOWS, BUFFER_BYTES // layout.line_bytes), 1)
 
 
 def held(ranks: list[list[Shard]]) -> list[int]:
@@ -97,8 +102,9 @@ class Stream:
         generator = torch_generator(seed, "buffer", epoch, self._rank) if shuffle else None
         parts = self._gathered(self._chunks(epoch), size, generator)
         # What a rank computes, with weight 0, when it has no more windows, so that gradients can still be added up.
-        x = torch.zeros(1, self._of.window, self._of.features, device=self._device, dtype=self._dtype)
-        y = torch.zeros(1, device=self._device, dtype=self._dtype)
+        layout = self._of.layout
+        x = self._moved(np.zeros((1, layout.window, *layout.row), layout.dtype))
+        y = self._moved(np.zeros((1, *layout.target), layout.target_dtype))
         windows = torch.zeros(1, device=self._device, dtype=torch.int64)
         for step in range(self.steps(batch_size)):
             total = sum(min(max(held - step * size, 0), size) for held in self._windows)
@@ -132,30 +138,30 @@ class Stream:
 
     def _buffers(self, chunks: Iterable[Chunk]) -> Iterator[_Buffer]:
         """A few chunks at a time, on the device."""
-        held: list[Chunk] = []
+        held, most = list[Chunk](), buffer_windows(self._of.layout)
         for chunk in chain(chunks, [None]):
             if chunk is not None:
                 held.append(chunk)
-            if held and (chunk is None or sum(len(one.starts) for one in held) >= BUFFER_WINDOWS):
+            if held and (chunk is None or sum(len(one.starts) for one in held) >= most):
                 offsets = np.cumsum([0, *(len(one.rows) for one in held[:-1])])
                 starts = [one.starts + offset for one, offset in zip(held, offsets, strict=True)]
                 numbers = [one.first + np.arange(len(one.starts)) for one in held]
                 rows = self._moved(np.concatenate([one.rows for one in held]))
                 targets = self._moved(np.concatenate([one.targets for one in held]))
                 held = []
-                views = rows.unfold(0, self._of.window, 1).movedim(-1, 1)
+                views = rows.unfold(0, self._of.layout.window, 1).movedim(-1, 1)
                 yield _Buffer(
                     views, torch.from_numpy(np.concatenate(starts)), targets, self._moved(np.concatenate(numbers))
                 )
 
     def _moved(self, array: np.ndarray) -> Tensor:
-        values = torch.from_numpy(array)
+        values = torch.from_numpy(array if array.flags.writeable else array.copy())
         return values.to(self._device, self._dtype) if values.is_floating_point() else values.to(self._device)
 
 
 @dataclass(frozen=True)
 class _Buffer:
-    """Windows to draw from: views [row, window, feature] and each window's first row, target and number."""
+    """Windows to draw from: views [row, window, ...] and each window's first row, target and number."""
 
     views: Tensor
     starts: Tensor

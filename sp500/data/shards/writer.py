@@ -1,4 +1,4 @@
-"""Writing shards: the training series and their copies, by one process or by many tasks, to the same bytes.
+"""Writing shards: training rows and their copies, by one process or by many tasks, to the same bytes.
 
 A shard is a pure function of its source and number. A file appears under its name only when it is whole; the manifest,
 with every sha256, is written last, so an interrupted write is continued and a complete set is reused.
@@ -23,18 +23,85 @@ from sp500.data.augment import Augmentation
 from sp500.data.features import Series
 from sp500.data.normalize import Normalizer
 from sp500.data.shards.folder import Folder
-from sp500.data.shards.reader import FORMAT, Shard, ShardSet, manifest_of
+from sp500.data.shards.reader import FORMAT, Layout, Shard, ShardSet, as_binary, manifest_of
+from sp500.data.windows import Windows
 from sp500.errors import DataError
 
 # A shard holds this many series at most (about 150,000 windows, 4 MiB, of 6 features over 18 years), and a set at least
 # this many shards where it can, so that workers and shuffling have something to choose from.
 SERIES_PER_SHARD = 32
 SHARDS_AT_LEAST = 16
+SHARD_BYTES = 32 * 2**20
 
 
 @dataclass(frozen=True)
-class Source:
-    """What a set is made from: training series alone, and how they are copied and scaled."""
+class WindowsSource:
+    """Windows of any shape, each stored whole, and their noisy copies."""
+
+    data: Windows
+    multiplier: int
+    how: Augmentation
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of everything that decides the bytes."""
+        how = self.how
+        settings = [how.method, how.noise, how.jitter, how.seed]
+        digest = hashlib.sha256(json.dumps([FORMAT, asdict(self.layout), self.multiplier, *settings]).encode())
+        for array in (self.data.rows, self.data.starts, self.data.targets):
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()[:16]
+
+    @property
+    def layout(self) -> Layout:
+        """What its windows are."""
+        data = self.data
+        return Layout(
+            window=data.length,
+            row=data.rows.shape[1:],
+            dtype=str(data.rows.dtype),
+            target=data.targets.shape[1:],
+            target_dtype=str(data.targets.dtype),
+            whole=True,
+        )
+
+    @property
+    def rows(self) -> int:
+        """Rows of the whole set."""
+        return self.windows * self.data.length
+
+    @property
+    def windows(self) -> int:
+        """Windows of the whole set."""
+        return self.multiplier * len(self.data)
+
+    @property
+    def shards(self) -> int:
+        """Files of the set."""
+        return self.multiplier * self._parts
+
+    def part(self, number: int) -> tuple[int, slice]:
+        """Number of the copy that a shard holds, and of which windows."""
+        copy, part = divmod(number, self._parts)
+        first, last = (len(self.data) * one // self._parts for one in (part, part + 1))
+        return copy, slice(first, last)
+
+    @property
+    def _parts(self) -> int:
+        """Shards of a copy."""
+        wanted = max(-(-SHARDS_AT_LEAST // self.multiplier), -(-len(self.data) * self.layout.line_bytes // SHARD_BYTES))
+        return min(wanted, len(self.data))
+
+    def table(self, number: int) -> tuple[pa.Table, tuple[int, ...], int]:
+        """Lines of shard `number`, rows per segment, and windows."""
+        copy, part = self.part(number)
+        x, y = augment.copy_windows(self.data, part, copy, self.how)
+        return pa.table({"x": as_binary(x), "y": as_binary(y)}), (len(x) * self.data.length,), len(x)
+
+
+@dataclass(frozen=True)
+class SeriesSource:
+    """Training series of prices, and how they are copied and scaled."""
 
     series: tuple[Series, ...]
     multiplier: int
@@ -66,6 +133,16 @@ class Source:
         return self.multiplier * sum(self._windows(one) for one in self.series)
 
     @property
+    def layout(self) -> Layout:
+        """What its windows are."""
+        return Layout(self.window, (self.features,), "float32")
+
+    @property
+    def rows(self) -> int:
+        """Rows of the whole set."""
+        return self.multiplier * sum(len(one.x) for one in self.series)
+
+    @property
     def features(self) -> int:
         """Columns of a row."""
         return int(self.series[0].x.shape[1])
@@ -94,8 +171,12 @@ class Source:
         ]
         x = np.concatenate([self.scaler(one.x) for one in segments]).astype(np.float32)
         y = np.concatenate([self._targets(one.y) for one in segments]).astype(np.float32)
-        columns = {f"x{column}": x[:, column] for column in range(x.shape[1])} | {"y": y}
+        columns = {"x": as_binary(x), "y": as_binary(y)}
         return pa.table(columns), tuple(len(one.x) for one in segments), sum(self._windows(one) for one in segments)
+
+
+Source = SeriesSource | WindowsSource
+"""What a set is made from."""
 
 
 def write_shard(source: Source, number: int, uri: str) -> Shard:
@@ -151,8 +232,7 @@ def write(
     manifest = {
         "format": FORMAT,
         "fingerprint": source.fingerprint,
-        "window": source.window,
-        "features": source.features,
+        "layout": asdict(source.layout),
         "windows": sum(shard.windows for shard in done),
         "shards": [asdict(shard) for shard in sorted(done, key=lambda shard: shard.name)],
     }

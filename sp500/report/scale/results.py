@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sp500 import formatting
-from sp500.formatting import NOTHING, TIMES, fixed, percent, seconds, size
+from sp500.formatting import METRIC, NOTHING, TIMES, fixed, percent, seconds, size
 from sp500.report.tables import Cells, Table, no_cells, table
 from sp500.runs import scaling
 from sp500.runs.record import RunRecord
@@ -115,6 +115,7 @@ def tables(found: Scale, more: Cells = no_cells) -> list[Table]:
 
 
 def _arms(rows: Sequence[Row], more: Cells) -> Table:
+    error = METRIC.get(rows[0]["metric"], "test error") if rows else "test error"
     windows = {row["multiplier"]: f" ({fixed(row['windows'], 0)})" for row in rows if row["windows"]}
     lines = [
         {
@@ -128,7 +129,7 @@ def _arms(rows: Sequence[Row], more: Cells) -> Table:
             "of that, shards": seconds(row["writing_seconds"] or None),
             "Peak memory (of budget)": _peak(row),
             "On disk": size(row["bytes_on_disk"]),
-            "Test MSE": NOTHING if row["test_mse"] is None else f"{row['test_mse']:.4g}",
+            f"{error[0].upper()}{error[1:]}": NOTHING if row["test_error"] is None else f"{row['test_error']:.4g}",
             **more(row["run"], windows=True),
         }
         for row in rows

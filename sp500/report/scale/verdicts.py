@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from sp500 import formatting
-from sp500.formatting import TIMES, listed, percent, ratio, rounded, seconds, size, some
+from sp500.formatting import METRIC, TIMES, listed, percent, ratio, rounded, seconds, size, some
 from sp500.report.scale.results import Row, Scale, at, by_arm, share
 from sp500.runs.results import BreakEven, Law
 from sp500.runs.scaling import BASELINES, PLACES
@@ -21,7 +21,7 @@ SINGLE_RUN = 0.1
 """Share by which a run's speed differs from that of a repeated run: 0.96 to 1.08 of it on a quiet machine
 (docs/LOG.md)."""
 SAME_MEMORY = 0.05
-SAME_MSE = 1e-6
+SAME_ERROR = 1e-6
 SMALL_MISS = 0.01
 
 
@@ -102,26 +102,27 @@ def break_even(found: Scale) -> list[str]:
 
 
 def numbers(rows: Sequence[Row]) -> list[str]:
-    """Whether the arms ended in the same model, by the test MSE of the largest size that several arms trained on."""
-    sized: dict[int, list[tuple[float, int | None]]] = {}
+    """Whether the arms ended in the same model, by the test error of the largest size that several arms trained on."""
+    sized: dict[int, list[Row]] = {}
     for row in rows:
-        if row["status"] == "ok" and (mse := row["test_mse"]):
-            sized.setdefault(row["multiplier"], []).append((mse, row["best_epoch"]))
+        if row["status"] == "ok" and row["test_error"]:
+            sized.setdefault(row["multiplier"], []).append(row)
     several = [multiplier for multiplier, group in sized.items() if len(group) > 1]
     if not several:
         return []
     largest = max(several)
-    errors = [mse for mse, _ in sized[largest]]
-    if all(best_epoch == 0 for _, best_epoch in sized[largest]):
+    group = sized[largest]
+    metric, errors = METRIC.get(group[0]["metric"], "test error"), [row["test_error"] or 0.0 for row in group]
+    if all(row["best_epoch"] == 0 for row in group):
         return [
-            f"All {len(errors)} runs at {at(largest)} kept the naive forecast that training starts from, so their test "
-            "MSE is the same by construction."
+            f"All {len(errors)} runs at {at(largest)} kept the naive forecast that training starts from, so their "
+            f"{metric} is the same by construction."
         ]
     spread = max(errors) / min(errors) - 1
-    if spread <= SAME_MSE:
-        return [f"The test MSE at {at(largest)} is the same in all {len(errors)} runs."]
+    if spread <= SAME_ERROR:
+        return [f"The {metric} at {at(largest)} is the same in all {len(errors)} runs."]
     between = f"{min(errors):.4g} and {max(errors):.4g}"
-    return [f"The test MSE at {at(largest)} is between {between}, {percent(spread, 2)} apart in {len(errors)} runs."]
+    return [f"The {metric} at {at(largest)} is between {between}, {percent(spread, 2)} apart in {len(errors)} runs."]
 
 
 def budget(rows: Sequence[Row]) -> list[str]:
