@@ -180,7 +180,8 @@ def from_file(model: type[F], path: Path, task: str | None = None) -> F:
 
     Raises ConfigError that names file, key and nearest key.
     """
-    given = anchored(mapping(path, "--config", "sections such as data, model and train"), path.expanduser().parent)
+    given = mapping(path, "--config", "sections such as data, model and train")
+    given = anchored(given, path.expanduser().parent, run=path.name == "config.yaml")
     if isinstance(given.get("io"), dict) and isinstance(given["io"].get("run_name"), str):
         # Earlier files have names with capitals and spaces.
         given["io"]["run_name"] = re.sub(r"[^a-z0-9._-]+", "-", given["io"]["run_name"].lower())

@@ -155,8 +155,8 @@ def _check_takes(
     fits = given.vararg or len(placed) >= (least or len(expected))
     if not fits or missing:
         raise ConfigError(f"{where} takes ({', '.join(placed)}), not ({', '.join(expected)}); {way_out}")
-    optional = [one.arg for one, default in zip(given.kwonlyargs, given.kw_defaults, strict=True) if default is None]
-    for name in optional:
+    required = [one.arg for one, default in zip(given.kwonlyargs, given.kw_defaults, strict=True) if default is None]
+    for name in required:
         if named is None:
             raise ConfigError(f"{where} requires {name}= by name, which nobody gives; {way_out}")
         if name not in named:

@@ -1,8 +1,7 @@
 """A brought file: imported once, kept with the run, and not run for a stranger.
 
 A run trains what lies in `runs/NAME/source/`, a copy of the user's file, so that a change of the original while it
-runs, or before it is resumed, changes nothing. The price: a task or a model is one file, or an
-installed package.
+runs, or before it is resumed, changes nothing. The price: a task or a model is one file, or an installed package.
 
 A folder of runs that somebody else sent holds their Python. It runs only where its file was given here before, or
 where the user says so.
@@ -11,7 +10,6 @@ where the user says so.
 from __future__ import annotations
 
 import hashlib
-import shutil
 import sys
 import traceback
 import types
@@ -81,7 +79,7 @@ def keep(reference: Reference, run: Path, *, trusted: bool) -> Path:
         )
     if not copy.exists():
         copy.parent.mkdir(exist_ok=True)
-        shutil.copyfile(reference.path, copy)
+        write_atomic(copy, reference.source)
         sums = sorted((hashlib.sha256(one.read_bytes()).hexdigest(), one.name) for one in copy.parent.glob("*.py"))
         write_atomic(copy.parent / SUMS, "".join(f"{digest}  {name}\n" for digest, name in sums))
     return copy
@@ -119,12 +117,18 @@ def portable(settings: dict[str, Any]) -> dict[str, Any]:
     return _with_references(settings, relative)
 
 
-def anchored(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Plain settings of a file in this folder: what they name relative to it is made absolute."""
+def anchored(settings: dict[str, Any], folder: Path, *, run: bool = True) -> dict[str, Any]:
+    """Plain settings of a file in this folder: what they name relative to it is made absolute.
+
+    The settings of a run name its copies and no other file, or whoever sends a run could name one that is not guarded.
+    Raises ConfigError for those that do.
+    """
 
     def absolute(text: str) -> str:
         place, _, name = text.rpartition(":")
         path = (folder / place).absolute()
+        if run and place.endswith(".py") and Path(place) != Path(FOLDER, path.name):
+            raise ConfigError(f"the settings in {folder} name {place}: a run has its Python in {FOLDER}/ alone")
         return f"{path}:{name}" if place.endswith(".py") and path.exists() else text
 
     return _with_references(settings, absolute)

@@ -118,6 +118,8 @@ class RunRecord(Plain):
     """`valid`, `test` and `naive`."""
     best_loss: float | None = None
     """Lowest mean validation loss, that of `best_epoch`."""
+    untrained_loss: float | None = None
+    """Mean validation loss before the first epoch: of prices that of the naive forecast which training starts from."""
     best_epoch: int | None = None
     """0: the untrained model, which makes the naive forecast, had the lowest validation loss."""
     refit: Refit | None = None

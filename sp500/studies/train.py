@@ -106,6 +106,7 @@ def described(
         device=result.device,
         data=dataset.card,
         best_loss=result.best_loss,
+        untrained_loss=result.untrained_loss,
         best_epoch=result.best_epoch,
     )
 

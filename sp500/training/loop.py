@@ -36,7 +36,8 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 @dataclass(frozen=True)
 class FitResult:
-    """A fitted model's numbers. `outputs` [window, number] per split: what the task keeps of the best epoch's outputs.
+    """A fitted model's numbers. `outputs` [window, number] per split: what the task keeps of the best epoch's outputs;
+    losses: mean over the validation windows.
 
     Best epoch 0 is the untrained model, whose forecast is the naive one: no epoch had a lower validation loss.
     """
@@ -44,6 +45,7 @@ class FitResult:
     epochs: list[EpochMetrics]
     best_epoch: int
     best_loss: float | None
+    untrained_loss: float | None
     outputs: dict[str, np.ndarray]
     peak_worker_bytes: int
     device: str
@@ -93,6 +95,7 @@ def fit(
         epochs=progress.epochs,
         best_epoch=progress.best_epoch,
         best_loss=progress.best_loss if math.isfinite(progress.best_loss) else None,
+        untrained_loss=progress.untrained_loss,
         outputs=outputs,
         peak_worker_bytes=int(worker.total(peaks).max()),
         device=worker.device.type,

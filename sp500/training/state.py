@@ -20,10 +20,12 @@ class TrainingState:
     """0: the untrained model."""
     best_loss: float = math.inf
     epochs: list[EpochMetrics] = field(default_factory=list)
+    untrained_loss: float | None = None
+    """Validation loss of the untrained model."""
 
     def start(self, valid_loss: float) -> None:
         """Take in the validation loss of the untrained model, so that an epoch has to improve on it to be kept."""
-        self.best_epoch, self.best_loss = 0, valid_loss
+        self.best_epoch, self.best_loss, self.untrained_loss = 0, valid_loss, valid_loss
 
     def record(self, epoch: EpochMetrics, step: int) -> bool:
         """Take in an epoch; whether it is the best so far. Without a validation split the latest is."""
@@ -53,6 +55,7 @@ class TrainingState:
             "best_epoch": self.best_epoch,
             "best_loss": self.best_loss if math.isfinite(self.best_loss) else None,
             "epochs": [epoch.model_dump(mode="json") for epoch in self.epochs],
+            "untrained_loss": self.untrained_loss,
         }
 
     @classmethod
@@ -60,4 +63,4 @@ class TrainingState:
         """The inverse of `dump`."""
         epochs = [EpochMetrics.model_validate(line) for line in data["epochs"]]
         loss = math.inf if data["best_loss"] is None else data["best_loss"]
-        return cls(data["epoch"], data["step"], data["best_epoch"], loss, epochs)
+        return cls(data["epoch"], data["step"], data["best_epoch"], loss, epochs, data.get("untrained_loss"))

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 import sp500
+from experiments.train import Train
 from sp500.config import ModelConfig, RunConfig
+from sp500.console import entry
 from sp500.errors import ConfigError
 from sp500.models import catalog as models
 from sp500.models.shape import Shape
@@ -116,6 +118,31 @@ def test_source_of_a_strangers_run_needs_a_flag() -> None:
     assert not Path("runs/two/source").exists()
     assert sp500.train(name="three", trust_source=True, **own, **QUICK).status == "ok"
     assert sp500.train(name="four", **own, **QUICK).status == "ok"  # it is known now
+
+
+@pytest.mark.parametrize(
+    "place", ["extra/evil.py", "../evil.py", "source/../evil.py", "{here}/evil.py", "source/a/b.py"]
+)
+def test_settings_of_a_run_name_no_file_but_its_copies(place: str) -> None:
+    trained("one")
+    here = Path("runs/one")
+    place = place.format(here=Path.cwd())
+    (here / place).parent.mkdir(parents=True, exist_ok=True)
+    (here / place).write_text("raise SystemExit('it ran')\n")
+    text = (here / "config.yaml").read_text()
+    (here / "config.yaml").write_text(text.replace("source/biopsies.py:Biopsies", f"{place}:Biopsies"))
+    for words in (["--resume", "--name", "one"], ["--config", "runs/one/config.yaml", "--name", "two"]):
+        with pytest.raises(ConfigError, match="a run has its Python in source/ alone"):
+            entry.parse(Train, words)
+
+
+def test_settings_of_ones_own_name_files_beside_them() -> None:
+    Path("sub").mkdir()
+    Path("biopsies.py").rename("sub/biopsies.py")
+    Path("sub/mine.yaml").write_text("task: biopsies.py:Biopsies\n")
+    config = entry.parse(Train, ["--config", "sub/mine.yaml"])
+    assert config.own_task is not None
+    assert config.own_task.path == Path("sub/biopsies.py").absolute()
 
 
 def test_copy_that_was_changed_is_refused() -> None:

@@ -82,14 +82,16 @@ def curves(group: Group, epochs: Mapping[str, Sequence[EpochMetrics]]) -> Figure
         panels[0].yaxis.set_minor_formatter(NullFormatter())
     for panel in panels[len(shown) :]:
         panel.remove()
-    lines = panels[0].get_lines()[1:]
-    made.legend(lines, ("training", "validation", "best epoch"), loc="upper left", ncols=3, borderaxespad=0)
+    before = "naive forecast" if relative else "untrained"
+    labels = ("training", "validation", "best epoch", before)
+    handles = list(zip(panels[0].get_lines(), labels, strict=False))  # a run of an earlier version has three
+    made.legend(*zip(*handles, strict=True), loc="upper left", ncols=len(labels), borderaxespad=0)
     scale = ", in % above its value at the best epoch" if relative else " (logarithmic)" if orders else ""
-    start = " Epoch 0 is the naive forecast that training starts from; its curves are in % above epoch 1."
+    start = " Dashed: the naive forecast that training starts from. Where it was kept, curves are in % above epoch 1."
     caption = (
         f"Loss per epoch{scale}; the test metrics come from the weights of the best epoch. Where validation rises "
         "while training falls, a model may be overfitting."
-        f"{start if relative else ''}{_best_of(shown, rows)}"
+        f"{start if relative else ' Dashed: the untrained model.'}{_best_of(shown, rows)}"
     )
     return drawn(made, "curves" + group.name, caption)
 
@@ -135,10 +137,11 @@ def _absolute(axes: Axes, epochs: Sequence[EpochMetrics], row: ModelRow) -> None
     """The losses themselves."""
     valid = [(one.epoch, one.valid_loss) for one in epochs if one.valid_loss is not None]
     best = [(epoch, loss) for epoch, loss in valid if epoch == row["best_epoch"]]
-    axes.axhline(epochs[0].train_loss, color=RULE, linewidth=0.8)
     axes.plot([one.epoch for one in epochs], [one.train_loss for one in epochs], color=GREY)
     axes.plot([epoch for epoch, _ in valid], [loss for _, loss in valid], color=BLUE)
     axes.plot([epoch for epoch, _ in best], [loss for _, loss in best], "o", color=BLUE, markersize=5)
+    if row["untrained_loss"] is not None:
+        axes.axhline(row["untrained_loss"], color=ORANGE, linewidth=1, linestyle="--")
     _title(axes, epochs, row)
 
 
@@ -154,12 +157,14 @@ def _relative(axes: Axes, epochs: Sequence[EpochMetrics], row: ModelRow) -> None
     # Epoch 0, the untrained model, has no line: then the first epoch is the base, and there is no dot.
     at = next((one for one in epochs if one.epoch == row["best_epoch"]), epochs[0])
     valid = [(one.epoch, one.valid_loss) for one in epochs if one.valid_loss is not None]
-    axes.axhline(0, color=RULE, linewidth=0.8)
     axes.plot([one.epoch for one in epochs], [100 * (one.train_loss / at.train_loss - 1) for one in epochs], color=GREY)
     base = at.valid_loss or 1.0
     axes.plot([epoch for epoch, _ in valid], [100 * (loss / base - 1) for _, loss in valid], color=BLUE)
     best = [at.epoch] if at.epoch == row["best_epoch"] else []
     axes.plot(best, [0] * len(best), "o", color=BLUE, markersize=5)
+    if row["untrained_loss"] is not None:
+        axes.axhline(100 * (row["untrained_loss"] / base - 1), color=ORANGE, linewidth=1, linestyle="--")
+    axes.axhline(0, color=RULE, linewidth=0.8, zorder=0)
     _title(axes, epochs, row)
     axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:+,g}%".replace("-", formatting.MINUS) if value else "0%")

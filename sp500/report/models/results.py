@@ -63,6 +63,7 @@ class ModelRow(TypedDict):
     replaces: list[str]
     """Older runs of the same settings."""
     best_epoch: int | None
+    untrained_loss: float | None
     test: Metrics
     improvement: Improvement | None
 
@@ -206,6 +207,7 @@ def _model(record: RunRecord, group: str | None, replaced: list[str]) -> ModelRo
         "fingerprint": record.search["best"]["id"] if record.search else record.fingerprint,
         "replaces": replaced,
         "best_epoch": record.best_epoch,
+        "untrained_loss": record.untrained_loss,
         "test": test,
         "improvement": improvement,
     }
