@@ -80,9 +80,8 @@ def trading(position: np.ndarray, index: pd.DataFrame, *, cost_bps: float, horiz
     long, which `deflated_sharpe` takes.
     """
     gross = _earned(position, index)
-    positions = index.assign(position=position).pivot(index="date", columns="ticker", values="position")
-    weights = positions.div(positions.notna().sum(axis=1), axis=0).fillna(0.0)
-    turnover = weights.diff(horizon).fillna(weights).abs().sum(axis=1).to_numpy()
+    positions = _positions(position, index)
+    turnover = _turnover(positions, horizon)
     net = gross - turnover * cost_bps / 1e4
     year = math.sqrt(TRADING_DAYS / horizon)
     ratios = {"sharpe": gross, "sharpe_after_cost": net}
@@ -92,6 +91,20 @@ def trading(position: np.ndarray, index: pd.DataFrame, *, cost_bps: float, horiz
     excess = _earned(position - 1, index)
     moments = {"sharpe": _sharpe(excess, horizon), **_shape(excess), "observations": len(excess) // horizon}
     return {**found, **intervals, "turnover": float(turnover.mean()), "excess": {**moments, "days_apart": apart}}
+
+
+def growth(position: np.ndarray, index: pd.DataFrame, *, cost_bps: float, horizon: int = 1) -> Metrics:
+    """What 1 becomes by holding `position` [sample] as in `trading`, after costs, with all earnings reinvested.
+
+    `dates` and `values` after the last trade of each month. With a horizon above 1 only every horizon-th day trades,
+    from the first on.
+    """
+    cost = _turnover(_positions(position, index), horizon) * cost_bps / 1e4
+    days = np.unique(index["date"].to_numpy())[::horizon]
+    value = np.cumprod(1 + (_earned(position, index) - cost)[::horizon])
+    month = days.astype("datetime64[M]")
+    last = np.flatnonzero(np.append(month[1:] != month[:-1], True))
+    return {"dates": np.datetime_as_string(days[last], unit="D").tolist(), "values": value[last].tolist()}
 
 
 def excess_sharpe(position: np.ndarray, index: pd.DataFrame, *, horizon: int = 1) -> float | None:
@@ -223,6 +236,17 @@ def improvement(loss: np.ndarray, naive_loss: np.ndarray, dates: np.ndarray, *, 
 def best_naive(naive: Mapping[str, Metrics], metric: str, *, largest: bool) -> str:
     """Name of the naive forecast that is hardest to beat."""
     return (max if largest else min)(naive, key=lambda name: naive[name][metric])
+
+
+def _positions(position: np.ndarray, index: pd.DataFrame) -> pd.DataFrame:
+    """[day, ticker]; NaN where a ticker has no row."""
+    return index.assign(position=position).pivot(index="date", columns="ticker", values="position")
+
+
+def _turnover(positions: pd.DataFrame, horizon: int) -> np.ndarray:
+    """Share of the capital that is traded [day], entry from cash included."""
+    weights = positions.div(positions.notna().sum(axis=1), axis=0).fillna(0.0)
+    return np.asarray(weights.diff(horizon).fillna(weights).abs().sum(axis=1))
 
 
 def _earned(position: np.ndarray, index: pd.DataFrame) -> np.ndarray:

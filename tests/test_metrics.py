@@ -501,3 +501,23 @@ def test_bootstrap_interval_covers_the_truth_of_correlated_days() -> None:
 def test_best_naive_forecast_is_the_hardest_to_beat(largest: bool, expected: str) -> None:
     naive = {"zero": {"x": 1.0}, "previous": {"x": 2.0}, "mean": {"x": 3.0}}
     assert metrics.best_naive(naive, "x", largest=largest) == expected
+
+
+@pytest.mark.parametrize("horizon", [1, 3])
+def test_growth_compounds_what_each_trade_earns_after_costs(horizon: int) -> None:
+    generator = np.random.default_rng(0)
+    dates = pd.bdate_range("2020-01-01", periods=90)
+    index = pd.DataFrame(
+        {"date": np.repeat(dates, 2), "ticker": ["A", "B"] * 90, "return": generator.normal(0, 0.02, 180)}
+    )
+    position = np.sign(generator.normal(size=180))
+    found = metrics.growth(position, index, cost_bps=10, horizon=horizon)
+    value, held, expected = 1.0, np.zeros(2), {}
+    for day in range(0, 90, horizon):
+        wanted = position[2 * day : 2 * day + 2] / 2
+        earned = float(wanted @ np.expm1(index["return"].to_numpy()[2 * day : 2 * day + 2]))
+        value *= 1 + earned - float(np.abs(wanted - held).sum()) * 10 / 1e4
+        held = wanted
+        expected[f"{dates[day]:%Y-%m}"] = (f"{dates[day]:%Y-%m-%d}", value)
+    assert found["dates"] == [date for date, _ in expected.values()]
+    assert found["values"] == pytest.approx([one for _, one in expected.values()], rel=1e-12)

@@ -159,7 +159,7 @@ def _data_card(alike: list[RunRecord]) -> dict[str, str]:
         "Windows": ", ".join(windows),
         **({"With copies": ", ".join(copies)} if copies else {}),
         "Repairs": "; ".join(map(str, data.get("repairs") or [])) or "none",
-        "SHA-256 of the prices": f"{data['sha256'][:16]}..." if data.get("sha256") else "",
+        "SHA-256 of the data": f"{data['sha256'][:16]}..." if data.get("sha256") else "",
         "Used by": formatting.some(len(alike), "run"),
     }
 

@@ -45,6 +45,7 @@ class Returns(Task):
             name: self._score(forecasts[name], _truth(part, dataset), part) | _buy_and_hold(part, self.config)
             for name, part in _splits(dataset)
         }
+        found["test"] |= _growth(np.sign(forecasts["test"]), dataset.test, self.config)
         target = _truth(dataset.test, dataset)
         naive = {name: self._score(forecast, target, dataset.test) for name, forecast in _naive(dataset).items()}
         best = metrics.best_naive(naive, "mse", largest=False)
@@ -100,6 +101,7 @@ class Direction(Task):
             | _buy_and_hold(part, self.config)
             for name, part in _splits(dataset)
         }
+        found["test"] |= _growth(self._position(_probability(outputs["test"])), dataset.test, self.config)
         forecasts = self._naive(dataset)
         naive = {name: self._score(forecast, dataset.test) for name, forecast in forecasts.items()}
         # A class is not a probability: the probability that stands for the majority class is the training share of ups.
@@ -180,6 +182,17 @@ def _traded(position: np.ndarray, part: Windows, config: RunConfig) -> Metrics:
     if part.index is None:
         return {}
     return metrics.trading(position, part.index, cost_bps=config.eval.cost_bps, horizon=config.data.horizon)
+
+
+def _growth(position: np.ndarray, part: Windows, config: RunConfig) -> Metrics:
+    """What 1 becomes by these positions and by being always long; nothing where there are no prices."""
+    if part.index is None:
+        return {}
+    cost, horizon = config.eval.cost_bps, config.data.horizon
+    model, held = (
+        metrics.growth(one, part.index, cost_bps=cost, horizon=horizon) for one in (position, np.ones(len(part)))
+    )
+    return {"growth": {"dates": model["dates"], "model": model["values"], "buy_and_hold": held["values"]}}
 
 
 def _buy_and_hold(part: Windows, config: RunConfig) -> Metrics:

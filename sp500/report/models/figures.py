@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from textwrap import fill
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.patches import Rectangle
@@ -23,6 +24,7 @@ ORDERS = 20
 """From which largest over smallest loss on the axis is logarithmic."""
 SQUARE, MOST_CLASSES = 0.34, 20
 """Inches of a square of a confusion matrix, and classes that still fit."""
+FEWEST_MONTHS = 3
 DOTS = 40
 """Models in the figure of improvements: more make it longer than anyone reads."""
 
@@ -94,6 +96,34 @@ def curves(group: Group, epochs: Mapping[str, Sequence[EpochMetrics]]) -> Figure
         f"{start if relative else ' Dashed: the untrained model.'}{_best_of(shown, rows)}"
     )
     return drawn(made, "curves" + group.name, caption)
+
+
+@styled()
+def growth(group: Group) -> Figure | None:
+    """What 1 became over the test by trading the best model's forecasts, and by holding."""
+    best = next((row for row in group.models if row["growth"]), None)
+    if best is None or best["growth"] is None:
+        return None
+    lines, dates = best["growth"], np.array(best["growth"]["dates"], "datetime64[D]")
+    if len(dates) < FEWEST_MONTHS:
+        return None
+    height = 2.6
+    made = Canvas(figsize=(WIDTH, height))
+    made.subplots_adjust(0.05, 0.24 / height, 0.995, 1 - 0.4 / height)
+    axes = made.subplots()
+    axes.axhline(1, color=RULE, linewidth=0.8)
+    held = axes.plot(dates, lines["buy_and_hold"], color=GREY)
+    traded = axes.plot(dates, lines["model"], color=BLUE)
+    made.legend([*traded, *held], (best["name"], formatting.BUY_AND_HOLD), loc="upper left", ncols=2, borderaxespad=0)
+    axes.set_xlim(dates[0], dates[-1])
+    cost = formatting.setting(float(group.newest.config.get("eval", {}).get("cost_bps", 0.0)))
+    caption = (
+        f"What 1 became over the test by trading the forecasts of {best['name']} (long where it says up, short where "
+        f"down), after costs of {cost} bp, next to {formatting.BUY_AND_HOLD}. One point a month."
+    )
+    if lines["model"] == lines["buy_and_hold"]:
+        caption += " The two are the same: it says up on every day."
+    return drawn(made, "growth" + group.name, caption)
 
 
 @styled()

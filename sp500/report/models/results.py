@@ -65,6 +65,8 @@ class ModelRow(TypedDict):
     best_epoch: int | None
     untrained_loss: float | None
     test: Metrics
+    growth: Metrics | None
+    """What 1 became by trading its forecasts, after costs: `dates`, `model`, `buy_and_hold`."""
     improvement: Improvement | None
 
 
@@ -188,7 +190,7 @@ def _merit(row: ModelRow) -> float:
 
 def _model(record: RunRecord, group: str | None, replaced: list[str]) -> ModelRow:
     test = dict(record.metrics.get("test") or {})
-    improvement = test.pop("improvement", None)
+    improvement, growth = test.pop("improvement", None), test.pop("growth", None)
     test.pop("buy_and_hold", None)  # a row of its own
     settings = dict(record.config.get("model", {}))
     chosen = record.search["best"]["overrides"] if record.search else {}
@@ -209,6 +211,7 @@ def _model(record: RunRecord, group: str | None, replaced: list[str]) -> ModelRo
         "best_epoch": record.best_epoch,
         "untrained_loss": record.untrained_loss,
         "test": test,
+        "growth": growth,
         "improvement": improvement,
     }
 

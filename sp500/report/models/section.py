@@ -35,6 +35,7 @@ def model_parts(
             scores.comparison(group, paid.cells),
             figures.improvements(group),
             figures.curves(group, epochs),
+            figures.growth(group),
             figures.confusion(group),
         )
         for group in groups
