@@ -25,6 +25,7 @@ OPTIONAL = {
     "model": "def model(self, config: RunConfig, dataset: Dataset) -> nn.Module:",
     "kept": "def kept(self, output: Tensor, target: Tensor) -> Tensor:",
     "predictions": "def predictions(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> pd.DataFrame:",
+    "sample": "def sample(self, model: nn.Module, dataset: Dataset) -> str:",
     "excess_sharpe": (
         "def excess_sharpe(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> float | None:"
     ),

@@ -15,6 +15,7 @@ from sp500.runs.results import Metrics
 from sp500.runs.store import Run
 from sp500.tasks import catalog
 from sp500.training import evaluation, recipe, refit
+from sp500.training.task import Generative
 from sp500.training.worker import SoloWorker, device
 
 TOLERANCE = 1e-5
@@ -63,7 +64,10 @@ class Predictor:
         if not self._refit_epochs:
             parts = {"valid": dataset.valid, "test": dataset.test}
             outputs = {name: self.kept(part) for name, part in parts.items() if part is not None}
-            return self.task.judge(outputs, dataset)
+            metrics = self.task.judge(outputs, dataset)
+            if isinstance(self.task, Generative):
+                metrics["test"]["sample"] = self.task.sample(self.model, dataset)
+            return metrics
         # The epoch was chosen by another model, which the validation metrics are of.
         assert dataset.valid is not None
         choice = recipe.read(self.folder, self.task, self.config, "checkpoints-choice").model

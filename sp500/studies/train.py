@@ -20,7 +20,7 @@ from sp500.runs.store import Run
 from sp500.tasks import catalog
 from sp500.training import checkpoint, recipe, refit
 from sp500.training.loop import FitResult, fit
-from sp500.training.task import Task
+from sp500.training.task import Generative, Task
 from sp500.training.worker import SoloWorker, device
 
 
@@ -54,10 +54,12 @@ def train(
             cluster = resources()
     arm = arm or ("ray" if config.num_workers else "solo")
     record = described(config, run, dataset, result, experiment=experiment, arm=arm, started=started, cluster=cluster)
-    recipe.write(run.path, task, config, fitted)
+    model = recipe.write(run.path, task, config, fitted)
     # Alone, this process prepared the data too; on Ray the driver does, and the record tells of the workers.
     largest = result.peak_worker_bytes if config.num_workers else peak.bytes
     metrics = judged(task, dataset, result, config, run)
+    if isinstance(task, Generative):
+        metrics["test"]["sample"] = task.sample(model, dataset)
     own: SeedRow = {"seed": config.train.seed, "best_epoch": result.best_epoch, "test": metrics["test"]}
     facts: dict[str, object] = {"metrics": metrics, "peak_memory_bytes": largest, "refit": refitted}
     return record.model_copy(update=facts | {"seeds": [own, *others] if others else None})

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from sp500 import metrics
 from sp500.config import RunConfig
@@ -17,8 +18,10 @@ from sp500.data.text import dataset as text
 from sp500.data.text import naive
 from sp500.data.windows import Dataset, Windows
 from sp500.runs.results import Metrics
+from sp500.seeding import torch_generator
 from sp500.training.task import Task
 
+SAMPLE = 200
 MOST = 10_000_000
 """Bytes before the test that the naive methods know, and of the test that they are judged on: more takes xz minutes."""
 
@@ -60,6 +63,18 @@ class Language(Task):
     def predictions(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> pd.DataFrame:
         """Columns start (first byte of the window in its part) and nats (of the window)."""
         return pd.DataFrame({"start": windows.starts, "nats": output[:, 0]})
+
+    @torch.no_grad()
+    def sample(self, model: nn.Module, dataset: Dataset) -> str:
+        """SAMPLE bytes after the first context of the test, each drawn with the probability that the model gives it."""
+        model.eval()
+        generator = torch_generator(self.config.train.seed, "sample")
+        context = torch.from_numpy(dataset.test.rows[: dataset.window].copy())
+        written = context
+        for _ in range(SAMPLE):
+            chances = model(written[None, -dataset.window :])[0, -1].softmax(dim=0)
+            written = torch.cat([written, torch.multinomial(chances, 1, generator=generator).to(written.dtype)])
+        return bytes(written[len(context) :].tolist()).decode(errors="replace")
 
 
 def scores(nats: np.ndarray, windows: Windows) -> Metrics:

@@ -95,8 +95,11 @@ class Loaded(NamedTuple):
     model: nn.Module
 
 
-def write(run: Path, task: Task, config: RunConfig, dataset: Dataset) -> None:
-    """Keep the recipe of the run's best weights, trained on `dataset`. Raises ConfigError for another state."""
+def write(run: Path, task: Task, config: RunConfig, dataset: Dataset) -> nn.Module:
+    """Keep the recipe of the run's best weights, trained on `dataset`, and give the model with these weights.
+
+    Raises ConfigError for a state that is not plain data.
+    """
     try:
         state = json.loads(json.dumps(dataset.state, allow_nan=False))
     except (TypeError, ValueError) as error:
@@ -122,6 +125,7 @@ def write(run: Path, task: Task, config: RunConfig, dataset: Dataset) -> None:
         test_output=Array.of(answer(model, x)),
     )
     write_atomic(run / FILE, sealed.seal(recipe))
+    return model
 
 
 def read(run: Path, task: Task, config: RunConfig, checkpoints: str = CHECKPOINTS) -> Loaded:

@@ -57,6 +57,15 @@ class Task(Protocol):
 
 
 @runtime_checkable
+class Generative(Protocol):
+    """A task whose model can write."""
+
+    def sample(self, model: nn.Module, dataset: Dataset) -> str:
+        """What the trained model on the CPU writes, for a reader."""
+        ...
+
+
+@runtime_checkable
 class Traded(Protocol):
     """A task whose outputs can be traded."""
 

@@ -86,3 +86,18 @@ def test_text_that_a_compressor_needs_no_bits_for_is_judged(tmp_path):
     found = task.judge(outputs, dataset)
     best = min(one["bits_per_byte"] for one in found["naive"].values())
     assert (found["test"]["improvement"]["value"] is None) == (best <= 0)
+
+
+def test_sample_continues_the_test_by_what_the_model_says(docs):
+    class Counting(torch.nn.Module):
+        """Sure that each byte is followed by the next larger one."""
+
+        def forward(self, x):
+            return torch.nn.functional.one_hot((x.long() + 1) % 256, 256) * 1e4
+
+    task = catalog.task(CONFIG)
+    last = int(docs.test.rows[docs.window - 1])
+    expected = bytes((last + 1 + number) % 256 for number in range(200))
+    assert task.sample(Counting(), docs) == expected.decode(errors="replace")
+    drawn = task.model(CONFIG, docs)
+    assert task.sample(drawn, docs) == task.sample(drawn, docs)

@@ -37,12 +37,21 @@ def model_parts(
             figures.curves(group, epochs),
             figures.growth(group),
             figures.confusion(group),
+            _sample(group),
         )
         for group in groups
     ]
     seeds = scores.seeds_table(records)
     shown = [part for parts in drawn for part in parts if part is not None]
     return (*shown, *([seeds] if seeds else []), *_left_out(groups, unjudged))
+
+
+def _sample(group: Group) -> str | None:
+    """What the best model writes, where it writes."""
+    best = next((row for row in group.models if row["test"].get("sample")), None)
+    if best is None:
+        return None
+    return f"{best['name']} continues the test text with: {' '.join(best['test']['sample'].split())}"
 
 
 def _left_out(groups: Sequence[Group], unjudged: Sequence[ModelRow]) -> list[str]:
