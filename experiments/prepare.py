@@ -39,7 +39,7 @@ def main(config: Prepare, run: Run) -> RunRecord:
         card = scale_arms.write(config.run_config(), config.out)
     else:
         resolved = catalog.resolve(config)
-        card = catalog.task(resolved).prepare(resolved).card
+        card = catalog.prepare(catalog.task(resolved), resolved).card
     if config.task in PRICE_TASKS and not config.data.npz_path:
         card["feature_summary"] = pipeline.summary(config.data)
     return ended(config, name=run.name, experiment=config.experiment, arm=config.arm, data=card)

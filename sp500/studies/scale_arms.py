@@ -44,7 +44,7 @@ def prepared(config: RunConfig) -> pipeline.Prepared | Copied:
         return pipeline.prepare(config.data, direction=config.task == "direction")
     config = catalog.resolve(config)
     once = config.model_copy(update={"data": config.data.model_copy(update={"multiplier": 1})})
-    return Copied(catalog.task(config).prepare(once), config.data)
+    return Copied(catalog.prepare(catalog.task(config), once), config.data)
 
 
 def place(config: RunConfig, root: str, fingerprint: str) -> str:

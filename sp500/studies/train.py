@@ -44,7 +44,7 @@ def train(
     started = started or process_started()
     task = catalog.task(config)
     with PeakMemory() as peak:
-        dataset = dataset or task.prepare(config)
+        dataset = dataset or catalog.prepare(task, config)
         with _trainer(task, config, run, on_epoch) as (fit_one, resources):
             result, refitted, fitted = refit.fit_with(fit_one, task, config, dataset, folder=run.path)
             others = [

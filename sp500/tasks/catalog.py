@@ -7,11 +7,13 @@ from collections.abc import Callable
 
 from sp500.config import RunConfig
 from sp500.data import arrays
+from sp500.data.windows import Dataset
 from sp500.errors import ConfigError
 from sp500.models import catalog as models
 from sp500.plugins import source
 from sp500.plugins.contract import REQUIRED
 from sp500.plugins.reference import Reference
+from sp500.tasks import checks
 from sp500.tasks.images import Images
 from sp500.tasks.language import Language
 from sp500.tasks.returns import Direction, Returns
@@ -48,6 +50,12 @@ def task(config: RunConfig) -> Task:
     make = _brought(config.own_task)
     takes = [one.kind for one in inspect.signature(make).parameters.values()]
     return make(config) if inspect.Parameter.POSITIONAL_OR_KEYWORD in takes else make()
+
+
+def prepare(task: Task, config: RunConfig) -> Dataset:
+    """The task's dataset; where task or model are the user's, it is checked, and both are tried. Raises DataError."""
+    dataset = task.prepare(config)
+    return checks.check(task, config, dataset) if config.own_task or config.model.own else dataset
 
 
 def forecasts_direction(config: RunConfig) -> bool:

@@ -70,7 +70,7 @@ def prepare(configs: Iterable[RunConfig]) -> dict[str, TrialData | str]:
 
 def _prepared(config: RunConfig) -> TrialData:
     task = catalog.task(config)
-    dataset = task.prepare(config)
+    dataset = catalog.prepare(task, config)
     if dataset.valid is None:
         raise ConfigError(NO_VALIDATION)
     return TrialData(task, dataset, _naive_loss(task, dataset.valid.targets, dataset.outputs))

@@ -16,7 +16,7 @@ import sp500
 from experiments.train import Train
 from sp500.config import ModelConfig, RunConfig
 from sp500.console import entry
-from sp500.errors import ConfigError
+from sp500.errors import ConfigError, DataError
 from sp500.models import catalog as models
 from sp500.models.shape import Shape
 from sp500.plugins import source
@@ -214,3 +214,39 @@ def test_file_is_imported_once_for_all_who_ask() -> None:
     shutil.copy("biopsies.py", "copy.py")
     first, second = (source.load(Reference(Path(name).absolute(), "Biopsies")) for name in ("biopsies.py", "copy.py"))
     assert first is second
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('reduction="sum"', 'reduction="mean"', "has to be a sum over the batch"),
+        ('reduction="sum"', 'reduction="none"', "expected one number that has a gradient"),
+        ("return F.cross", "return 0 * F.cross", None),
+        (".astype(config.train.dtype)", "", "train.rows are float64: write .astype"),
+        ("starts=np.arange(len(rows))", "starts=np.arange(len(rows)) + 5", "a window of 1 rows has to lie within 400"),
+        ("targets=y[first:last]", "targets=y[first : last - 1]", "400 windows and 399 targets"),
+        ("targets=y[first:last]", "targets=y[first:last].astype(str)", "train.targets is <U"),
+        ("outputs=2)", "outputs=2).train", "prepare returned Windows, expected sp500.Dataset"),
+        ("x = (x - x[", "x[7, 3] = np.nan\n        x = (x - x[", r"train.rows\[\d+\] is not finite"),
+        ("return self.head(hidden)", "return self.head(hidden)[:1]", r"gives \[1, 2\] for 3 windows"),
+        ("return self.head(hidden)", "return self.head(hidden), x", "gives tuple for 3 windows"),
+    ],
+)
+def test_task_whose_numbers_do_not_fit_is_refused_by_part(old: str, new: str, said: str | None) -> None:
+    text = Path("biopsies.py").read_text()
+    assert old in text
+    Path("biopsies.py").write_text(text.replace(old, new))
+    if said is None:
+        assert trained("one").status == "ok"
+        return
+    with pytest.raises(DataError, match=said):
+        trained("one")
+
+
+def test_model_whose_outputs_are_not_the_tasks_is_refused() -> None:
+    text = (
+        "from torch import nn\n\ndef net(config, dataset):\n    return nn.Sequential(nn.Flatten(), nn.LazyLinear(7))\n"
+    )
+    Path("nets.py").write_text(text.replace("nn.LazyLinear(7)", "nn.Linear(dataset.window * dataset.features, 7)"))
+    with pytest.raises(DataError, match=r"the model gives \[3, 7\] for 3 windows, expected \[3, 1\]"):
+        sp500.train(name="one", model={"kind": "nets.py:net"}, data={"start": "2015-01-01"}, **QUICK)

@@ -1,0 +1,88 @@
+"""What a task or model of the user's has to keep and no signature can say: shapes, number types, a loss that is a sum."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+
+from sp500.config import RunConfig
+from sp500.data.windows import Dataset, Windows
+from sp500.errors import DataError
+from sp500.formatting import referred
+from sp500.training.loop import DTYPES
+from sp500.training.task import Task
+
+FEW = 3
+"""Windows that the loss is tried on."""
+
+
+def check(task: Task, config: RunConfig, dataset: object) -> Dataset:
+    """The dataset, where everything fits. Raises DataError that names the part and what it should be."""
+    where = f"task {referred(config.task)}"
+    if not isinstance(dataset, Dataset):
+        raise DataError(f"{where}: prepare returned {type(dataset).__name__}, expected sp500.Dataset")
+    for name, part in (("train", dataset.train), ("valid", dataset.valid), ("test", dataset.test)):
+        if part is not None:
+            _check_part(f"{where}: {name}", part, dataset.train, config.train.dtype)
+    _check_loss(where, task, config, dataset)
+    return dataset
+
+
+def _check_part(where: str, part: Windows, train: Windows, dtype: str) -> None:
+    rows, starts, targets = part.rows, part.starts, part.targets
+    for name, array in (("rows", rows), ("starts", starts), ("targets", targets)):
+        if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":
+            kind = getattr(array, "dtype", type(array).__name__)
+            raise DataError(f"{where}.{name} is {kind}, expected an array of numbers")
+    if not len(starts):
+        raise DataError(f"{where} has no windows")
+    if starts.dtype.kind not in "iu" or starts.min() < 0 or starts.max() + part.length > len(rows):
+        raise DataError(
+            f"{where}.starts go from {starts.min()} to {starts.max()}: a window of {part.length} rows has to lie within"
+            f" {len(rows)} rows"
+        )
+    if len(targets) != len(starts):
+        raise DataError(f"{where} has {len(starts)} windows and {len(targets)} targets")
+    if (rows.shape[1:], part.length) != (train.rows.shape[1:], train.length):
+        raise DataError(
+            f"{where} has rows {list(rows.shape[1:])} and windows of {part.length}, train {list(train.rows.shape[1:])} "
+            f"and {train.length}"
+        )
+    for name, array in (("rows", rows), ("targets", targets)):
+        if array.dtype.kind == "f" and str(array.dtype) != dtype:
+            raise DataError(f"{where}.{name} are {array.dtype}: write .astype(config.train.dtype), which is {dtype}")
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            at = int(np.argwhere(~np.isfinite(array))[0][0])
+            raise DataError(f"{where}.{name}[{at}] is not finite")
+
+
+def _check_loss(where: str, task: Task, config: RunConfig, dataset: Dataset) -> None:
+    """Of some windows together the loss has to be the sum of their losses, or batches and workers would not add up."""
+    train = dataset.train
+    chosen = train.starts[:FEW]
+    x = torch.from_numpy(train.rows[chosen[:, None] + np.arange(train.length)].copy())
+    y = torch.from_numpy(train.targets[:FEW].copy())
+    torch.manual_seed(0)
+    model = task.model(config, dataset)
+    if not isinstance(model, nn.Module):
+        raise DataError(f"{where}: model returned {type(model).__name__}, expected a torch.nn.Module")
+    output = model.to(DTYPES[config.train.dtype]).eval()(x)
+    if not isinstance(output, torch.Tensor) or len(output) != len(x):
+        shape = list(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
+        raise DataError(f"{where}: the model gives {shape} for {len(x)} windows, expected [{len(x)}, ...]")
+    expected = (len(x), *y.shape[1:], dataset.outputs)
+    if not config.own_task and output.shape != expected:
+        raise DataError(
+            f"{where}: the model gives {list(output.shape)} for {len(x)} windows, expected {list(expected)}"
+        )
+    loss = task.loss(output, y)
+    if not isinstance(loss, torch.Tensor) or loss.ndim or not loss.requires_grad:
+        raise DataError(f"{where}: loss returned {loss!r:.60}, expected one number that has a gradient")
+    parts = [task.loss(output[one : one + 1], y[one : one + 1]) for one in range(len(x))]
+    together, alone = float(loss.detach()), sum(float(part.detach()) for part in parts)
+    if abs(alone - together) > 1e-3 * max(abs(alone), abs(together), 1e-6):
+        raise DataError(
+            f"{where}: the loss of {len(x)} windows is {together:.6g}, and those of each add up to {alone:.6g}: it has "
+            "to be a sum over the batch, such as F.cross_entropy(output, target, reduction='sum')"
+        )
