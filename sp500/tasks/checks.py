@@ -1,4 +1,4 @@
-"""What a task or model of the user's has to keep and no signature can say: shapes, number types, a loss that is a sum."""
+"""What a task or model of the user's has to keep and no signature can say: shapes, number types, a sum as the loss."""
 
 from __future__ import annotations
 
