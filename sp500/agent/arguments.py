@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 
-from sp500.config import RunConfig
+from sp500.config import MODEL_KEYS, TASKS, RunConfig
 from sp500.tuning.presets import PRESETS
 
 FLAG = re.compile(r"--([a-z][a-z0-9._-]*)(?:=(.*))?", re.DOTALL)
@@ -25,6 +25,7 @@ CLOSED = {
     **dict.fromkeys(("nodes", "workers-per-trial", "train.threads"), "takes more than the job tells the queue"),
     "config": "reads a file of settings; give each setting by its flag",
     "io.run-name": "give it as --name",
+    "trust-source": "runs Python that came with a folder of runs",
     "rates": "the project's table of rates counts, cluster/rates.yaml",
     **dict.fromkeys(("runs-dir", "io.save-dir"), "the server says where runs go"),
     **dict.fromkeys(("out", "shards", "data.cache-dir"), "names a folder to write to"),
@@ -34,7 +35,7 @@ SETTINGS = {
     f"{section}.{key}".replace("_", "-")
     for section in SECTIONS
     for key in RunConfig.model_fields[section].default.model_dump()
-} - set(CLOSED)
+} - {*CLOSED, "model.options"}
 FLAGS = {"dry-run", "print-config", "json"}
 SHARED = SETTINGS | FLAGS | {"task", "name", "resume", "seed", "fallback"}
 OPEN: Mapping[str, frozenset[str]] = {
@@ -60,6 +61,10 @@ FILES: Mapping[str, tuple[str, frozenset[str], frozenset[str]]] = {
 }
 """Flags that name a file: the folder where it has to lie, the endings that it may have, and words that are no files.
 An error of the experiment quotes what it could not read, so a file with secrets must not be read at all."""
+
+
+NAMES: Mapping[str, frozenset[str]] = {"task": frozenset(TASKS), "model.kind": frozenset(MODEL_KEYS)}
+"""Flags that could also name Python of the user's, which would run as the user, and the names that agents may give."""
 
 
 def fault(word: str, experiment: str) -> str:
@@ -91,6 +96,8 @@ def file_fault(words: Iterable[str]) -> str:
         name, value = parted(word)
         flag = name or flag
         folder, endings, words_for_none = FILES.get(flag, ("", frozenset(), frozenset()))
+        if value and value not in NAMES.get(flag, {value}):
+            return f"--{flag} {value}: agents may give {', '.join(sorted(NAMES[flag]))}, and no Python of a user's"
         path = PurePosixPath(value)
         if not endings or not value or value in words_for_none:
             continue

@@ -10,6 +10,7 @@ from statistics import median
 from pydantic import ValidationError
 
 from sp500.config import RunConfig
+from sp500.errors import ConfigError
 from sp500.runs import cost
 from sp500.runs.record import RunRecord
 from sp500.runs.results import LeftOut
@@ -157,7 +158,7 @@ def _law_settings(record: RunRecord) -> str:
     """Hash of the settings without those that set APART; of settings that this version does not know, with them."""
     try:
         config = RunConfig.model_validate(record.config)
-    except ValidationError:
+    except (ValidationError, ConfigError):  # also a task or model of the user's, whose file is not here
         return record.fingerprint
     parts = {name: getattr(config, name).model_copy(update=values) for name, values in APART.items()}
     return config.model_copy(update=parts).fingerprint

@@ -5,10 +5,13 @@ Pure functions of run records and of the rows made from them.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Sequence
 from statistics import median
 
 from sp500.config import RunConfig
+from sp500.errors import ConfigError
 from sp500.runs import cost
 from sp500.runs.record import EpochMetrics, RunRecord
 from sp500.runs.results import BreakEven, Law, ScaleRow, Speedup, StrongScaling, WeakScaling
@@ -166,8 +169,12 @@ def _epoch_rates(epochs: Sequence[EpochMetrics]) -> list[float]:
 
 
 def _settings(record: RunRecord) -> str:
-    data = {**record.config["data"], "multiplier": 1}
-    return RunConfig.model_validate({**record.config, "data": data}).fingerprint
+    plain = {**record.config, "data": {**record.config["data"], "multiplier": 1}}
+    try:
+        return RunConfig.model_validate(plain).fingerprint
+    except ConfigError:  # a task or model of the user's, whose file lies with its run
+        sections = {name: plain[name] for name in ("task", "data", "model", "train")}
+        return hashlib.sha256(json.dumps(sections, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _hardware(record: RunRecord) -> str:

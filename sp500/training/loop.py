@@ -160,7 +160,8 @@ class _Fitting:
     def _start(self) -> None:
         """Make the untrained model the first candidate for the best epoch, where a validation split can judge it."""
         loss = self._validate()
-        if loss is None:
+        if loss is None or self.config.model.own:  # a model of the user's starts anywhere, not from a forecast
+            self.progress.untrained_loss = loss
             return
         if not math.isfinite(loss):
             raise diverged(self.config, 0, "validation loss")

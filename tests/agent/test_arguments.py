@@ -32,3 +32,16 @@ def test_experiments_are_the_scripts_of_the_project():
 
 def test_every_closed_flag_is_open_nowhere():
     assert all(flags.isdisjoint(arguments.CLOSED) for flags in arguments.OPEN.values())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--task", "mine.py:Task"], ["--task=mine:Task"], ["--model.kind", "nets.py:Net"], ["--model.kind", "installed"]],
+)
+def test_python_of_a_users_cannot_be_named(words: list[str]) -> None:
+    assert "no Python of a user's" in arguments.file_fault(words)
+
+
+def test_names_of_tasks_and_models_are_taken() -> None:
+    assert arguments.file_fault(["--task", "images", "--model.kind", "cnn", "--train.epochs", "3"]) == ""
+    assert arguments.fault("--model.options.width", "train") != ""

@@ -128,4 +128,24 @@ def test_flags_that_a_command_resumes_with_are_those_of_its_run() -> None:
     assert record is not None
     assert record.config["model"]["options"] == {"width": 32}
     refused = command(script, *FLAGS, "--name", "one", "--resume", status=2)
-    assert "biopsies.py has no class Biopsies; it defines no class or function" in refused.stderr
+    assert "it defines no class or function" in refused.stderr
+
+
+def test_arms_of_a_scale_run_take_it() -> None:
+    arms = ("in_memory", "streaming")
+    record = sp500.scale(name="scale", arms=arms, multipliers=(1, 2), **OWN, train={"epochs": 2})
+    assert record.scale is not None
+    assert [(row["multiplier"], row["arm"], row["status"]) for row in record.scale] == [
+        (size, arm, "ok") for size in (1, 2) for arm in arms
+    ]
+    assert len({row["settings"] for row in record.scale}) == 1
+
+
+def test_untrained_model_of_ones_own_is_never_the_best() -> None:
+    """It is not the naive forecast, as which the report would take it."""
+    Path("nets.py").write_text(
+        "from torch import nn\n\n\ndef net(config, dataset):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(dataset.window * dataset.features, 1))\n"
+    )
+    record = sp500.train(name="wild", model={"kind": "nets.py:net"}, train={"lr": 3.0, "epochs": 2})
+    assert record.best_epoch in {1, 2}
