@@ -6,8 +6,7 @@
 
 `train`, `search`, `scale` and `walk_forward` are the experiments as functions; see docs/api.md. `Task`, `Dataset`,
 `Windows` and `Dropout` are what a task or a model of your own is made of; see docs/your-own.md. `Predictor` is a
-trained run that answers. All are imported when
-they are first used, so `import sp500` loads neither torch nor Ray.
+trained run that answers. All are imported when they are first used, so `import sp500` loads neither torch nor Ray.
 """
 
 from importlib import import_module

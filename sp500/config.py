@@ -314,7 +314,7 @@ class RunConfig(Frozen):
                 raise ValueError(f"data.{key} is not used by task {self.task}; leave it out")
         if (only := ONLY_TASK.get(self.model.kind, self.task)) != self.task:
             raise ValueError(f"model.kind {self.model.kind} is for task {only}, not for {self.task}")
-        if self.task == "language" and self.model.kind != "gpt":
+        if self.task == "language" and self.model.kind != "gpt" and not self.model.own:
             raise ValueError(f"model.kind is {self.model.kind}: task language takes gpt")
         return self
 
@@ -361,17 +361,17 @@ class RunConfig(Frozen):
             "source": Path(self.data.source).name,
             "npz_path": self.data.npz_path and self.data.npz_path.name,
         }
-        order: dict[str, Any] = {"seed": self.data.seed, "shuffle_train": self.data.shuffle_train}
+        order = {"seed": self.data.seed, "shuffle_train": self.data.shuffle_train}
         cut = {"test_fraction": self.data.test_fraction, "valid_from_train": self.data.valid_from_train}
-        if self.data.multiplier > 1:
-            order |= self.data.model_dump(include={"multiplier", "augment", "noise", "jitter"})
-        images = {**self.images.model_dump(), "source": Path(self.images.source).name, **cut, **order}
-        text = {**self.text.model_dump(), "source": Path(self.text.source).name, **order}
-        own = {"synthetic": {**self.synthetic.model_dump(), **order}, "images": images, "language": text}
+        copies = self.data.model_dump(include={"multiplier", "augment", "noise", "jitter"})
+        copied = copies if self.data.multiplier > 1 else {}
+        images = {**self.images.model_dump(), "source": Path(self.images.source).name, **cut, **order, **copied}
+        text = {**self.text.model_dump(), "source": Path(self.text.source).name, **order, **copied}
+        sections = {"synthetic": {**self.synthetic.model_dump(), **order}, "images": images, "language": text}
         parts = {
-            "task": self.own_task.identity if self.own_task else self.task,
-            "data": own.get(self.task, data),
-            "model": {"kind": self.model.own.identity if self.model.own else self.model.kind, **self.model.used},
+            "task": task.identity if (task := self.own_task) else self.task,
+            "data": sections.get(self.task, data),
+            "model": {"kind": own.identity if (own := self.model.own) else self.model.kind, **self.model.used},
             "train": train,
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]

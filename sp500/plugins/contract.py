@@ -10,6 +10,8 @@ import ast
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from sp500.errors import ConfigError
@@ -117,7 +119,12 @@ def _only_torch(node: ast.ClassDef) -> bool:
 
 
 def _parsed(reference: Reference) -> _Module:
-    path, text = reference.path, reference.source
+    return _module(reference.path, reference.source)
+
+
+@lru_cache
+def _module(path: Path, text: bytes) -> _Module:
+    """Kept, since every config of a search asks for it."""
     try:
         tree = ast.parse(text, str(path))
     except SyntaxError as error:

@@ -96,7 +96,7 @@ def _admit(reference: Reference, *, trusted: bool) -> None:
     if kept and not trusted and digest not in before:
         raise ConfigError(
             f"{reference.path} came with a folder of runs and was never given here. It is Python that would run as "
-            "you: read it, and add --trust-source"
+            "you: read it, and add --trust-source (trust_source=True in Python)"
         )
     if digest not in before:
         try:

@@ -5,13 +5,12 @@ Pure functions of run records and of the rows made from them.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from statistics import median
 
 from sp500.config import RunConfig
-from sp500.errors import ConfigError
+from sp500.plugins import source
 from sp500.runs import cost
 from sp500.runs.record import EpochMetrics, RunRecord
 from sp500.runs.results import BreakEven, Law, ScaleRow, Speedup, StrongScaling, WeakScaling
@@ -22,8 +21,8 @@ BASELINES = ("streaming", "in_memory")
 """Arms without Ray. Streaming comes first, since arrays end where memory does."""
 
 
-def row(record: RunRecord, epochs: Sequence[EpochMetrics], memory_limit_bytes: int) -> ScaleRow:
-    """What one arm did with one size."""
+def row(record: RunRecord, epochs: Sequence[EpochMetrics], memory_limit_bytes: int, folder: Path = Path()) -> ScaleRow:
+    """What one arm did with one size. `folder` is its run's, where a task or a model of the user's lies."""
     windows, warm = record.data.get("windows", {}).get("train"), record.warm_samples_per_second
     shards = record.data.get("shards")
     return {
@@ -31,7 +30,7 @@ def row(record: RunRecord, epochs: Sequence[EpochMetrics], memory_limit_bytes: i
         "arm": record.arm,
         "place": "cluster" if cost.rented(record) else "machine",
         "hardware": _hardware(record),
-        "settings": _settings(record),
+        "settings": _settings(record, folder),
         "status": record.status,
         "reason": record.reason,
         "num_workers": record.num_workers,
@@ -168,13 +167,9 @@ def _epoch_rates(epochs: Sequence[EpochMetrics]) -> list[float]:
     return [samples / seconds for samples, seconds in timed if seconds > 0]
 
 
-def _settings(record: RunRecord) -> str:
-    plain = {**record.config, "data": {**record.config["data"], "multiplier": 1}}
-    try:
-        return RunConfig.model_validate(plain).fingerprint
-    except ConfigError:  # a task or model of the user's, whose file lies with its run
-        sections = {name: plain[name] for name in ("task", "data", "model", "train")}
-        return hashlib.sha256(json.dumps(sections, sort_keys=True).encode()).hexdigest()[:16]
+def _settings(record: RunRecord, folder: Path) -> str:
+    data = {**record.config["data"], "multiplier": 1}
+    return RunConfig.model_validate(source.anchored({**record.config, "data": data}, folder)).fingerprint
 
 
 def _hardware(record: RunRecord) -> str:

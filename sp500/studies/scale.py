@@ -27,7 +27,9 @@ def run_scale(
     rows = []
     for arm in each(config, run.name):
         record = attempt(arm)
-        rows.append(scaling.row(record, RunStore(arm.io.save_dir).epochs(record.name), arm.limit_bytes))
+        store = RunStore(arm.io.save_dir)
+        folder = store.root / record.name
+        rows.append(scaling.row(record, store.epochs(record.name), arm.limit_bytes, folder))
         on_arm(arm, rows[-1])
     if not any(row["status"] == "ok" for row in rows):
         raise SP500Error("no arm ended well: " + "; ".join(f"{row['arm']}: {row['reason']}" for row in rows))

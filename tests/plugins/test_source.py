@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import your_own
 
 import sp500
 from experiments.train import Train
@@ -25,7 +25,6 @@ from sp500.runs.record import RunRecord
 from sp500.runs.store import RunStore
 from sp500.tasks import catalog
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "your-own.md"
 QUICK: dict[str, Any] = {"train": {"epochs": 2}}
 
 
@@ -34,9 +33,7 @@ def _stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing was ever given here, and references are relative to the test's folder."""
     monkeypatch.setattr(source, "KNOWN", tmp_path / "home" / "own-sources")
     monkeypatch.chdir(tmp_path)
-    code = re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert code
-    Path("biopsies.py").write_text(code[1])
+    your_own.write(tmp_path)
 
 
 def trained(name: str, **settings: Any) -> RunRecord:
@@ -250,3 +247,15 @@ def test_model_whose_outputs_are_not_the_tasks_is_refused() -> None:
     Path("nets.py").write_text(text.replace("nn.LazyLinear(7)", "nn.Linear(dataset.window * dataset.features, 7)"))
     with pytest.raises(DataError, match=r"the model gives \[3, 7\] for 3 windows, expected \[3, 1\]"):
         sp500.train(name="one", model={"kind": "nets.py:net"}, data={"start": "2015-01-01"}, **QUICK)
+
+
+def test_language_takes_a_model_of_ones_own_and_no_other_of_ours() -> None:
+    Path("nets.py").write_text(
+        "from torch import nn\n\n\nclass Bytes(nn.Module):\n    def __init__(self, config, dataset):\n"
+        "        super().__init__()\n        self.embed = nn.Embedding(256, 256)\n\n"
+        "    def forward(self, x):\n        return self.embed(x.long())\n"
+    )
+    text = {"max_bytes": 20_000, "context": 16}
+    assert sp500.train(name="one", task="language", text=text, model={"kind": "nets.py:Bytes"}, **QUICK).status == "ok"
+    with pytest.raises(ConfigError, match="task language takes gpt"):
+        sp500.train(name="two", task="language", text=text, model={"kind": "mlp"})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,12 +12,12 @@ from typing import Any
 
 import psutil
 import pytest
+import your_own
 
 import sp500
 from sp500.runs.store import RunStore
 
 ROOT = Path(__file__).parent.parent.parent
-PAGE = (ROOT / "docs" / "your-own.md").read_text()
 OWN: dict[str, Any] = {
     "task": "biopsies.py:Biopsies",
     "model": {"kind": "biopsies.py:Residual", "options": {"width": 32}},
@@ -27,17 +26,10 @@ FLAGS = ["--task", "biopsies.py:Biopsies", "--model.kind", "biopsies.py:Residual
 DOUBLE: dict[str, Any] = {"train": {"epochs": 4, "dtype": "float64"}}
 
 
-def block(language: str) -> str:
-    found = re.search(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
-    assert found
-    return found[1]
-
-
 @pytest.fixture(autouse=True)
 def _file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("biopsies.py").write_text(block("python"))
-    Path("widths.yaml").write_text(block("yaml"))
+    your_own.write(tmp_path)
 
 
 def command(*words: str, status: int = 0) -> subprocess.CompletedProcess[str]:

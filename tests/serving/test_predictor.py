@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import your_own
 
 import sp500
 from sp500 import Predictor
@@ -20,7 +20,6 @@ from sp500.plugins import source
 from sp500.runs.record import RunRecord
 from sp500.runs.store import Run
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "your-own.md"
 QUICK: dict[str, Any] = {"train": {"epochs": 2}}
 STOCKS = {"tickers": ["AAPL", "KO"], "start": "2015-01-01", "window": 10}
 RUNS: dict[str, dict[str, Any]] = {
@@ -40,9 +39,7 @@ RUNS: dict[str, dict[str, Any]] = {
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "KNOWN", tmp_path / "home" / "own-sources")
     monkeypatch.chdir(tmp_path)
-    code = re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert code
-    Path("biopsies.py").write_text(code[1])
+    your_own.write(tmp_path)
     generator = np.random.default_rng(0)
     arrays = {f"X_{part}": generator.normal(size=(200, 5, 3)) for part in ("train", "test")}
     np.savez("arrays.npz", **arrays, **{name.replace("X", "y"): x.mean(axis=(1, 2)) for name, x in arrays.items()})

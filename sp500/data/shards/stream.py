@@ -155,7 +155,7 @@ class Stream:
                 )
 
     def _moved(self, array: np.ndarray) -> Tensor:
-        values = torch.from_numpy(array if array.flags.writeable else array.copy())
+        values = torch.from_numpy(array)
         return values.to(self._device, self._dtype) if values.is_floating_point() else values.to(self._device)
 
 
