@@ -192,7 +192,8 @@ class ModelConfig(Frozen):
             return self
         for name, field in type(self).model_fields.items():
             if name != "kind" and name not in MODEL_KEYS[self.kind] and getattr(self, name) != field.default:
-                raise ValueError(f"model.{name} is not used by model.kind {self.kind}; leave it out")
+                way_out = "name a model of your own with --model.kind" if name == "options" else "leave it out"
+                raise ValueError(f"model.{name} is not used by model.kind {self.kind}; {way_out}")
         if self.kind in ("transformer", "gpt") and self.hidden % self.heads:
             raise ValueError(f"model.hidden {self.hidden} is not a multiple of model.heads {self.heads}")
         return self

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -24,6 +24,8 @@ from sp500.runs.store import Run, RunStore
 
 log = logging.getLogger(__name__)
 
+IDLE = ("io.", "train.device", "train.threads", "data.cache_dir", "data.fallback")
+"""Settings that decide nothing about a run's numbers."""
 # Flags that steer a script and decide nothing about the run: not kept in config.yaml.
 FLAGS = {"config", "resume", "trust_source", "dry_run", "print_config", "json_output"}
 
@@ -158,9 +160,28 @@ def _check_same(run: Run, config: Experiment, *, ended: bool) -> None:
     ]
     if pairs[0] != pairs[1]:
         raise ConfigError(
-            f"run {run.name!r} has other settings than these ({path}): --resume continues it with its own settings; "
-            "for new settings take another --name"
+            f"run {run.name!r} has other settings than these ({_difference(kept, config) or path}): --resume continues "
+            "it with its own settings; for new settings take another --name"
         )
+
+
+def _difference(kept: Experiment, given: Experiment) -> str:
+    """The first settings that decide numbers and differ, as they are kept and given."""
+    for one, other in ((kept.own_task, given.own_task), (kept.model.own, given.model.own)):
+        if one and other and one.identity != other.identity:
+            return f"{other.path} differs from the run's {one.path}"
+    ours, theirs = (dict(_flat(one.settings())) for one in (kept, given))
+    names = [name for name in ours | theirs if ours.get(name) != theirs.get(name) and not name.startswith(IDLE)]
+    return ", ".join(f"{name} {ours.get(name)}, not {theirs.get(name)}" for name in names[:3])
+
+
+def _flat(settings: dict[str, Any], section: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted settings."""
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{section}{name}.")
+        else:
+            yield f"{section}{name}", value
 
 
 def _begin(config: Experiment, run: Run) -> float:

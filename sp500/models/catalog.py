@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
 import torch
 from torch import nn
@@ -57,10 +57,16 @@ def _checked(own: Reference, model: object) -> nn.Module:
         name = type(layer).__name__
         rate = getattr(layer, "p" if isinstance(layer, DROPOUT) else "dropout", 0)
         if isinstance(layer, BATCH_NORM):
-            log.warning("%s: %s uses statistics of a worker's own part; GroupNorm does not", own.name, name)
+            _warn_once(f"{own.name}: {name} uses statistics of a worker's own part; GroupNorm does not")
         elif isinstance(rate, float) and rate:
-            log.warning("%s: masks of %s depend on the number of workers, sp500.Dropout's do not", own.name, name)
+            _warn_once(f"{own.name}: masks of {name} depend on the number of workers, sp500.Dropout's do not")
     return model
+
+
+@cache
+def _warn_once(text: str) -> None:
+    """A run makes its model several times."""
+    log.warning(text)
 
 
 def build(config: ModelConfig, shape: Shape) -> nn.Module:

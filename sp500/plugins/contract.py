@@ -20,7 +20,7 @@ from sp500.plugins.reference import Reference
 REQUIRED = {
     "prepare": "def prepare(self, config: RunConfig) -> Dataset:",
     "loss": "def loss(self, output: Tensor, target: Tensor) -> Tensor:",
-    "judge": "def judge(self, outputs: dict[str, np.ndarray], dataset: Dataset) -> Metrics:",
+    "judge": "def judge(self, outputs: dict[str, np.ndarray], dataset: Dataset) -> dict:",
 }
 """What a task has to define, as the line to write."""
 OPTIONAL = {
@@ -160,7 +160,8 @@ def _check_takes(
     placed = [one.arg for one in (*given.posonlyargs, *given.args)]
     needed = len(placed) - len(given.defaults)
     missing = [name for name in placed[len(expected) : needed] if name not in (named or {})]
-    fits = given.vararg or len(placed) >= (least or len(expected))
+    swapped = placed[: len(expected)] != expected and sorted(placed[: len(expected)]) == sorted(expected)
+    fits = (given.vararg or len(placed) >= (least or len(expected))) and not swapped
     if not fits or missing:
         raise ConfigError(f"{where} takes ({', '.join(placed)}), not ({', '.join(expected)}); {way_out}")
     required = [one.arg for one, default in zip(given.kwonlyargs, given.kw_defaults, strict=True) if default is None]

@@ -24,6 +24,7 @@ from sp500.plugins.reference import Reference
 FOLDER, SUMS = "source", "SHA256SUMS"
 KNOWN = Path("~/.cache/sp500/own-sources")
 """Hashes of files that were given on this machine by this user, a line each."""
+ONE_FILE = "a file of your own is one file: what it imports has to be installed"
 _modules: dict[str, types.ModuleType] = {}
 
 
@@ -32,7 +33,8 @@ def load(reference: Reference) -> Any:
     try:
         module = _imported(reference)
     except Exception as error:
-        raise ConfigError(f"{_line_of(error, reference.path)}: {type(error).__name__}: {error}") from error
+        hint = f" ({ONE_FILE})" if isinstance(error, ModuleNotFoundError) and not reference.module else ""
+        raise ConfigError(told(error, reference) + hint) from error
     try:
         return getattr(module, reference.name)
     except AttributeError:
@@ -63,9 +65,12 @@ def _imported(reference: Reference) -> types.ModuleType:
     return _modules[digest]
 
 
-def _line_of(error: Exception, path: Path) -> str:
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-    return f"{path}:{lines[-1]}" if lines else str(path)
+def told(error: Exception, *references: Reference | None) -> str:
+    """What happened, and the last line of these files that it happened in."""
+    files = [str(one.path) for one in references if one]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
+    place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else files[0]
+    return f"{place}: {type(error).__name__}: {error}"
 
 
 def keep(reference: Reference, run: Path, *, trusted: bool) -> Path:

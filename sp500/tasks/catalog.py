@@ -8,7 +8,8 @@ from collections.abc import Callable
 from sp500.config import RunConfig
 from sp500.data import arrays
 from sp500.data.windows import Dataset
-from sp500.errors import ConfigError
+from sp500.errors import ConfigError, DataError, SP500Error
+from sp500.machine.memory import exhausted
 from sp500.models import catalog as models
 from sp500.plugins import source
 from sp500.plugins.contract import REQUIRED
@@ -53,9 +54,18 @@ def task(config: RunConfig) -> Task:
 
 
 def prepare(task: Task, config: RunConfig) -> Dataset:
-    """The task's dataset; where task or model are the user's, it is checked, and both are tried. Raises DataError."""
-    dataset = task.prepare(config)
-    return checks.check(task, config, dataset) if config.own_task or config.model.own else dataset
+    """The task's dataset; where task or model are the user's, it is checked, and both are tried.
+
+    Raises DataError, also for any error of the user's code, with its line.
+    """
+    if not (config.own_task or config.model.own):
+        return task.prepare(config)
+    try:
+        return checks.check(task, config, task.prepare(config))
+    except Exception as error:
+        if isinstance(error, SP500Error) or exhausted(error):
+            raise
+        raise DataError(source.told(error, config.own_task, config.model.own)) from error
 
 
 def forecasts_direction(config: RunConfig) -> bool:

@@ -1,4 +1,6 @@
-"""What a task or model of the user's has to keep and no signature can say: shapes, number types, a sum as the loss."""
+"""What a task or model of the user's has to keep and no signature can say: shapes, number types, a sum as the loss,
+the names of the metrics. All is tried on a few windows, so that a slip costs seconds and no trained model.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from sp500.config import RunConfig
 from sp500.data.windows import Dataset, Windows
 from sp500.errors import DataError
 from sp500.formatting import referred
+from sp500.runs.results import Improvement
 from sp500.training.loop import DTYPES
 from sp500.training.task import Task
 
@@ -25,7 +28,10 @@ def check(task: Task, config: RunConfig, dataset: object) -> Dataset:
     for name, part in (("train", dataset.train), ("valid", dataset.valid), ("test", dataset.test)):
         if part is not None:
             _check_part(f"{where}: {name}", part, dataset.train, config.train.dtype)
-    _check_loss(where, task, config, dataset)
+    model = _model(where, task, config, dataset)
+    _check_loss(where, task, config, dataset, model)
+    if config.own_task:
+        _check_metrics(where, task, dataset, model)
     return dataset
 
 
@@ -57,17 +63,24 @@ def _check_part(where: str, part: Windows, train: Windows, dtype: str) -> None:
             raise DataError(f"{where}.{name}[{at}] is not finite")
 
 
-def _check_loss(where: str, task: Task, config: RunConfig, dataset: Dataset) -> None:
-    """Of some windows together the loss has to be the sum of their losses, or batches and workers would not add up."""
-    train = dataset.train
-    chosen = train.starts[:FEW]
-    x = torch.from_numpy(train.rows[chosen[:, None] + np.arange(train.length)].copy())
-    y = torch.from_numpy(train.targets[:FEW].copy())
+def _model(where: str, task: Task, config: RunConfig, dataset: Dataset) -> nn.Module:
     torch.manual_seed(0)
     model = task.model(config, dataset)
     if not isinstance(model, nn.Module):
         raise DataError(f"{where}: model returned {type(model).__name__}, expected a torch.nn.Module")
-    output = model.to(DTYPES[config.train.dtype]).eval()(x)
+    return model.to(DTYPES[config.train.dtype]).eval()
+
+
+def _few(part: Windows) -> tuple[torch.Tensor, torch.Tensor]:
+    """X and targets of a part's first windows."""
+    rows = part.starts[:FEW, None] + np.arange(part.length)
+    return torch.from_numpy(part.rows[rows].copy()), torch.from_numpy(part.targets[:FEW].copy())
+
+
+def _check_loss(where: str, task: Task, config: RunConfig, dataset: Dataset, model: nn.Module) -> None:
+    """Of some windows together the loss has to be the sum of their losses, or batches and workers would not add up."""
+    x, y = _few(dataset.train)
+    output = model(x)
     if not isinstance(output, torch.Tensor) or len(output) != len(x):
         shape = list(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
         raise DataError(f"{where}: the model gives {shape} for {len(x)} windows, expected [{len(x)}, ...]")
@@ -85,4 +98,47 @@ def _check_loss(where: str, task: Task, config: RunConfig, dataset: Dataset) -> 
         raise DataError(
             f"{where}: the loss of {len(x)} windows is {together:.6g}, and those of each add up to {alone:.6g}: it has "
             "to be a sum over the batch, such as F.cross_entropy(output, target, reduction='sum')"
+        )
+
+
+def _check_plain(where: str, found: object) -> None:
+    """Raises DataError for what no JSON holds."""
+    if isinstance(found, dict):
+        for name, value in found.items():
+            _check_plain(f"{where}.{name}", value)
+    elif isinstance(found, list):
+        for value in found:
+            _check_plain(where, value)
+    elif not isinstance(found, str | float | int | None):
+        raise DataError(f"{where} as {type(found).__name__}; write float(...), or .tolist() for an array")
+
+
+@torch.no_grad()
+def _check_metrics(where: str, task: Task, dataset: Dataset, model: nn.Module) -> None:
+    """`judge` is given what it will be given after training, with the outputs of some windows in place of all."""
+    outputs = {}
+    for name, part in (("valid", dataset.valid), ("test", dataset.test)):
+        if part is not None:
+            x, y = _few(part)
+            kept = task.kept(model(x), y)
+            if kept.ndim != 2 or len(kept) != len(x):
+                raise DataError(
+                    f"{where}: kept returned {list(kept.shape)} for {len(x)} windows, expected [{len(x)}, n]"
+                )
+            outputs[name] = np.resize(kept.numpy(), (len(part), kept.shape[1]))
+    metrics = task.judge(outputs, dataset)
+    for name in (*outputs, "naive"):
+        if not isinstance(metrics, dict) or not isinstance(metrics.get(name), dict):
+            expected = "{'valid': {METRIC: VALUE}, 'test': {METRIC: VALUE}, 'naive': {NAME: {METRIC: VALUE}}}"
+            raise DataError(f"{where}: judge returned no {name}, expected {expected}")
+        _check_plain(f"{where}: judge returned {name}", metrics[name])
+    gain = metrics["test"].get("improvement")
+    if gain is not None and (missing := [key for key in Improvement.__annotations__ if key not in gain]):
+        raise DataError(
+            f"{where}: the improvement that judge returned has no {missing[0]}; see sp500.metrics.improvement"
+        )
+    if gain is not None and gain["over"] not in metrics["naive"]:
+        raise DataError(
+            f"{where}: the improvement that judge returned is over {gain['over']!r}, which is none of its naive "
+            f"answers: {', '.join(metrics['naive']) or 'it returned none'}"
         )

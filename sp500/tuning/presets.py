@@ -101,5 +101,7 @@ def unknown(settings: dict[str, Any], key: str) -> str:
         return ""
     if isinstance(settings.get(key), dict):
         return f"{key} is a section, no setting; write {key}.{next(iter(settings[key]))}: ..."
+    if key.startswith("options."):
+        return f"unknown setting {key}; an option of a model is model.{key}"
     near = difflib.get_close_matches(key, names, n=1, cutoff=0.4)
     return f"unknown setting {key}; " + (f"did you mean {near[0]}?" if near else "write a key such as model.hidden")

@@ -96,7 +96,7 @@ def test_name_that_exists_is_refused_and_resuming_an_ended_run_gives_its_record(
     assert (again.returncode, again.stdout) == (0, first.stdout)
     other = script("train", *flags, "--resume", "--train.lr", "0.5")
     assert other.returncode == 2
-    assert "other settings" in other.stderr
+    assert "other settings than these (train.lr 0.001, not 0.5)" in other.stderr
 
 
 def test_settings_of_an_earlier_trainer_run_as_they_are(script, tmp_path):

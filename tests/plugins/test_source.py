@@ -89,7 +89,7 @@ def test_resumed_run_goes_on_with_its_copy_and_refuses_another_file() -> None:
     record = trained("one")
     original = Path("biopsies.py").read_text()
     Path("biopsies.py").write_text(original.replace("ReLU", "Tanh"))
-    with pytest.raises(ConfigError, match="other settings"):
+    with pytest.raises(ConfigError, match=r"other settings.*biopsies.py differs from the run's .*source/biopsies.py"):
         trained("one", resume=True)
     Path("runs/one/record.json").unlink()
     own = {"task": "runs/one/source/biopsies.py:Biopsies"}
@@ -227,6 +227,18 @@ def test_file_is_imported_once_for_all_who_ask() -> None:
         ("x = (x - x[", "x[7, 3] = np.nan\n        x = (x - x[", r"train.rows\[\d+\] is not finite"),
         ("return self.head(hidden)", "return self.head(hidden)[:1]", r"gives \[1, 2\] for 3 windows"),
         ("return self.head(hidden)", "return self.head(hidden), x", "gives tuple for 3 windows"),
+        ("super().__init__()", "pass", r"biopsies.py:\d+: AttributeError: cannot assign module before"),
+        ("return_X_y=True", "return_X=True", r"biopsies.py:\d+: InvalidParameter|biopsies.py:\d+: TypeError"),
+        ('{**found, "naive"', '{**found, "naives"', "judge returned no naive, expected {'valid'"),
+        ("return {**found,", "found['test'].pop('f1', 0)\n        return {'test': found['test'],", "returned no valid"),
+        ('"over": "majority"', '"over": "chance"', "over 'chance', which is none of its naive answers: majority"),
+        ('"metric": "error_rate", **gain', '"metric": "error_rate"', "has no value"),
+        (
+            "return {**found,",
+            "found['test']['hits'] = wrong.sum()\n        return {**found,",
+            r"test.hits as int64; write f",
+        ),
+        ("found = {name:", "found = {name.up():", r"biopsies.py:\d+: AttributeError: 'str' object"),
     ],
 )
 def test_task_whose_numbers_do_not_fit_is_refused_by_part(old: str, new: str, said: str | None) -> None:
