@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +11,7 @@ import pandas as pd
 from sp500.config import DataConfig
 from sp500.data import augment, normalize
 from sp500.data.augment import Augmentation
-from sp500.data.features import Features, Series, features
+from sp500.data.features import Features, Series, features, table_of
 from sp500.data.normalize import Normalizer
 from sp500.data.prices import Prices
 from sp500.data.shards.writer import SeriesSource
@@ -139,6 +139,17 @@ def fit(prices: Prices, table: Features, config: DataConfig, *, direction: bool,
     how = Augmentation(config.augment, config.noise, config.jitter, rows.std(axis=0), config.seed, config.horizon)
     scaler = normalize.fit(rows, config.norm)
     return Prepared(config, prices, table, cut, train, scaler, scale, naive_output, how, direction)
+
+
+def last_window(fields: Mapping[str, pd.Series], dataset: Dataset) -> np.ndarray:
+    """X [1, window, feature] of the last days of one ticker, with the features and the scaling of the training.
+
+    `fields` are its prices by name, `dataset` the recipe's: its `state` has the names of the features and the scaling.
+    A feature looks back WARM_UP days at most, so that more prices than these and a window change no bit of it.
+    """
+    scaler = Normalizer(np.array(dataset.state["shift"]), np.array(dataset.state["scale"]))
+    rows = table_of(dict(fields))[dataset.state["features"]].to_numpy(np.float64)[-dataset.window :]
+    return scaler(rows).astype(dataset.train.rows.dtype)[None]
 
 
 def summary(config: DataConfig) -> dict[str, dict[str, float]]:

@@ -31,6 +31,7 @@ from datetime import UTC, date, datetime
 import numpy as np
 import pandas as pd
 
+from sp500.data import sessions
 from sp500.errors import DataError
 
 MAX_CARRIED = 5
@@ -70,6 +71,14 @@ class Fault:
 
     def __str__(self) -> str:
         return f"{self.rule}: {self.ticker} {self.date}: {self.detail}"
+
+
+class FaultyPrices(DataError):
+    """Prices with faults that no rule repairs, each in `faults`."""
+
+    def __init__(self, message: str, faults: list[Fault]) -> None:
+        super().__init__(message)
+        self.faults = faults
 
 
 def validate(
@@ -119,7 +128,7 @@ def refuse(faults: Iterable[Fault]) -> None:
         return
     shown = [f"  {fault}" for fault in fatal[:20]]
     more = [f"  (and {len(fatal) - 20} more)"] if len(fatal) > 20 else []
-    raise DataError("\n".join([f"{len(fatal)} fault(s) in the prices:", *shown, *more]))
+    raise FaultyPrices("\n".join([f"{len(fatal)} fault(s) in the prices:", *shown, *more]), fatal)
 
 
 def summarize(faults: Iterable[Fault]) -> list[str]:
@@ -196,17 +205,12 @@ def _values(raw: Tables) -> list[Fault]:
 
 def _on_sessions(raw: Tables) -> tuple[Tables, list[Fault]]:
     """Put the tables on the NYSE's sessions; other days are dropped and named."""
-    import exchange_calendars
-
     index = raw["close"].index
     first, last = index[0], index[-1]
-    nyse = exchange_calendars.get_calendar(
-        "XNYS", start=first - pd.Timedelta(days=10), end=last + pd.Timedelta(days=10)
-    )
-    sessions = nyse.sessions_in_range(first, last).as_unit("us")
-    extra = index.difference(sessions)
-    if len(sessions) < 2:
-        raise DataError(f"too_short: {first:%Y-%m-%d} to {last:%Y-%m-%d} holds {len(sessions)} NYSE session(s)")
+    nyse = sessions.between(first, last)
+    extra = index.difference(nyse)
+    if len(nyse) < 2:
+        raise DataError(f"too_short: {first:%Y-%m-%d} to {last:%Y-%m-%d} holds {len(nyse)} NYSE session(s)")
     if len(extra) > max(5, len(index) // 20):
         raise DataError(
             f"calendar: {len(extra)} of {len(index)} dates are not NYSE sessions (first {extra[0]:%Y-%m-%d}, read as "
@@ -216,7 +220,7 @@ def _on_sessions(raw: Tables) -> tuple[Tables, list[Fault]]:
         Fault("non_session", "*", f"{day:%Y-%m-%d}", "no trading on that day; row dropped", repaired=True)
         for day in extra
     ]
-    return {name: frame.reindex(sessions) for name, frame in raw.items()}, faults
+    return {name: frame.reindex(nyse) for name, frame in raw.items()}, faults
 
 
 def _carry_forward(raw: Tables) -> tuple[Tables, list[Fault]]:

@@ -5,7 +5,9 @@ buy-and-hold.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -27,6 +29,7 @@ class Returns(Task):
     Naive forecasts: zero, the previous return, the training mean.
     """
 
+    unit: ClassVar[str] = "log return"
     config: RunConfig
     made_by_workers: bool = False
 
@@ -40,7 +43,7 @@ class Returns(Task):
 
     def judge(self, outputs: dict[str, np.ndarray], dataset: Dataset) -> Metrics:
         """Errors, direction and trading per split; the improvement over the best naive forecast on the test."""
-        forecasts = {name: output[:, 0].astype(np.float64) * dataset.target_scale for name, output in outputs.items()}
+        forecasts = {name: self.forecast(output, dataset) for name, output in outputs.items()}
         found = {
             name: self._score(forecasts[name], _truth(part, dataset), part) | _buy_and_hold(part, self.config)
             for name, part in _splits(dataset)
@@ -63,8 +66,20 @@ class Returns(Task):
 
     def predictions(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> pd.DataFrame:
         """Columns date, ticker (where known), forecast, target: log returns."""
-        forecast = output[:, 0].astype(np.float64) * dataset.target_scale
-        return _named(windows, {"forecast": forecast, "target": _truth(windows, dataset)})
+        return _named(windows, {"forecast": self.forecast(output, dataset), "target": _truth(windows, dataset)})
+
+    def encode(self, fields: Mapping[str, pd.Series], dataset: Dataset) -> np.ndarray:
+        """X of the last days, as training had them."""
+        return pipeline.last_window(fields, dataset)
+
+    def forecast(self, output: np.ndarray, dataset: Dataset) -> np.ndarray:
+        """Log returns."""
+        return output[:, 0].astype(np.float64) * dataset.target_scale
+
+    def naive(self, close: pd.Series, dataset: Dataset) -> dict[str, float]:
+        """No return, the training mean, the last return over the horizon."""
+        mean = dataset.naive_output * dataset.target_scale
+        return {"zero": 0.0, "mean": mean, "previous": _last_return(close, self.config.data.horizon)}
 
     def excess_sharpe(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> float | None:
         """Of going long where the forecast is above zero and short where it is below."""
@@ -82,6 +97,7 @@ class Direction(Task):
     Naive forecasts: majority class, previous direction.
     """
 
+    unit: ClassVar[str] = "probability of a rise"
     config: RunConfig
     made_by_workers: bool = False
 
@@ -122,7 +138,20 @@ class Direction(Task):
 
     def predictions(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> pd.DataFrame:
         """Columns date, ticker (where known), forecast (probability of up), target (0 or 1)."""
-        return _named(windows, {"forecast": _probability(output), "target": windows.targets})
+        return _named(windows, {"forecast": self.forecast(output, dataset), "target": windows.targets})
+
+    def encode(self, fields: Mapping[str, pd.Series], dataset: Dataset) -> np.ndarray:
+        """X of the last days, as training had them."""
+        return pipeline.last_window(fields, dataset)
+
+    def forecast(self, output: np.ndarray, dataset: Dataset) -> np.ndarray:
+        """Probabilities of a rise."""
+        return _probability(output)
+
+    def naive(self, close: pd.Series, dataset: Dataset) -> dict[str, float]:
+        """The class that is more frequent in training, and the last direction over the horizon."""
+        rose = _last_return(close, self.config.data.horizon) > 0
+        return {"majority": float(dataset.naive_output >= 0), "previous": float(rose)}
 
     def excess_sharpe(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> float | None:
         """Of going long where the probability of up reaches `eval.threshold` and short elsewhere."""
@@ -172,6 +201,10 @@ def _naive(dataset: Dataset) -> dict[str, np.ndarray]:
     if dataset.test.index is not None:
         found["previous"] = dataset.test.index["previous"].to_numpy(np.float64)
     return found
+
+
+def _last_return(close: pd.Series, horizon: int) -> float:
+    return float(np.log(close.iloc[-1]) - np.log(close.iloc[-1 - horizon]))
 
 
 def _days(part: Windows) -> np.ndarray:

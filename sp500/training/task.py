@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Protocol, runtime_checkable
+from collections.abc import Mapping
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd
@@ -62,6 +63,26 @@ class Generative(Protocol):
 
     def sample(self, model: nn.Module, dataset: Dataset) -> str:
         """What the trained model on the CPU writes, for a reader."""
+        ...
+
+
+@runtime_checkable
+class Forecasting(Protocol):
+    """A task of prices: what its model says of the days after the last price of a ticker."""
+
+    unit: ClassVar[str]
+    """What a forecast is, such as `log return`."""
+
+    def encode(self, fields: Mapping[str, pd.Series], dataset: Dataset) -> np.ndarray:
+        """X [1, window, feature] of the last days of these prices by name (open, high, low, close, volume)."""
+        ...
+
+    def forecast(self, output: np.ndarray, dataset: Dataset) -> np.ndarray:
+        """[window] from outputs [window, number], in `unit`."""
+        ...
+
+    def naive(self, close: pd.Series, dataset: Dataset) -> dict[str, float]:
+        """The naive forecasts for the days after these closing prices, by name, in `unit`."""
         ...
 
 

@@ -1,0 +1,55 @@
+"""`sp500 models promote`: a run answers for a model from now on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import tyro
+from pydantic import Field, model_validator
+
+from sp500.commands.models.list import lines
+from sp500.commands.models.model_flags import ModelFlags, verb
+from sp500.serving.registry import DEFAULT, Registry
+
+
+class Promote(ModelFlags):
+    """Let a run answer for a model. Servers follow within seconds, and keep what they have if the run does not load."""
+
+    run: Annotated[str, tyro.conf.Positional]
+    """The run."""
+    model: str = DEFAULT
+    """The model."""
+    canary: float | None = Field(None, gt=0, lt=1)
+    """Let it answer this share of the requests."""
+    shadow: bool = False
+    """Let it answer for the log alone."""
+    trust_source: bool = False
+    """Run the Python that lies in the run's folder (source/) although it was never given on this machine."""
+
+    @model_validator(mode="after")
+    def _is_one_of_them(self) -> Promote:
+        if self.canary and self.shadow:
+            raise ValueError("--canary and --shadow: give one of them")
+        return self
+
+
+def main(argv: Sequence[str]) -> int:
+    """Promote, to the exit code."""
+    return verb(Promote, argv, "models promote", _promoted)
+
+
+def _promoted(flags: Promote) -> tuple[dict[str, Any], str]:
+    from sp500.serving.models import interface
+    from sp500.serving.predictor import Predictor
+
+    predictor = Predictor(flags.runs_dir / flags.run, trust_source=flags.trust_source)
+    model = Registry(flags.runs_dir).promote(
+        flags.model,
+        flags.run,
+        predictor.recipe.weights_sha256,
+        interface(predictor),
+        canary=flags.canary,
+        shadow=flags.shadow,
+    )
+    return model.model_dump(mode="json"), "\n".join(lines(model))

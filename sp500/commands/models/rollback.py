@@ -1,0 +1,29 @@
+"""`sp500 models rollback`: what answered before answers again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import tyro
+
+from sp500.commands.models.list import lines
+from sp500.commands.models.model_flags import ModelFlags, verb
+from sp500.serving.registry import DEFAULT, Registry
+
+
+class Rollback(ModelFlags):
+    """End a model's canary and shadow; where it has none, let the champion before answer again."""
+
+    model: Annotated[str, tyro.conf.Positional] = DEFAULT
+    """The model."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Roll back, to the exit code."""
+    return verb(Rollback, argv, "models rollback", _rolled_back)
+
+
+def _rolled_back(flags: Rollback) -> tuple[dict[str, Any], str]:
+    model = Registry(flags.runs_dir).rollback(flags.model)
+    return model.model_dump(mode="json"), "\n".join(lines(model))

@@ -1,0 +1,59 @@
+"""`sp500 models score`: was the model any good in use?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import tyro
+
+from sp500.commands.models.model_flags import ModelFlags, verb
+from sp500.errors import ConfigError
+from sp500.formatting import percent
+from sp500.serving.registry import DEFAULT, Registry
+
+
+class Score(ModelFlags):
+    """Judge the answers that a model gave by the prices that came since, next to the naive forecasts."""
+
+    model: Annotated[str, tyro.conf.Positional] = DEFAULT
+    """The model."""
+    source: str | None = None
+    """Where the prices are: bundled | yfinance | FILE. Default: the source that the champion was trained on."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print a line for each run that answered, to the exit code."""
+    return verb(Score, argv, "models score", _scored)
+
+
+def _scored(flags: Score) -> tuple[dict[str, Any], str]:
+    from sp500.data.sources import load
+    from sp500.runs.store import Run
+    from sp500.serving import answers, scores
+
+    registry = Registry(flags.runs_dir)
+    champion = registry.read(flags.model).champion
+    folder = flags.runs_dir / (champion.run if champion else "")
+    record = Run(folder).record() if champion else None
+    if record is None:
+        raise ConfigError(f"model {flags.model} has no champion in {registry.folder}; see sp500 models list")
+    given = answers.read(registry.folder / answers.FOLDER / flags.model)
+    config = record.best_config(folder)
+    named = {"end": None, "tickers": tuple(sorted(given["ticker"].unique()))}
+    data = config.data.model_copy(update=named | ({"source": flags.source} if flags.source else {}))
+    rows = scores.judged(given, load(data).close, threshold=config.eval.threshold, horizon=data.horizon)
+    return {"model": flags.model, "runs": rows}, "\n".join(map(_line, rows))
+
+
+def _line(row: dict[str, Any]) -> str:
+    text = f"{row['version']}  {row['run']} ({row['role']}): {row['judged']} of {row['answers']} answers judged"
+    if not row["judged"]:
+        return text
+    gain = row["improvement"]
+    low, high = (percent(gain[end], sign=True) if gain[end] is not None else "unknown" for end in ("low", "high"))
+    error = row[gain["metric"]]
+    return (
+        f"{text}; {gain['metric']} {error:.6g}, {percent(gain['value'], sign=True)} against naive '{gain['over']}' "
+        f"(95 % interval {low} to {high})"
+    )

@@ -1,0 +1,102 @@
+"""`sp500 serve`: a trained run, or a model of the registry, answers over HTTP."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from pydantic import Field
+
+from sp500.commands import folders
+from sp500.config import Frozen
+from sp500.console.output import concluded
+from sp500.errors import ConfigError, extra
+from sp500.execution import Interrupted
+
+KEY = "SP500_API_KEY"
+
+
+class Serve(Frozen):
+    """Answer over HTTP with a trained run: POST /v1/forecast, /v1/windows; a page of all of it at /docs."""
+
+    name: Annotated[str, tyro.conf.Positional] = "main"
+    """A model that runs were promoted for (sp500 models promote), or a run."""
+    host: str = "127.0.0.1"
+    """Address to listen on. Others than this machine's own need a key."""
+    port: int = Field(8000, ge=0, lt=65536)
+    """Port to listen on; 0: any that is free."""
+    key_file: Path | None = None
+    """File with the key that requests have to bring as 'Authorization: Bearer KEY'. Default: $SP500_API_KEY."""
+    runs_dir: Path = Path("runs")
+    """Folder of the runs."""
+    trust_source: bool = False
+    """Run the Python that lies in a run's folder (source/) although it was never given on this machine."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Serve until a signal, to the exit code."""
+
+    def acted() -> tuple[str, int]:
+        flags = tyro.cli(
+            Serve,
+            prog="sp500 serve",
+            default=Serve(runs_dir=folders.runs(os.environ)),
+            args=list(argv),
+            config=(tyro.conf.FlagCreatePairsOff,),
+        )
+        secret = key(flags)
+        with extra("serve"):
+            import uvicorn
+
+            from sp500.serving import app, models
+        listening = _listen(flags.host, flags.port)
+        with listening:
+            served, answers = models.opened(flags.runs_dir, flags.name, trust_source=flags.trust_source)
+            made = app.create(served, key=secret, answers=answers)
+            server = uvicorn.Server(uvicorn.Config(made, log_level="warning", access_log=False, lifespan="on"))
+            host, port = listening.getsockname()[:2]
+            print(f"http://{host}:{port} answers with {served.told}; API: /docs", file=sys.stderr, flush=True)
+            try:
+                server.run(sockets=[listening])
+            except Interrupted:  # it has answered what it had taken
+                return "", 0
+        return "", 0
+
+    return concluded(acted, only_json=False)
+
+
+def key(flags: Serve) -> str:
+    """What requests have to bring; empty: nothing. Raises ConfigError where an address that others reach has none."""
+    found = os.environ.get(KEY, "")
+    if flags.key_file:
+        try:
+            found = flags.key_file.expanduser().read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"--key-file {flags.key_file}: cannot be read ({error})") from None
+        if not found:
+            raise ConfigError(f"--key-file {flags.key_file}: is empty")
+    if not found and not _is_own(flags.host):
+        raise ConfigError(f"--host {flags.host}: whoever reaches it could ask; set {KEY} or give --key-file FILE")
+    return found
+
+
+def _is_own(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        made = socket.create_server(address[:2], family=family, backlog=2048)
+    except OSError as error:
+        raise ConfigError(f"--host {host} --port {port}: cannot listen there ({error.strerror or error})") from None
+    return made

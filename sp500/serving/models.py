@@ -1,0 +1,142 @@
+"""The models that answer: loaded beside those before them, tried, and then swapped.
+
+A reader takes one `Choice` and keeps it for its request, so that no answer is made of two versions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sp500.errors import ConfigError, SP500Error
+from sp500.serving.answers import FOLDER as ANSWERS
+from sp500.serving.answers import AnswerLog
+from sp500.serving.predictor import Predictor
+from sp500.serving.registry import DEFAULT, Registry, Version
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Served:
+    """One run that answers, and as which version of the model."""
+
+    predictor: Predictor
+    run: str
+    version: str
+    role: str = "champion"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What answers now. `refused` says why the registry's latest state was not taken, if it was not."""
+
+    champion: Served | None = None
+    canary: Served | None = None
+    share: float = 0.0
+    shadow: Served | None = None
+    refused: str = ""
+
+    def pick(self, request_id: str) -> Served | None:
+        """The model for a request: the same for the same id, whatever process answers."""
+        part = int.from_bytes(hashlib.sha256(request_id.encode()).digest()[:8], "big") / 2**64
+        return self.canary if self.canary and part < self.share else self.champion
+
+
+def interface(predictor: Predictor) -> str:
+    """Hash of what a request to this run has to hold: models of one hash can take each other's place."""
+    recipe = predictor.recipe
+    names = recipe.state.get("features"), recipe.state.get("horizon")
+    parts = [predictor.config.task, recipe.window, recipe.row, recipe.row_dtype, recipe.outputs, *names]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def opened(runs: Path, name: str, *, trust_source: bool = False) -> tuple[OneRun | Registered, AnswerLog | None]:
+    """The model of that name and the log of its answers; else the run, whose answers are not logged.
+
+    Raises SP500Error for a run that cannot answer, and ConfigError where there is neither.
+    """
+    registry = Registry(runs)
+    if name in registry.names() or not (runs / name).is_dir():
+        if name != DEFAULT and name not in registry.names():
+            known = ", ".join(registry.names()) or "none"
+            raise ConfigError(f"{name}: no run in {runs}, and no model (models: {known}); see sp500 models promote")
+        log_of = AnswerLog(registry.folder / ANSWERS / name)
+        return Registered(registry, name, trust_source=trust_source), log_of
+    return OneRun(runs / name, trust_source=trust_source), None
+
+
+class OneRun:
+    """A run by its folder, which no promotion changes."""
+
+    def __init__(self, folder: Path, *, trust_source: bool = False) -> None:
+        self.name = folder.name
+        predictor = Predictor(folder, trust_source=trust_source)
+        self.choice = Choice(Served(predictor, folder.name, predictor.recipe.weights_sha256[:12]))
+
+    @property
+    def told(self) -> str:
+        """What answers, in words."""
+        return f"run {self.name}"
+
+    def refresh(self) -> None:
+        """Nothing to follow."""
+
+
+class Registered:
+    """A model of the registry, followed while it is served."""
+
+    def __init__(self, registry: Registry, name: str, *, trust_source: bool = False) -> None:
+        self.name = name
+        self.choice = Choice()
+        self._registry = registry
+        self._trust = trust_source
+        self._loaded: dict[int, Predictor] = {}
+        self._changing = threading.Lock()
+        self.refresh()
+
+    @property
+    def told(self) -> str:
+        """What answers, in words."""
+        champion = self.choice.champion
+        return f"model {self.name}" + (f", run {champion.run}" if champion else ", for which no run is promoted yet")
+
+    def refresh(self) -> None:
+        """Take over the registry's state. What cannot be loaded is told in `choice`; what was good goes on. Never
+        raises.
+        """
+        with self._changing:
+            before = self.choice
+            try:
+                self.choice = self._wanted()
+            except Exception as error:  # noqa: BLE001 - whatever is wrong with a new model, the old one answers
+                reason = str(error) if isinstance(error, SP500Error) else f"{type(error).__name__}: {error}"
+                self.choice = replace(before, refused=reason)
+            if self.choice.refused and self.choice.refused != before.refused:
+                log.warning("model %s goes on as it was: %s", self.name, self.choice.refused)
+
+    def _wanted(self) -> Choice:
+        model = self._registry.read(self.name)
+        champion = self._served(model.champion, "champion") if model.champion else None
+        canary = self._served(model.version(model.canary.version), "canary") if model.canary else None
+        shadow = self._served(model.version(model.shadow), "shadow") if model.shadow else None
+        used = {int(one.version) for one in (champion, canary, shadow) if one}
+        used |= set(model.champions[-2:-1])  # a rollback is a swap
+        self._loaded = {number: one for number, one in self._loaded.items() if number in used}
+        return Choice(champion, canary, model.canary.share if model.canary else 0.0, shadow)
+
+    def _served(self, version: Version, role: str) -> Served:
+        number = version.version
+        if number not in self._loaded:
+            folder = self._registry.runs / version.run
+            predictor = Predictor(folder, trust_source=self._trust)
+            if predictor.recipe.weights_sha256 != version.weights_sha256:
+                raise SP500Error(f"{folder}: has other weights than when version {number} was promoted")
+            self._loaded[number] = predictor
+        return Served(self._loaded[number], version.run, str(number), role)

@@ -1,0 +1,159 @@
+"""Which run answers for a model: versions, promotion, rollback, canary and shadow, kept among the runs.
+
+    runs/.models/NAME.json     the only truth: replicas read it every two seconds, and nobody tells them
+
+A file is replaced as a whole under a lock of the kernel, so a killed writer leaves the state before or after.
+"""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+from pydantic import BaseModel, ConfigDict, Field
+
+from sp500.config import RUN_NAME
+from sp500.errors import ConfigError, RunLocked
+from sp500.machine.disk import explained, write_atomic
+from sp500.runs import sealed
+
+FOLDER, DEFAULT = ".models", "main"
+
+
+class Version(BaseModel):
+    """A run that was promoted. `version` counts from 1."""
+
+    model_config = ConfigDict(frozen=True)
+
+    version: int
+    run: str
+    weights_sha256: str
+    interface: str
+    """Hash of what a request has to hold."""
+    promoted: datetime
+    by: str
+
+
+class Canary(BaseModel):
+    """A version that answers a share of the requests."""
+
+    model_config = ConfigDict(frozen=True)
+
+    version: int
+    share: float = Field(gt=0, lt=1)
+
+
+class Model(BaseModel):
+    """What a model's file holds."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    versions: tuple[Version, ...] = ()
+    champions: tuple[int, ...] = ()
+    """Versions that answered, the last of them now."""
+    canary: Canary | None = None
+    shadow: int | None = None
+    """A version whose answers are logged, and sent to nobody."""
+
+    def version(self, number: int) -> Version:
+        """The version of that number."""
+        return self.versions[number - 1]
+
+    @property
+    def champion(self) -> Version | None:
+        """What answers; None before the first promotion."""
+        return self.version(self.champions[-1]) if self.champions else None
+
+
+class Registry:
+    """The models of a runs folder."""
+
+    def __init__(self, runs: Path) -> None:
+        self.runs = runs
+        self.folder = runs / FOLDER
+
+    def names(self) -> list[str]:
+        """Models that have a version."""
+        return sorted(path.stem for path in self.folder.glob("*.json"))
+
+    def read(self, name: str) -> Model:
+        """A model, without versions where it was never promoted. Raises ConfigError for a damaged file."""
+        path = self._path(name)
+        try:
+            return Model.model_validate_json(sealed.unseal(path.read_bytes()))
+        except FileNotFoundError:
+            return Model(name=name)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path} is not a model's file ({str(error).splitlines()[0]}); restore it") from None
+
+    def promote(
+        self, name: str, run: str, weights_sha256: str, interface: str, *, canary: float | None, shadow: bool
+    ) -> Model:
+        """Let a run answer: all requests, the share `canary`, or none (`shadow`). The same run keeps its version.
+
+        Raises ConfigError for a run that takes other requests than the model's champion.
+        """
+        with self._changing(name) as before:
+            champion, model = before.champion, before
+            if champion and champion.interface != interface:
+                raise ConfigError(
+                    f"run {run} takes other requests than run {champion.run}, which answers for {name} (another task, "
+                    "window or features): clients of one would fail with the other. Promote it as another --model"
+                )
+            if not champion and (canary or shadow):
+                raise ConfigError(f"model {name} has no champion yet: promote one without --canary and --shadow first")
+            made = next((one for one in model.versions if (one.run, one.weights_sha256) == (run, weights_sha256)), None)
+            if not made:
+                made = Version(
+                    version=len(model.versions) + 1,
+                    run=run,
+                    weights_sha256=weights_sha256,
+                    interface=interface,
+                    promoted=datetime.now(UTC),
+                    by=getpass.getuser(),
+                )
+                model = model.model_copy(update={"versions": (*model.versions, made)})
+            if canary:
+                change: dict[str, object] = {"canary": Canary(version=made.version, share=canary)}
+            elif shadow:
+                change = {"shadow": made.version}
+            else:
+                change = {"champions": (*model.champions, made.version), "canary": None, "shadow": None}
+            return self._write(model.model_copy(update=change))
+
+    def rollback(self, name: str) -> Model:
+        """End the canary and the shadow; where there are none, the champion before answers again.
+
+        Raises ConfigError where there was none before.
+        """
+        with self._changing(name) as model:
+            if model.canary or model.shadow:
+                return self._write(model.model_copy(update={"canary": None, "shadow": None}))
+            if len(model.champions) < 2:
+                raise ConfigError(f"model {name} has no champion before this one")
+            return self._write(model.model_copy(update={"champions": model.champions[:-1]}))
+
+    def _path(self, name: str) -> Path:
+        if not RUN_NAME.fullmatch(name):
+            raise ConfigError(f"model {name!r}: expected small letters, digits, '.', '_' and '-'")
+        return self.folder / f"{name}.json"
+
+    @contextmanager
+    def _changing(self, name: str) -> Iterator[Model]:
+        path = self._path(name)
+        with explained(path):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with FileLock(path.with_suffix(".lock"), timeout=10):
+                yield self.read(name)
+        except Timeout:
+            raise RunLocked(f"{path}: another process has been changing it for 10 s") from None
+
+    def _write(self, model: Model) -> Model:
+        write_atomic(self._path(model.name), sealed.seal(model))
+        return model

@@ -1,0 +1,160 @@
+"""What a request holds, and what is wrong with one: field, rule and date, never a traceback."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Annotated, Any
+
+import numpy as np
+import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+
+from sp500.data import sessions
+from sp500.data.features import CLOSE_FEATURES, WARM_UP
+from sp500.data.validation import FaultyPrices, summarize, validate
+from sp500.errors import DataError
+from sp500.serving.predictor import Predictor
+from sp500.training.task import Forecasting
+
+MOST_DAYS, MOST_WINDOWS = 5_000, 1_024
+OHLCV = ("open", "high", "low", "volume")
+Numbers = Annotated[list[FiniteFloat], Field(max_length=MOST_DAYS)]
+
+
+class Problem(BaseModel):
+    """One thing that is wrong with a request."""
+
+    field: str
+    message: str
+    rule: str = ""
+    date: str = ""
+
+
+class BadRequest(Exception):
+    """A body that cannot be answered; the answer has status 422 and the problems."""
+
+    def __init__(self, *problems: Problem) -> None:
+        super().__init__(problems[0].message)
+        self.problems = problems
+
+
+class Prices(BaseModel):
+    """Daily prices of one ticker in New York, oldest first."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    ticker: str = Field("?", max_length=32)
+    dates: Annotated[list[date], Field(min_length=2, max_length=MOST_DAYS)]
+    close: Numbers
+    open: Numbers | None = None
+    high: Numbers | None = None
+    low: Numbers | None = None
+    volume: Numbers | None = None
+    real_moves: Annotated[list[date], Field(max_length=100)] = []
+    """Dates of moves that look like a fault and happened."""
+
+    def fields(self) -> tuple[dict[str, pd.Series], list[str]]:
+        """Checked prices by name, and what was repaired in them, by the rules that training data has to pass.
+
+        Raises BadRequest.
+        """
+        given = {name: values for name in ("close", *OHLCV) if (values := getattr(self, name)) is not None}
+        for name, values in given.items():
+            if len(values) != len(self.dates):
+                raise BadRequest(Problem(field=name, message=f"has {len(values)} numbers for {len(self.dates)} dates"))
+        for number, (before, day) in enumerate(zip(self.dates, self.dates[1:], strict=False), 1):
+            if day <= before:
+                rule, word = ("duplicate", "is there twice") if day == before else ("unsorted", f"comes after {before}")
+                raise BadRequest(Problem(field=f"dates[{number}]", rule=rule, date=str(day), message=f"{day} {word}"))
+        index = pd.DatetimeIndex(np.array(self.dates, "datetime64[D]").astype("datetime64[us]"))
+        raw = {name: pd.DataFrame({self.ticker: np.array(values)}, index) for name, values in given.items()}
+        try:
+            tables, faults = validate(raw, real_moves=[f"{self.ticker}:{day}" for day in self.real_moves])
+        except FaultyPrices as error:
+            raise BadRequest(
+                *(Problem(field="close", rule=one.rule, date=one.date, message=one.detail) for one in error.faults)
+            ) from None
+        except DataError as error:
+            rule, _, message = str(error).partition(": ")
+            raise BadRequest(Problem(field="dates", rule=rule, message=message)) from None
+        return {name: table[self.ticker] for name, table in tables.items()}, summarize(faults)
+
+
+class WindowsBody(BaseModel):
+    """Windows as the model was trained on, scaled: x[window][row]... of numbers."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    x: Annotated[list[Any], Field(min_length=1, max_length=MOST_WINDOWS)]
+
+    def windows(self, predictor: Predictor) -> np.ndarray:
+        """X [batch, window, *row]. Raises BadRequest for another shape, or what is no finite number."""
+        recipe = predictor.recipe
+        expected = [recipe.window, *recipe.row]
+        try:
+            x = np.array(self.x, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise BadRequest(Problem(field="x", message=f"is not numbers in windows of {expected}")) from None
+        if list(x.shape[1:]) != expected:
+            raise BadRequest(Problem(field="x", message=f"has windows of {list(x.shape[1:])}, expected {expected}"))
+        if not np.isfinite(x).all():
+            at = np.argwhere(~np.isfinite(x))[0]
+            raise BadRequest(Problem(field="x" + "".join(f"[{place}]" for place in at), message="is not finite"))
+        with np.errstate(over="ignore", invalid="ignore"):
+            made = x.astype(recipe.row_dtype)
+        if not (np.isfinite(made).all() if made.dtype.kind == "f" else (made == x).all()):
+            raise BadRequest(Problem(field="x", message=f"has numbers that are no {recipe.row_dtype}"))
+        return made
+
+
+class Forecast(BaseModel):
+    """A forecast of one ticker, made at the close of `as_of` for the close of `session`."""
+
+    ticker: str
+    as_of: date
+    session: date
+    forecast: float
+    unit: str
+    naive: dict[str, float]
+    """What it has to beat."""
+    repairs: list[str]
+    model: str
+    run: str
+    version: str
+
+
+class Outputs(BaseModel):
+    """A model's outputs [window, ...]."""
+
+    outputs: list[Any]
+    model: str
+    run: str
+    version: str
+
+
+def forecast(predictor: Predictor, body: Prices) -> dict[str, Any]:
+    """What the model says of these prices, without its name and version. Raises BadRequest."""
+    task, dataset = predictor.task, predictor.recipe.dataset
+    names = dataset.state.get("features")
+    if not isinstance(task, Forecasting) or not names:
+        raise BadRequest(Problem(field="close", message="this model was not trained on prices; see GET /v1/models"))
+    fields, repairs = body.fields()
+    needed = [name for name in OHLCV if name not in fields] if set(names) - set(CLOSE_FEATURES) else []
+    if needed:
+        raise BadRequest(Problem(field=needed[0], message="this model has features of open, high, low and volume"))
+    close, least = fields["close"], WARM_UP + dataset.window
+    if len(close) < least:
+        raise BadRequest(
+            Problem(field="close", rule="too_short", message=f"has {len(close)} prices, this model needs {least}")
+        )
+    output = predictor.outputs(task.encode(fields, dataset))
+    as_of = close.index[-1]
+    return {
+        "ticker": body.ticker,
+        "as_of": as_of.date(),
+        "session": sessions.after(as_of, dataset.state["horizon"]).date(),
+        "forecast": float(task.forecast(output, dataset)[0]),
+        "unit": task.unit,
+        "naive": task.naive(close, dataset),
+        "repairs": repairs,
+    }

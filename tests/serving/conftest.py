@@ -1,0 +1,27 @@
+"""Runs that the tests of this folder serve."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sp500
+
+WINDOW = 10
+STOCKS: dict[str, Any] = {"tickers": ["AAPL", "KO"], "start": "2015-01-01", "window": WINDOW}
+
+
+@pytest.fixture(scope="session")
+def served_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs that take the same requests, one of another window, and one each of other tasks. Nobody changes them."""
+    folder = tmp_path_factory.mktemp("serving") / "runs"
+    quick: dict[str, Any] = {"train": {"epochs": 2}, "runs_dir": folder}
+    sp500.train(name="returns", data=STOCKS, **quick)
+    sp500.train(name="other", data=STOCKS, model={"hidden": 16}, **quick)
+    sp500.train(name="wider", data={**STOCKS, "window": 12}, **quick)
+    sp500.train(name="direction", task="direction", data=STOCKS, **quick)
+    sp500.train(name="synthetic", task="synthetic", synthetic={"samples": 500}, **quick)
+    sp500.train(name="images", task="images", model={"hidden": 8, "layers": 2}, **quick)
+    return folder

@@ -1,0 +1,197 @@
+"""A trained run over HTTP: the numbers of training, and a clear no to everything else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from http_server import Client, body, serving
+
+from sp500.config import DataConfig
+from sp500.data.features import WARM_UP
+from sp500.data.prices import Prices
+from sp500.data.sources import load
+
+WINDOW = 10
+LEAST = WARM_UP + WINDOW
+
+
+@pytest.fixture(scope="module")
+def runs(served_runs: Path) -> Path:
+    return served_runs
+
+
+@pytest.fixture(scope="module")
+def prices() -> Prices:
+    return load(DataConfig(tickers=("AAPL", "KO"), start="2015-01-01"))
+
+
+@pytest.fixture(scope="module")
+def client(runs: Path) -> Iterator[Client]:
+    with serving(runs, "returns") as (client, *_):
+        yield client
+
+
+@pytest.mark.parametrize("name", ["returns", "direction"])
+def test_every_test_date_has_the_features_and_the_forecast_of_training(runs: Path, prices: Prices, name: str) -> None:
+    with serving(runs, name) as (client, served, _):
+        predictor = served.choice.champion.predictor
+        dataset = predictor.task.prepare(predictor.config)
+        windows, index = dataset.test, dataset.test.index
+        kept = pd.read_parquet(runs / name / "predictions.parquet").set_index(["ticker", "date"])["forecast"]
+        deviation = 1.0 if name == "direction" else dataset.target_scale
+        for number in range(0, len(windows), 7):
+            ticker, day = index["ticker"].iloc[number], index["date"].iloc[number]
+            close = prices.close[ticker].loc[:day].iloc[-LEAST:]
+            answer = client.post("/v1/forecast", body(close)).json()
+            assert answer["forecast"] == pytest.approx(kept[ticker, day], abs=1e-6 * deviation)
+            assert (answer["ticker"], answer["as_of"]) == (ticker, f"{day:%Y-%m-%d}")
+            x = predictor.task.encode({"close": close}, predictor.recipe.dataset)
+            first = windows.starts[number]
+            assert x.dtype == windows.rows.dtype
+            assert (x[0] == windows.rows[first : first + WINDOW]).all()
+
+
+def test_forecast_is_for_the_next_session_and_comes_with_the_naive_ones(client: Client, prices: Prices) -> None:
+    close = prices.close["KO"].loc[:"2022-09-02"]  # a Friday before Labor Day
+    answer = client.post("/v1/forecast", body(close)).json()
+    assert (answer["as_of"], answer["session"], answer["unit"]) == ("2022-09-02", "2022-09-06", "log return")
+    assert answer["naive"]["zero"] == 0
+    assert answer["naive"]["previous"] == pytest.approx(float(np.log(close.iloc[-1] / close.iloc[-2])), rel=1e-12)
+    assert (answer["model"], answer["run"]) == ("returns", "returns")
+
+
+def test_earlier_prices_and_later_ones_change_no_bit(client: Client, prices: Prices) -> None:
+    close = prices.close["KO"].loc[:"2022-06-30"]
+    long, short = (client.post("/v1/forecast", body(part)).json() for part in (close, close.iloc[-LEAST:]))
+    assert long["forecast"] == short["forecast"]
+    shocked = prices.close["KO"].copy()
+    shocked.loc["2022-07-01":] *= 1.5
+    assert client.post("/v1/forecast", body(shocked.loc[:"2022-06-30"])).json()["forecast"] == long["forecast"]
+
+
+def test_missing_day_is_repaired_as_in_training_and_told(client: Client, prices: Prices) -> None:
+    close = prices.close["KO"].iloc[-200:]
+    answer = client.post("/v1/forecast", body(close.drop(close.index[-20])))
+    assert answer.status_code == 200
+    assert "missing: KO" in answer.json()["repairs"][0]
+
+
+DAYS = ["2022-01-03", "2022-01-04", "2022-01-05"]
+BAD: dict[str, tuple[str | bytes, str]] = {
+    "broken JSON": ("{", "body"),
+    "no JSON": ("hello", "body"),
+    "not UTF-8": (b'{"dates": "\xff"}', "body"),
+    "a list": ("[]", "body"),
+    "empty": ("{}", "dates"),
+    "deep": ('{"dates": ' + "[" * 5000 + "]" * 5000 + "}", "body"),
+    "NaN": (json.dumps({"dates": DAYS, "close": [1, 2, float("nan")]}), "close[2]"),
+    "Infinity": (json.dumps({"dates": DAYS, "close": [1, 2, float("inf")]}), "close[2]"),
+    "1e999": ('{"dates": ["2022-01-03", "2022-01-04"], "close": [1, 1e999]}', "close[1]"),
+    "null": (json.dumps({"dates": DAYS, "close": [1, 2, None]}), "close[2]"),
+    "text": (json.dumps({"dates": DAYS, "close": [1, 2, "three"]}), "close[2]"),
+    "a number for dates": (json.dumps({"dates": 5, "close": [1, 2]}), "dates"),
+    "no date": (json.dumps({"dates": ["2022-01-03", "soon"], "close": [1, 2]}), "dates[1]"),
+    "fewer prices": (json.dumps({"dates": DAYS, "close": [1, 2]}), "close"),
+    "other field shorter": (json.dumps({"dates": DAYS, "close": [1, 2, 3], "open": [1]}), "open"),
+    "unsorted": (json.dumps({"dates": DAYS[::-1], "close": [1, 2, 3]}), "dates[1]"),
+    "duplicate": (json.dumps({"dates": [DAYS[0], *DAYS[:2]], "close": [1, 2, 3]}), "dates[1]"),
+    "zero": (json.dumps({"dates": DAYS, "close": [1, 0, 2]}), "close"),
+    "negative": (json.dumps({"dates": DAYS, "close": [1, -1, 2]}), "close"),
+    "split": (json.dumps({"dates": DAYS, "close": [100, 50, 50]}), "close"),
+    "future": (json.dumps({"dates": ["2098-01-02", "2098-01-03"], "close": [1, 1]}), "close"),
+    "year 1": (json.dumps({"dates": ["0001-01-02", "0001-01-03"], "close": [1, 1]}), "close"),
+    "no sessions": (json.dumps({"dates": ["2022-01-01", "2022-01-02"], "close": [1, 1]}), "dates"),
+    "too few": (json.dumps({"dates": DAYS, "close": [1, 1, 1]}), "close"),
+    "unknown field": (json.dumps({"dates": DAYS, "close": [1, 1, 1], "closing": 2}), "closing"),
+    "too many": (json.dumps({"dates": DAYS, "close": [1.0] * 6000}), "close"),
+}
+
+
+@pytest.mark.parametrize("name", list(BAD))
+def test_bad_body_is_refused_by_field(client: Client, name: str) -> None:
+    data, field = BAD[name]
+    answer = client.session.post(
+        client.url + "/v1/forecast", data=data, headers={"Content-Type": "application/json"}, timeout=60
+    )
+    assert answer.status_code == 422, answer.text
+    assert field in [problem["field"] for problem in answer.json()["problems"]], answer.text
+
+
+def test_fault_in_prices_has_its_rule_and_date(client: Client) -> None:
+    answer = client.post("/v1/forecast", {"dates": DAYS, "close": [100, 50, 50]}).json()
+    assert (answer["problems"][0]["rule"], answer["problems"][0]["date"]) == ("split", "2022-01-04")
+    told = client.post("/v1/forecast", {"dates": DAYS, "close": [100, 50, 50], "real_moves": [DAYS[1]]}).json()
+    assert told["problems"][0]["rule"] == "too_short"
+
+
+def test_body_beyond_a_mebibyte_is_refused_also_without_its_length(client: Client) -> None:
+    data = b" " * (2**20 + 1)
+    whole = client.session.post(client.url + "/v1/forecast", data=data, timeout=60)
+    parts = client.session.post(client.url + "/v1/forecast", data=iter([data[: 2**19], data[2**19 :]]), timeout=60)
+    assert (whole.status_code, parts.status_code) == (413, 413)
+    small = client.session.post(client.url + "/v1/forecast", data=iter([b"{", b"}"]), timeout=60)
+    assert small.status_code == 422
+
+
+def test_windows_get_the_models_outputs(runs: Path) -> None:
+    for name in ("synthetic", "images"):
+        with serving(runs, name) as (client, served, _):
+            predictor = served.choice.champion.predictor
+            x = np.repeat(predictor.recipe.test_input.numbers, 3, axis=0)
+            answer = client.post("/v1/windows", {"x": x.tolist()}).json()
+            assert np.allclose(answer["outputs"], predictor.outputs(x), rtol=1e-6, atol=1e-7)
+            assert client.post("/v1/forecast", {"dates": DAYS, "close": [1, 1, 1]}).status_code == 422
+            for wrong in (x[:, :-1].tolist(), [[1, 2]], [["a"]], 5, [], [[[1e39]]], [None]):
+                refused = client.post("/v1/windows", {"x": wrong})
+                assert refused.status_code == 422
+                assert refused.json()["problems"][0]["field"].startswith("x")
+    fraction = np.full(x.shape, 0.5).tolist()  # images are whole numbers
+    with serving(runs, "images") as (client, *_):
+        assert "no uint8" in client.post("/v1/windows", {"x": fraction}).json()["error"]
+
+
+def test_key_is_needed_for_answers_and_not_for_health(runs: Path) -> None:
+    with serving(runs, "returns", key="secret") as (client, *_):
+        for path in ("/v1/models", "/metrics"):
+            assert [
+                client.get(path, headers=headers).status_code
+                for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Bearer secret"})
+            ] == [401, 401, 200]
+        assert client.post("/v1/forecast", {}).status_code == 401
+        assert [client.get(path).status_code for path in ("/healthz", "/readyz", "/docs")] == [200] * 3
+
+
+def test_pages_scripts_come_from_the_server_itself(client: Client) -> None:
+    page = client.get("/docs").text
+    assert "http://" not in page
+    assert "https://" not in page
+    assert client.get("/static-offline-docs/swagger-ui-bundle.js").status_code == 200
+    assert "/v1/forecast" in client.get("/openapi.json").json()["paths"]
+
+
+def test_request_keeps_its_id_and_is_counted(client: Client) -> None:
+    assert client.get("/healthz", headers={"X-Request-Id": "mine"}).headers["x-request-id"] == "mine"
+    assert len(client.get("/nothing/here").headers["x-request-id"]) == 32
+    counts = client.get("/metrics").text
+    assert 'sp500_requests_total{path="/healthz",status="200"}' in counts
+    assert "/nothing/here" not in counts
+
+
+def test_readiness_asks_the_model(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(runs, "returns") as (client, served, _):
+        assert client.get("/readyz").json()["run"] == "returns"
+        *_, bias = served.choice.champion.predictor.model.parameters()
+        bias.data += 1.0
+        assert client.get("/readyz").status_code == 503
+
+
+def test_requests_beyond_the_queue_are_told_to_come_again(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sp500.serving.app.MOST_WAITING", 0)
+    with serving(runs, "returns") as (client, *_):
+        answer = client.post("/v1/windows", {"x": [[[0.0]]]})
+        assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")

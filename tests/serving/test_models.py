@@ -1,0 +1,248 @@
+"""Which run answers for a model: promoted, refused, rolled back, in part or in the shadow, while requests come."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from http_server import Client, body, serving
+
+from sp500.cli import main
+from sp500.config import DataConfig
+from sp500.data.sources import load
+from sp500.errors import ConfigError
+from sp500.runs.store import Run
+from sp500.serving import answers, models
+from sp500.serving.models import Choice, Registered, Served
+from sp500.serving.predictor import Predictor
+from sp500.serving.registry import Registry
+
+LONG = 120.0
+
+
+@pytest.fixture
+def runs(served_runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The runs, of one's own to change, in a folder that commands find; servers look often."""
+    shutil.copytree(served_runs, tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sp500.serving.app.POLL_SECONDS", 0.05)
+    return tmp_path / "runs"
+
+
+def said(capfd: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    assert main(["models", *words]) == code
+    captured = capfd.readouterr()
+    return captured.err if code else captured.out
+
+
+def until(true: Any) -> None:
+    end = time.monotonic() + LONG
+    while not true():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.02)
+
+
+def closes() -> dict[str, Any]:
+    return body(load(DataConfig(tickers=("KO",))).close["KO"].iloc[-80:])
+
+
+def version(client: Client) -> str:
+    return str(client.post("/v1/forecast", closes()).json().get("version"))
+
+
+def test_model_without_a_promoted_run_is_ready_and_says_so(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with serving(runs, "main") as (client, *_):
+        assert client.get("/readyz").status_code == 200
+        answer = client.post("/v1/forecast", closes())
+        assert (answer.status_code, answer.json()["error"]) == (503, "no model promoted for main")
+        said(capfd, "promote", "returns")
+        until(lambda: version(client) == "1")
+
+
+def test_requests_go_on_while_models_change(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    said(capfd, "promote", "returns")
+    request, done = closes(), threading.Event()
+
+    def load_it(_: int) -> list[tuple[int, str, str, float]]:
+        """Requests one after the other, until it is enough: status, run, version, seconds."""
+        found = []
+        with_client = Client(int(client.url.rpartition(":")[2]))
+        while not done.is_set():
+            begun = time.perf_counter()
+            answer = with_client.post("/v1/forecast", request)
+            told = answer.json()
+            found.append((answer.status_code, told["run"], told["version"], time.perf_counter() - begun))
+        return found
+
+    with serving(runs, "main") as (client, served, _), ThreadPoolExecutor(4) as pool:
+        requests = [pool.submit(load_it, number) for number in range(4)]
+        for run, number in (("other", "2"), ("returns", "1"), ("other", "2"), ("returns", "1")):
+            said(capfd, "promote", run)
+            until(lambda number=number: served.choice.champion.version == number)
+        assert "takes other requests than run returns" in said(capfd, "promote", "wider", code=2)
+        assert "holds no run" in said(capfd, "promote", "nothing", code=2)
+        shutil.copytree(runs / "other", runs / "torn")
+        said(capfd, "promote", "torn")  # the same weights, as another version
+        until(lambda: served.choice.champion.version == "3")
+        said(capfd, "rollback")
+        until(lambda: served.choice.champion.version == "1")
+        weights = runs / "torn" / "checkpoints" / "best" / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-10])
+        assert "does not hold the weights" in said(capfd, "promote", "torn", code=1)
+        # As if it were torn after it was promoted.
+        served._loaded.pop(3, None)
+        Registry(runs).promote("main", "torn", *_hashes(runs, 3), canary=None, shadow=False)
+        until(lambda: "does not hold the weights" in served.choice.refused)
+        assert client.get("/v1/models").json()["champion"]["version"] == "1"
+        assert "sp500_model_refused 1.0" in client.get("/metrics").text
+        said(capfd, "rollback")
+        until(lambda: not served.choice.refused)
+        done.set()
+        found = [one for request in requests for one in request.result()]
+    assert {status for status, *_ in found} == {200}
+    assert {(run, number) for _, run, number, _ in found} <= {("returns", "1"), ("other", "2"), ("torn", "3")}
+
+
+def _hashes(runs: Path, number: int) -> tuple[str, str]:
+    made = Registry(runs).read("main").version(number)
+    return made.weights_sha256, made.interface
+
+
+def test_canary_answers_its_share_and_the_same_request_always_alike(served_runs: Path) -> None:
+    predictor = Predictor(served_runs / "returns")
+    champion, canary = (Served(predictor, run, "1", run) for run in ("champion", "canary"))
+    choice = Choice(champion, canary, 0.1)
+    picked = [choice.pick(f"request-{number}") for number in range(10_000)]
+    assert 910 <= sum(one is canary for one in picked) <= 1090
+    assert picked == [choice.pick(f"request-{number}") for number in range(10_000)]
+
+
+def test_canary_and_shadow_answer_through_http(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert "has no champion yet" in said(capfd, "promote", "other", "--canary", "0.5", code=2)
+    said(capfd, "promote", "returns")
+    said(capfd, "promote", "other", "--canary", "0.5")
+    request = closes()
+    with serving(runs, "main") as (client, served, log):
+        told = [client.post("/v1/forecast", request, headers={"X-Request-Id": str(one)}).json() for one in range(40)]
+        assert {one["version"] for one in told} == {"1", "2"}
+        assert [one["version"] for one in told] == [served.choice.pick(str(one)).version for one in range(40)]
+        said(capfd, "rollback")
+        said(capfd, "promote", "other", "--shadow")
+        until(lambda: served.choice.shadow is not None)
+        assert client.post("/v1/forecast", request).json()["version"] == "1"
+        until(lambda: "shadow" in set(answers.read(log.folder)["role"]) if list(log.folder.glob("*")) else False)
+    assert "shadow" in said(capfd, "list")
+
+
+def test_shadow_that_fails_shows_in_no_answer(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    said(capfd, "promote", "returns")
+    said(capfd, "promote", "other", "--shadow")
+    with serving(runs, "main") as (client, served, _):
+        served.choice.shadow.predictor.model = None
+        assert [client.post("/v1/forecast", closes()).status_code for _ in range(3)] == [200] * 3
+
+
+@pytest.mark.parametrize("name", ["returns", "direction"])
+def test_score_of_the_answers_is_that_of_the_report(runs: Path, capfd: pytest.CaptureFixture[str], name: str) -> None:
+    said(capfd, "promote", name)
+    record = Run(runs / name).record()
+    assert record is not None
+    with serving(runs, "main") as (client, served, _):
+        predictor = served.choice.champion.predictor
+        dataset = predictor.task.prepare(predictor.config)
+        prices = load(predictor.config.data).close
+        for ticker, day in dataset.test.index[["ticker", "date"]].itertuples(index=False):
+            answer = client.post("/v1/forecast", body(prices[ticker].loc[:day].iloc[-60:]))
+            assert answer.status_code == 200, answer.text
+        last = prices["KO"].iloc[-60:]  # whose next session is not known yet
+        assert client.post("/v1/forecast", body(last)).status_code == 200
+    [row] = json.loads(said(capfd, "score", "--json"))["runs"]
+    test = record.metrics["test"]
+    assert (row["judged"], row["answers"]) == (test["samples"], test["samples"] + 1)
+    metric = test["improvement"]["metric"]
+    known = record.metrics["naive"]
+    if metric == "mse":
+        assert row["mse"] == pytest.approx(test["mse"], rel=1e-5)
+        assert row["naive"] == pytest.approx({one: known[one]["mse"] for one in known}, rel=1e-9)
+    else:
+        assert row["error_rate"] == pytest.approx(1 - test["accuracy"], abs=1e-12)
+        assert row["naive"] == pytest.approx({one: 1 - known[one]["accuracy"] for one in known}, abs=1e-12)
+    assert row["improvement"]["over"] == test["improvement"]["over"]
+    for end in ("value", "low", "high"):
+        assert row["improvement"][end] == pytest.approx(test["improvement"][end], abs=1e-6)
+    assert "answers judged" in said(capfd, "score")
+
+
+def test_score_without_answers_says_so(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert "has no champion" in said(capfd, "score", code=2)
+    said(capfd, "promote", "returns")
+    assert "no answers were logged" in said(capfd, "score", code=2)
+
+
+def test_damaged_file_of_a_model_is_named_and_changes_nothing(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    said(capfd, "promote", "returns")
+    path = runs / ".models" / "main.json"
+    with serving(runs, "main") as (client, served, _):
+        whole = path.read_text()
+        path.write_text(whole.replace('"run": "returns"', '"run": "other"'))
+        until(lambda: "is not a model's file" in served.choice.refused)
+        assert version(client) == "1"
+        assert "is not a model's file" in said(capfd, "list", code=2)
+        path.write_text(whole)
+        until(lambda: not served.choice.refused)
+
+
+def test_promotions_at_once_are_all_kept(runs: Path) -> None:
+    registry = Registry(runs)
+    with ThreadPoolExecutor(8) as pool:
+        made = [
+            pool.submit(registry.promote, "main", f"run-{one}", "0" * 64, "same", canary=None, shadow=False)
+            for one in range(40)
+        ]
+        for one in made:
+            one.result()
+    model = registry.read("main")
+    assert sorted(one.run for one in model.versions) == sorted(f"run-{one}" for one in range(40))
+    assert [one.version for one in model.versions] == list(range(1, 41))
+    assert len(model.champions) == 40
+
+
+def test_name_that_is_none_is_refused(runs: Path) -> None:
+    with pytest.raises(ConfigError, match="expected small letters"):
+        Registry(runs).read("../elsewhere")
+    with pytest.raises(ConfigError, match=r"no run in .*, and no model"):
+        models.opened(runs, "nothing")
+
+
+def test_rollback_without_an_earlier_champion_is_refused(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    said(capfd, "promote", "returns")
+    assert "no champion before this one" in said(capfd, "rollback", code=2)
+
+
+def test_model_is_loaded_once_however_often_it_comes_back(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = list[Path]()
+    real = models.Predictor
+
+    def counted(folder: Path, **more: Any) -> Any:
+        loaded.append(folder)
+        return real(folder, **more)
+
+    monkeypatch.setattr(models, "Predictor", counted)
+    registry = Registry(runs)
+    for run in ("returns", "other", "returns", "other"):
+        predictor = real(runs / run)
+        registry.promote(
+            "main", run, predictor.recipe.weights_sha256, models.interface(predictor), canary=None, shadow=False
+        )
+        if run == "returns" and not loaded:
+            served = Registered(registry, "main")
+        served.refresh()
+    assert [one.name for one in loaded] == ["returns", "other"]
+    assert np.isfinite(served.choice.champion.predictor.recipe.target_scale)
