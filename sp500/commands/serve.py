@@ -93,10 +93,15 @@ def _is_own(host: str) -> bool:
         return False
 
 
+def _reason(error: OSError) -> str:
+    # asyncio and socket add the address to strerror, which is there already.
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror or error)
+
+
 def _listen(host: str, port: int) -> socket.socket:
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         made = socket.create_server(address[:2], family=family, backlog=2048)
     except OSError as error:
-        raise ConfigError(f"--host {host} --port {port}: cannot listen there ({error.strerror or error})") from None
+        raise ConfigError(f"--host {host} --port {port}: cannot listen there ({_reason(error)})") from None
     return made

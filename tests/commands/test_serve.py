@@ -1,0 +1,77 @@
+"""`sp500 serve` as a program: it answers, says what is wrong, and ends when it is told to."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import requests
+
+import sp500
+from sp500.cli import main
+
+SERVE = [sys.executable, "-m", "sp500.cli", "serve"]
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SP500_API_KEY", raising=False)
+    return tmp_path / "runs"
+
+
+def refused(capfd: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["serve", *words]) == 2
+    return capfd.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_server_answers_until_it_is_told_to_end(runs: Path, number: signal.Signals) -> None:
+    sp500.train(name="m1", task="synthetic", synthetic={"samples": 300}, train={"epochs": 1})
+    environment = {**os.environ, "SP500_API_KEY": "secret"}
+    with subprocess.Popen([*SERVE, "m1", "--port", "0"], stderr=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            assert process.stderr is not None
+            said = process.stderr.readline()
+            found = re.match(r"(http://127\.0\.0\.1:\d+) answers with run m1; API: /docs\n", said)
+            assert found, said
+            # The port listens before the line is written, so a request waits and is not refused.
+            assert requests.get(f"{found[1]}/readyz", timeout=120).json()["run"] == "m1"
+            assert requests.get(f"{found[1]}/v1/models", timeout=60).status_code == 401
+        finally:
+            process.send_signal(number)
+        assert process.wait(120) == 0
+        assert process.stderr.read() == ""
+
+
+def test_address_that_others_reach_needs_a_key(runs: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for host in ("0.0.0.0", "::", "example.org"):
+        assert "set SP500_API_KEY or give --key-file FILE" in refused(capfd, "--host", host)
+    (tmp_path / "key").write_text("\n")
+    assert "is empty" in refused(capfd, "--host", "0.0.0.0", "--key-file", "key")
+    assert "cannot be read" in refused(capfd, "--key-file", "nothing")
+
+
+def test_port_that_is_taken_is_named(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert f"--port {port}: cannot listen there (Address already in use)" in refused(capfd, "--port", port)
+
+
+def test_run_that_is_none_is_named(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert "m2: no run in runs, and no model (models: none)" in refused(capfd, "m2", "--port", "0")
+    (runs / "m3").mkdir(parents=True)
+    assert "holds no run of train.py or tune.py" in refused(capfd, "m3", "--port", "0")
+
+
+def test_missing_package_is_told_with_its_extra_before_torch_is_imported(runs: Path) -> None:
+    code = "import sys; sys.modules['fastapi'] = sys.modules['uvicorn'] = None\nfrom sp500.commands import serve\n"
+    code += "code = serve.main([]); assert 'torch' not in sys.modules; sys.exit(code)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "ConfigError: uvicorn is not installed: pip install 'sp500[serve]'\n")
