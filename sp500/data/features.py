@@ -76,48 +76,58 @@ def table_of(fields: dict[str, pd.Series]) -> pd.DataFrame:
     RSI with simple means over 14 days (Cutler's variant of Wilder 1978, which depends on the last 14 days only,
     where Wilder's own smoothing depends on where the series starts), scaled to -1..1.
     """
-    close = fields["close"]
+    index = fields["close"].index
+    close = fields["close"].to_numpy(float)
     log = np.log(close)
-    change = log.diff()
-    up, down = _mean(change.clip(lower=0), 14), _mean((-change).clip(lower=0), 14)
+    change = _change(log, 1)
+    up, down = _mean(np.clip(change, 0, None), 14), _mean(np.clip(-change, 0, None), 14)
     moved = up + down
+    still = moved <= 1e-12
     columns = {
         "log_return": change,
-        "momentum_5": log.diff(5),
-        "momentum_20": log.diff(20),
+        "momentum_5": _change(log, 5),
+        "momentum_20": _change(log, 20),
         "volatility_20": _std(change, 20),
-        "rsi_14": ((up - down) / moved.where(moved > 1e-12)).fillna(0.0).where(moved.notna()),
+        "rsi_14": np.where(still, 0.0, (up - down) / np.where(still, 1.0, moved)),
         "distance_50": log - _mean(log, 50),
     }
     if {"open", "high", "low", "volume"} <= fields.keys():
-        volume = np.log1p(fields["volume"])
+        opened, high, low, volume = (fields[name].to_numpy(float) for name in ("open", "high", "low", "volume"))
         columns |= {
-            "range": np.log(fields["high"] / fields["low"]),
-            "gap": np.log(fields["open"]) - log.shift(1),
-            "volume_change": volume.diff(),
+            "range": np.log(high / low),
+            "gap": np.log(opened) - _shifted(log, 1),
+            "volume_change": _change(np.log1p(volume), 1),
         }
-    return pd.DataFrame(columns)
+    return pd.DataFrame(columns, index)
 
 
-def _windows(values: pd.Series, length: int) -> np.ndarray:
+def _shifted(values: np.ndarray, days: int) -> np.ndarray:
+    return _padded(values[:-days], len(values))
+
+
+def _change(values: np.ndarray, days: int) -> np.ndarray:
+    return _padded(values[days:] - values[:-days], len(values))
+
+
+def _windows(values: np.ndarray, length: int) -> np.ndarray:
     """Views [day, length] of the last `length` values.
 
     pandas' rolling sums carry rounding errors from far back: a change of a distant past value alters the last bit of
     today's, which these views rule out.
     """
-    return np.lib.stride_tricks.sliding_window_view(values.to_numpy(float), length)
+    return np.lib.stride_tricks.sliding_window_view(values, length)
 
 
-def _mean(values: pd.Series, length: int) -> pd.Series:
-    return _aligned(values, _windows(values, length).mean(axis=1) if len(values) >= length else np.empty(0))
+def _mean(values: np.ndarray, length: int) -> np.ndarray:
+    known = _windows(values, length).mean(axis=1) if len(values) >= length else np.empty(0)
+    return _padded(known, len(values))
 
 
-def _std(values: pd.Series, length: int) -> pd.Series:
-    return _aligned(values, _windows(values, length).std(axis=1, ddof=1) if len(values) >= length else np.empty(0))
+def _std(values: np.ndarray, length: int) -> np.ndarray:
+    known = _windows(values, length).std(axis=1, ddof=1) if len(values) >= length else np.empty(0)
+    return _padded(known, len(values))
 
 
-def _aligned(values: pd.Series, computed: np.ndarray) -> pd.Series:
-    result = np.full(len(values), np.nan)
-    if len(computed):
-        result[-len(computed) :] = computed
-    return pd.Series(result, index=values.index)
+def _padded(known: np.ndarray, days: int) -> np.ndarray:
+    """Values [day], not known on the first ones."""
+    return np.concatenate([np.full(days - len(known), np.nan), known])

@@ -22,6 +22,7 @@ from sp500.errors import ResourcesError
 from sp500.ray_token import ensure_ray_token
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 # Set before Ray starts its processes. Ray's own default for OMP_NUM_THREADS counts a task's CPUs, and a fraction of a
 # CPU would mean none; torch's threads are set by the loop.
@@ -58,7 +59,15 @@ def connected() -> Iterator[None]:
         try:
             yield
         finally:
-            ray.shutdown()
+            shut_down()
+
+
+def shut_down() -> None:
+    """End Ray in this process. What goes wrong in that hides neither a result nor the error or signal before it."""
+    try:
+        ray.shutdown()
+    except Exception as error:  # noqa: BLE001
+        log.warning("Ray did not end as it should: %s", error)
 
 
 @contextmanager
@@ -150,5 +159,5 @@ def beside(function: Callable[[], T]) -> T:
         try:
             return future.result()
         except KeyboardInterrupt:
-            ray.shutdown()  # ends what the thread waits for
+            shut_down()  # ends what the thread waits for
             raise

@@ -6,14 +6,12 @@ One thread computes; the others only read and write. Whatever a body holds, the 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
-import time
-import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -23,43 +21,29 @@ import torch
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi_offline import FastAPIOffline
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.types import ASGIApp
 
 from sp500 import __version__
 from sp500.data import sessions
-from sp500.errors import CheckpointError, DiskError
+from sp500.errors import CheckpointError, DiskError, SP500Error
+from sp500.serving import answers as answer_log
 from sp500.serving import requests
 from sp500.serving.answers import AnswerLog
+from sp500.serving.guard import MOST_BYTES, Gauges, Guard, failure
+from sp500.serving.history import History
 from sp500.serving.models import POLL_SECONDS, OneRun, Registered, Served
 from sp500.serving.predictor import Predictor
 from sp500.serving.requests import BadRequest, Forecast, Outputs, Prices, Problem, WindowsBody
+from sp500.serving.scores import judged
 
 log = logging.getLogger(__name__)
 
-MOST_BYTES = 2**20
-"""Of a body."""
 MOST_WAITING = 64
 """Requests that wait for the model; the next ones are told to come again."""
-GUARDED = ("/v1/", "/metrics")
-"""Paths that need the key, where there is one."""
-REQUEST_ID = "x-request-id"
-
-
-class Gauges:
-    """What /metrics tells, of one process."""
-
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        labels = ["path", "status"]
-        self.requests = Counter("sp500_requests", "Requests by path and status.", labels, registry=self.registry)
-        self.seconds = Histogram("sp500_request_seconds", "Seconds to an answer.", ["path"], registry=self.registry)
-        self.answers = Counter("sp500_answers", "Answers by version.", ["version", "role"], registry=self.registry)
-        self.waiting = Gauge("sp500_waiting", "Requests that wait for the model.", registry=self.registry)
-        self.refused = Gauge("sp500_model_refused", "1: the registry's state was refused.", registry=self.registry)
 
 
 @dataclass
@@ -70,6 +54,7 @@ class Server:
     answers: AnswerLog | None
     gauges: Gauges
     limiter: anyio.CapacityLimiter
+    history: History
 
     async def answer(self, request: Request, compute: Callable[[Predictor], dict[str, Any]]) -> Response:
         """The answer of the model that is picked for this request."""
@@ -105,6 +90,19 @@ class Server:
         except Exception as error:  # noqa: BLE001 - a candidate's fault is the candidate's
             log.warning("shadow %s: %s", served.run, error)
 
+    def scores(self) -> list[dict[str, Any]]:
+        """A row for each run that answered; none where no answer is logged."""
+        champion = self.models.choice.champion
+        prices = self.history.prices(champion)
+        if not self.answers or not champion or not prices:
+            return []
+        config = champion.predictor.config
+        self.answers.flush()
+        if not self.answers.folder.is_dir():
+            return []
+        given = answer_log.read(self.answers.folder)
+        return judged(given, prices.close, threshold=config.eval.threshold, horizon=config.data.horizon)
+
     async def follow(self) -> None:
         """Look at the registry and write the answers, for as long as the server runs."""
         while True:
@@ -126,7 +124,7 @@ def create(models: OneRun | Registered, *, key: str = "", answers: AnswerLog | N
     """The application. `key`: what requests to /v1 and /metrics have to bring as `Authorization: Bearer KEY`."""
     torch.set_num_threads(1)
     sessions.between(pd.Timestamp(1990, 1, 1), pd.Timestamp.now())  # the calendar, before a request waits for it
-    server = Server(models, answers, Gauges(), anyio.CapacityLimiter(1))
+    server = Server(models, answers, Gauges(), anyio.CapacityLimiter(1), History())
 
     @asynccontextmanager
     async def running(_: FastAPI) -> AsyncIterator[None]:
@@ -138,8 +136,10 @@ def create(models: OneRun | Registered, *, key: str = "", answers: AnswerLog | N
 
     app = FastAPIOffline(title=f"sp500: {models.name}", version=__version__, lifespan=running, redoc_url=None)
     _add_errors(app)
+    _add_page(app)
     _add_state(app, server)
     _add_answers(app, server)
+    _add_examples(app, server)
     return Guard(app, key, server.gauges, {str(getattr(route, "path", "")) for route in app.routes})
 
 
@@ -161,6 +161,39 @@ def _add_answers(app: FastAPI, server: Server) -> None:
             return {"outputs": outputs.tolist()}
 
         return await server.answer(request, compute)
+
+
+def _add_examples(app: FastAPI, server: Server) -> None:
+    """What /docs shows in a body can be sent as it is."""
+    plain = app.openapi
+
+    def with_examples() -> dict[str, Any]:
+        """Of the model that answers now."""
+        schema, champion = plain(), server.models.choice.champion
+        if champion:
+            schemas = schema["components"]["schemas"]
+            schemas["WindowsBody"]["example"] = {"x": champion.predictor.recipe.test_input.numbers.tolist()}
+            prices = server.history.prices(champion)
+            if prices:
+                schemas["Prices"]["example"] = server.history.request(champion, prices.tickers[0])
+        return schema
+
+    app.openapi = with_examples  # type: ignore[method-assign]
+
+
+def _add_page(app: FastAPI) -> None:
+    here = Path(__file__).parent
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> Response:
+        """For a person."""
+        policy = "default-src 'none'; connect-src 'self'; script-src 'self'; style-src 'unsafe-inline'; img-src data:"
+        return FileResponse(here / "page.html", headers={"content-security-policy": policy})
+
+    @app.get("/page.js", include_in_schema=False)
+    async def script() -> Response:
+        """What the page does."""
+        return FileResponse(here / "page.js")
 
 
 def _add_state(app: FastAPI, server: Server) -> None:
@@ -187,6 +220,23 @@ def _add_state(app: FastAPI, server: Server) -> None:
         choice = server.models.choice
         told = {name: _told(getattr(choice, name)) for name in ("champion", "canary", "shadow")}
         return {"model": server.models.name, **told, "canary_share": choice.share, "refused": choice.refused}
+
+    @app.get("/v1/prices", responses=_ERRORS)
+    async def tickers() -> dict[str, Any]:
+        """Tickers that the model was trained on."""
+        prices = await asyncio.to_thread(server.history.prices, server.models.choice.champion)
+        return {"tickers": prices.tickers if prices else []}
+
+    @app.get("/v1/prices/{ticker}")
+    async def prices(ticker: str) -> Response:
+        """Its last prices, as a body for /v1/forecast."""
+        made = await asyncio.to_thread(server.history.request, server.models.choice.champion, ticker)
+        return JSONResponse(made) if made else failure(404, f"no prices of {ticker[:32]}; see /v1/prices")
+
+    @app.get("/v1/scores")
+    async def scores() -> dict[str, Any]:
+        """What the logged answers were worth, next to the naive forecasts, as far as prices are known."""
+        return {"runs": await asyncio.to_thread(server.scores)}
 
     @app.get("/metrics")
     async def metrics() -> Response:
@@ -224,11 +274,6 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def failure(status: int, detail: str, headers: dict[str, str] | None = None, **more: Any) -> JSONResponse:
-    """An answer that is none."""
-    return JSONResponse({"error": detail, **more}, status, headers)
-
-
 def _add_errors(app: FastAPI) -> None:
     # The handlers of FastAPI repeat the input, in which a NaN cannot be written as JSON, and that ends in status 500.
     async def invalid(_: Request, error: Exception) -> Response:
@@ -249,7 +294,12 @@ def _add_errors(app: FastAPI) -> None:
             return _problems([Problem(field="body", message="cannot be read as JSON")])
         return failure(error.status_code, str(error.detail))
 
+    async def failed(_: Request, error: Exception) -> Response:
+        """What is not the caller's fault, such as prices that cannot be downloaded."""
+        return failure(503, str(error))
+
     app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(SP500Error, failed)
     app.add_exception_handler(BadRequest, bad)
     app.add_exception_handler(HTTPException, http)
 
@@ -265,68 +315,3 @@ def _problems(found: Any) -> JSONResponse:
     problems = [one.model_dump(exclude_defaults=True) for one in found]
     first = problems[0]
     return failure(422, f"{first['field']}: {first['message']}", problems=problems)
-
-
-class Guard:
-    """Before the application: the key, the size of a body, the id of a request, and the counts."""
-
-    def __init__(self, app: ASGIApp, key: str, gauges: Gauges, paths: set[str]) -> None:
-        self._app, self._key, self._gauges, self._paths = app, key.encode(), gauges, paths
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        headers: dict[bytes, bytes] = dict(scope["headers"])
-        request_id = headers.get(REQUEST_ID.encode(), b"").decode("latin-1")[:128] or uuid.uuid4().hex
-        scope.setdefault("state", {})["request_id"] = request_id
-        begun, status = time.perf_counter(), 500
-
-        async def sent(message: Message) -> None:
-            """Pass it on with the id."""
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                message["headers"] = [*message["headers"], (REQUEST_ID.encode(), request_id.encode("latin-1"))]
-            await send(message)
-
-        if refused := self._refused(scope["path"], headers):
-            await refused(scope, receive, sent)
-        else:
-            await self._limited(scope, receive, sent)
-        path = scope["path"] if scope["path"] in self._paths else "other"  # what callers make up is no label
-        self._gauges.requests.labels(path, status).inc()
-        self._gauges.seconds.labels(path).observe(time.perf_counter() - begun)
-
-    def _refused(self, path: str, headers: dict[bytes, bytes]) -> Response | None:
-        if self._key and path.startswith(GUARDED):
-            given = headers.get(b"authorization", b"")
-            if not hmac.compare_digest(given, b"Bearer " + self._key):
-                return failure(401, "Authorization: Bearer KEY is missing or wrong", {"www-authenticate": "Bearer"})
-        length = headers.get(b"content-length", b"0")
-        return _too_large() if length.isdigit() and int(length) > MOST_BYTES else None
-
-    async def _limited(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """A body that does not tell its length is counted while it comes."""
-        if b"content-length" in dict(scope["headers"]) or scope["method"] in {"GET", "HEAD"}:
-            await self._app(scope, receive, send)
-            return
-        body, more = b"", True
-        while more:
-            message = await receive()
-            body, more = body + message.get("body", b""), message.get("more_body", False)
-            if len(body) > MOST_BYTES:
-                await _too_large()(scope, receive, send)
-                return
-        parts = iter([{"type": "http.request", "body": body, "more_body": False}])
-
-        async def whole() -> Message:
-            """The body at once, and then what comes after it."""
-            return next(parts, None) or await receive()
-
-        await self._app(scope, whole, send)
-
-
-def _too_large() -> Response:
-    return failure(413, f"the body has more than {MOST_BYTES} bytes")

@@ -67,9 +67,9 @@ def test_interrupted_training_on_ray_in_a_relative_folder_resumes_to_the_same_me
 
 
 def test_terminated_search_on_ray_resumes_without_running_a_trial_again(command, script, tmp_path):
-    process = subprocess.Popen(
-        command("tune", "--mode", "ray", "--runs-dir", tmp_path, "--name", "s"), stderr=subprocess.DEVNULL
-    )
+    said = tmp_path / "said"
+    argv = command("tune", "--mode", "ray", "--runs-dir", tmp_path, "--name", "s")
+    process = subprocess.Popen(argv, stderr=said.open("w"))
     trials = tmp_path / "s" / "trials.jsonl"
     deadline = time.monotonic() + 240
     while not (trials.exists() and trials.read_text().count("\n") >= 3):
@@ -77,7 +77,7 @@ def test_terminated_search_on_ray_resumes_without_running_a_trial_again(command,
         assert time.monotonic() < deadline
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(120) == 143
+    assert process.wait(120) == 143, said.read_text()[-3000:]
     assert json.loads((tmp_path / "s" / "record.json").read_text())["status"] == "stopped"
     done = script("tune", "--runs-dir", tmp_path, "--name", "s", "--resume", "--json")
     search = json.loads(done.stdout)["search"]

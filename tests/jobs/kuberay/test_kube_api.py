@@ -150,10 +150,10 @@ def test_expired_login_is_the_users_to_mend(kube, executor, requested):
             ask()
 
 
-def test_reachable_asks_once(kube, executor, pauses):
+def test_reachable_asks_once(kube, kubeconfig, pauses):
     kube.fail("^GET /apis", times=9, code=503)
     with pytest.raises(Unreachable):
-        executor.reachable()
+        KubeRayExecutor("sp500", kubeconfig=kubeconfig, pause=pauses.append).reachable()
     assert (len(kube.requests), pauses) == (1, [])
 
 

@@ -1,0 +1,40 @@
+"""An HTTP application on Ray Serve: replicas that restart, on this machine or on a cluster."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ray import serve
+
+from sp500.distributed import session
+
+NAME = "sp500"
+LIMITS: dict[str, Any] = {
+    # Ray's default of 5 would keep a replica waiting for its proxy.
+    "max_ongoing_requests": 64,
+    # Without an end by default; the next request is told to come again.
+    "max_queued_requests": 256,
+    "health_check_period_s": 10,
+    "graceful_shutdown_timeout_s": 10,
+}
+
+
+@contextmanager
+def running(factory: Callable[[], Any], *, host: str, port: int, replicas: int) -> Iterator[None]:
+    """The application that `factory` makes, in as many processes, for the length of the block.
+
+    `factory` is called in every replica. It takes nothing, and what it holds travels by pickle.
+    """
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
+    with session.connected():
+        serve.start(http_options={"host": host, "port": port}, logging_config={"log_level": "WARNING"})
+        try:
+            made = serve.ingress(factory)()
+            deployment = serve.deployment(made, name="model", num_replicas=replicas, **LIMITS)
+            serve.run(deployment.bind(), name=NAME, route_prefix="/")
+            yield
+        finally:
+            serve.shutdown()

@@ -1,0 +1,101 @@
+"""What stands before the application: the key, the size of a body, the id of a request, and the counts."""
+
+from __future__ import annotations
+
+import hmac
+import time
+import uuid
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+MOST_BYTES = 2**20
+"""Of a body."""
+GUARDED = ("/v1/", "/metrics")
+"""Paths that need the key, where there is one."""
+REQUEST_ID = "x-request-id"
+
+
+def failure(status: int, detail: str, headers: dict[str, str] | None = None, **more: Any) -> JSONResponse:
+    """An answer that is none."""
+    return JSONResponse({"error": detail, **more}, status, headers)
+
+
+class Gauges:
+    """What /metrics tells, of one process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        labels = ["path", "status"]
+        self.requests = Counter("sp500_requests", "Requests by path and status.", labels, registry=self.registry)
+        self.seconds = Histogram("sp500_request_seconds", "Seconds to an answer.", ["path"], registry=self.registry)
+        self.answers = Counter("sp500_answers", "Answers by version.", ["version", "role"], registry=self.registry)
+        self.waiting = Gauge("sp500_waiting", "Requests that wait for the model.", registry=self.registry)
+        self.refused = Gauge("sp500_model_refused", "1: the registry's state was refused.", registry=self.registry)
+
+
+class Guard:
+    """Before the application: the key, the size of a body, the id of a request, and the counts."""
+
+    def __init__(self, app: ASGIApp, key: str, gauges: Gauges, paths: set[str]) -> None:
+        self._app, self._key, self._gauges, self._paths = app, key.encode(), gauges, paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        request_id = headers.get(REQUEST_ID.encode(), b"").decode("latin-1")[:128] or uuid.uuid4().hex
+        scope.setdefault("state", {})["request_id"] = request_id
+        begun, status = time.perf_counter(), 500
+
+        async def sent(message: Message) -> None:
+            """Pass it on with the id."""
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], (REQUEST_ID.encode(), request_id.encode("latin-1"))]
+            await send(message)
+
+        if refused := self._refused(scope["path"], headers):
+            await refused(scope, receive, sent)
+        else:
+            await self._limited(scope, receive, sent)
+        path = scope["path"] if scope["path"] in self._paths else "other"  # what callers make up is no label
+        self._gauges.requests.labels(path, status).inc()
+        self._gauges.seconds.labels(path).observe(time.perf_counter() - begun)
+
+    def _refused(self, path: str, headers: dict[bytes, bytes]) -> Response | None:
+        if self._key and path.startswith(GUARDED):
+            given = headers.get(b"authorization", b"")
+            if not hmac.compare_digest(given, b"Bearer " + self._key):
+                return failure(401, "Authorization: Bearer KEY is missing or wrong", {"www-authenticate": "Bearer"})
+        length = headers.get(b"content-length", b"0")
+        return _too_large() if length.isdigit() and int(length) > MOST_BYTES else None
+
+    async def _limited(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A body that does not tell its length is counted while it comes."""
+        if b"content-length" in dict(scope["headers"]) or scope["method"] in {"GET", "HEAD"}:
+            await self._app(scope, receive, send)
+            return
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body, more = body + message.get("body", b""), message.get("more_body", False)
+            if len(body) > MOST_BYTES:
+                await _too_large()(scope, receive, send)
+                return
+        parts = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+        async def whole() -> Message:
+            """The body at once, and then what comes after it."""
+            return next(parts, None) or await receive()
+
+        await self._app(scope, whole, send)
+
+
+def _too_large() -> Response:
+    return failure(413, f"the body has more than {MOST_BYTES} bytes")
