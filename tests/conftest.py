@@ -46,6 +46,7 @@ SLOW = (
         "jobs/ray",
         "plugins/test_your_own.py",
         "scripts",
+        "serving",
         "studies",
     ),
     *("test_credentials.py", "test_docs.py", "test_extras.py", "training/test_changed_data.py"),
@@ -55,7 +56,7 @@ SLOW = (
 
 LONGEST = (
     *("experiments/test_runs.py", "jobs/local_cluster", "distributed/test_tune.py", "distributed/test_training.py"),
-    *("chaos", "distributed", "experiments", "scripts", "jobs/ray", "jobs/queue", "benchmarks"),
+    *("chaos", "distributed", "experiments", "scripts", "serving", "jobs/ray", "jobs/queue", "benchmarks"),
 )
 """The slowest first, as `--durations` shows them."""
 

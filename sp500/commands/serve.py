@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
 import signal
 import socket
@@ -40,6 +41,12 @@ class Serve(Frozen):
     """local: one process; ray: replicas on Ray Serve, of $RAY_ADDRESS or of this machine."""
     replicas: int = Field(2, gt=0)
     """Processes of --on ray."""
+    benchmark: bool = False
+    """Load one plain process, and 1 and 2 replicas on Ray, with 1, 8 and 32 clients, and print a table."""
+    seconds: float = Field(10.0, gt=0)
+    """Length of each load of --benchmark."""
+    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
+    """The table of --benchmark as one JSON object on stdout."""
     trust_source: bool = False
     """Run the Python that lies in a run's folder (source/) although it was never given on this machine."""
 
@@ -55,16 +62,21 @@ def main(argv: Sequence[str]) -> int:
             args=list(argv),
             config=(tyro.conf.FlagCreatePairsOff,),
         )
-        secret = key(flags)
+        secret = "" if flags.benchmark else key(flags)
         with extra("serve"):
             import uvicorn  # noqa: F401 - named before torch is imported
+        if flags.benchmark:
+            from sp500.commands import serve_benchmark
+
+            rows = serve_benchmark.measured(flags.runs_dir.absolute(), flags.name, flags.seconds)
+            return json.dumps({"rows": rows}, indent=1) if flags.json_output else serve_benchmark.text(rows), 0
         try:
             (_serve_here if flags.on == "local" else _serve_on_ray)(flags, secret)
         except Interrupted:  # it has answered what it had taken
             return "", 0
         return "", 0
 
-    return concluded(acted, only_json=False)
+    return concluded(acted, only_json="--json" in argv)
 
 
 def _serve_here(flags: Serve, secret: str) -> None:
@@ -89,7 +101,7 @@ def _serve_on_ray(flags: Serve, secret: str) -> None:
     def made() -> object:
         """The application of one replica."""
         served, answers = models.opened(runs, name, trust_source=trusted)
-        return app.create(served, key=secret, answers=answers)
+        return app.create(served, key=secret, answers=answers, tells_id=False)
 
     with _listen(flags.host, flags.port) as free:
         port = free.getsockname()[1]

@@ -6,6 +6,7 @@ the future and compares bits. The target of day t is the log return from t to t 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,14 +72,17 @@ def _series(prices: Prices, ticker: str, horizon: int) -> Series:
 
 
 def table_of(fields: dict[str, pd.Series]) -> pd.DataFrame:
-    """Features [day, name] of one ticker from its open, high, low, close and volume, as far as given.
+    """Features [day, name] of one ticker from its open, high, low, close and volume, as far as given."""
+    return pd.DataFrame(columns_of({name: one.to_numpy(float) for name, one in fields.items()}), fields["close"].index)
+
+
+def columns_of(fields: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The same from and as plain arrays [day].
 
     RSI with simple means over 14 days (Cutler's variant of Wilder 1978, which depends on the last 14 days only,
     where Wilder's own smoothing depends on where the series starts), scaled to -1..1.
     """
-    index = fields["close"].index
-    close = fields["close"].to_numpy(float)
-    log = np.log(close)
+    log = np.log(fields["close"])
     change = _change(log, 1)
     up, down = _mean(np.clip(change, 0, None), 14), _mean(np.clip(-change, 0, None), 14)
     moved = up + down
@@ -92,13 +96,12 @@ def table_of(fields: dict[str, pd.Series]) -> pd.DataFrame:
         "distance_50": log - _mean(log, 50),
     }
     if {"open", "high", "low", "volume"} <= fields.keys():
-        opened, high, low, volume = (fields[name].to_numpy(float) for name in ("open", "high", "low", "volume"))
         columns |= {
-            "range": np.log(high / low),
-            "gap": np.log(opened) - _shifted(log, 1),
-            "volume_change": _change(np.log1p(volume), 1),
+            "range": np.log(fields["high"] / fields["low"]),
+            "gap": np.log(fields["open"]) - _shifted(log, 1),
+            "volume_change": _change(np.log1p(fields["volume"]), 1),
         }
-    return pd.DataFrame(columns, index)
+    return columns
 
 
 def _shifted(values: np.ndarray, days: int) -> np.ndarray:

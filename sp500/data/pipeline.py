@@ -11,7 +11,7 @@ import pandas as pd
 from sp500.config import DataConfig
 from sp500.data import augment, normalize
 from sp500.data.augment import Augmentation
-from sp500.data.features import Features, Series, features, table_of
+from sp500.data.features import Features, Series, columns_of, features
 from sp500.data.normalize import Normalizer
 from sp500.data.prices import Prices
 from sp500.data.shards.writer import SeriesSource
@@ -148,7 +148,8 @@ def last_window(fields: Mapping[str, pd.Series], dataset: Dataset) -> np.ndarray
     A feature looks back WARM_UP days at most, so that more prices than these and a window change no bit of it.
     """
     scaler = Normalizer(np.array(dataset.state["shift"]), np.array(dataset.state["scale"]))
-    rows = table_of(dict(fields))[dataset.state["features"]].to_numpy(np.float64)[-dataset.window :]
+    known = columns_of({name: one.to_numpy(float) for name, one in fields.items()})
+    rows = np.column_stack([known[name][-dataset.window :] for name in dataset.state["features"]])
     return scaler(rows).astype(dataset.train.rows.dtype)[None]
 
 

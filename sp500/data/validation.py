@@ -225,6 +225,8 @@ def _on_sessions(raw: Tables) -> tuple[Tables, list[Fault]]:
 
 def _carry_forward(raw: Tables) -> tuple[Tables, list[Fault]]:
     """Fill short gaps inside each ticker's life with the last values before them."""
+    if not any(np.isnan(frame.to_numpy(float)).any() for frame in raw.values()):
+        return raw, []
     faults: list[Fault] = []
     close = raw["close"]
     for ticker in close.columns:

@@ -120,8 +120,14 @@ class Server:
             log.warning("answers are not logged: %s", error)
 
 
-def create(models: OneRun | Registered, *, key: str = "", answers: AnswerLog | None = None) -> ASGIApp:
-    """The application. `key`: what requests to /v1 and /metrics have to bring as `Authorization: Bearer KEY`."""
+def create(
+    models: OneRun | Registered, *, key: str = "", answers: AnswerLog | None = None, tells_id: bool = True
+) -> ASGIApp:
+    """The application.
+
+    `key` is what requests to /v1 and /metrics have to bring as `Authorization: Bearer KEY`; with `tells_id` an answer
+    has its request's id, which the proxy of Ray Serve adds by itself.
+    """
     torch.set_num_threads(1)
     sessions.between(pd.Timestamp(1990, 1, 1), pd.Timestamp.now())  # the calendar, before a request waits for it
     server = Server(models, answers, Gauges(), anyio.CapacityLimiter(1), History())
@@ -140,7 +146,7 @@ def create(models: OneRun | Registered, *, key: str = "", answers: AnswerLog | N
     _add_state(app, server)
     _add_answers(app, server)
     _add_examples(app, server)
-    return Guard(app, key, server.gauges, {str(getattr(route, "path", "")) for route in app.routes})
+    return Guard(app, key, server.gauges, {str(getattr(route, "path", "")) for route in app.routes}, tells_id=tells_id)
 
 
 def _add_answers(app: FastAPI, server: Server) -> None:

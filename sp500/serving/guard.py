@@ -39,8 +39,8 @@ class Gauges:
 class Guard:
     """Before the application: the key, the size of a body, the id of a request, and the counts."""
 
-    def __init__(self, app: ASGIApp, key: str, gauges: Gauges, paths: set[str]) -> None:
-        self._app, self._key, self._gauges, self._paths = app, key.encode(), gauges, paths
+    def __init__(self, app: ASGIApp, key: str, gauges: Gauges, paths: set[str], *, tells_id: bool) -> None:
+        self._app, self._key, self._gauges, self._paths, self._tells_id = app, key.encode(), gauges, paths, tells_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -57,6 +57,7 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+            if message["type"] == "http.response.start" and self._tells_id:
                 message["headers"] = [*message["headers"], (REQUEST_ID.encode(), request_id.encode("latin-1"))]
             await send(message)
 

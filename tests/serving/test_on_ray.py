@@ -1,0 +1,106 @@
+"""The same application on Ray Serve: the same answers, and a replica that is killed costs no more than its requests."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from http_server import Client, body, serving
+
+from sp500.config import DataConfig
+from sp500.data.sources import load
+
+LONG = 300.0
+
+
+@pytest.fixture(scope="module")
+def on_ray(served_runs: Path) -> Iterator[tuple[Client, int]]:
+    """A client of two replicas, and the process that holds them."""
+    argv = [sys.executable, "-m", "sp500.cli", "serve", "returns", "--on", "ray", "--port", "0"]
+    argv += ["--runs-dir", str(served_runs)]
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        lines = []
+        for line in process.stderr:
+            lines.append(line)
+            if found := re.match(r"http://127\.0\.0\.1:(\d+) answers with run returns, 2 replicas", line):
+                break
+        else:
+            raise AssertionError("".join(lines))
+        # Nobody else reads what it says, and a full pipe would stop it.
+        reader = threading.Thread(target=process.stderr.read)
+        reader.start()
+        yield Client(int(found[1])), process.pid
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LONG) == 0
+        reader.join()
+
+
+def test_two_hundred_answers_are_those_of_one_process(served_runs: Path, on_ray: tuple[Client, int]) -> None:
+    client, _ = on_ray
+    prices = load(DataConfig(tickers=("AAPL", "KO"), start="2021-01-01")).close
+    bodies = [body(prices[ticker].iloc[first : first + 80]) for first in range(100) for ticker in prices]
+    with serving(served_runs, "returns") as (plain, *_):
+        for one in bodies:
+            answer = client.post("/v1/forecast", one)
+            assert answer.status_code == 200, answer.text
+            assert answer.content == plain.post("/v1/forecast", one).content
+
+
+def test_errors_and_ids_pass_through_the_proxy(on_ray: tuple[Client, int]) -> None:
+    client, _ = on_ray
+    assert client.post("/v1/forecast", {}).status_code == 422
+    answer = client.get("/readyz", headers={"X-Request-Id": "mine"})
+    assert (answer.status_code, answer.headers["x-request-id"]) == (200, "mine")
+
+
+def test_only_this_machine_can_ask(on_ray: tuple[Client, int]) -> None:
+    client, pid = on_ray
+    port = int(client.url.rpartition(":")[2])
+    held = [one for one in psutil.net_connections("tcp") if one.status == "LISTEN" and one.laddr.port == port]
+    assert {one.laddr.ip for one in held} == {"127.0.0.1"}
+    assert os.getpid() != pid
+
+
+def test_killed_replica_fails_no_more_than_what_it_was_answering(on_ray: tuple[Client, int]) -> None:
+    client, pid = on_ray
+    port = int(client.url.rpartition(":")[2])
+    request = body(load(DataConfig(tickers=("KO",))).close["KO"].iloc[-80:])
+    done, failed, good = threading.Event(), [0] * 4, [0] * 4
+
+    def ask(number: int) -> None:
+        mine = Client(port)
+        while not done.is_set():
+            if mine.post("/v1/forecast", request).status_code == 200:
+                good[number] += 1
+            else:
+                failed[number] += 1
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        replicas = [one for one in psutil.Process(pid).children(recursive=True) if "ServeReplica" in one.name()]
+        replicas = replicas or [
+            one for one in psutil.Process(pid).children(recursive=True) if "ServeReplica" in " ".join(one.cmdline())
+        ]
+        assert len(replicas) == 2
+        replicas[0].kill()
+        before, end = sum(good), time.monotonic() + LONG
+        while sum(good) < before + 100:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+    assert max(failed) <= 1
