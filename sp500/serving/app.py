@@ -144,6 +144,7 @@ def create(
     _add_errors(app)
     _add_page(app)
     _add_state(app, server)
+    _add_history(app, server)
     _add_answers(app, server)
     _add_examples(app, server)
     return Guard(app, key, server.gauges, {str(getattr(route, "path", "")) for route in app.routes}, tells_id=tells_id)
@@ -227,6 +228,13 @@ def _add_state(app: FastAPI, server: Server) -> None:
         told = {name: _told(getattr(choice, name)) for name in ("champion", "canary", "shadow")}
         return {"model": server.models.name, **told, "canary_share": choice.share, "refused": choice.refused}
 
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        """Counts and times of this process, for Prometheus."""
+        return Response(generate_latest(server.gauges.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+def _add_history(app: FastAPI, server: Server) -> None:
     @app.get("/v1/prices", responses=_ERRORS)
     async def tickers() -> dict[str, Any]:
         """Tickers that the model was trained on."""
@@ -243,11 +251,6 @@ def _add_state(app: FastAPI, server: Server) -> None:
     async def scores() -> dict[str, Any]:
         """What the logged answers were worth, next to the naive forecasts, as far as prices are known."""
         return {"runs": await asyncio.to_thread(server.scores)}
-
-    @app.get("/metrics")
-    async def metrics() -> Response:
-        """Counts and times of this process, for Prometheus."""
-        return Response(generate_latest(server.gauges.registry), media_type=CONTENT_TYPE_LATEST)
 
 
 def _told(served: Served | None) -> dict[str, Any] | None:
