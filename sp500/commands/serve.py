@@ -64,7 +64,8 @@ def main(argv: Sequence[str]) -> int:
         )
         secret = "" if flags.benchmark else key(flags)
         with extra("serve"):
-            import uvicorn  # noqa: F401 - named before torch is imported
+            import fastapi_offline  # noqa: F401 - what is missing is told before torch is imported
+            import uvicorn  # noqa: F401
         if flags.benchmark:
             from sp500.commands import serve_benchmark
 
@@ -87,9 +88,9 @@ def _serve_here(flags: Serve, secret: str) -> None:
     with _listen(flags.host, flags.port) as listening:
         served, answers = models.opened(flags.runs_dir, flags.name, trust_source=flags.trust_source)
         made = app.create(served, key=secret, answers=answers)
-        server = uvicorn.Server(uvicorn.Config(made, log_level="warning", access_log=False, lifespan="on"))
+        config = uvicorn.Config(made, log_level="warning", access_log=False, timeout_graceful_shutdown=10)
         _say(flags.host, listening.getsockname()[1], served.told)
-        server.run(sockets=[listening])
+        uvicorn.Server(config).run(sockets=[listening])
 
 
 def _serve_on_ray(flags: Serve, secret: str) -> None:
@@ -118,7 +119,7 @@ def _say(host: str, port: int, what: str) -> None:
 
 def key(flags: Serve) -> str:
     """What requests have to bring; empty: nothing. Raises ConfigError where an address that others reach has none."""
-    found = os.environ.get(KEY, "")
+    found = os.environ.get(KEY, "").strip()
     if flags.key_file:
         try:
             found = flags.key_file.expanduser().read_text().strip()

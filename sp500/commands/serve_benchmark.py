@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import secrets
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +13,7 @@ from dataclasses import asdict
 from os import environ
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import psutil
 import requests
@@ -43,15 +44,14 @@ class Server(NamedTuple):
 
 def measured(runs: Path, name: str, seconds: float) -> list[dict[str, Any]]:
     """A row per server, path and number of clients. Raises SP500Error where a server does not start."""
-    key = secrets.token_hex(16)
     rows = []
     for told, flags in SERVERS.items():
-        with _started([name, "--runs-dir", str(runs), *flags], key) as server:
-            for path, body in _bodies(server.url, key).items():
-                load.load(server.url + path, body, clients=1, seconds=1.0, key=key)  # what is made at the first request
+        with _started([name, "--runs-dir", str(runs), *flags]) as server:
+            for path, body in _bodies(server.url).items():
+                load.load(server.url + path, body, clients=1, seconds=1.0)  # what is made at the first request
                 for clients in CLIENTS:
                     before = server.cpu_seconds()
-                    found = load.load(server.url + path, body, clients=clients, seconds=seconds, key=key)
+                    found = load.load(server.url + path, body, clients=clients, seconds=seconds)
                     cpu = server.cpu_seconds() - before
                     rows.append(
                         {
@@ -81,25 +81,36 @@ def text(rows: Sequence[dict[str, Any]]) -> str:
 
 
 @contextmanager
-def _started(words: list[str], key: str) -> Iterator[Server]:
+def _started(words: list[str]) -> Iterator[Server]:
     """`sp500 serve` with these words on a free port, until the block ends."""
     argv = [sys.executable, "-m", "sp500.cli", "serve", *words, "--port", "0"]
+    plain = {name: value for name, value in environ.items() if name != "SP500_API_KEY"}
     begun = time.perf_counter()
-    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, env={**environ, "SP500_API_KEY": key}) as process:  # noqa: S603
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, env=plain) as process:  # noqa: S603
         try:
             assert process.stderr is not None
-            line = next((line for line in process.stderr if line.startswith("http://")), "")
-            if not line:
-                raise SP500Error(f"sp500 serve {' '.join(words)} did not start (exit code {process.wait()})")
-            url = line.split()[0]
+            said = list[str]()
+            for line in process.stderr:
+                said.append(line)
+                if line.startswith("http://"):
+                    break
+            else:
+                raise SP500Error(f"sp500 serve {' '.join(words)} did not start: {''.join(said[-5:]).strip()}")
+            # Nobody reads on, and a full pipe would stop the server.
+            threading.Thread(target=process.stderr.read, daemon=True).start()
+            url = said[-1].split()[0]
             requests.get(f"{url}/readyz", timeout=120).raise_for_status()
             yield Server(url, psutil.Process(process.pid), time.perf_counter() - begun)
         finally:
             process.send_signal(signal.SIGTERM)
 
 
-def _bodies(url: str, key: str) -> dict[str, dict[str, Any]]:
-    """A body for each path that the model answers, as its API page shows them."""
-    found = requests.get(f"{url}/openapi.json", timeout=120).json()["components"]["schemas"]
-    bodies = {"/v1/forecast": found["Prices"].get("example"), "/v1/windows": found["WindowsBody"].get("example")}
-    return {path: body for path, body in bodies.items() if body}
+def _bodies(url: str) -> dict[str, dict[str, Any]]:
+    """A body for each path that the model answers."""
+    tickers = requests.get(f"{url}/v1/prices", timeout=120).json()["tickers"]
+    schemas = requests.get(f"{url}/openapi.json", timeout=120).json()["components"]["schemas"]
+    bodies: dict[str, dict[str, Any]] = {"/v1/windows": schemas["WindowsBody"]["example"]}
+    if tickers:
+        ticker = quote(tickers[0], safe="")
+        bodies["/v1/forecast"] = requests.get(f"{url}/v1/prices/{ticker}", timeout=120).json()
+    return bodies

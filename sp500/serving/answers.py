@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-import os
+import logging
+import secrets
 import threading
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 
 from sp500.errors import ConfigError
 from sp500.machine.disk import explained
 
+log = logging.getLogger(__name__)
+
 FOLDER = "answers"
-MOST_KEPT = 5_000
-"""Answers that wait in memory at most; more are written at once."""
+FLUSH_SECONDS = 30.0
+"""Answers are written together: a file for each would be a million a week."""
+MOST_KEPT = 50_000
+"""Answers that wait in memory at most, where the disk takes none; the oldest are dropped then."""
 
 
 class AnswerLog:
@@ -24,29 +31,38 @@ class AnswerLog:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._rows: list[dict[str, Any]] = []
-        self._files = 0
+        self._flushed = time.monotonic()
         self._lock = threading.Lock()
 
     def add(self, row: dict[str, Any]) -> None:
         """Keep one answer."""
         with self._lock:
             self._rows.append({"at": datetime.now(UTC), **row})
-            full = len(self._rows) >= MOST_KEPT
-        if full:
+            del self._rows[:-MOST_KEPT]
+
+    def flush_in_time(self) -> None:
+        """As `flush`, but not more often than every FLUSH_SECONDS. Raises DiskError."""
+        if time.monotonic() - self._flushed >= FLUSH_SECONDS:
+            self._flushed = time.monotonic()
             self.flush()
 
     def flush(self) -> None:
         """Write what was kept as one file. Raises DiskError, and keeps the answers then."""
-        with self._lock:
-            if not self._rows:
-                return
-            name = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.getpid()}-{self._files:06}.parquet"
-            path, hidden = self.folder / name, self.folder / f".{name}"
+        with self._lock:  # not while it is written: requests add to it
+            rows, self._rows = self._rows, []
+        if not rows:
+            return
+        name = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(6)}.parquet"
+        path, hidden = self.folder / name, self.folder / f".{name}"
+        try:
             with explained(path):
                 self.folder.mkdir(parents=True, exist_ok=True)
-                pd.DataFrame(self._rows).to_parquet(hidden)
+                pd.DataFrame(rows).to_parquet(hidden)
                 hidden.rename(path)
-            self._rows, self._files = [], self._files + 1
+        except Exception:
+            with self._lock:
+                self._rows = [*rows, *self._rows]
+            raise
 
 
 def read(folder: Path) -> pd.DataFrame:
@@ -54,4 +70,12 @@ def read(folder: Path) -> pd.DataFrame:
     files = sorted(folder.glob("[!.]*.parquet"))
     if not files:
         raise ConfigError(f"{folder}: no answers were logged")
-    return pd.concat([pd.read_parquet(path) for path in files], ignore_index=True).sort_values("at", kind="stable")
+    tables = []
+    for path in files:
+        try:
+            tables.append(pd.read_parquet(path))
+        except (pa.ArrowException, OSError) as error:
+            log.warning("%s is left out: %s", path, error)
+    if not tables:
+        raise ConfigError(f"{folder}: no file of answers can be read")
+    return pd.concat(tables, ignore_index=True).sort_values("at", kind="stable")

@@ -10,6 +10,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from starlette.types import ASGIApp
 
 from sp500 import __version__
 from sp500.data import sessions
-from sp500.errors import CheckpointError, DiskError, SP500Error
+from sp500.errors import CheckpointError, SP500Error
 from sp500.serving import answers as answer_log
 from sp500.serving import requests
 from sp500.serving.answers import AnswerLog
@@ -66,13 +67,13 @@ class Server:
         if self.limiter.statistics().tasks_waiting >= MOST_WAITING:
             return failure(429, f"{MOST_WAITING} requests wait already; come again", {"retry-after": "1"})
         made = await self.computed(served, compute)
-        self._keep(request_id, served, made)
         task = BackgroundTask(self._in_shadow, request_id, choice.shadow, compute) if choice.shadow else None
-        return JSONResponse(made, background=task)
+        response = JSONResponse(made, background=task)
+        self._keep(request_id, served, made)
+        return response
 
     async def computed(self, served: Served, compute: Callable[[Predictor], dict[str, Any]]) -> dict[str, Any]:
         """The answer with what gave it, computed in the one thread."""
-        self.gauges.waiting.set(self.limiter.statistics().tasks_waiting)
         found = await anyio.to_thread.run_sync(compute, served.predictor, limiter=self.limiter)
         return {**found, "model": self.models.name, "run": served.run, "version": served.version}
 
@@ -85,6 +86,8 @@ class Server:
 
     async def _in_shadow(self, request_id: str, served: Served, compute: Callable[[Predictor], dict[str, Any]]) -> None:
         """After the answer was sent; nobody waits for it, and nobody is told of its failure but the log."""
+        if self.limiter.statistics().tasks_waiting:  # those whom somebody waits for come first
+            return
         try:
             self._keep(request_id, served, await self.computed(served, compute))
         except Exception as error:  # noqa: BLE001 - a candidate's fault is the candidate's
@@ -103,20 +106,27 @@ class Server:
         given = answer_log.read(self.answers.folder)
         return judged(given, prices.close, threshold=config.eval.threshold, horizon=config.data.horizon)
 
+    async def load_prices(self) -> None:
+        """Before the page asks for them."""
+        try:
+            await asyncio.to_thread(self.history.prices, self.models.choice.champion)
+        except SP500Error as error:
+            log.warning("the page has no prices: %s", error)
+
     async def follow(self) -> None:
         """Look at the registry and write the answers, for as long as the server runs."""
         while True:
             await asyncio.sleep(POLL_SECONDS)
             await asyncio.to_thread(self.refresh)
 
-    def refresh(self) -> None:
+    def refresh(self, *, last: bool = False) -> None:
         """One look. A disk that is full must not end the answers."""
         self.models.refresh()
         self.gauges.refused.set(bool(self.models.choice.refused))
         try:
             if self.answers:
-                self.answers.flush()
-        except DiskError as error:
+                (self.answers.flush if last else self.answers.flush_in_time)()
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with the log, the model answers
             log.warning("answers are not logged: %s", error)
 
 
@@ -135,10 +145,12 @@ def create(
     @asynccontextmanager
     async def running(_: FastAPI) -> AsyncIterator[None]:
         """Follow the registry while requests are taken."""
-        follower = asyncio.create_task(server.follow())
+        server.gauges.waiting.set_function(lambda: server.limiter.statistics().tasks_waiting)
+        follower, prices = asyncio.create_task(server.follow()), asyncio.create_task(server.load_prices())
         yield
+        prices.cancel()
         follower.cancel()
-        await asyncio.to_thread(server.refresh)
+        await asyncio.to_thread(partial(server.refresh, last=True))
 
     app = FastAPIOffline(title=f"sp500: {models.name}", version=__version__, lifespan=running, redoc_url=None)
     _add_errors(app)
@@ -146,7 +158,8 @@ def create(
     _add_state(app, server)
     _add_history(app, server)
     _add_answers(app, server)
-    _add_examples(app, server)
+    if not key:  # these are the run's own prices
+        _add_examples(app, server)
     return Guard(app, key, server.gauges, {str(getattr(route, "path", "")) for route in app.routes}, tells_id=tells_id)
 
 
@@ -180,7 +193,7 @@ def _add_examples(app: FastAPI, server: Server) -> None:
         if champion:
             schemas = schema["components"]["schemas"]
             schemas["WindowsBody"]["example"] = {"x": champion.predictor.recipe.test_input.numbers.tolist()}
-            prices = server.history.prices(champion)
+            prices = server.history.held  # nobody waits for a download here
             if prices:
                 schemas["Prices"]["example"] = server.history.request(champion, prices.tickers[0])
         return schema
@@ -213,6 +226,8 @@ def _add_state(app: FastAPI, server: Server) -> None:
     async def ready() -> Response:
         """Whether the model gives the stored answer to the stored test window, on the way that requests take."""
         champion = server.models.choice.champion
+        if champion is None and server.models.choice.refused:
+            return failure(503, server.models.choice.refused)
         if champion is None:
             return JSONResponse({"status": "ok", "detail": "no model promoted"})
         try:

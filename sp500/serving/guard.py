@@ -61,13 +61,15 @@ class Guard:
                 message["headers"] = [*message["headers"], (REQUEST_ID.encode(), request_id.encode("latin-1"))]
             await send(message)
 
-        if refused := self._refused(scope["path"], headers):
-            await refused(scope, receive, sent)
-        else:
-            await self._limited(scope, receive, sent)
-        path = scope["path"] if scope["path"] in self._paths else "other"  # what callers make up is no label
+        try:
+            await (self._refused(scope["path"], headers) or self._limited)(scope, receive, sent)
+        finally:
+            self._count(scope["path"], status, time.perf_counter() - begun)
+
+    def _count(self, asked: str, status: int, seconds: float) -> None:
+        path = asked if asked in self._paths else "other"  # what callers make up is no label
         self._gauges.requests.labels(path, status).inc()
-        self._gauges.seconds.labels(path).observe(time.perf_counter() - begun)
+        self._gauges.seconds.labels(path).observe(seconds)
 
     def _refused(self, path: str, headers: dict[bytes, bytes]) -> Response | None:
         if self._key and path.startswith(GUARDED):

@@ -23,12 +23,12 @@ class Times:
     longest_ms: float
 
 
-def load(url: str, body: dict[str, Any], *, clients: int, seconds: float, key: str = "") -> Times:
+def load(url: str, body: dict[str, Any], *, clients: int, seconds: float) -> Times:
     """POST `body` to `url` for so many seconds. An answer other than 200 counts as failed, as does none within 60 s."""
-    return asyncio.run(_load(url, body, clients, seconds, {"Authorization": f"Bearer {key}"} if key else {}))
+    return asyncio.run(_load(url, body, clients, seconds))
 
 
-async def _load(url: str, body: dict[str, Any], clients: int, seconds: float, headers: dict[str, str]) -> Times:
+async def _load(url: str, body: dict[str, Any], clients: int, seconds: float) -> Times:
     end, took, failed = time.perf_counter() + seconds, list[float](), 0
 
     async def client(session: aiohttp.ClientSession) -> None:
@@ -48,7 +48,7 @@ async def _load(url: str, body: dict[str, Any], clients: int, seconds: float, he
 
     limit, patience = aiohttp.TCPConnector(limit=clients), aiohttp.ClientTimeout(60)
     begun = time.perf_counter()
-    async with aiohttp.ClientSession(connector=limit, headers=headers, timeout=patience) as session:
+    async with aiohttp.ClientSession(connector=limit, timeout=patience) as session:
         await asyncio.gather(*(client(session) for _ in range(clients)))
     p50, p99, longest = np.percentile(took, [50, 99, 100]).tolist() if took else [float("nan")] * 3
     return Times(len(took) + failed, failed, len(took) / (time.perf_counter() - begun), p50, p99, longest)

@@ -122,14 +122,24 @@ class Registered:
                 log.warning("model %s goes on as it was: %s", self.name, self.choice.refused)
 
     def _wanted(self) -> Choice:
-        model = self._registry.read(self.name)
+        model, refused = self._registry.read(self.name), list[str]()
+        if self.choice.champion and not model.champion:
+            raise SP500Error(f"{self._registry.folder}: model {self.name} is gone")
         champion = self._served(model.champion, "champion") if model.champion else None
-        canary = self._served(model.version(model.canary.version), "canary") if model.canary else None
-        shadow = self._served(model.version(model.shadow), "shadow") if model.shadow else None
+        canary = self._candidate(model.version(model.canary.version), "canary", refused) if model.canary else None
+        shadow = self._candidate(model.version(model.shadow), "shadow", refused) if model.shadow else None
         used = {int(one.version) for one in (champion, canary, shadow) if one}
         used |= set(model.champions[-2:-1])  # a rollback is a swap
         self._loaded = {number: one for number, one in self._loaded.items() if number in used}
-        return Choice(champion, canary, model.canary.share if model.canary else 0.0, shadow)
+        return Choice(champion, canary, model.canary.share if model.canary else 0.0, shadow, "; ".join(refused))
+
+    def _candidate(self, version: Version, role: str, refused: list[str]) -> Served | None:
+        """A canary or a shadow; what is wrong with it must not keep the champion from answering."""
+        try:
+            return self._served(version, role)
+        except Exception as error:  # noqa: BLE001
+            refused.append(f"{role}: {error}")
+            return None
 
     def _served(self, version: Version, role: str) -> Served:
         number = version.version

@@ -8,6 +8,7 @@ A file is replaced as a whole under a lock of the kernel, so a killed writer lea
 from __future__ import annotations
 
 import getpass
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sp500.config import RUN_NAME
 from sp500.errors import ConfigError, RunLocked
-from sp500.machine.disk import explained, write_atomic
+from sp500.machine.disk import disk_error, explained, write_atomic
 from sp500.runs import sealed
 
 FOLDER, DEFAULT = ".models", "main"
@@ -70,6 +71,13 @@ class Model(BaseModel):
         return self.version(self.champions[-1]) if self.champions else None
 
 
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a cluster's own uid has no name
+        return str(os.getuid())
+
+
 class Registry:
     """The models of a runs folder."""
 
@@ -115,7 +123,7 @@ class Registry:
                     weights_sha256=weights_sha256,
                     interface=interface,
                     promoted=datetime.now(UTC),
-                    by=getpass.getuser(),
+                    by=_user(),
                 )
                 model = model.model_copy(update={"versions": (*model.versions, made)})
             if canary:
@@ -123,7 +131,9 @@ class Registry:
             elif shadow:
                 change = {"shadow": made.version}
             else:
-                change = {"champions": (*model.champions, made.version), "canary": None, "shadow": None}
+                again = model.champions[-1:] == (made.version,)
+                champions = model.champions if again else (*model.champions, made.version)
+                change = {"champions": champions, "canary": None, "shadow": None}
             return self._write(model.model_copy(update=change))
 
     def rollback(self, name: str) -> Model:
@@ -149,10 +159,13 @@ class Registry:
         with explained(path):
             self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            with FileLock(path.with_suffix(".lock"), timeout=10):
-                yield self.read(name)
+            lock = FileLock(path.with_suffix(".lock")).acquire(timeout=10)
         except Timeout:
             raise RunLocked(f"{path}: another process has been changing it for 10 s") from None
+        except OSError as error:
+            raise disk_error(path, error) from error
+        with lock:
+            yield self.read(name)
 
     def _write(self, model: Model) -> Model:
         write_atomic(self._path(model.name), sealed.seal(model))

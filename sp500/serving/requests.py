@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import date
+import math
+from datetime import UTC, date, datetime
 from typing import Annotated, Any
 
 import numpy as np
@@ -16,7 +17,10 @@ from sp500.errors import DataError
 from sp500.serving.predictor import Predictor
 from sp500.training.task import Forecasting
 
-MOST_DAYS, MOST_WINDOWS = 5_000, 1_024
+MOST_DAYS, MOST_WINDOWS, MOST_NUMBERS = 5_000, 1_024, 100_000
+"""Of a request, and numbers of an answer."""
+MOST = 20
+"""Problems that are told."""
 OHLCV = ("open", "high", "low", "volume")
 Numbers = Annotated[list[FiniteFloat], Field(max_length=MOST_DAYS)]
 
@@ -66,18 +70,22 @@ class Prices(BaseModel):
             if day <= before:
                 rule, word = ("duplicate", "is there twice") if day == before else ("unsorted", f"comes after {before}")
                 raise BadRequest(Problem(field=f"dates[{number}]", rule=rule, date=str(day), message=f"{day} {word}"))
+        if self.dates[-1] > (today := datetime.now(UTC).date()):
+            last = f"dates[{len(self.dates) - 1}]"
+            raise BadRequest(Problem(field=last, rule="future", date=str(self.dates[-1]), message=f"is after {today}"))
         index = pd.DatetimeIndex(np.array(self.dates, "datetime64[D]").astype("datetime64[us]"))
         raw = {name: pd.DataFrame({self.ticker: np.array(values)}, index) for name, values in given.items()}
         try:
             tables, faults = validate(raw, real_moves=[f"{self.ticker}:{day}" for day in self.real_moves])
         except FaultyPrices as error:
-            raise BadRequest(
-                *(Problem(field="close", rule=one.rule, date=one.date, message=one.detail) for one in error.faults)
-            ) from None
+            told = [Problem(field="close", rule=one.rule, date=one.date, message=one.detail) for one in error.faults]
+            raise BadRequest(*told[:MOST]) from None
         except DataError as error:
             rule, _, message = str(error).partition(": ")
             raise BadRequest(Problem(field="dates", rule=rule, message=message)) from None
-        return {name: table[self.ticker] for name, table in tables.items()}, summarize(faults)
+        # A last session without a price, or one before the first, is not filled: training drops it as well.
+        known = pd.DataFrame({name: table[self.ticker] for name, table in tables.items()}).dropna()
+        return {name: known[name] for name in tables}, summarize(faults)
 
 
 class WindowsBody(BaseModel):
@@ -90,10 +98,13 @@ class WindowsBody(BaseModel):
     def windows(self, predictor: Predictor) -> np.ndarray:
         """X [batch, window, *row]. Raises BadRequest for another shape, or what is no finite number."""
         recipe = predictor.recipe
-        expected = [recipe.window, *recipe.row]
+        expected, numbers = [recipe.window, *recipe.row], recipe.test_output.numbers.size
+        if len(self.x) * numbers > MOST_NUMBERS:
+            most = max(MOST_NUMBERS // numbers, 1)
+            raise BadRequest(Problem(field="x", message=f"has {len(self.x)} windows, this model takes {most} at once"))
         try:
             x = np.array(self.x, dtype=np.float64)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise BadRequest(Problem(field="x", message=f"is not numbers in windows of {expected}")) from None
         if list(x.shape[1:]) != expected:
             raise BadRequest(Problem(field="x", message=f"has windows of {list(x.shape[1:])}, expected {expected}"))
@@ -132,6 +143,11 @@ class Outputs(BaseModel):
     version: str
 
 
+def needed_days(predictor: Predictor) -> int:
+    """Prices that a forecast needs: for the features of a window, and for the last return."""
+    return max(WARM_UP + predictor.recipe.window, int(predictor.recipe.state["horizon"]) + 1)
+
+
 def forecast(predictor: Predictor, body: Prices) -> dict[str, Any]:
     """What the model says of these prices, without its name and version. Raises BadRequest."""
     task, dataset = predictor.task, predictor.recipe.dataset
@@ -142,18 +158,20 @@ def forecast(predictor: Predictor, body: Prices) -> dict[str, Any]:
     needed = [name for name in OHLCV if name not in fields] if set(names) - set(CLOSE_FEATURES) else []
     if needed:
         raise BadRequest(Problem(field=needed[0], message="this model has features of open, high, low and volume"))
-    close, least = fields["close"], WARM_UP + dataset.window
+    close, least = fields["close"], needed_days(predictor)
     if len(close) < least:
         raise BadRequest(
             Problem(field="close", rule="too_short", message=f"has {len(close)} prices, this model needs {least}")
         )
     output = predictor.outputs(task.encode(fields, dataset))
-    as_of = close.index[-1]
+    found, as_of = float(task.forecast(output, dataset)[0]), close.index[-1]
+    if not math.isfinite(found):
+        raise BadRequest(Problem(field="close", message="leads to a forecast that is not finite"))
     return {
         "ticker": body.ticker,
         "as_of": as_of.date(),
         "session": sessions.after(as_of, dataset.state["horizon"]).date(),
-        "forecast": float(task.forecast(output, dataset)[0]),
+        "forecast": found,
         "unit": task.unit,
         "naive": task.naive(close, dataset),
         "repairs": repairs,

@@ -17,7 +17,7 @@ from http_server import Client, body, serving
 from sp500.cli import main
 from sp500.config import DataConfig
 from sp500.data.sources import load
-from sp500.errors import ConfigError
+from sp500.errors import ConfigError, DiskError
 from sp500.runs.store import Run
 from sp500.serving import answers, models
 from sp500.serving.models import Choice, Registered, Served
@@ -33,6 +33,7 @@ def runs(served_runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     shutil.copytree(served_runs, tmp_path / "runs")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sp500.serving.app.POLL_SECONDS", 0.05)
+    monkeypatch.setattr("sp500.serving.answers.FLUSH_SECONDS", 0.05)
     return tmp_path / "runs"
 
 
@@ -141,12 +142,41 @@ def test_canary_and_shadow_answer_through_http(runs: Path, capfd: pytest.Capture
     assert "shadow" in said(capfd, "list")
 
 
-def test_shadow_that_fails_shows_in_no_answer(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_shadow_that_fails_shows_in_no_answer(
+    runs: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     said(capfd, "promote", "returns")
     said(capfd, "promote", "other", "--shadow")
     with serving(runs, "main") as (client, served, _):
         served.choice.shadow.predictor.model = None
         assert [client.post("/v1/forecast", closes()).status_code for _ in range(3)] == [200] * 3
+        until(lambda: "shadow other: " in caplog.text)
+
+
+def test_broken_candidate_keeps_no_champion_from_answering(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    said(capfd, "promote", "returns")
+    said(capfd, "promote", "other", "--canary", "0.5")
+    shutil.rmtree(runs / "other")
+    with serving(runs, "main") as (client, *_):
+        assert version(client) == "1"
+        assert "canary: " in client.get("/v1/models").json()["refused"]
+        # A file that is away for a moment takes nothing from those who have read it.
+        (runs / ".models" / "main.json").rename(runs / "away")
+        until(lambda: "is gone" in client.get("/v1/models").json()["refused"])
+        assert version(client) == "1"
+        (runs / "away").rename(runs / ".models" / "main.json")
+    shutil.rmtree(runs / "returns")
+    with serving(runs, "main") as (client, *_):
+        assert client.get("/readyz").status_code == 503
+
+
+def test_same_run_promoted_twice_is_rolled_back_at_once(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for run in ("returns", "other", "other"):
+        said(capfd, "promote", run)
+    said(capfd, "rollback")
+    champion = Registry(runs).read("main").champion
+    assert champion is not None
+    assert champion.run == "returns"
 
 
 @pytest.mark.parametrize("name", ["returns", "direction"])
@@ -246,3 +276,18 @@ def test_model_is_loaded_once_however_often_it_comes_back(runs: Path, monkeypatc
         served.refresh()
     assert [one.name for one in loaded] == ["returns", "other"]
     assert np.isfinite(served.choice.champion.predictor.recipe.target_scale)
+
+
+def test_answers_wait_for_a_disk_that_takes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "MOST_KEPT", 5)
+    (tmp_path / "answers").write_text("no folder")
+    log = answers.AnswerLog(tmp_path / "answers")
+    for number in range(8):
+        log.add({"number": number})
+    with pytest.raises(DiskError):
+        log.flush()
+    (tmp_path / "answers").unlink()
+    log.flush()
+    assert answers.read(tmp_path / "answers")["number"].tolist() == [3, 4, 5, 6, 7]
+    log.flush()
+    assert len(list((tmp_path / "answers").iterdir())) == 1

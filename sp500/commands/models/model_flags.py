@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import tyro
+from pydantic import Field
 
 from sp500.commands import folders
 from sp500.config import Frozen
@@ -18,8 +19,8 @@ from sp500.console.output import concluded
 class ModelFlags(Frozen):
     """Flags of every verb."""
 
-    runs_dir: Path = Path("runs")
-    """Folder of the runs."""
+    runs_dir: Path = Field(default_factory=lambda: folders.runs(os.environ))
+    """Folder of the runs. Default: $SP500_RUNS_DIR, or runs."""
     json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
     """One JSON object on stdout."""
 
@@ -33,8 +34,6 @@ def verb(kind: type[F], argv: Sequence[str], name: str, act: Callable[[F], tuple
     def acted() -> tuple[str, int]:
         config = (tyro.conf.FlagCreatePairsOff,)
         flags = tyro.cli(kind, prog=f"sp500 {name}", args=list(argv), config=config)
-        if "--runs-dir" not in argv:
-            flags = flags.model_copy(update={"runs_dir": folders.runs(os.environ)})
         plain, text = act(flags)
         return json.dumps(plain, indent=1) if flags.json_output else text, 0
 

@@ -10,6 +10,8 @@ from pydantic import Field, model_validator
 
 from sp500.commands.models.list import lines
 from sp500.commands.models.model_flags import ModelFlags, verb
+from sp500.config import RUN_NAME
+from sp500.errors import ConfigError
 from sp500.serving.registry import DEFAULT, Registry
 
 
@@ -40,6 +42,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _promoted(flags: Promote) -> tuple[dict[str, Any], str]:
+    if not RUN_NAME.fullmatch(flags.run):
+        raise ConfigError(f"{flags.run}: expected the name of a run in {flags.runs_dir}")
     from sp500.serving.models import interface
     from sp500.serving.predictor import Predictor
 

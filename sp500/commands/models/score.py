@@ -40,8 +40,7 @@ def _scored(flags: Score) -> tuple[dict[str, Any], str]:
         raise ConfigError(f"model {flags.model} has no champion in {registry.folder}; see sp500 models list")
     given = answers.read(registry.folder / answers.FOLDER / flags.model)
     config = record.best_config(folder)
-    named = {"end": None, "tickers": tuple(sorted(given["ticker"].unique()))}
-    data = config.data.model_copy(update=named | ({"source": flags.source} if flags.source else {}))
+    data = config.data.model_copy(update={"end": None, **({"source": flags.source} if flags.source else {})})
     rows = scores.judged(given, load(data).close, threshold=config.eval.threshold, horizon=data.horizon)
     return {"model": flags.model, "runs": rows}, "\n".join(map(_line, rows))
 
