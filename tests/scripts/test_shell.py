@@ -109,9 +109,20 @@ def test_image_is_built_from_the_checkout_under_the_name_that_manifests_use(chec
     engine(checkout, "docker")
     assert call(checkout, "image", "--base", "mine", "--no-cache").returncode == 0
     assert (checkout / "log").read_text() == (
-        "docker build --tag docker.io/library/sp500:2.60.0 --build-arg COMMIT=unknown --build-arg BASE=mine"
-        " --no-cache .\n"
+        "docker build --tag docker.io/library/sp500:2.60.0 --build-arg COMMIT=unknown --build-arg EXTRA="
+        " --build-arg BASE=mine --no-cache .\n"
     )
+
+
+def test_image_with_an_extra_has_its_own_tag(checkout):
+    engine(checkout, "docker")
+    (checkout / "scripts/serve.lock").touch()
+    assert call(checkout, "image", "--gpu", "--extra", "serve", "--base", "mine").returncode == 0
+    said = (checkout / "log").read_text()
+    assert "--tag docker.io/library/sp500:2.60.0-gpu-serve " in said
+    assert "--build-arg EXTRA=serve " in said
+    done = call(checkout, "image", "--extra", "nothing")
+    assert (done.returncode, "has no scripts/nothing.lock" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("base", [[], ["--base", "python:3.11-slim"], ["--base", "python@sha256:1234"]])
