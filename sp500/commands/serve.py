@@ -20,6 +20,7 @@ from sp500.config import Frozen
 from sp500.console.output import concluded
 from sp500.errors import ConfigError, extra
 from sp500.execution import Interrupted
+from sp500.serving.registry import DEFAULT
 
 KEY = "SP500_API_KEY"
 
@@ -27,7 +28,7 @@ KEY = "SP500_API_KEY"
 class Serve(Frozen):
     """Answer over HTTP with a trained run: POST /v1/forecast, /v1/windows; a page of all of it at /docs."""
 
-    name: Annotated[str, tyro.conf.Positional] = "main"
+    name: Annotated[str, tyro.conf.Positional] = DEFAULT
     """A model that runs were promoted for (sp500 models promote), or a run."""
     host: str = "127.0.0.1"
     """Address to listen on. Others than this machine's own need a key."""
@@ -35,8 +36,8 @@ class Serve(Frozen):
     """Port to listen on; 0: any that is free."""
     key_file: Path | None = None
     """File with the key that requests have to bring as 'Authorization: Bearer KEY'. Default: $SP500_API_KEY."""
-    runs_dir: Path = Path("runs")
-    """Folder of the runs."""
+    runs_dir: Path = Field(default_factory=lambda: folders.runs(os.environ))
+    """Folder of the runs. Default: $SP500_RUNS_DIR, or runs."""
     on: Literal["local", "ray"] = "local"
     """local: one process; ray: replicas on Ray Serve, of $RAY_ADDRESS or of this machine."""
     replicas: int = Field(2, gt=0)
@@ -55,21 +56,21 @@ def main(argv: Sequence[str]) -> int:
     """Serve until a signal, to the exit code."""
 
     def acted() -> tuple[str, int]:
+        """The table of a benchmark, or nothing once the server has ended; and the exit code."""
         flags = tyro.cli(
             Serve,
             prog="sp500 serve",
-            default=Serve(runs_dir=folders.runs(os.environ)),
             args=list(argv),
             config=(tyro.conf.FlagCreatePairsOff,),
         )
         secret = "" if flags.benchmark else key(flags)
         with extra("serve"):
-            import fastapi_offline  # noqa: F401 - what is missing is told before torch is imported
+            import fastapi_offline  # noqa: F401 - a missing package is named before torch is imported
             import uvicorn  # noqa: F401
         if flags.benchmark:
             from sp500.commands import serve_benchmark
 
-            rows = serve_benchmark.measured(flags.runs_dir.absolute(), flags.name, flags.seconds)
+            rows = serve_benchmark.measure(flags.runs_dir.absolute(), flags.name, flags.seconds)
             return json.dumps({"rows": rows}, indent=1) if flags.json_output else serve_benchmark.text(rows), 0
         try:
             (_serve_here if flags.on == "local" else _serve_on_ray)(flags, secret)
@@ -86,10 +87,10 @@ def _serve_here(flags: Serve, secret: str) -> None:
     from sp500.serving import app, models
 
     with _listen(flags.host, flags.port) as listening:
-        served, answers = models.opened(flags.runs_dir, flags.name, trust_source=flags.trust_source)
+        served, answers = models.open_model(flags.runs_dir, flags.name, trust_source=flags.trust_source)
         made = app.create(served, key=secret, answers=answers)
         config = uvicorn.Config(made, log_level="warning", access_log=False, timeout_graceful_shutdown=10)
-        _say(flags.host, listening.getsockname()[1], served.told)
+        _say(flags.host, listening.getsockname()[1], served.description)
         uvicorn.Server(config).run(sockets=[listening])
 
 
@@ -99,17 +100,17 @@ def _serve_on_ray(flags: Serve, secret: str) -> None:
 
     runs, name, trusted = flags.runs_dir.absolute(), flags.name, flags.trust_source
 
-    def made() -> object:
+    def make_app() -> object:
         """The application of one replica."""
-        served, answers = models.opened(runs, name, trust_source=trusted)
+        served, answers = models.open_model(runs, name, trust_source=trusted)
         return app.create(served, key=secret, answers=answers, tells_id=False)
 
     with _listen(flags.host, flags.port) as free:
         port = free.getsockname()[1]
-    # Here first: what cannot answer is told in a second, and not by a replica that is started again and again.
-    told = models.opened(runs, name, trust_source=trusted)[0].told
-    with serve.running(made, host=flags.host, port=port, replicas=flags.replicas):
-        _say(flags.host, port, f"{told}, {flags.replicas} replicas")
+    # Here first: a run that cannot answer is refused in a second, where Ray would start its replica again and again.
+    description = models.open_model(runs, name, trust_source=trusted)[0].description
+    with serve.run_replicas(make_app, host=flags.host, port=port, replicas=flags.replicas):
+        _say(flags.host, port, f"{description}, {flags.replicas} replicas")
         signal.pause()
 
 
@@ -128,7 +129,7 @@ def key(flags: Serve) -> str:
         if not found:
             raise ConfigError(f"--key-file {flags.key_file}: is empty")
     if not found and not _is_own(flags.host):
-        raise ConfigError(f"--host {flags.host}: whoever reaches it could ask; set {KEY} or give --key-file FILE")
+        raise ConfigError(f"--host {flags.host}: others can reach this address; set {KEY} or give --key-file FILE")
     return found
 
 
@@ -140,7 +141,7 @@ def _is_own(host: str) -> bool:
 
 
 def _reason(error: OSError) -> str:
-    # asyncio and socket add the address to strerror, which is there already.
+    # `socket.create_server` adds the address to strerror, and the message has it already.
     return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror or error)
 
 

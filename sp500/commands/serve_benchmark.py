@@ -18,6 +18,7 @@ from urllib.parse import quote
 import psutil
 import requests
 
+from sp500.commands.serve import KEY
 from sp500.errors import SP500Error
 from sp500.machine.memory import tree_pss_bytes
 from sp500.serving import load
@@ -42,10 +43,10 @@ class Server(NamedTuple):
         return sum(sum(one.cpu_times()[:2]) for one in (self.process, *self.process.children(recursive=True)))
 
 
-def measured(runs: Path, name: str, seconds: float) -> list[dict[str, Any]]:
+def measure(runs: Path, name: str, seconds: float) -> list[dict[str, Any]]:
     """A row per server, path and number of clients. Raises SP500Error where a server does not start."""
     rows = []
-    for told, flags in SERVERS.items():
+    for kind, flags in SERVERS.items():
         with _started([name, "--runs-dir", str(runs), *flags]) as server:
             for path, body in _bodies(server.url).items():
                 load.load(server.url + path, body, clients=1, seconds=1.0)  # what is made at the first request
@@ -55,7 +56,7 @@ def measured(runs: Path, name: str, seconds: float) -> list[dict[str, Any]]:
                     cpu = server.cpu_seconds() - before
                     rows.append(
                         {
-                            "server": told,
+                            "server": kind,
                             "path": path,
                             "clients": clients,
                             **asdict(found),
@@ -84,7 +85,7 @@ def text(rows: Sequence[dict[str, Any]]) -> str:
 def _started(words: list[str]) -> Iterator[Server]:
     """`sp500 serve` with these words on a free port, until the block ends."""
     argv = [sys.executable, "-m", "sp500.cli", "serve", *words, "--port", "0"]
-    plain = {name: value for name, value in environ.items() if name != "SP500_API_KEY"}
+    plain = {name: value for name, value in environ.items() if name != KEY}
     begun = time.perf_counter()
     with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, env=plain) as process:  # noqa: S603
         try:
@@ -96,7 +97,7 @@ def _started(words: list[str]) -> Iterator[Server]:
                     break
             else:
                 raise SP500Error(f"sp500 serve {' '.join(words)} did not start: {''.join(said[-5:]).strip()}")
-            # Nobody reads on, and a full pipe would stop the server.
+            # A full pipe would stop the server.
             threading.Thread(target=process.stderr.read, daemon=True).start()
             url = said[-1].split()[0]
             requests.get(f"{url}/readyz", timeout=120).raise_for_status()

@@ -17,7 +17,7 @@ NAME = "sp500"
 LIMITS: dict[str, Any] = {
     # Ray's default of 5 would keep a replica waiting for its proxy.
     "max_ongoing_requests": 64,
-    # Without an end by default; the next request is told to come again.
+    # Unlimited by default. More get status 503 from Ray's proxy.
     "max_queued_requests": 256,
     "health_check_period_s": 10,
     "graceful_shutdown_timeout_s": 10,
@@ -25,7 +25,7 @@ LIMITS: dict[str, Any] = {
 
 
 @contextmanager
-def running(factory: Callable[[], Any], *, host: str, port: int, replicas: int) -> Iterator[None]:
+def run_replicas(factory: Callable[[], Any], *, host: str, port: int, replicas: int) -> Iterator[None]:
     """The application that `factory` makes, in as many processes, for the length of the block.
 
     `factory` is called in every replica. It takes nothing, and what it holds travels by pickle. Raises ResourcesError

@@ -34,7 +34,7 @@ def load(reference: Reference) -> Any:
         module = _imported(reference)
     except Exception as error:
         hint = f" ({ONE_FILE})" if isinstance(error, ModuleNotFoundError) and not reference.module else ""
-        raise ConfigError(told(error, reference) + hint) from error
+        raise ConfigError(describe(error, reference) + hint) from error
     try:
         return getattr(module, reference.name)
     except AttributeError:
@@ -65,7 +65,7 @@ def _imported(reference: Reference) -> types.ModuleType:
     return _modules[digest]
 
 
-def told(error: Exception, *references: Reference | None) -> str:
+def describe(error: Exception, *references: Reference | None) -> str:
     """What happened, and the last line of these files that it happened in."""
     files = [str(one.path) for one in references if one]
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]

@@ -64,18 +64,27 @@ class AnswerLog:
                 self._rows = [*rows, *self._rows]
             raise
 
+    def read(self) -> pd.DataFrame:
+        """Every answer of the model, those of this process up to now; empty where there is none."""
+        with self._lock:
+            waiting = [pd.DataFrame(self._rows)] if self._rows else []
+        tables = [*_tables(self.folder), *waiting]
+        return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
+
 
 def read(folder: Path) -> pd.DataFrame:
-    """Every answer of a model, in order of time. Raises ConfigError where there is none."""
-    files = sorted(folder.glob("[!.]*.parquet"))
-    if not files:
-        raise ConfigError(f"{folder}: no answers were logged")
+    """Every answer in the files of a model, in order of time. Raises ConfigError where there is none."""
+    tables = _tables(folder)
+    if not tables:
+        raise ConfigError(f"{folder}: no answers were logged, or none of the files can be read")
+    return pd.concat(tables, ignore_index=True).sort_values("at", kind="stable")
+
+
+def _tables(folder: Path) -> list[pd.DataFrame]:
     tables = []
-    for path in files:
+    for path in sorted(folder.glob("[!.]*.parquet")):
         try:
             tables.append(pd.read_parquet(path))
         except (pa.ArrowException, OSError) as error:
             log.warning("%s is left out: %s", path, error)
-    if not tables:
-        raise ConfigError(f"{folder}: no file of answers can be read")
-    return pd.concat(tables, ignore_index=True).sort_values("at", kind="stable")
+    return tables

@@ -31,7 +31,6 @@ from starlette.types import ASGIApp
 from sp500 import __version__
 from sp500.data import sessions
 from sp500.errors import CheckpointError, SP500Error
-from sp500.serving import answers as answer_log
 from sp500.serving import requests
 from sp500.serving.answers import AnswerLog
 from sp500.serving.guard import MOST_BYTES, Gauges, Guard, failure
@@ -39,12 +38,12 @@ from sp500.serving.history import History
 from sp500.serving.models import POLL_SECONDS, OneRun, Registered, Served
 from sp500.serving.predictor import Predictor
 from sp500.serving.requests import BadRequest, Forecast, Outputs, Prices, Problem, WindowsBody
-from sp500.serving.scores import judged
+from sp500.serving.scores import score_answers
 
 log = logging.getLogger(__name__)
 
 MOST_WAITING = 64
-"""Requests that wait for the model; the next ones are told to come again."""
+"""Requests that wait for the model. More get status 429."""
 
 
 @dataclass
@@ -85,8 +84,8 @@ class Server:
             self.answers.add({"request_id": request_id, "role": served.role, **row, **naive})
 
     async def _in_shadow(self, request_id: str, served: Served, compute: Callable[[Predictor], dict[str, Any]]) -> None:
-        """After the answer was sent; nobody waits for it, and nobody is told of its failure but the log."""
-        if self.limiter.statistics().tasks_waiting:  # those whom somebody waits for come first
+        """Runs after the answer was sent. A failure is logged, and no client sees it."""
+        if self.limiter.statistics().tasks_waiting:  # requests of clients come first
             return
         try:
             self._keep(request_id, served, await self.computed(served, compute))
@@ -99,12 +98,10 @@ class Server:
         prices = self.history.prices(champion)
         if not self.answers or not champion or not prices:
             return []
-        config = champion.predictor.config
-        self.answers.flush()
-        if not self.answers.folder.is_dir():
+        config, answers = champion.predictor.config, self.answers.read()
+        if answers.empty:
             return []
-        given = answer_log.read(self.answers.folder)
-        return judged(given, prices.close, threshold=config.eval.threshold, horizon=config.data.horizon)
+        return score_answers(answers, prices.close, threshold=config.eval.threshold, horizon=config.data.horizon)
 
     async def load_prices(self) -> None:
         """Before the page asks for them."""
@@ -193,8 +190,8 @@ def _add_examples(app: FastAPI, server: Server) -> None:
         if champion:
             schemas = schema["components"]["schemas"]
             schemas["WindowsBody"]["example"] = {"x": champion.predictor.recipe.test_input.numbers.tolist()}
-            prices = server.history.held  # nobody waits for a download here
-            if prices:
+            # This runs in the event loop, where a download would keep all requests waiting.
+            if server.history.is_loaded(champion) and (prices := server.history.prices(champion)):
                 schemas["Prices"]["example"] = server.history.request(champion, prices.tickers[0])
         return schema
 
@@ -240,8 +237,8 @@ def _add_state(app: FastAPI, server: Server) -> None:
     async def models() -> dict[str, Any]:
         """What answers, what it takes, and why the last promotion was refused, if it was."""
         choice = server.models.choice
-        told = {name: _told(getattr(choice, name)) for name in ("champion", "canary", "shadow")}
-        return {"model": server.models.name, **told, "canary_share": choice.share, "refused": choice.refused}
+        roles = {name: _describe(getattr(choice, name)) for name in ("champion", "canary", "shadow")}
+        return {"model": server.models.name, **roles, "canary_share": choice.share, "refused": choice.refused}
 
     @app.get("/metrics")
     async def metrics() -> Response:
@@ -268,7 +265,7 @@ def _add_history(app: FastAPI, server: Server) -> None:
         return {"runs": await asyncio.to_thread(server.scores)}
 
 
-def _told(served: Served | None) -> dict[str, Any] | None:
+def _describe(served: Served | None) -> dict[str, Any] | None:
     if served is None:
         return None
     recipe = served.predictor.recipe
@@ -312,7 +309,7 @@ def _add_errors(app: FastAPI) -> None:
         return _problems(error.problems)
 
     async def http(_: Request, error: Exception) -> Response:
-        """A path that is none, or JSON that cannot be read."""
+        """An unknown path, or JSON that cannot be read."""
         assert isinstance(error, HTTPException)
         if error.status_code == HTTPStatus.BAD_REQUEST:
             return _problems([Problem(field="body", message="cannot be read as JSON")])

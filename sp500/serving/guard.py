@@ -1,4 +1,4 @@
-"""What stands before the application: the key, the size of a body, the id of a request, and the counts."""
+"""Middleware in front of the application: the key, the size of a body, the id of a request, and the counts."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ REQUEST_ID = "x-request-id"
 
 
 def failure(status: int, detail: str, headers: dict[str, str] | None = None, **more: Any) -> JSONResponse:
-    """An answer that is none."""
+    """The answer to a request that failed: `error` in words, and `more`."""
     return JSONResponse({"error": detail, **more}, status, headers)
 
 
 class Gauges:
-    """What /metrics tells, of one process."""
+    """Metrics of one process, for /metrics."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -37,7 +37,7 @@ class Gauges:
 
 
 class Guard:
-    """Before the application: the key, the size of a body, the id of a request, and the counts."""
+    """Middleware: checks the key and the size of a body, gives each request an id, and counts."""
 
     def __init__(self, app: ASGIApp, key: str, gauges: Gauges, paths: set[str], *, tells_id: bool) -> None:
         self._app, self._key, self._gauges, self._paths, self._tells_id = app, key.encode(), gauges, paths, tells_id
@@ -67,7 +67,7 @@ class Guard:
             self._count(scope["path"], status, time.perf_counter() - begun)
 
     def _count(self, asked: str, status: int, seconds: float) -> None:
-        path = asked if asked in self._paths else "other"  # what callers make up is no label
+        path = asked if asked in self._paths else "other"  # callers must not be able to add labels
         self._gauges.requests.labels(path, status).inc()
         self._gauges.seconds.labels(path).observe(seconds)
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from sp500.data.features import CLOSE_FEATURES
 from sp500.data.prices import Prices
 from sp500.data.sources import load
 from sp500.serving.models import Served
-from sp500.serving.requests import needed_days
+from sp500.serving.requests import needed_days, needed_fields
 from sp500.training.task import Forecasting
 
 DAYS = 250
@@ -36,19 +35,16 @@ class History:
                 self._run = served.run
             return self._prices
 
-    @property
-    def held(self) -> Prices | None:
-        """Prices that are loaded already."""
-        return self._prices
+    def is_loaded(self, served: Served) -> bool:
+        """Whether the run's prices are at hand without a wait."""
+        return self._run == served.run and self._prices is not None
 
     def request(self, served: Served | None, ticker: str) -> dict[str, Any] | None:
         """The last days of a ticker as a body for /v1/forecast; None where there is no such ticker."""
         prices = self.prices(served)
         if served is None or prices is None or ticker not in prices.tickers:
             return None
-        recipe = served.predictor.recipe
-        names = ["close"] if set(recipe.state["features"]) <= set(CLOSE_FEATURES) else list(prices.fields)
-        days = max(DAYS, needed_days(served.predictor))
+        names, days = needed_fields(served.predictor), max(DAYS, needed_days(served.predictor))
         table = {name: prices.fields[name][ticker].dropna().iloc[-days:] for name in names}
         dates = [f"{day:%Y-%m-%d}" for day in table["close"].index]
         return {"ticker": ticker, "dates": dates, **{name: column.tolist() for name, column in table.items()}}

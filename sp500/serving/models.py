@@ -57,7 +57,7 @@ def interface(predictor: Predictor) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
-def opened(runs: Path, name: str, *, trust_source: bool = False) -> tuple[OneRun | Registered, AnswerLog | None]:
+def open_model(runs: Path, name: str, *, trust_source: bool = False) -> tuple[OneRun | Registered, AnswerLog | None]:
     """The model of that name and the log of its answers; else the run, whose answers are not logged.
 
     Raises SP500Error for a run that cannot answer, and ConfigError where there is neither.
@@ -81,7 +81,7 @@ class OneRun:
         self.choice = Choice(Served(predictor, folder.name, predictor.recipe.weights_sha256[:12]))
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """What answers, in words."""
         return f"run {self.name}"
 
@@ -102,14 +102,14 @@ class Registered:
         self.refresh()
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """What answers, in words."""
         champion = self.choice.champion
         return f"model {self.name}" + (f", run {champion.run}" if champion else ", for which no run is promoted yet")
 
     def refresh(self) -> None:
-        """Take over the registry's state. What cannot be loaded is told in `choice`; what was good goes on. Never
-        raises.
+        """Take over the registry's state. What cannot be loaded is in `choice.refused`, and the model before it
+        goes on. Never raises.
         """
         with self._changing:
             before = self.choice

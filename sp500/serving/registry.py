@@ -1,6 +1,6 @@
 """Which run answers for a model: versions, promotion, rollback, canary and shadow, kept among the runs.
 
-    runs/.models/NAME.json     the only truth: replicas read it every two seconds, and nobody tells them
+    runs/.models/NAME.json     the only record: servers read it every two seconds
 
 A file is replaced as a whole under a lock of the kernel, so a killed writer leaves the state before or after.
 """

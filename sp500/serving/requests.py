@@ -19,8 +19,8 @@ from sp500.training.task import Forecasting
 
 MOST_DAYS, MOST_WINDOWS, MOST_NUMBERS = 5_000, 1_024, 100_000
 """Of a request, and numbers of an answer."""
-MOST = 20
-"""Problems that are told."""
+MOST_PROBLEMS = 20
+"""Of an answer."""
 OHLCV = ("open", "high", "low", "volume")
 Numbers = Annotated[list[FiniteFloat], Field(max_length=MOST_DAYS)]
 
@@ -78,8 +78,10 @@ class Prices(BaseModel):
         try:
             tables, faults = validate(raw, real_moves=[f"{self.ticker}:{day}" for day in self.real_moves])
         except FaultyPrices as error:
-            told = [Problem(field="close", rule=one.rule, date=one.date, message=one.detail) for one in error.faults]
-            raise BadRequest(*told[:MOST]) from None
+            problems = [
+                Problem(field="close", rule=one.rule, date=one.date, message=one.detail) for one in error.faults
+            ]
+            raise BadRequest(*problems[:MOST_PROBLEMS]) from None
         except DataError as error:
             rule, _, message = str(error).partition(": ")
             raise BadRequest(Problem(field="dates", rule=rule, message=message)) from None
@@ -96,7 +98,7 @@ class WindowsBody(BaseModel):
     x: Annotated[list[Any], Field(min_length=1, max_length=MOST_WINDOWS)]
 
     def windows(self, predictor: Predictor) -> np.ndarray:
-        """X [batch, window, *row]. Raises BadRequest for another shape, or what is no finite number."""
+        """X [batch, window, *row]. Raises BadRequest for another shape, and for numbers that are not finite."""
         recipe = predictor.recipe
         expected, numbers = [recipe.window, *recipe.row], recipe.test_output.numbers.size
         if len(self.x) * numbers > MOST_NUMBERS:
@@ -114,7 +116,7 @@ class WindowsBody(BaseModel):
         with np.errstate(over="ignore", invalid="ignore"):
             made = x.astype(recipe.row_dtype)
         if not (np.isfinite(made).all() if made.dtype.kind == "f" else (made == x).all()):
-            raise BadRequest(Problem(field="x", message=f"has numbers that are no {recipe.row_dtype}"))
+            raise BadRequest(Problem(field="x", message=f"has numbers that do not fit {recipe.row_dtype}"))
         return made
 
 
@@ -143,6 +145,11 @@ class Outputs(BaseModel):
     version: str
 
 
+def needed_fields(predictor: Predictor) -> tuple[str, ...]:
+    """Prices that the model's features are made of."""
+    return ("close",) if set(predictor.recipe.state["features"]) <= set(CLOSE_FEATURES) else ("close", *OHLCV)
+
+
 def needed_days(predictor: Predictor) -> int:
     """Prices that a forecast needs: for the features of a window, and for the last return."""
     return max(WARM_UP + predictor.recipe.window, int(predictor.recipe.state["horizon"]) + 1)
@@ -155,9 +162,8 @@ def forecast(predictor: Predictor, body: Prices) -> dict[str, Any]:
     if not isinstance(task, Forecasting) or not names:
         raise BadRequest(Problem(field="close", message="this model was not trained on prices; see GET /v1/models"))
     fields, repairs = body.fields()
-    needed = [name for name in OHLCV if name not in fields] if set(names) - set(CLOSE_FEATURES) else []
-    if needed:
-        raise BadRequest(Problem(field=needed[0], message="this model has features of open, high, low and volume"))
+    if missing := [name for name in needed_fields(predictor) if name not in fields]:
+        raise BadRequest(Problem(field=missing[0], message="this model has features of open, high, low and volume"))
     close, least = fields["close"], needed_days(predictor)
     if len(close) < least:
         raise BadRequest(

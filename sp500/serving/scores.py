@@ -13,7 +13,9 @@ from sp500 import metrics
 NAIVE = "naive_"
 
 
-def judged(answers: pd.DataFrame, close: pd.DataFrame, *, threshold: float, horizon: int) -> list[dict[str, Any]]:
+def score_answers(
+    answers: pd.DataFrame, close: pd.DataFrame, *, threshold: float, horizon: int
+) -> list[dict[str, Any]]:
     """One row per run and role: its error and those of the naive forecasts on the answers whose prices are known.
 
     `answers` are those of the log; `close` [date, ticker]; `threshold` the probability from which a forecast of the

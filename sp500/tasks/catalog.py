@@ -65,7 +65,7 @@ def prepare(task: Task, config: RunConfig) -> Dataset:
     except Exception as error:
         if isinstance(error, SP500Error) or exhausted(error):
             raise
-        raise DataError(source.told(error, config.own_task, config.model.own)) from error
+        raise DataError(source.describe(error, config.own_task, config.model.own)) from error
 
 
 def forecasts_direction(config: RunConfig) -> bool:

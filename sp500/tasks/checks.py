@@ -139,6 +139,6 @@ def _check_metrics(where: str, task: Task, dataset: Dataset, model: nn.Module) -
         )
     if gain is not None and gain["over"] not in metrics["naive"]:
         raise DataError(
-            f"{where}: the improvement that judge returned is over {gain['over']!r}, which is none of its naive "
-            f"answers: {', '.join(metrics['naive']) or 'it returned none'}"
+            f"{where}: judge returned an improvement over {gain['over']!r}, expected one of its naive answers: "
+            f"{', '.join(metrics['naive']) or 'it returned none'}"
         )

@@ -284,3 +284,12 @@ def test_predictions_before_a_date_do_not_change_with_what_comes_after(
     first, second = (table["forecast"].to_numpy() for table in found)
     assert_same_bits(first[known], second[known])
     assert (first[~known] != second[~known]).any()
+
+
+def test_first_day_without_a_volume_is_left_out_of_the_features(close: pd.DataFrame) -> None:
+    whole = of_fields(close[["KO"]].dropna().iloc[-200:])
+    fields = {name: table.copy() for name, table in whole.fields.items()}
+    fields["volume"].iloc[0] = np.nan
+    missing, complete = features(Prices(fields, "test")).series[0], features(whole).series[0]
+    assert (missing.dates == complete.dates).all()
+    assert missing.x.tobytes() == complete.x.tobytes()

@@ -231,7 +231,7 @@ def test_file_is_imported_once_for_all_who_ask() -> None:
         ("return_X_y=True", "return_X=True", r"biopsies.py:\d+: InvalidParameter|biopsies.py:\d+: TypeError"),
         ('{**found, "naive"', '{**found, "naives"', "judge returned no naive, expected {'valid'"),
         ("return {**found,", "found['test'].pop('f1', 0)\n        return {'test': found['test'],", "returned no valid"),
-        ('"over": "majority"', '"over": "chance"', "over 'chance', which is none of its naive answers: majority"),
+        ('"over": "majority"', '"over": "chance"', "over 'chance', expected one of its naive answers: majority"),
         ('"metric": "error_rate", **gain', '"metric": "error_rate"', "has no value"),
         (
             "return {**found,",

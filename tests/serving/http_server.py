@@ -41,7 +41,7 @@ class Client:
 @contextmanager
 def serving(runs: Path, name: str, *, key: str = "") -> Iterator[tuple[Client, Any, AnswerLog | None]]:
     """A client, what answers, and the log of answers."""
-    served, answers = models.opened(runs, name)
+    served, answers = models.open_model(runs, name)
     made = app.create(served, key=key, answers=answers)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         server = uvicorn.Server(uvicorn.Config(made, log_level="warning", lifespan="on"))

@@ -151,7 +151,7 @@ def test_windows_get_the_models_outputs(runs: Path) -> None:
                 assert refused.json()["problems"][0]["field"].startswith("x")
     fraction = np.full(x.shape, 0.5).tolist()  # images are whole numbers
     with serving(runs, "images") as (client, *_):
-        assert "no uint8" in client.post("/v1/windows", {"x": fraction}).json()["error"]
+        assert "do not fit uint8" in client.post("/v1/windows", {"x": fraction}).json()["error"]
 
 
 def test_key_is_needed_for_answers_and_not_for_health(runs: Path) -> None:

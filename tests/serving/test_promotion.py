@@ -248,7 +248,7 @@ def test_name_that_is_none_is_refused(runs: Path) -> None:
     with pytest.raises(ConfigError, match="expected small letters"):
         Registry(runs).read("../elsewhere")
     with pytest.raises(ConfigError, match=r"no run in .*, and no model"):
-        models.opened(runs, "nothing")
+        models.open_model(runs, "nothing")
 
 
 def test_rollback_without_an_earlier_champion_is_refused(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -291,3 +291,18 @@ def test_answers_wait_for_a_disk_that_takes_none(tmp_path: Path, monkeypatch: py
     assert answers.read(tmp_path / "answers")["number"].tolist() == [3, 4, 5, 6, 7]
     log.flush()
     assert len(list((tmp_path / "answers").iterdir())) == 1
+
+
+def test_answer_for_an_unknown_ticker_keeps_no_other_from_being_judged(
+    runs: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said(capfd, "promote", "returns")
+    with serving(runs, "main") as (client, *_):
+        request = closes()
+        early = {**request, **{name: request[name][:-5] for name in ("dates", "close")}}
+        assert client.post("/v1/forecast", early).status_code == 200
+        assert client.post("/v1/forecast", {**early, "ticker": "FOO"}).status_code == 200
+        [row] = client.get("/v1/scores").json()["runs"]
+    assert (row["judged"], row["answers"]) == (1, 2)
+    [row] = json.loads(said(capfd, "score", "--json"))["runs"]
+    assert (row["judged"], row["answers"]) == (1, 2)

@@ -41,7 +41,7 @@ def _scored(flags: Score) -> tuple[dict[str, Any], str]:
     given = answers.read(registry.folder / answers.FOLDER / flags.model)
     config = record.best_config(folder)
     data = config.data.model_copy(update={"end": None, **({"source": flags.source} if flags.source else {})})
-    rows = scores.judged(given, load(data).close, threshold=config.eval.threshold, horizon=data.horizon)
+    rows = scores.score_answers(given, load(data).close, threshold=config.eval.threshold, horizon=data.horizon)
     return {"model": flags.model, "runs": rows}, "\n".join(map(_line, rows))
 
 
