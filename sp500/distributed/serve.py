@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from typing import Any
 
 import ray
@@ -13,23 +16,81 @@ from ray import serve
 from sp500.distributed import session
 from sp500.errors import ResourcesError
 
+Application = serve.Application
+"""What Ray Serve deploys."""
 NAME = "sp500"
 LIMITS: dict[str, Any] = {
     # Ray's default of 5 would keep a replica waiting for its proxy.
     "max_ongoing_requests": 64,
-    # Unlimited by default. More get status 503 from Ray's proxy.
+    # Unlimited by default.
     "max_queued_requests": 256,
+    "backpressure_config": {"status_code": 429, "retry_after_s": 1},
+    # By default an old replica ends before a new one has started.
+    "max_surge_percent": 100,
     "health_check_period_s": 10,
     "graceful_shutdown_timeout_s": 10,
 }
 
 
+PROBE_SECONDS = 5.0
+"""In which the kubelet has asked each proxy (readinessProbe of cluster/rayservice.yaml) and told the others."""
+REQUEST_SECONDS = 30.0
+"""Longest wait for an answer; Ray has no limit by default. Status 408 after that."""
+
+
+def application(factory: Callable[[], Any], *, replicas: int = 1, gate: int = 0) -> serve.Application:
+    """The HTTP application that `factory` makes, as a deployment `model`.
+
+    `factory` is called in every replica. It takes nothing, and what it holds travels by pickle. With the
+    proxies' port as `gate` the whole counts as running when requests can reach it: KubeRay sends them to a new cluster
+    at that moment.
+    """
+
+    def make() -> Any:
+        """Ray calls functions alone; anything else that can be called is an application to it."""
+        return factory()
+
+    made = serve.deployment(serve.ingress(make)(), name="model", num_replicas=replicas, **LIMITS)
+    if not gate:
+        return made.bind()
+    return made.bind(serve.deployment(Gate, name="gate", ray_actor_options={"num_cpus": 0}).bind(gate))
+
+
+class Gate:
+    """Starts once every proxy has answered and the kubelet had time to see it; Ray calls an application running before.
+
+    It does nothing afterwards. Ray has no other way to hold an application back.
+    """
+
+    def __init__(self, port: int) -> None:
+        while not all(map(_answers, _proxies(port))):
+            time.sleep(0.5)
+        time.sleep(PROBE_SECONDS)
+
+    def __call__(self) -> None:
+        """No one calls it."""
+
+
+def _proxies(port: int) -> list[str]:
+    """What to ask of each proxy, the head's among them."""
+    nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
+    return [f"http://{nodes[node]}:{port}/healthz" for node in serve.status().proxies if node in nodes] or [""]
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 - http of this cluster
+            return bool(answer.status == HTTPStatus.OK)
+    except (OSError, ValueError):
+        return False
+
+
 @contextmanager
 def run_replicas(factory: Callable[[], Any], *, host: str, port: int, replicas: int) -> Iterator[None]:
-    """The application that `factory` makes, in as many processes, for the length of the block.
+    """`application` in as many processes, for the length of the block.
 
-    `factory` is called in every replica. It takes nothing, and what it holds travels by pickle. Raises ResourcesError
-    for more replicas than the cluster has CPUs, and where Ray Serve runs already: its port and its end are another's.
+    Raises ResourcesError for more replicas than the cluster has CPUs, and where Ray Serve runs already: its port and
+    its end are another's.
     """
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     with session.connected():
@@ -38,12 +99,11 @@ def run_replicas(factory: Callable[[], Any], *, host: str, port: int, replicas: 
             raise ResourcesError(f"--replicas {replicas}: each takes a CPU, and the cluster has {cpus}")
         if serve.status().proxies:
             raise ResourcesError("Ray Serve runs already on this cluster; end that, or take another cluster")
-        serve.start(http_options={"host": host, "port": port}, logging_config={"log_level": "WARNING"})
+        options = {"host": host, "port": port, "request_timeout_s": REQUEST_SECONDS}
+        serve.start(http_options=options, logging_config={"log_level": "WARNING"})
         try:
-            made = serve.ingress(factory)()
-            deployment = serve.deployment(made, name="model", num_replicas=replicas, **LIMITS)
             try:
-                serve.run(deployment.bind(), name=NAME, route_prefix="/")
+                serve.run(application(factory, replicas=replicas), name=NAME, route_prefix="/")
             except RuntimeError as error:
                 raise ResourcesError(f"no replica answers: {str(error).splitlines()[0]}") from error
             yield

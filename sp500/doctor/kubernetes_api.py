@@ -84,6 +84,11 @@ class Cluster:
             kubernetes.client.CoreV1Api(self._client).read_namespaced_persistent_volume_claim, name, namespace
         )
 
+    def service(self, namespace: str, name: str) -> Document:
+        """A RayService; empty where there is none."""
+        ask = kubernetes.client.CustomObjectsApi(self._client).get_namespaced_custom_object
+        return self._asked(ask, "ray.io", "v1", namespace, "rayservices", name)
+
     def _asked(self, ask: Callable[..., Any], *words: Any, **more: Any) -> Document:
         """The answer as it came; empty where there is nothing."""
         try:

@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sp500.doctor.check import Check, Look, examined, ok, skipped, wrong
 from sp500.errors import ConfigError, Refused, ResourcesError, extra
+from sp500.formatting import some
+from sp500.jobs.cluster import service
 from sp500.jobs.cluster.rollout import OPERATOR
+from sp500.jobs.manifests import rayservice
 from sp500.jobs.manifests.manifest import Document
 
 if TYPE_CHECKING:
@@ -23,7 +26,15 @@ if TYPE_CHECKING:
 
 CLAIMS = ("sp500-runs", "sp500-data")
 KINDS = ("rayclusters", "rayjobs")
-NAMES = ("kubernetes", "kuberay crds", "kuberay operator", "permissions", *(f"claim {name}" for name in CLAIMS))
+SERVING = "serving"
+NAMES = (
+    "kubernetes",
+    "kuberay crds",
+    "kuberay operator",
+    "permissions",
+    *(f"claim {name}" for name in CLAIMS),
+    SERVING,
+)
 # The version of KubeRay that the manifests and the rules are written for.
 KUBERAY = (1, 7)
 # Its Helm chart's label, and that of its own manifests.
@@ -166,6 +177,19 @@ def claim(name: str, found: Document, namespace: str) -> Check:
     return ok(title, f"Bound, {size}, {modes}{alone}")
 
 
+def serving(found: Document, namespace: str) -> Check:
+    """Whether the RayService answers; `found` is empty where there is none."""
+    if not found:
+        return skipped(SERVING, f"namespace {namespace} has no RayService {rayservice.NAME}")
+    status = found.get("status", {})
+    endpoints = status.get("numServeEndpoints") or 0
+    if service.answers(found):
+        return ok(SERVING, f"RayService {rayservice.NAME}: {some(endpoints, 'pod')} take requests")
+    said = next(iter(service.complaints(found)), f"{some(endpoints, 'pod')} take requests")
+    advice = f"kubectl --namespace {namespace} describe rayservice {rayservice.NAME}, and the pods with component=serve"
+    return wrong(SERVING, f"RayService {rayservice.NAME} does not answer, or changes: {said}", advice)
+
+
 def _kuberay(reached: Cluster) -> list[Check]:
     served: set[str] = set()
 
@@ -194,7 +218,8 @@ def _ours(reached: Cluster, namespace: str) -> list[Check]:
     claims = [
         (f"claim {name}", lambda name=name: [claim(name, reached.claim(namespace, name), namespace)]) for name in CLAIMS
     ]
-    return examined([(NAMES[3], rights), *((title, _permitted(title, ask)) for title, ask in claims)])
+    served = (SERVING, lambda: [serving(reached.service(namespace, rayservice.NAME), namespace)])
+    return examined([(NAMES[3], rights), *((title, _permitted(title, ask)) for title, ask in (*claims, served))])
 
 
 def _permitted(name: str, ask: Callable[[], list[Check]]) -> Callable[[], list[Check]]:

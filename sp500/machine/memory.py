@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
@@ -156,3 +157,16 @@ def _answer(sender: Connection, function: Callable[..., Any], args: tuple[Any, .
         sender.send(function(*args))
     except Exception as error:  # noqa: BLE001 - raised again in the parent
         sender.send(error)
+
+
+def tree_cpu_seconds(pid: int) -> float:
+    """User and system seconds of a process and its children, as far as they still run. 0 for one that is gone."""
+    total = 0.0
+    try:
+        tree = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return total
+    for process in tree:
+        with suppress(psutil.NoSuchProcess):
+            total += sum(process.cpu_times()[:2])
+    return total

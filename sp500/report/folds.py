@@ -41,6 +41,16 @@ def newest(records: Sequence[RunRecord]) -> RunRecord | None:
     return found[-1] if found else None
 
 
+def numbers(record: RunRecord | None) -> list[FoldRow]:
+    """Its part of report.json."""
+    return list(record.folds or ()) if record else []
+
+
+def sentences(record: RunRecord | None) -> list[str]:
+    """The verdict, where there is such a run."""
+    return [verdict(record)] if record else []
+
+
 def verdict(record: RunRecord) -> str:
     """In how many folds the model beat the best naive forecast, by how much, and whether that can be told from luck."""
     rows, name = _good(record), model_name(record.config["model"])

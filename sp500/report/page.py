@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from sp500 import formatting
 from sp500.machine.disk import write_atomic
-from sp500.report import costs, folds, tables
+from sp500.report import costs, folds, serving, tables
 from sp500.report.models.results import group_runs, list_unjudged, make_rows
 from sp500.report.models.section import model_parts, model_sentences
 from sp500.report.scale.results import collect
@@ -83,17 +83,17 @@ def write(
 ) -> Report:
     """Write the report of `records`, oldest first, into the folder `out`; epochs and trials go by their run's name.
 
-    `unended` are runs that left no record, which only cost something; `damaged` says what is wrong with each run that
-    could not be read.
+    `unended` left no record and only cost something; `damaged` says what is wrong with each run that cannot be read.
     """
-    paid = costs.of(records, unended, rates)
+    paid, served = costs.of(records, unended, rates), serving.newest(records)
     groups, failed = group_runs(records), list_unjudged(records)
     searched, walked, scaled = newest(records, trials), folds.newest(records), collect(records)
     said = {
         "models": model_sentences(groups),
         "search": search_sentences(searched, records),
-        "folds": [folds.verdict(walked)] if walked else [],
+        "folds": folds.sentences(walked),
         "scale": scale_sentences(scaled, paid),
+        "serving": serving.sentences(served),
         "cost": costs.sentences(paid),
         "damaged": [f"Left out as unreadable: {formatting.some(len(damaged), 'run')}."] if damaged else [],
     }
@@ -102,15 +102,15 @@ def write(
         "search": search_parts(searched, records, paid),
         "folds": folds.parts(walked),
         "scale": scale_parts(scaled, paid),
+        "serving": serving.parts(served, rates),
         "cost": costs.parts(paid),
         "data": (*tables.notes(records), *tables.data_cards(records)),
         "runs": (tables.runs(records, paid.cells),) if records else (),
         "damaged": tuple(damaged),
     }
-    found = {"search": searched.numbers, "folds": list(walked.folds or ()) if walked else [], **scaled.numbers}
-    numbers = {**found, "models": make_rows(groups, failed), **paid.numbers}
-    numbers |= {"damaged": list(damaged)} if damaged else {}
-    return _written(out, records, numbers, said, parts)
+    rows = {"folds": folds.numbers(walked), "models": make_rows(groups, failed), **serving.numbers(served)}
+    numbers = rows | {"search": searched.numbers, **scaled.numbers, **paid.numbers}
+    return _written(out, records, numbers | ({"damaged": list(damaged)} if damaged else {}), said, parts)
 
 
 def title(name: str) -> str:

@@ -20,7 +20,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from sp500 import __version__
 from sp500.config import RunConfig
 from sp500.plugins import source
-from sp500.runs.results import DataCard, FoldRow, Metrics, Refit, ScaleRow, SearchSummary, SeedRow
+from sp500.runs.results import DataCard, FoldRow, Metrics, Refit, ScaleRow, SearchSummary, SeedRow, ServeRow
 from sp500.schema import overridden
 
 Status = Literal["ok", "out_of_memory", "failed", "stopped"]
@@ -132,6 +132,8 @@ class RunRecord(Plain):
     """Of a scale experiment: one row per multiplier and arm."""
     folds: list[FoldRow] | None = None
     """Of a walk-forward run, whose `metrics` hold mean, deviation and count over its folds."""
+    serving: list[ServeRow] | None = None
+    """Of a benchmark of serving: one row per server, path and number of clients."""
 
     def best_config(self, folder: Path) -> RunConfig:
         """Settings of the run's model, of a search those of its best config, for training it alone.

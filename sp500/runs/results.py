@@ -158,6 +158,29 @@ class ScaleRow(TypedDict):
     run: str
 
 
+class ServeRow(TypedDict):
+    """One load of a serving benchmark."""
+
+    server: str
+    """plain, or what Ray ran."""
+    replicas: int
+    """0: one process without Ray."""
+    path: str
+    clients: int
+    requests: int
+    failed: int
+    per_second: float
+    """Requests that were answered."""
+    p50_ms: float | None
+    p99_ms: float | None
+    longest_ms: float | None
+    cpu_ms_per_request: float
+    """Of all processes of the server."""
+    memory_bytes: int
+    """Proportional set size of all its processes."""
+    ready_seconds: float
+
+
 class Law(TypedDict):
     """An arm's seconds as fixed_seconds + windows / samples_per_second."""
 

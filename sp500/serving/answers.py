@@ -6,6 +6,7 @@ import logging
 import secrets
 import threading
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from sp500.errors import ConfigError
+from sp500.errors import ConfigError, SP500Error
 from sp500.machine.disk import explained
 
 log = logging.getLogger(__name__)
@@ -21,6 +22,10 @@ log = logging.getLogger(__name__)
 FOLDER = "answers"
 FLUSH_SECONDS = 30.0
 """Answers are written together: a file for each would be a million a week."""
+PARTS, MOST_JOINED = 60, 100_000
+"""Files that a process has written are joined when there are so many, until one has so many answers: a week of half
+minutes would be 20,000 files, and whoever scores them reads each.
+"""
 MOST_KEPT = 50_000
 """Answers that wait in memory at most, where the disk takes none; the oldest are dropped then."""
 
@@ -31,6 +36,7 @@ class AnswerLog:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._rows: list[dict[str, Any]] = []
+        self._written: list[Path] = []
         self._flushed = time.monotonic()
         self._lock = threading.Lock()
 
@@ -52,39 +58,82 @@ class AnswerLog:
             rows, self._rows = self._rows, []
         if not rows:
             return
-        name = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(6)}.parquet"
-        path, hidden = self.folder / name, self.folder / f".{name}"
         try:
-            with explained(path):
-                self.folder.mkdir(parents=True, exist_ok=True)
-                pd.DataFrame(rows).to_parquet(hidden)
-                hidden.rename(path)
+            self._written.append(self._write(pd.DataFrame(rows)))
         except Exception:
             with self._lock:
                 self._rows = [*rows, *self._rows]
             raise
+        if len(self._written) >= PARTS:
+            self._join()
+
+    def _write(self, table: pd.DataFrame) -> Path:
+        name = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(6)}.parquet"
+        path, hidden = self.folder / name, self.folder / f".{name}"
+        with explained(path):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            table.to_parquet(hidden)
+            hidden.rename(path)
+        return path
+
+    def _join(self) -> None:
+        """Make one file of those that this process wrote; all stay as they are where one is damaged or gone.
+
+        Killed in between, some answers are in two files: see `_whole`.
+        """
+        parts, self._written = self._written, []
+        try:
+            tables = _tables(parts)
+            if len(tables) < len(parts):
+                return
+            joined = _whole(tables)
+            path = self._write(joined)
+            for part in parts:
+                part.unlink(missing_ok=True)
+        except (SP500Error, OSError) as error:
+            log.warning("%s: the files of answers are not joined: %s", self.folder, error)
+            return
+        self._written = [path] if len(joined) < MOST_JOINED else []
 
     def read(self) -> pd.DataFrame:
         """Every answer of the model, those of this process up to now; empty where there is none."""
         with self._lock:
             waiting = [pd.DataFrame(self._rows)] if self._rows else []
-        tables = [*_tables(self.folder), *waiting]
-        return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
+        return _whole([*_everything(self.folder), *waiting])
 
 
 def read(folder: Path) -> pd.DataFrame:
     """Every answer in the files of a model, in order of time. Raises ConfigError where there is none."""
-    tables = _tables(folder)
+    tables = _everything(folder)
     if not tables:
-        raise ConfigError(f"{folder}: no answers were logged, or none of the files can be read")
-    return pd.concat(tables, ignore_index=True).sort_values("at", kind="stable")
+        raise ConfigError(
+            f"{folder}: no answers were logged (only forecasts of prices are), or none of the files can be read"
+        )
+    return _whole(tables).sort_values("at", kind="stable")
 
 
-def _tables(folder: Path) -> list[pd.DataFrame]:
+def _everything(folder: Path) -> list[pd.DataFrame]:
+    for _ in range(5):
+        paths = [path for path in sorted(folder.glob("[!.]*.parquet")) if path.exists()]
+        try:
+            return _tables(paths)
+        except FileNotFoundError:  # joined with others meanwhile, under a name that was not there yet
+            continue
+    raise ConfigError(f"{folder}: its files change all the time; try again")
+
+
+def _whole(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """All rows of the tables, each once: while files are joined, an answer is in two of them."""
+    return pd.concat(tables, ignore_index=True).drop_duplicates(ignore_index=True) if tables else pd.DataFrame()
+
+
+def _tables(paths: Sequence[Path]) -> list[pd.DataFrame]:
     tables = []
-    for path in sorted(folder.glob("[!.]*.parquet")):
+    for path in paths:
         try:
             tables.append(pd.read_parquet(path))
+        except FileNotFoundError:
+            raise
         except (pa.ArrowException, OSError) as error:
             log.warning("%s is left out: %s", path, error)
     return tables

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import numpy as np
@@ -31,17 +32,21 @@ from starlette.types import ASGIApp
 from sp500 import __version__
 from sp500.data import sessions
 from sp500.errors import CheckpointError, SP500Error
+from sp500.formatting import referred
 from sp500.serving import requests
 from sp500.serving.answers import AnswerLog
-from sp500.serving.guard import MOST_BYTES, Gauges, Guard, failure
+from sp500.serving.guard import MOST_BYTES, Gauges, Guard, Key, failure
 from sp500.serving.history import History
+from sp500.serving.media_requests import Classes, ImagesBody, Text, TextBody, classify, write
 from sp500.serving.models import POLL_SECONDS, OneRun, Registered, Served
 from sp500.serving.predictor import Predictor
 from sp500.serving.requests import BadRequest, Forecast, Outputs, Prices, Problem, WindowsBody
 from sp500.serving.scores import score_answers
+from sp500.training.task import Classifying, Continuing, Forecasting
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 MOST_WAITING = 64
 """Requests that wait for the model. More get status 429."""
 
@@ -55,6 +60,10 @@ class Server:
     gauges: Gauges
     limiter: anyio.CapacityLimiter
     history: History
+    downloads: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(1))
+    checking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    checked: tuple[Served, float, str] | None = None
+    """The last try of the stored answer: of what, when, and what was wrong."""
 
     async def answer(self, request: Request, compute: Callable[[Predictor], dict[str, Any]]) -> Response:
         """The answer of the model that is picked for this request."""
@@ -83,6 +92,22 @@ class Server:
             row = {name: made[name] for name in ("ticker", "as_of", "session", "forecast", "unit", "run", "version")}
             self.answers.add({"request_id": request_id, "role": served.role, **row, **naive})
 
+    async def slowly(self, work: Callable[..., T], *arguments: Any) -> T:
+        """The result of what may download prices for minutes: one at a time, in a thread that no forecast needs."""
+        return await anyio.to_thread.run_sync(partial(work, *arguments), limiter=self.downloads)
+
+    async def check(self, served: Served) -> str:
+        """What is wrong with the stored answer; empty: nothing. Tried once a second at most: it needs no key."""
+        async with self.checking:
+            if self.checked is None or self.checked[0] is not served or time.monotonic() > self.checked[1] + 1:
+                try:
+                    await anyio.to_thread.run_sync(served.predictor.check, limiter=self.limiter)
+                    wrong = ""
+                except CheckpointError as error:
+                    wrong = str(error)
+                self.checked = served, time.monotonic(), wrong
+            return self.checked[2]
+
     async def _in_shadow(self, request_id: str, served: Served, compute: Callable[[Predictor], dict[str, Any]]) -> None:
         """Runs after the answer was sent. A failure is logged, and no client sees it."""
         if self.limiter.statistics().tasks_waiting:  # requests of clients come first
@@ -106,7 +131,7 @@ class Server:
     async def load_prices(self) -> None:
         """Before the page asks for them."""
         try:
-            await asyncio.to_thread(self.history.prices, self.models.choice.champion)
+            await self.slowly(self.history.prices, self.models.choice.champion)
         except SP500Error as error:
             log.warning("the page has no prices: %s", error)
 
@@ -128,13 +153,14 @@ class Server:
 
 
 def create(
-    models: OneRun | Registered, *, key: str = "", answers: AnswerLog | None = None, tells_id: bool = True
+    models: OneRun | Registered, *, key: Key | None = None, answers: AnswerLog | None = None, tells_id: bool = True
 ) -> ASGIApp:
     """The application.
 
     `key` is what requests to /v1 and /metrics have to bring as `Authorization: Bearer KEY`; with `tells_id` an answer
     has its request's id, which the proxy of Ray Serve adds by itself.
     """
+    key = key or Key()
     torch.set_num_threads(1)
     sessions.between(pd.Timestamp(1990, 1, 1), pd.Timestamp.now())  # the calendar, before a request waits for it
     server = Server(models, answers, Gauges(), anyio.CapacityLimiter(1), History())
@@ -155,8 +181,7 @@ def create(
     _add_state(app, server)
     _add_history(app, server)
     _add_answers(app, server)
-    if not key:  # these are the run's own prices
-        _add_examples(app, server)
+    _extend_docs(app, server, with_key=key.is_needed)
     return Guard(app, key, server.gauges, {str(getattr(route, "path", "")) for route in app.routes}, tells_id=tells_id)
 
 
@@ -179,15 +204,28 @@ def _add_answers(app: FastAPI, server: Server) -> None:
 
         return await server.answer(request, compute)
 
+    @app.post("/v1/images", response_model=Classes, responses=_ERRORS)
+    async def images(body: ImagesBody, request: Request) -> Response:
+        """The class of each image, by a model that was trained on images."""
+        return await server.answer(request, lambda predictor: classify(predictor, body))
 
-def _add_examples(app: FastAPI, server: Server) -> None:
-    """What /docs shows in a body can be sent as it is."""
+    @app.post("/v1/text", response_model=Text, responses=_ERRORS)
+    async def text(body: TextBody, request: Request) -> Response:
+        """How a text goes on, by a model that was trained on text."""
+        return await server.answer(request, lambda predictor: write(predictor, body))
+
+
+def _extend_docs(app: FastAPI, server: Server, *, with_key: bool) -> None:
+    """What /docs shows in a body can be sent as it is; where a key is needed there is a field for it in its place."""
     plain = app.openapi
 
-    def with_examples() -> dict[str, Any]:
-        """Of the model that answers now."""
+    def extended() -> dict[str, Any]:
+        """With examples of the model that answers now."""
         schema, champion = plain(), server.models.choice.champion
-        if champion:
+        if with_key:  # and no examples, which are the run's own prices
+            schema["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+            schema["security"] = [{"key": []}]
+        elif champion:
             schemas = schema["components"]["schemas"]
             schemas["WindowsBody"]["example"] = {"x": champion.predictor.recipe.test_input.numbers.tolist()}
             # This runs in the event loop, where a download would keep all requests waiting.
@@ -195,7 +233,7 @@ def _add_examples(app: FastAPI, server: Server) -> None:
                 schemas["Prices"]["example"] = server.history.request(champion, prices.tickers[0])
         return schema
 
-    app.openapi = with_examples  # type: ignore[method-assign]
+    app.openapi = extended  # type: ignore[method-assign]
 
 
 def _add_page(app: FastAPI) -> None:
@@ -227,10 +265,8 @@ def _add_state(app: FastAPI, server: Server) -> None:
             return failure(503, server.models.choice.refused)
         if champion is None:
             return JSONResponse({"status": "ok", "detail": "no model promoted"})
-        try:
-            await anyio.to_thread.run_sync(champion.predictor.check, limiter=server.limiter)
-        except CheckpointError as error:
-            return failure(503, str(error))
+        if wrong := await server.check(champion):
+            return failure(503, wrong)
         return JSONResponse({"status": "ok", "run": champion.run, "version": champion.version})
 
     @app.get("/v1/models")
@@ -250,19 +286,19 @@ def _add_history(app: FastAPI, server: Server) -> None:
     @app.get("/v1/prices", responses=_ERRORS)
     async def tickers() -> dict[str, Any]:
         """Tickers that the model was trained on."""
-        prices = await asyncio.to_thread(server.history.prices, server.models.choice.champion)
+        prices = await server.slowly(server.history.prices, server.models.choice.champion)
         return {"tickers": prices.tickers if prices else []}
 
     @app.get("/v1/prices/{ticker}")
     async def prices(ticker: str) -> Response:
         """Its last prices, as a body for /v1/forecast."""
-        made = await asyncio.to_thread(server.history.request, server.models.choice.champion, ticker)
+        made = await server.slowly(server.history.request, server.models.choice.champion, ticker)
         return JSONResponse(made) if made else failure(404, f"no prices of {ticker[:32]}; see /v1/prices")
 
     @app.get("/v1/scores")
     async def scores() -> dict[str, Any]:
         """What the logged answers were worth, next to the naive forecasts, as far as prices are known."""
-        return {"runs": await asyncio.to_thread(server.scores)}
+        return {"runs": await server.slowly(server.scores)}
 
 
 def _describe(served: Served | None) -> dict[str, Any] | None:
@@ -272,14 +308,26 @@ def _describe(served: Served | None) -> dict[str, Any] | None:
     return {
         "run": served.run,
         "version": served.version,
-        "task": served.predictor.config.task,
+        "task": referred(served.predictor.config.task),
+        "paths": [path for path, kind in _PATHS.items() if isinstance(served.predictor.task, kind)],
         "window": recipe.window,
         "row": recipe.row,
+        "row_dtype": recipe.row_dtype,
         "outputs": recipe.outputs,
         "features": recipe.state.get("features"),
         "horizon": recipe.state.get("horizon"),
         "weights_sha256": recipe.weights_sha256,
+        "state": recipe.state,
     }
+
+
+_PATHS: dict[str, type] = {
+    "/v1/forecast": Forecasting,
+    "/v1/images": Classifying,
+    "/v1/text": Continuing,
+    "/v1/windows": object,
+}
+"""What a model answers, by its task."""
 
 
 def _plain(made: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import time
 import uuid
+from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -15,6 +16,8 @@ MOST_BYTES = 2**20
 """Of a body."""
 GUARDED = ("/v1/", "/metrics")
 """Paths that need the key, where there is one."""
+KEY_SECONDS = 2.0
+"""Between two looks at the key's file."""
 REQUEST_ID = "x-request-id"
 
 
@@ -36,11 +39,38 @@ class Gauges:
         self.refused = Gauge("sp500_model_refused", "1: the registry's state was refused.", registry=self.registry)
 
 
+class Key:
+    """What requests have to bring: a text, or what a file holds, which may come later or change.
+
+    An empty text without a file means that none is needed. A file that is missing or empty lets no request through.
+    """
+
+    def __init__(self, text: str = "", file: Path | None = None) -> None:
+        self.is_needed = bool(text or file)
+        self._text, self._file, self._read = text, file, -KEY_SECONDS
+
+    def fits(self, authorization: bytes) -> bool:
+        """Whether a request with this header may pass. Takes as long for every wrong one."""
+        if self._file and time.monotonic() - self._read >= KEY_SECONDS:
+            self._read = time.monotonic()
+            self._text = read_key(self._file)
+        fits = hmac.compare_digest(authorization, b"Bearer " + self._text.encode())
+        return not self.is_needed or (fits and bool(self._text))
+
+
+def read_key(file: Path) -> str:
+    """What the file holds; empty where it cannot be read."""
+    try:
+        return file.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
 class Guard:
     """Middleware: checks the key and the size of a body, gives each request an id, and counts."""
 
-    def __init__(self, app: ASGIApp, key: str, gauges: Gauges, paths: set[str], *, tells_id: bool) -> None:
-        self._app, self._key, self._gauges, self._paths, self._tells_id = app, key.encode(), gauges, paths, tells_id
+    def __init__(self, app: ASGIApp, key: Key, gauges: Gauges, paths: set[str], *, tells_id: bool) -> None:
+        self._app, self._key, self._gauges, self._paths, self._tells_id = app, key, gauges, paths, tells_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -50,11 +80,13 @@ class Guard:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         request_id = headers.get(REQUEST_ID.encode(), b"").decode("latin-1")[:128] or uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
-        begun, status = time.perf_counter(), 500
+        begun, status, seconds = time.perf_counter(), 500, None
 
         async def sent(message: Message) -> None:
             """Pass it on with the id."""
-            nonlocal status
+            nonlocal status, seconds
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                seconds = time.perf_counter() - begun  # without the shadow's work, which follows
             if message["type"] == "http.response.start":
                 status = message["status"]
             if message["type"] == "http.response.start" and self._tells_id:
@@ -64,7 +96,7 @@ class Guard:
         try:
             await (self._refused(scope["path"], headers) or self._limited)(scope, receive, sent)
         finally:
-            self._count(scope["path"], status, time.perf_counter() - begun)
+            self._count(scope["path"], status, seconds or time.perf_counter() - begun)
 
     def _count(self, asked: str, status: int, seconds: float) -> None:
         path = asked if asked in self._paths else "other"  # callers must not be able to add labels
@@ -72,10 +104,8 @@ class Guard:
         self._gauges.seconds.labels(path).observe(seconds)
 
     def _refused(self, path: str, headers: dict[bytes, bytes]) -> Response | None:
-        if self._key and path.startswith(GUARDED):
-            given = headers.get(b"authorization", b"")
-            if not hmac.compare_digest(given, b"Bearer " + self._key):
-                return failure(401, "Authorization: Bearer KEY is missing or wrong", {"www-authenticate": "Bearer"})
+        if path.startswith(GUARDED) and not self._key.fits(headers.get(b"authorization", b"")):
+            return failure(401, "Authorization: Bearer KEY is missing or wrong", {"www-authenticate": "Bearer"})
         length = headers.get(b"content-length", b"0")
         return _too_large() if length.isdigit() and int(length) > MOST_BYTES else None
 

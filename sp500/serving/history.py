@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from typing import Any
 
 from sp500.data.prices import Prices
 from sp500.data.sources import load
+from sp500.errors import SP500Error
 from sp500.serving.models import Served
 from sp500.serving.requests import needed_days, needed_fields
 from sp500.training.task import Forecasting
 
+log = logging.getLogger(__name__)
+
 DAYS = 250
+FRESH_SECONDS = 6 * 3600.0
+"""After which prices are loaded anew: a server runs for weeks, and scores need the days since."""
 
 
 class History:
@@ -20,6 +27,7 @@ class History:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._run = ""
+        self._loaded = 0.0
         self._prices: Prices | None = None
 
     def prices(self, served: Served | None) -> Prices | None:
@@ -30,10 +38,20 @@ class History:
         if not predictor.recipe.state.get("features"):
             return None
         with self._lock:
-            if self._run != served.run:
-                self._prices = load(predictor.config.data.model_copy(update={"end": None}))
-                self._run = served.run
+            if self._run != served.run or time.monotonic() - self._loaded > FRESH_SECONDS:
+                self._load(served)
             return self._prices
+
+    def _load(self, served: Served) -> None:
+        """Prices anew; those of the same run stay where that fails, until the next time."""
+        known = self._run == served.run and self._prices is not None
+        try:
+            self._prices = load(served.predictor.config.data.model_copy(update={"end": None}))
+        except SP500Error as error:
+            if not known:
+                raise
+            log.warning("the page keeps its prices: %s", error)
+        self._run, self._loaded = served.run, time.monotonic()
 
     def is_loaded(self, served: Served) -> bool:
         """Whether the run's prices are at hand without a wait."""
@@ -47,4 +65,7 @@ class History:
         names, days = needed_fields(served.predictor), max(DAYS, needed_days(served.predictor))
         table = {name: prices.fields[name][ticker].dropna().iloc[-days:] for name in names}
         dates = [f"{day:%Y-%m-%d}" for day in table["close"].index]
-        return {"ticker": ticker, "dates": dates, **{name: column.tolist() for name, column in table.items()}}
+        moves = [move.rpartition(":") for move in served.predictor.config.data.real_moves]
+        real = [day for whose, _, day in moves if whose == ticker and day in dates]
+        body = {"ticker": ticker, "dates": dates, **{name: column.tolist() for name, column in table.items()}}
+        return body | ({"real_moves": real} if real else {})

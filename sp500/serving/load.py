@@ -18,17 +18,17 @@ class Times:
     requests: int
     failed: int
     per_second: float
-    p50_ms: float
-    p99_ms: float
-    longest_ms: float
+    p50_ms: float | None
+    p99_ms: float | None
+    longest_ms: float | None
 
 
-def load(url: str, body: dict[str, Any], *, clients: int, seconds: float) -> Times:
+def load(url: str, body: dict[str, Any], *, clients: int, seconds: float, key: str = "") -> Times:
     """POST `body` to `url` for so many seconds. An answer other than 200 counts as failed, as does none within 60 s."""
-    return asyncio.run(_load(url, body, clients, seconds))
+    return asyncio.run(_load(url, body, clients, seconds, key))
 
 
-async def _load(url: str, body: dict[str, Any], clients: int, seconds: float) -> Times:
+async def _load(url: str, body: dict[str, Any], clients: int, seconds: float, key: str) -> Times:
     end, took, failed = time.perf_counter() + seconds, list[float](), 0
 
     async def client(session: aiohttp.ClientSession) -> None:
@@ -48,7 +48,8 @@ async def _load(url: str, body: dict[str, Any], clients: int, seconds: float) ->
 
     limit, patience = aiohttp.TCPConnector(limit=clients), aiohttp.ClientTimeout(60)
     begun = time.perf_counter()
-    async with aiohttp.ClientSession(connector=limit, timeout=patience) as session:
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    async with aiohttp.ClientSession(connector=limit, timeout=patience, headers=headers) as session:
         await asyncio.gather(*(client(session) for _ in range(clients)))
-    p50, p99, longest = np.percentile(took, [50, 99, 100]).tolist() if took else [float("nan")] * 3
+    p50, p99, longest = np.percentile(took, [50, 99, 100]).tolist() if took else [None] * 3
     return Times(len(took) + failed, failed, len(took) / (time.perf_counter() - begun), p50, p99, longest)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sp500.errors import ConfigError, SP500Error
+from sp500.formatting import referred
 from sp500.serving.answers import FOLDER as ANSWERS
 from sp500.serving.answers import AnswerLog
 from sp500.serving.predictor import Predictor
@@ -53,7 +54,8 @@ def interface(predictor: Predictor) -> str:
     """Hash of what a request to this run has to hold: models of one hash can take each other's place."""
     recipe = predictor.recipe
     names = recipe.state.get("features"), recipe.state.get("horizon")
-    parts = [predictor.config.task, recipe.window, recipe.row, recipe.row_dtype, recipe.outputs, *names]
+    # The name alone of a task of the user's own: each run has its own copy of the file, and folders move.
+    parts = [referred(predictor.config.task), recipe.window, recipe.row, recipe.row_dtype, recipe.outputs, *names]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
@@ -118,6 +120,8 @@ class Registered:
             except Exception as error:  # noqa: BLE001 - whatever is wrong with a new model, the old one answers
                 reason = str(error) if isinstance(error, SP500Error) else f"{type(error).__name__}: {error}"
                 self.choice = replace(before, refused=reason)
+            if (new := self.choice.champion) and before.champion and new.version != before.champion.version:
+                log.warning("model %s: run %s answers from now on, version %s", self.name, new.run, new.version)
             if self.choice.refused and self.choice.refused != before.refused:
                 log.warning("model %s goes on as it was: %s", self.name, self.choice.refused)
 

@@ -104,6 +104,10 @@ async function begin() {
   const { tickers } = await ask("/v1/prices");
   at("ticker").replaceChildren(...tickers.map((name) => cell(name, "option")));
   at("ticker").disabled = !tickers.length;
+  at("prices").hidden = !tickers.length;
+  at("note").textContent = tickers.length || !run
+    ? "Daily returns are close to unpredictable: compare each forecast with the naive ones."
+    : `This model takes no prices: POST to ${run.paths.join(" or ")}.`;
   const asked = decodeURIComponent(location.hash.slice(1));
   if (tickers.includes(asked)) at("ticker").value = asked;
   if (tickers.length) await forecast(at("ticker").value);

@@ -126,10 +126,12 @@ class Registry:
                     by=_user(),
                 )
                 model = model.model_copy(update={"versions": (*model.versions, made)})
-            if canary:
-                change: dict[str, object] = {"canary": Canary(version=made.version, share=canary)}
+            if canary:  # a run has one role
+                other = None if model.shadow == made.version else model.shadow
+                change: dict[str, object] = {"canary": Canary(version=made.version, share=canary), "shadow": other}
             elif shadow:
-                change = {"shadow": made.version}
+                still = None if model.canary and model.canary.version == made.version else model.canary
+                change = {"shadow": made.version, "canary": still}
             else:
                 again = model.champions[-1:] == (made.version,)
                 champions = model.champions if again else (*model.champions, made.version)

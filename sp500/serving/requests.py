@@ -105,9 +105,12 @@ class WindowsBody(BaseModel):
             most = max(MOST_NUMBERS // numbers, 1)
             raise BadRequest(Problem(field="x", message=f"has {len(self.x)} windows, this model takes {most} at once"))
         try:
-            x = np.array(self.x, dtype=np.float64)
-        except (TypeError, ValueError, OverflowError):
-            raise BadRequest(Problem(field="x", message=f"is not numbers in windows of {expected}")) from None
+            given = np.array(self.x)
+        except ValueError:  # of unequal lengths
+            given = np.array("")
+        if given.dtype.kind not in "iuf":  # also null and "1.5", which NumPy would take for numbers
+            raise BadRequest(Problem(field="x", message=f"is not numbers in windows of {expected}"))
+        x = given.astype(np.float64)
         if list(x.shape[1:]) != expected:
             raise BadRequest(Problem(field="x", message=f"has windows of {list(x.shape[1:])}, expected {expected}"))
         if not np.isfinite(x).all():

@@ -74,6 +74,10 @@ class Images(Task):
         }
         return {**found, "naive": scored}
 
+    def probabilities(self, output: np.ndarray) -> np.ndarray:
+        """[window, class] by the softmax of outputs [window, class]."""
+        return np.asarray(torch.from_numpy(output).double().softmax(dim=1))
+
     def predictions(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> pd.DataFrame:
         """Columns forecast and target: class numbers."""
         return pd.DataFrame({"forecast": output.argmax(axis=1), "target": windows.targets})

@@ -64,17 +64,21 @@ class Language(Task):
         """Columns start (first byte of the window in its part) and nats (of the window)."""
         return pd.DataFrame({"start": windows.starts, "nats": output[:, 0]})
 
-    @torch.no_grad()
     def sample(self, model: nn.Module, dataset: Dataset) -> str:
         """SAMPLE bytes after the first context of the test, each drawn with the probability that the model gives it."""
+        start = dataset.test.rows[: dataset.window].tobytes()
+        return self.written(model, start, SAMPLE, self.config.train.seed).decode(errors="replace")
+
+    @torch.no_grad()
+    def written(self, model: nn.Module, start: bytes, length: int, seed: int) -> bytes:
+        """`length` bytes after `start`, each drawn with the probability that the model gives it."""
         model.eval()
-        generator = torch_generator(self.config.train.seed, "sample")
-        context = torch.from_numpy(dataset.test.rows[: dataset.window].copy())
-        written = context
-        for _ in range(SAMPLE):
-            chances = model(written[None, -dataset.window :])[0, -1].softmax(dim=0)
-            written = torch.cat([written, torch.multinomial(chances, 1, generator=generator).to(written.dtype)])
-        return bytes(written[len(context) :].tolist()).decode(errors="replace")
+        generator = torch_generator(seed, "sample")
+        made = torch.tensor(list(start), dtype=torch.uint8)
+        for _ in range(length):
+            chances = model(made[None, -self.config.text.context :])[0, -1].softmax(dim=0)
+            made = torch.cat([made, torch.multinomial(chances, 1, generator=generator).to(made.dtype)])
+        return bytes(made[len(start) :].tolist())
 
 
 def scores(nats: np.ndarray, windows: Windows) -> Metrics:

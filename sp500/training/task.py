@@ -67,6 +67,24 @@ class Generative(Protocol):
 
 
 @runtime_checkable
+class Continuing(Protocol):
+    """A task whose model goes on with a text."""
+
+    def written(self, model: nn.Module, start: bytes, length: int, seed: int) -> bytes:
+        """`length` bytes after `start`, each drawn with the probability that the model gives it."""
+        ...
+
+
+@runtime_checkable
+class Classifying(Protocol):
+    """A task of images, each with a class."""
+
+    def probabilities(self, output: np.ndarray) -> np.ndarray:
+        """[window, class] from outputs [window, class]."""
+        ...
+
+
+@runtime_checkable
 class Forecasting(Protocol):
     """A task of prices: what its model says of the days after the last price of a ticker."""
 

@@ -71,7 +71,7 @@ def test_run_that_is_none_is_named(runs: Path, capfd: pytest.CaptureFixture[str]
 
 
 def test_missing_package_is_told_with_its_extra_before_torch_is_imported(runs: Path) -> None:
-    code = "import sys; sys.modules['fastapi_offline'] = None\nfrom sp500.commands import serve\n"
+    code = "import sys; sys.modules['fastapi_offline'] = None\nfrom sp500.commands.serving import serve\n"
     code += "code = serve.main([]); assert 'torch' not in sys.modules; sys.exit(code)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (

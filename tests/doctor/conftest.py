@@ -96,6 +96,15 @@ class Kubernetes:
         self.forbidden = set()
         self.denied = set()
         self.claims = {"sp500-runs": ("Bound", "ReadWriteMany"), "sp500-data": ("Bound", "ReadWriteOnce")}
+        self.service = {
+            "metadata": {"generation": 1},
+            "status": {
+                "observedGeneration": 1,
+                "numServeEndpoints": 2,
+                "activeServiceStatus": {"applicationStatuses": {"sp500": {"status": "RUNNING"}}},
+                "conditions": [{"type": "Ready", "status": "True"}],
+            },
+        }
         self.reviewed = Counter()
         self.user = True
         self.url = serve(self.answer).url
@@ -135,6 +144,8 @@ class Kubernetes:
                 phase, mode = self.claims[name]
                 status = {"phase": phase, **({"capacity": {"storage": "5Gi"}} if phase == "Bound" else {})}
                 return 200, {"spec": {"accessModes": [mode]}, "status": status}
+            case ["apis", "ray.io", "v1", "namespaces", "sp500", "rayservices", "sp500-serve"] if self.service:
+                return 200, self.service
         return failure(404, "not found")
 
     def deployment(self):

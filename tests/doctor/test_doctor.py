@@ -82,7 +82,7 @@ def test_machine_where_all_is_well_exits_0_with_a_line_per_check(doctor, dashboa
         line for line in lines if line.startswith("skipped  token file")
     ]
     assert count == f"{len(lines) - 1} ok, 1 skipped"
-    assert len(lines) == len(found(doctor("--json", **given))) == 21
+    assert len(lines) == len(found(doctor("--json", **given))) == 22
     assert "secret" not in done.stdout
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config"]
 

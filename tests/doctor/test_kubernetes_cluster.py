@@ -23,6 +23,23 @@ def test_cluster_where_all_is_there_is_well(looked, kubernetes):
     assert checks["kubernetes"].found == f"context test, {kubernetes.url}, Kubernetes v1.36.0"
     assert checks["claim sp500-runs"].found == "Bound, 5Gi, ReadWriteMany"
     assert checks["claim sp500-data"].found == "Bound, 5Gi, ReadWriteOnce: for pods of one node"
+    assert checks["serving"].found == "RayService sp500-serve: 2 pods take requests"
+
+
+def test_server_that_does_not_answer_is_told_with_what_ray_says(looked, kubernetes):
+    application = {"status": "DEPLOY_FAILED", "message": "Traceback\nValueError: no such run\n"}
+    kubernetes.service["status"] |= {
+        "numServeEndpoints": 0,
+        "pendingServiceStatus": {"applicationStatuses": {"sp500": application}},
+    }
+    check = looked()["serving"]
+    assert check.state == "wrong"
+    assert check.found.endswith("application sp500: DEPLOY_FAILED: ValueError: no such run")
+
+
+def test_cluster_without_a_server_is_well(looked, kubernetes):
+    kubernetes.service = None
+    assert states(looked())["serving"] == "skipped"
 
 
 def test_rights_are_those_of_the_role():
@@ -95,7 +112,7 @@ def test_claim_that_is_missing_or_not_bound_is_wrong(looked, kubernetes, claims,
 
 
 def test_what_the_user_may_not_look_at_is_skipped_and_hides_nothing(looked, kubernetes):
-    kubernetes.forbidden = {"deployments", "persistentvolumeclaims"}
+    kubernetes.forbidden = {"deployments", "persistentvolumeclaims", "rayservices"}
     checks = looked()
     assert wrong(checks) == set()
     assert [name for name, state in states(checks).items() if state == "skipped"] == [NAMES[2], *NAMES[4:]]
@@ -155,7 +172,7 @@ def test_kubeconfig_that_is_none_is_wrong(tmp_path, text):
 @pytest.mark.parametrize(("wanted", "first"), [(None, "skipped"), (False, "skipped"), (True, "wrong")])
 def test_no_kubeconfig_is_wrong_only_where_a_cluster_is_asked_for(tmp_path, wanted, first):
     checks = kubernetes_cluster.cluster({}, tmp_path, None, "sp500", wanted=wanted)
-    assert [str(check.state) for check in checks] == [first] + ["skipped"] * 5
+    assert [str(check.state) for check in checks] == [first] + ["skipped"] * 6
 
 
 def test_kubeconfig_that_is_named_and_not_there_is_wrong(tmp_path):

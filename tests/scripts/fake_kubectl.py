@@ -23,6 +23,13 @@ UNREADY = {
         {"name": "transfer", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}
     ],
 }
+OBJECTS = {"rayservice": "RayService", "secret": "Secret", "persistentvolumeclaim": "PersistentVolumeClaim"}
+ANSWERS = {
+    "observedGeneration": 1,
+    "numServeEndpoints": 1,
+    "activeServiceStatus": {"applicationStatuses": {"sp500": {"status": "RUNNING"}}},
+    "conditions": [{"type": "Ready", "status": "True"}],
+}
 READY = {"conditions": [{"type": "Ready", "status": "True"}]}
 
 
@@ -105,6 +112,12 @@ def get(kind, *rest):
         print("{}")
     elif kind == "raycluster":
         print((HERE / "raycluster.json").read_text() if (HERE / "raycluster.json").exists() else "")
+    elif kind in OBJECTS:
+        found = read(path_of(OBJECTS[kind], rest[0]))
+        if kind == "rayservice" and found:
+            found["metadata"]["generation"] = 1
+            found["status"] = ANSWERS
+        print(json.dumps(found) if found else "")
     elif kind == "namespace":
         path = path_of("Namespace", rest[0])
         print(path.read_text() if path.exists() else "")
@@ -165,7 +178,7 @@ def spoilt(stream):
 def main(verb, *words):
     with (HERE / "log").open("a") as log:
         print(verb, *words, file=log)
-    if verb == "apply":
+    if verb in {"apply", "create"}:
         apply(*words)
     elif verb == "get":
         get(*words)
@@ -174,7 +187,7 @@ def main(verb, *words):
     elif verb == "delete":
         (HERE / "pods" / f"{words[1]}.json").unlink(missing_ok=True)
     elif verb == "api-resources":
-        print("rayclusters.ray.io\nrayjobs.ray.io" if (HERE / "operator").exists() else "")
+        print("rayclusters.ray.io\nrayjobs.ray.io\nrayservices.ray.io" if (HERE / "operator").exists() else "")
     elif verb == "kustomize":
         print((Path(words[0]) / "rendered.yaml").read_text())
     else:

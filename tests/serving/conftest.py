@@ -24,4 +24,6 @@ def served_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sp500.train(name="direction", task="direction", data=STOCKS, **quick)
     sp500.train(name="synthetic", task="synthetic", synthetic={"samples": 500}, **quick)
     sp500.train(name="images", task="images", model={"hidden": 8, "layers": 2}, **quick)
+    text: dict[str, Any] = {"source": "docs", "max_bytes": 30_000, "context": 16}
+    sp500.train(name="language", task="language", text=text, model={"hidden": 16, "layers": 1}, **quick)
     return folder

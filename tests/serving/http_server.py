@@ -16,6 +16,7 @@ import uvicorn
 
 from sp500.serving import app, models
 from sp500.serving.answers import AnswerLog
+from sp500.serving.guard import Key
 
 
 def body(close: pd.Series, **more: Any) -> dict[str, Any]:
@@ -42,7 +43,7 @@ class Client:
 def serving(runs: Path, name: str, *, key: str = "") -> Iterator[tuple[Client, Any, AnswerLog | None]]:
     """A client, what answers, and the log of answers."""
     served, answers = models.open_model(runs, name)
-    made = app.create(served, key=key, answers=answers)
+    made = app.create(served, key=Key(key), answers=answers)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         server = uvicorn.Server(uvicorn.Config(made, log_level="warning", lifespan="on"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})

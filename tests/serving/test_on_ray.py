@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -102,3 +103,29 @@ def test_killed_replica_fails_no_more_than_what_it_was_answering(on_ray: tuple[C
         for thread in threads:
             thread.join()
     assert max(failed) <= 1
+
+
+GATED = """
+import sys, urllib.request
+from ray import serve
+from sp500.commands.serving.application import make
+from sp500.distributed import session
+from sp500.distributed.serve import application
+from functools import partial
+from pathlib import Path
+
+runs, port = Path(sys.argv[1]), int(sys.argv[2])
+with session.connected():
+    serve.start(http_options={"host": "0.0.0.0", "port": port})
+    serve.run(application(partial(make, runs, "returns", "secret", None, False), gate=port), route_prefix="/")
+    print("first answer:", urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5).status)
+    serve.shutdown()
+"""
+
+
+def test_application_with_a_gate_runs_when_its_proxies_answer(served_runs: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    argv = [sys.executable, "-c", GATED, str(served_runs), port]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=LONG, check=False)
+    assert "first answer: 200" in done.stdout, done.stderr[-2000:]

@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import your_own
 from http_server import Client, body, serving
 
+import sp500
 from sp500.cli import main
 from sp500.config import DataConfig
 from sp500.data.sources import load
@@ -306,3 +308,65 @@ def test_answer_for_an_unknown_ticker_keeps_no_other_from_being_judged(
     assert (row["judged"], row["answers"]) == (1, 2)
     [row] = json.loads(said(capfd, "score", "--json"))["runs"]
     assert (row["judged"], row["answers"]) == (1, 2)
+
+
+def test_files_of_answers_are_joined_and_no_answer_is_lost_or_counted_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "PARTS", 5)
+    monkeypatch.setattr(answers, "MOST_JOINED", 12)
+    log = answers.AnswerLog(tmp_path / "answers")
+    for number in range(23):
+        log.add({"number": number})
+        log.flush()
+    files = list((tmp_path / "answers").iterdir())
+    assert len(files) < 10
+    assert answers.read(tmp_path / "answers")["number"].tolist() == list(range(23))
+    shutil.copy(files[0], tmp_path / "answers" / "killed-while-joining.parquet")
+    assert answers.read(tmp_path / "answers")["number"].tolist() == list(range(23))
+    assert len(log.read()) == 23
+
+
+def test_damaged_file_of_answers_is_not_joined_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "PARTS", 3)
+    log = answers.AnswerLog(tmp_path / "answers")
+    for number in range(3):
+        if number == 2:
+            next((tmp_path / "answers").iterdir()).write_bytes(b"torn")
+        log.add({"number": number})
+        log.flush()
+    assert len(list((tmp_path / "answers").iterdir())) == 3
+    assert len(answers.read(tmp_path / "answers")) == 2
+
+
+def test_runs_of_ones_own_task_take_each_others_place_also_in_a_moved_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    your_own.write(tmp_path)
+    for name, width in (("first", 8), ("second", 12)):
+        model = {"kind": "biopsies.py:Residual", "options": {"width": width}}
+        sp500.train(name=name, task="biopsies.py:Biopsies", model=model, train={"epochs": 1})
+    said(capfd, "promote", "first")
+    shutil.copytree("runs", "moved")
+    assert "second  promoted" in said(capfd, "promote", "second", "--runs-dir", "moved")
+    with serving(tmp_path / "moved", "main") as (client, served, _):
+        x = served.choice.champion.predictor.recipe.test_input.numbers.tolist()
+        answer = client.post("/v1/windows", {"x": x}).json()
+        assert (answer["run"], answer["version"]) == ("second", "2")
+        described = client.get("/v1/models").json()["champion"]
+        assert (described["task"], described["paths"]) == ("Biopsies", ["/v1/windows"])
+        assert described["state"] == served.choice.champion.predictor.recipe.state
+
+
+def test_run_has_one_role(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    said(capfd, "promote", "returns")
+    said(capfd, "promote", "other", "--canary", "0.5")
+    found = Registry(runs).read("main")
+    assert (found.canary is not None, found.shadow) == (True, None)
+    said(capfd, "promote", "other", "--shadow")
+    found = Registry(runs).read("main")
+    assert (found.canary, found.shadow) == (None, 2)
+    said(capfd, "promote", "other", "--canary", "0.5")
+    found = Registry(runs).read("main")
+    assert (found.canary is not None, found.shadow) == (True, None)

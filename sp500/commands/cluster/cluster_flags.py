@@ -15,6 +15,7 @@ from sp500.console import output
 from sp500.errors import ConfigError, ResourcesError
 from sp500.jobs.cluster import data_claim, transfer_pod
 from sp500.jobs.cluster.kubectl import Kubectl
+from sp500.jobs.manifests import rayservice
 
 CLUSTER = "sp500"
 
@@ -70,22 +71,39 @@ def send(kubectl: Kubectl, flags: ClusterFlags, folder: Path, name: str = "", *,
 
 
 def pod(
-    kubectl: Kubectl, flags: ClusterFlags, claim: str, mount: str, *, read_only: bool
+    kubectl: Kubectl,
+    flags: ClusterFlags,
+    claim: str,
+    mount: str,
+    *,
+    read_only: bool,
+    memory: str = transfer_pod.MEMORY,
+    serving: bool = False,
 ) -> AbstractContextManager[str]:
-    """A transfer pod that holds `claim`. Raises ResourcesError where there is no image for it, or no room."""
+    """A transfer pod that holds `claim`, with the image of the RayCluster; with `serving` rather the RayService's.
+
+    Raises ResourcesError where there is no image for it, or no room.
+    """
     kubectl.reach()
+    service = kubectl.document("get", "rayservice", rayservice.NAME) if serving else {}
     if flags.image:
         image = transfer_pod.Image(flags.image)
+    elif service:
+        image = transfer_pod.image_of(service["spec"]["rayClusterConfig"])
     elif cluster := kubectl.document("get", "raycluster", CLUSTER):
-        image = transfer_pod.image_of(cluster)
+        image = transfer_pod.image_of(cluster["spec"])
     else:
         if kubectl.lacks_namespace():
             raise ResourcesError(f"there is no namespace {kubectl.namespace}: give --namespace")
+        if serving:
+            raise ResourcesError(f"namespace {kubectl.namespace} has no server: sp500 serve --on kuberay makes it")
         raise ResourcesError(
             f"namespace {kubectl.namespace} has no RayCluster {CLUSTER} whose image the transfer pod could run:"
             " scripts/deploy makes it, or name an image with tar and sha256sum: --image"
         )
-    return transfer_pod.running(kubectl, claim, mount, image, read_only=read_only, seconds=flags.timeout, say=say)
+    return transfer_pod.running(
+        kubectl, claim, mount, image, read_only=read_only, memory=memory, seconds=flags.timeout, say=say
+    )
 
 
 def say(text: str) -> None:

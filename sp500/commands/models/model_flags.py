@@ -6,14 +6,18 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 from pydantic import Field
 
 from sp500.commands import folders
+from sp500.commands.cluster import cluster_flags
 from sp500.config import Frozen
 from sp500.console.output import concluded
+from sp500.jobs.cluster import runs_claim
+from sp500.jobs.cluster.kubectl import Kubectl
+from sp500.jobs.cluster.runs_claim import RunsClaim
 
 
 class ModelFlags(Frozen):
@@ -21,6 +25,12 @@ class ModelFlags(Frozen):
 
     runs_dir: Path = Field(default_factory=lambda: folders.runs(os.environ))
     """Folder of the runs. Default: $SP500_RUNS_DIR, or runs."""
+    on: Literal["local", "kuberay"] = "local"
+    """kuberay: the models of a cluster's runs claim, through a pod that is deleted afterwards."""
+    namespace: str = "sp500"
+    """Namespace of --on kuberay."""
+    context: str | None = None
+    """Context of your kubeconfig for --on kuberay. Default: the current one."""
     json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
     """One JSON object on stdout."""
 
@@ -28,13 +38,59 @@ class ModelFlags(Frozen):
 F = TypeVar("F", bound=ModelFlags)
 
 
-def verb(kind: type[F], argv: Sequence[str], name: str, act: Callable[[F], tuple[dict[str, Any], str]]) -> int:
-    """Parse, act, and print its plain data or its text, to the exit code."""
+def verb(
+    kind: type[F],
+    argv: Sequence[str],
+    name: str,
+    act: Callable[[F], tuple[dict[str, Any], str]],
+    sent: Callable[[F], str] = lambda _: "",
+) -> int:
+    """Parse, act, and print its plain data or its text, to the exit code.
+
+    With --on kuberay the same verb runs in a pod of the cluster; the local run that `sent` names goes there first.
+    """
 
     def acted() -> tuple[str, int]:
         config = (tyro.conf.FlagCreatePairsOff,)
         flags = tyro.cli(kind, prog=f"sp500 {name}", args=list(argv), config=config)
+        if flags.on == "kuberay":
+            return _in_a_pod(flags, name, argv, sent(flags)), 0
         plain, text = act(flags)
         return json.dumps(plain, indent=1) if flags.json_output else text, 0
 
     return concluded(acted, only_json="--json" in argv)
+
+
+MEMORY = "1Gi"
+"""Of the pod: it loads the run that is promoted, as the servers will."""
+ELSEWHERE = ("--on", "--namespace", "--context", "--runs-dir")
+"""Flags that say where, and not what."""
+
+
+def _in_a_pod(flags: ModelFlags, name: str, argv: Sequence[str], run: str) -> str:
+    kubectl = Kubectl(flags.namespace, flags.context)
+    words = ["python", "-m", "sp500.cli", *name.split(), *_without_place(argv), "--runs-dir", runs_claim.MOUNT]
+    pod = cluster_flags.pod(
+        kubectl,
+        cluster_flags.ClusterFlags(context=flags.context),
+        runs_claim.CLAIM,
+        runs_claim.MOUNT,
+        read_only=False,
+        memory=MEMORY,
+        serving=True,
+    )
+    with pod as running:
+        if run and (flags.runs_dir / run).is_dir():
+            sent = RunsClaim(kubectl, running, flags.runs_dir).send(run)
+            cluster_flags.say(f"run {run} {'is sent' if sent else 'is there already'}")
+        return kubectl.execute(running, *words).rstrip()
+
+
+def _without_place(argv: Sequence[str]) -> list[str]:
+    kept, words = list[str](), iter(argv)
+    for word in words:
+        if word in ELSEWHERE:
+            next(words, None)
+        elif word.split("=")[0] not in ELSEWHERE:
+            kept.append(word)
+    return kept

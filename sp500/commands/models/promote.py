@@ -38,12 +38,18 @@ class Promote(ModelFlags):
 
 def main(argv: Sequence[str]) -> int:
     """Promote, to the exit code."""
-    return verb(Promote, argv, "models promote", _promoted)
+    return verb(Promote, argv, "models promote", _promoted, sent=_name)
+
+
+def _name(flags: Promote) -> str:
+    """Of the run: no path is made of it before, here or in a pod."""
+    if not RUN_NAME.fullmatch(flags.run):
+        raise ConfigError(f"{flags.run}: expected the name of a run in {flags.runs_dir}")
+    return flags.run
 
 
 def _promoted(flags: Promote) -> tuple[dict[str, Any], str]:
-    if not RUN_NAME.fullmatch(flags.run):
-        raise ConfigError(f"{flags.run}: expected the name of a run in {flags.runs_dir}")
+    _name(flags)
     from sp500.serving.models import interface
     from sp500.serving.predictor import Predictor
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
-
-import tyro
+from typing import Any
 
 from sp500.commands.models.list import lines
 from sp500.commands.models.model_flags import ModelFlags, verb
@@ -15,7 +13,7 @@ from sp500.serving.registry import DEFAULT, Registry
 class Rollback(ModelFlags):
     """End a model's canary and shadow; where it has none, let the champion before answer again."""
 
-    model: Annotated[str, tyro.conf.Positional] = DEFAULT
+    model: str = DEFAULT
     """The model."""
 
 

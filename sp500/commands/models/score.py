@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
-
-import tyro
+from typing import Any
 
 from sp500.commands.models.model_flags import ModelFlags, verb
 from sp500.errors import ConfigError
@@ -16,7 +14,7 @@ from sp500.serving.registry import DEFAULT, Registry
 class Score(ModelFlags):
     """Judge the answers that a model gave by the prices that came since, next to the naive forecasts."""
 
-    model: Annotated[str, tyro.conf.Positional] = DEFAULT
+    model: str = DEFAULT
     """The model."""
     source: str | None = None
     """Where the prices are: bundled | yfinance | FILE. Default: the source that the champion was trained on."""

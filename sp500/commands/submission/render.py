@@ -1,4 +1,4 @@
-"""`sp500 jobs render`: the manifests of a job, checked by the rules and sent to nobody."""
+"""`sp500 jobs render`: the manifests of a job or of a server, checked by the rules and sent to nobody."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import Annotated
 import tyro
 
 from sp500.commands.submission import job_flags
+from sp500.config import Frozen
 from sp500.console import entry
 from sp500.console.output import concluded
 from sp500.errors import ConfigError
 from sp500.jobs.manifests import manifest, rules
 from sp500.jobs.manifests.manifest import Document
 from sp500.jobs.manifests.rayjob import build_documents
+from sp500.jobs.manifests.rayservice import build_rayservice
 
 
 class Render(job_flags.JobFlags):
@@ -23,17 +25,40 @@ class Render(job_flags.JobFlags):
 
     cluster: Path = Path("cluster/raycluster.yaml")
     """File with the RayCluster whose pods the job gets; - reads stdin: kubectl kustomize cluster/overlays/gpu | ..."""
+    serve: bool = False
+    """The RayService that answers over HTTP, in place of a job: --serve --help has its flags."""
     json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
     """One JSON object on stdout, with the manifests under `documents`."""
+
+
+class RenderService(Frozen):
+    """Print the RayService that answers over HTTP for a model, after checking it."""
+
+    model: str = "main"
+    """A model that runs were promoted for, or a run."""
+    cluster: Path = Path("cluster/raycluster.yaml")
+    """File with the RayCluster whose pods the service gets; - reads stdin, as without --serve."""
+    image: str = ""
+    """Image with the extra `serve`. Default: the cluster's with the suffix -serve."""
+    namespace: str = ""
+    """Namespace. Default: the cluster's."""
+    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
+    """One JSON object on stdout, with the manifest under `documents`."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Print the manifests as YAML, to the exit code."""
 
     def acted() -> tuple[str, int]:
-        flags = job_flags.parse(Render, argv, "jobs render")
-        rendered = manifests(flags)
-        return json.dumps({"documents": rendered}, indent=1) if flags.json_output else manifest.text(rendered), 0
+        words = job_flags.split(argv)[0]
+        if "--serve" in words:
+            rest, config = [word for word in argv if word != "--serve"], (tyro.conf.FlagCreatePairsOff,)
+            service_flags = tyro.cli(RenderService, prog="sp500 jobs render --serve", args=rest, config=config)
+            rendered, as_json = [service(service_flags)], service_flags.json_output
+        else:
+            flags = job_flags.parse(Render, argv, "jobs render")
+            rendered, as_json = manifests(flags), flags.json_output
+        return json.dumps({"documents": rendered}, indent=1) if as_json else manifest.text(rendered), 0
 
     return concluded(acted, only_json="--json" in job_flags.split(argv)[0])
 
@@ -45,6 +70,15 @@ def manifests(flags: Render) -> list[Document]:
     rendered = build_documents(spec, cluster)
     for one in rendered:
         rules.check(one)
+    return rendered
+
+
+def service(flags: RenderService) -> Document:
+    """What Kubernetes would get. Raises ConfigError for a cluster file or manifest that is wrong."""
+    cluster = ray_cluster(flags.cluster)
+    rules.check(cluster)
+    rendered = build_rayservice(cluster, model=flags.model, image=flags.image, namespace=flags.namespace)
+    rules.check(rendered)
     return rendered
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +48,7 @@ def _part(place: Path, classes: list[str]) -> Labelled:
     )
     if not files:
         raise DataError(f"{place}: has no images")
-    images = [_image(path) for _, _, path in files]
+    images = [decode(path, str(path)) for _, _, path in files]
     for image, (_, _, path) in zip(images, files, strict=True):
         if image.shape != images[0].shape:
             raise DataError(f"{path}: is {_size(image)}, the images before it are {_size(images[0])}; make all alike")
@@ -55,20 +56,30 @@ def _part(place: Path, classes: list[str]) -> Labelled:
 
 
 def _size(image: np.ndarray) -> str:
-    return f"{image.shape[1]} x {image.shape[0]} pixels in {'colour' if image.shape[2] == 3 else 'grey'}"
+    return _words(image.shape[0], image.shape[1], image.shape[2])
 
 
-def _image(path: Path) -> np.ndarray:
-    """Pixels [height, width, channel] of one file: one channel of grey, or three of colour."""
+def _words(height: int, width: int, channels: int) -> str:
+    return f"{width} x {height} pixels in {'colour' if channels == 3 else 'grey'}"
+
+
+def decode(file: Path | io.BytesIO, name: str, expected: tuple[int, int, int] | None = None) -> np.ndarray:
+    """Pixels [height, width, channel] of one file: one channel of grey, or three of colour.
+
+    Raises DataError that begins with `name`, for any shape but `expected` before the pixels are unpacked.
+    """
     try:
-        with Image.open(path) as image:
+        with Image.open(file) as image:
             if image.format not in FORMATS:
-                raise DataError(f"{path}: is a {image.format} file; expected {', '.join(FORMATS)}")
+                raise DataError(f"{name}: is a {image.format} file; expected {', '.join(FORMATS)}")
             if image.mode.startswith(DEEP):
-                raise DataError(f"{path}: has more than 8 bits a pixel (mode {image.mode}); convert it to 8 bits")
+                raise DataError(f"{name}: has more than 8 bits a pixel (mode {image.mode}); convert it to 8 bits")
+            shape = image.height, image.width, 1 if image.mode in GREY else 3
+            if expected and shape != expected:
+                raise DataError(f"{name}: is {_words(*shape)}, expected {_words(*expected)}")
             pixels = np.asarray(image.convert("L" if image.mode in GREY else "RGB"))
     except UnidentifiedImageError as error:
-        raise DataError(f"{path}: is not an image; expected {', '.join(FORMATS)}") from error
+        raise DataError(f"{name}: is not an image; expected {', '.join(FORMATS)}") from error
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise DataError(f"{path}: cannot be read ({error})") from error
+        raise DataError(f"{name}: cannot be read ({error})") from error
     return pixels[..., None] if pixels.ndim == 2 else pixels

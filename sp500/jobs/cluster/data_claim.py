@@ -1,4 +1,4 @@
-"""Upload folders to the data claim, verified by SHA-256 on both sides.
+"""Upload folders to a claim, verified by SHA-256 on both sides.
 
 An upload is atomic: the folder is written under a temporary name, compared, and renamed. An interrupted one leaves the
 claim as it was, and the same command repeats it.
@@ -25,10 +25,12 @@ CLAIM = "sp500-data"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 # Folders being written. One that is older than any transfer pod was left by a client that was killed.
 UNFINISHED = ".incoming-"
-ABANDONED = ["find", MOUNT, "-maxdepth", "1", "-name", f"{UNFINISHED}*", "-mmin", f"+{LIFETIME_SECONDS // 60 + 1}"]
+ABANDONED = ["-maxdepth", "1", "-name", f"{UNFINISHED}*", "-mmin", f"+{LIFETIME_SECONDS // 60 + 1}"]
 # The old folder while a new one takes its place. If the pod dies in between it is the only copy.
 REPLACED = ".replaced-"
 RESTORE = ["sh", "-c", 'if [ -e "$1" ]; then rm -rf "$2"; elif [ -e "$2" ]; then mv -T "$2" "$1"; fi', "restore"]
+# A job of the cluster may have made the folder meanwhile.
+PLACE = ["sh", "-c", 'if [ -e "$2" ]; then echo "$2 is there by now" >&2; exit 1; fi; mv -T "$1" "$2"', "place"]
 # Both renames in one command of the pod, so that no connection can break between them.
 REPLACE = ["sh", "-c", 'if [ -e "$2" ]; then mv -T "$2" "$3"; fi && mv -T "$1" "$2" && rm -rf "$3"', "replace"]
 
@@ -50,32 +52,42 @@ def local_contents(folder: Path, name: str) -> Contents:
     return contents
 
 
-def upload(kubectl: Kubectl, pod: str, folder: Path, wanted: Contents, name: str, *, overwrite: bool) -> bool:
-    """Put `folder`, with the contents `wanted`, onto the claim as /data/`name`; False if it is there already.
+def upload(
+    kubectl: Kubectl,
+    pod: str,
+    folder: Path,
+    wanted: Contents,
+    name: str,
+    *,
+    overwrite: bool,
+    mount: str = MOUNT,
+    ignored: Sequence[str] = (),
+    advice: str = "--overwrite replaces them, --name NAME uploads under another name",
+) -> bool:
+    """Put what `wanted` lists of `folder` onto the claim, as `mount`/`name`; False if it is there already.
 
-    Raises DataError for other files there under that name (without `overwrite`) and for files that arrived damaged,
-    ResourcesError when the connection breaks.
+    `ignored` are files that may be there besides. Raises DataError for others there (without `overwrite`; `advice`
+    says what to do) and for files that arrived damaged, ResourcesError when the connection breaks.
     """
-    target, incoming = f"{MOUNT}/{name}", f"{MOUNT}/{UNFINISHED}{secrets.token_hex(4)}"
-    replaced = f"{MOUNT}/{REPLACED}{name}"
+    target, incoming = f"{mount}/{name}", f"{mount}/{UNFINISHED}{secrets.token_hex(4)}"
+    replaced = f"{mount}/{REPLACED}{name}"
     kubectl.execute(pod, *RESTORE, target, replaced)
-    present = kubectl.execute(pod, "find", MOUNT, "-mindepth", "1", "-maxdepth", "1", "-print0").split("\0")
+    present = kubectl.execute(pod, "find", mount, "-mindepth", "1", "-maxdepth", "1", "-print0").split("\0")
     if target in present:
-        how = checksums.difference(wanted, _digests(kubectl, pod, target))
+        there = {path: value for path, value in _digests(kubectl, pod, target).items() if path not in ignored}
+        how = checksums.difference(wanted, there)
         if not how:
             return False
         if not overwrite:
-            raise DataError(
-                f"{target} holds other files ({how}); --overwrite replaces them, --name NAME uploads under another name"
-            )
-    kubectl.execute(pod, *ABANDONED, "-exec", "rm", "-rf", "{}", "+")
+            raise DataError(f"{target} holds other files ({how}); {advice}")
+    kubectl.execute(pod, "find", mount, *ABANDONED, "-exec", "rm", "-rf", "{}", "+")
     kubectl.execute(pod, "mkdir", incoming)
     try:
         with kubectl.writing("exec", "--stdin", pod, "--", "tar", "-xf", "-", "-C", incoming) as stream:
             _pack(folder, list(wanted), stream)
         if how := checksums.difference(wanted, _digests(kubectl, pod, incoming)):
             raise DataError(f"{folder} arrived damaged and was discarded ({how}); upload it again")
-        kubectl.execute(pod, *REPLACE, incoming, target, replaced)
+        kubectl.execute(pod, *(REPLACE if overwrite else PLACE), incoming, target, replaced)
     finally:
         with suppress(ResourcesError):  # a later upload removes what this one cannot
             kubectl.execute(pod, "rm", "-rf", incoming)
@@ -83,7 +95,8 @@ def upload(kubectl: Kubectl, pod: str, folder: Path, wanted: Contents, name: str
 
 
 def _digests(kubectl: Kubectl, pod: str, folder: str) -> Contents:
-    return checksums.parse_digests(kubectl.execute(pod, *checksums.digest_argv(folder)), folder)
+    links = checksums.parse_listing(kubectl.execute(pod, *checksums.list_argv(folder))).links
+    return checksums.parse_digests(kubectl.execute(pod, *checksums.digest_argv(folder)), folder) | links
 
 
 def _pack(folder: Path, paths: Sequence[str], stream: IO[bytes]) -> None:
@@ -92,6 +105,9 @@ def _pack(folder: Path, paths: Sequence[str], stream: IO[bytes]) -> None:
             entry = archive.gettarinfo(folder / path, arcname=path)
             entry.uid = entry.gid = 0
             entry.uname = entry.gname = ""
+            if entry.issym():
+                archive.addfile(entry)
+                continue
             entry.mode = 0o644
             with (folder / path).open("rb") as file:
                 archive.addfile(entry, file)

@@ -1,4 +1,4 @@
-"""Fetch runs from the runs claim, verified by SHA-256 on both sides.
+"""Fetch runs from the runs claim, and send them there, verified by SHA-256 on both sides.
 
 Each run is atomic: it is written one level below the runs' folder, compared, and renamed. A run that cannot be taken is
 reported and does not keep the others. Nothing that the claim says is trusted: names, paths, sizes and link targets are
@@ -17,12 +17,14 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from sp500.errors import ConfigError, DataError, ResourcesError, RunExists, SP500Error
-from sp500.jobs.cluster import checksums
+from sp500.jobs.cluster import checksums, data_claim
 from sp500.jobs.cluster.checksums import LINK, Contents, Listing
 from sp500.jobs.cluster.kubectl import Kubectl
 
 MOUNT = "/runs"
 CLAIM = "sp500-runs"
+LOCKS = (".lock", ".holder")
+"""Files of a run that say who writes it."""
 FIND_RECORDS = ["find", MOUNT, "-mindepth", "2", "-maxdepth", "2", "-type", "f", "-name", "record.json", "-print0"]
 
 
@@ -76,6 +78,27 @@ class RunsClaim:
             else:
                 result.same.append(name)
         return result
+
+    def send(self, name: str) -> bool:
+        """Put an ended local run onto the claim; False if it is there already, whatever its locks.
+
+        Raises ConfigError for a run that has not ended, DataError for another run of that name there.
+        """
+        here = self.folder / name
+        if not (here / "record.json").is_file():
+            raise ConfigError(f"{here}: has no record.json, so the run has not ended")
+        wanted = {path: value for path, value in checksums.of_folder(here).items() if path not in LOCKS}
+        return data_claim.upload(
+            self.kubectl,
+            self.pod,
+            here,
+            wanted,
+            name,
+            overwrite=False,
+            mount=MOUNT,
+            ignored=LOCKS,
+            advice="the run of that name on the claim is another; rename one of the two folders",
+        )
 
     def _fetch_run(self, name: str, max_bytes: int, *, overwrite: bool) -> Listing | None:
         """What was fetched, or None if the same run is here already."""

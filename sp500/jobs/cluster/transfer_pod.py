@@ -21,10 +21,16 @@ LIFETIME_SECONDS = 4 * 3600
 # Longer than a client computes checksums between two commands.
 IDLE_SECONDS = 600
 # The requests are small, so that the pod fits next to Ray on a laptop.
-RESOURCES = {
-    "requests": {"cpu": "50m", "memory": "256Mi", "ephemeral-storage": "16Mi"},
-    "limits": {"cpu": "500m", "memory": "256Mi", "ephemeral-storage": "64Mi"},
-}
+MEMORY = "256Mi"
+
+
+def _resources(memory: str) -> Document:
+    return {
+        "requests": {"cpu": "50m", "memory": memory, "ephemeral-storage": "16Mi"},
+        "limits": {"cpu": "500m", "memory": memory, "ephemeral-storage": "64Mi"},
+    }
+
+
 # Ends when the pod has had no process but this one at so many looks in a row: each `kubectl exec` is a process in it.
 WATCH = """
 looks=0
@@ -47,8 +53,8 @@ class Image:
 
 
 def image_of(cluster: Document) -> Image:
-    """The image of a RayCluster's head: it is at hand on its nodes, and has tar and sha256sum."""
-    pod = cluster["spec"]["headGroupSpec"]["template"]["spec"]
+    """The image of a head, from the spec of its cluster: it is at hand on its nodes, and has tar and sha256sum."""
+    pod = cluster["headGroupSpec"]["template"]["spec"]
     ray = pod["containers"][0]
     secrets = tuple(secret["name"] for secret in pod.get("imagePullSecrets", []))
     return Image(ray["image"], ray.get("imagePullPolicy", "IfNotPresent"), secrets)
@@ -59,14 +65,14 @@ def watch_argv(seconds: float = 15, looks: int = IDLE_SECONDS // 15, processes: 
     return ["sh", "-c", WATCH, "watch", str(seconds), str(looks), processes]
 
 
-def manifest(name: str, claim: str, mount: str, image: Image, *, read_only: bool) -> Document:
+def manifest(name: str, claim: str, mount: str, image: Image, *, read_only: bool, memory: str = MEMORY) -> Document:
     """A pod that does nothing but hold `claim` at the path `mount`; Pod Security "restricted" admits it."""
     container = {
         "name": "transfer",
         "image": image.name,
         "imagePullPolicy": image.pull_policy,
         "command": watch_argv(),
-        "resources": RESOURCES,
+        "resources": _resources(memory),
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -106,6 +112,7 @@ def running(
     image: Image,
     *,
     read_only: bool,
+    memory: str = MEMORY,
     seconds: float,
     say: Callable[[str], None],
 ) -> Iterator[str]:
@@ -118,7 +125,7 @@ def running(
     def why() -> list[str]:
         return reasons.of_pods(pods()) + reasons.of_events(kubectl.items("get", "events"), [name, claim])
 
-    body = json.dumps(manifest(name, claim, mount, image, read_only=read_only))
+    body = json.dumps(manifest(name, claim, mount, image, read_only=read_only, memory=memory))
     made = True
     try:
         try:

@@ -75,7 +75,7 @@ def test_claim_is_mounted_for_writing_only_when_asked(read_only):
 def test_image_is_the_heads_and_pulled_as_it_is():
     head = {"image": "r/sp500:2.60.0-gpu", "imagePullPolicy": "Never"}
     template = {"spec": {"containers": [head, {"image": "other"}], "imagePullSecrets": [{"name": "registry"}]}}
-    image = transfer_pod.image_of({"spec": {"headGroupSpec": {"template": template}}})
+    image = transfer_pod.image_of({"headGroupSpec": {"template": template}})
     spec = pod(pull_policy=image.pull_policy, pull_secrets=image.pull_secrets)["spec"]
     assert image.name == "r/sp500:2.60.0-gpu"
     assert spec["containers"][0]["imagePullPolicy"] == "Never"

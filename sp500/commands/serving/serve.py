@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -20,13 +21,15 @@ from sp500.config import Frozen
 from sp500.console.output import concluded
 from sp500.errors import ConfigError, extra
 from sp500.execution import Interrupted
+from sp500.formatting import some
+from sp500.jobs.cluster.kubectl import Kubectl
 from sp500.serving.registry import DEFAULT
 
 KEY = "SP500_API_KEY"
 
 
 class Serve(Frozen):
-    """Answer over HTTP with a trained run: POST /v1/forecast, /v1/windows; a page of all of it at /docs."""
+    """Answer over HTTP with a trained run: POST /v1/forecast, images, text or windows; a page of all of it at /docs."""
 
     name: Annotated[str, tyro.conf.Positional] = DEFAULT
     """A model that runs were promoted for (sp500 models promote), or a run."""
@@ -38,12 +41,22 @@ class Serve(Frozen):
     """File with the key that requests have to bring as 'Authorization: Bearer KEY'. Default: $SP500_API_KEY."""
     runs_dir: Path = Field(default_factory=lambda: folders.runs(os.environ))
     """Folder of the runs. Default: $SP500_RUNS_DIR, or runs."""
-    on: Literal["local", "ray"] = "local"
-    """local: one process; ray: replicas on Ray Serve, of $RAY_ADDRESS or of this machine."""
+    on: Literal["local", "ray", "kuberay"] = "local"
+    """local: one process; ray: replicas on Ray Serve, of $RAY_ADDRESS or of this machine; kuberay: a RayService."""
     replicas: int = Field(2, gt=0)
     """Processes of --on ray."""
+    namespace: str = "sp500"
+    """Namespace of --on kuberay."""
+    context: str | None = None
+    """Context of your kubeconfig for --on kuberay. Default: the current one."""
+    manifest: Path = Path("cluster/rayservice.yaml")
+    """File with the RayService of --on kuberay."""
+    image: str = ""
+    """Image of its pods, with the extra `serve`. Default: the manifest's."""
+    timeout: float = Field(600.0, gt=0)
+    """Seconds that its pods may take to answer."""
     benchmark: bool = False
-    """Load one plain process, and 1 and 2 replicas on Ray, with 1, 8 and 32 clients, and print a table."""
+    """Load one plain process, and 1 and 2 replicas on Ray, with 1, 8 and 32 clients: a table here and in the report."""
     seconds: float = Field(10.0, gt=0)
     """Length of each load of --benchmark."""
     json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
@@ -63,15 +76,20 @@ def main(argv: Sequence[str]) -> int:
             args=list(argv),
             config=(tyro.conf.FlagCreatePairsOff,),
         )
+        if flags.on == "kuberay":
+            return _serve_on_kuberay(flags), 0
         secret = "" if flags.benchmark else key(flags)
         with extra("serve"):
             import fastapi_offline  # noqa: F401 - a missing package is named before torch is imported
             import uvicorn  # noqa: F401
         if flags.benchmark:
-            from sp500.commands import serve_benchmark
+            from sp500.commands.serving import benchmark
 
-            rows = serve_benchmark.measure(flags.runs_dir.absolute(), flags.name, flags.seconds)
-            return json.dumps({"rows": rows}, indent=1) if flags.json_output else serve_benchmark.text(rows), 0
+            kept, rows = benchmark.measure(
+                flags.runs_dir.absolute(), flags.name, flags.seconds, trust_source=flags.trust_source
+            )
+            plain = json.dumps({"run": kept.name, "rows": rows}, indent=1)
+            return plain if flags.json_output else f"{benchmark.text(rows)}\nkept for the report: {kept}", 0
         try:
             (_serve_here if flags.on == "local" else _serve_on_ray)(flags, secret)
         except Interrupted:  # it has answered what it had taken
@@ -81,36 +99,49 @@ def main(argv: Sequence[str]) -> int:
     return concluded(acted, only_json="--json" in argv)
 
 
+def _serve_on_kuberay(flags: Serve) -> str:
+    from sp500.commands.serving import kuberay
+
+    _refuse_others(flags)
+    return kuberay.deploy(
+        Kubectl(flags.namespace, flags.context),
+        flags.manifest,
+        flags.name,
+        image=flags.image,
+        key=_given_key(flags),
+        trust_source=flags.trust_source,
+        seconds=flags.timeout,
+    )
+
+
 def _serve_here(flags: Serve, secret: str) -> None:
     import uvicorn
 
     from sp500.serving import app, models
+    from sp500.serving.guard import Key
 
     with _listen(flags.host, flags.port) as listening:
         served, answers = models.open_model(flags.runs_dir, flags.name, trust_source=flags.trust_source)
-        made = app.create(served, key=secret, answers=answers)
+        made = app.create(served, key=Key(secret, flags.key_file), answers=answers)
         config = uvicorn.Config(made, log_level="warning", access_log=False, timeout_graceful_shutdown=10)
         _say(flags.host, listening.getsockname()[1], served.description)
         uvicorn.Server(config).run(sockets=[listening])
 
 
 def _serve_on_ray(flags: Serve, secret: str) -> None:
+    from sp500.commands.serving.application import make
     from sp500.distributed import serve
-    from sp500.serving import app, models
+    from sp500.serving import models
 
     runs, name, trusted = flags.runs_dir.absolute(), flags.name, flags.trust_source
-
-    def make_app() -> object:
-        """The application of one replica."""
-        served, answers = models.open_model(runs, name, trust_source=trusted)
-        return app.create(served, key=secret, answers=answers, tells_id=False)
-
     with _listen(flags.host, flags.port) as free:
         port = free.getsockname()[1]
     # Here first: a run that cannot answer is refused in a second, where Ray would start its replica again and again.
     description = models.open_model(runs, name, trust_source=trusted)[0].description
-    with serve.run_replicas(make_app, host=flags.host, port=port, replicas=flags.replicas):
-        _say(flags.host, port, f"{description}, {flags.replicas} replicas")
+    # The key itself and not its file: other nodes may not have that.
+    factory = partial(make, runs, name, secret, None, trusted)
+    with serve.run_replicas(factory, host=flags.host, port=port, replicas=flags.replicas):
+        _say(flags.host, port, f"{description}, {some(flags.replicas, 'replica')}")
         signal.pause()
 
 
@@ -118,18 +149,31 @@ def _say(host: str, port: int, what: str) -> None:
     print(f"http://{host}:{port} answers with {what}; API: /docs", file=sys.stderr, flush=True)
 
 
+def _refuse_others(flags: Serve) -> None:
+    """Raises ConfigError for what a RayService has in its manifest."""
+    for name in ("host", "port", "replicas", "benchmark", "json_output"):
+        if getattr(flags, name) != type(flags).model_fields[name].default:
+            flag = name.removesuffix("_output")
+            raise ConfigError(f"--{flag}: not with --on kuberay, where {flags.manifest} says it; leave it out")
+
+
 def key(flags: Serve) -> str:
     """What requests have to bring; empty: nothing. Raises ConfigError where an address that others reach has none."""
+    found = _given_key(flags)
+    if not found and not _is_own(flags.host):
+        raise ConfigError(f"--host {flags.host}: others can reach this address; set {KEY} or give --key-file FILE")
+    return found
+
+
+def _given_key(flags: Serve) -> str:
     found = os.environ.get(KEY, "").strip()
     if flags.key_file:
         try:
-            found = flags.key_file.expanduser().read_text().strip()
+            found = flags.key_file.read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"--key-file {flags.key_file}: cannot be read ({error})") from None
         if not found:
             raise ConfigError(f"--key-file {flags.key_file}: is empty")
-    if not found and not _is_own(flags.host):
-        raise ConfigError(f"--host {flags.host}: others can reach this address; set {KEY} or give --key-file FILE")
     return found
 
 

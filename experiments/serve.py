@@ -1,0 +1,10 @@
+"""Answer over HTTP from replicas on the Ray cluster that this job runs on, until the job is stopped."""
+
+from __future__ import annotations
+
+import sys
+
+from sp500.commands.serving.serve import main
+
+if __name__ == "__main__":
+    sys.exit(main(["--on", "ray", *sys.argv[1:]]))

@@ -1,0 +1,1 @@
+"""`sp500 serve`, and what it starts."""

@@ -1,0 +1,44 @@
+"""What every replica of Ray Serve runs, here and in a RayService: `import_path` of cluster/rayservice.yaml."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sp500.commands import folders
+from sp500.config import Frozen
+from sp500.distributed import serve
+from sp500.jobs.manifests.rayservice import PORT
+from sp500.serving.registry import DEFAULT
+
+
+class Arguments(Frozen):
+    """`args` of the application in serveConfigV2."""
+
+    name: str = DEFAULT
+    """A model, or a run."""
+    runs_dir: Path | None = None
+    """Folder of the runs. Default: $SP500_RUNS_DIR, or runs."""
+    key_file: Path
+    """File with the key. Without it all requests that need one are refused; it is read again while the server runs."""
+    trust_source: bool = False
+    """Run the Python that lies in a run's folder (source/) although it was never given on this machine."""
+
+
+def build(args: dict[str, Any]) -> serve.Application:
+    """The application, for Ray Serve to deploy. Raises ValidationError for `args` that are not `Arguments`."""
+    arguments = Arguments.model_validate(args)
+    runs = (arguments.runs_dir or folders.runs(os.environ)).absolute()
+    factory = partial(make, runs, arguments.name, "", arguments.key_file, arguments.trust_source)
+    return serve.application(factory, gate=PORT)
+
+
+def make(runs: Path, name: str, key: str, key_file: Path | None, trust_source: bool) -> object:
+    """The HTTP application of one replica."""
+    from sp500.serving import app, models
+    from sp500.serving.guard import Key
+
+    served, answers = models.open_model(runs, name, trust_source=trust_source)
+    return app.create(served, key=Key(key, key_file), answers=answers, tells_id=False)

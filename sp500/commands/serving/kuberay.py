@@ -1,0 +1,89 @@
+"""`sp500 serve --on kuberay`: a RayService, applied and awaited."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from pathlib import Path
+
+import yaml
+
+from sp500.commands.cluster.cluster_flags import say
+from sp500.console import entry
+from sp500.errors import ConfigError, ResourcesError
+from sp500.jobs.cluster import service
+from sp500.jobs.cluster.kubectl import Kubectl
+from sp500.jobs.manifests import manifest, rules
+from sp500.jobs.manifests.manifest import Cluster, Document, items, section
+from sp500.jobs.manifests.rayservice import NAME
+
+CLAIM = "PersistentVolumeClaim"
+
+
+def deploy(
+    kubectl: Kubectl, path: Path, model: str, *, image: str, key: str, trust_source: bool, seconds: float
+) -> str:
+    """Apply the manifests in the file, with `model` as what is served, and wait: how to reach it.
+
+    Makes the Secret with `key`, or a new one, where there is none. Claims that exist stay as they are. Raises
+    ConfigError for a file that is wrong, ResourcesError where the cluster refuses it or it does not answer in time.
+    """
+    documents = load(path, model, image=image, trust_source=trust_source)
+    kubectl.reach()
+    service.check(kubectl)
+    _make_key(kubectl, key)
+    missing = [one for one in documents if one["kind"] != CLAIM or not _exists(kubectl, one)]
+    service.apply(kubectl, manifest.text(missing))
+    service.wait(kubectl, NAME, seconds=seconds, say=say)
+    where = " ".join(kubectl.argv()[1:])
+    return (
+        f"model {model} answers in namespace {kubectl.namespace}:\n"
+        f"  kubectl {where} port-forward svc/{NAME}-serve-svc 8000 &\n"
+        f"  key=$(kubectl {where} get secret {NAME} -o jsonpath='{{.data.key}}' | base64 -d)\n"
+        '  curl -H "Authorization: Bearer $key" http://127.0.0.1:8000/v1/models'
+    )
+
+
+def load(path: Path, model: str, *, image: str = "", trust_source: bool = False) -> list[Document]:
+    """The manifests, in which the RayService serves `model`. Raises ConfigError for none, several or broken rules."""
+    documents: list[Document] = [one for one in entry.documents(path, "--manifest") if isinstance(one, dict)]
+    found = [one for one in documents if one.get("kind") == "RayService"]
+    if len(found) != 1:
+        raise ConfigError(f"--manifest {path}: expected one document of kind RayService, found {len(found)}")
+    rules.check(found[0])
+    name, spec = section(found[0], "metadata").get("name"), section(found[0], "spec")
+    if name != NAME:
+        raise ConfigError(
+            f"--manifest {path}: the RayService is named {name}; expected {NAME}, as its Secret and Service"
+        )
+    config = yaml.safe_load(str(spec.get("serveConfigV2", "")))
+    applications = items(config.get("applications")) if isinstance(config, dict) else []
+    if len(applications) != 1:
+        raise ConfigError(f"--manifest {path}: spec.serveConfigV2 has {len(applications)} applications, expected one")
+    args = section(applications[0], "args") | {"name": model} | ({"trust_source": True} if trust_source else {})
+    applications[0]["args"] = args
+    spec["serveConfigV2"] = yaml.safe_dump(config, sort_keys=False)
+    for group in Cluster("", section(spec, "rayClusterConfig"), {}).groups if image else ():
+        group.ray.body["image"] = image
+    return documents
+
+
+def _make_key(kubectl: Kubectl, key: str) -> None:
+    if kubectl.document("get", "secret", NAME):
+        if key:
+            say(f"Secret {NAME} is there already: its key stays")
+        return
+    labels = {"app.kubernetes.io/name": "serve", "app.kubernetes.io/part-of": "sp500"}
+    body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": NAME, "labels": labels}}
+    # Through stdin, since an argument stands in the list of processes; created, since apply keeps a copy in clear text.
+    given = json.dumps(body | {"stringData": {"key": key or secrets.token_urlsafe(32)}})
+    try:
+        kubectl.text("create", "--filename=-", given=given)
+    except ResourcesError:
+        if not kubectl.document("get", "secret", NAME):  # else another made it at the same moment
+            raise
+    say(f"Secret {NAME} made, with {'the key given' if key else 'a new key'}")
+
+
+def _exists(kubectl: Kubectl, claim: Document) -> bool:
+    return bool(kubectl.document("get", "persistentvolumeclaim", str(section(claim, "metadata").get("name"))))

@@ -1,0 +1,102 @@
+"""Requests for the class of an image and for the continuation of a text."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from sp500.data.images import folders
+from sp500.errors import DataError
+from sp500.serving.predictor import Predictor
+from sp500.serving.requests import BadRequest, Problem
+from sp500.training.task import Classifying, Continuing
+
+MOST_IMAGES, MOST_LENGTH = 256, 500
+
+
+class ImagesBody(BaseModel):
+    """Images of the size that the model was trained on."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    images: Annotated[list[str], Field(min_length=1, max_length=MOST_IMAGES)]
+    """Each a PNG, JPEG or BMP file in base64, also as a data URI."""
+
+    def pixels(self, predictor: Predictor) -> np.ndarray:
+        """X [image, 1, height, width, channel] as bytes. Raises BadRequest."""
+        height, width, channels = predictor.recipe.row
+        return np.stack([_pixels(text, number, (height, width, channels)) for number, text in enumerate(self.images)])
+
+
+class Classes(BaseModel):
+    """The most likely class of each image, and the probabilities [image][class]."""
+
+    classes: list[int]
+    probabilities: list[list[float]]
+    model: str
+    run: str
+    version: str
+
+
+class TextBody(BaseModel):
+    """A text to go on with."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    text: str = Field(min_length=1, max_length=10_000)
+    """The model reads its last bytes, as many as a window has."""
+    length: int = Field(100, gt=0, le=MOST_LENGTH)
+    """Bytes to write."""
+    seed: int = Field(0, ge=0, lt=2**31)
+    """The same seed writes the same text."""
+
+
+class Text(BaseModel):
+    """How the model goes on."""
+
+    text: str
+    model: str
+    run: str
+    version: str
+
+
+def classify(predictor: Predictor, body: ImagesBody) -> dict[str, Any]:
+    """The classes of the images, without the model's name and version. Raises BadRequest."""
+    if not isinstance(predictor.task, Classifying):
+        raise BadRequest(Problem(field="images", message="this model was not trained on images; see GET /v1/models"))
+    found = predictor.task.probabilities(predictor.outputs(body.pixels(predictor)))
+    if not np.isfinite(found).all():
+        raise BadRequest(Problem(field="images", message="lead to an output that is not finite"))
+    return {"classes": found.argmax(axis=1).tolist(), "probabilities": found.tolist()}
+
+
+def write(predictor: Predictor, body: TextBody) -> dict[str, Any]:
+    """How the text goes on, without the model's name and version. Raises BadRequest."""
+    if not isinstance(predictor.task, Continuing):
+        raise BadRequest(Problem(field="text", message="this model was not trained on text; see GET /v1/models"))
+    start = body.text.encode()
+    try:
+        made = predictor.task.written(predictor.model, start[-predictor.recipe.window :], body.length, body.seed)
+    except RuntimeError as error:  # a model of the user's own may take whole windows alone; outputs may be infinite
+        needed, why = predictor.recipe.window, str(error).splitlines()[0]
+        hint = f"; it was trained on {needed} bytes, this text has {len(start)}" if len(start) < needed else ""
+        raise BadRequest(Problem(field="text", message=f"the model cannot go on with it ({why}){hint}")) from None
+    return {"text": made.decode(errors="replace")}
+
+
+def _pixels(text: str, number: int, expected: tuple[int, int, int]) -> np.ndarray:
+    field = f"images[{number}]"
+    try:
+        data = base64.b64decode(text.partition(",")[2] if text.startswith("data:") else text, validate=True)
+    except (binascii.Error, ValueError):
+        raise BadRequest(Problem(field=field, message="is not base64")) from None
+    try:
+        found = folders.decode(io.BytesIO(data), field, expected)
+    except DataError as error:
+        raise BadRequest(Problem(field=field, message=str(error).removeprefix(f"{field}: "))) from None
+    return found[None]
