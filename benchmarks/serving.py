@@ -33,7 +33,7 @@ from torch import nn
 
 import sp500
 from sp500.errors import SP500Error
-from sp500.machine.memory import tree_pss_bytes
+from sp500.machine.memory import tree_cpu_seconds, tree_pss_bytes
 from sp500.serving.load import load
 
 READY_SECONDS, STOP_SECONDS = 120.0, 15.0
@@ -172,11 +172,6 @@ def check_answer(url: str, process: psutil.Popen, log: Path, body: dict[str, Any
         raise SP500Error(f"answers {outputs}: expected {expected.tolist()}")
 
 
-def count_cpu_seconds(process: psutil.Process) -> float:
-    """User and system time of a server and its descendants."""
-    return sum(sum(member.cpu_times()[:2]) for member in (process, *process.children(recursive=True)))
-
-
 def measure_server(
     server: Server, folder: Path, flags: argparse.Namespace, body: dict[str, Any], expected: np.ndarray
 ) -> Iterator[dict[str, Any]]:
@@ -186,11 +181,11 @@ def measure_server(
         check_answer(url, process, folder / "server.log", body, expected)
         load(url, body, clients=1, seconds=1.0)  # the first requests are slower
         for clients in flags.clients:
-            before = count_cpu_seconds(process)
+            before = tree_cpu_seconds(process.pid)
             times = load(url, body, clients=clients, seconds=flags.seconds)
-            cpu_ms = 1e3 * (count_cpu_seconds(process) - before) / max(times.requests, 1)
-            figures = server.name, clients, times.per_second, times.p50_ms, times.p99_ms, cpu_ms
-            others = tree_pss_bytes(process.pid) / 2**20, times.failed, os.getloadavg()[0]
+            cpu_ms = 1e3 * (tree_cpu_seconds(process.pid) - before) / max(times["requests"], 1)
+            figures = server.name, clients, times["per_second"], times["p50_ms"], times["p99_ms"], cpu_ms
+            others = tree_pss_bytes(process.pid) / 2**20, times["failed"], os.getloadavg()[0]
             yield dict(zip(COLUMNS, figures + others, strict=True))
 
 

@@ -30,8 +30,6 @@ LIMITS: dict[str, Any] = {
     "health_check_period_s": 10,
     "graceful_shutdown_timeout_s": 10,
 }
-
-
 PROBE_SECONDS = 5.0
 """In which the kubelet has asked each proxy (readinessProbe of cluster/rayservice.yaml) and told the others."""
 REQUEST_SECONDS = 30.0
@@ -63,7 +61,7 @@ class Gate:
     """
 
     def __init__(self, port: int) -> None:
-        while not all(map(_answers, _proxies(port))):
+        while not (urls := _proxies(port)) or not all(map(_answers, urls)):
             time.sleep(0.5)
         time.sleep(PROBE_SECONDS)
 
@@ -72,9 +70,9 @@ class Gate:
 
 
 def _proxies(port: int) -> list[str]:
-    """What to ask of each proxy, the head's among them."""
+    """The address of each proxy that asks a replica, the head's among them; none before Serve has started them."""
     nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
-    return [f"http://{nodes[node]}:{port}/healthz" for node in serve.status().proxies if node in nodes] or [""]
+    return [f"http://{nodes[node]}:{port}/healthz" for node in serve.status().proxies if node in nodes]
 
 
 def _answers(url: str) -> bool:

@@ -186,7 +186,8 @@ def serving(found: Document, namespace: str) -> Check:
     if service.answers(found):
         return ok(SERVING, f"RayService {rayservice.NAME}: {some(endpoints, 'pod')} take requests")
     said = next(iter(service.complaints(found)), f"{some(endpoints, 'pod')} take requests")
-    advice = f"kubectl --namespace {namespace} describe rayservice {rayservice.NAME}, and the pods with component=serve"
+    pods = f"pods --selector {next('='.join(label) for label in rayservice.COMPONENT.items())}"
+    advice = f"kubectl --namespace {namespace} describe rayservice {rayservice.NAME}, and describe {pods}"
     return wrong(SERVING, f"RayService {rayservice.NAME} does not answer, or changes: {said}", advice)
 
 

@@ -50,6 +50,8 @@ def sentences(record: RunRecord | None) -> list[str]:
     if PLAIN not in best or len(best) < 2:
         return []
     plain, others = best[PLAIN], {name: row for name, row in best.items() if name != PLAIN}
+    if not plain["cpu_ms_per_request"]:
+        return []
     told = listed([f"{name} {fixed(row['per_second'], 0)}" for name, row in others.items()])
     dearest, least = (
         pick(row["cpu_ms_per_request"] / plain["cpu_ms_per_request"] for row in others.values()) for pick in (max, min)

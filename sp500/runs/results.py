@@ -158,7 +158,19 @@ class ScaleRow(TypedDict):
     run: str
 
 
-class ServeRow(TypedDict):
+class LoadTimes(TypedDict):
+    """Requests to a server, and the milliseconds of those that were answered; None where none was."""
+
+    requests: int
+    failed: int
+    per_second: float
+    """Requests that were answered."""
+    p50_ms: float | None
+    p99_ms: float | None
+    longest_ms: float | None
+
+
+class ServeRow(LoadTimes):
     """One load of a serving benchmark."""
 
     server: str
@@ -167,13 +179,6 @@ class ServeRow(TypedDict):
     """0: one process without Ray."""
     path: str
     clients: int
-    requests: int
-    failed: int
-    per_second: float
-    """Requests that were answered."""
-    p50_ms: float | None
-    p99_ms: float | None
-    longest_ms: float | None
     cpu_ms_per_request: float
     """Of all processes of the server."""
     memory_bytes: int

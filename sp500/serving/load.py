@@ -4,31 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 import numpy as np
 
-
-@dataclass(frozen=True)
-class Times:
-    """What a load found; times in milliseconds, of the requests that were answered."""
-
-    requests: int
-    failed: int
-    per_second: float
-    p50_ms: float | None
-    p99_ms: float | None
-    longest_ms: float | None
+from sp500.runs.results import LoadTimes
 
 
-def load(url: str, body: dict[str, Any], *, clients: int, seconds: float, key: str = "") -> Times:
+def load(url: str, body: dict[str, Any], *, clients: int, seconds: float, key: str = "") -> LoadTimes:
     """POST `body` to `url` for so many seconds. An answer other than 200 counts as failed, as does none within 60 s."""
     return asyncio.run(_load(url, body, clients, seconds, key))
 
 
-async def _load(url: str, body: dict[str, Any], clients: int, seconds: float, key: str) -> Times:
+async def _load(url: str, body: dict[str, Any], clients: int, seconds: float, key: str) -> LoadTimes:
     end, took, failed = time.perf_counter() + seconds, list[float](), 0
 
     async def client(session: aiohttp.ClientSession) -> None:
@@ -52,4 +41,11 @@ async def _load(url: str, body: dict[str, Any], clients: int, seconds: float, ke
     async with aiohttp.ClientSession(connector=limit, timeout=patience, headers=headers) as session:
         await asyncio.gather(*(client(session) for _ in range(clients)))
     p50, p99, longest = np.percentile(took, [50, 99, 100]).tolist() if took else [None] * 3
-    return Times(len(took) + failed, failed, len(took) / (time.perf_counter() - begun), p50, p99, longest)
+    return {
+        "requests": len(took) + failed,
+        "failed": failed,
+        "per_second": len(took) / (time.perf_counter() - begun),
+        "p50_ms": p50,
+        "p99_ms": p99,
+        "longest_ms": longest,
+    }

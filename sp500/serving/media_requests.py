@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sp500.data.images import folders
 from sp500.errors import DataError
 from sp500.serving.predictor import Predictor
-from sp500.serving.requests import BadRequest, Problem
+from sp500.serving.requests import Answer, BadRequest, Problem
 from sp500.training.task import Classifying, Continuing
 
 MOST_IMAGES, MOST_LENGTH = 256, 500
@@ -33,14 +33,11 @@ class ImagesBody(BaseModel):
         return np.stack([_pixels(text, number, (height, width, channels)) for number, text in enumerate(self.images)])
 
 
-class Classes(BaseModel):
+class Classes(Answer):
     """The most likely class of each image, and the probabilities [image][class]."""
 
     classes: list[int]
     probabilities: list[list[float]]
-    model: str
-    run: str
-    version: str
 
 
 class TextBody(BaseModel):
@@ -56,13 +53,10 @@ class TextBody(BaseModel):
     """The same seed writes the same text."""
 
 
-class Text(BaseModel):
+class Text(Answer):
     """How the model goes on."""
 
     text: str
-    model: str
-    run: str
-    version: str
 
 
 def classify(predictor: Predictor, body: ImagesBody) -> dict[str, Any]:

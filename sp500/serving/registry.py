@@ -126,12 +126,14 @@ class Registry:
                     by=_user(),
                 )
                 model = model.model_copy(update={"versions": (*model.versions, made)})
-            if canary:  # a run has one role
-                other = None if model.shadow == made.version else model.shadow
-                change: dict[str, object] = {"canary": Canary(version=made.version, share=canary), "shadow": other}
+            # A run has one role.
+            kept_shadow = None if model.shadow == made.version else model.shadow
+            kept_canary = None if model.canary and model.canary.version == made.version else model.canary
+            if canary:
+                role = Canary(version=made.version, share=canary)
+                change: dict[str, object] = {"canary": role, "shadow": kept_shadow}
             elif shadow:
-                still = None if model.canary and model.canary.version == made.version else model.canary
-                change = {"shadow": made.version, "canary": still}
+                change = {"shadow": made.version, "canary": kept_canary}
             else:
                 again = model.champions[-1:] == (made.version,)
                 champions = model.champions if again else (*model.champions, made.version)

@@ -123,7 +123,15 @@ class WindowsBody(BaseModel):
         return made
 
 
-class Forecast(BaseModel):
+class Answer(BaseModel):
+    """What gave the answer."""
+
+    model: str
+    run: str
+    version: str
+
+
+class Forecast(Answer):
     """A forecast of one ticker, made at the close of `as_of` for the close of `session`."""
 
     ticker: str
@@ -134,18 +142,12 @@ class Forecast(BaseModel):
     naive: dict[str, float]
     """What it has to beat."""
     repairs: list[str]
-    model: str
-    run: str
-    version: str
 
 
-class Outputs(BaseModel):
+class Outputs(Answer):
     """A model's outputs [window, ...]."""
 
     outputs: list[Any]
-    model: str
-    run: str
-    version: str
 
 
 def needed_fields(predictor: Predictor) -> tuple[str, ...]:

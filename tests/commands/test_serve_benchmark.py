@@ -27,3 +27,5 @@ def test_plain_process_is_measured_and_kept_as_a_run(tmp_path: Path, monkeypatch
     assert record.serving == rows
     assert record.experiment == "serve"
     assert len(benchmark.text(rows).splitlines()) == 1 + len(rows) + 1
+    unanswered = {**rows[0], "p50_ms": None, "p99_ms": None}
+    assert "-        -" in benchmark.text([unanswered])

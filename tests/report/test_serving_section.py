@@ -55,6 +55,10 @@ def test_slower_replicas_are_told_to_buy_no_speed() -> None:
     assert "about 5 replicas answer as much" in said
 
 
+def test_no_sentence_without_the_cpu_of_one_process() -> None:
+    assert serving.sentences(record(row("plain", 0, 8, 200, 0), row("1 replica on Ray", 1, 8, 40, 20))) == []
+
+
 def test_faster_replicas_pay_above_what_one_process_answers() -> None:
     [said] = serving.sentences(record(row("plain", 0, 8, 200, 5), row("2 replicas on Ray", 2, 32, 300, 6)))
     assert "Replicas pay above 200 requests a second" in said

@@ -15,6 +15,7 @@ from sp500.console import output
 from sp500.errors import ConfigError, ResourcesError
 from sp500.jobs.cluster import data_claim, transfer_pod
 from sp500.jobs.cluster.kubectl import Kubectl
+from sp500.jobs.cluster.upload import upload
 from sp500.jobs.manifests import rayservice
 
 CLUSTER = "sp500"
@@ -58,16 +59,17 @@ def concluded(model: type[F], argv: Sequence[str], verb: str, act: Callable[[F],
 def send(kubectl: Kubectl, flags: ClusterFlags, folder: Path, name: str = "", *, overwrite: bool = False) -> str:
     """Put a folder onto the data claim, under its own name if none is given: what became of it, in a line.
 
-    Raises ConfigError, DataError and ResourcesError as `data_claim.upload` does.
+    Raises ConfigError, DataError and ResourcesError as `upload` does.
     """
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder to upload")
     name = name or folder.resolve().name
+    target, advice = f"{data_claim.MOUNT}/{name}", "--overwrite replaces them, --name NAME uploads under another name"
     wanted = data_claim.local_contents(folder, name)
     with pod(kubectl, flags, data_claim.CLAIM, data_claim.MOUNT, read_only=False) as running:
-        sent = data_claim.upload(kubectl, running, folder, wanted, name, overwrite=overwrite)
+        sent = upload(kubectl, running, folder, wanted, target, overwrite=overwrite, advice=advice)
     told = f"uploaded: {len(wanted)} files, checksums equal" if sent else "is there already, file by file"
-    return f"{data_claim.MOUNT}/{name} {told}"
+    return f"{target} {told}"
 
 
 def pod(

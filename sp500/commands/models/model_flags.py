@@ -19,6 +19,11 @@ from sp500.jobs.cluster import runs_claim
 from sp500.jobs.cluster.kubectl import Kubectl
 from sp500.jobs.cluster.runs_claim import RunsClaim
 
+MEMORY = "1Gi"
+"""Of the pod: it loads the run that is promoted, as the servers will."""
+ELSEWHERE = ("--on", "--namespace", "--context", "--runs-dir")
+"""Flags that say where, and not what."""
+
 
 class ModelFlags(Frozen):
     """Flags of every verb."""
@@ -61,12 +66,6 @@ def verb(
     return concluded(acted, only_json="--json" in argv)
 
 
-MEMORY = "1Gi"
-"""Of the pod: it loads the run that is promoted, as the servers will."""
-ELSEWHERE = ("--on", "--namespace", "--context", "--runs-dir")
-"""Flags that say where, and not what."""
-
-
 def _in_a_pod(flags: ModelFlags, name: str, argv: Sequence[str], run: str) -> str:
     kubectl = Kubectl(flags.namespace, flags.context)
     words = ["python", "-m", "sp500.cli", *name.split(), *_without_place(argv), "--runs-dir", runs_claim.MOUNT]
@@ -89,8 +88,9 @@ def _in_a_pod(flags: ModelFlags, name: str, argv: Sequence[str], run: str) -> st
 def _without_place(argv: Sequence[str]) -> list[str]:
     kept, words = list[str](), iter(argv)
     for word in words:
-        if word in ELSEWHERE:
-            next(words, None)
-        elif word.split("=")[0] not in ELSEWHERE:
+        flag, equals, _ = word.partition("=")
+        if flag.replace("_", "-") not in ELSEWHERE:
             kept.append(word)
+        elif not equals:
+            next(words, None)
     return kept

@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from sp500.commands import folders
 from sp500.config import Frozen
 from sp500.distributed import serve
@@ -19,7 +21,7 @@ class Arguments(Frozen):
 
     name: str = DEFAULT
     """A model, or a run."""
-    runs_dir: Path | None = None
+    runs_dir: Path = Field(default_factory=lambda: folders.runs(os.environ))
     """Folder of the runs. Default: $SP500_RUNS_DIR, or runs."""
     key_file: Path
     """File with the key. Without it all requests that need one are refused; it is read again while the server runs."""
@@ -29,9 +31,8 @@ class Arguments(Frozen):
 
 def build(args: dict[str, Any]) -> serve.Application:
     """The application, for Ray Serve to deploy. Raises ValidationError for `args` that are not `Arguments`."""
-    arguments = Arguments.model_validate(args)
-    runs = (arguments.runs_dir or folders.runs(os.environ)).absolute()
-    factory = partial(make, runs, arguments.name, "", arguments.key_file, arguments.trust_source)
+    given = Arguments.model_validate(args)
+    factory = partial(make, given.runs_dir.absolute(), given.name, "", given.key_file, given.trust_source)
     return serve.application(factory, gate=PORT)
 
 

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
-import psutil
 import requests
 
 from sp500.commands.serving.serve import KEY
 from sp500.errors import ConfigError, SP500Error
+from sp500.formatting import fixed
 from sp500.jobs.manifests.rayservice import FAST_PROXY
 from sp500.machine.memory import tree_cpu_seconds, tree_pss_bytes
 from sp500.runs.record import ended
@@ -60,7 +60,7 @@ class Server(NamedTuple):
     kind: Kind
     url: str
     key: str
-    process: psutil.Process
+    pid: int
     ready_seconds: float
 
 
@@ -81,21 +81,16 @@ def measure(runs: Path, name: str, seconds: float, *, trust_source: bool = False
 
 
 def _row(server: Server, path: str, body: dict[str, Any], clients: int, seconds: float) -> ServeRow:
-    before = tree_cpu_seconds(server.process.pid)
-    found = load.load(server.url + path, body, clients=clients, seconds=seconds, key=server.key)
+    before = tree_cpu_seconds(server.pid)
+    times = load.load(server.url + path, body, clients=clients, seconds=seconds, key=server.key)
     return {
         "server": server.kind.name,
         "replicas": server.kind.replicas,
         "path": path,
         "clients": clients,
-        "requests": found.requests,
-        "failed": found.failed,
-        "per_second": found.per_second,
-        "p50_ms": found.p50_ms,
-        "p99_ms": found.p99_ms,
-        "longest_ms": found.longest_ms,
-        "cpu_ms_per_request": 1e3 * max(tree_cpu_seconds(server.process.pid) - before, 0.0) / max(found.requests, 1),
-        "memory_bytes": tree_pss_bytes(server.process.pid),
+        **times,
+        "cpu_ms_per_request": 1e3 * max(tree_cpu_seconds(server.pid) - before, 0.0) / max(times["requests"], 1),
+        "memory_bytes": tree_pss_bytes(server.pid),
         "ready_seconds": server.ready_seconds,
     }
 
@@ -119,8 +114,9 @@ def text(rows: Sequence[ServeRow]) -> str:
     columns = ("clients", 8), ("req/s", 9), ("p50 ms", 9), ("p99 ms", 9), ("CPU ms", 8), ("MiB", 7), ("failed", 8)
     lines = [f"{'server':<31}{'path':<14}" + "".join(f"{name:>{width}}" for name, width in columns)]
     lines += [
-        f"{row['server']:<31}{row['path']:<14}{row['clients']:>8}{row['per_second']:>9.0f}{row['p50_ms']:>9.2f}"
-        f"{row['p99_ms']:>9.2f}{row['cpu_ms_per_request']:>8.2f}{row['memory_bytes'] / 2**20:>7.0f}{row['failed']:>8}"
+        f"{row['server']:<31}{row['path']:<14}{row['clients']:>8}{row['per_second']:>9.0f}"
+        f"{fixed(row['p50_ms']):>9}{fixed(row['p99_ms']):>9}"
+        f"{row['cpu_ms_per_request']:>8.2f}{row['memory_bytes'] / 2**20:>7.0f}{row['failed']:>8}"
         for row in rows
     ]
     ready = {row["server"]: row["ready_seconds"] for row in rows}
@@ -156,7 +152,7 @@ def _started(kind: Kind, words: list[str]) -> Iterator[Server]:
             threading.Thread(target=process.stderr.read, daemon=True).start()
             url = said[-1].split()[0]
             _ready(url)
-            yield Server(kind, url, key, psutil.Process(process.pid), time.perf_counter() - begun)
+            yield Server(kind, url, key, process.pid, time.perf_counter() - begun)
         finally:
             process.send_signal(signal.SIGTERM)
 

@@ -15,7 +15,7 @@ from sp500.jobs.cluster import service
 from sp500.jobs.cluster.kubectl import Kubectl
 from sp500.jobs.manifests import manifest, rules
 from sp500.jobs.manifests.manifest import Cluster, Document, items, section
-from sp500.jobs.manifests.rayservice import NAME
+from sp500.jobs.manifests.rayservice import LABELS, NAME
 
 CLAIM = "PersistentVolumeClaim"
 
@@ -73,8 +73,7 @@ def _make_key(kubectl: Kubectl, key: str) -> None:
         if key:
             say(f"Secret {NAME} is there already: its key stays")
         return
-    labels = {"app.kubernetes.io/name": "serve", "app.kubernetes.io/part-of": "sp500"}
-    body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": NAME, "labels": labels}}
+    body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": NAME, "labels": LABELS}}
     # Through stdin, since an argument stands in the list of processes; created, since apply keeps a copy in clear text.
     given = json.dumps(body | {"stringData": {"key": key or secrets.token_urlsafe(32)}})
     try:

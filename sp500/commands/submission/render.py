@@ -50,6 +50,7 @@ def main(argv: Sequence[str]) -> int:
     """Print the manifests as YAML, to the exit code."""
 
     def acted() -> tuple[str, int]:
+        """The text, and 0."""
         words = job_flags.split(argv)[0]
         if "--serve" in words:
             rest, config = [word for word in argv if word != "--serve"], (tyro.conf.FlagCreatePairsOff,)

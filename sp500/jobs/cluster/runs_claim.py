@@ -17,15 +17,18 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from sp500.errors import ConfigError, DataError, ResourcesError, RunExists, SP500Error
-from sp500.jobs.cluster import checksums, data_claim
+from sp500.jobs.cluster import checksums
 from sp500.jobs.cluster.checksums import LINK, Contents, Listing
 from sp500.jobs.cluster.kubectl import Kubectl
+from sp500.jobs.cluster.upload import upload
 
 MOUNT = "/runs"
 CLAIM = "sp500-runs"
 LOCKS = (".lock", ".holder")
 """Files of a run that say who writes it."""
-FIND_RECORDS = ["find", MOUNT, "-mindepth", "2", "-maxdepth", "2", "-type", "f", "-name", "record.json", "-print0"]
+RECORD = "record.json"
+"""Written last: its existence means that the run ended."""
+FIND_RECORDS = ["find", MOUNT, "-mindepth", "2", "-maxdepth", "2", "-type", "f", "-name", RECORD, "-print0"]
 
 
 @dataclass
@@ -85,17 +88,16 @@ class RunsClaim:
         Raises ConfigError for a run that has not ended, DataError for another run of that name there.
         """
         here = self.folder / name
-        if not (here / "record.json").is_file():
-            raise ConfigError(f"{here}: has no record.json, so the run has not ended")
+        if not (here / RECORD).is_file():
+            raise ConfigError(f"{here}: has no {RECORD}, so the run has not ended")
         wanted = {path: value for path, value in checksums.of_folder(here).items() if path not in LOCKS}
-        return data_claim.upload(
+        return upload(
             self.kubectl,
             self.pod,
             here,
             wanted,
-            name,
+            f"{MOUNT}/{name}",
             overwrite=False,
-            mount=MOUNT,
             ignored=LOCKS,
             advice="the run of that name on the claim is another; rename one of the two folders",
         )

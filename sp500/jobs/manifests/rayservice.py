@@ -17,6 +17,8 @@ from sp500.jobs.manifests.pods import CLUSTER_WORKERS, GPU
 
 NAME = "sp500-serve"
 """Of the RayService, and of the Secret with the key."""
+LABELS = {"app.kubernetes.io/name": "serve", "app.kubernetes.io/part-of": "sp500"}
+"""Of both."""
 IMPORT_PATH = "sp500.commands.serving.application:build"
 KEY_FOLDER = "/etc/sp500/serve"
 COMPONENT = {"app.kubernetes.io/component": "serve"}
@@ -56,11 +58,10 @@ def build_rayservice(cluster: Document, *, model: str = "main", image: str = "",
         "workerGroupSpecs": [_worker(group, old, new)],
     }
     where = namespace or metadata.get("namespace")
-    labels = {"app.kubernetes.io/name": "serve", "app.kubernetes.io/part-of": "sp500"}
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayService",
-        "metadata": {"name": NAME} | ({"namespace": where} if where else {}) | {"labels": labels},
+        "metadata": {"name": NAME} | ({"namespace": where} if where else {}) | {"labels": dict(LABELS)},
         "spec": {
             "upgradeStrategy": {"type": "NewCluster"},
             "excludeHeadPodFromServeSvc": True,
