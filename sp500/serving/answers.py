@@ -36,6 +36,8 @@ class AnswerLog:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._rows: list[dict[str, Any]] = []
+        self._writing: list[dict[str, Any]] = []
+        """On their way to a file. Whoever reads meanwhile needs them."""
         self._written: list[Path] = []
         self._flushed = time.monotonic()
         self._lock = threading.Lock()
@@ -55,15 +57,17 @@ class AnswerLog:
     def flush(self) -> None:
         """Write what was kept as one file. Raises DiskError, and keeps the answers then."""
         with self._lock:  # not while it is written: requests add to it
-            rows, self._rows = self._rows, []
-        if not rows:
+            self._writing, self._rows = self._rows, []
+        if not self._writing:
             return
         try:
-            self._written.append(self._write(pd.DataFrame(rows)))
+            self._written.append(self._write(pd.DataFrame(self._writing)))
         except Exception:
             with self._lock:
-                self._rows = [*rows, *self._rows]
+                self._rows = [*self._writing, *self._rows]
             raise
+        finally:
+            self._writing = []
         if len(self._written) >= PARTS:
             self._join()
 
@@ -98,7 +102,9 @@ class AnswerLog:
     def read(self) -> pd.DataFrame:
         """Every answer of the model, those of this process up to now; empty where there is none."""
         with self._lock:
-            waiting = [pd.DataFrame(self._rows)] if self._rows else []
+            rows = [*self._writing, *self._rows]
+        # Taken before the files are read: what is written meanwhile is in both.
+        waiting = [pd.DataFrame(rows)] if rows else []
         return _whole([*_everything(self.folder), *waiting])
 
 
@@ -123,7 +129,7 @@ def _everything(folder: Path) -> list[pd.DataFrame]:
 
 
 def _whole(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """All rows of the tables, each once: while files are joined, an answer is in two of them."""
+    """All rows of the tables, each once: while files are written or joined, an answer is in two of them."""
     return pd.concat(tables, ignore_index=True).drop_duplicates(ignore_index=True) if tables else pd.DataFrame()
 
 

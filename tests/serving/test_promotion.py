@@ -295,6 +295,25 @@ def test_answers_wait_for_a_disk_that_takes_none(tmp_path: Path, monkeypatch: py
     assert len(list((tmp_path / "answers").iterdir())) == 1
 
 
+def test_answers_can_be_read_while_they_are_written(tmp_path: Path) -> None:
+    log = answers.AnswerLog(tmp_path / "answers")
+    for number in range(500):
+        log.add({"number": number})
+
+    def write() -> None:
+        for number in range(500, 530):
+            log.add({"number": number})
+            log.flush()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    read = [log.read()["number"].tolist() for _ in iter(writer.is_alive, False)]
+    writer.join()
+    assert [sorted(one) for one in read] == [list(range(len(one))) for one in read]
+    assert min(map(len, read)) >= 500
+    assert sorted(log.read()["number"]) == list(range(530))
+
+
 def test_answer_for_an_unknown_ticker_keeps_no_other_from_being_judged(
     runs: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
