@@ -21,6 +21,7 @@ MOST_DAYS, MOST_WINDOWS, MOST_NUMBERS = 5_000, 1_024, 100_000
 """Of a request, and numbers of an answer."""
 MOST_PROBLEMS = 20
 """Of an answer."""
+EPOCH = date(1970, 1, 1).toordinal()
 OHLCV = ("open", "high", "low", "volume")
 Numbers = Annotated[list[FiniteFloat], Field(max_length=MOST_DAYS)]
 
@@ -73,7 +74,8 @@ class Prices(BaseModel):
         if self.dates[-1] > (today := datetime.now(UTC).date()):
             last = f"dates[{len(self.dates) - 1}]"
             raise BadRequest(Problem(field=last, rule="future", date=str(self.dates[-1]), message=f"is after {today}"))
-        index = pd.DatetimeIndex(np.array(self.dates, "datetime64[D]").astype("datetime64[us]"))
+        days = np.array([day.toordinal() for day in self.dates]) - EPOCH  # ten times as fast as from dates
+        index = pd.DatetimeIndex(days.astype("datetime64[D]").astype("datetime64[us]"))
         raw = {name: pd.DataFrame({self.ticker: np.array(values)}, index) for name, values in given.items()}
         try:
             tables, faults = validate(raw, real_moves=[f"{self.ticker}:{day}" for day in self.real_moves])
@@ -86,8 +88,9 @@ class Prices(BaseModel):
             rule, _, message = str(error).partition(": ")
             raise BadRequest(Problem(field="dates", rule=rule, message=message)) from None
         # A last session without a price, or one before the first, is not filled: training drops it as well.
-        known = pd.DataFrame({name: table[self.ticker] for name, table in tables.items()}).dropna()
-        return {name: known[name] for name in tables}, summarize(faults)
+        columns = {name: table[self.ticker] for name, table in tables.items()}
+        known = np.logical_and.reduce([column.notna() for column in columns.values()])
+        return {name: column[known] for name, column in columns.items()}, summarize(faults)
 
 
 class WindowsBody(BaseModel):
