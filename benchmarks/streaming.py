@@ -8,6 +8,7 @@ one gets without the design of `data/shards.py`; it is kept here to be compared 
 
 from __future__ import annotations
 
+import math
 import shutil
 import socket
 import sys
@@ -172,6 +173,10 @@ class _Stored:
     def __init__(self, data: ray.data.DataIterator, windows: int, shape: tuple[int, int]) -> None:
         self._data, self._windows, self._shape = data, windows, shape
 
+    def steps(self, batch_size: int) -> int:
+        """Batches per epoch."""
+        return math.ceil(self._windows / batch_size)
+
     def epoch(self, epoch: int, batch_size: int, *, shuffle: bool, seed: int) -> Iterator[Batch]:
         """Every window once."""
         del epoch, seed
@@ -180,7 +185,7 @@ class _Stored:
             count = len(batch["y"])
             # Numbers that only dropout reads, where any will do.
             numbers = torch.arange(count, device=batch["y"].device)
-            yield Batch(batch["x"].reshape(count, *self._shape), batch["y"], numbers, count, count)
+            yield Batch(batch["x"].reshape(count, *self._shape), batch["y"], numbers, count, count, count, count)
 
 
 def _stored_windows(case: Case, folder: Path) -> FitResult:

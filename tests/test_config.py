@@ -169,6 +169,39 @@ def changed(settings: dict[str, Any], base: dict[str, Any] | None = None) -> Run
     return RunConfig.model_validate({**(base or {}), **settings})
 
 
+def test_fingerprints_stay_what_they_were_in_older_records() -> None:
+    # Of 2026-11-23, before train.amp, schedule, warmup, lr_end and decay.
+    found = [
+        RunConfig(),
+        changed({"train": {"refit": True, "weight_decay": 0.1, "clip": 0.0}}),
+        changed({"task": "language", "model": {"kind": "gpt"}, "train": {"max_steps": 40}}),
+        changed({"task": "images", "model": {"kind": "cnn"}, "train": {"dtype": "float64"}}),
+    ]
+    assert [one.fingerprint for one in found] == [
+        "6c2cd02dc0edf4da",
+        "ddf6f5a330561828",
+        "d39e285e2c7ff69f",
+        "08871afe9868483d",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("train", "said"),
+    [
+        ({"amp": "float16"}, "would lose small gradients .* take bfloat16"),
+        ({"amp": "bfloat16", "dtype": "float64"}, "is for train.dtype float32"),
+        ({"refit": True, "schedule": "cosine"}, "train.refit .* needs train.schedule constant"),
+        ({"refit": True, "warmup": 0.1}, "train.refit .* without train.warmup"),
+        ({"lr_end": 0.1}, "train.lr_end is not used by train.schedule constant"),
+        ({"keep": 1}, "greater than 1"),
+    ],
+    ids=str,
+)
+def test_settings_of_training_that_do_not_fit_together_are_refused(train: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        changed({"train": train})
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -178,6 +211,8 @@ def changed(settings: dict[str, Any], base: dict[str, Any] | None = None) -> Run
         {"io": {"save_dir": "/elsewhere", "run_name": "other"}},
         {"data": {"cache_dir": "/elsewhere"}},
         {"train": {"per_worker_batch": True}},
+        {"train": {"micro_batch": 8, "recompute": True, "compile": True, "parallel": "fsdp"}},
+        {"train": {"checkpoint_steps": 50, "keep": "all"}},
     ],
     ids=str,
 )
@@ -217,6 +252,11 @@ def test_fingerprint_leaves_out_where_and_how_a_run_runs(settings: dict[str, Any
         {"train": {"max_steps": 10}},
         {"train": {"seed": 1}},
         {"train": {"dtype": "float64"}},
+        {"train": {"amp": "bfloat16"}},
+        {"train": {"schedule": "cosine"}},
+        {"train": {"schedule": "cosine", "lr_end": 0.1}},
+        {"train": {"warmup": 0.1}},
+        {"train": {"decay": "matrices"}},
         {"num_workers": 2, "train": {"per_worker_batch": True}},
     ],
     ids=str,

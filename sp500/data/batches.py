@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Int64, Shaped
 from torch import Tensor
 
-from sp500.data.windows import Windows
+from sp500.data.windows import MASKED, Windows
 from sp500.seeding import torch_generator
 
 
@@ -27,19 +27,31 @@ class Batch:
     """One rank's part of a global batch.
 
     x [batch, window, ...]; y [batch] or [batch, window]; windows [batch], their numbers in the set, the same whatever
-    the number of ranks; `count` of its windows count (0 or all), `total` windows over all ranks.
+    the number of ranks. `count` of its windows count (0 or all), `largest` windows at the rank that has most; `total`
+    windows and `targets` targets over all ranks.
     """
 
     x: Shaped[Tensor, "batch window *row"]
     y: Tensor
     windows: Int64[Tensor, " batch"]
     count: int
+    largest: int
     total: int
+    targets: int
 
-    @property
-    def targets(self) -> int:
-        """Targets over all ranks."""
-        return self.total * self.y[0].numel()
+
+def parts(batch: Batch, most: int) -> list[Batch]:
+    """A batch in micro-batches of at most `most` windows, as many on every rank; 0: in one."""
+    if not most or batch.largest <= most:
+        return [batch]
+    found = []
+    for first in range(0, batch.largest, most):
+        count = min(max(batch.count - first, 0), most)
+        # A rank that has no more computes its first window with weight 0.
+        chosen = slice(first, first + count) if count else slice(1)
+        x, y, windows = batch.x[chosen], batch.y[chosen], batch.windows[chosen]
+        found.append(replace(batch, x=x, y=y, windows=windows, count=count))
+    return found
 
 
 @runtime_checkable
@@ -48,6 +60,10 @@ class TrainingBatches(Protocol):
 
     def epoch(self, epoch: int, batch_size: int, *, shuffle: bool, seed: int) -> Iterator[Batch]:
         """Every window of all ranks together once, `batch_size` of them per batch over all ranks."""
+        ...
+
+    def steps(self, batch_size: int) -> int:
+        """Batches of an epoch."""
         ...
 
 
@@ -61,6 +77,7 @@ class Batches:
         self._views = rows.unfold(0, windows.length, 1).movedim(-1, 1)
         self._starts = _tensor(windows.starts)
         self._targets = _tensor(windows.targets).to(device)
+        self._counted = _counted(windows.targets)
         self._device = device
 
     def __len__(self) -> int:
@@ -73,8 +90,8 @@ class Batches:
 
     @property
     def targets(self) -> int:
-        """Targets of all windows."""
-        return self._targets.numel()
+        """Targets of all windows that count."""
+        return self._targets.numel() if self._counted is None else int(self._counted.sum())
 
     def epoch(self, epoch: int, batch_size: int, *, shuffle: bool, seed: int) -> Iterator[Batch]:
         """Every window once, in an order that depends on seed and epoch alone."""
@@ -103,7 +120,16 @@ class Batches:
         mine = mine if count else chosen[:1]
         x = self._views[self._starts[mine].to(self._device)]
         numbers = mine.to(self._device)
-        return Batch(x, self._targets[numbers], numbers, count, total)
+        y = self._targets[numbers]
+        targets = total * y[0].numel() if self._counted is None else int(self._counted[chosen].sum())
+        return Batch(x, y, numbers, count, size, total, targets)
+
+
+def _counted(targets: np.ndarray) -> Tensor | None:
+    """Targets of each window that are not masked [window]; None where none is."""
+    if targets.dtype.kind != "i" or not (masked := targets == MASKED).any():
+        return None
+    return torch.from_numpy((~masked).reshape(len(targets), -1).sum(axis=1))
 
 
 def _tensor(array: np.ndarray) -> Tensor:

@@ -161,7 +161,7 @@ def _names(close: pd.DataFrame) -> list[Fault]:
 
 def _dates(close: pd.DataFrame, today: date) -> list[Fault]:
     index = pd.DatetimeIndex(close.index)
-    if EARLIEST <= index[0] and index[-1] <= pd.Timestamp(today):
+    if index[0] >= EARLIEST and index[-1] <= pd.Timestamp(today):
         return []
     early = [
         Fault("calendar", "*", f"{day.year:04}-{day:%m-%d}", f"is before {EARLIEST.year}; correct the year")

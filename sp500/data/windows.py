@@ -19,13 +19,17 @@ from sp500.data.features import Series
 from sp500.errors import DataError
 from sp500.runs.results import DataCard
 
+MASKED = -100
+"""A class number that no loss counts, as torch's cross entropy has it: of padding, or of what a model is not asked."""
+
 
 @dataclass(frozen=True)
 class Windows:
     """Windows of one split.
 
     rows [row, ...], for prices [row, feature] of the run's number type; starts [window], the first row of each; targets
-    [window], a float or a class number, or [window, row] where each row of a window has one; length, rows per window.
+    [window], a float or a class number (MASKED: none), or [window, row] where each row of a window has one; length,
+    rows per window.
     `index` names each window where it came from prices: date, ticker, return (realised over the horizon) and previous
     (the horizon before, known on that date).
     """

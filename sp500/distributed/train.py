@@ -26,7 +26,8 @@ from sp500.distributed.worker import RayWorker
 from sp500.errors import SP500Error
 from sp500.runs.store import Run
 from sp500.training import checkpoint
-from sp500.training.loop import DTYPES, FitResult, fit
+from sp500.training.loop import FitResult, fit
+from sp500.training.step import DTYPES
 from sp500.training.task import Task
 
 MAX_RESTARTS = 3

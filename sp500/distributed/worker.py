@@ -1,8 +1,9 @@
-"""One of N processes: gradients averaged by DDP, sums by all-reduce."""
+"""One of N processes: gradients averaged by DDP or FSDP, sums by all-reduce."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import ray.train
 import torch
@@ -11,8 +12,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from sp500.distributed.prometheus import EpochGauges
+from sp500.models.stack import stacked
 from sp500.runs.record import EpochMetrics
 from sp500.runs.store import Run
+from sp500.training.worker import Parallel
 
 
 class GroupWorker:
@@ -23,12 +26,51 @@ class GroupWorker:
     ) -> None:
         self.rank, self.world, self.device = rank, world, device
         self._on_epoch = on_epoch
+        self._sharded = False
 
-    def wrap(self, model: nn.Module) -> nn.Module:
-        """The model under DDP; alone, as it is: there is nobody to average with."""
+    def wrap(self, model: nn.Module, parallel: Parallel) -> nn.Module:
+        """The model under DDP or FSDP; alone, as it is: there is nobody to average with."""
         if self.world == 1:
             return model
+        if parallel == "fsdp":
+            from torch.distributed.device_mesh import init_device_mesh
+            from torch.distributed.fsdp import fully_shard
+
+            mesh = init_device_mesh(self.device.type, (self.world,))
+            # A layer at a time is gathered for its part of the pass, and let go.
+            for layer in [*stacked(model), model]:
+                fully_shard(layer, mesh=mesh)
+            self._sharded = True
+            return model
         return DistributedDataParallel(model, device_ids=[self.device] if self.device.type == "cuda" else None)
+
+    @contextmanager
+    def accumulating(self, wrapped: nn.Module) -> Iterator[None]:
+        """Keep the gradients here: they are averaged once per step."""
+        if self._sharded:
+            wrapped.set_requires_gradient_sync(False)  # type: ignore[operator] # fully_shard adds it
+            yield
+            wrapped.set_requires_gradient_sync(True)  # type: ignore[operator]
+        elif isinstance(wrapped, DistributedDataParallel):
+            with wrapped.no_sync():
+                yield
+        else:
+            yield
+
+    def gathered(self, value: Tensor) -> Tensor:
+        """All ranks' parts of it as one."""
+        return value.full_tensor() if hasattr(value, "full_tensor") else value
+
+    def scattered(self, whole: Tensor, like: Tensor) -> Tensor:
+        """This rank's part of what every rank has whole."""
+        if not self._sharded:
+            return whole
+        from torch.distributed.tensor import DTensor, distribute_tensor
+
+        if not isinstance(like, DTensor):  # a buffer
+            return whole
+        moved = whole.to(self.device)
+        return distribute_tensor(moved, like.device_mesh, like.placements, src_data_rank=None)
 
     def total(self, value: Tensor) -> Tensor:
         """Sum over all ranks."""

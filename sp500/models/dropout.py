@@ -82,6 +82,12 @@ class Source:
         for number, layer in enumerate(layers):
             layer.source, layer.layer = self, number
 
+    def leave_uncompiled(self) -> None:
+        """Have torch.compile call what draws: it indexes a large tape, and knows epoch and windows by this object."""
+        self.integers = torch.compiler.disable(self.integers)  # type: ignore[method-assign]
+        for masks in self.masks.values():
+            masks.of = torch.compiler.disable(masks.of)  # type: ignore[method-assign]
+
     def start(self, epoch: int) -> None:
         """Begin an epoch."""
         self._epoch = epoch

@@ -30,7 +30,8 @@ from sp500.runs.store import Run
 from sp500.studies.train import described, judged
 from sp500.tasks import catalog
 from sp500.training import checkpoint
-from sp500.training.loop import DTYPES, FitResult, fit
+from sp500.training.loop import FitResult, fit
+from sp500.training.step import DTYPES
 from sp500.training.worker import SoloWorker, device
 
 EXPERIMENT = "scale"

@@ -13,7 +13,7 @@ from sp500.data.windows import Dataset, Windows
 from sp500.errors import DataError
 from sp500.formatting import referred
 from sp500.runs.results import Improvement
-from sp500.training.loop import DTYPES
+from sp500.training.step import DTYPES
 from sp500.training.task import Task
 
 FEW = 3

@@ -1,11 +1,12 @@
 """Checkpoints that are whole or not there, and that know when they are damaged.
 
     checkpoints/epoch-00007/{model.safetensors, optimizer.safetensors, manifest.json}
+    checkpoints/epoch-00007-step-00000350/...    inside epoch 8, after 350 steps in all
     checkpoints/{last,best} -> epoch-00007
 
 A version is written beside its place and renamed; the links are swapped the same way, so a reader never sees half of
 one. The manifest holds the sha256 of each file and of itself. The newest version, the one before it and the best of
-each are kept: when the newest is damaged, training goes on from the one before, to the same numbers.
+each are kept, or more: when the newest is damaged, training goes on from the one before, to the same numbers.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import logging
 import os
 import re
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -32,13 +34,15 @@ from sp500.machine.disk import sync_folder, write_atomic
 log = logging.getLogger(__name__)
 
 Tensors = dict[str, Tensor]
-VERSION = re.compile(r"epoch-(\d{5,})")
+VERSION = re.compile(r"epoch-(\d{5,})(?:-step-(\d{8,}))?")
+Version = tuple[int, int]
+"""Epochs that have ended, and the step inside the next one; 0: none."""
 DAMAGE = (OSError, ValueError, KeyError, TypeError, SafetensorError)
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Training after an epoch. `progress` is plain data: epoch, best_epoch, step and the loop's own counters."""
+    """Training at some step. `progress` is plain data: epoch, best_epoch, step and the loop's own counters."""
 
     model: Tensors
     optimizer: Tensors
@@ -46,25 +50,30 @@ class Snapshot:
 
 
 class Checkpoints:
-    """The checkpoints of one run. `fingerprint` keeps another configuration's weights out."""
+    """The checkpoints of one run. `fingerprint` keeps another configuration's weights out.
 
-    def __init__(self, folder: Path, fingerprint: str) -> None:
+    `keep`: how many versions besides the best; `best`: two.
+    """
+
+    def __init__(self, folder: Path, fingerprint: str, keep: Literal["best", "all"] | int = "best") -> None:
         self.folder = folder
         self._fingerprint = fingerprint
+        self._keep = keep
 
     def save(self, snapshot: Snapshot) -> None:
         """Make `snapshot` the last version, and the best one where its progress says so."""
-        epoch, best = snapshot.progress["epoch"], snapshot.progress["best_epoch"]
+        version, best = _version(snapshot), (snapshot.progress["best_epoch"], 0)
         self.folder.mkdir(parents=True, exist_ok=True)
-        target = self.folder / _version(epoch)
+        target = self.folder / _name(version)
         temporary = self.folder / f".{target.name}.{os.getpid()}.tmp"
         try:
             _write(temporary, snapshot, self._fingerprint)
             shutil.rmtree(target, ignore_errors=True)
             temporary.rename(target)
             sync_folder(self.folder)
-            _link(self.folder / "best", best)
-            _link(self.folder / "last", epoch)
+            if (self.folder / _name(best)).exists():  # else the first epoch has not ended
+                _link(self.folder / "best", best)
+            _link(self.folder / "last", version)
         except OSError as error:
             shutil.rmtree(temporary, ignore_errors=True)
             free = shutil.disk_usage(self.folder).free
@@ -72,35 +81,36 @@ class Checkpoints:
                 f"cannot write checkpoint {target}: {error.strerror} ({free / 2**20:.0f} MiB free); earlier "
                 "checkpoints are intact: make room and run again with --resume"
             ) from error
-        self._prune(epoch, best)
+        self._prune(version)
 
     def resume(self) -> tuple[Snapshot, Tensors] | None:
         """The newest undamaged snapshot and the best weights up to it; None where there is none.
 
         Each damaged version is named in a warning. Raises CheckpointError for another configuration's checkpoint.
         """
-        for number in self._versions()[::-1]:
+        for version in self._versions()[::-1]:
             try:
-                snapshot = self._read(number)
-                best = snapshot.progress["best_epoch"]
-                return snapshot, snapshot.model if best == number else self._read(best).model
+                snapshot = self._read(version)
+                best = self._best_of(version)
+                if best is None:
+                    return snapshot, {}
+                return snapshot, snapshot.model if best == version else self._read(best).model
             except DAMAGE as error:
-                log.warning("checkpoint %s is damaged and not used: %s", self.folder / _version(number), error)
+                log.warning("checkpoint %s is damaged and not used: %s", self.folder / _name(version), error)
         return None
 
     def best(self) -> Tensors:
         """Weights of the best epoch. Raises CheckpointError when they are damaged."""
         try:
-            return self._read(int((self.folder / "best").readlink().name.removeprefix("epoch-"))).model
+            return self._read(_parse((self.folder / "best").readlink().name)).model
         except DAMAGE as error:
             raise CheckpointError(f"{self.folder / 'best'} cannot be used: {error}; run again with --resume") from error
 
-    def _versions(self) -> list[int]:
-        names = (VERSION.fullmatch(path.name) for path in self.folder.glob("epoch-*"))
-        return sorted(int(name[1]) for name in names if name)
+    def _versions(self) -> list[Version]:
+        return sorted(_parse(path.name) for path in self.folder.glob("epoch-*") if VERSION.fullmatch(path.name))
 
-    def _read(self, number: int) -> Snapshot:
-        folder = self.folder / _version(number)
+    def _read(self, version: Version) -> Snapshot:
+        folder = self.folder / _name(version)
         manifest = json.loads((folder / "manifest.json").read_text())
         if not isinstance(manifest, dict):
             raise ValueError(f"{folder / 'manifest.json'} is not a valid manifest")
@@ -119,30 +129,31 @@ class Checkpoints:
             parts[name] = load(data)
         return Snapshot(parts["model.safetensors"], parts["optimizer.safetensors"], manifest["progress"])
 
-    def _best_of(self, number: int) -> int:
-        """The best epoch as of a version; the version itself when it is damaged."""
-        try:
-            return int(
-                json.loads((self.folder / _version(number) / "manifest.json").read_text())["progress"]["best_epoch"]
-            )
-        except DAMAGE:
-            return number
+    def _best_of(self, version: Version) -> Version | None:
+        """The best version as of another; None inside the first epoch, where there is none yet."""
+        progress = json.loads((self.folder / _name(version) / "manifest.json").read_text())["progress"]
+        best = (int(progress["best_epoch"]), 0)
+        return None if not progress["epoch"] and not (self.folder / _name(best)).exists() else best
 
-    def _prune(self, epoch: int, best: int) -> None:
+    def _prune(self, newest: Version) -> None:
         for rest in self.folder.glob(".epoch-*.tmp"):  # of killed writers: the run's lock lets one write at a time
             shutil.rmtree(rest, ignore_errors=True)
-        versions = self._versions()
-        keep = {epoch, best}
-        for number in [number for number in versions if number < epoch][-1:]:
-            keep |= {number, self._best_of(number)}
-        for number in versions:
-            if number not in keep:
-                shutil.rmtree(self.folder / _version(number), ignore_errors=True)
+        if self._keep == "all":
+            return
+        count = 2 if self._keep == "best" else self._keep
+        # Those after the newest were passed over as damaged.
+        kept = [version for version in self._versions() if version <= newest][-count:]
+        for version in tuple(kept):
+            with suppress(*DAMAGE):  # it is kept itself, for whoever looks at what happened
+                kept.append(self._best_of(version) or version)
+        for version in self._versions():
+            if version not in kept:
+                shutil.rmtree(self.folder / _name(version), ignore_errors=True)
 
 
 def of_run(folder: Path, config: RunConfig, dataset: Dataset) -> Checkpoints:
     """Checkpoints that a run with other settings or other data does not go on from."""
-    return Checkpoints(folder, f"{config.fingerprint}-{dataset.sha256[:16]}")
+    return Checkpoints(folder, f"{config.fingerprint}-{dataset.sha256[:16]}", config.train.keep)
 
 
 def _write(folder: Path, snapshot: Snapshot, fingerprint: str) -> None:
@@ -159,16 +170,29 @@ def _write(folder: Path, snapshot: Snapshot, fingerprint: str) -> None:
     write_atomic(folder / "manifest.json", json.dumps({**manifest, "sha256": _digest(_canonical(manifest))}, indent=1))
 
 
-def _link(link: Path, number: int) -> None:
+def _link(link: Path, version: Version) -> None:
     temporary = link.with_name(f".{link.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)
-    temporary.symlink_to(_version(number))
+    temporary.symlink_to(_name(version))
     temporary.replace(link)
     sync_folder(link.parent)
 
 
-def _version(epoch: int) -> str:
-    return f"epoch-{epoch:05d}"
+def _version(snapshot: Snapshot) -> Version:
+    progress = snapshot.progress
+    return progress["epoch"], progress["step"] if progress.get("partial") else 0
+
+
+def _name(version: Version) -> str:
+    epoch, step = version
+    return f"epoch-{epoch:05d}" + (f"-step-{step:08d}" if step else "")
+
+
+def _parse(name: str) -> Version:
+    found = VERSION.fullmatch(name)
+    if not found:
+        raise ValueError(f"{name} is not a version")
+    return int(found[1]), int(found[2] or 0)
 
 
 def _canonical(manifest: dict[str, Any]) -> bytes:

@@ -1,8 +1,8 @@
 """The one training loop.
 
-It talks to a Worker, so the same lines run alone and as one of N. The gradient of a step is that of the mean loss over
-the global batch, whatever N: each rank weighs its part by what the part holds. Random numbers are drawn anew for every
-epoch from the seeds, so a resumed run needs no saved generator to end in the same bits.
+It talks to a Worker, so the same lines run alone and as one of N; `Stepper` has what a step computes. Order and random
+numbers come from the seeds, the epoch and the window, so a run that is resumed, also inside an epoch, needs no saved
+generator to end in the same bits.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import torch
@@ -19,19 +21,16 @@ from torch import nn
 from sp500.config import RunConfig
 from sp500.data.batches import TrainingBatches
 from sp500.data.windows import Dataset
-from sp500.errors import CheckpointError, SP500Error
+from sp500.errors import CheckpointError, ConfigError, SP500Error
 from sp500.machine.memory import PeakMemory
-from sp500.models import dropout
 from sp500.runs.record import EpochMetrics
 from sp500.seeding import derive
 from sp500.training import evaluation
 from sp500.training.checkpoint import Checkpoints, Snapshot, Tensors
-from sp500.training.optimizer import AdamW
-from sp500.training.state import TrainingState
+from sp500.training.state import PartialEpoch, TrainingState
+from sp500.training.step import DTYPES, Stepper
 from sp500.training.task import Task
 from sp500.training.worker import Worker
-
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ def fit(
         outputs=outputs,
         peak_worker_bytes=int(worker.total(peaks).max()),
         device=worker.device.type,
-        fit_seconds=sum(epoch.seconds for epoch in progress.epochs[fitting.resumed :]),
+        fit_seconds=sum(epoch.seconds for epoch in progress.epochs[fitting.resumed :]) - fitting.earlier,
     )
 
 
@@ -123,18 +122,16 @@ class _Fitting:
             worker,
             checkpoints,
         )
-        self.model = self._model()
-        self.wrapped = worker.wrap(self.model)
-        dtype = DTYPES[config.train.dtype]
-        self.dropout = dropout.Source(self.model, config.train.seed, dtype=dtype, device=worker.device)
-        self.optimizer = AdamW(
-            self.model.parameters(), lr=config.lr, weight_decay=config.train.weight_decay, fused=True
-        )
+        if train and config.train.checkpoint_steps:
+            raise ConfigError("train.checkpoint_steps: shards come in another order after a restart; leave it at 0")
         self.train = train or evaluation.batches_of(dataset.train, worker)
+        steps = config.train.epochs * self.train.steps(config.batch_size)
+        self.model = self._model()
+        self.stepper = Stepper(task, self.model, config, worker, min(steps, config.train.max_steps or steps))
         self.valid = evaluation.batches_of(dataset.valid, worker) if dataset.valid is not None else None
         self.progress = TrainingState()
         self.best: Tensors = {}
-        self.resumed = 0
+        self.resumed, self.earlier = 0, 0.0
 
     def _model(self) -> nn.Module:
         torch.manual_seed(derive(self.config.train.seed, "weights"))
@@ -144,15 +141,17 @@ class _Fitting:
     def run(self) -> None:
         """Train to the end."""
         if self.checkpoints and (found := self.checkpoints.resume()):
-            snapshot, self.best = found
-            self.model.load_state_dict(snapshot.model)
-            self.optimizer.load(snapshot.optimizer)
+            snapshot, best = found
+            self.best = self._scattered(best)
+            self.model.load_state_dict(self._scattered(snapshot.model))
+            self.stepper.load(snapshot.optimizer)
             self.progress = TrainingState.parse(snapshot.progress)
             self.resumed = self.progress.epoch
+            self.earlier = self.progress.partial.seconds if self.progress.partial else 0.0
         else:
             self._start()
-        mine = torch.tensor(float(self.resumed), device=self.worker.device)
-        if float(self.worker.total(mine)) != self.resumed * self.worker.world:
+        mine = torch.tensor(float(self.progress.step), device=self.worker.device)
+        if float(self.worker.total(mine)) != self.progress.step * self.worker.world:
             raise CheckpointError("workers see different checkpoints: the folder of runs is not on storage they share")
         while not self.progress.done(self.config):
             self._epoch(self.progress.epoch + 1)
@@ -173,23 +172,27 @@ class _Fitting:
     def _keep_best(self) -> None:
         self.best = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
 
+    def _scattered(self, whole: Mapping[str, torch.Tensor]) -> Tensors:
+        """What this rank holds of the model's whole tensors."""
+        like = self.model.state_dict()
+        return {name: self.worker.scattered(value, like[name]) for name, value in whole.items()}
+
     def _epoch(self, number: int) -> None:
-        started = time.perf_counter()
-        self.dropout.start(number)
-        loss, samples, step, waited = self._train(number)
-        trained = time.perf_counter()
+        self.stepper.start(number)
+        done = self._train(number)
+        trained, loss = time.perf_counter(), done.loss_sum / max(done.targets, 1)
         metrics = EpochMetrics(
             epoch=number,
             train_loss=loss,
             valid_loss=self._validate(),
-            samples=samples,
-            train_seconds=trained - started,
-            first_batch_seconds=waited,
-            seconds=time.perf_counter() - started,
+            samples=done.samples,
+            train_seconds=done.seconds,
+            first_batch_seconds=done.first_batch_seconds,
+            seconds=done.seconds + time.perf_counter() - trained,
         )
         if not math.isfinite(loss) or (metrics.valid_loss is not None and not math.isfinite(metrics.valid_loss)):
             raise diverged(self.config, number, "loss")
-        if self.progress.record(metrics, step):
+        if self.progress.record(metrics, self.progress.step):
             self._keep_best()
         if self.checkpoints:
             self._save(self.checkpoints)
@@ -198,43 +201,45 @@ class _Fitting:
     def _save(self, checkpoints: Checkpoints) -> None:
         """Rank 0 writes; when it cannot, all ranks stop, since they would wait for it for ever."""
         failed: CheckpointError | None = None
+        model = {name: self.worker.gathered(value).detach().cpu() for name, value in self.model.state_dict().items()}
+        optimizer = self.stepper.dump()
         if self.worker.rank == 0:
-            model = {name: value.detach().cpu() for name, value in self.model.state_dict().items()}
             try:
-                checkpoints.save(Snapshot(model, self.optimizer.dump(), dict(self.progress.dump())))
+                checkpoints.save(Snapshot(model, optimizer, dict(self.progress.dump())))
             except CheckpointError as error:
                 failed = error
         flag = torch.tensor(float(failed is not None), device=self.worker.device)
         if float(self.worker.total(flag)):
             raise failed or CheckpointError("rank 0 cannot write its checkpoint")
 
-    def _train(self, number: int) -> tuple[float, int, int, float]:
-        """One pass: mean loss over all ranks, windows, the step reached, and seconds until the first batch came."""
+    def _train(self, number: int) -> PartialEpoch:
+        """One pass, or what is left of it."""
         train, data = self.config.train, self.config.data
-        self.wrapped.train()
-        parameters = list(self.model.parameters())
-        loss_sum = torch.zeros((), dtype=torch.float64, device=self.worker.device)
-        samples, targets, step = 0, 0, self.progress.step
-        started, waited = time.perf_counter(), 0.0
+        done = self.progress.partial or PartialEpoch()
+        self.progress.partial = done
+        started, loss_sum = time.perf_counter() - done.seconds, self._mine(done.loss_sum)
         batches = self.train.epoch(number, self.config.batch_size, shuffle=data.shuffle_train, seed=data.seed)
-        for batch in batches:
-            waited = waited or time.perf_counter() - started
-            if step == train.max_steps > 0:
+        for batch in islice(batches, done.steps, None):
+            done.first_batch_seconds = done.first_batch_seconds or time.perf_counter() - started
+            if self.progress.step == train.max_steps > 0:
                 break
-            self.dropout.windows = batch.windows
-            loss = self.task.loss(self.wrapped(batch.x), batch.y)
-            if not batch.count:
-                loss = loss * 0.0
-            self.optimizer.zero_grad(set_to_none=True)
-            # Ranks' gradients are averaged; times world over total makes that the mean over the global batch.
-            (loss * (self.worker.world / batch.targets)).backward()
-            if train.clip:
-                # A gradient whose norm overflows is clipped to nothing: 0 x infinity makes the loss tell of it.
-                loss_sum += 0.0 * nn.utils.clip_grad_norm_(parameters, train.clip)
-            self.optimizer.step()
-            loss_sum += loss.detach()
-            samples, targets, step = samples + batch.total, targets + batch.targets, step + 1
-        return float(self.worker.total(loss_sum)) / max(targets, 1), samples, step, waited
+            loss_sum += self.stepper.take(batch, self.progress.step)
+            self.progress.step += 1
+            done.steps, done.samples, done.targets = (
+                done.steps + 1,
+                done.samples + batch.total,
+                done.targets + batch.targets,
+            )
+            if self.checkpoints and train.checkpoint_steps and self.progress.step % train.checkpoint_steps == 0:
+                done.loss_sum, done.seconds = float(self.worker.total(loss_sum)), time.perf_counter() - started
+                loss_sum = self._mine(done.loss_sum)
+                self._save(self.checkpoints)
+        done.loss_sum, done.seconds = float(self.worker.total(loss_sum)), time.perf_counter() - started
+        return done
+
+    def _mine(self, loss_sum: float) -> torch.Tensor:
+        """This rank's part of a sum that was taken over all ranks."""
+        return torch.tensor(loss_sum if not self.worker.rank else 0.0, dtype=torch.float64, device=self.worker.device)
 
     @torch.no_grad()
     def _validate(self) -> float | None:
@@ -243,8 +248,9 @@ class _Fitting:
         self.model.eval()
         loss_sum = torch.zeros((), dtype=torch.float64, device=self.worker.device)
         for batch in self.valid.in_order(evaluation.windows_at_once(self.valid, self.config.batch_size)):
+            loss = self.task.loss(self.model(batch.x), batch.y)  # also for nothing: FSDP's ranks compute together
             if batch.count:
-                loss_sum += self.task.loss(self.model(batch.x), batch.y)
+                loss_sum += loss
         return float(self.worker.total(loss_sum)) / self.valid.targets
 
     def outputs(self, splits: tuple[str, ...]) -> dict[str, np.ndarray]:

@@ -8,6 +8,7 @@ plain methods below the wrappers serve; a test holds them to torch's own.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -28,15 +29,22 @@ class AdamW(torch.optim.AdamW):
         """One update from the gradients that the parameters hold."""
         _step(self)
 
-    def dump(self) -> dict[str, Tensor]:
-        """State as flat tensors `<parameter>.<name>`."""
+    def dump(self, gathered: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+        """State as flat tensors `<parameter>.<name>`, each made whole by `gathered`."""
         state: dict[int, dict[str, Tensor]] = self.state_dict()["state"]
-        return {f"{number}.{name}": value.cpu() for number, values in state.items() for name, value in values.items()}
+        return {
+            f"{number}.{name}": gathered(value).cpu()
+            for number, values in state.items()
+            for name, value in values.items()
+        }
 
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        """Take the state that `dump` gave."""
+    def load(self, tensors: dict[str, Tensor], scattered: Callable[[Tensor, Tensor], Tensor]) -> None:
+        """Take the state that `dump` gave; `scattered` is the inverse of `gathered`, given the parameter."""
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         state: dict[int, dict[str, Tensor]] = {}
         for key, value in tensors.items():
             number, name = key.split(".", 1)
-            state.setdefault(int(number), {})[name] = value
+            like = parameters[int(number)]
+            mine = scattered(value, like) if value.shape == like.shape else value  # a count of steps is on every rank
+            state.setdefault(int(number), {})[name] = mine
         self.load_state_dict({"state": state, "param_groups": self.state_dict()["param_groups"]})

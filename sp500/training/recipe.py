@@ -24,7 +24,7 @@ from sp500.errors import CheckpointError, ConfigError
 from sp500.formatting import referred
 from sp500.machine.disk import write_atomic
 from sp500.runs import sealed
-from sp500.training.loop import DTYPES
+from sp500.training.step import DTYPES
 from sp500.training.task import Task
 
 FILE, CHECKPOINTS, WEIGHTS = "recipe.json", "checkpoints", "model.safetensors"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sp500.config import RunConfig
@@ -11,10 +11,24 @@ from sp500.runs.record import EpochMetrics
 
 
 @dataclass
+class PartialEpoch:
+    """What an epoch has done so far, over all workers."""
+
+    steps: int = 0
+    loss_sum: float = 0.0
+    samples: int = 0
+    """Windows."""
+    targets: int = 0
+    seconds: float = 0.0
+    first_batch_seconds: float = 0.0
+
+
+@dataclass
 class TrainingState:
-    """Where training stands after an epoch; all of it goes into a checkpoint."""
+    """Where training stands; all of it goes into a checkpoint."""
 
     epoch: int = 0
+    """Epochs that have ended."""
     step: int = 0
     best_epoch: int = 0
     """0: the untrained model."""
@@ -22,6 +36,8 @@ class TrainingState:
     epochs: list[EpochMetrics] = field(default_factory=list)
     untrained_loss: float | None = None
     """Validation loss of the untrained model."""
+    partial: PartialEpoch | None = None
+    """The epoch after `epoch`, where it is under way."""
 
     def start(self, valid_loss: float) -> None:
         """Take in the validation loss of the untrained model, so that an epoch has to improve on it to be kept."""
@@ -29,7 +45,7 @@ class TrainingState:
 
     def record(self, epoch: EpochMetrics, step: int) -> bool:
         """Take in an epoch; whether it is the best so far. Without a validation split the latest is."""
-        self.epoch, self.step = epoch.epoch, step
+        self.epoch, self.step, self.partial = epoch.epoch, step, None
         self.epochs.append(epoch)
         better = epoch.valid_loss is None or epoch.valid_loss < self.best_loss
         if better:
@@ -56,6 +72,7 @@ class TrainingState:
             "best_loss": self.best_loss if math.isfinite(self.best_loss) else None,
             "epochs": [epoch.model_dump(mode="json") for epoch in self.epochs],
             "untrained_loss": self.untrained_loss,
+            "partial": asdict(self.partial) if self.partial else None,
         }
 
     @classmethod
@@ -63,4 +80,5 @@ class TrainingState:
         """The inverse of `dump`."""
         epochs = [EpochMetrics.model_validate(line) for line in data["epochs"]]
         loss = math.inf if data["best_loss"] is None else data["best_loss"]
-        return cls(data["epoch"], data["step"], data["best_epoch"], loss, epochs, data.get("untrained_loss"))
+        partial = PartialEpoch(**found) if (found := data.get("partial")) else None
+        return cls(data["epoch"], data["step"], data["best_epoch"], loss, epochs, data.get("untrained_loss"), partial)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor, nn
 
 from sp500.errors import ResourcesError
 from sp500.runs.record import EpochMetrics
+
+Parallel = Literal["ddp", "fsdp"]
 
 
 @runtime_checkable
@@ -20,8 +23,20 @@ class Worker(Protocol):
     world: int
     device: torch.device
 
-    def wrap(self, model: nn.Module) -> nn.Module:
+    def wrap(self, model: nn.Module, parallel: Parallel) -> nn.Module:
         """The model, averaging its gradients over all workers."""
+        ...
+
+    def accumulating(self, wrapped: nn.Module) -> AbstractContextManager[None]:
+        """For a backward pass whose gradients wait for those of the next, and are averaged with them."""
+        ...
+
+    def gathered(self, value: Tensor) -> Tensor:
+        """The whole of a tensor of model or optimiser, of which a worker may hold a part. All workers call it."""
+        ...
+
+    def scattered(self, whole: Tensor, like: Tensor) -> Tensor:
+        """The inverse: what this worker holds of `whole` where it holds `like`."""
         ...
 
     def total(self, value: Tensor) -> Tensor:
@@ -43,9 +58,24 @@ class SoloWorker:
         self.device = device
         self._on_epoch = on_epoch
 
-    def wrap(self, model: nn.Module) -> nn.Module:
+    def wrap(self, model: nn.Module, parallel: Parallel) -> nn.Module:
         """The model itself."""
+        del parallel
         return model
+
+    def accumulating(self, wrapped: nn.Module) -> AbstractContextManager[None]:
+        """Nothing to wait for."""
+        del wrapped
+        return nullcontext()
+
+    def gathered(self, value: Tensor) -> Tensor:
+        """The value itself."""
+        return value
+
+    def scattered(self, whole: Tensor, like: Tensor) -> Tensor:
+        """The value itself."""
+        del like
+        return whole
 
     def total(self, value: Tensor) -> Tensor:
         """The value itself."""

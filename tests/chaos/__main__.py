@@ -15,7 +15,7 @@ import kill_managers
 import kill_searches
 import kill_training
 
-PROGRAMS = ("managers", "searches", "training")
+PROGRAMS = ("managers", "searches", "training", "steps")
 Figures = dict[str, object]
 
 
@@ -39,9 +39,14 @@ def training(folder: Path, seed: int, *, quick: bool) -> tuple[Figures, bool]:
     return found, not found["other_metrics"]
 
 
+def steps(folder: Path, seed: int, *, quick: bool) -> tuple[Figures, bool]:
+    found = kill_training.measured_steps(1 if quick else 10, seed, folder)
+    return found, not found["other_weights"] and found["most_steps_lost"] <= kill_training.EVERY
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/chaos", description="Kill what runs, and count what was lost.")
-    parser.add_argument("programs", nargs="*", help="managers, searches, training (default: all)")
+    parser.add_argument("programs", nargs="*", help="managers, searches, training, steps (default: all)")
     parser.add_argument("--quick", action="store_true", help="a few kills of each kind")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
@@ -49,7 +54,7 @@ def main() -> int:
     if unknown := set(flags.programs) - set(PROGRAMS):
         parser.error(f"unknown program {', '.join(sorted(unknown))}; known are {', '.join(PROGRAMS)}")
     run: dict[str, Callable[..., tuple[Figures, bool]]] = {
-        "managers": managers, "searches": searches, "training": training
+        "managers": managers, "searches": searches, "training": training, "steps": steps
     }  # fmt: skip
     found, good = {}, True
     for name in flags.programs or PROGRAMS:

@@ -4,7 +4,9 @@ import pytest
 from kill_managers import PRICE
 from kill_managers import measured as kill_managers
 from kill_searches import measured as kill_searches
+from kill_training import EVERY
 from kill_training import measured as kill_training
+from kill_training import measured_steps as kill_steps
 
 JOBS, KILLS = 40, 3
 
@@ -26,6 +28,12 @@ def test_killed_search_runs_nothing_twice_and_loses_nothing(tmp_path, mode, kill
     assert (found["lost"], found["run_twice"], found["failed"], found["in_optuna"]) == (0, 0, 0, 36)
     assert found["kept"]
     assert found["same_best"]
+
+
+def test_run_killed_inside_an_epoch_ends_in_the_same_bits(tmp_path):
+    found = kill_steps(2, 5, tmp_path)
+    assert found["other_weights"] == 0
+    assert 0 <= found["most_steps_lost"] <= EVERY
 
 
 def test_killed_run_resumes_to_the_same_metrics(tmp_path):

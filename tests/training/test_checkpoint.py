@@ -8,8 +8,9 @@ import os
 import resource
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -183,6 +184,44 @@ def test_few_versions_are_kept_and_the_links_name_them(checkpoints: Checkpoints)
     assert (checkpoints.folder / "last").resolve().name == "epoch-00012"
     assert (checkpoints.folder / "best").resolve().name == "epoch-00005"
     assert {path.name for path in checkpoints.folder.iterdir()} == kept | {"last", "best"}
+
+
+@pytest.mark.parametrize(("keep", "names"), [("all", range(1, 8)), (3, (2, 5, 6, 7)), (2, (2, 6, 7))])
+def test_as_many_versions_are_kept_as_asked_for(tmp_path: Path, keep: str | int, names: Iterable[int]) -> None:
+    checkpoints = Checkpoints(tmp_path, "fingerprint", keep)
+    for epoch in range(1, 8):
+        checkpoints.save(snapshot(epoch, min(epoch, 2)))
+    assert {path.name for path in tmp_path.glob("epoch-*")} == {f"epoch-{epoch:05d}" for epoch in names}
+    assert_resumes_at(checkpoints, 7, best=2)
+
+
+def inside(epoch: int, step: int, best: int) -> Snapshot:
+    """Inside the epoch after `epoch`."""
+    found = snapshot(step, best)
+    return replace(found, progress={"epoch": epoch, "best_epoch": best, "step": step, "partial": {"steps": 1}})
+
+
+def test_versions_inside_an_epoch_come_after_its_start_and_before_its_end(checkpoints: Checkpoints) -> None:
+    checkpoints.save(inside(0, 50, 0))
+    found = checkpoints.resume()
+    assert found is not None
+    assert (found[0].progress["step"], found[1]) == (50, {})  # no epoch has ended: nothing is the best yet
+    checkpoints.save(snapshot(1))
+    assert_resumes_at(checkpoints, 1)
+    for step in (150, 200, 250):
+        checkpoints.save(inside(1, step, 1))
+    found = checkpoints.resume()
+    assert found is not None
+    assert found[0].progress["step"] == 250
+    assert torch.equal(found[1]["weight"], torch.ones(SIZE))
+    names = ["epoch-00001", "epoch-00001-step-00000200", "epoch-00001-step-00000250"]
+    assert sorted(path.name for path in checkpoints.folder.glob("epoch-*")) == names
+    flip_a_bit(newest(checkpoints) / "model.safetensors")
+    found = checkpoints.resume()
+    assert found is not None
+    assert found[0].progress["step"] == 200
+    checkpoints.save(snapshot(2))
+    assert_resumes_at(checkpoints, 2)
 
 
 def test_epoch_saved_again_replaces_what_was_there(checkpoints: Checkpoints) -> None:

@@ -107,10 +107,10 @@ class Stream:
         y = self._moved(np.zeros((1, *layout.target), layout.target_dtype))
         windows = torch.zeros(1, device=self._device, dtype=torch.int64)
         for step in range(self.steps(batch_size)):
-            total = sum(min(max(held - step * size, 0), size) for held in self._windows)
-            count = min(max(self._windows[self._rank] - step * size, 0), size)
+            counts = [min(max(held - step * size, 0), size) for held in self._windows]
+            count, total = counts[self._rank], sum(counts)
             x, y, windows = next(parts) if count else (x[:1], y[:1], windows[:1])
-            yield Batch(x, y, windows, count, total)
+            yield Batch(x, y, windows, count, max(counts), total, total * y[0].numel())
 
     def _part(self, batch_size: int) -> int:
         return math.ceil(batch_size / len(self._windows))

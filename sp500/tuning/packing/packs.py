@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 
-from sp500.config import RunConfig
+from sp500.config import LATER_KEYS, RunConfig, TrainConfig
 from sp500.tuning.ledger import TrialResult
 from sp500.tuning.limits import Limits, PackSize, deadline
 from sp500.tuning.sequential import run_trial
@@ -81,7 +81,8 @@ def packs(trials: Sequence[Trial], size: PackSize, slots: int = 1) -> list[list[
 
 def packable(config: RunConfig) -> bool:
     """Whether configs of this kind can train as one model."""
-    return config.model.kind in FAMILIES and config.task in TASKS
+    plain = all(getattr(config.train, key) == TrainConfig.model_fields[key].default for key in LATER_KEYS)
+    return plain and config.model.kind in FAMILIES and config.task in TASKS
 
 
 def best_size(config: RunConfig) -> int:

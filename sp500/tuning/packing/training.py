@@ -24,7 +24,8 @@ from sp500.data.batches import Batch, Batches
 from sp500.data.windows import Dataset
 from sp500.runs.record import EpochMetrics
 from sp500.seeding import derive
-from sp500.training.loop import DTYPES, diverged
+from sp500.training.loop import diverged
+from sp500.training.step import DTYPES
 from sp500.training.worker import device
 from sp500.tuning.ledger import TrialResult
 from sp500.tuning.limits import TrialTimeout

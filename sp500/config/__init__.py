@@ -13,8 +13,12 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from sp500.config.frozen import Frozen as Frozen
+from sp500.config.train import LATER_KEYS as LATER_KEYS
+from sp500.config.train import PLACES
+from sp500.config.train import TrainConfig as TrainConfig
 from sp500.plugins import contract, reference, source
 from sp500.plugins.reference import Reference
 
@@ -49,12 +53,6 @@ TASK_DEFAULTS: dict[str, dict[str, Any]] = {
     "language": {"model": {"kind": "gpt"}, "train": {"lr": 3e-3, "batch_size": 32}},
 }
 """Where a task's defaults differ. Scripts and functions apply them under the settings that are given."""
-
-
-class Frozen(BaseModel):
-    """Base of all settings: immutable, and an unknown key is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class DataConfig(Frozen):
@@ -175,7 +173,7 @@ class ModelConfig(Frozen):
     """Attention heads (transformer, gpt)."""
     dropout: float = Field(0.1, ge=0, lt=1)
     """Share of activations dropped in training."""
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field({})
     """Options of a model of your own, by name."""
 
     @field_validator("kind")
@@ -209,38 +207,6 @@ class ModelConfig(Frozen):
         if self.own:
             return self.model_dump(mode="json", exclude={"kind"})
         return {name: getattr(self, name) for name in sorted(MODEL_KEYS[self.kind])}
-
-
-class TrainConfig(Frozen):
-    """How the model is fitted."""
-
-    epochs: int = Field(25, gt=0)
-    """Passes over the training split, at most."""
-    batch_size: int = Field(256, gt=0)
-    """Windows per step over ALL workers, so that results do not depend on their number. Default: 256; for images 64,
-    for language 32."""
-    per_worker_batch: bool = False
-    """Take batch_size and lr per worker: both are multiplied by the number of workers."""
-    lr: float = Field(1e-3, gt=0)
-    """Learning rate of AdamW. Default: 0.001; 0.003 for images and language."""
-    weight_decay: float = Field(0.0, ge=0)
-    """Decoupled weight decay of AdamW."""
-    clip: float = Field(1.0, ge=0)
-    """Largest gradient norm; 0: no clipping."""
-    early_stop_patience: int = Field(5, ge=0)
-    """Epochs without a better validation loss before stopping; 0: never stop early."""
-    refit: bool = False
-    """After validation chose the epoch, train anew on training and validation dates for as many epochs."""
-    max_steps: int = Field(0, ge=0)
-    """Stop after this many steps, also inside an epoch; 0: no limit."""
-    seed: int = Field(0, ge=0)
-    """Seed of the initial weights and of dropout."""
-    dtype: Literal["float32", "float64"] = "float32"
-    """Number type of data, weights and optimiser."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto: a GPU where there is one."""
-    threads: int = Field(1, ge=0)
-    """CPU threads per process; 0: all cores. One is fastest for models of this size."""
 
 
 class EvalConfig(Frozen):
@@ -355,8 +321,10 @@ class RunConfig(Frozen):
 
         Workers, device, threads and places are left out, so that a laptop's run and a cluster's pair up.
         """
-        places = {"device", "threads", "per_worker_batch"}
-        train = self.train.model_dump(mode="json", exclude=places) | {"batch_size": self.batch_size, "lr": self.lr}
+        train = self.train.model_dump(mode="json", exclude=set(PLACES)) | {"batch_size": self.batch_size, "lr": self.lr}
+        for key in LATER_KEYS:
+            if train[key] == TrainConfig.model_fields[key].default:
+                del train[key]
         data = self.data.model_dump(mode="json", exclude={"cache_dir", "fallback"}) | {
             "gap": self.data.purge,
             "source": Path(self.data.source).name,

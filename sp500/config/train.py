@@ -1,0 +1,86 @@
+"""How a model is fitted."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from sp500.config.frozen import Frozen
+
+PLACES = frozenset(
+    {"device", "threads", "per_worker_batch", "micro_batch", "parallel", "recompute", "compile"}
+    | {"checkpoint_steps", "keep"}
+)
+"""Keys of `train` that say how and where the numbers are computed, and do not decide them."""
+LATER_KEYS = ("amp", "schedule", "warmup", "lr_end", "decay")
+"""Keys of `train` that count in a fingerprint where they are not the default, since older runs do not have them."""
+
+
+class TrainConfig(Frozen):
+    """How the model is fitted."""
+
+    epochs: int = Field(25, gt=0)
+    """Passes over the training split, at most."""
+    batch_size: int = Field(256, gt=0)
+    """Windows per step over ALL workers, so that results do not depend on their number. Default: 256; for images 64,
+    for language 32."""
+    per_worker_batch: bool = False
+    """Take batch_size and lr per worker: both are multiplied by the number of workers."""
+    lr: float = Field(1e-3, gt=0)
+    """Learning rate of AdamW. Default: 0.001; 0.003 for images and language."""
+    weight_decay: float = Field(0.0, ge=0)
+    """Decoupled weight decay of AdamW."""
+    clip: float = Field(1.0, ge=0)
+    """Largest gradient norm; 0: no clipping."""
+    early_stop_patience: int = Field(5, ge=0)
+    """Epochs without a better validation loss before stopping; 0: never stop early."""
+    refit: bool = False
+    """After validation chose the epoch, train anew on training and validation dates for as many epochs."""
+    max_steps: int = Field(0, ge=0)
+    """Stop after this many steps, also inside an epoch; 0: no limit."""
+    seed: int = Field(0, ge=0)
+    """Seed of the initial weights and of dropout."""
+    dtype: Literal["float32", "float64"] = "float32"
+    """Number type of data, weights and optimiser."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto: a GPU where there is one."""
+    threads: int = Field(1, ge=0)
+    """CPU threads per process; 0: all cores. One is fastest for models of this size."""
+    micro_batch: int = Field(0, ge=0)
+    """Windows that a worker computes at once, at most; the gradients of a step are added up. 0: all of its batch."""
+    amp: Literal["none", "bfloat16", "float16"] = "none"
+    """bfloat16: automatic mixed precision in training. Weights, optimiser, loss and evaluation stay float32. float16 is
+    refused."""
+    schedule: Literal["constant", "cosine", "linear", "wsd"] = "constant"
+    """Learning rate over the steps of all epochs. wsd: constant, then linear over the last fifth."""
+    warmup: float = Field(0.0, ge=0, lt=1)
+    """Share of all steps in which the learning rate rises to lr."""
+    lr_end: float = Field(0.0, ge=0, le=1)
+    """Share of lr at the last step of cosine, linear or wsd."""
+    decay: Literal["all", "matrices"] = "all"
+    """What weight_decay applies to. matrices: no biases, no norms."""
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """fsdp: each of several workers holds a part of the weights and of the optimiser's state."""
+    recompute: bool = False
+    """Gradient checkpointing: compute the activations of repeated layers again in the backward pass."""
+    compile: bool = False
+    """Compile the model with torch.compile: a minute at the start, and a C++ compiler where there is no GPU."""
+    checkpoint_steps: int = Field(0, ge=0)
+    """Steps between checkpoints inside an epoch; 0: only at the end of each."""
+    keep: Literal["best", "all"] | Annotated[int, Field(gt=1)] = "best"
+    """Checkpoints that stay: the newest two and the best | all | the newest N and the best."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> TrainConfig:
+        if self.amp == "float16":
+            raise ValueError("train.amp float16 would lose small gradients without a scaled loss; take bfloat16")
+        if self.amp != "none" and self.dtype != "float32":
+            raise ValueError(f"train.amp {self.amp} is for train.dtype float32, not {self.dtype}")
+        if self.lr_end and self.schedule == "constant":
+            raise ValueError("train.lr_end is not used by train.schedule constant; choose cosine, linear or wsd")
+        if self.refit and (self.schedule != "constant" or self.warmup):
+            raise ValueError(
+                "train.refit trains for another number of steps: it needs train.schedule constant without train.warmup"
+            )
+        return self

@@ -1,0 +1,101 @@
+"""One step of training: the gradient of a global batch, and the update of the weights.
+
+The gradient is that of the mean loss over the targets of the global batch, however that is cut: over workers, and over
+the micro-batches of a worker. Each part's loss is a sum and is divided by the targets of all parts; a mean of means
+would weigh parts of unequal size wrongly.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sp500.config import RunConfig, TrainConfig
+from sp500.data.batches import Batch, parts
+from sp500.models import dropout, stack
+from sp500.training.optimizer import AdamW
+from sp500.training.schedule import lr_factor
+from sp500.training.task import Task
+from sp500.training.worker import Worker
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+class Stepper:
+    """Model and optimiser of a training of `steps` steps. `model` is changed in place."""
+
+    def __init__(self, task: Task, model: nn.Module, config: RunConfig, worker: Worker, steps: int) -> None:
+        train = config.train
+        self._task, self._config, self._worker, self._steps = task, config, worker, steps
+        if train.recompute:
+            stack.recompute(model)
+        self._wrapped = worker.wrap(model, train.parallel)
+        self._parameters = list(model.parameters())
+        self.dropout = dropout.Source(model, train.seed, dtype=DTYPES[train.dtype], device=worker.device)
+        if train.compile:
+            self.dropout.leave_uncompiled()
+            self._wrapped = torch.compile(self._wrapped)  # type: ignore[assignment] # it is a module
+        self.optimizer = AdamW(
+            groups(self._parameters, train), lr=config.lr, weight_decay=train.weight_decay, fused=True
+        )
+
+    def start(self, epoch: int) -> None:
+        """Begin an epoch."""
+        self.dropout.start(epoch)
+        self._wrapped.train()
+
+    def take(self, batch: Batch, step: int) -> Tensor:
+        """Update the weights; the loss summed over this rank's windows. `step` counts from 0."""
+        train = self._config.train
+        if train.schedule != "constant" or train.warmup:
+            for group in self.optimizer.param_groups:
+                group["lr"] = self._config.lr * lr_factor(train, step, self._steps)
+        self.optimizer.zero_grad(set_to_none=True)
+        *first, last = parts(batch, train.micro_batch)
+        loss_sum = torch.zeros((), dtype=torch.float64, device=self._worker.device)
+        for part in first:
+            with self._worker.accumulating(self._wrapped):
+                loss_sum += self._backward(part)
+        loss_sum += self._backward(last)
+        if train.clip:
+            norm = self._worker.gathered(nn.utils.clip_grad_norm_(self._parameters, train.clip))
+            # A gradient whose norm overflows is clipped to nothing: 0 x infinity makes the loss tell of it.
+            loss_sum += 0.0 * norm
+        self.optimizer.step()
+        return loss_sum
+
+    def dump(self) -> dict[str, Tensor]:
+        """The optimiser's state as whole tensors. All workers call it."""
+        return self.optimizer.dump(self._worker.gathered)
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Take the state that `dump` gave."""
+        self.optimizer.load(tensors, self._worker.scattered)
+
+    def _backward(self, part: Batch) -> Tensor:
+        self.dropout.windows = part.windows
+        with self._autocast():
+            output = self._wrapped(part.x)
+        loss = self._task.loss(output.to(DTYPES[self._config.train.dtype]), part.y)
+        if not part.count:
+            loss = loss * 0.0
+        # Ranks' gradients are averaged; times world over total makes that the mean over the global batch.
+        (loss * (self._worker.world / max(part.targets, 1))).backward()
+        return loss.detach()
+
+    def _autocast(self) -> Any:
+        if self._config.train.amp == "none":
+            return nullcontext()
+        return torch.autocast(self._worker.device.type, torch.bfloat16)
+
+
+def groups(parameters: list[nn.Parameter], train: TrainConfig) -> list[dict[str, Any]]:
+    """Parameters by their weight decay, as torch's optimisers take them."""
+    if train.decay == "all":
+        return [{"params": parameters}]
+    matrices = [parameter for parameter in parameters if parameter.ndim > 1]
+    others = [parameter for parameter in parameters if parameter.ndim < 2]
+    return [{"params": matrices}, {"params": others, "weight_decay": 0.0}]
