@@ -181,14 +181,14 @@ def serving(found: Document, namespace: str) -> Check:
     """Whether the RayService answers; `found` is empty where there is none."""
     if not found:
         return skipped(SERVING, f"namespace {namespace} has no RayService {rayservice.NAME}")
-    status = found.get("status", {})
-    endpoints = status.get("numServeEndpoints") or 0
+    endpoints = found.get("status", {}).get("numServeEndpoints") or 0
+    taking = f"{some(endpoints, 'pod')} take{'s' if endpoints == 1 else ''} requests"
     if service.answers(found):
-        return ok(SERVING, f"RayService {rayservice.NAME}: {some(endpoints, 'pod')} take requests")
-    said = next(iter(service.complaints(found)), f"{some(endpoints, 'pod')} take requests")
+        return ok(SERVING, f"RayService {rayservice.NAME}: {taking}")
+    said = "; ".join([taking, *service.complaints(found)])
     pods = f"pods --selector {next('='.join(label) for label in rayservice.COMPONENT.items())}"
     advice = f"kubectl --namespace {namespace} describe rayservice {rayservice.NAME}, and describe {pods}"
-    return wrong(SERVING, f"RayService {rayservice.NAME} does not answer, or changes: {said}", advice)
+    return wrong(SERVING, f"RayService {rayservice.NAME} is not as its spec: {said}", advice)
 
 
 def _kuberay(reached: Cluster) -> list[Check]:

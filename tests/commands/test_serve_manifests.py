@@ -49,6 +49,8 @@ def test_manifest_is_applied_with_the_model_that_is_asked_for() -> None:
             "expected sp500-serve",
         ),
         ("serveConfigV2: |", "serveConfigV3: |", "has 0 applications"),
+        ("proxy_location: EveryNode", "proxy_location: [", "spec.serveConfigV2 is not valid YAML"),
+        ("kind: RayService\n", "", "a document lacks kind or metadata.name"),
     ],
 )
 def test_manifest_of_another_shape_is_refused_by_field(tmp_path: Path, old: str, new: str, told: str) -> None:

@@ -168,6 +168,8 @@ def execute(*words):
     sys.stdout.flush()
     if command[0] == "tar" and FAULT == "break":
         fail("unexpected EOF")
+    if done.returncode:
+        print(f"command terminated with exit code {abs(done.returncode)}", file=sys.stderr)
     sys.exit(abs(done.returncode))
 
 

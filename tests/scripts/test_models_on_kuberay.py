@@ -130,5 +130,11 @@ def test_other_run_of_that_name_is_kept(cluster, models):
 def test_refusal_of_the_pod_is_told(models):
     models("promote", "m1")
     code, _, err = models("rollback")
-    assert code != 0
-    assert "has no champion before this one" in err
+    assert code == 2
+    assert err.splitlines()[-1] == "ConfigError: model main has no champion before this one"
+
+
+def test_kubeconfig_that_is_not_there_is_named(cluster):
+    nowhere = str(cluster.folder / "nowhere")
+    code, _, err = serve(cluster, KUBECONFIG=nowhere)
+    assert (code, err.splitlines()[-1]) == (2, f"ConfigError: KUBECONFIG names {nowhere}, which is not there")

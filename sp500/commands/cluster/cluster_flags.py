@@ -17,6 +17,7 @@ from sp500.jobs.cluster import data_claim, transfer_pod
 from sp500.jobs.cluster.kubectl import Kubectl
 from sp500.jobs.cluster.upload import upload
 from sp500.jobs.manifests import rayservice
+from sp500.jobs.manifests.manifest import section
 
 CLUSTER = "sp500"
 
@@ -91,7 +92,10 @@ def pod(
     if flags.image:
         image = transfer_pod.Image(flags.image)
     elif service:
-        image = transfer_pod.image_of(service["spec"]["rayClusterConfig"])
+        # Of the cluster that answers: the newest spec may name an image that is not there.
+        active = section(section(service, "status"), "activeServiceStatus").get("rayClusterName")
+        answering = kubectl.document("get", "raycluster", str(active)) if active else {}
+        image = transfer_pod.image_of(answering.get("spec") or service["spec"]["rayClusterConfig"])
     elif cluster := kubectl.document("get", "raycluster", CLUSTER):
         image = transfer_pod.image_of(cluster["spec"])
     else:

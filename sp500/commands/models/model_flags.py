@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -11,10 +12,12 @@ from typing import Annotated, Any, Literal, TypeVar
 import tyro
 from pydantic import Field
 
+from sp500 import errors
 from sp500.commands import folders
 from sp500.commands.cluster import cluster_flags
 from sp500.config import Frozen
 from sp500.console.output import concluded
+from sp500.errors import ResourcesError, SP500Error
 from sp500.jobs.cluster import runs_claim
 from sp500.jobs.cluster.kubectl import Kubectl
 from sp500.jobs.cluster.runs_claim import RunsClaim
@@ -23,6 +26,8 @@ MEMORY = "1Gi"
 """Of the pod: it loads the run that is promoted, as the servers will."""
 ELSEWHERE = ("--on", "--namespace", "--context", "--runs-dir")
 """Flags that say where, and not what."""
+SAID = re.compile(r"kubectl exec: (?P<kind>\w+): (?P<text>.*)\ncommand terminated with exit code \d+", re.DOTALL)
+"""What the verb said in the pod before it failed."""
 
 
 class ModelFlags(Frozen):
@@ -82,7 +87,17 @@ def _in_a_pod(flags: ModelFlags, name: str, argv: Sequence[str], run: str) -> st
         if run and (flags.runs_dir / run).is_dir():
             sent = RunsClaim(kubectl, running, flags.runs_dir).send(run)
             cluster_flags.say(f"run {run} {'is sent' if sent else 'is there already'}")
-        return kubectl.execute(running, *words).rstrip()
+        try:
+            return kubectl.execute(running, *words).rstrip()
+        except ResourcesError as error:
+            raise _as_there(error) from error
+
+
+def _as_there(error: ResourcesError) -> SP500Error:
+    """The error of the verb in the pod, as it would be here; `error` itself where it is of the way there."""
+    found = SAID.fullmatch(str(error))
+    kind = getattr(errors, found["kind"], None) if found else None
+    return kind(found["text"]) if found and isinstance(kind, type) and issubclass(kind, SP500Error) else error
 
 
 def _without_place(argv: Sequence[str]) -> list[str]:

@@ -47,7 +47,9 @@ def deploy(
 def load(path: Path, model: str, *, image: str = "", trust_source: bool = False) -> list[Document]:
     """The manifests, in which the RayService serves `model`. Raises ConfigError for none, several or broken rules."""
     documents: list[Document] = [one for one in entry.documents(path, "--manifest") if isinstance(one, dict)]
-    found = [one for one in documents if one.get("kind") == "RayService"]
+    if any(not one.get("kind") or not section(one, "metadata").get("name") for one in documents):
+        raise ConfigError(f"--manifest {path}: a document lacks kind or metadata.name")
+    found = [one for one in documents if one["kind"] == "RayService"]
     if len(found) != 1:
         raise ConfigError(f"--manifest {path}: expected one document of kind RayService, found {len(found)}")
     rules.check(found[0])
@@ -56,7 +58,10 @@ def load(path: Path, model: str, *, image: str = "", trust_source: bool = False)
         raise ConfigError(
             f"--manifest {path}: the RayService is named {name}; expected {NAME}, as its Secret and Service"
         )
-    config = yaml.safe_load(str(spec.get("serveConfigV2", "")))
+    try:
+        config = yaml.safe_load(str(spec.get("serveConfigV2", "")))
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--manifest {path}: spec.serveConfigV2 is not valid YAML ({error})") from error
     applications = items(config.get("applications")) if isinstance(config, dict) else []
     if len(applications) != 1:
         raise ConfigError(f"--manifest {path}: spec.serveConfigV2 has {len(applications)} applications, expected one")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
 from sp500.errors import ConfigError, ResourcesError, Unreachable
@@ -63,7 +65,14 @@ class Kubectl:
         return done.stdout
 
     def reach(self) -> None:
-        """Nothing where a server answers. Raises Unreachable within seconds, where other commands try for a minute."""
+        """Nothing where a server answers.
+
+        Raises Unreachable within seconds, where other commands try for a minute, and ConfigError where $KUBECONFIG
+        names no file, since kubectl would then ask this machine.
+        """
+        named = [Path(one) for one in os.environ.get("KUBECONFIG", "").split(os.pathsep) if one]
+        if named and not any(one.exists() for one in named):
+            raise ConfigError(f"KUBECONFIG names {named[0]}, which is not there")
         try:
             self.text("get", "--raw=/version", "--request-timeout=5s")
         except Unreachable:

@@ -11,8 +11,8 @@ from sp500.jobs.cluster.rollout import OPERATOR
 from sp500.jobs.manifests.manifest import Document, items, section
 from sp500.jobs.manifests.rayservice import COMPONENT
 
-LOOKS = 4
-"""Two seconds apart, as the operator's own."""
+LOOKS, FAILED_LOOKS = 4, 15
+"""Two seconds apart, as the operator's own: how often it has to answer, or to have failed, in a row."""
 
 
 def check(kubectl: Kubectl) -> None:
@@ -45,12 +45,24 @@ def answers(service: Document) -> bool:
     return conditions.get("Ready") == "True" and running and not coming and endpoints > 0
 
 
-def wait(kubectl: Kubectl, name: str, *, seconds: float, say: Callable[[str], None]) -> None:
-    """Return when it answers at LOOKS looks in a row. Raises ResourcesError with the cluster's reasons after `seconds`.
+def failed(service: Document) -> bool:
+    """Whether Ray Serve has given up on the newest spec."""
+    status = section(service, "status")
+    if status.get("observedGeneration", 0) < section(service, "metadata").get("generation", 0):
+        return False
+    which = "pendingServiceStatus" if section(status, "pendingServiceStatus") else "activeServiceStatus"
+    applications = section(section(status, which), "applicationStatuses")
+    return any(section(applications, one).get("status") == "DEPLOY_FAILED" for one in applications)
 
-    One look is not enough: the operator tells what Ray said before it got the new configuration.
+
+def wait(kubectl: Kubectl, name: str, *, seconds: float, say: Callable[[str], None]) -> None:
+    """Return when it answers at LOOKS looks in a row.
+
+    One look is not enough: the operator tells what Ray said before it got the new configuration. Raises ResourcesError
+    with the cluster's reasons after `seconds`, and earlier where Ray Serve has given up.
     """
-    looks = 0
+    looks = failures = 0
+    before = {_event(one) for one in kubectl.items("get", "events")}
 
     def found() -> Document:
         """The RayService as it is now."""
@@ -61,24 +73,36 @@ def wait(kubectl: Kubectl, name: str, *, seconds: float, say: Callable[[str], No
         labels = ",".join(f"{label}={value}" for label, value in COMPONENT.items())
         pods = kubectl.items("get", "pods", f"--selector={labels}")
         names = [name, *(pod["metadata"]["name"] for pod in pods if not reasons.ready(pod))]
-        return (
-            list(complaints(found())) + reasons.of_pods(pods) + reasons.of_events(kubectl.items("get", "events"), names)
-        )
+        events = [one for one in kubectl.items("get", "events") if _event(one) not in before]
+        return list(complaints(found())) + reasons.of_pods(pods) + reasons.of_events(events, names)
 
     def steady() -> bool:
         """Whether it has been answering for a while."""
-        nonlocal looks
-        looks = looks + 1 if answers(found()) else 0
+        nonlocal looks, failures
+        service = found()
+        looks = looks + 1 if answers(service) else 0
+        failures = failures + 1 if failed(service) else 0
+        if failures >= FAILED_LOOKS:
+            raise ResourcesError("\n  ".join([f"RayService {name} does not start:", *complaints(service)]))
         return looks >= LOOKS
 
     waiting.until(steady, why, what=f"RayService {name}", seconds=seconds, say=say)
 
 
+def _event(event: Document) -> tuple[str, str]:
+    return str(section(event, "metadata").get("uid")), str(event.get("count"))
+
+
 def complaints(service: Document) -> Iterator[str]:
-    """What Ray Serve says of applications that do not run."""
+    """What Ray Serve says of applications that do not run, and of their deployments, which have the reason."""
     for which in ("activeServiceStatus", "pendingServiceStatus"):
         applications = section(section(section(service, "status"), which), "applicationStatuses")
         for name in applications:
             body = section(applications, name)
             if body.get("status") != "RUNNING" and (said := str(body.get("message") or "").strip()):
                 yield f"application {name}: {body.get('status')}: {said.splitlines()[-1]}"
+            deployments = section(body, "serveDeploymentStatuses")
+            for one in deployments:
+                its = section(deployments, one)
+                if its.get("status") != "HEALTHY" and (said := str(its.get("message") or "").strip()):
+                    yield f"deployment {one}: {its.get('status')}: {said.splitlines()[-1]}"

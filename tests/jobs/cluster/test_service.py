@@ -2,7 +2,7 @@
 
 import pytest
 
-from sp500.jobs.cluster.service import answers
+from sp500.jobs.cluster.service import answers, complaints, failed
 
 
 def service(**changed):
@@ -48,3 +48,36 @@ def test_service_that_is_on_its_way_does_not(changed):
 def test_service_without_a_status_does_not():
     assert not answers({"metadata": {"generation": 1}})
     assert not answers({})
+
+
+DEPLOYMENTS = {
+    "model": {
+        "status": "DEPLOY_FAILED",
+        "message": "Failed three times.\n\nsp500.errors.ConfigError: m7: no run in /runs, and no model",
+    },
+    "gate": {"status": "HEALTHY", "message": "fine"},
+}
+FAILED = {
+    "sp500": {
+        "status": "DEPLOY_FAILED",
+        "message": "Failed to update ['model'].",
+        "serveDeploymentStatuses": DEPLOYMENTS,
+    }
+}
+
+
+def test_reason_of_a_deployment_is_told_with_that_of_its_application():
+    found = list(complaints(service(activeServiceStatus={"applicationStatuses": FAILED})))
+    assert found == [
+        "application sp500: DEPLOY_FAILED: Failed to update ['model'].",
+        "deployment model: DEPLOY_FAILED: sp500.errors.ConfigError: m7: no run in /runs, and no model",
+    ]
+
+
+def test_service_has_failed_where_its_newest_cluster_has():
+    assert failed(service(activeServiceStatus={"applicationStatuses": FAILED}))
+    assert failed(service(pendingServiceStatus={"applicationStatuses": FAILED}))
+    coming = {"pendingServiceStatus": {"applicationStatuses": {"sp500": {"status": "DEPLOYING"}}}}
+    assert not failed(service(activeServiceStatus={"applicationStatuses": FAILED}, **coming))
+    assert not failed(service(activeServiceStatus={"applicationStatuses": FAILED}, observedGeneration=1))
+    assert not failed(service())
