@@ -37,7 +37,7 @@ def answers(service: Document) -> bool:
     status = section(service, "status")
     if status.get("observedGeneration", 0) < section(service, "metadata").get("generation", 0):
         return False
-    conditions = {one.get("type"): one.get("status") for one in items(status.get("conditions"))}
+    conditions = _conditions(status)
     coming = conditions.get("UpgradeInProgress") == "True"
     applications = section(section(status, "activeServiceStatus"), "applicationStatuses")
     running = bool(applications) and all(section(applications, one).get("status") == "RUNNING" for one in applications)
@@ -50,7 +50,7 @@ def failed(service: Document) -> bool:
     status = section(service, "status")
     if status.get("observedGeneration", 0) < section(service, "metadata").get("generation", 0):
         return False
-    which = "pendingServiceStatus" if section(status, "pendingServiceStatus") else "activeServiceStatus"
+    which = "pendingServiceStatus" if _conditions(status).get("UpgradeInProgress") == "True" else "activeServiceStatus"
     applications = section(section(status, which), "applicationStatuses")
     return any(section(applications, one).get("status") == "DEPLOY_FAILED" for one in applications)
 
@@ -87,6 +87,10 @@ def wait(kubectl: Kubectl, name: str, *, seconds: float, say: Callable[[str], No
         return looks >= LOOKS
 
     waiting.until(steady, why, what=f"RayService {name}", seconds=seconds, say=say)
+
+
+def _conditions(status: Document) -> dict[str, str]:
+    return {str(one.get("type")): str(one.get("status")) for one in items(status.get("conditions"))}
 
 
 def _event(event: Document) -> tuple[str, str]:
