@@ -48,12 +48,12 @@ class TrainConfig(Frozen):
     threads: int = Field(1, ge=0)
     """CPU threads per process; 0: all cores. One is fastest for models of this size."""
     micro_batch: int = Field(0, ge=0)
-    """Windows that a worker computes at once, at most; the gradients of a step are added up. 0: all of its batch."""
+    """Windows that a worker trains on at once, at most; the gradients of a step are added up. 0: all of its batch."""
     amp: Literal["none", "bfloat16", "float16"] = "none"
     """bfloat16: automatic mixed precision in training. Weights, optimiser, loss and evaluation stay float32. float16 is
     refused."""
     schedule: Literal["constant", "cosine", "linear", "wsd"] = "constant"
-    """Learning rate over the steps of all epochs. wsd: constant, then linear over the last fifth."""
+    """Learning rate over the steps of all epochs. wsd: constant, linear over the last fifth after the warm-up."""
     warmup: float = Field(0.0, ge=0, lt=1)
     """Share of all steps in which the learning rate rises to lr."""
     lr_end: float = Field(0.0, ge=0, le=1)

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Int64, Shaped
 from torch import Tensor
 
-from sp500.data.windows import MASKED, Windows
+from sp500.data.windows import Windows, masked
 from sp500.seeding import torch_generator
 
 
@@ -28,7 +28,7 @@ class Batch:
 
     x [batch, window, ...]; y [batch] or [batch, window]; windows [batch], their numbers in the set, the same whatever
     the number of ranks. `count` of its windows count (0 or all), `largest` windows at the rank that has most; `total`
-    windows and `targets` targets over all ranks.
+    windows and `targets` targets that count over all ranks.
     """
 
     x: Shaped[Tensor, "batch window *row"]
@@ -89,6 +89,11 @@ class Batches:
         return self._views[0].numel() if self._views.ndim > 3 else 0
 
     @property
+    def targets_each(self) -> int:
+        """Targets of a window, also those that do not count."""
+        return self._targets[0].numel()
+
+    @property
     def targets(self) -> int:
         """Targets of all windows that count."""
         return self._targets.numel() if self._counted is None else int(self._counted.sum())
@@ -127,9 +132,8 @@ class Batches:
 
 def _counted(targets: np.ndarray) -> Tensor | None:
     """Targets of each window that are not masked [window]; None where none is."""
-    if targets.dtype.kind != "i" or not (masked := targets == MASKED).any():
-        return None
-    return torch.from_numpy((~masked).reshape(len(targets), -1).sum(axis=1))
+    left_out = masked(targets)
+    return None if left_out is None else torch.from_numpy((~left_out).reshape(len(targets), -1).sum(axis=1))
 
 
 def _tensor(array: np.ndarray) -> Tensor:

@@ -44,6 +44,12 @@ class Windows:
         return len(self.starts)
 
 
+def masked(targets: np.ndarray) -> np.ndarray | None:
+    """Which targets do not count, of the same shape; None where all do."""
+    found = targets == MASKED if targets.dtype.kind == "i" else None
+    return found if found is not None and found.any() else None
+
+
 @dataclass(frozen=True)
 class Dataset:
     """What a model is trained, stopped and judged on.

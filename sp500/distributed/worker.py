@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import ray.train
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from sp500.distributed.prometheus import EpochGauges
+from sp500.errors import ConfigError
 from sp500.models.stack import stacked
 from sp500.runs.record import EpochMetrics
 from sp500.runs.store import Run
@@ -38,24 +39,25 @@ class GroupWorker:
 
             mesh = init_device_mesh(self.device.type, (self.world,))
             # A layer at a time is gathered for its part of the pass, and let go.
-            for layer in [*stacked(model), model]:
-                fully_shard(layer, mesh=mesh)
+            try:
+                for layer in [*stacked(model), model]:
+                    fully_shard(layer, mesh=mesh)
+            except (AssertionError, ValueError) as error:
+                raise ConfigError(f"train.parallel fsdp cannot split this model ({error}); take ddp") from error
             self._sharded = True
             return model
         return DistributedDataParallel(model, device_ids=[self.device] if self.device.type == "cuda" else None)
 
-    @contextmanager
-    def accumulating(self, wrapped: nn.Module) -> Iterator[None]:
-        """Keep the gradients here: they are averaged once per step."""
-        if self._sharded:
-            wrapped.set_requires_gradient_sync(False)  # type: ignore[operator] # fully_shard adds it
-            yield
-            wrapped.set_requires_gradient_sync(True)  # type: ignore[operator]
-        elif isinstance(wrapped, DistributedDataParallel):
-            with wrapped.no_sync():
-                yield
-        else:
-            yield
+    def accumulating(self, wrapped: nn.Module) -> AbstractContextManager[None]:
+        """Keep the gradients here: they are averaged once per step.
+
+        Not with FSDP, where each rank would keep the whole gradient: it averages its parts every time.
+        """
+        plain = getattr(wrapped, "_orig_mod", wrapped)  # of a compiled model
+        found: AbstractContextManager[None] = (
+            plain.no_sync() if isinstance(plain, DistributedDataParallel) else nullcontext()
+        )
+        return found
 
     def gathered(self, value: Tensor) -> Tensor:
         """All ranks' parts of it as one."""

@@ -18,13 +18,13 @@ from sp500.models.linear import Linear
 from sp500.models.lstm import LSTM
 from sp500.models.mlp import MLP
 from sp500.models.shape import Shape
+from sp500.models.stack import BATCH_NORM
 from sp500.models.transformer import Transformer
 from sp500.plugins import source
 from sp500.plugins.reference import Reference
 
 log = logging.getLogger(__name__)
 
-BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 
 COPIES = 4
@@ -48,7 +48,7 @@ def load(own: Reference) -> Callable[..., nn.Module]:
 
 
 def _checked(own: Reference, model: object) -> nn.Module:
-    """The model that the user's function made. Warns of layers whose numbers depend on the number of workers."""
+    """The model that the user's function made. Warns of layers whose numbers depend on how a batch is cut."""
     if not isinstance(model, nn.Module):
         raise ConfigError(f"{own.path.name}: {own.name} returned {type(model).__name__}, not a torch.nn.Module")
     if not any(weights.requires_grad for weights in model.parameters()):
@@ -57,9 +57,9 @@ def _checked(own: Reference, model: object) -> nn.Module:
         name = type(layer).__name__
         rate = getattr(layer, "p" if isinstance(layer, DROPOUT) else "dropout", 0)
         if isinstance(layer, BATCH_NORM):
-            _warn_once(f"{own.name}: {name} uses statistics of a worker's own part; GroupNorm does not")
+            _warn_once(f"{own.name}: {name} uses statistics of a worker's own part or micro-batch; GroupNorm does not")
         elif isinstance(rate, float) and rate:
-            _warn_once(f"{own.name}: masks of {name} depend on the number of workers, sp500.Dropout's do not")
+            _warn_once(f"{own.name}: masks of {name} depend on workers and micro-batches, sp500.Dropout's do not")
     return model
 
 

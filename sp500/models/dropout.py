@@ -66,8 +66,7 @@ class Dropout(RandomLayer):
             return x
         if self.source is None:
             return functional.dropout(x, self.rate)
-        mask = self.source.masks[self.rate].of(self.layer, self.source.windows, x[0].numel())
-        return x * mask.view(x.shape)
+        return x * self.source.mask(self, x[0].numel()).view(x.shape)
 
 
 class Source:
@@ -82,21 +81,24 @@ class Source:
         for number, layer in enumerate(layers):
             layer.source, layer.layer = self, number
 
-    def leave_uncompiled(self) -> None:
-        """Have torch.compile call what draws: it indexes a large tape, and knows epoch and windows by this object."""
-        self.integers = torch.compiler.disable(self.integers)  # type: ignore[method-assign]
-        for masks in self.masks.values():
-            masks.of = torch.compiler.disable(masks.of)  # type: ignore[method-assign]
-
     def start(self, epoch: int) -> None:
         """Begin an epoch."""
         self._epoch = epoch
         for masks in self.masks.values():
             masks.start(epoch)
 
-    def integers(self, layer: int, high: int) -> Tensor:
+    def leave_uncompiled(self) -> None:
+        """Have torch.compile call what draws: it indexes a large tape, and knows epoch and windows by this object."""
+        self.mask = torch.compiler.disable(self.mask)  # type: ignore[method-assign]
+        self.integers = torch.compiler.disable(self.integers)  # type: ignore[method-assign]
+
+    def mask(self, of: Dropout, units: int) -> Tensor:
+        """Masks [batch, unit] of a layer: not by its number, which the compiler would take for a constant."""
+        return self.masks[of.rate].of(of.layer, self.windows, units)
+
+    def integers(self, of: RandomLayer, high: int) -> Tensor:
         """A number below `high` for each window of the batch [batch]."""
-        drawn = derive(self._seed, "integers", self._epoch, layer)
+        drawn = derive(self._seed, "integers", self._epoch, of.layer)
         # A linear congruential step per window: its upper bits are as good as random for a shift of pixels.
         mixed = self.windows * 0x5851F42D4C957F2D + drawn
         return ((mixed ^ (mixed >> 29)) * 0x2545F4914F6CDD1D >> 33).remainder(high)

@@ -28,7 +28,7 @@ class Pixels(RandomLayer):
         assert isinstance(self.mean, Tensor)
         images = (x[:, 0].to(self.mean.dtype) - self.mean) / self.deviation
         if self.training and self.shift and self.source is not None:
-            images = _shifted(images, self.source.integers(self.layer, (2 * self.shift + 1) ** 2), self.shift)
+            images = _shifted(images, self.source.integers(self, (2 * self.shift + 1) ** 2), self.shift)
         features: Tensor = images.flatten(1)[:, None]
         return features
 

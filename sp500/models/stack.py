@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from functools import partial
 
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from sp500.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
 
 def stacked(model: nn.Module) -> list[nn.Module]:
-    """Modules with modules of their own, of which a Sequential or ModuleList holds several of one class.
+    """Modules with modules of their own, of which a Sequential, ModuleList or ModuleDict holds several of one class.
 
-    Found are the outermost; empty for a model that stacks nothing.
+    Found are the innermost, each once; empty for a model that stacks nothing.
     """
     found: list[nn.Module] = []
+    holds = isinstance(model, nn.Sequential | nn.ModuleList | nn.ModuleDict)
+    kinds = Counter(type(layer) for layer in model.children() if any(layer.children()))
     for child in model.children():
-        alike: list[nn.Module] = []
-        if isinstance(child, nn.Sequential | nn.ModuleList):
-            kinds = Counter(type(layer) for layer in child if any(layer.children()))
-            alike = [layer for layer in child if kinds[type(layer)] > 1]
-        found += alike or stacked(child)
-    return found
+        within = stacked(child)
+        found += within or ([child] if holds and kinds[type(child)] > 1 else [])
+    return list(dict.fromkeys(found))
 
 
 def recompute(model: nn.Module) -> None:
-    """Keep no activations inside stacked layers in training (Chen et al. 2016, arXiv:1604.06174)."""
-    for layer in stacked(model):
+    """Keep no activations inside stacked layers in training (Chen et al. 2016, arXiv:1604.06174).
+
+    Raises ConfigError for batch normalisation in them, whose statistics would be updated twice.
+    """
+    layers = stacked(model)
+    if not layers:
+        log.warning("train.recompute changes nothing: the model stacks no layers")
+    for layer in layers:
+        if any(isinstance(module, BATCH_NORM) for module in layer.modules()):
+            raise ConfigError("train.recompute would update the statistics of batch normalisation twice; leave it out")
         layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)

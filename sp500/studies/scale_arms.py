@@ -21,8 +21,8 @@ from sp500.data import pipeline
 from sp500.data.copied import Copied
 from sp500.data.shards import stream, writer
 from sp500.data.shards.reader import ShardSet
-from sp500.data.windows import Dataset
-from sp500.errors import ConfigError
+from sp500.data.windows import Dataset, masked
+from sp500.errors import ConfigError, DataError
 from sp500.machine.memory import PeakMemory, limit_memory
 from sp500.runs.record import RunRecord, process_started
 from sp500.runs.results import DataCard, ShardFacts
@@ -41,11 +41,16 @@ def prepared(config: RunConfig) -> pipeline.Prepared | Copied:
     """The data on its way to `config.data.multiplier` times its training windows."""
     if config.train.refit:
         raise ConfigError("scale compares training times and never trains anew: leave out train.refit")
+    if config.train.checkpoint_steps:
+        raise ConfigError("train.checkpoint_steps: shards come in another order after a restart; leave it at 0")
     if config.task in PRICE_TASKS and not config.data.npz_path:
         return pipeline.prepare(config.data, direction=config.task == "direction")
     config = catalog.resolve(config)
     once = config.model_copy(update={"data": config.data.model_copy(update={"multiplier": 1})})
-    return Copied(catalog.prepare(catalog.task(config), once), config.data)
+    data = catalog.prepare(catalog.task(config), once)
+    if masked(data.train.targets) is not None:
+        raise DataError("scale takes no masked targets (-100): shards do not tell how many of a window count")
+    return Copied(data, config.data)
 
 
 def place(config: RunConfig, root: str, fingerprint: str) -> str:

@@ -16,7 +16,7 @@ from sp500.config import RunConfig
 from sp500.data.copied import Copied
 from sp500.data.text import dataset as text
 from sp500.data.text import naive
-from sp500.data.windows import Dataset, Windows
+from sp500.data.windows import Dataset, Windows, masked
 from sp500.runs.results import Metrics
 from sp500.seeding import torch_generator
 from sp500.training.task import Task
@@ -83,7 +83,8 @@ class Language(Task):
 
 def scores(nats: np.ndarray, windows: Windows) -> Metrics:
     """Metrics of a split from the nats of its windows [window, 1]."""
-    count = windows.targets.size
+    left_out = masked(windows.targets)
+    count = windows.targets.size - (0 if left_out is None else int(left_out.sum()))
     loss = float(nats.astype(np.float64).sum() / count)
     return {
         "loss": loss,

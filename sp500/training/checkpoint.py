@@ -133,7 +133,7 @@ class Checkpoints:
         """The best version as of another; None inside the first epoch, where there is none yet."""
         progress = json.loads((self.folder / _name(version) / "manifest.json").read_text())["progress"]
         best = (int(progress["best_epoch"]), 0)
-        return None if not progress["epoch"] and not (self.folder / _name(best)).exists() else best
+        return best if best[0] or progress.get("best_loss") is not None else None
 
     def _prune(self, newest: Version) -> None:
         for rest in self.folder.glob(".epoch-*.tmp"):  # of killed writers: the run's lock lets one write at a time

@@ -21,7 +21,7 @@ def batches_of(windows: Windows, worker: Worker) -> Batches:
 
 def windows_at_once(batches: Batches, batch_size: int) -> int:
     """Windows of a batch of evaluation: fewer where each has several targets, or rows as large as pictures."""
-    count = max(EVAL_BATCH * len(batches) // batches.targets, 1)
+    count = max(EVAL_BATCH // batches.targets_each, 1)
     return min(count, max(EVAL_PIXELS // batches.pixels, batch_size)) if batches.pixels else count
 
 

@@ -21,7 +21,7 @@ from torch import nn
 from sp500.config import RunConfig
 from sp500.data.batches import TrainingBatches
 from sp500.data.windows import Dataset
-from sp500.errors import CheckpointError, ConfigError, SP500Error
+from sp500.errors import CheckpointError, ConfigError, DataError, SP500Error
 from sp500.machine.memory import PeakMemory
 from sp500.runs.record import EpochMetrics
 from sp500.seeding import derive
@@ -80,7 +80,8 @@ def fit(
     """Train until the epochs or the patience end, from the last checkpoint where there is one.
 
     `train` gives this rank's batches, from the dataset's own windows if not given; `splits` those whose outputs are
-    wanted. Raises SP500Error when the loss is no longer finite.
+    wanted. Raises SP500Error when the loss is no longer finite, ConfigError and DataError for settings and data that
+    do not go together, CheckpointError for a folder that cannot be written, or that workers see differently.
     """
     torch.set_num_threads(config.train.threads or os.cpu_count() or 1)
     with PeakMemory() as peak:
@@ -129,6 +130,8 @@ class _Fitting:
         self.model = self._model()
         self.stepper = Stepper(task, self.model, config, worker, min(steps, config.train.max_steps or steps))
         self.valid = evaluation.batches_of(dataset.valid, worker) if dataset.valid is not None else None
+        if self.valid is not None and not self.valid.targets:
+            raise DataError("no target of the validation part counts: all are masked (-100)")
         self.progress = TrainingState()
         self.best: Tensors = {}
         self.resumed, self.earlier = 0, 0.0
@@ -140,21 +143,30 @@ class _Fitting:
 
     def run(self) -> None:
         """Train to the end."""
-        if self.checkpoints and (found := self.checkpoints.resume()):
-            snapshot, best = found
-            self.best = self._scattered(best)
-            self.model.load_state_dict(self._scattered(snapshot.model))
-            self.stepper.load(snapshot.optimizer)
-            self.progress = TrainingState.parse(snapshot.progress)
-            self.resumed = self.progress.epoch
-            self.earlier = self.progress.partial.seconds if self.progress.partial else 0.0
-        else:
+        if not self._resumed():
             self._start()
-        mine = torch.tensor(float(self.progress.step), device=self.worker.device)
-        if float(self.worker.total(mine)) != self.progress.step * self.worker.world:
-            raise CheckpointError("workers see different checkpoints: the folder of runs is not on storage they share")
         while not self.progress.done(self.config):
             self._epoch(self.progress.epoch + 1)
+
+    def _resumed(self) -> bool:
+        """Whether there was a checkpoint to go on from. What was read is let go at the end: FSDP needs but a part."""
+        found = self.checkpoints.resume() if self.checkpoints else None
+        step = found[0].progress["step"] if found else -1
+        mine = torch.tensor([step, step**2], dtype=torch.float64, device=self.worker.device)
+        # Equal on all ranks, before anything is computed together: a mean is as far from all where they differ.
+        total, squares = self.worker.total(mine).tolist()
+        if total != step * self.worker.world or squares != step**2 * self.worker.world:
+            raise CheckpointError("workers see different checkpoints: the folder of runs is not on storage they share")
+        if found is None:
+            return False
+        snapshot, best = found
+        self.best = self._scattered(best)
+        self.model.load_state_dict(self._scattered(snapshot.model))
+        self.stepper.optimizer.load(snapshot.optimizer, self.worker.scattered)
+        self.progress = TrainingState.parse(snapshot.progress)
+        self.resumed = self.progress.epoch
+        self.earlier = self.progress.partial.seconds if self.progress.partial else 0.0
+        return True
 
     def _start(self) -> None:
         """Make the untrained model the first candidate for the best epoch, where a validation split can judge it."""
@@ -201,8 +213,9 @@ class _Fitting:
     def _save(self, checkpoints: Checkpoints) -> None:
         """Rank 0 writes; when it cannot, all ranks stop, since they would wait for it for ever."""
         failed: CheckpointError | None = None
-        model = {name: self.worker.gathered(value).detach().cpu() for name, value in self.model.state_dict().items()}
-        optimizer = self.stepper.dump()
+        # All ranks gather each tensor; the others let it go at once.
+        model = {name: self._kept(value) for name, value in self.model.state_dict().items()}
+        optimizer = self.stepper.optimizer.dump(self._kept)
         if self.worker.rank == 0:
             try:
                 checkpoints.save(Snapshot(model, optimizer, dict(self.progress.dump())))
@@ -211,6 +224,11 @@ class _Fitting:
         flag = torch.tensor(float(failed is not None), device=self.worker.device)
         if float(self.worker.total(flag)):
             raise failed or CheckpointError("rank 0 cannot write its checkpoint")
+
+    def _kept(self, value: torch.Tensor) -> torch.Tensor:
+        """The whole of it on rank 0, on the CPU; nothing elsewhere."""
+        whole = self.worker.gathered(value.detach())
+        return whole.cpu() if self.worker.rank == 0 else whole.new_empty(0)
 
     def _train(self, number: int) -> PartialEpoch:
         """One pass, or what is left of it."""
@@ -232,8 +250,11 @@ class _Fitting:
             )
             if self.checkpoints and train.checkpoint_steps and self.progress.step % train.checkpoint_steps == 0:
                 done.loss_sum, done.seconds = float(self.worker.total(loss_sum)), time.perf_counter() - started
+                if not math.isfinite(done.loss_sum):
+                    raise diverged(self.config, number, "loss")
                 loss_sum = self._mine(done.loss_sum)
                 self._save(self.checkpoints)
+                started = time.perf_counter() - done.seconds  # writing is no training
         done.loss_sum, done.seconds = float(self.worker.total(loss_sum)), time.perf_counter() - started
         return done
 

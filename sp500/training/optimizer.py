@@ -29,17 +29,20 @@ class AdamW(torch.optim.AdamW):
         """One update from the gradients that the parameters hold."""
         _step(self)
 
-    def dump(self, gathered: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
-        """State as flat tensors `<parameter>.<name>`, each made whole by `gathered`."""
+    def dump(self, kept: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+        """State as flat tensors `<parameter>.<name>`, each as `kept` gives it.
+
+        In one order on all ranks, which gather together: a loaded state has that of its file, which is none.
+        """
         state: dict[int, dict[str, Tensor]] = self.state_dict()["state"]
         return {
-            f"{number}.{name}": gathered(value).cpu()
-            for number, values in state.items()
-            for name, value in values.items()
+            f"{number}.{name}": kept(value)
+            for number, values in sorted(state.items())
+            for name, value in sorted(values.items())
         }
 
     def load(self, tensors: dict[str, Tensor], scattered: Callable[[Tensor, Tensor], Tensor]) -> None:
-        """Take the state that `dump` gave; `scattered` is the inverse of `gathered`, given the parameter."""
+        """Take whole tensors as `dump` names them; `scattered(tensor, parameter)` is what this worker holds of one."""
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         state: dict[int, dict[str, Tensor]] = {}
         for key, value in tensors.items():

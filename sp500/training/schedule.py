@@ -12,8 +12,8 @@ FALL = 0.2
 
 
 def lr_factor(train: TrainConfig, step: int, steps: int) -> float:
-    """What the learning rate of a step, counted from 0, of `steps` is multiplied by: 1 at its highest."""
-    warm = math.ceil(train.warmup * steps)
+    """What the learning rate of a step, counted from 0, of `steps` (1 or more) is multiplied by: 1 at its highest."""
+    warm = math.ceil(round(train.warmup * steps, 6))
     if step < warm:
         return (step + 1) / warm
     done = (step - warm) / max(steps - warm - 1, 1)

@@ -16,6 +16,7 @@ class PartialEpoch:
 
     steps: int = 0
     loss_sum: float = 0.0
+    """In the task's units, over the targets."""
     samples: int = 0
     """Windows."""
     targets: int = 0
@@ -59,7 +60,7 @@ class TrainingState:
         waited = self.epoch - self.best_epoch
         return (
             self.epoch >= train.epochs
-            or (0 < train.max_steps <= self.step)
+            or (0 < train.max_steps <= self.step and not self.partial)
             or (0 < train.early_stop_patience <= waited)
         )
 

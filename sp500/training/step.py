@@ -7,7 +7,6 @@ would weigh parts of unequal size wrongly.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -55,41 +54,34 @@ class Stepper:
                 group["lr"] = self._config.lr * lr_factor(train, step, self._steps)
         self.optimizer.zero_grad(set_to_none=True)
         *first, last = parts(batch, train.micro_batch)
-        loss_sum = torch.zeros((), dtype=torch.float64, device=self._worker.device)
+        losses = []
         for part in first:
             with self._worker.accumulating(self._wrapped):
-                loss_sum += self._backward(part)
-        loss_sum += self._backward(last)
+                losses.append(self._backward(part))
+        loss_sum = self._backward(last)
+        if losses:
+            loss_sum = torch.stack([*losses, loss_sum]).double().sum()
         if train.clip:
             norm = self._worker.gathered(nn.utils.clip_grad_norm_(self._parameters, train.clip))
             # A gradient whose norm overflows is clipped to nothing: 0 x infinity makes the loss tell of it.
-            loss_sum += 0.0 * norm
+            loss_sum = loss_sum + 0.0 * norm
         self.optimizer.step()
         return loss_sum
 
-    def dump(self) -> dict[str, Tensor]:
-        """The optimiser's state as whole tensors. All workers call it."""
-        return self.optimizer.dump(self._worker.gathered)
-
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        """Take the state that `dump` gave."""
-        self.optimizer.load(tensors, self._worker.scattered)
-
     def _backward(self, part: Batch) -> Tensor:
         self.dropout.windows = part.windows
-        with self._autocast():
+        if self._config.train.amp == "none":
             output = self._wrapped(part.x)
-        loss = self._task.loss(output.to(DTYPES[self._config.train.dtype]), part.y)
+        else:
+            with torch.autocast(self._worker.device.type, torch.bfloat16):
+                output = self._wrapped(part.x)
+            output = output.float()
+        loss = self._task.loss(output, part.y)
         if not part.count:
             loss = loss * 0.0
         # Ranks' gradients are averaged; times world over total makes that the mean over the global batch.
         (loss * (self._worker.world / max(part.targets, 1))).backward()
         return loss.detach()
-
-    def _autocast(self) -> Any:
-        if self._config.train.amp == "none":
-            return nullcontext()
-        return torch.autocast(self._worker.device.type, torch.bfloat16)
 
 
 def groups(parameters: list[nn.Parameter], train: TrainConfig) -> list[dict[str, Any]]:

@@ -14,11 +14,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from sp500.config import RunConfig
+from sp500.data.batches import Batch
 from sp500.data.windows import MASKED, Dataset
 from sp500.distributed.worker import GroupWorker
+from sp500.errors import CheckpointError
 from sp500.tasks import catalog
 from sp500.training.checkpoint import Checkpoints
 from sp500.training.loop import fit
+from sp500.training.step import Stepper
 from sp500.training.worker import SoloWorker, Worker
 
 CPU = torch.device("cpu")
@@ -27,15 +30,15 @@ CUTS = [{"micro_batch": size, "parallel": parallel} for size, parallel in produc
 
 
 def settings(kind: str, **train: object) -> RunConfig:
-    # 25 windows in batches of 13, which two and three workers cannot share evenly: the last rank has none at times.
-    wanted = {"epochs": 2, "batch_size": 13, "lr": 0.01, "dtype": "float64", "warmup": 0.2, "schedule": "cosine"}
+    # 25 windows in batches of 4: three ranks get two, two and none, and of the last batch one rank gets the one.
+    wanted = {"epochs": 2, "batch_size": 4, "max_steps": 9, "lr": 0.01, "dtype": "float64", "clip": 0.5}
     model = {"kind": "gpt", "hidden": 16, "layers": 2, "heads": 2, "dropout": 0.1 if kind == "dropout" else 0.0}
     return RunConfig.model_validate(
         {
             "task": "language",
             "text": {"max_bytes": 6_000, "context": 8},
             "model": model,
-            "train": {**wanted, "decay": "matrices", "weight_decay": 0.1, "clip": 0.5, **train},
+            "train": {**wanted, "decay": "matrices", "weight_decay": 0.1, "warmup": 0.2, "schedule": "cosine", **train},
         }
     )
 
@@ -76,6 +79,8 @@ def train_as_rank(rank: int, world: int, folder: Path) -> None:
             np.save(run / "losses.npy", losses)
     if world > 1:
         assert_each_rank_holds_a_part(GroupWorker(rank, world, CPU))
+        resume_inside_an_epoch(GroupWorker(rank, world, CPU), folder / "resumed")
+        refuse_different_folders(GroupWorker(rank, world, CPU), folder)
     dist.destroy_process_group()
 
 
@@ -87,6 +92,35 @@ def assert_each_rank_holds_a_part(worker: GroupWorker) -> None:
     held = sum(parameter.to_local().numel() for parameter in model.parameters())
     assert held < 0.6 * whole
     assert int(worker.total(torch.tensor(held))) == whole
+
+
+def resume_inside_an_epoch(worker: GroupWorker, folder: Path) -> None:
+    """Train to an interruption at step 5, and on from the checkpoint of step 3, split over the ranks."""
+    take = Stepper.take
+
+    def interrupted(self: Stepper, batch: Batch, step: int) -> Tensor:
+        if step == 5:
+            raise Interrupted
+        return take(self, batch, step)
+
+    Stepper.take = interrupted
+    with pytest.raises(Interrupted):
+        trained("dropout", worker, folder, parallel="fsdp", checkpoint_steps=3)
+    Stepper.take = take
+    dist.barrier()  # the other ranks read what rank 0 has written
+    losses, _ = trained("dropout", worker, folder, parallel="fsdp", checkpoint_steps=3)
+    if worker.rank == 0:
+        np.save(folder / "losses.npy", losses)
+
+
+def refuse_different_folders(worker: GroupWorker, folder: Path) -> None:
+    own = folder / "resumed" if worker.rank == 0 else folder / f"nothing-{worker.rank}"
+    with pytest.raises(CheckpointError, match="workers see different checkpoints"):
+        trained("dropout", worker, own, parallel="fsdp", checkpoint_steps=3)
+
+
+class Interrupted(Exception):
+    """Stands for whatever ends a run from outside."""
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +149,8 @@ def test_any_cut_of_the_batch_gives_the_losses_and_weights_of_one_process(
         assert found[0].model.keys() == weights.keys()
         for key, value in weights.items():
             np.testing.assert_allclose(found[0].model[key], value, rtol=0, atol=1e-9, err_msg=f"{folder.name} {key}")
+    if world > 1:
+        np.testing.assert_allclose(np.load(tmp_path / "resumed" / "losses.npy"), solo["dropout"][0], rtol=0, atol=1e-9)
 
 
 def test_the_three_kinds_train_different_models(solo: dict[str, tuple[list[float | None], dict[str, Tensor]]]) -> None:

@@ -224,6 +224,15 @@ def test_versions_inside_an_epoch_come_after_its_start_and_before_its_end(checkp
     assert_resumes_at(checkpoints, 2)
 
 
+def test_version_whose_best_is_gone_is_passed_over(checkpoints: Checkpoints) -> None:
+    first = replace(snapshot(0), progress={"epoch": 0, "best_epoch": 0, "best_loss": 1.0, "step": 0})
+    checkpoints.save(first)
+    later = inside(0, 50, 0)
+    checkpoints.save(replace(later, progress={**later.progress, "best_loss": 1.0}))
+    shutil.rmtree(checkpoints.folder / "epoch-00000")
+    assert checkpoints.resume() is None
+
+
 def test_epoch_saved_again_replaces_what_was_there(checkpoints: Checkpoints) -> None:
     for epoch in (1, 2, 2):
         checkpoints.save(snapshot(epoch))

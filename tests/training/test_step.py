@@ -18,10 +18,12 @@ from torch import Tensor, nn
 from sp500.config import RunConfig, TrainConfig
 from sp500.data.batches import Batches, parts
 from sp500.data.windows import MASKED, Dataset, Windows
+from sp500.errors import ConfigError, DataError, SP500Error
 from sp500.models import stack
-from sp500.models.gpt import Block
-from sp500.tasks import catalog
-from sp500.training.checkpoint import Checkpoints
+from sp500.models.gpt import GPT, Block
+from sp500.tasks import catalog, language
+from sp500.training import evaluation
+from sp500.training.checkpoint import Checkpoints, Snapshot
 from sp500.training.loop import FitResult, fit
 from sp500.training.schedule import lr_factor
 from sp500.training.step import Stepper, groups
@@ -83,6 +85,10 @@ def test_cosine_is_that_of_torch() -> None:
         assert lr_factor(train, step, 50) == pytest.approx(scheduler.get_last_lr()[0], abs=1e-9)
         optimizer.step()
         scheduler.step()
+
+
+def test_share_of_the_warm_up_is_not_rounded_up_by_its_last_bit() -> None:
+    assert lr_factor(TrainConfig(warmup=0.07), 6, 100) == 1.0  # 0.07 * 100 is 7.000000000000001
 
 
 def test_one_step_alone_takes_the_whole_rate() -> None:
@@ -159,9 +165,39 @@ def test_mean_of_means_would_be_another_gradient(text: Dataset, tmp_path: Path) 
     assert cut.epochs[0].train_loss == pytest.approx(whole.epochs[0].train_loss, abs=1e-9)
 
 
-def test_micro_batches_take_as_many_steps_and_windows(text: Dataset, tmp_path: Path) -> None:
-    whole, cut = (trained(text, tmp_path / str(size), micro_batch=size)[0] for size in (0, 5))
-    assert [epoch.samples for epoch in cut.epochs] == [epoch.samples for epoch in whole.epochs]
+def test_micro_batches_bound_what_is_computed_at_once(
+    text: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes, forward = list[int](), GPT.forward
+
+    def noted(self: GPT, x: Tensor) -> Tensor:
+        if self.training:
+            sizes.append(len(x))
+        return forward(self, x)
+
+    monkeypatch.setattr(GPT, "forward", noted)
+    trained(text, tmp_path, micro_batch=5, max_steps=2)
+    assert sizes == [5, 5, 5, 1] * 2
+
+
+def test_evaluation_takes_no_more_windows_where_few_targets_count(text: Dataset) -> None:
+    targets = np.where(np.arange(16) < 1, text.train.targets.astype(np.int64), MASKED)
+    few = Batches(replace(text.train, targets=targets), CPU)
+    every = Batches(text.train, CPU)
+    assert evaluation.windows_at_once(few, 16) == evaluation.windows_at_once(every, 16) == 256
+
+
+def test_validation_in_which_nothing_counts_is_refused(text: Dataset) -> None:
+    assert text.valid is not None
+    empty = replace(text.valid, targets=np.full(text.valid.targets.shape, MASKED, np.int64))
+    with pytest.raises(DataError, match="no target of the validation part counts"):
+        fit(catalog.task(settings()), replace(text, valid=empty), settings(), SoloWorker(CPU))
+
+
+def test_scores_of_a_text_are_per_target_that_counts() -> None:
+    made = replace(windows(2), targets=np.array([[1, MASKED], [MASKED, MASKED]]))
+    found = language.scores(np.array([[2.0], [0.0]]), made)
+    assert (found["loss"], found["bytes"]) == (2.0, 1)
 
 
 # Recomputed activations, mixed precision, compiled models.
@@ -171,13 +207,41 @@ def test_stacked_layers_are_those_that_repeat(text: Dataset) -> None:
     model = catalog.task(settings()).model(settings(), text)
     assert [type(layer) for layer in stack.stacked(model)] == [Block] * 3
     assert stack.stacked(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))) == []
+    blocks = [nn.Sequential(nn.Linear(2, 2), nn.ReLU()) for _ in range(4)]
+    assert stack.stacked(nn.Sequential(*blocks)) == blocks
+    stages = nn.ModuleList([nn.Sequential(*blocks[:2]), nn.Sequential(*blocks[2:])])
+    assert stack.stacked(stages) == blocks
+    shared = nn.ModuleDict({"first": blocks[0], "again": blocks[0], "other": blocks[1]})
+    assert stack.stacked(shared) == blocks[:2]
 
 
-def test_recomputed_activations_give_the_same_weights(text: Dataset, tmp_path: Path) -> None:
+def test_recomputed_activations_give_the_same_weights(
+    text: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, forward = list[bool](), Block.forward
+
+    def noted(self: Block, x: Tensor) -> Tensor:
+        calls.append(self.training)
+        return forward(self, x)
+
+    monkeypatch.setattr(Block, "forward", noted)
     _, plain = trained(text, tmp_path / "plain")
+    once = sum(calls)
+    calls.clear()
     _, again = trained(text, tmp_path / "again", recompute=True)
+    assert sum(calls) == 2 * once
     for name, value in plain.items():
         np.testing.assert_allclose(again[name], value, rtol=0, atol=1e-12)
+
+
+def test_recompute_refuses_batch_normalisation_and_warns_where_nothing_repeats(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    blocks = [nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)) for _ in range(2)]
+    with pytest.raises(ConfigError, match="statistics of batch normalisation twice"):
+        stack.recompute(nn.Sequential(*blocks))
+    stack.recompute(nn.Linear(2, 2))
+    assert "changes nothing" in caplog.text
 
 
 def test_mixed_precision_keeps_weights_and_evaluation_in_float32(text: Dataset, tmp_path: Path) -> None:
@@ -239,3 +303,44 @@ def test_run_interrupted_inside_an_epoch_resumes_to_the_same_bits(
     assert resumed.outputs["test"].tobytes() == whole.outputs["test"].tobytes()
     folders = [tmp_path / name / "last" / "model.safetensors" for name in ("whole", "cut")]
     assert folders[0].read_bytes() == folders[1].read_bytes()
+
+
+@pytest.mark.parametrize("steps", [4, 8])  # the end of the first epoch's part, and of the second's
+@pytest.mark.parametrize("validated", [True, False])
+def test_run_killed_between_its_last_step_and_its_validation_ends_that_epoch(
+    linear_dataset: MakeDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, validated: bool
+) -> None:
+    config = RunConfig.model_validate(
+        {
+            "model": {"kind": "mlp", "hidden": 8, "layers": 1, "dropout": 0.2},
+            "train": {"epochs": 3, "batch_size": 20, "checkpoint_steps": 2, "max_steps": steps},
+        }
+    )
+    dataset = linear_dataset() if validated else replace(linear_dataset(), valid=None)
+    task = catalog.task(config)
+    whole = fit(task, dataset, config, SoloWorker(CPU), Checkpoints(tmp_path / "whole", "a"))
+    save, saved = Checkpoints.save, list[int]()
+
+    def save_and_end(self: Checkpoints, snapshot: Snapshot) -> None:
+        save(self, snapshot)
+        if snapshot.progress["step"] == steps and snapshot.progress["partial"]:
+            saved.append(steps)
+            raise Interrupted
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "save", save_and_end)
+        with pytest.raises(Interrupted):
+            fit(task, dataset, config, SoloWorker(CPU), Checkpoints(tmp_path / "cut", "a"))
+    resumed = fit(task, dataset, config, SoloWorker(CPU), Checkpoints(tmp_path / "cut", "a"))
+    assert saved == [steps]
+    assert [epoch.train_loss for epoch in resumed.epochs] == [epoch.train_loss for epoch in whole.epochs]
+    assert resumed.outputs["test"].tobytes() == whole.outputs["test"].tobytes()
+
+
+def test_epoch_that_diverges_leaves_no_checkpoint_of_it(linear_dataset: MakeDataset, tmp_path: Path) -> None:
+    train = {"batch_size": 20, "checkpoint_steps": 1, "lr": 1e30, "clip": 0.0}
+    config = RunConfig.model_validate({"model": {"kind": "mlp", "hidden": 8}, "train": train})
+    with pytest.raises(SP500Error, match="not finite"):
+        fit(catalog.task(config), linear_dataset(), config, SoloWorker(CPU), Checkpoints(tmp_path, "a"))
+    for manifest in tmp_path.glob("epoch-*/manifest.json"):
+        assert "NaN" not in manifest.read_text()

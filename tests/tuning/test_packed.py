@@ -139,3 +139,11 @@ def test_packs_hold_what_differs_in_values_alone_and_every_trial_once():
 def test_recurrent_models_do_not_pack():
     trials = space.grid(RunConfig(), space.PRESETS["lstm12"]())
     assert [len(pack) for pack in packs.packs(trials, "auto")] == [1] * 12
+
+
+@pytest.mark.parametrize(
+    "train", [{"schedule": "cosine"}, {"warmup": 0.1}, {"decay": "matrices"}, {"amp": "bfloat16"}], ids=str
+)
+def test_configs_that_a_pack_would_train_otherwise_do_not_pack(train):
+    assert packs.packable(RunConfig())
+    assert not packs.packable(RunConfig(train=TrainConfig(**train)))
