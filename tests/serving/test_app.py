@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 from http_server import Client, body, serving
 
+import sp500
 from sp500.config import DataConfig
 from sp500.data.features import WARM_UP
 from sp500.data.prices import Prices
@@ -72,6 +73,22 @@ def test_earlier_prices_change_no_bit(client: Client, prices: Prices) -> None:
     close = prices.close["KO"].loc[:"2022-06-30"]
     long, short = (client.post("/v1/forecast", body(part)).json() for part in (close, close.iloc[-LEAST:]))
     assert long["forecast"] == short["forecast"]
+
+
+def test_changed_later_prices_change_no_answer(prices: Prices, tmp_path: Path) -> None:
+    source, runs, asked = tmp_path / "prices.csv", tmp_path / "runs", prices.close["KO"].loc[:"2022-06-30"]
+    close = prices.close[["KO"]].rename_axis("date")
+    close.to_csv(source)
+    data = {"source": str(source), "tickers": ["KO"], "window": WINDOW}
+    sp500.train(name="m1", data=data, train={"epochs": 1}, runs_dir=runs)
+    found, last = [], []
+    for factor in (1.0, 1.05):
+        pd.concat([close.loc[: asked.index[-1]], factor * close.loc[asked.index[-1] :].iloc[1:]]).to_csv(source)
+        with serving(runs, "m1") as (client, *_):
+            last.append(client.get("/v1/prices/KO").json()["close"][-1])
+            found.append(client.post("/v1/forecast", body(asked)).json())
+    assert last[1] == pytest.approx(1.05 * last[0])  # the server has the changed prices
+    assert found[0] == found[1]
 
 
 def test_missing_day_is_repaired_as_in_training_and_told(client: Client, prices: Prices) -> None:
