@@ -30,7 +30,7 @@ class GroupWorker:
         self._sharded = False
 
     def wrap(self, model: nn.Module, parallel: Parallel) -> nn.Module:
-        """The model under DDP or FSDP; alone, as it is: there is nobody to average with."""
+        """The model under DDP or FSDP; as it is where there is one worker."""
         if self.world == 1:
             return model
         if parallel == "fsdp":

@@ -24,7 +24,7 @@ FLUSH_SECONDS = 30.0
 """Answers are written together: a file for each would be a million a week."""
 PARTS, MOST_JOINED = 60, 100_000
 """Files that a process has written are joined when there are so many, until one has so many answers: a week of half
-minutes would be 20,000 files, and whoever scores them reads each.
+minutes would be 20,000 files, and `score` reads each.
 """
 MOST_KEPT = 50_000
 """Answers that wait in memory at most, where the disk takes none; the oldest are dropped then."""

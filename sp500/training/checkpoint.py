@@ -144,7 +144,7 @@ class Checkpoints:
         # Those after the newest were passed over as damaged.
         kept = [version for version in self._versions() if version <= newest][-count:]
         for version in tuple(kept):
-            with suppress(*DAMAGE):  # it is kept itself, for whoever looks at what happened
+            with suppress(*DAMAGE):  # it is kept itself, so that what happened can be seen
                 kept.append(self._best_of(version) or version)
         for version in self._versions():
             if version not in kept:

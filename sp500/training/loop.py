@@ -1,8 +1,8 @@
 """The one training loop.
 
 It talks to a Worker, so the same lines run alone and as one of N; `Stepper` has what a step computes. Order and random
-numbers come from the seeds, the epoch and the window, so a run that is resumed, also inside an epoch, needs no saved
-generator to end in the same bits.
+numbers (those of sp500.models.dropout) come from the seeds, the epoch and the window, so a run that is resumed, also
+inside an epoch, needs no saved generator to end in the same bits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`sp500 jobs render`: the manifests of a job or of a server, checked by the rules and sent to nobody."""
+"""`sp500 jobs render`: the manifests of a job or of a server, checked by the rules and not sent."""
 
 from __future__ import annotations
 
