@@ -52,12 +52,12 @@ def sentences(record: RunRecord | None) -> list[str]:
     plain, others = best[PLAIN], {name: row for name, row in best.items() if name != PLAIN}
     if not plain["cpu_ms_per_request"]:
         return []
-    told = listed([f"{name} {fixed(row['per_second'], 0)}" for name, row in others.items()])
+    answered = listed([f"{name} {fixed(row['per_second'], 0)}" for name, row in others.items()])
     dearest, least = (
         pick(row["cpu_ms_per_request"] / plain["cpu_ms_per_request"] for row in others.values()) for pick in (max, min)
     )
     ratios = " to ".join(dict.fromkeys((fixed(least, 1), fixed(dearest, 1))))
-    first = f"One process answered up to {fixed(plain['per_second'], 0)} requests a second ({path}); {told}"
+    first = f"One process answered up to {fixed(plain['per_second'], 0)} requests a second ({path}); {answered}"
     return [f"{first}, for {ratios} times the CPU per request. {_when(plain, list(others.values()))}"]
 
 

@@ -62,7 +62,7 @@ class Checkpoints:
 
     def save(self, snapshot: Snapshot) -> None:
         """Make `snapshot` the last version, and the best one where its progress says so."""
-        version, best = _version(snapshot), (snapshot.progress["best_epoch"], 0)
+        version, best = _version(snapshot.progress), _best(snapshot.progress)
         self.folder.mkdir(parents=True, exist_ok=True)
         target = self.folder / _name(version)
         temporary = self.folder / f".{target.name}.{os.getpid()}.tmp"
@@ -71,7 +71,7 @@ class Checkpoints:
             shutil.rmtree(target, ignore_errors=True)
             temporary.rename(target)
             sync_folder(self.folder)
-            if (self.folder / _name(best)).exists():  # else the first epoch has not ended
+            if best:
                 _link(self.folder / "best", best)
             _link(self.folder / "last", version)
         except OSError as error:
@@ -91,7 +91,7 @@ class Checkpoints:
         for version in self._versions()[::-1]:
             try:
                 snapshot = self._read(version)
-                best = self._best_of(version)
+                best = _best(snapshot.progress)
                 if best is None:
                     return snapshot, {}
                 return snapshot, snapshot.model if best == version else self._read(best).model
@@ -129,12 +129,6 @@ class Checkpoints:
             parts[name] = load(data)
         return Snapshot(parts["model.safetensors"], parts["optimizer.safetensors"], manifest["progress"])
 
-    def _best_of(self, version: Version) -> Version | None:
-        """The best version as of another; None inside the first epoch, where there is none yet."""
-        progress = json.loads((self.folder / _name(version) / "manifest.json").read_text())["progress"]
-        best = (int(progress["best_epoch"]), 0)
-        return best if best[0] or progress.get("best_loss") is not None else None
-
     def _prune(self, newest: Version) -> None:
         for rest in self.folder.glob(".epoch-*.tmp"):  # of killed writers: the run's lock lets one write at a time
             shutil.rmtree(rest, ignore_errors=True)
@@ -145,7 +139,8 @@ class Checkpoints:
         kept = [version for version in self._versions() if version <= newest][-count:]
         for version in tuple(kept):
             with suppress(*DAMAGE):  # it is kept itself, so that what happened can be seen
-                kept.append(self._best_of(version) or version)
+                manifest = json.loads((self.folder / _name(version) / "manifest.json").read_text())
+                kept.append(_best(manifest["progress"]) or version)
         for version in self._versions():
             if version not in kept:
                 shutil.rmtree(self.folder / _name(version), ignore_errors=True)
@@ -178,8 +173,13 @@ def _link(link: Path, version: Version) -> None:
     sync_folder(link.parent)
 
 
-def _version(snapshot: Snapshot) -> Version:
-    progress = snapshot.progress
+def _best(progress: dict[str, Any]) -> Version | None:
+    """The best version as of this progress; None inside the first epoch, where there may be none yet."""
+    best = int(progress["best_epoch"])
+    return (best, 0) if best or progress.get("best_loss") is not None else None
+
+
+def _version(progress: dict[str, Any]) -> Version:
     return progress["epoch"], progress["step"] if progress.get("partial") else 0
 
 

@@ -21,7 +21,7 @@ from torch import nn
 from sp500.config import RunConfig
 from sp500.data.batches import TrainingBatches
 from sp500.data.windows import Dataset
-from sp500.errors import CheckpointError, ConfigError, DataError, SP500Error
+from sp500.errors import CheckpointError, DataError, SP500Error
 from sp500.machine.memory import PeakMemory
 from sp500.runs.record import EpochMetrics
 from sp500.seeding import derive
@@ -80,8 +80,8 @@ def fit(
     """Train until the epochs or the patience end, from the last checkpoint where there is one.
 
     `train` gives this rank's batches, from the dataset's own windows if not given; `splits` those whose outputs are
-    wanted. Raises SP500Error when the loss is no longer finite, ConfigError and DataError for settings and data that
-    do not go together, CheckpointError for a folder that cannot be written, or that workers see differently.
+    wanted. Raises SP500Error when the loss is no longer finite, DataError for a validation part of masked targets,
+    CheckpointError for a folder that cannot be written, or that workers see differently.
     """
     torch.set_num_threads(config.train.threads or os.cpu_count() or 1)
     with PeakMemory() as peak:
@@ -123,8 +123,6 @@ class _Fitting:
             worker,
             checkpoints,
         )
-        if train and config.train.checkpoint_steps:
-            raise ConfigError("train.checkpoint_steps: shards come in another order after a restart; leave it at 0")
         self.train = train or evaluation.batches_of(dataset.train, worker)
         steps = config.train.epochs * self.train.steps(config.batch_size)
         self.model = self._model()
@@ -149,11 +147,12 @@ class _Fitting:
             self._epoch(self.progress.epoch + 1)
 
     def _resumed(self) -> bool:
-        """Whether there was a checkpoint to go on from. What was read is let go at the end: FSDP needs but a part."""
+        """Whether there was a checkpoint to resume from. Whole tensors are freed at the end: FSDP keeps only a part."""
         found = self.checkpoints.resume() if self.checkpoints else None
         step = found[0].progress["step"] if found else -1
         mine = torch.tensor([step, step**2], dtype=torch.float64, device=self.worker.device)
-        # Equal on all ranks, before anything is computed together: a mean is as far from all where they differ.
+        # Compared before anything is computed together. The squares make every rank raise: by the sums alone, a rank
+        # whose step is the mean of all would go on.
         total, squares = self.worker.total(mine).tolist()
         if total != step * self.worker.world or squares != step**2 * self.worker.world:
             raise CheckpointError("workers see different checkpoints: the folder of runs is not on storage they share")
@@ -213,7 +212,7 @@ class _Fitting:
     def _save(self, checkpoints: Checkpoints) -> None:
         """Rank 0 writes; when it cannot, all ranks stop, since they would wait for it for ever."""
         failed: CheckpointError | None = None
-        # All ranks gather each tensor; the others let it go at once.
+        # All ranks gather each tensor; only rank 0 keeps it.
         model = {name: self._kept(value) for name, value in self.model.state_dict().items()}
         optimizer = self.stepper.optimizer.dump(self._kept)
         if self.worker.rank == 0:
@@ -243,18 +242,16 @@ class _Fitting:
                 break
             loss_sum += self.stepper.take(batch, self.progress.step)
             self.progress.step += 1
-            done.steps, done.samples, done.targets = (
-                done.steps + 1,
-                done.samples + batch.total,
-                done.targets + batch.targets,
-            )
+            done.steps += 1
+            done.samples += batch.total
+            done.targets += batch.targets
             if self.checkpoints and train.checkpoint_steps and self.progress.step % train.checkpoint_steps == 0:
                 done.loss_sum, done.seconds = float(self.worker.total(loss_sum)), time.perf_counter() - started
                 if not math.isfinite(done.loss_sum):
                     raise diverged(self.config, number, "loss")
                 loss_sum = self._mine(done.loss_sum)
                 self._save(self.checkpoints)
-                started = time.perf_counter() - done.seconds  # writing is no training
+                started = time.perf_counter() - done.seconds  # without the time of writing
         done.loss_sum, done.seconds = float(self.worker.total(loss_sum)), time.perf_counter() - started
         return done
 

@@ -272,17 +272,18 @@ class Interrupted(Exception):
     """Stands for whatever ends a run from outside."""
 
 
+def interruptible(**train: object) -> RunConfig:
+    """Of five steps an epoch, with a checkpoint after every second step."""
+    model = {"kind": "mlp", "hidden": 8, "layers": 1, "dropout": 0.2}
+    return RunConfig.model_validate({"model": model, "train": {"batch_size": 20, "checkpoint_steps": 2, **train}})
+
+
 @pytest.mark.parametrize("stop", [1, 4, 7, 9])
 @pytest.mark.parametrize("validated", [True, False])
 def test_run_interrupted_inside_an_epoch_resumes_to_the_same_bits(
     linear_dataset: MakeDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int, validated: bool
 ) -> None:
-    config = RunConfig.model_validate(
-        {
-            "model": {"kind": "mlp", "hidden": 8, "layers": 1, "dropout": 0.2},
-            "train": {"epochs": 2, "batch_size": 20, "checkpoint_steps": 2, "schedule": "cosine", "warmup": 0.2},
-        }
-    )
+    config = interruptible(epochs=2, schedule="cosine", warmup=0.2)
     dataset = linear_dataset() if validated else replace(linear_dataset(), valid=None)
     whole = fit(catalog.task(config), dataset, config, SoloWorker(CPU), Checkpoints(tmp_path / "whole", "a"))
     take = Stepper.take
@@ -310,12 +311,7 @@ def test_run_interrupted_inside_an_epoch_resumes_to_the_same_bits(
 def test_run_killed_between_its_last_step_and_its_validation_ends_that_epoch(
     linear_dataset: MakeDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, validated: bool
 ) -> None:
-    config = RunConfig.model_validate(
-        {
-            "model": {"kind": "mlp", "hidden": 8, "layers": 1, "dropout": 0.2},
-            "train": {"epochs": 3, "batch_size": 20, "checkpoint_steps": 2, "max_steps": steps},
-        }
-    )
+    config = interruptible(epochs=3, max_steps=steps)
     dataset = linear_dataset() if validated else replace(linear_dataset(), valid=None)
     task = catalog.task(config)
     whole = fit(task, dataset, config, SoloWorker(CPU), Checkpoints(tmp_path / "whole", "a"))

@@ -69,8 +69,8 @@ def send(kubectl: Kubectl, flags: ClusterFlags, folder: Path, name: str = "", *,
     wanted = data_claim.local_contents(folder, name)
     with pod(kubectl, flags, data_claim.CLAIM, data_claim.MOUNT, read_only=False) as running:
         sent = upload(kubectl, running, folder, wanted, target, overwrite=overwrite, advice=advice)
-    told = f"uploaded: {len(wanted)} files, checksums equal" if sent else "is there already, file by file"
-    return f"{target} {told}"
+    result = f"uploaded: {len(wanted)} files, checksums equal" if sent else "is there already, file by file"
+    return f"{target} {result}"
 
 
 def pod(
