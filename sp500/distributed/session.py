@@ -25,8 +25,14 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 # Set before Ray starts its processes. Ray's own default for OMP_NUM_THREADS counts a task's CPUs, and a fraction of a
-# CPU would mean none; torch's threads are set by the loop.
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1", "RAY_AIR_NEW_OUTPUT": "0"}
+# CPU would mean none; torch's threads are set by the loop. A group of workers that lost a node waits for the next one,
+# whose image and start take longer than Ray's own 60 s.
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "600",
+}
 # One machine of our own is not preempted by a cloud, and its controller may ask twice a second if workers are done.
 LOCAL_ENVIRONMENT = {
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",

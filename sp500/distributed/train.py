@@ -29,10 +29,14 @@ from sp500.training import checkpoint
 from sp500.training.loop import FitResult, fit
 from sp500.training.step import DTYPES
 from sp500.training.task import Task
+from sp500.training.throughput import add_matmul
 
 MAX_RESTARTS = 3
 # Ray's own defaults retry some of these for ever.
 FAILURES = FailureConfig(max_failures=MAX_RESTARTS, controller_failure_limit=1, max_preemption_failures=10)
+# What ranks wait for each other: the longest is that for rank 0 while it writes a checkpoint. A process that dies is
+# noticed by Ray within seconds.
+COLLECTIVE_SECONDS = 1800
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,8 @@ class Assignment:
     """What every worker is given.
 
     `data` refers to the dataset in the object store; None: the worker makes its own. `shards`: the training windows are
-    streamed from there, else they are the dataset's. `report`: whether its epochs are the run's.
+    streamed from there, else they are the dataset's. `report`: whether its epochs are the run's. `measure_speed`: what
+    a matrix product reaches, after the training.
     """
 
     task: Task
@@ -50,6 +55,7 @@ class Assignment:
     shards: ShardSet | None
     checkpoints: Path
     report: bool
+    measure_speed: bool
 
 
 def fit_on_ray(
@@ -62,10 +68,12 @@ def fit_on_ray(
     spread: bool = False,
     checkpoints: Path | None = None,
     report: bool = True,
+    measure_speed: bool = False,
 ) -> FitResult:
     """`fit` with `config.num_workers` workers of the connected cluster, one per node where they are to `spread`.
 
-    Checkpoints go to the run's folder for them unless another is given; with `report` its epochs are the run's. Raises
+    Checkpoints go to the run's folder for them unless another is given; with `report` its epochs are the run's, with
+    `measure_speed` the result says what a matrix product reaches on the workers. Raises
     ResourcesError when the cluster lacks the workers, SP500Error when training fails.
     """
     gpu = preflight.use_gpu(config.train.device, config.num_workers)
@@ -75,11 +83,11 @@ def fit_on_ray(
     # Ray resumes an old run of the same name without a word; the run's own checkpoints are what counts here.
     shutil.rmtree(storage, ignore_errors=True)
     held = None if task.made_by_workers else ray.put(dataset)
-    assignment = Assignment(task, config, run, held, shards, checkpoints or run.checkpoints, report)
+    assignment = Assignment(task, config, run, held, shards, checkpoints or run.checkpoints, report, measure_speed)
     trainer = TorchTrainer(
         _train,
         train_loop_config={"assignment": assignment},
-        torch_config=TorchConfig(backend="nccl" if gpu else "gloo"),
+        torch_config=TorchConfig(backend="nccl" if gpu else "gloo", timeout_s=COLLECTIVE_SECONDS),
         scaling_config=_scaling(config.num_workers, share, gpu=gpu, spread=spread),
         datasets=_datasets(shards, config) if shards else None,
         dataset_config=DataConfig(datasets_to_split=[]),
@@ -125,7 +133,8 @@ def _train(settings: dict[str, Any]) -> FitResult | SP500Error:
     worker = RayWorker(get_device(), given.run if given.report else None)
     try:
         train = _stream(given.shards, given.config, worker) if given.shards else None
-        return fit(given.task, dataset, given.config, worker, checkpoints, train=train)
+        result = fit(given.task, dataset, given.config, worker, checkpoints, train=train)
+        return add_matmul(result, given.config, worker) if given.measure_speed else result
     except SP500Error as error:
         return error
 

@@ -65,7 +65,7 @@ class JobSpec(BaseModel):
     memory: Memory | None = None
     """Memory of each worker, in MiB or GiB. Default: the limit of the cluster's pods, requested as well."""
     gpus: Whole = 0
-    """GPUs of each worker."""
+    """GPUs of each worker. CPUs and memory that are not given grow with them."""
     processes_per_node: Positive | None = None
     """Training processes on each worker. Default: its GPUs, or 1. Times workers, it is the job's SP500_WORLD_SIZE: the
     default of --num-workers in the experiments."""

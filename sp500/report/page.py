@@ -105,7 +105,7 @@ def write(
         "serving": serving.parts(served, rates),
         "cost": costs.parts(paid),
         "data": (*tables.notes(records), *tables.data_cards(records)),
-        "runs": (tables.runs(records, paid.cells),) if records else (),
+        "runs": (tables.runs(records, paid.cells), *tables.throughput(records)) if records else (),
         "damaged": tuple(damaged),
     }
     rows = {"folds": folds.numbers(walked), "models": make_rows(groups, failed), **serving.numbers(served)}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from sp500 import formatting
-from sp500.formatting import NOTHING, TIMES, fixed
+from sp500.formatting import NOTHING, TIMES, fixed, percent, rounded
 from sp500.runs.record import RunRecord
 
 RUNS = 500
@@ -133,6 +133,31 @@ def runs(records: Sequence[RunRecord], more: Cells = no_cells) -> Table:
     several = f"These runs are of {len(commits)} versions of the code. " if len(commits) > 1 else ""
     note = f"{several}Git: the commit of the code, and -dirty where it had changes that no commit has."
     return table(caption, lines, text=text, kinds=[_bad(record.status) for record in newest], note=note)
+
+
+def throughput(records: Sequence[RunRecord]) -> list[Table]:
+    """How fast the newest runs trained, and how much of their devices' speed that is; nothing without one."""
+    lines = [
+        {
+            "Run": record.name,
+            "Device": record.device,
+            "Workers": str(record.num_workers or NOTHING),
+            "Parameters": f"{found.parameters:,}",
+            "Per second": rounded(found.per_second),
+            "Of": found.unit,
+            "MFLOP per window": fixed(found.flops_per_window / 1e6, 1),
+            "Matrix product, GFLOP/s": rounded(found.matmul_flops_per_second / 1e9),
+            "MFU": percent(found.mfu),
+            "MFU, data sheet": percent(found.data_sheet_mfu),
+        }
+        for record in list(reversed(records))[:RUNS]
+        if (found := record.throughput)
+    ]
+    note = (
+        "MFU: the operations of the model's forward and backward passes as a share of what a matrix product reached on "
+        "the same devices after the training, and of the data sheet where the GPU is known."
+    )
+    return [table("Speed of training", lines, text=("Run", "Device", "Of"), note=note)] if lines else []
 
 
 def escaped(text: str) -> str:

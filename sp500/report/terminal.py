@@ -7,13 +7,13 @@ from pathlib import Path
 
 from sp500 import formatting
 from sp500.config import PRICE_TASKS
-from sp500.formatting import KEPT, NOTHING, against_naive, fixed, seconds, size
+from sp500.formatting import KEPT, NOTHING, against_naive, fixed, rounded, seconds, size
 from sp500.report import folds
 from sp500.report.models import scores
 from sp500.report.scale import verdicts
 from sp500.report.scale.results import collect, rate
 from sp500.report.search import arms
-from sp500.runs.record import RunRecord
+from sp500.runs.record import RunRecord, Throughput
 from sp500.runs.results import DataCard, Improvement, SearchSummary
 
 VERDICTS = {
@@ -37,6 +37,8 @@ def text(record: RunRecord, runs_dir: Path) -> str:
         lines += folds.lines(record)
     elif record.metrics:
         lines += [*_training(record), *_metrics(record)]
+    if record.throughput:
+        lines += _throughput(record.throughput)
     lines.append(f"{record.seconds.total:.1f} s; folder {runs_dir / record.name}")
     return "\n".join(lines)
 
@@ -66,6 +68,12 @@ def _training(record: RunRecord) -> Iterator[str]:
         dates = record.refit["splits"].get("train", ())
         span = f", {' to '.join(dates)}" if dates else ""
         yield f"refit for {record.refit['epochs']} epochs on {record.refit['windows']} windows{span}"
+
+
+def _throughput(found: Throughput) -> Iterator[str]:
+    reached = f"{found.mfu:.1%} of what a matrix product reaches on the same device"
+    known = f", {found.data_sheet_mfu:.1%} of its data sheet" if found.data_sheet_mfu else ""
+    yield f"{rounded(found.per_second)} {found.unit}/s in training, {found.parameters:,} parameters: {reached}{known}"
 
 
 def _starts_naive(record: RunRecord) -> bool:

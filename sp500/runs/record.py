@@ -83,6 +83,23 @@ class Seconds(Plain):
     """Of a resumed run: from start to last sign of life of the attempts before, which were stopped or killed."""
 
 
+class Throughput(Plain):
+    """How fast a training computed, over all workers, and how much of its devices' speed that is."""
+
+    unit: Literal["windows", "images", "tokens"]
+    per_second: float
+    """In training steps, without the wait for the very first batch."""
+    parameters: int
+    flops_per_window: float
+    """Floating-point operations of a window's forward and backward pass."""
+    matmul_flops_per_second: float
+    """What a matrix product reaches on the same devices in the same number type, measured after the training."""
+    mfu: float
+    """Model FLOPs utilisation (Chowdhery et al. 2022, arXiv:2204.02311, appendix B), as a share of that product."""
+    data_sheet_mfu: float | None = None
+    """The same as a share of the maker's figure, where the GPU's is known."""
+
+
 class RunRecord(Plain):
     """What a run was and how it ended."""
 
@@ -104,6 +121,8 @@ class RunRecord(Plain):
     """Over all seconds in training steps."""
     warm_samples_per_second: float | None = None
     """The same without the wait for the very first batch, which Ray's readers need to start."""
+    throughput: Throughput | None = None
+    """None: of an experiment that trains no single model, or for a model whose operations cannot be counted."""
     peak_memory_bytes: int | None = None
     """Proportional set size (PSS) at its peak: of the training process, or of the largest worker node where nodes were
     measured (raylet, agents, workers, object store)."""

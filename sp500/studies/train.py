@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
@@ -12,6 +14,8 @@ import numpy as np
 
 from sp500.config import RunConfig
 from sp500.data.windows import Dataset
+from sp500.errors import DiskError
+from sp500.formatting import size
 from sp500.machine.disk import write_atomic
 from sp500.machine.memory import PeakMemory
 from sp500.runs.record import EpochMetrics, RunRecord, ended, process_started
@@ -21,7 +25,10 @@ from sp500.tasks import catalog
 from sp500.training import checkpoint, recipe, refit
 from sp500.training.loop import FitResult, fit
 from sp500.training.task import Generative, Task
+from sp500.training.throughput import ModelCost, add_matmul, count_cost, count_versions, describe
 from sp500.training.worker import SoloWorker, device
+
+MUCH_DISK = 64 * 2**20
 
 
 def train(
@@ -45,6 +52,9 @@ def train(
     task = catalog.task(config)
     with PeakMemory() as peak:
         dataset = dataset or catalog.prepare(task, config)
+        cost = count_cost(task, config, dataset)
+        if cost:
+            tell_disk_use(cost, config, dataset, run)
         with _trainer(task, config, run, on_epoch) as (fit_one, resources):
             result, refitted, fitted = refit.fit_with(fit_one, task, config, dataset, folder=run.path)
             others = [
@@ -62,7 +72,26 @@ def train(
         metrics["test"]["sample"] = task.sample(model, dataset)
     own: SeedRow = {"seed": config.train.seed, "best_epoch": result.best_epoch, "test": metrics["test"]}
     facts: dict[str, object] = {"metrics": metrics, "peak_memory_bytes": largest, "refit": refitted}
+    facts["throughput"] = describe(cost, result, config) if cost else None
     return record.model_copy(update=facts | {"seeds": [own, *others] if others else None})
+
+
+def tell_disk_use(cost: ModelCost, config: RunConfig, dataset: Dataset, run: Run) -> None:
+    """Say on stderr what checkpoints will take, where that is much. Raises DiskError where not even one fits."""
+    windows = dataset.card.get("windows", {}).get("train", len(dataset.train))
+    most = count_versions(config.train, -(-windows // config.batch_size)) * cost.checkpoint_bytes
+    free = shutil.disk_usage(run.path).free
+    if cost.checkpoint_bytes > free:
+        raise DiskError(
+            f"a checkpoint takes {size(cost.checkpoint_bytes)} and {run.path} has {size(free)} free: make room, or "
+            "choose another --runs-dir"
+        )
+    if most >= MUCH_DISK:
+        short = " (train.keep decides how many stay)" if most > free else ""
+        print(
+            f"checkpoints: {size(cost.checkpoint_bytes)} each, {size(most)} at most, {size(free)} free{short}",
+            file=sys.stderr,
+        )
 
 
 def _train_seed(fit_one: refit.Fit, task: Task, config: RunConfig, dataset: Dataset, folder: Path) -> SeedRow:
@@ -88,8 +117,7 @@ def described(
     cluster: dict[str, float] | None = None,
 ) -> RunRecord:
     """Record, without metrics, of a fit that has just ended; its epochs go to the run's folder."""
-    fitted = (datetime.now(UTC) - started).total_seconds()
-    warm = result.train_seconds - result.first_batch_seconds
+    fitted, warm = (datetime.now(UTC) - started).total_seconds(), result.warm_seconds
     run.write_epochs(result.epochs)
     return ended(
         config,
@@ -140,15 +168,18 @@ def _trainer(
                 on_epoch(epoch)
 
         def alone(config: RunConfig, dataset: Dataset, folder: Path) -> FitResult:
-            worker = SoloWorker(device(config.train.device), keep if next(first) else None)
-            return fit(task, dataset, config, worker, checkpoint.of_run(folder, config, dataset))
+            own = next(first)
+            worker = SoloWorker(device(config.train.device), keep if own else None)
+            result = fit(task, dataset, config, worker, checkpoint.of_run(folder, config, dataset))
+            return add_matmul(result, config, worker) if own else result
 
         yield alone, lambda: None
         return
     from sp500.distributed import preflight, session, train
 
     def on_ray(config: RunConfig, dataset: Dataset, folder: Path) -> FitResult:
-        return train.fit_on_ray(task, dataset, config, run, checkpoints=folder, report=next(first))
+        own = next(first)
+        return train.fit_on_ray(task, dataset, config, run, checkpoints=folder, report=own, measure_speed=own)
 
     with session.connected():
         gpu = preflight.use_gpu(config.train.device, config.num_workers)

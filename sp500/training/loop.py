@@ -50,6 +50,10 @@ class FitResult:
     device: str
     fit_seconds: float
     """Seconds in the epochs that this call ran; a resumed run's earlier epochs are not among them."""
+    matmul_flops_per_second: float | None = None
+    """What a matrix product reaches on all workers' devices together, where that was measured."""
+    device_name: str = ""
+    """Of a GPU, where that was measured: NVIDIA H100 80GB HBM3."""
 
     @property
     def samples(self) -> int:
@@ -60,6 +64,11 @@ class FitResult:
     def train_seconds(self) -> float:
         """Seconds in training steps, evaluation apart."""
         return sum(epoch.train_seconds for epoch in self.epochs)
+
+    @property
+    def warm_seconds(self) -> float:
+        """Seconds in training steps without the wait for the very first batch."""
+        return self.train_seconds - self.first_batch_seconds
 
     @property
     def first_batch_seconds(self) -> float:

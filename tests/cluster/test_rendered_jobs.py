@@ -17,6 +17,7 @@ JOBS = {
     "interactive": {"argv": ("python", "experiments/tune.py"), "mode": "InteractiveMode"},
     "queued": {"argv": ("python", "experiments/tune.py"), "queue": "sp500", "settings": {"trials": 9}},
     "gpus": {"argv": ("python", "experiments/train.py"), "gpus": 1, "workers": 4},
+    "512 gpus": {"argv": ("python", "experiments/train.py"), "gpus": 8, "workers": 64},
 }
 EACH_TREE = pytest.mark.parametrize("tree", [None, *TREES], ids=lambda tree: tree_id(tree) if tree else "alone")
 EACH_JOB = pytest.mark.parametrize("job", JOBS)

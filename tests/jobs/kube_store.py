@@ -66,7 +66,7 @@ class KubeStore:
         self.logs: dict[str, list[tuple[str, str]]] = {}
         """Lines of each pod that has started: time as the node writes it, text."""
         self.served = set(KINDS)
-        self.claims = {"sp500-data", "sp500-runs"}
+        self.claims, self.claim_mode = {"sp500-data", "sp500-runs"}, "ReadWriteMany"
         self.missing: set[str] = set()
         """Namespaces that are not there."""
         self.denied: set[tuple[str, str]] = set()
@@ -220,7 +220,7 @@ class KubeStore:
         if name not in self.claims:
             message = f'persistentvolumeclaims "{name}" not found'
             raise Refusal(404, "NotFound", message, {"name": name, "kind": "persistentvolumeclaims"})
-        return {"kind": "PersistentVolumeClaim", "metadata": {"name": name}}
+        return {"kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": {"accessModes": [self.claim_mode]}}
 
     def _create(self, plural: str, body: Document, *, strict: bool, dry: bool) -> Document:
         group = KINDS[plural][0].removeprefix("api/").removeprefix("apis/")

@@ -222,6 +222,43 @@ def test_of_several_groups_the_one_that_suits_the_job_is_kept(cluster, make, cha
     assert [one["groupName"] for one in job["spec"]["rayClusterSpec"]["workerGroupSpecs"]] == [kept]
 
 
+@pytest.mark.parametrize(("own", "scale"), [(None, 8), ("1", 8), ("4", 2), ("8", 1), ("16", 0.5)])
+def test_cpus_memory_and_store_grow_with_the_gpus_of_a_worker(cluster, make, changed, own, scale):
+    gpus = {"nvidia.com/gpu": own} if own else {}
+    resources = {"limits": {"cpu": "4", "memory": "16Gi", **gpus}, "requests": {"cpu": "4", "memory": "16Gi", **gpus}}
+    given = changed(cluster, {"spec/workerGroupSpecs/0/template/spec/containers/0/resources": resources})
+    (group,) = build_rayjob(make(gpus=8, workers=64), given)["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    found = group["template"]["spec"]["containers"][0]["resources"]
+    assert found["limits"] == found["requests"]
+    assert [manifest.quantity(found["limits"][name]) for name in ("cpu", "memory", "nvidia.com/gpu")] == [
+        4 * scale, 16 * 2**30 * scale, 8
+    ]  # fmt: skip
+    assert int(group["rayStartParams"]["object-store-memory"]) == 512 * 2**20 * scale
+
+
+def test_cpus_and_memory_that_a_job_names_are_taken_as_they_are(cluster, make):
+    job = build_rayjob(make(gpus=8, cpus=96, memory="768GiB"), cluster)
+    limits = containers(job)[1]["resources"]["limits"]
+    assert (limits["cpu"], limits["memory"]) == ("96", "768Gi")
+
+
+@pytest.mark.parametrize(
+    ("given", "network", "interface"),
+    [({}, False, "eth0"), ({"env": {"NCCL_SOCKET_IFNAME": "net1"}}, False, "net1"), ({}, True, None)],
+)
+def test_workers_on_gpus_know_the_pods_interface_unless_they_are_told_another(
+    cluster, make, changed, given, network, interface
+):
+    document = changed(cluster, {"spec/workerGroupSpecs/0/template/spec/hostNetwork": network})
+    found = variables(containers(build_rayjob(make(gpus=8, workers=64, **given), document))[1])
+    assert (found.get("NCCL_SOCKET_IFNAME"), found["NCCL_DEBUG"]) == (interface, "WARN")
+    assert found["SP500_WORLD_SIZE"] == "512"
+
+
+def test_one_process_has_no_variables_of_a_group(cluster, make):
+    assert "NCCL" not in json.dumps(build_rayjob(make(gpus=1), cluster))
+
+
 def test_gpus_of_the_clusters_document_are_not_taken_by_a_job_without(cluster, make, changed):
     limits = {"memory": "3Gi", "nvidia.com/gpu": "1"}
     with_gpu = changed(cluster, {"spec/workerGroupSpecs/0/template/spec/containers/0/resources/limits": limits})

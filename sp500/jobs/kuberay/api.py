@@ -100,10 +100,12 @@ class KubeApi:
         answer = self._ask("GET", self._path(resource), {"labelSelector": labels})
         return items(answer.document.get("items")) if answer.code == 200 else []
 
-    def lacks(self, resource: Resource, name: str) -> bool:
-        """Whether there is no object of that name; False as well where this user may not look."""
+    def peek(self, resource: Resource, name: str) -> Document | None:
+        """The object; None where none has that name, and empty where this user may not look."""
         answer = self._ask("GET", self._path(resource, name))
-        return answer.code == 404 and answer.names_an_object
+        if answer.code == 404 and answer.names_an_object:
+            return None
+        return answer.document if answer.code == 200 else {}
 
     def create(self, resource: Resource, body: Document, *, dry_run: bool = False) -> Document | None:
         """The object as the server keeps it; None where one of its name is there. Raises Refused.

@@ -33,6 +33,7 @@ from sp500.jobs.state import JobState, Role, Status
 log = logging.getLogger(__name__)
 
 REQUEST = "sp500/request"
+SHARED = "cluster/components/shared-storage makes claims that many nodes mount"
 SECONDS_BETWEEN_LOOKS = 1.0
 # Seconds of silence after which a follower of logs gives up; an upgrade of a control plane takes minutes.
 PATIENCE = 600.0
@@ -82,17 +83,24 @@ class KubeRayExecutor:
     def check(self, request: Document) -> None:
         """Nothing where the server would take such a job: one call, and one for each claim that its pods mount.
 
-        Raises Refused with the server's reason, and for a claim that its pods would wait for.
+        Raises Refused with the server's reason, and for a claim that its pods would wait for. Warns of one that only
+        the pods of one node can mount, where the job has several workers.
         """
         job = request["documents"][0]
         self._api.create(RAYJOBS, job, dry_run=True)
+        narrow = []
         for claim in sorted({name for cluster in clusters(job) for group in cluster.groups for name in _claims(group)}):
-            if self._api.lacks(CLAIMS, claim):
+            found = self._api.peek(CLAIMS, claim)
+            modes = section(found or {}, "spec").get("accessModes")
+            narrow += [claim] if modes == ["ReadWriteOnce"] else []
+            if found is None:
                 raise Refused(
                     f"namespace {self._api.namespace} has no PersistentVolumeClaim {claim}, which the job's pods mount:"
                     " --namespace names the one that has it. scripts/deploy makes it, as does kubectl apply -f"
                     " cluster/raycluster.yaml"
                 )
+        if narrow and any(replicas > 1 for replicas in _replicas(job)):
+            log.warning("ReadWriteOnce: workers on a second node would wait for %s. %s", " and ".join(narrow), SHARED)
 
     def submit(self, handle: str, request: Document) -> None:
         """Create the RayJob, and then what belongs to it; what is there already, of this request, counts as created.
@@ -265,6 +273,11 @@ def _claims(group: Group) -> list[str]:
     """Names of the claims that the pods of a group mount."""
     volumes = [section(volume, "persistentVolumeClaim") for volume in items(group.pod.get("volumes"))]
     return [str(claim["claimName"]) for claim in volumes if "claimName" in claim]
+
+
+def _replicas(job: Document) -> list[int]:
+    """Workers of each group."""
+    return [int(group.body.get("replicas", 0)) for cluster in clusters(job) for group in cluster.workers]
 
 
 def _mark(document: Document) -> str:

@@ -22,6 +22,16 @@ SETTINGS_FOLDER, SETTINGS_FILE = "/etc/sp500", "settings.yaml"
 # Ray's own share of memory for its object store, for a document that says none; and the least that Ray takes.
 OBJECT_STORE = 0.3
 LEAST_STORE = 75 * 2**20
+# Left to guess, NCCL and Gloo may take a loopback or a bridge for the pod's interface, and wait for ever. WARN names
+# what failed. A collective that fails ends the process, so that the group restarts.
+NCCL = {
+    "NCCL_DEBUG": "WARN",
+    "NCCL_SOCKET_IFNAME": "eth0",
+    "GLOO_SOCKET_IFNAME": "eth0",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+}
+# On the node's network the interface has the node's name for it.
+HOST_NAMES = {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}
 # Enough for `ray job submit` and for following its log.
 SUBMITTER = {"requests": {"cpu": "250m", "memory": "512Mi"}, "limits": {"cpu": "1", "memory": "512Mi"}}
 # Settings of a cluster that the autoscaler alone reads, or that the operator refuses in a RayJob.
@@ -117,12 +127,15 @@ def _worker(group: Group, spec: JobSpec, image: Any) -> Document:
     ray = pod["containers"][0]
     given = section(ray, "resources")
     # What Ray counts: the limits, and requests where there are none.
-    own = section(given, "requests") | section(given, "limits")
+    own = _times(section(given, "requests") | section(given, "limits"), _scale(group, spec))
     asked = {
         "cpu": str(spec.cpus) if spec.cpus else own.get("cpu"),
         "memory": spec.memory.removesuffix("B") if spec.memory else own.get("memory"),
         GPU: str(spec.gpus) if spec.gpus else None,
     }
+    if spec.gpus and spec.world_size > 1:
+        known = {entry["name"] for entry in ray["env"]} | (HOST_NAMES if pod.get("hostNetwork") else set())
+        ray["env"] += [{"name": name, "value": value} for name, value in NCCL.items() if name not in known]
     wanted = _given(asked)
     ray["resources"] = {
         side: {key: value for key, value in section(given, side).items() if key != GPU} | wanted
@@ -143,11 +156,24 @@ def _worker(group: Group, spec: JobSpec, image: Any) -> Document:
     return {key: value for key, value in body.items() if key not in {"idleTimeoutSeconds", "priority"}} | replicas
 
 
+def _scale(group: Group, spec: JobSpec) -> float:
+    """How many times the document's pod a worker is: its CPUs and memory are those of the GPUs it has, or of one."""
+    return spec.gpus / (quantity(group.ray.resource("limits", GPU)) or 1) if spec.gpus else 1.0
+
+
+def _times(resources: Document, scale: float) -> Document:
+    """CPUs, rounded up to whole ones as Ray counts them, and memory for so many pods in one."""
+    cpus, memory = quantity(resources.get("cpu")), quantity(resources.get("memory"))
+    if scale == 1 or cpus is None or memory is None:
+        return resources
+    return resources | {"cpu": str(math.ceil(cpus * scale)), "memory": f"{int(memory * scale) // 2**20}Mi"}
+
+
 def _object_store(group: Group, spec: JobSpec) -> int:
     """Bytes: the document's own, or its share of memory in the job's."""
     store, limit = quantity(group.params.get("object-store-memory")), quantity(group.ray.resource("limits", "memory"))
     if store and not spec.memory:
-        return int(store)
+        return max(int(store * _scale(group, spec)), LEAST_STORE)
     share = store / limit if store and limit else OBJECT_STORE
     memory = size_bytes(spec.memory) if spec.memory else limit or 0
     return max(int(share * memory), LEAST_STORE)

@@ -187,6 +187,18 @@ def test_claims_that_may_not_be_read_are_taken_to_be_there(kube, executor, reque
     executor.check(requested())
 
 
+@pytest.mark.parametrize(
+    ("mode", "workers", "warned"),
+    [("ReadWriteOnce", 64, True), ("ReadWriteOnce", 1, False), ("ReadWriteMany", 64, False)],
+)
+def test_claims_that_one_node_mounts_are_named_where_a_job_has_several_workers(
+    kube, executor, requested, caplog, mode, workers, warned
+):
+    kube.store.claim_mode = mode
+    executor.check(requested(workers=workers))
+    assert ("wait for sp500-data and sp500-runs" in caplog.text) == warned
+
+
 def test_kubeconfig_that_is_not_there_is_named(tmp_path):
     with pytest.raises(Unreachable, match=f"no kubeconfig at {tmp_path}/none"):
         KubeRayExecutor("sp500", kubeconfig=str(tmp_path / "none")).reachable()

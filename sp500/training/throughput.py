@@ -1,0 +1,130 @@
+"""What a model costs to compute and to keep, and how much of a device's speed its training reaches."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from sp500.config import RunConfig, TrainConfig
+from sp500.data.batches import Batches
+from sp500.data.windows import Dataset
+from sp500.runs.record import Throughput
+from sp500.training.loop import FitResult
+from sp500.training.step import DTYPES
+from sp500.training.task import Task
+from sp500.training.worker import Worker
+
+Unit = Literal["windows", "images", "tokens"]
+DATA_SHEETS = {
+    r"H200|H100 80GB HBM3": {"bfloat16": 989e12, "float32": 67e12},
+    r"A100": {"bfloat16": 312e12, "float32": 19.5e12},
+    r"L4$": {"bfloat16": 121e12, "float32": 30.3e12},
+}
+"""Peak operations per second of dense matrices by a GPU's name, from NVIDIA's data sheets: bfloat16 on tensor cores
+without sparsity; float32 without TF32, as torch computes it unless told otherwise."""
+MATMUL_SIZE = {"cpu": 1024, "cuda": 8192}
+MATMUL_SHARE = 0.02
+"""Of a training's time, for measuring what a matrix product reaches; one second at most."""
+
+
+@dataclass(frozen=True)
+class ModelCost:
+    """Of one model: bytes of a checkpoint, and of one window its unit's number and floating-point operations."""
+
+    parameters: int
+    checkpoint_bytes: int
+    """Weights, buffers and AdamW's two moments of each trained weight."""
+    flops_per_window: float
+    """Of the matrix products and convolutions of the forward and the backward pass, each multiplication and each
+    addition counted; attention as if nothing were masked, and nothing that is computed again."""
+    unit: Unit
+    units_per_window: int
+
+
+def count_cost(task: Task, config: RunConfig, dataset: Dataset) -> ModelCost | None:
+    """Cost of the task's model without making it: torch's meta device knows shapes and computes no numbers.
+
+    None for a model that needs numbers to be built or run.
+    """
+    batch = next(Batches(dataset.test, torch.device("cpu")).in_order(1))
+    try:
+        with torch.device("meta"):
+            model = task.model(config, dataset).to(DTYPES[config.train.dtype])
+        with FlopCounterMode(display=False) as counter:
+            model(torch.empty_like(batch.x, device="meta")).sum().backward()
+    except (RuntimeError, NotImplementedError, TypeError, ValueError):
+        return None  # a model of the user's that reads values, or mixes devices
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    state = sum(tensor.nbytes for tensor in model.state_dict().values())
+    images = batch.x[0].ndim > 2
+    tokens = 1 if images else batch.y[0].numel()
+    return ModelCost(
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        checkpoint_bytes=state + 2 * sum(parameter.nbytes for parameter in trained),
+        flops_per_window=float(counter.get_total_flops()),
+        unit="images" if images else "tokens" if tokens > 1 else "windows",
+        units_per_window=tokens,
+    )
+
+
+def count_versions(train: TrainConfig, steps_per_epoch: int) -> int:
+    """Versions of a checkpoint that lie on the disk at once, at most, with the one that is being written."""
+    if train.keep != "all":
+        return (2 if train.keep == "best" else train.keep) + 2  # the best and the new one
+    steps = steps_per_epoch * train.epochs
+    steps = min(steps, train.max_steps or steps)
+    return 1 + min(train.epochs, -(-steps // steps_per_epoch)) + (steps // (train.checkpoint_steps or steps + 1))
+
+
+def add_matmul(result: FitResult, config: RunConfig, worker: Worker) -> FitResult:
+    """The result with what a matrix product reaches on the workers that trained it, all at once."""
+    worker.total(torch.zeros((), device=worker.device))  # they begin together
+    reached = measure_matmul(worker.device, config.train, min(MATMUL_SHARE * result.train_seconds, 1.0))
+    total = worker.total(torch.tensor(reached, dtype=torch.float64, device=worker.device))
+    name = torch.cuda.get_device_name(worker.device) if worker.device.type == "cuda" else ""
+    return replace(result, matmul_flops_per_second=float(total), device_name=name)
+
+
+def measure_matmul(device: torch.device, train: TrainConfig, seconds: float) -> float:
+    """Operations per second that a product of square matrices reaches on this device, in the type of the training."""
+    dtype = torch.bfloat16 if train.amp == "bfloat16" else DTYPES[train.dtype]
+    size = MATMUL_SIZE.get(device.type, MATMUL_SIZE["cpu"])
+    generator = torch.Generator(device).manual_seed(0)  # of its own: the training's numbers stay as they are
+    left, right = (torch.rand(size, size, generator=generator, device=device).to(dtype) for _ in range(2))
+    product = left @ right
+    _wait(device)
+    started, done = time.perf_counter(), 0
+    while not done or time.perf_counter() - started < seconds:
+        torch.mm(left, right, out=product)
+        _wait(device)
+        done += 1
+    return 2 * size**3 * done / (time.perf_counter() - started)
+
+
+def describe(cost: ModelCost, result: FitResult, config: RunConfig) -> Throughput | None:
+    """How fast the model was trained; None where nothing was."""
+    if result.warm_seconds <= 0 or not result.matmul_flops_per_second:
+        return None
+    windows = result.samples / result.warm_seconds
+    flops = cost.flops_per_window * windows
+    dtype = "bfloat16" if config.train.amp == "bfloat16" else config.train.dtype
+    peak = next((peaks.get(dtype) for name, peaks in DATA_SHEETS.items() if re.search(name, result.device_name)), None)
+    return Throughput(
+        unit=cost.unit,
+        per_second=windows * cost.units_per_window,
+        parameters=cost.parameters,
+        flops_per_window=cost.flops_per_window,
+        matmul_flops_per_second=result.matmul_flops_per_second,
+        mfu=flops / result.matmul_flops_per_second,
+        data_sheet_mfu=flops / (peak * max(config.num_workers, 1)) if peak else None,
+    )
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
