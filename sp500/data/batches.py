@@ -21,6 +21,9 @@ from torch import Tensor
 from sp500.data.windows import Windows, masked
 from sp500.seeding import torch_generator
 
+DEVICE_SHARE = 0.25
+"""Of a GPU's memory, for the rows of one split."""
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -68,10 +71,15 @@ class TrainingBatches(Protocol):
 
 
 class Batches:
-    """Batches of one split on one device, for one rank."""
+    """Batches of one split on one device, for one rank.
+
+    Rows lie on the device, where a batch is gathered without the host. Those that would take more than DEVICE_SHARE of
+    a GPU's memory stay on the host, and batches are copied ahead.
+    """
 
     def __init__(self, windows: Windows, device: torch.device, *, rank: int = 0, world: int = 1) -> None:
         self._rank, self._world = rank, world
+        self._target, device = device, device if _fits(windows, device) else torch.device("cpu")
         rows = _tensor(windows.rows).to(device)
         # A view [row, window, ...]: unfold appends the window's axis, the models read it as the second.
         self._views = rows.unfold(0, windows.length, 1).movedim(-1, 1)
@@ -104,14 +112,15 @@ class Batches:
         order = (
             torch.randperm(count, generator=torch_generator(seed, "order", epoch)) if shuffle else torch.arange(count)
         )
-        for first in range(0, count, batch_size):
-            yield self._part(order[first : first + batch_size])
+        yield from self._batches(order, batch_size)
 
     def in_order(self, batch_size: int) -> Iterator[Batch]:
         """Every window once, as they lie: for evaluation."""
-        order = torch.arange(len(self))
-        for first in range(0, len(self), batch_size):
-            yield self._part(order[first : first + batch_size])
+        yield from self._batches(torch.arange(len(self)), batch_size)
+
+    def _batches(self, order: Tensor, size: int) -> Iterator[Batch]:
+        found = (self._part(order[first : first + size]) for first in range(0, len(order), size))
+        return found if self._target == self._device else _copied_ahead(found, self._target)
 
     def steps(self, batch_size: int) -> int:
         """Batches per epoch, the same on every rank."""
@@ -128,6 +137,39 @@ class Batches:
         y = self._targets[numbers]
         targets = total * y[0].numel() if self._counted is None else int(self._counted[chosen].sum())
         return Batch(x, y, numbers, count, size, total, targets)
+
+
+def _fits(windows: Windows, device: torch.device) -> bool:
+    """Whether rows and targets may lie on the device."""
+    if device.type != "cuda":
+        return True
+    _, total = torch.cuda.mem_get_info(device)
+    return windows.rows.nbytes + windows.targets.nbytes <= DEVICE_SHARE * total
+
+
+def _copied_ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
+    """Batches of the host on the device: each is copied, on a stream of its own, while the one before is computed."""
+    stream, ahead = torch.cuda.Stream(device), None
+    for batch in batches:
+        with torch.cuda.stream(stream):
+            x, y, windows = (
+                part.pin_memory().to(device, non_blocking=True) for part in (batch.x, batch.y, batch.windows)
+            )
+            coming = replace(batch, x=x, y=y, windows=windows), stream.record_event()
+        if ahead:
+            yield _handed_over(*ahead, device)
+        ahead = coming
+    if ahead:
+        yield _handed_over(*ahead, device)
+
+
+def _handed_over(batch: Batch, copied: torch.cuda.Event, device: torch.device) -> Batch:
+    """The batch for the stream that computes, which waits for its copy; its memory is kept as long as that needs it."""
+    computing = torch.cuda.current_stream(device)
+    computing.wait_event(copied)
+    for part in (batch.x, batch.y, batch.windows):
+        part.record_stream(computing)
+    return batch
 
 
 def _counted(targets: np.ndarray) -> Tensor | None:

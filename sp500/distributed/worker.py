@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
@@ -30,15 +31,17 @@ class GroupWorker:
         self._sharded = False
 
     def wrap(self, model: nn.Module, parallel: Parallel) -> nn.Module:
-        """The model under DDP or FSDP; as it is where there is one worker."""
+        """The model under DDP or FSDP; as it is, on the device, where there is one worker."""
         if self.world == 1:
-            return model
+            return model.to(self.device)
         if parallel == "fsdp":
             from torch.distributed.device_mesh import init_device_mesh
             from torch.distributed.fsdp import fully_shard
 
+            # Of outputs that are views, as those of a linear layer are: nothing is done to them in place.
+            warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
             mesh = init_device_mesh(self.device.type, (self.world,))
-            # A layer at a time is gathered for its part of the pass, and let go.
+            # A layer at a time is moved to the device and split here, and gathered for its part of the pass.
             try:
                 for layer in [*stacked(model), model]:
                     fully_shard(layer, mesh=mesh)
@@ -46,6 +49,7 @@ class GroupWorker:
                 raise ConfigError(f"train.parallel fsdp cannot split this model ({error}); take ddp") from error
             self._sharded = True
             return model
+        model.to(self.device)
         return DistributedDataParallel(model, device_ids=[self.device] if self.device.type == "cuda" else None)
 
     def accumulating(self, wrapped: nn.Module) -> AbstractContextManager[None]:

@@ -146,7 +146,7 @@ class _Fitting:
     def _model(self) -> nn.Module:
         torch.manual_seed(derive(self.config.train.seed, "weights"))
         model = self.task.model(self.config, self.dataset)
-        return model.to(self.worker.device, DTYPES[self.config.train.dtype])
+        return model.to(DTYPES[self.config.train.dtype])  # the worker moves it: FSDP a layer at a time
 
     def run(self) -> None:
         """Train to the end."""

@@ -24,7 +24,7 @@ class Worker(Protocol):
     device: torch.device
 
     def wrap(self, model: nn.Module, parallel: Parallel) -> nn.Module:
-        """The model, averaging its gradients over all workers."""
+        """The model on the worker's device, averaging its gradients over all workers."""
         ...
 
     def accumulating(self, wrapped: nn.Module) -> AbstractContextManager[None]:
@@ -59,9 +59,9 @@ class SoloWorker:
         self._on_epoch = on_epoch
 
     def wrap(self, model: nn.Module, parallel: Parallel) -> nn.Module:
-        """The model itself."""
+        """The model itself, on the device."""
         del parallel
-        return model
+        return model.to(self.device)
 
     def accumulating(self, wrapped: nn.Module) -> AbstractContextManager[None]:
         """Nothing to wait for."""
