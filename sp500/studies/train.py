@@ -53,14 +53,10 @@ def train(
     with PeakMemory() as peak:
         dataset = dataset or catalog.prepare(task, config)
         cost = count_cost(task, config, dataset)
-        if cost:
-            tell_disk_use(cost, config, dataset, run)
+        tell_disk_use(cost, config, dataset, run)
         with _trainer(task, config, run, on_epoch) as (fit_one, resources):
             result, refitted, fitted = refit.fit_with(fit_one, task, config, dataset, folder=run.path)
-            others = [
-                _train_seed(fit_one, task, _with_seed(config, seed), dataset, run.path / f"seed-{seed}")
-                for seed in range(config.train.seed + 1, config.train.seed + seeds)
-            ]
+            others = _train_seeds(fit_one, task, config, dataset, run.path, seeds)
             cluster = resources()
     arm = arm or ("ray" if config.num_workers else "solo")
     record = described(config, run, dataset, result, experiment=experiment, arm=arm, started=started, cluster=cluster)
@@ -72,12 +68,14 @@ def train(
         metrics["test"]["sample"] = task.sample(model, dataset)
     own: SeedRow = {"seed": config.train.seed, "best_epoch": result.best_epoch, "test": metrics["test"]}
     facts: dict[str, object] = {"metrics": metrics, "peak_memory_bytes": largest, "refit": refitted}
-    facts["throughput"] = describe(cost, result, config) if cost else None
-    return record.model_copy(update=facts | {"seeds": [own, *others] if others else None})
+    facts |= {"throughput": describe(cost, result, config), "seeds": [own, *others] if others else None}
+    return record.model_copy(update=facts)
 
 
-def tell_disk_use(cost: ModelCost, config: RunConfig, dataset: Dataset, run: Run) -> None:
+def tell_disk_use(cost: ModelCost | None, config: RunConfig, dataset: Dataset, run: Run) -> None:
     """Say on stderr what checkpoints will take, where that is much. Raises DiskError where not even one fits."""
+    if cost is None:
+        return
     windows = dataset.card.get("windows", {}).get("train", len(dataset.train))
     most = count_versions(config.train, -(-windows // config.batch_size)) * cost.checkpoint_bytes
     free = shutil.disk_usage(run.path).free
@@ -94,15 +92,17 @@ def tell_disk_use(cost: ModelCost, config: RunConfig, dataset: Dataset, run: Run
         )
 
 
-def _train_seed(fit_one: refit.Fit, task: Task, config: RunConfig, dataset: Dataset, folder: Path) -> SeedRow:
-    """What the model is worth with the weights and dropout of another seed."""
-    result, *_ = refit.fit_with(fit_one, task, config, dataset, folder=folder)
-    test = task.judge(result.outputs, dataset)["test"]
-    return {"seed": config.train.seed, "best_epoch": result.best_epoch, "test": test}
-
-
-def _with_seed(config: RunConfig, seed: int) -> RunConfig:
-    return config.model_copy(update={"train": config.train.model_copy(update={"seed": seed})})
+def _train_seeds(
+    fit_one: refit.Fit, task: Task, config: RunConfig, dataset: Dataset, folder: Path, seeds: int
+) -> list[SeedRow]:
+    """What the model is worth with the weights and dropout of each seed after the run's own."""
+    rows: list[SeedRow] = []
+    for seed in range(config.train.seed + 1, config.train.seed + seeds):
+        other = config.model_copy(update={"train": config.train.model_copy(update={"seed": seed})})
+        result, *_ = refit.fit_with(fit_one, task, other, dataset, folder=folder / f"seed-{seed}")
+        test = task.judge(result.outputs, dataset)["test"]
+        rows.append({"seed": seed, "best_epoch": result.best_epoch, "test": test})
+    return rows
 
 
 def described(

@@ -106,9 +106,9 @@ def measure_matmul(device: torch.device, train: TrainConfig, seconds: float) -> 
     return 2 * size**3 * done / (time.perf_counter() - started)
 
 
-def describe(cost: ModelCost, result: FitResult, config: RunConfig) -> Throughput | None:
-    """How fast the model was trained; None where nothing was."""
-    if result.warm_seconds <= 0 or not result.matmul_flops_per_second:
+def describe(cost: ModelCost | None, result: FitResult, config: RunConfig) -> Throughput | None:
+    """How fast the model was trained; None where nothing was, or its cost is not known."""
+    if cost is None or result.warm_seconds <= 0 or not result.matmul_flops_per_second:
         return None
     windows = result.samples / result.warm_seconds
     flops = cost.flops_per_window * windows
