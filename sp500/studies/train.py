@@ -56,7 +56,7 @@ def train(
         tell_disk_use(cost, config, dataset, run)
         with _trainer(task, config, run, on_epoch) as (fit_one, resources):
             result, refitted, fitted = refit.fit_with(fit_one, task, config, dataset, folder=run.path)
-            others = _train_seeds(fit_one, task, config, dataset, run.path, seeds)
+            others = _train_seeds(fit_one, task, config, dataset, folder=run.path, seeds=seeds)
             cluster = resources()
     arm = arm or ("ray" if config.num_workers else "solo")
     record = described(config, run, dataset, result, experiment=experiment, arm=arm, started=started, cluster=cluster)
@@ -93,7 +93,7 @@ def tell_disk_use(cost: ModelCost | None, config: RunConfig, dataset: Dataset, r
 
 
 def _train_seeds(
-    fit_one: refit.Fit, task: Task, config: RunConfig, dataset: Dataset, folder: Path, seeds: int
+    fit_one: refit.Fit, task: Task, config: RunConfig, dataset: Dataset, *, folder: Path, seeds: int
 ) -> list[SeedRow]:
     """What the model is worth with the weights and dropout of each seed after the run's own."""
     rows: list[SeedRow] = []
