@@ -16,6 +16,9 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field, field_validator, model_validator
 
 from sp500.config.frozen import Frozen as Frozen
+from sp500.config.model import MODEL_KEYS as MODEL_KEYS
+from sp500.config.model import ModelConfig as ModelConfig
+from sp500.config.text import TextConfig as TextConfig
 from sp500.config.train import LATER_KEYS as LATER_KEYS
 from sp500.config.train import PLACES
 from sp500.config.train import TrainConfig as TrainConfig
@@ -26,22 +29,12 @@ R = TypeVar("R", bound="RunConfig")
 
 RUN_NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}$")
 
-MODEL_KEYS: dict[str, frozenset[str]] = {
-    "linear": frozenset(),
-    "mlp": frozenset({"hidden", "layers", "dropout"}),
-    "lstm": frozenset({"hidden", "layers", "dropout"}),
-    "transformer": frozenset({"hidden", "layers", "heads", "dropout"}),
-    "cnn": frozenset({"hidden", "layers", "dropout"}),
-    "gpt": frozenset({"hidden", "layers", "heads", "dropout"}),
-}
-
-
 TASKS = ("returns", "direction", "images", "language", "synthetic")
 PRICE_TASKS = ("returns", "direction")
 """Tasks whose windows are cut from prices, or from an npz file of windows."""
 SECTION_OF = {"synthetic": "synthetic", "images": "images", "language": "text"}
 """Section of the settings that describes a task's data, where that is not `data`."""
-ONLY_TASK = {"cnn": "images", "gpt": "language"}
+ONLY_TASK = {"cnn": "images", "timm": "images", "gpt": "language", "hf": "language"}
 """The one task that a kind of model is for."""
 UNUSED_DATA = {
     "images": ("source", "npz_path"),
@@ -142,73 +135,6 @@ class ImagesConfig(Frozen):
     """Pixels by which a training image may be moved each way."""
 
 
-class TextConfig(Frozen):
-    """Which text, read as bytes."""
-
-    source: str = "docs"
-    """docs (of Python itself) | stdlib (source of Python's library) | FILE | FOLDER | FILE.jsonl."""
-    field: str = "text"
-    """Key of the text in each line of a .jsonl file."""
-    context: int = Field(64, gt=0)
-    """Bytes of a window."""
-    max_bytes: int = Field(0, ge=0)
-    """Take the first so many bytes; 0: all."""
-    valid_fraction: float = Field(0.1, gt=0, lt=0.5)
-    """Part of the text before the test, used for validation."""
-    test_fraction: float = Field(0.1, gt=0, lt=0.5)
-    """Last part of the text, held out for the test."""
-
-
-class ModelConfig(Frozen):
-    """Which network."""
-
-    kind: str = "mlp"
-    """linear | mlp | lstm | transformer | cnn (images) | gpt (language) | your own: FILE.py:NAME or
-    package.module:NAME, with its options as --model.options.NAME VALUE. Default: mlp, cnn or gpt, by the task."""
-    hidden: int = Field(64, gt=0)
-    """Width of a hidden layer; channels of the last block of a cnn."""
-    layers: int = Field(2, gt=0)
-    """Hidden layers, or blocks of a cnn."""
-    heads: int = Field(4, gt=0)
-    """Attention heads (transformer, gpt)."""
-    dropout: float = Field(0.1, ge=0, lt=1)
-    """Share of activations dropped in training."""
-    options: dict[str, Any] = Field({})
-    """Options of a model of your own, by name."""
-
-    @field_validator("kind")
-    @classmethod
-    def _is_a_model(cls, kind: str) -> str:
-        if kind not in MODEL_KEYS:
-            reference.parse(kind, "model", MODEL_KEYS)
-        return kind
-
-    @model_validator(mode="after")
-    def _only_used_keys(self) -> ModelConfig:
-        if own := self.own:
-            contract.check_model(own, self.options)
-            return self
-        for name, field in type(self).model_fields.items():
-            if name != "kind" and name not in MODEL_KEYS[self.kind] and getattr(self, name) != field.default:
-                way_out = "name a model of your own with --model.kind" if name == "options" else "leave it out"
-                raise ValueError(f"model.{name} is not used by model.kind {self.kind}; {way_out}")
-        if self.kind in ("transformer", "gpt") and self.hidden % self.heads:
-            raise ValueError(f"model.hidden {self.hidden} is not a multiple of model.heads {self.heads}")
-        return self
-
-    @property
-    def own(self) -> Reference | None:
-        """Where a model of the user's lies; None for one of ours."""
-        return None if self.kind in MODEL_KEYS else reference.parse(self.kind, "model", MODEL_KEYS)
-
-    @property
-    def used(self) -> dict[str, Any]:
-        """The kind's own keys and their values; a model of the user's may read all, and is given its options."""
-        if self.own:
-            return self.model_dump(mode="json", exclude={"kind"})
-        return {name: getattr(self, name) for name in sorted(MODEL_KEYS[self.kind])}
-
-
 class EvalConfig(Frozen):
     """How the forecasts are judged."""
 
@@ -281,8 +207,10 @@ class RunConfig(Frozen):
                 raise ValueError(f"data.{key} is not used by task {self.task}; leave it out")
         if (only := ONLY_TASK.get(self.model.kind, self.task)) != self.task:
             raise ValueError(f"model.kind {self.model.kind} is for task {only}, not for {self.task}")
-        if self.task == "language" and self.model.kind != "gpt" and not self.model.own:
-            raise ValueError(f"model.kind is {self.model.kind}: task language takes gpt")
+        if self.task == "language" and self.model.kind not in ("gpt", "hf") and not self.model.own:
+            raise ValueError(f"model.kind is {self.model.kind}: task language takes gpt, hf or your own")
+        if self.text.tokenizer == "model" and self.model.kind != "hf":
+            raise ValueError("text.tokenizer model is that of model.kind hf; take bytes, bpe or a path")
         return self
 
     @property
@@ -335,12 +263,12 @@ class RunConfig(Frozen):
         copies = self.data.model_dump(include={"multiplier", "augment", "noise", "jitter"})
         copied = copies if self.data.multiplier > 1 else {}
         images = {**self.images.model_dump(), "source": Path(self.images.source).name, **cut, **order, **copied}
-        text = {**self.text.model_dump(), "source": Path(self.text.source).name, **order, **copied}
+        text = {**self.text.identity, **order, **copied}
         sections = {"synthetic": {**self.synthetic.model_dump(), **order}, "images": images, "language": text}
         parts = {
             "task": task.identity if (task := self.own_task) else self.task,
             "data": sections.get(self.task, data),
-            "model": {"kind": own.identity if (own := self.model.own) else self.model.kind, **self.model.used},
+            "model": self.model.identity,
             "train": train,
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]

@@ -17,6 +17,7 @@ from sp500.models.gpt import GPT
 from sp500.models.linear import Linear
 from sp500.models.lstm import LSTM
 from sp500.models.mlp import MLP
+from sp500.models.pretrained import hf
 from sp500.models.shape import Shape
 from sp500.models.stack import BATCH_NORM
 from sp500.models.transformer import Transformer
@@ -37,6 +38,8 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "cnn": CNN,
     "gpt": GPT,
 }
+PRETRAINED: dict[str, Callable[..., nn.Module]] = {"hf": hf.build}
+"""Models of other libraries, which start from weights of their own."""
 
 
 def load(own: Reference) -> Callable[..., nn.Module]:
@@ -81,15 +84,17 @@ def build(config: ModelConfig, shape: Shape) -> nn.Module:
     """
     if own := config.own:
         return _checked(own, load(own)(config, shape, **config.options))
-    make = partial(MODELS[config.kind], shape, **config.used)
+    make = partial((MODELS | PRETRAINED)[config.kind], shape, **config.used)
     with torch.device("meta"):
-        needed = COPIES * sum(weights.nbytes for weights in make().parameters())
+        needed = sum((COPIES if part.requires_grad else 1) * part.nbytes for part in make().parameters())
     if needed > (total := total_bytes()):
         raise MemoryError(
             f"training takes {needed / 2**30:,.1f} GiB for weights, gradients and Adam's moments; there are "
             f"{total / 2**30:,.1f} GiB. Use a smaller model.hidden or model.layers"
         )
     model = make()
+    if config.kind in PRETRAINED:
+        return model
     nn.init.zeros_(model.get_parameter("head.weight"))
     nn.init.constant_(model.get_parameter("head.bias"), shape.naive_output)
     return model

@@ -48,6 +48,10 @@ class DataCard(TypedDict, total=False):
     """Of train, valid and test."""
     repairs: list[str]
     notes: list[str]
+    bytes: dict[str, int]
+    """Of a text in tokens: bytes that the targets of each split stand for."""
+    naive_bits: dict[str, float]
+    """Of a text in tokens: bits per byte of the test by naive method."""
     shards: ShardFacts
     feature_summary: dict[str, dict[str, float]]
     """Of prepare.py: count, mean, deviation, smallest and largest value of each feature."""

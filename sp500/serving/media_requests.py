@@ -75,7 +75,8 @@ def write(predictor: Predictor, body: TextBody) -> dict[str, Any]:
         raise BadRequest(Problem(field="text", message="this model was not trained on text; see GET /v1/models"))
     start = body.text.encode()
     try:
-        made = predictor.task.written(predictor.model, start[-predictor.recipe.window :], body.length, body.seed)
+        dataset = predictor.recipe.dataset
+        made = predictor.task.written(predictor.model, dataset, start, body.length, body.seed)
     except RuntimeError as error:  # a model of the user's own may take whole windows alone; outputs may be infinite
         needed, why = predictor.recipe.window, str(error).splitlines()[0]
         hint = f"; it was trained on {needed} bytes, this text has {len(start)}" if len(start) < needed else ""

@@ -24,7 +24,7 @@ from sp500.runs.store import Run
 from sp500.tasks import catalog
 from sp500.training import checkpoint, recipe, refit
 from sp500.training.loop import FitResult, fit
-from sp500.training.task import Generative, Task
+from sp500.training.task import Generative, Publishing, Task
 from sp500.training.throughput import ModelCost, add_matmul, count_cost, count_versions, describe
 from sp500.training.worker import SoloWorker, device
 
@@ -66,6 +66,8 @@ def train(
     metrics = judged(task, dataset, result, config, run)
     if isinstance(task, Generative):
         metrics["test"]["sample"] = task.sample(model, dataset)
+    if isinstance(task, Publishing):
+        task.publish(model, dataset, run.path / "model")
     own: SeedRow = {"seed": config.train.seed, "best_epoch": result.best_epoch, "test": metrics["test"]}
     facts: dict[str, object] = {"metrics": metrics, "peak_memory_bytes": largest, "refit": refitted}
     facts |= {"throughput": describe(cost, result, config), "seeds": [own, *others] if others else None}

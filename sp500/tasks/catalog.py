@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 
 from sp500.config import RunConfig
 from sp500.data import arrays
@@ -31,7 +32,9 @@ TASKS: dict[str, Callable[[RunConfig], Task]] = {
 
 
 def resolve(config: RunConfig) -> RunConfig:
-    """The settings with the task that an npz file's targets ask for: 0 and 1 alone mean direction.
+    """The settings with the task that an npz file's targets ask for, and a model's path from the root.
+
+    Targets of 0 and 1 alone mean direction.
 
     Whatever the user brings is imported here, before any data is loaded. Raises ConfigError for what cannot be.
     """
@@ -39,6 +42,9 @@ def resolve(config: RunConfig) -> RunConfig:
         _brought(config.own_task)
     if config.model.own:
         models.load(config.model.own)
+    if config.model.path and Path(config.model.path).expanduser().exists():  # workers have another working directory
+        path = str(Path(config.model.path).expanduser().resolve())
+        config = config.model_copy(update={"model": config.model.model_copy(update={"path": path})})
     if config.task == "returns" and config.data.npz_path and arrays.is_direction(arrays.read(config.data.npz_path)):
         return config.model_copy(update={"task": "direction"})
     return config

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,19 +12,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sp500 import metrics
+from sp500 import hub, metrics
 from sp500.config import RunConfig
 from sp500.data.copied import Copied
 from sp500.data.text import dataset as text
-from sp500.data.text import naive
+from sp500.data.text import naive, tokens
+from sp500.data.text.tokenizer import Tokenizer, restore
+from sp500.data.text.tokens import MOST
 from sp500.data.windows import Dataset, Windows, masked
+from sp500.models.pretrained import hf
 from sp500.runs.results import Metrics
 from sp500.seeding import torch_generator
 from sp500.training.task import Task
 
 SAMPLE = 200
-MOST = 10_000_000
-"""Bytes before the test that the naive methods know, and of the test that they are judged on: more takes xz minutes."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,12 @@ class Language(Task):
     made_by_workers: bool = False
 
     def prepare(self, config: RunConfig) -> Dataset:
-        """Windows of bytes, each with the next byte as its target."""
-        return Copied(text.dataset(config.text), config.data).dataset(config.train.dtype)
+        """Windows of bytes or tokens, each with the next one as its target."""
+        path = ""
+        if config.model.kind == "hf":
+            path = str(hub.fetch(config.model.path, "model.path"))
+        found = text.dataset(config.text) if config.text.plain and not path else tokens.dataset(config.text, path)
+        return Copied(found, config.data).dataset(config.train.dtype)
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Sum of cross entropies over all bytes, in nats."""
@@ -49,9 +55,11 @@ class Language(Task):
     def judge(self, outputs: dict[str, np.ndarray], dataset: Dataset) -> Metrics:
         """Nats per byte, perplexity and bits per byte; the improvement over the best naive method on the test."""
         splits = {"valid": dataset.valid, "test": dataset.test}
-        found: Metrics = {name: scores(outputs[name], part) for name, part in splits.items() if part is not None}
-        before = b"".join(part.rows.tobytes() for part in (dataset.train, dataset.valid) if part is not None)
-        by_method = naive.bits_per_byte(before[-MOST:], dataset.test.rows[:MOST].tobytes())
+        sizes = dataset.card.get("bytes", {})
+        found: Metrics = {
+            name: scores(outputs[name], part, sizes.get(name)) for name, part in splits.items() if part is not None
+        }
+        by_method = dataset.card.get("naive_bits") or self._naive_bits(dataset)
         said = {name: {"bits_per_byte": bits} for name, bits in by_method.items()}
         best = metrics.best_naive(said, "bits_per_byte", largest=False)
         value = 1 - found["test"]["bits_per_byte"] / by_method[best] if by_method[best] > 0 else None
@@ -60,36 +68,61 @@ class Language(Task):
         found["test"]["improvement"] = gain
         return {**found, "naive": said}
 
+    def _naive_bits(self, dataset: Dataset) -> dict[str, float]:
+        before = b"".join(part.rows.tobytes() for part in (dataset.train, dataset.valid) if part is not None)
+        return naive.bits_per_byte(before[-MOST:], dataset.test.rows[:MOST].tobytes())
+
     def predictions(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> pd.DataFrame:
         """Columns start (first byte of the window in its part) and nats (of the window)."""
         return pd.DataFrame({"start": windows.starts, "nats": output[:, 0]})
 
     def sample(self, model: nn.Module, dataset: Dataset) -> str:
-        """SAMPLE bytes after the first context of the test, each drawn with the probability that the model gives it."""
-        start = dataset.test.rows[: dataset.window].tobytes()
-        return self.written(model, start, SAMPLE, self.config.train.seed).decode(errors="replace")
+        """SAMPLE tokens after the first context of the test, each drawn with its probability by the model."""
+        start = dataset.test.rows[: dataset.window].tolist()
+        made = self._drawn(model, start, SAMPLE, self.config.train.seed)
+        return _tokenizer(dataset).decode(made).decode(errors="replace")
+
+    def written(self, model: nn.Module, dataset: Dataset, start: bytes, length: int, seed: int) -> bytes:
+        """What `length` tokens after `start` stand for, each drawn with the probability that the model gives it."""
+        tokenizer = _tokenizer(dataset)
+        ids = tokenizer.encode(start).ids.tolist()
+        return tokenizer.decode(self._drawn(model, ids[-self.config.text.context :], length, seed))
 
     @torch.no_grad()
-    def written(self, model: nn.Module, start: bytes, length: int, seed: int) -> bytes:
-        """`length` bytes after `start`, each drawn with the probability that the model gives it."""
+    def _drawn(self, model: nn.Module, start: list[int], length: int, seed: int) -> list[int]:
         model.eval()
         generator = torch_generator(seed, "sample")
-        made = torch.tensor(list(start), dtype=torch.uint8)
+        made = torch.tensor(start)
         for _ in range(length):
             chances = model(made[None, -self.config.text.context :])[0, -1].softmax(dim=0)
-            made = torch.cat([made, torch.multinomial(chances, 1, generator=generator).to(made.dtype)])
-        return bytes(made[len(start) :].tolist())
+            made = torch.cat([made, torch.multinomial(chances, 1, generator=generator)])
+        return made[len(start) :].tolist()
+
+    def publish(self, model: nn.Module, dataset: Dataset, folder: Path) -> None:
+        """Write a model of transformers and its tokenizer as the ecosystem reads them; nothing for other models."""
+        if not isinstance(model, hf.HuggingFace):
+            return
+        model.save(folder)
+        if self.config.text.tokenizer not in ("", "model") or not hf.copy_tokenizer(model.folder, folder):
+            _tokenizer(dataset).save(folder)
 
 
-def scores(nats: np.ndarray, windows: Windows) -> Metrics:
-    """Metrics of a split from the nats of its windows [window, 1]."""
+def _tokenizer(dataset: Dataset) -> Tokenizer:
+    return restore(dataset.state or {"tokenizer": "bytes"})
+
+
+def scores(nats: np.ndarray, windows: Windows, size: int | None = None) -> Metrics:
+    """Metrics of a split from the nats of its windows [window, 1], whose targets stand for `size` bytes.
+
+    Default: a byte each.
+    """
     left_out = masked(windows.targets)
     count = windows.targets.size - (0 if left_out is None else int(left_out.sum()))
-    loss = float(nats.astype(np.float64).sum() / count)
+    total = float(nats.astype(np.float64).sum())
     return {
-        "loss": loss,
-        "perplexity": math.exp(min(loss, 700.0)),
-        "bits_per_byte": loss / math.log(2),
+        "loss": total / count,
+        "perplexity": math.exp(min(total / count, 700.0)),
+        "bits_per_byte": total / (math.log(2) * (size or count)),
         "samples": len(windows),
-        "bytes": count,
+        "bytes": size or count,
     }

@@ -23,6 +23,7 @@ from sp500.data.batches import TrainingBatches
 from sp500.data.windows import Dataset
 from sp500.errors import CheckpointError, DataError, SP500Error
 from sp500.machine.memory import PeakMemory
+from sp500.models import weights
 from sp500.runs.record import EpochMetrics
 from sp500.seeding import derive
 from sp500.training import evaluation
@@ -169,7 +170,7 @@ class _Fitting:
             return False
         snapshot, best = found
         self.best = self._scattered(best)
-        self.model.load_state_dict(self._scattered(snapshot.model))
+        weights.load(self.model, self._scattered(snapshot.model))
         self.stepper.optimizer.load(snapshot.optimizer, self.worker.scattered)
         self.progress = TrainingState.parse(snapshot.progress)
         self.resumed = self.progress.epoch
@@ -190,7 +191,7 @@ class _Fitting:
             self._save(self.checkpoints)
 
     def _keep_best(self) -> None:
-        self.best = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+        self.best = {name: value.detach().clone() for name, value in weights.kept(self.model).items()}
 
     def _scattered(self, whole: Mapping[str, torch.Tensor]) -> Tensors:
         """What this rank holds of the model's whole tensors."""
@@ -222,7 +223,7 @@ class _Fitting:
         """Rank 0 writes; when it cannot, all ranks stop, since they would wait for it for ever."""
         failed: CheckpointError | None = None
         # All ranks gather each tensor; only rank 0 keeps it.
-        model = {name: self._kept(value) for name, value in self.model.state_dict().items()}
+        model = {name: self._kept(value) for name, value in weights.kept(self.model).items()}
         optimizer = self.stepper.optimizer.dump(self._kept)
         if self.worker.rank == 0:
             try:
@@ -282,7 +283,7 @@ class _Fitting:
 
     def outputs(self, splits: tuple[str, ...]) -> dict[str, np.ndarray]:
         """What the task keeps of the best weights' outputs for every window of these splits, on every rank alike."""
-        self.model.load_state_dict(self.best)
+        weights.load(self.model, self.best)
         found = {}
         for name, windows in (("valid", self.dataset.valid), ("test", self.dataset.test)):
             if name in splits and windows is not None:

@@ -23,6 +23,7 @@ from sp500.data.windows import Dataset, Windows
 from sp500.errors import CheckpointError, ConfigError
 from sp500.formatting import referred
 from sp500.machine.disk import write_atomic
+from sp500.models import weights as trained
 from sp500.runs import sealed
 from sp500.training.step import DTYPES
 from sp500.training.task import Task
@@ -144,7 +145,7 @@ def read(run: Path, task: Task, config: RunConfig, checkpoints: str = CHECKPOINT
 
 def _model(task: Task, config: RunConfig, dataset: Dataset, weights: bytes) -> nn.Module:
     model = task.model(config, dataset).to(DTYPES[config.train.dtype])
-    model.load_state_dict(load(weights))
+    trained.load(model, load(weights))
     return model
 
 

@@ -32,7 +32,7 @@ class Stepper:
         if train.recompute:
             stack.recompute(model)
         self._wrapped = worker.wrap(model, train.parallel)
-        self._parameters = list(model.parameters())
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.dropout = dropout.Source(model, train.seed, dtype=DTYPES[train.dtype], device=worker.device)
         if train.compile:
             self.dropout.leave_uncompiled()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from pathlib import Path
 from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
@@ -70,8 +71,17 @@ class Generative(Protocol):
 class Continuing(Protocol):
     """A task whose model goes on with a text."""
 
-    def written(self, model: nn.Module, start: bytes, length: int, seed: int) -> bytes:
-        """`length` bytes after `start`, each drawn with the probability that the model gives it."""
+    def written(self, model: nn.Module, dataset: Dataset, start: bytes, length: int, seed: int) -> bytes:
+        """What `length` tokens after `start` stand for, each drawn with the probability that the model gives it."""
+        ...
+
+
+@runtime_checkable
+class Publishing(Protocol):
+    """A task whose model other programs can read."""
+
+    def publish(self, model: nn.Module, dataset: Dataset, folder: Path) -> None:
+        """Write the trained model into a folder, in their format; nothing where there is none for it."""
         ...
 
 

@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from sp500.config import RunConfig, TrainConfig
 from sp500.data.batches import Batches
 from sp500.data.windows import Dataset
+from sp500.models import weights
 from sp500.runs.record import Throughput
 from sp500.training.loop import FitResult
 from sp500.training.step import DTYPES
@@ -55,12 +57,13 @@ def count_cost(task: Task, config: RunConfig, dataset: Dataset) -> ModelCost | N
     try:
         with torch.device("meta"):
             model = task.model(config, dataset).to(DTYPES[config.train.dtype])
-        with FlopCounterMode(display=False) as counter:
-            model(torch.empty_like(batch.x, device="meta")).sum().backward()
-    except (RuntimeError, NotImplementedError, TypeError, ValueError):
+            # Fake tensors, by which transformers' models know that they must not look at numbers.
+            with FakeTensorMode(allow_non_fake_inputs=True), FlopCounterMode(display=False) as counter:
+                model(torch.empty(batch.x.shape, dtype=batch.x.dtype)).sum().backward()
+    except (RuntimeError, AssertionError, TypeError, ValueError):
         return None  # a model of the user's that reads values, or mixes devices
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    state = sum(tensor.nbytes for tensor in model.state_dict().values())
+    state = sum(tensor.nbytes for tensor in weights.kept(model).values())
     images = batch.x[0].ndim > 2
     tokens = 1 if images else batch.y[0].numel()
     return ModelCost(

@@ -46,7 +46,7 @@ def _documents(text: TextConfig) -> Iterator[bytes]:
     if path.is_dir():
         return _files(path, SUFFIXES, set())
     if path.suffix == ".jsonl":
-        return _lines(path, text.field)
+        return _lines(path, text, "field")
     return iter([_read(path)])
 
 
@@ -56,7 +56,21 @@ def _files(folder: Path, suffixes: set[str], left_out: set[str]) -> Iterator[byt
             yield _read(path)
 
 
-def _lines(path: Path, field: str) -> Iterator[bytes]:
+def read_pairs(text: TextConfig, path: str) -> list[tuple[bytes, bytes]]:
+    """Prompt and answer of each line of a .jsonl file, up to `text.max_bytes`. Raises DataError that names the line."""
+    prompts, answers = (_lines(Path(path).expanduser(), text, field) for field in ("prompt", "answer"))
+    found, left = [], text.max_bytes or float("inf")
+    for prompt, answer in zip(prompts, answers, strict=True):
+        if left <= 0:
+            break
+        found.append((prompt, answer))
+        left -= len(prompt) + len(answer)
+    return found
+
+
+def _lines(path: Path, text: TextConfig, setting: str) -> Iterator[bytes]:
+    """What each line has under the key that `text.<setting>` names."""
+    field = getattr(text, setting)
     for number, line in enumerate(_read(path).splitlines(), 1):
         if not line.strip():
             continue
@@ -66,7 +80,7 @@ def _lines(path: Path, field: str) -> Iterator[bytes]:
                 raise TypeError(f"{field!r} is not text")
             yield found.encode()
         except (ValueError, KeyError, TypeError) as error:
-            expected = f"expected an object whose {field!r} (text.field) is text"
+            expected = f"expected an object whose {field!r} (text.{setting}) is text"
             raise DataError(f"{path}, line {number}: {expected}") from error
 
 

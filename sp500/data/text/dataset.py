@@ -22,8 +22,7 @@ VOCABULARY = 256
 
 def split(text: TextConfig) -> dict[str, bytes]:
     """`train`, `valid` and `test`. Raises DataError where a part is shorter than a context."""
-    documents = corpus.read(text)
-    parts = _by_document(documents, text) if len(documents) > 2 else _by_position(corpus.BETWEEN.join(documents), text)
+    parts = {name: corpus.BETWEEN.join(part) for name, part in split_documents(text).items()}
     for name, part in parts.items():
         if len(part) <= text.context:
             raise DataError(
@@ -33,14 +32,27 @@ def split(text: TextConfig) -> dict[str, bytes]:
     return parts
 
 
-def _by_document(documents: list[bytes], text: TextConfig) -> dict[str, bytes]:
+def split_documents(text: TextConfig) -> dict[str, list[bytes]]:
+    """Documents of `train`, `valid` and `test`, or parts of the one that there is."""
+    documents, valid = corpus.read(text), list[bytes]()
+    if text.valid_source:
+        valid = corpus.read(text.model_copy(update={"source": text.valid_source, "max_bytes": 0}))
+        text = text.model_copy(update={"valid_fraction": 0.0})
+    if len(documents) > 2:
+        parts = _by_document(documents, text)
+    else:
+        parts = {name: [part] for name, part in _by_position(corpus.BETWEEN.join(documents), text).items()}
+    return parts | ({"valid": valid} if valid else {})
+
+
+def _by_document(documents: list[bytes], text: TextConfig) -> dict[str, list[bytes]]:
     lengths = np.cumsum([len(document) + len(corpus.BETWEEN) for document in documents])
     shares = (1 - text.test_fraction - text.valid_fraction, 1 - text.test_fraction)
     first, second = (int(np.searchsorted(lengths, share * lengths[-1])) for share in shares)
-    first = min(max(first, 1), len(documents) - 2)
-    second = min(max(second, first + 1), len(documents) - 1)
-    parts = {"train": documents[:first], "valid": documents[first:second], "test": documents[second:]}
-    return {name: corpus.BETWEEN.join(part) for name, part in parts.items()}
+    least = int(text.valid_fraction > 0)
+    first = min(max(first, 1), len(documents) - 1 - least)
+    second = min(max(second, first + least), len(documents) - 1)
+    return {"train": documents[:first], "valid": documents[first:second], "test": documents[second:]}
 
 
 def _by_position(document: bytes, text: TextConfig) -> dict[str, bytes]:

@@ -1,0 +1,69 @@
+"""Which text, and how it is cut into windows of tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from sp500.config.frozen import Frozen
+
+
+class TextConfig(Frozen):
+    """Which text, and how it is cut into windows of tokens."""
+
+    source: str = "docs"
+    """docs (of Python itself) | stdlib (source of Python's library) | FILE | FOLDER | FILE.jsonl."""
+    valid_source: str = ""
+    """Text for the validation, in place of a part of source."""
+    field: str = "text"
+    """Key of the text in each line of a .jsonl file."""
+    prompt: str = ""
+    """Key of what is given, in each line of a .jsonl file of instructions; only the answer's tokens count."""
+    answer: str = ""
+    """Key of the answer."""
+    tokenizer: str = ""
+    """bytes | bpe (trained on the training part) | model (that of model.path) | FOLDER | tokenizer.json. Default:
+    bytes; for hf its own, or bpe where its folder has none. All but bytes need sp500[llm]."""
+    vocabulary: int = Field(2048, gt=256)
+    """Tokens of bpe."""
+    pack: Literal["stream", "documents"] = "stream"
+    """stream: documents end to end, cut into windows | documents: several whole ones in a window, the rest masked.
+    Instructions take documents."""
+    context: int = Field(64, gt=0)
+    """Tokens of a window: bytes, unless a tokenizer is given."""
+    max_bytes: int = Field(0, ge=0)
+    """Take the first so many bytes; 0: all."""
+    valid_fraction: float = Field(0.1, gt=0, lt=0.5)
+    """Part of the text before the test, used for validation."""
+    test_fraction: float = Field(0.1, gt=0, lt=0.5)
+    """Last part of the text, held out for the test."""
+
+    @model_validator(mode="after")
+    def _instructions_are_whole(self) -> TextConfig:
+        if bool(self.prompt) != bool(self.answer):
+            given, lacking = ("prompt", "answer") if self.prompt else ("answer", "prompt")
+            raise ValueError(f"text.{given} is given without text.{lacking}: instructions have both")
+        if self.prompt and self.pack != "documents":
+            raise ValueError("text.pack stream would cut instructions; set text.pack: documents")
+        if self.prompt and not self.source.endswith(".jsonl"):
+            raise ValueError(f"text.source {self.source!r}: text.prompt and text.answer are keys of a .jsonl file")
+        if self.vocabulary != type(self).model_fields["vocabulary"].default and self.tokenizer != "bpe":
+            raise ValueError("text.vocabulary is used by text.tokenizer bpe alone; leave it out")
+        return self
+
+    @property
+    def plain(self) -> bool:
+        """Whether a token is a byte and a window a run of them, as without any of the later settings."""
+        return self.tokenizer in ("", "bytes") and self.pack == "stream"
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides the numbers: files by their names, and of the later settings those that are not the default."""
+        found = self.model_dump(mode="json")
+        for key in ("valid_source", "prompt", "answer", "tokenizer", "vocabulary", "pack"):
+            if found[key] == type(self).model_fields[key].default:
+                del found[key]
+        files = {key: Path(found[key]).name for key in ("source", "valid_source", "tokenizer") if found.get(key)}
+        return {**found, **files}

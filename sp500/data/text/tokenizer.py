@@ -1,0 +1,183 @@
+"""Tokens of a text: bytes, those of a tokenizer trained here, or of one that comes with a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from sp500.config import TextConfig
+from sp500.errors import ConfigError, extra
+
+END = "<|end|>"
+"""Token after a document, of a tokenizer that is trained here."""
+FILE = "tokenizer.json"
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Numbers [token], and the bytes of text that each stands for [token]; they add up to the text's."""
+
+    ids: np.ndarray
+    sizes: np.ndarray
+
+
+@runtime_checkable
+class Tokenizer(Protocol):
+    """Text to tokens and back."""
+
+    size: int
+    """Tokens that it knows."""
+    end: int | None
+    """Token after a document; None: it has none."""
+
+    def encode(self, text: bytes) -> Tokens:
+        """Tokens of a document, without any that stand for no text."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> bytes:
+        """Text of tokens, without `end`."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Plain data that `restore` makes it from."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write it into a folder as transformers reads it."""
+        ...
+
+
+class Bytes:
+    """Each byte is a token; the end of a document is one more."""
+
+    size: int = 257
+    end: int | None = 256
+
+    def encode(self, text: bytes) -> Tokens:
+        """Bytes as they are."""
+        ids = np.frombuffer(text, np.uint8).astype(np.int32)
+        return Tokens(ids, np.ones_like(ids))
+
+    def decode(self, ids: Sequence[int]) -> bytes:
+        """Bytes as they were."""
+        return bytes(number for number in ids if number < 256)
+
+    def state(self) -> dict[str, Any]:
+        """Its name."""
+        return {"tokenizer": "bytes"}
+
+    def save(self, folder: Path) -> None:
+        """Nothing: transformers has no such format."""
+        del folder
+
+
+class Library:
+    """A tokenizer of Hugging Face's library."""
+
+    def __init__(self, text: str, end: int | None) -> None:
+        with extra("llm"):
+            import tokenizers
+
+        self._tokenizer = tokenizers.Tokenizer.from_str(text)
+        self.size, self.end = self._tokenizer.get_vocab_size(), end
+
+    def encode(self, text: bytes) -> Tokens:
+        """Tokens of the text; bytes that are not UTF-8 are replaced."""
+        written = text.decode(errors="replace")
+        found = self._tokenizer.encode(written, add_special_tokens=False)
+        # In bytes up to each character: a token of a part of one has all of its bytes, the next part none.
+        points = np.frombuffer(written.encode("utf-32-le"), np.uint32)
+        widths = 1 + (points >= 0x80) + (points >= 0x800) + (points >= 0x10000)
+        until = np.concatenate([[0], np.cumsum(widths)])
+        ends = until[np.array([end for _, end in found.offsets], dtype=np.int64)]
+        sizes = np.diff(np.maximum.accumulate(ends), prepend=0)
+        if len(sizes):
+            sizes[-1] += until[-1] - sizes.sum()  # spaces at the end that the tokenizer drops
+        return Tokens(np.array(found.ids, np.int32), sizes.astype(np.int32))
+
+    def decode(self, ids: Sequence[int]) -> bytes:
+        """Text of tokens."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True)).encode()
+
+    def state(self) -> dict[str, Any]:
+        """The library's own JSON."""
+        return {"tokenizer": self._tokenizer.to_str(), "end": self.end}
+
+    def save(self, folder: Path) -> None:
+        """As transformers' AutoTokenizer reads it."""
+        with extra("llm"):
+            from transformers import PreTrainedTokenizerFast
+
+        end = None if self.end is None else self._tokenizer.id_to_token(self.end)
+        PreTrainedTokenizerFast(tokenizer_object=self._tokenizer, eos_token=end).save_pretrained(folder)
+
+
+def make(text: TextConfig, training: Sequence[bytes], model_path: str = "") -> Tokenizer:
+    """The tokenizer that the settings name; `training` are the documents that one is trained on.
+
+    Raises ConfigError for a file or folder without one.
+    """
+    own = bool(model_path) and any(Path(model_path).glob("tokenizer*"))
+    name = text.tokenizer or ("model" if own else "bpe" if model_path else "bytes")
+    if name == "bytes":
+        return Bytes()
+    if name == "bpe":
+        return _train(training, text.vocabulary)
+    if name == "model":
+        return _of_folder(model_path, "model.path")
+    if Path(name).expanduser().is_file():
+        return _of_file(Path(name).expanduser())
+    return _of_folder(name, "text.tokenizer")
+
+
+def restore(state: dict[str, Any]) -> Tokenizer:
+    """The tokenizer whose `state` this is."""
+    return Bytes() if state["tokenizer"] == "bytes" else Library(state["tokenizer"], state["end"])
+
+
+def _train(training: Sequence[bytes], size: int) -> Library:
+    """Byte-pair encoding (Sennrich et al. 2016) over bytes, so that no text is unknown."""
+    with extra("llm"):
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=[END], initial_alphabet=alphabet, show_progress=False)
+    made.train_from_iterator((document.decode(errors="replace") for document in training), trainer)
+    return Library(made.to_str(), made.token_to_id(END))
+
+
+def _of_file(path: Path) -> Library:
+    with extra("llm"):
+        import tokenizers
+    try:
+        made = tokenizers.Tokenizer.from_str(path.read_text())
+    except Exception as error:  # noqa: BLE001 - the library raises no other class
+        raise ConfigError(f"text.tokenizer {path}: is not a tokenizer.json ({error})") from None
+    ends = [number for number, token in made.get_added_tokens_decoder().items() if _ends(token.content)]
+    return Library(made.to_str(), ends[0] if ends else None)
+
+
+def _ends(token: str) -> bool:
+    return token in (END, "</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "<|eot_id|>", "<|im_end|>")
+
+
+def _of_folder(folder: str, field: str) -> Library:
+    """The tokenizer of a model's folder, or of its name on the hub, whose files are there already."""
+    with extra("llm"):
+        from transformers import AutoTokenizer
+    try:
+        found = AutoTokenizer.from_pretrained(folder, local_files_only=Path(folder).expanduser().is_dir())
+        backend = found.backend_tokenizer
+    except (OSError, ValueError, ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"{field} {folder}: has no tokenizer that can be used ({str(error).splitlines()[0]:.200}); expected"
+            f" {FILE} in it. Set text.tokenizer to bytes, bpe, a folder or a {FILE}"
+        ) from None
+    return Library(backend.to_str(), found.eos_token_id)

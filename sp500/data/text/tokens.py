@@ -1,0 +1,165 @@
+"""From documents to windows of tokens, where a token is not just a byte of one long text.
+
+`stream`: documents end to end, an end token after each, cut into windows that follow each other. `documents`: whole
+ones, first-fit into windows, with what stands between and after them masked; so no prompt is cut. Documents of one
+window see those before them, as in usual packing. Of instructions only the answer and its end count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from sp500.config import TextConfig
+from sp500.data.text import corpus, naive
+from sp500.data.text.dataset import split_documents
+from sp500.data.text.tokenizer import Tokenizer, Tokens, make
+from sp500.data.windows import MASKED, Dataset, Windows
+from sp500.errors import DataError
+from sp500.runs.results import DataCard
+
+OPEN_WINDOWS = 64
+"""Windows that first-fit looks at, newest last."""
+MOST = 10_000_000
+"""Bytes before the test that the naive methods know, and of the test that they are judged on: more takes xz minutes."""
+
+
+class Part(NamedTuple):
+    """Windows of a split, and the bytes that their counted targets stand for."""
+
+    windows: Windows
+    bytes: int
+
+
+def dataset(text: TextConfig, model_path: str = "") -> Dataset:
+    """Windows of tokens, each with the next token as its target.
+
+    `model_path`: folder of the model whose tokenizer may be wanted. Raises DataError that names the document.
+    """
+    documents = _documents(text)
+    training = [prompt + answer for prompt, answer in documents["train"]]
+    tokenizer = make(text, training, model_path)
+    pack = _packed if text.pack == "documents" else _streamed
+    parts = {name: pack(name, pairs, tokenizer, text) for name, pairs in documents.items()}
+    card: DataCard = {
+        "source": text.source,
+        "sha256": _digest(documents, tokenizer),
+        "windows": {name: len(part.windows) for name, part in parts.items()},
+        "features": [f"{text.context} tokens of {tokenizer.size:,}"],
+        "tickers": [],
+        "repairs": [],
+        "notes": [", ".join(f"{name} {part.bytes:,} bytes" for name, part in parts.items())],
+        "bytes": {name: part.bytes for name, part in parts.items()},
+        "naive_bits": _naive_bits(documents),
+    }
+    train, valid, test = (parts[name].windows for name in ("train", "valid", "test"))
+    return Dataset(train, valid, test, card=card, outputs=tokenizer.size, state=tokenizer.state())
+
+
+def _documents(text: TextConfig) -> dict[str, list[tuple[bytes, bytes]]]:
+    """(prompt, answer) by split; a document without a prompt is an answer."""
+    if not text.prompt:
+        return {name: [(b"", one) for one in part] for name, part in split_documents(text).items()}
+    pairs, valid = corpus.read_pairs(text, text.source), []
+    if text.valid_source:
+        valid = corpus.read_pairs(text, text.valid_source)
+    shares = np.array([text.valid_fraction * (not valid), text.test_fraction])
+    counts = np.maximum(np.round(shares * len(pairs)).astype(int), [not valid, 1])
+    if counts.sum() >= len(pairs):
+        raise DataError(f"text.source {text.source}: {len(pairs)} instructions are too few to split")
+    last = len(pairs) - counts[1]
+    first = last - counts[0]
+    return {"train": pairs[:first], "valid": valid or pairs[first:last], "test": pairs[last:]}
+
+
+def _streamed(name: str, documents: Sequence[tuple[bytes, bytes]], tokenizer: Tokenizer, text: TextConfig) -> Part:
+    found = [_ended(tokenizer.encode(document), tokenizer) for _, document in documents]
+    ids, sizes = (np.concatenate([getattr(one, key) for one in found]) for key in ("ids", "sizes"))
+    count = (len(ids) - 1) // text.context
+    if count < 1:
+        raise DataError(
+            f"text.source {text.source}: {name} has {len(ids)} tokens, a window {text.context + 1}; take a longer text"
+            " or a shorter text.context"
+        )
+    used = count * text.context
+    targets = ids[1 : 1 + used].reshape(count, text.context)
+    windows = Windows(ids[:used], np.arange(count) * text.context, targets, text.context)
+    return Part(windows, int(sizes[1 : 1 + used].sum()))
+
+
+def _packed(name: str, documents: Sequence[tuple[bytes, bytes]], tokenizer: Tokenizer, text: TextConfig) -> Part:
+    length, filled, total = text.context + 1, list[list[np.ndarray]](), 0
+    room: list[tuple[int, int]] = []  # window and what is free in it, of the newest
+    for number, (prompt, answer) in enumerate(documents, 1):
+        for piece, sizes in _pieces(f"{name} document {number}", prompt, answer, tokenizer, text):
+            total += int(sizes.sum())
+            for position, (window, free) in enumerate(room):
+                if piece.shape[1] <= free:
+                    filled[window].append(piece)
+                    room[position] = window, free - piece.shape[1]
+                    break
+            else:
+                filled.append([piece])
+                room = [*room, (len(filled) - 1, length - piece.shape[1])][-OPEN_WINDOWS:]
+    lines = np.full((2, len(filled), length), MASKED, np.int64)
+    lines[0] = 0
+    for window, pieces in enumerate(filled):
+        joined = np.concatenate(pieces, axis=1)
+        lines[:, window, : joined.shape[1]] = joined
+    ids, targets = lines
+    starts = np.arange(len(filled)) * length
+    windows = Windows(ids.astype(np.int32).reshape(-1), starts, targets[:, 1:].astype(np.int32), text.context)
+    return Part(windows, total)
+
+
+def _pieces(
+    name: str, prompt: bytes, answer: bytes, tokenizer: Tokenizer, text: TextConfig
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Tokens and targets [2, token], and the bytes of the tokens that count: one pair, or more of a long document.
+
+    The first token of a piece is no target: nothing before it is of its document. Raises DataError for instructions
+    that are longer than a window.
+    """
+    given, wanted = tokenizer.encode(prompt), _ended(tokenizer.encode(answer), tokenizer)
+    ids, sizes = (np.concatenate([getattr(one, key) for one in (given, wanted)]) for key in ("ids", "sizes"))
+    length = text.context + 1
+    if prompt and len(ids) > length:
+        raise DataError(
+            f"text.source {text.source}: {name} has {len(ids)} tokens, a window {length}; raise text.context or shorten"
+            " it"
+        )
+    targets = ids.astype(np.int64)
+    targets[: max(len(given.ids), 1)] = MASKED
+    found = []
+    for first in range(0, len(ids), length):
+        piece, counted = np.stack([ids, targets])[:, first : first + length], sizes[first : first + length].copy()
+        piece[1, 0] = MASKED
+        counted[piece[1] == MASKED] = 0
+        found.append((piece, counted))
+    return found
+
+
+def _ended(tokens: Tokens, tokenizer: Tokenizer) -> Tokens:
+    """With the end of the document, which stands for no text."""
+    if tokenizer.end is None:
+        return tokens
+    return Tokens(np.append(tokens.ids, np.int32(tokenizer.end)), np.append(tokens.sizes, np.int32(0)))
+
+
+def _naive_bits(documents: Mapping[str, Sequence[tuple[bytes, bytes]]]) -> dict[str, float]:
+    """Bits per byte of the test's answers, by naive method, given all texts before them."""
+    before = corpus.BETWEEN.join(prompt + answer for name in ("train", "valid") for prompt, answer in documents[name])
+    answers = corpus.BETWEEN.join(answer for _, answer in documents["test"])
+    return naive.bits_per_byte(before[-MOST:], answers[:MOST])
+
+
+def _digest(documents: Mapping[str, Sequence[tuple[bytes, bytes]]], tokenizer: Tokenizer) -> str:
+    digest = hashlib.sha256(repr(sorted(tokenizer.state().items())).encode())
+    for pairs in documents.values():
+        for pair in pairs:
+            for text in pair:
+                digest.update(hashlib.sha256(text).digest())
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""Models of other libraries, which optional extras install: transformers and timm."""

@@ -1,0 +1,138 @@
+"""Causal language models of transformers, whole or with a LoRA adapter (Hu et al. 2021, arXiv:2106.09685)."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
+
+from sp500 import hub
+from sp500.errors import ConfigError, extra
+from sp500.models.shape import Shape
+
+log = logging.getLogger(__name__)
+
+ADAPTER = "lora_"
+"""In the names of an adapter's weights."""
+TOKENIZERS = ("tokenizer*", "special_tokens_map.json", "vocab*", "merges.txt", "added_tokens.json", "chat_template*")
+
+
+class HuggingFace(nn.Module):
+    """A causal model of transformers, with or without an adapter of peft; scores of the next token after each."""
+
+    def __init__(self, net: Any, folder: Path, *, adapted: bool) -> None:
+        super().__init__()
+        self.net, self.folder, self._adapted = net, folder, adapted
+
+    def forward(self, x: Shaped[Tensor, "batch window"]) -> Float[Tensor, "batch window output"]:
+        """Scores of the token after each token."""
+        scores: Tensor = self.net(input_ids=x.long(), use_cache=False).logits
+        return scores
+
+    def base_names(self) -> frozenset[str]:
+        """With an adapter, all but its weights."""
+        return frozenset(name for name in self.state_dict() if ADAPTER not in name) if self._adapted else frozenset()
+
+    def save(self, folder: Path) -> None:
+        """Write the model, or the adapter alone, as transformers and peft read them."""
+        self.net.save_pretrained(folder)
+
+
+def build(shape: Shape, *, path: str, adapter_rank: int, adapter_targets: tuple[str, ...]) -> HuggingFace:
+    """The model of a folder or of the hub: its weights where it has any, else random ones from its config.json.
+
+    In float32: a checkpoint in bfloat16 would otherwise be trained in bfloat16. Raises ConfigError for a folder that
+    holds no such model, a context that is longer than the model's, and tokens that it does not know.
+    """
+    with extra("llm"):
+        import transformers
+    transformers.utils.logging.disable_progress_bar()
+    folder = hub.fetch(path, "model.path")
+    settings = _settings(folder)
+    scratch = not has_weights(folder)
+    if scratch:
+        settings.vocab_size = shape.outputs
+    _check(settings, shape, path)
+    if scratch or torch.get_default_device().type == "meta":
+        net = transformers.AutoModelForCausalLM.from_config(settings, dtype=torch.float32)
+    else:
+        net = _loaded(folder)
+    if adapter_rank and scratch:
+        raise ConfigError(
+            f"model.path {path}: has no weights that an adapter could change; leave out model.adapter_rank"
+        )
+    return HuggingFace(_adapted(net, adapter_rank, adapter_targets), folder, adapted=bool(adapter_rank))
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether a folder has weights, not only a config.json. Raises ConfigError for pickled ones alone."""
+    if any(folder.glob("*.safetensors")):
+        return True
+    if pickled := sorted(folder.glob("*.bin")):
+        raise ConfigError(
+            f"model.path {folder}: has its weights as a pickle ({pickled[0].name}), which may run code; convert them to"
+            " safetensors"
+        )
+    return False
+
+
+def copy_tokenizer(source: Path, folder: Path) -> bool:
+    """Copy the tokenizer's files of a model's folder; whether there were any."""
+    files = sorted({file for pattern in TOKENIZERS for file in source.glob(pattern)})
+    for file in files:
+        shutil.copyfile(file, folder / file.name)
+    return bool(files)
+
+
+def _settings(folder: Path) -> Any:
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"model.path {folder}: has no usable config.json ({str(error).splitlines()[0]:.200})"
+        ) from None
+
+
+def _check(settings: Any, shape: Shape, path: str) -> None:
+    longest = getattr(settings, "max_position_embeddings", None) or getattr(settings, "n_positions", None)
+    if longest and shape.window > longest:
+        raise ConfigError(
+            f"text.context {shape.window} is above the {longest} positions of model.path {path}; lower it"
+        )
+    if shape.outputs > settings.vocab_size:
+        raise ConfigError(
+            f"text.tokenizer has {shape.outputs} tokens and model.path {path} knows {settings.vocab_size}; take the"
+            " model's own (text.tokenizer model)"
+        )
+
+
+def _loaded(folder: Path) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    try:
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"model.path {folder}: cannot be loaded ({str(error).splitlines()[0]:.200})") from error
+
+
+def _adapted(net: Any, rank: int, targets: tuple[str, ...]) -> Any:
+    if not rank:
+        return net
+    with extra("llm"):
+        import peft
+    wanted: Any = list(targets) or "all-linear"
+    settings = peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=wanted, task_type="CAUSAL_LM")
+    try:
+        return peft.get_peft_model(net, settings)
+    except ValueError as error:
+        names = sorted({name.rpartition(".")[2] for name, part in net.named_modules() if isinstance(part, nn.Linear)})
+        raise ConfigError(
+            f"model.adapter_targets {', '.join(targets)}: not layers of the model; it has {', '.join(names)}"
+        ) from error
