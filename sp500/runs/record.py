@@ -50,6 +50,8 @@ class EpochMetrics(Plain):
     """Training alone."""
     first_batch_seconds: float = 0.0
     """Of these, until the first batch came."""
+    finished: AwareDatetime | None = None
+    """When it ended (UTC)."""
 
 
 class Machine(Plain):
@@ -81,6 +83,15 @@ class Seconds(Plain):
     """From the start of the process to the writing of this record."""
     earlier: float = 0.0
     """Of a resumed run: from start to last sign of life of the attempts before, which were stopped or killed."""
+
+
+class PlannedSearch(Plain):
+    """What a search is about to do."""
+
+    trials: int
+    """Configs to try, those of earlier attempts included."""
+    at: AwareDatetime
+    """When the first trial of this attempt could begin (UTC)."""
 
 
 class RunRecord(Plain):
@@ -126,6 +137,8 @@ class RunRecord(Plain):
     """Of a run with train.refit."""
     seeds: list[SeedRow] | None = None
     """Of a run with several seeds, whose `metrics` are the first one's."""
+    planned: PlannedSearch | None = None
+    """Of a search that has not ended."""
     search: SearchSummary | None = None
     """Of a search, whose `metrics` are those of the chosen config."""
     scale: list[ScaleRow] | None = None
