@@ -74,7 +74,7 @@ class SubmitJob(Frozen):
 
 
 class JobStatus(Frozen):
-    """Show a job's state and the reason for it: state, reason, processes, history, and the last lines of its log.
+    """Show a job's state and the reason for it, its progress, processes, history, and the last lines of its log.
 
     States: QUEUED (waits for room or budget), PENDING (is being started), RUNNING; and the ends SUCCEEDED, FAILED,
     STOPPED, LOST.
