@@ -124,6 +124,10 @@ class KubeStore:
                     " your changes to the latest version and try again",
                     {"name": name, "kind": plural},
                 )
+            uid = change.get("metadata", {}).get("uid", found["metadata"]["uid"])
+            if uid != found["metadata"]["uid"]:
+                message = f"Precondition failed: UID in precondition: {uid}, UID in object meta: other"
+                raise Refusal(409, "Conflict", message, {"name": name, "kind": plural})
             before = copy.deepcopy(found.get("spec"))
             _merge(found, change)
             found["metadata"]["generation"] += found.get("spec") != before

@@ -34,7 +34,7 @@ def read(queue: Queue, job: Job, *, live: bool) -> RunProgress | None:
     try:
         if found := _from_folder(queue, job):
             return found
-        if (here or live) and (found := progress_reader.read(queue.executor(job.target), job)):
+        if (here or live) and (found := progress_reader.read(queue.executor(job.target), job.handle)):
             return found
     except SP500Error:  # no log to read: `status` says so below its own title
         pass

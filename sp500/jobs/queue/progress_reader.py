@@ -26,9 +26,9 @@ SECONDS_AFTER_FAULT = 300.0
 LINES = 200
 
 
-def read(executor: Executor, job: Job) -> RunProgress | None:
+def read(executor: Executor, handle: str) -> RunProgress | None:
     """What the end of a job's log says; None where it has no line of progress. Raises SP500Error for no log."""
-    lines = executor.logs(job.handle, role=Role.SUBMITTER, tail=LINES, follow=False)
+    lines = executor.logs(handle, role=Role.SUBMITTER, tail=LINES, follow=False)
     return parse(line.text for line in lines)
 
 
@@ -58,7 +58,7 @@ class ProgressReader:
             return
         self._next[job.handle] = self._ticks() + SECONDS_BETWEEN_READS
         try:
-            if progress := read(executor, job):
+            if progress := read(executor, job.handle):
                 self._keep(job, progress)
                 if isinstance(executor, ProgressBoard):
                     executor.show_progress(job.handle, progress)
