@@ -114,7 +114,9 @@ class StopJob(Frozen):
 
 
 class ListJobs(Frozen):
-    """List the queue's jobs, newest last: id, place, state, how long each has run, and the reason for its state."""
+    """List the queue's jobs, newest last: id, place, state, how long each has run, its progress, and the reason for its
+    state.
+    """
 
     state: JobState | None = None
     """Only jobs of this state."""

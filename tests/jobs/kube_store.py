@@ -126,8 +126,9 @@ class KubeStore:
                 )
             uid = change.get("metadata", {}).get("uid", found["metadata"]["uid"])
             if uid != found["metadata"]["uid"]:
-                message = f"Precondition failed: UID in precondition: {uid}, UID in object meta: other"
-                raise Refusal(409, "Conflict", message, {"name": name, "kind": plural})
+                causes = [{"reason": "FieldValueInvalid", "message": "field is immutable", "field": "metadata.uid"}]
+                message = f'"{name}" is invalid: metadata.uid: Invalid value: "{uid}": field is immutable'
+                raise Refusal(422, "Invalid", message, {"name": name, "kind": plural, "causes": causes * 2})
             before = copy.deepcopy(found.get("spec"))
             _merge(found, change)
             found["metadata"]["generation"] += found.get("spec") != before
