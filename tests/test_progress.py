@@ -38,7 +38,7 @@ def test_line_is_read_to_the_last_figure(line, expected):
     "line",
     ["", "epoch 1/25", "2026-01-02T10:00:00Z step 3/4", " 2026-01-02T10:00:00Z epoch 1/25", "2026-01-02 epoch 1/2"],
 )
-def test_other_lines_are_no_progress(line):
+def test_other_lines_give_no_progress(line):
     assert progress.parse([line]) is None
 
 
@@ -68,7 +68,7 @@ def test_what_is_written_is_what_is_read(rate, best, left, at_most, text, done):
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"kind": "epoch", "later": 1}'])
-def test_text_that_is_no_progress_is_refused(text):
+def test_other_text_is_refused(text):
     with pytest.raises(ValueError):  # noqa: PT011 - json's own among them
         progress.load(text)
 

@@ -118,7 +118,7 @@ def test_resumed_training_counts_the_speed_of_its_present_attempt_alone(make_run
     assert progress.eta_seconds(LAST_EPOCH.timestamp()) == pytest.approx(3 * 14.079743632999907, abs=1e-6)
 
 
-def test_epoch_that_an_earlier_attempt_began_is_no_measure_of_this_one(make_run: MakeRun) -> None:
+def test_epoch_that_an_earlier_attempt_began_does_not_measure_this_one(make_run: MakeRun) -> None:
     progress = progress_of(make_run(begun=LAST_EPOCH - timedelta(seconds=14)))
     assert (progress.done, progress.samples_per_second, progress.ends) == (3, None, None)
 
@@ -143,7 +143,7 @@ def test_line_that_is_being_written_does_not_count(make_run: MakeRun, experiment
 
 
 @pytest.mark.parametrize("experiment", ["train", "tune"])
-def test_damaged_line_is_told_by_file_and_number(make_run: MakeRun, experiment: str) -> None:
+def test_damaged_line_is_reported_by_file_and_number(make_run: MakeRun, experiment: str) -> None:
     run = make_run(experiment, searched=SEARCHED if experiment == "tune" else None)
     path = run.path / ("epochs.jsonl" if experiment == "train" else "trials.jsonl")
     path.write_bytes(path.read_bytes().replace(b'"samples":', b'"sampled":', 1))
@@ -169,7 +169,7 @@ def test_folder_without_a_run_does_not_say(tmp_path: Path) -> None:
     assert run_progress.read(Run(tmp_path / "none")) is None
 
 
-def test_seeds_that_are_not_readable_are_told(make_run: MakeRun) -> None:
+def test_seeds_that_are_not_readable_are_reported(make_run: MakeRun) -> None:
     run = make_run()
     (run.path / "config.yaml").write_text(yaml.safe_dump({"seeds": "many"}))
     with pytest.raises(ConfigError, match=r"config\.yaml: seeds"):

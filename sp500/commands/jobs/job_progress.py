@@ -57,7 +57,7 @@ def words(progress: RunProgress | None, now: float) -> str:
 
 
 def plain(progress: RunProgress | None, now: float) -> dict[str, Any] | None:
-    """Progress as JSON tells it; None for none."""
+    """Progress for JSON; None for none."""
     if progress is None:
         return None
     return {

@@ -52,7 +52,7 @@ class ProgressReader:
     def look(self, executor: Executor, job: Job) -> None:
         """Keep the progress of a running job, and show it where its executor has a place for that.
 
-        A cluster that does not answer, or forbids it, is told once on stderr: the job itself is not concerned.
+        A cluster that does not answer, or forbids it, is reported once on stderr. The job itself is not affected.
         """
         if self._ticks() < self._next.get(job.handle, 0.0):
             return

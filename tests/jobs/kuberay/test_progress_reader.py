@@ -130,7 +130,7 @@ def test_job_that_says_nothing_of_its_progress_has_none(site):
     assert (site.listed, site.annotated) == (None, None)
 
 
-def test_file_of_another_version_is_no_progress(site):
+def test_file_of_another_version_gives_no_progress(site):
     site.runs_and_says(LINE.format(3))
     (file,) = site.queue.logs_folder.rglob(progress_reader.FILE)
     file.write_text('{"kind": "epoch", "share": 0.5}')

@@ -132,7 +132,7 @@ def test_job_whose_run_has_no_known_name_shows_what_its_log_says(sp500, submit):
     assert progress["eta_seconds"] > 0
 
 
-def test_job_that_is_no_experiment_shows_no_progress(sp500, submit):
+def test_job_of_another_program_shows_no_progress(sp500, submit):
     id = submit("/bin/sh", "-c", "echo epoch 1/2; exec sleep 1000")
     end = time.monotonic() + 60
     while (job := json.loads(sp500("status", id, "--json")))["log"] != ["epoch 1/2"]:
