@@ -10,7 +10,7 @@ from sp500 import formatting
 from sp500.commands import folders
 from sp500.config import RUN_NAME
 from sp500.console.entry import flag
-from sp500.errors import SP500Error
+from sp500.errors import ConfigError, SP500Error
 from sp500.jobs.queue import progress_reader
 from sp500.jobs.queue.job import Job
 from sp500.jobs.queue.queue import Queue
@@ -31,9 +31,9 @@ def read(queue: Queue, job: Job, *, live: bool) -> RunProgress | None:
     if job.state is not JobState.RUNNING:
         return None
     here = job.target["on"] == "local"
+    if found := _from_folder(queue, job):
+        return found
     try:
-        if found := _from_folder(queue, job):
-            return found
         if (here or live) and (found := progress_reader.read(queue.executor(job.target), job.handle)):
             return found
     except SP500Error:  # no log to read: `status` says so below its own title
@@ -87,19 +87,23 @@ def _time(seconds: float) -> str:
 
 def _from_folder(queue: Queue, job: Job) -> RunProgress | None:
     """What the files of the job's run say; None where they are of an earlier job, damaged, or not on this machine."""
-    folder = run_folder(queue.ledger.document(job.id, "spec"), queue.ledger.document(job.id, "request"), job)
+    here = job.target["on"] == "local"
+    folder = run_folder(queue.ledger.document(job.id, "spec"), queue.ledger.document(job.id, "request"), here=here)
     if folder is None or job.started is None:
         return None
-    found = run_progress.read(Run(folder))
-    skew = 0.0 if job.target["on"] == "local" else SKEW_SECONDS
-    if found is None or found[0].timestamp() < job.started - skew:
+    try:
+        found = run_progress.read(Run(folder))
+    except ConfigError:  # a damaged file; the run's own resume and the report name it
+        return None
+    if found is None or found[0].timestamp() < job.started - (0.0 if here else SKEW_SECONDS):
         return None
     return found[1]
 
 
-def run_folder(spec: Mapping[str, Any], request: Mapping[str, Any], job: Job) -> Path | None:
-    """The folder that the job's command writes its run to, by its flags, settings and environment.
+def run_folder(spec: Mapping[str, Any], request: Mapping[str, Any], *, here: bool) -> Path | None:
+    """The folder that a job's command writes its run to, by its flags, settings and environment.
 
+    `here`: whether it runs on this machine, where a relative folder counts from its working folder.
     None for a run whose name is made when it starts, and for a folder that only means something on another machine.
     """
     settings = spec["settings"]
@@ -107,7 +111,6 @@ def run_folder(spec: Mapping[str, Any], request: Mapping[str, Any], job: Job) ->
     name = flag(spec["argv"], "--name", "--io.run-name") or settings.get("name") or io.get("run_name")
     if not isinstance(name, str) or not RUN_NAME.fullmatch(name):
         return None
-    here = job.target["on"] == "local"
     given = flag(spec["argv"], "--runs-dir", "--io.save-dir") or settings.get("runs_dir") or io.get("save_dir")
     environment = request["environment"] if here else spec["env"]
     runs = Path(given or folders.runs(environment)).expanduser()

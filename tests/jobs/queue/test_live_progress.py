@@ -122,9 +122,14 @@ def test_search_shows_trial_speed_best_loss_and_time_left(sp500, submit, tmp_pat
     assert 0 < progress["eta_seconds"] <= elapsed / len(known) * (108 - len(known))
 
 
-def test_job_whose_run_has_no_known_name_shows_what_its_log_says(sp500, submit):
-    id = submit(*TRAIN)
+@pytest.mark.parametrize("damaged", [False, True])
+def test_job_whose_run_has_no_known_name_or_a_damaged_file_shows_what_its_log_says(sp500, submit, tmp_path, damaged):
+    id = submit(*TRAIN, *(("--name", "damaged") if damaged else ()))
     progress = progress_of(sp500, id, at_least=2)
+    if damaged:
+        started = tmp_path / "runs" / "damaged" / "started.json"
+        started.write_bytes(started.read_bytes().replace(b"synthetic", b"synthesis"))
+        progress = progress_of(sp500, id, at_least=progress["done"] + 1)
     said = next(line for line in sp500("logs", id).splitlines() if f" epoch {progress['done']}/100000, " in line)
     assert f"best {progress['best_loss']:.6g}, " in said
     assert (progress["kind"], progress["total"]) == ("epoch", 100000)
