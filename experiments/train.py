@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime
 from typing import ClassVar
 
 from sp500.console.entry import Command, experiment
 from sp500.console.progress import Progress
+from sp500.runs.progress import epoch_meter, unit
 from sp500.runs.record import EpochMetrics, RunRecord
 from sp500.runs.store import Run
 from sp500.studies.settings import TrainSettings
@@ -22,11 +24,12 @@ def main(config: Train, run: Run) -> RunRecord:
     """Train `config` and describe the run."""
     from sp500.studies import train
 
-    with Progress("epoch", config.train.epochs) as progress:
+    meter = epoch_meter(config.train, config.seeds, datetime.now(UTC))
+    with Progress("epoch", config.train.epochs, meter=meter) as progress:
 
         def show(epoch: EpochMetrics) -> None:
             valid = "" if epoch.valid_loss is None else f"  valid {epoch.valid_loss:.5f}"
-            progress.advance(f"train {epoch.train_loss:.5f}{valid}", done=epoch.epoch)
+            progress.advance(f"train {epoch.train_loss:.5f}{valid}", done=epoch.epoch, unit=unit(epoch))
 
         return train.train(config, run, on_epoch=show, seeds=config.seeds)
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sp500 import formatting
 from sp500.console.entry import Command, experiment
 from sp500.console.progress import Progress
+from sp500.progress import Meter, Unit
 from sp500.runs import arm_timing, compare
 from sp500.runs.record import RunRecord
 from sp500.runs.store import Run
@@ -41,7 +42,7 @@ class Live:
 
     def __init__(self) -> None:
         self._progress: Progress | None = None
-        self._failed, self._best = 0, math.inf
+        self._failed = 0
 
     def __enter__(self) -> Live:
         return self
@@ -52,16 +53,18 @@ class Live:
 
     def start(self, total: int, done: int) -> None:
         """The search has `total` configs, of which `done` are done."""
-        self._progress = Progress("trial", total, done=done).__enter__()
+        meter = Meter("trial", total, since=time.time(), parallel=True)
+        self._progress = Progress("trial", total, done=done, meter=meter).__enter__()
 
     def advance(self, result: TrialResult, running: int) -> None:
         """One more has ended."""
         assert self._progress is not None
         self._failed += result.status != "ok"
-        self._best = min(self._best, result.valid_loss if result.valid_loss is not None else math.inf)
-        state = f"{running} running, {self._failed} failed, best {self._best:.6g}"
         loss = result.reason if result.valid_loss is None else f"{result.valid_loss:.6g}"
-        self._progress.advance(f"{state}; {formatting.config(result.overrides)}: {loss}")
+        self._progress.advance(
+            f"{running} running, {self._failed} failed; {formatting.config(result.overrides)}: {loss}",
+            unit=Unit(result.finished, result.seconds, samples=result.samples, loss=result.valid_loss),
+        )
 
 
 def answer(record: RunRecord) -> dict[str, Any]:

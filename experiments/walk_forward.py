@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Sequence
 from copy import copy
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,7 +16,9 @@ from pydantic import ValidationError, create_model
 from sp500.console.entry import Command, defaults, experiment, from_file
 from sp500.console.progress import Progress
 from sp500.errors import ConfigError, SP500Error
+from sp500.progress import Meter, Unit
 from sp500.runs.record import RunRecord
+from sp500.runs.results import FoldRow
 from sp500.runs.store import Run
 from sp500.studies.settings import WalkForwardSettings
 from sp500.studies.walk_forward import chosen_run, expected, run_walk_forward
@@ -30,8 +34,14 @@ def main(config: WalkForward, run: Run) -> RunRecord:
     """Train and judge the folds."""
     from sp500.report import folds
 
-    with Progress("fold", config.folds) as progress:
-        return run_walk_forward(config, run, lambda row: progress.advance(folds.line(row)))
+    meter = Meter("fold", config.folds, since=time.time(), parallel=config.num_workers > 0)
+    with Progress("fold", config.folds, meter=meter) as progress:
+
+        def show(row: FoldRow) -> None:
+            ended = Unit(datetime.now(UTC), row["seconds"], samples=row.get("samples", 0))
+            progress.advance(folds.line(row), unit=ended)
+
+        return run_walk_forward(config, run, show)
 
 
 def based(argv: Sequence[str]) -> type[WalkForward]:

@@ -74,7 +74,7 @@ class SubmitJob(Frozen):
 
 
 class JobStatus(Frozen):
-    """Show a job's state and the reason for it: state, reason, processes, history, and the last lines of its log.
+    """Show a job's state and the reason for it, its progress, processes, history, and the last lines of its log.
 
     States: QUEUED (waits for room or budget), PENDING (is being started), RUNNING; and the ends SUCCEEDED, FAILED,
     STOPPED, LOST.
@@ -114,7 +114,9 @@ class StopJob(Frozen):
 
 
 class ListJobs(Frozen):
-    """List the queue's jobs, newest last: id, place, state, how long each has run, and the reason for its state."""
+    """List the queue's jobs, newest last: id, place, state, how long each has run, its progress, and the reason for its
+    state.
+    """
 
     state: JobState | None = None
     """Only jobs of this state."""

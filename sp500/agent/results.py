@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pydantic import BaseModel, ConfigDict
 
 from sp500.jobs.state import JobState
+from sp500.progress import Kind
 from sp500.runs.results import Backtest, Basis, ForecastRow
 
 LINES, LINE_LENGTH, LOG_LENGTH = 200, 1_000, 20_000
@@ -19,6 +20,25 @@ class Result(BaseModel):
     """Base of all answers; a later version may tell more."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+
+class Progress(Result):
+    """How far a running job is."""
+
+    kind: Kind
+    """What is counted: epoch, trial, fold or arm."""
+    done: int
+    total: int
+    at_most: bool
+    """Whether it may end sooner, for example by early stopping."""
+    samples_per_second: float | None
+    """Windows trained on per second, since its present start."""
+    best_loss: float | None
+    """Lowest mean validation loss so far."""
+    eta_seconds: float | None
+    """Until the last one should end; null before the first one of this start has ended."""
+    updated: float
+    """When the last one ended."""
 
 
 class Job(Result):
@@ -42,6 +62,8 @@ class Job(Result):
     ended: float | None
     cost: float
     """Of all its starts until now, in the currency of the rates."""
+    progress: Progress | None = None
+    """Of a running job, once it says how far it is."""
 
 
 class Plan(Result):

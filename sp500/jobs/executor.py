@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 
 from sp500.jobs.manifests.manifest import Document
 from sp500.jobs.state import Role, Status
+from sp500.progress import RunProgress
 
 
 @dataclass(frozen=True)
@@ -50,3 +51,11 @@ class Executor(Protocol):
 
     def delete(self, handle: str) -> None:
         """Remove what is kept of it; one that still runs is stopped. Does nothing for an unknown handle."""
+
+
+@runtime_checkable
+class ProgressBoard(Protocol):
+    """An executor with a place where others than this queue see how far a job is."""
+
+    def show_progress(self, handle: str, progress: RunProgress) -> None:
+        """Write it there, unless it stands there already. Nothing for an unknown handle."""

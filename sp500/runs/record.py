@@ -50,6 +50,8 @@ class EpochMetrics(Plain):
     """Training alone."""
     first_batch_seconds: float = 0.0
     """Of these, until the first batch came."""
+    finished: AwareDatetime | None = None
+    """When it ended (UTC)."""
 
 
 class Machine(Plain):
@@ -100,6 +102,15 @@ class Throughput(Plain):
     """The same as a share of the maker's figure, where the GPU's is known."""
 
 
+class PlannedSearch(Plain):
+    """What a search is about to do."""
+
+    trials: int
+    """Configs to try, those of earlier attempts included."""
+    at: AwareDatetime
+    """When the first trial of this attempt could begin (UTC)."""
+
+
 class RunRecord(Plain):
     """What a run was and how it ended."""
 
@@ -145,6 +156,8 @@ class RunRecord(Plain):
     """Of a run with train.refit."""
     seeds: list[SeedRow] | None = None
     """Of a run with several seeds, whose `metrics` are the first one's."""
+    planned: PlannedSearch | None = None
+    """Of a search that has not ended."""
     search: SearchSummary | None = None
     """Of a search, whose `metrics` are those of the chosen config."""
     scale: list[ScaleRow] | None = None

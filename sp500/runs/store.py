@@ -29,7 +29,7 @@ from sp500.config import RUN_NAME
 from sp500.errors import ConfigError, RunExists, RunLocked
 from sp500.machine.disk import append_durably, explained, write_atomic
 from sp500.runs import sealed
-from sp500.runs.record import EpochMetrics, RunRecord
+from sp500.runs.record import EpochMetrics, PlannedSearch, RunRecord
 
 # The report's folder among the runs.
 REPORT = "report"
@@ -65,6 +65,11 @@ class Run:
             nodes = begun.machine.simulated_nodes if simulated_nodes is None else simulated_nodes
             given = {"cluster": cluster, "simulated_nodes": nodes}
             self.write_started(begun.model_copy(update={"machine": begun.machine.model_copy(update=given)}))
+
+    def write_planned(self, trials: int) -> None:
+        """Keep how many configs a search is about to try, and that it begins now."""
+        if begun := self.started():
+            self.write_started(begun.model_copy(update={"planned": PlannedSearch(trials=trials, at=datetime.now(UTC))}))
 
     def unended(self) -> RunRecord | None:
         """The last attempt, up to the last file that it wrote, if it has left no record: killed, or still going on."""

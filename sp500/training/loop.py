@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import islice
 
 import numpy as np
@@ -210,6 +211,7 @@ class _Fitting:
             train_seconds=done.seconds,
             first_batch_seconds=done.first_batch_seconds,
             seconds=done.seconds + time.perf_counter() - trained,
+            finished=datetime.now(UTC),
         )
         if not math.isfinite(loss) or (metrics.valid_loss is not None and not math.isfinite(metrics.valid_loss)):
             raise diverged(self.config, number, "loss")

@@ -73,6 +73,19 @@ def test_roles_name_what_they_allow(tree):
 
 
 @EACH_TREE
+def test_account_of_jobs_may_write_progress_on_rayjobs_and_on_nothing_of_the_operators(tree):
+    (jobs,) = (role for role in of_kind(rendered(tree), "Role") if role["metadata"]["name"] == "sp500-jobs")
+    written = {
+        (resource, verb)
+        for rule in jobs["rules"]
+        if rule["apiGroups"] == ["ray.io"]
+        for resource in rule["resources"]
+        for verb in {*rule["verbs"]} - {"get", "list", "watch"}
+    }
+    assert written == {("rayjobs", "create"), ("rayjobs", "patch"), ("rayjobs", "delete")}
+
+
+@EACH_TREE
 def test_only_the_autoscaler_holds_a_token(tree):
     cluster = raycluster(rendered(tree))
     held = {pod["metadata"]["labels"]["ray.io/node-type"]: pod_rules.token_holders(pod) for pod in pods_of([cluster])}

@@ -27,7 +27,7 @@ def listed(tmp_path):
     def table(reason):
         with ledger.writing() as entry:
             entry.change(entry.jobs()[0], 2.0, state="RUNNING", reason=reason)
-        return listing.table(ledger.jobs(), 200)
+        return listing.table(ledger.jobs(), {}, 200)
 
     return table
 

@@ -189,6 +189,28 @@ def test_requests_that_wait_hold_up_no_other(session, state):
     queue_flags.queue(state).stop([job])
 
 
+def test_agent_sees_how_far_a_running_job_is(session):
+    long = ["--task", "synthetic", "--train.epochs", "100000", "--train.early-stop-patience", "0", "--name", "far"]
+
+    async def talk(call, _):
+        id = (await call("submit_job", experiment="train", arguments=long)).structured_content["id"]
+        while ((seen := await call("job_status", id=id, wait=0.5)).structured_content["progress"] or {"done": 0})[
+            "done"
+        ] < 1:
+            assert seen.structured_content["state"] in {"QUEUED", "PENDING", "RUNNING"}, said(seen)
+        listed = await call("list_jobs", state="RUNNING")
+        await call("stop_job", id=id)
+        return seen, listed
+
+    seen, listed = session(talk)
+    progress = seen.structured_content["progress"]
+    assert (progress["kind"], progress["total"], progress["at_most"]) == ("epoch", 100000, False)
+    assert min(progress["samples_per_second"], progress["best_loss"], progress["eta_seconds"]) > 0
+    assert f"progress   epoch {progress['done']}/100000, " in said(seen)
+    assert listed.structured_content["jobs"][-1]["progress"]["done"] >= progress["done"]
+    assert "/100000, " in said(listed)
+
+
 def test_agent_stops_its_own_job_and_not_that_of_another_project(session, state):
     words = [sys.executable, "-m", "sp500.cli", "jobs", "submit", "--state-dir", str(state), "--workers", "1", "--json"]
     done = subprocess.run([*words, "--", "true"], capture_output=True, text=True, check=True, cwd=ROOT, env=ENVIRONMENT)

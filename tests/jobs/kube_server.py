@@ -40,6 +40,11 @@ class _Handler(BaseHTTPRequestHandler):
             if fault.act == "slow":
                 self.server.closing.wait(30)
             return
+        content = self.headers.get("Content-Type", "")
+        if self.command == "PATCH" and content != "application/merge-patch+json":  # the only one that the store knows
+            message = f"the body of the request was in an unknown format ({content})"
+            self._send(415, Refusal(415, "UnsupportedMediaType", message).status)
+            return
         if fault and fault.act == "status":
             self._send(fault.code, Refusal(fault.code, "", fault.message).status, fault.headers)
             return

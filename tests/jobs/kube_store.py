@@ -124,6 +124,11 @@ class KubeStore:
                     " your changes to the latest version and try again",
                     {"name": name, "kind": plural},
                 )
+            uid = change.get("metadata", {}).get("uid", found["metadata"]["uid"])
+            if uid != found["metadata"]["uid"]:
+                causes = [{"reason": "FieldValueInvalid", "message": "field is immutable", "field": "metadata.uid"}]
+                message = f'"{name}" is invalid: metadata.uid: Invalid value: "{uid}": field is immutable'
+                raise Refusal(422, "Invalid", message, {"name": name, "kind": plural, "causes": causes * 2})
             before = copy.deepcopy(found.get("spec"))
             _merge(found, change)
             found["metadata"]["generation"] += found.get("spec") != before

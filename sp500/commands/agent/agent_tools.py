@@ -14,8 +14,8 @@ from typing import Any
 from sp500.agent import requests, results
 from sp500.agent.limits import Limits
 from sp500.commands import forecast, rate_table
+from sp500.commands.jobs import job_progress, queue_flags, status
 from sp500.commands.jobs import list as listing
-from sp500.commands.jobs import queue_flags, status
 from sp500.commands.jobs.logs import texts
 from sp500.commands.jobs.manage import load
 from sp500.commands.submission import submit, text
@@ -104,11 +104,13 @@ def list_jobs(desk: AgentContext, asked: requests.ListJobs) -> Answer:
     desk.queue.manage()
     found = [job for job in desk.queue.ledger.jobs() if asked.state in {None, job.state}]
     shown = found[-asked.limit :]
-    plain = {"jobs": [queue_flags.plain(job) for job in shown], "older": len(found) - len(shown)}
+    progress = listing.progress_of(desk.queue, shown)
+    jobs = [queue_flags.plain(job, progress=progress[job.id]) for job in shown]
+    plain = {"jobs": jobs, "older": len(found) - len(shown)}
     if not shown:
         return f"no jobs{f' that are {asked.state}' if asked.state else ''}", plain
     more = f"\n{plain['older']} older ones are not shown" if plain["older"] else ""
-    return listing.table(shown, WIDTH) + more, plain
+    return listing.table(shown, progress, WIDTH) + more, plain
 
 
 def estimate_speedup(desk: AgentContext, asked: requests.EstimateSpeedup) -> Answer:
@@ -158,9 +160,10 @@ def _awaited(desk: AgentContext, id: str, seconds: float) -> Job:
 def _told(desk: AgentContext, job: Job) -> Answer:
     now, seen = desk.queue.seen(job)
     lines, _ = results.bounded(status.last_lines(desk.queue, now, LAST_LINES))
-    plain = status.plain(desk.queue, now, seen)
+    progress = job_progress.read(desk.queue, now, live=True)
+    plain = status.plain(desk.queue, now, seen, progress)
     plain |= {"history": plain["history"][-LAST_CHANGES:], "log": lines}
-    return status.text(desk.queue, now, seen, lines), plain
+    return status.text(desk.queue, now, seen, progress, lines), plain
 
 
 def _limited(desk: AgentContext, asked: requests.SubmitJob, on: On) -> dict[str, Any]:

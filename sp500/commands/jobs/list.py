@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sp500.commands.jobs import queue_flags
+from sp500.commands.jobs import job_progress, queue_flags
 from sp500.jobs.queue.job import Job
+from sp500.jobs.queue.queue import Queue
+from sp500.progress import RunProgress
 
 # Ended jobs that are shown with those that have not.
 ENDED = 10
@@ -38,23 +40,33 @@ def _listed(flags: List) -> tuple[str, int]:
     found = [job for job in queue.ledger.jobs() if flags.project in {None, job.project}]
     ended = [job for job in found if job.state.finished]
     shown = found if flags.all else [*ended[-ENDED:], *(job for job in found if not job.state.finished)]
+    progress = progress_of(queue, shown)
     if flags.json_output:
-        return queue_flags.dumped([queue_flags.plain(job) for job in shown]), 0
+        return queue_flags.dumped([queue_flags.plain(job, progress=progress[job.id]) for job in shown]), 0
     if not shown:
         return f"no jobs in {queue.folder}", 0
     hidden = len(found) - len(shown)
-    return table(shown) + (f"\n{hidden} more have ended: --all" if hidden else ""), 0
+    return table(shown, progress) + (f"\n{hidden} more have ended: --all" if hidden else ""), 0
 
 
-def table(jobs: Sequence[Job], width: int | None = None) -> str:
-    """A line for each job; `width` in columns, None: the terminal's."""
+def progress_of(queue: Queue, jobs: Sequence[Job]) -> dict[str, RunProgress | None]:
+    """Progress of each job by its id, without asking a cluster."""
+    return {job.id: job_progress.read(queue, job, live=False) for job in jobs}
+
+
+def table(jobs: Sequence[Job], progress: Mapping[str, RunProgress | None], width: int | None = None) -> str:
+    """A line for each job; `width` in columns, None: the terminal's. Progress has a column where there is any."""
     shown = Table(box=SIMPLE_HEAD, pad_edge=False)
     for column in ("id", "on", "state", "ran", "project"):
         shown.add_column(column, no_wrap=True)
-    shown.add_column("reason", overflow="fold")
+    any_progress = any(progress.get(job.id) for job in jobs)
+    for column in ("progress", "reason") if any_progress else ("reason",):
+        shown.add_column(column, overflow="fold")
     now = time.time()
     for job in jobs:
-        cells = job.id, job.target["on"], str(job.state), queue_flags.lasted(job, now), job.project
+        cells = [job.id, job.target["on"], str(job.state), queue_flags.lasted(job, now), job.project]
+        if any_progress:
+            cells.append(job_progress.words(progress.get(job.id), now))
         # As text: a reason may have brackets, which rich takes for its markup.
         shown.add_row(*map(Text, (*cells, _shortened(job.reason))))
     # A pipe has no width; a reason is not to be folded into a column of nothing there.

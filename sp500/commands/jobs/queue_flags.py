@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypeVar
 import tyro
 
 from sp500.commands import folders
+from sp500.commands.jobs import job_progress
 from sp500.config import Frozen
 from sp500.console.output import concluded
 from sp500.errors import ConfigError
@@ -20,6 +21,7 @@ from sp500.jobs import executors
 from sp500.jobs.queue.job import Job
 from sp500.jobs.queue.queue import Queue
 from sp500.jobs.state import Status
+from sp500.progress import RunProgress
 
 F = TypeVar("F", bound="QueueFlags")
 
@@ -71,8 +73,9 @@ def queue(state_dir: Path | None) -> Queue:
     return Queue(here, executors.maker(here), manager)
 
 
-def plain(job: Job, seen: Status | None = None) -> dict[str, Any]:
+def plain(job: Job, seen: Status | None = None, progress: RunProgress | None = None) -> dict[str, Any]:
     """A job as JSON tells it; times in seconds since 1970."""
+    now = time.time()
     told = {
         "id": job.id,
         "name": job.name,
@@ -87,7 +90,8 @@ def plain(job: Job, seen: Status | None = None) -> dict[str, Any]:
         "created": job.created,
         "started": job.started,
         "ended": job.ended,
-        "cost": job.cost(time.time()),
+        "cost": job.cost(now),
+        "progress": job_progress.plain(progress, now),
     }
     if seen is not None:
         replicas = {str(role): {"ready": one.ready, "wanted": one.wanted} for role, one in seen.replicas.items()}

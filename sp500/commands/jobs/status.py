@@ -8,17 +8,18 @@ from typing import Any
 
 from pydantic import Field
 
-from sp500.commands.jobs import queue_flags
+from sp500.commands.jobs import job_progress, queue_flags
 from sp500.commands.jobs.logs import texts
 from sp500.errors import ResourcesError
 from sp500.jobs.queue.job import Job, Notice
 from sp500.jobs.queue.queue import Queue
 from sp500.jobs.queue.retries import clock
 from sp500.jobs.state import Status as Seen
+from sp500.progress import RunProgress
 
 
 class Status(queue_flags.OneJob):
-    """Tell a job's state and reason, its processes by role, its history and its last lines."""
+    """Tell a job's state and reason, its progress, its processes by role, its history and its last lines."""
 
     tail: int = Field(5, ge=0)
     """Lines of the log to show, of each process."""
@@ -33,22 +34,22 @@ def _told(flags: Status) -> tuple[str, int]:
     queue = queue_flags.queue(flags.state_dir)
     queue.manage()
     job, seen = queue.seen(queue.job(flags.id))
-    lines = last_lines(queue, job, flags.tail)
+    lines, progress = last_lines(queue, job, flags.tail), job_progress.read(queue, job, live=True)
     if flags.json_output:
-        return queue_flags.dumped(plain(queue, job, seen) | {"log": lines}), 0
-    return text(queue, job, seen, lines), 0
+        return queue_flags.dumped(plain(queue, job, seen, progress) | {"log": lines}), 0
+    return text(queue, job, seen, progress, lines), 0
 
 
-def plain(queue: Queue, job: Job, seen: Seen | None) -> dict[str, Any]:
+def plain(queue: Queue, job: Job, seen: Seen | None, progress: RunProgress | None) -> dict[str, Any]:
     """The job and its history, for JSON."""
     history = [{"at": at, "state": str(state), "reason": reason} for at, state, reason in queue.ledger.events(job.id)]
-    return queue_flags.plain(job, seen) | {"history": history}
+    return queue_flags.plain(job, seen, progress) | {"history": history}
 
 
-def text(queue: Queue, job: Job, seen: Seen | None, lines: Sequence[str]) -> str:
+def text(queue: Queue, job: Job, seen: Seen | None, progress: RunProgress | None, lines: Sequence[str]) -> str:
     """The same for a reader, above the last lines of its log."""
     untold = [notice for notice in queue.ledger.notices() if notice.message["id"] == job.id]
-    return "\n".join([*_head(job, seen, untold), *_history(queue, job), *_indented("log", lines)])
+    return "\n".join([*_head(job, seen, progress, untold), *_history(queue, job), *_indented("log", lines)])
 
 
 def last_lines(queue: Queue, job: Job, tail: int) -> list[str]:
@@ -59,15 +60,17 @@ def last_lines(queue: Queue, job: Job, tail: int) -> list[str]:
         return [f"the log cannot be read: {error}"]
 
 
-def _head(job: Job, seen: Seen | None, untold: Sequence[Notice]) -> list[str]:
+def _head(job: Job, seen: Seen | None, progress: RunProgress | None, untold: Sequence[Notice]) -> list[str]:
+    now = time.time()
     where = {key: value for key, value in job.target.items() if key not in {"token_file", "kubeconfig"}}
     rows = {
         "state": str(job.state),
         "reason": job.reason,
         "on": ", ".join(filter(None, where.values())),
-        "ran": queue_flags.lasted(job, time.time()),
+        "ran": queue_flags.lasted(job, now),
+        **({"progress": job_progress.words(progress, now)} if progress else {}),
         "exit code": "-" if job.exit_code is None else str(job.exit_code),
-        **({"cost": f"{job.cost(time.time()):.2f}, at {job.hourly:.2f} per hour"} if job.hourly else {}),
+        **({"cost": f"{job.cost(now):.2f}, at {job.hourly:.2f} per hour"} if job.hourly else {}),
         "starts": f"{job.starts}" + (f", {job.failures} failed" if job.failures else ""),
     }
     if untold:

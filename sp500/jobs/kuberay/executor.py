@@ -29,10 +29,11 @@ from sp500.jobs.manifests.manifest import Document, Group, clusters, items, sect
 from sp500.jobs.manifests.rayjob import build_documents
 from sp500.jobs.spec import JobSpec
 from sp500.jobs.state import JobState, Role, Status
+from sp500.progress import RunProgress
 
 log = logging.getLogger(__name__)
 
-REQUEST = "sp500/request"
+REQUEST, PROGRESS = "sp500/request", "sp500/progress"
 SHARED = "cluster/components/shared-storage makes claims that many nodes mount"
 SECONDS_BETWEEN_LOOKS = 1.0
 # Seconds of silence after which a follower of logs gives up; an upgrade of a control plane takes minutes.
@@ -160,6 +161,12 @@ class KubeRayExecutor:
         """Delete the RayJob; cluster, submitter and settings are its own and go with it."""
         if job := self._own(handle):
             self._api.delete(RAYJOBS, handle, job["metadata"]["uid"])
+
+    def show_progress(self, handle: str, progress: RunProgress) -> None:
+        """Write it as an annotation of the RayJob, sp500/progress, where that says something else."""
+        job = self._own(handle)
+        if job and section(job["metadata"], "annotations").get(PROGRESS) != progress.dump():
+            self._api.annotate(RAYJOBS, handle, job["metadata"]["uid"], {PROGRESS: progress.dump()})
 
     def _own(self, handle: str) -> Document | None:
         """The RayJob of a handle; None where there is none, or one that is not ours."""

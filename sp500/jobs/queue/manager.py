@@ -24,6 +24,7 @@ from sp500.jobs.manifests.manifest import Document
 from sp500.jobs.queue import budget, log_archive, retries, schedule, webhooks
 from sp500.jobs.queue.job import Job
 from sp500.jobs.queue.ledger import Entry, Ledger
+from sp500.jobs.queue.progress_reader import ProgressReader
 from sp500.jobs.queue.resources import UNCOUNTED, Resources
 from sp500.jobs.queue.settings import QueueSettings
 from sp500.jobs.state import JobState, Status, one_line
@@ -71,6 +72,7 @@ class Manager:
         self._elapsed: dict[str, tuple[float, float]] = {}
         self._couriers: dict[str, Future[None]] = {}
         self._posts = ThreadPoolExecutor(THREADS)
+        self._progress = ProgressReader(folder, ticks)
 
     def run(self, idle_seconds: float, stop: Event) -> None:
         """Manage until `stop`, or until nothing was left to do for `idle_seconds`."""
@@ -113,6 +115,7 @@ class Manager:
                 self._elapsed[job.handle] = max(self._clock() - job.claimed, 0.0), self._ticks()
         for handle in self._elapsed.keys() - {job.handle for job in active}:
             self._elapsed.pop(handle, None)
+            self._progress.forget(handle)
 
     def _seconds(self, job: Job) -> float:
         """Seconds since the claim of the present start."""
@@ -198,6 +201,8 @@ class Manager:
         if again and job.target["on"] == "kuberay":
             executor.delete(job.handle)  # its cluster would hold its nodes beside that of the next start
         self._change(job, changes, seen.ended)
+        if changes["state"] == JobState.RUNNING and job.target["on"] != "local":
+            self._progress.look(executor, job)
 
     def _handed_over(self, executor: Executor, job: Job) -> tuple[Job, Status | None]:
         """The job, with the executor; and its end where that refused it."""

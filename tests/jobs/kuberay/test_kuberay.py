@@ -1,6 +1,7 @@
 """KubeRayExecutor against an API server in memory, whose operator takes a step at each look."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,14 +9,16 @@ import yaml
 from executor_contract import LINES, ExecutorContract
 from kube_operator import Autopilot, Operator
 
-from sp500.errors import ConfigError, Refused
+from sp500.errors import ConfigError, Refused, ResourcesError
 from sp500.jobs.kuberay.api import RAYJOBS, KubeApi
 from sp500.jobs.kuberay.executor import KubeRayExecutor, request
 from sp500.jobs.manifests import rules
 from sp500.jobs.manifests.rayjob import build_documents
 from sp500.jobs.state import JobState
+from sp500.progress import RunProgress, load
 
 CLUSTER = Path(__file__).parents[3] / "cluster"
+PROGRESS = RunProgress("epoch", 7, 25, True, 1240.0, 0.981, 1180.0, 1000.0)
 
 
 class TestKubeRayKeepsTheContract(ExecutorContract):
@@ -165,6 +168,7 @@ def test_role_of_the_cluster_grants_all_that_is_asked_and_kueues_the_rest(kube, 
         executor.status("night-1")
         list(executor.logs("night-1", role=None, tail=None, follow=False))
     operator.tell(jobDeploymentStatus="Running", jobStatus="RUNNING")
+    executor.show_progress("night-1", PROGRESS)
     executor.stop("night-1")
     role = yaml.safe_load((CLUSTER / "base/rbac.yaml").read_text().split("---")[0])
     component = yaml.safe_load((CLUSTER / "components/kueue/kustomization.yaml").read_text())
@@ -179,3 +183,44 @@ def test_rayjob_made_anew_after_a_look_is_not_deleted(kube, kubeconfig, executor
     executor.submit("night-1", requested())
     KubeApi("sp500", kubeconfig=kubeconfig).delete(RAYJOBS, "night-1", "uid-of-the-one-that-was-seen")
     assert "deletionTimestamp" not in kube.store.get("rayjobs", "night-1")["metadata"]
+
+
+def test_progress_is_an_annotation_of_the_rayjob_beside_those_that_it_has(kube, executor, requested):
+    executor.submit("night-1", requested())
+    before = kube.store.get("rayjobs", "night-1")["metadata"]
+    mark, generation = before["annotations"]["sp500/request"], before["generation"]
+    executor.show_progress("night-1", PROGRESS)
+    after = kube.store.get("rayjobs", "night-1")["metadata"]
+    assert load(after["annotations"].pop("sp500/progress")) == PROGRESS
+    assert (after["annotations"], after["generation"]) == ({"sp500/request": mark}, generation)
+
+
+def test_progress_that_stands_there_already_is_not_written_again(kube, executor, requested):
+    executor.submit("night-1", requested())
+    versions = []
+    for progress in (PROGRESS, PROGRESS, replace(PROGRESS, done=8)):
+        executor.show_progress("night-1", progress)
+        versions.append(kube.store.get("rayjobs", "night-1")["metadata"]["resourceVersion"])
+    assert versions[0] == versions[1] != versions[2]
+
+
+def test_rayjob_of_somebody_else_gets_no_progress(kube, executor, rayjob):
+    kube.store.put("rayjobs", rayjob | {"metadata": {"name": "night-1"}})
+    executor.show_progress("night-1", PROGRESS)
+    executor.show_progress("night-2", PROGRESS)
+    assert "annotations" not in kube.store.get("rayjobs", "night-1")["metadata"]
+
+
+def test_rayjob_made_anew_after_a_look_gets_no_progress(kube, kubeconfig, executor, requested):
+    executor.submit("night-1", requested())
+    api = KubeApi("sp500", kubeconfig=kubeconfig)
+    api.annotate(RAYJOBS, "night-1", "uid-of-the-one-that-was-seen", {"sp500/progress": "x"})
+    api.annotate(RAYJOBS, "night-2", "uid-of-one-that-is-gone", {"sp500/progress": "x"})
+    assert "sp500/progress" not in kube.store.get("rayjobs", "night-1")["metadata"]["annotations"]
+
+
+def test_progress_without_the_right_is_refused_with_the_way_out(kube, executor, requested):
+    executor.submit("night-1", requested())
+    kube.store.denied.add(("patch", "rayjobs"))
+    with pytest.raises(ResourcesError, match=r"cannot patch resource .*rbac\.yaml"):
+        executor.show_progress("night-1", PROGRESS)

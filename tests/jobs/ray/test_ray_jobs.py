@@ -1,6 +1,7 @@
 """Jobs on a real Ray cluster of this machine: a head without CPUs, behind a token, as KubeRay starts it."""
 
 import contextlib
+import itertools
 import json
 import os
 import secrets
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -17,10 +19,17 @@ import psutil
 import pytest
 from executor_contract import LINES, ended, look, own, running, until
 
+from sp500.commands.jobs import job_progress
 from sp500.errors import ConfigError, Refused, Unreachable
 from sp500.jobs import working_dir
 from sp500.jobs.local_cluster import processes
 from sp500.jobs.local_cluster.plan import Node
+from sp500.jobs.queue.job import NewJob
+from sp500.jobs.queue.manager import Manager
+from sp500.jobs.queue.progress_reader import SECONDS_BETWEEN_READS
+from sp500.jobs.queue.queue import Queue
+from sp500.jobs.queue.resources import Resources
+from sp500.jobs.queue.settings import QueueSettings
 from sp500.jobs.ray import executor as ray_jobs
 from sp500.jobs.ray import status as ray_status
 from sp500.jobs.ray.executor import RayExecutor
@@ -321,6 +330,45 @@ def test_words_settings_and_environment_arrive_on_the_cluster_as_they_are(execut
     lines = [line.text for line in executor.logs(handle, role=None, tail=None, follow=False)]
     [arrived] = [json.loads(line.removeprefix("arrived ")) for line in lines if line.startswith("arrived ")]
     assert arrived == {"argv": NASTY, "settings": [SETTINGS, SETTINGS], "env": env}
+
+
+@pytest.mark.parametrize(
+    ("script", "kind", "total"),
+    [
+        (("train.py", "--train.epochs", "100000", "--train.early-stop-patience", "0"), "epoch", 100000),
+        (("tune.py", "--space", "grid108", "--mode", "sequential"), "trial", 108),
+    ],
+)
+def test_progress_of_a_real_run_is_read_from_its_log_kept_and_shown(
+    executor, asked, handle, tmp_path, script, kind, total
+):
+    words = (str(ROOT / "experiments" / script[0]), *script[1:], "--task", "synthetic", "--runs-dir", str(tmp_path))
+    request = asked(sys.executable, *words, env={"PYTHONPATH": str(ROOT)})
+    queue = Queue(tmp_path / "state", lambda target: executor, ["false"])
+    ticks = itertools.count(0.0, SECONDS_BETWEEN_READS)
+    manager = Manager(
+        queue.ledger, queue.logs_folder, queue.executor, QueueSettings, Resources(1), ticks=lambda: next(ticks)
+    )
+    job = NewJob(
+        id=handle, name="live", spec=JobSpec(argv=words).model_dump(mode="json"), target={"on": "ray"}, request=request,
+        project="p", priority=0, queued_elsewhere=False, demand=Resources(1), seconds=None, hourly=0.0, retries=0,
+    )  # fmt: skip
+    with queue.ledger.writing() as entry:
+        entry.add([job], time.time())
+    deadline = time.monotonic() + 120
+    while (seen := job_progress.read(queue, queue.job(handle), live=False)) is None or seen.done < 2:
+        assert time.monotonic() < deadline, queue.job(handle)
+        with ThreadPoolExecutor(1) as pool:
+            manager.turn(pool)
+        time.sleep(0.1)
+    now = job_progress.read(queue, queue.job(handle), live=True)
+    assert now.done >= seen.done
+    texts = [line.text for line in executor.logs(handle, role=Role.SUBMITTER, tail=None, follow=False)]
+    for shown in (seen, now):
+        (line,) = [text for text in texts if f" {kind} {shown.done}/{total}, " in text]
+        assert f"{shown.best_loss:.6g}, " in line
+        assert (shown.kind, shown.total, shown.samples_per_second > 0) == (kind, total, True)
+        assert f" {shown.ends - shown.updated:.0f} s left: " in line
 
 
 def test_end_of_a_traceback_is_the_reason(executor, asked, handle):

@@ -1,0 +1,105 @@
+"""How far a run is, from the files that it appends to: epochs.jsonl of a training, trials.jsonl of a search.
+
+What comes after the last epoch or trial, such as the test, is not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from pathlib import Path
+
+import yaml
+from pydantic import ValidationError
+
+from sp500.config import TrainConfig
+from sp500.errors import ConfigError
+from sp500.progress import Meter, RunProgress, Unit
+from sp500.runs.checked_lines import damaged_line, read_lines
+from sp500.runs.record import EpochMetrics, Plain, PlannedSearch
+from sp500.runs.store import Run
+
+
+class Trial(Plain):
+    """What progress takes of a line of trials.jsonl."""
+
+    id: str
+    valid_loss: float | None = None
+    samples: int = 0
+    seconds: float = 0.0
+    finished: datetime | None = None
+
+
+def read(run: Run) -> tuple[datetime, RunProgress] | None:
+    """When the last attempt at a run began, and how far it is; None where its files do not say.
+
+    They do not of a run that has not begun, and of experiments other than one training or one search. A last line that
+    is still being written does not count. Raises ConfigError for a file that is damaged.
+    """
+    begun = run.started()
+    if begun is None:
+        return None
+    if begun.experiment == "train":
+        meter = epoch_meter(_settings(run.path, begun.config["train"]), _seeds(run.path), begun.started)
+        return begun.started, of_epochs(run.epochs(), meter)
+    if begun.experiment == "tune" and begun.planned:
+        return begun.started, of_trials(_trials(run.path / "trials.jsonl"), begun.planned)
+    return None
+
+
+def epoch_meter(train: TrainConfig, seeds: int, since: datetime) -> Meter:
+    """The meter of a training whose attempt began at `since`.
+
+    Epochs for further seeds and of a refit leave no lines. They count as time that is left, as many as they can be.
+    """
+    fits = seeds * (2 if train.refit else 1)
+    at_most = bool(train.early_stop_patience or train.max_steps or train.refit)
+    more = (fits - 1) * train.epochs
+    return Meter("epoch", train.epochs, since=since.timestamp(), at_most=at_most, more=more)
+
+
+def of_epochs(epochs: Sequence[EpochMetrics], meter: Meter) -> RunProgress:
+    """Progress of a training."""
+    for epoch in epochs:
+        meter.add(unit(epoch))
+    return meter.progress(epochs[-1].epoch if epochs else 0)
+
+
+def unit(epoch: EpochMetrics) -> Unit:
+    """An epoch as progress counts it."""
+    return Unit(epoch.finished, epoch.seconds, epoch.train_seconds, epoch.samples, epoch.valid_loss)
+
+
+def of_trials(trials: Iterable[Trial], planned: PlannedSearch) -> RunProgress:
+    """Progress of a search; of a trial that ran twice the last result counts."""
+    meter = Meter("trial", planned.trials, since=planned.at.timestamp(), parallel=True)
+    last = {trial.id: trial for trial in trials}
+    for trial in last.values():
+        meter.add(Unit(trial.finished, trial.seconds, samples=trial.samples, loss=trial.valid_loss))
+    return meter.progress(len(last))
+
+
+def _trials(path: Path) -> list[Trial]:
+    found = []
+    for number, line in enumerate(read_lines(path), 1):
+        try:
+            found.append(Trial.model_validate(line))
+        except ValidationError as error:
+            raise damaged_line(path, number, str(error.errors()[0]["msg"])) from None
+    return found
+
+
+def _settings(folder: Path, train: object) -> TrainConfig:
+    try:
+        return TrainConfig.model_validate(train)
+    except ValidationError as error:
+        raise ConfigError(f"{folder / 'started.json'}: train: {error.errors()[0]['msg']}") from None
+
+
+def _seeds(folder: Path) -> int:
+    """For how many seeds a model is trained: a setting of the experiment, which a run's record does not have."""
+    path = folder / "config.yaml"
+    try:
+        return int(yaml.safe_load(path.read_text()).get("seeds", 1))
+    except (OSError, yaml.YAMLError, ValueError, AttributeError, TypeError) as error:
+        raise ConfigError(f"{path}: seeds cannot be read ({error})") from error

@@ -1,0 +1,64 @@
+"""Progress in words, and the folder of a job's run by its command, settings and environment."""
+
+from pathlib import Path
+
+import pytest
+
+from sp500.commands.jobs import job_progress
+from sp500.progress import RunProgress
+
+REQUEST = {"cwd": "/work", "environment": {"SP500_RUNS_DIR": "/data/runs"}}
+BARE = {"cwd": "/work", "environment": {}}
+
+
+@pytest.mark.parametrize(
+    ("argv", "settings", "request_", "folder"),
+    [
+        (["--name", "a"], {}, REQUEST, "/data/runs/a"),
+        (["--name", "a"], {}, BARE, "/work/runs/a"),
+        (["--io.run-name=a", "--io.save_dir", "out"], {}, REQUEST, "/work/out/a"),
+        (["--name", "a", "--runs-dir", "/mnt"], {"io": {"run_name": "b", "save_dir": "/c"}}, REQUEST, "/mnt/a"),
+        ([], {"io": {"run_name": "b", "save_dir": "/c"}}, REQUEST, "/c/b"),
+        ([], {"name": "b"}, REQUEST, "/data/runs/b"),
+        ([], {}, REQUEST, None),
+        (["--name", "../a"], {}, REQUEST, None),
+        (["--name"], {}, REQUEST, None),
+    ],
+)
+def test_folder_of_a_run_on_this_machine_follows_flags_settings_and_environment(argv, settings, request_, folder):
+    spec = {"argv": ["python", "experiments/train.py", *argv], "settings": settings, "env": {}}
+    assert job_progress.run_folder(spec, request_, here=True) == (Path(folder) if folder else None)
+
+
+@pytest.mark.parametrize(
+    ("argv", "env", "folder"),
+    [
+        (["--runs-dir", "/shared"], {}, "/shared/a"),
+        ([], {"SP500_RUNS_DIR": "/shared"}, "/shared/a"),
+        (["--runs-dir", "shared"], {}, None),
+        ([], {}, None),
+    ],
+)
+def test_folder_of_a_run_elsewhere_is_known_where_it_is_absolute(argv, env, folder):
+    spec = {"argv": ["python", "train.py", "--name", "a", *argv], "settings": {}, "env": env}
+    assert job_progress.run_folder(spec, {}, here=False) == (Path(folder) if folder else None)
+
+
+@pytest.mark.parametrize(
+    ("rate", "best", "left", "words"),
+    [
+        (None, None, None, "epoch 7/25"),
+        (0.523, 0.98123, 18.4, "epoch 7/25, 0.52/s, best 0.9812, 18 s left"),
+        (950.4, -2.5e-6, 180.0, "epoch 7/25, 950/s, best -2.5e-06, 3.0 min left"),
+        (1240.0, 0.981, 7200.0, "epoch 7/25, 1.2k/s, best 0.981, 2.0 h left"),
+        (474_260.0, None, 0.0, "epoch 7/25, 474k/s, 0 s left"),
+        (1_100_000.0, None, -5.0, "epoch 7/25, 1.1M/s, 0 s left"),
+    ],
+)
+def test_words_are_short(rate, best, left, words):
+    ends = None if left is None else 1000.0 + left
+    assert job_progress.words(RunProgress("epoch", 7, 25, False, rate, best, ends, 900.0), 1000.0) == words
+
+
+def test_words_for_no_progress_are_a_dash():
+    assert job_progress.words(None, 0.0) == "-"

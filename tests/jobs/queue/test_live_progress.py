@@ -1,0 +1,146 @@
+"""Progress of real jobs on this machine: a training and a search, submitted, looked at while they run, and ended.
+
+What the verbs say is compared with sums over the lines that the run had written by then.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).parents[3]
+TRAIN = ("python", "experiments/train.py", "--task", "synthetic", "--train.epochs", "100000")
+TRAIN = (*TRAIN, "--train.early-stop-patience", "0")
+SEARCH = ("python", "experiments/tune.py", "--task", "synthetic", "--space", "grid108", "--mode", "sequential")
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory):
+    """A state folder; when the tests are done, whoever still manages it is ended."""
+    folder = tmp_path_factory.mktemp("live") / "sp500"
+    yield folder
+    for process in psutil.process_iter(["cmdline"]):
+        if str(folder) in (process.info["cmdline"] or []):
+            process.terminate()
+            process.wait(120)
+
+
+@pytest.fixture
+def sp500(state, tmp_path):
+    """Runs `sp500 jobs` on that folder to its end, with a folder of runs: its stdout."""
+
+    def run(*words):
+        done = subprocess.run(
+            [sys.executable, "-m", "sp500.cli", "jobs", *words],
+            capture_output=True, text=True, timeout=120, check=False, cwd=ROOT,
+            env={**os.environ, "XDG_STATE_HOME": str(state.parent), "SP500_RUNS_DIR": str(tmp_path / "runs")},
+        )  # fmt: skip
+        assert done.returncode == 0, (words, done)
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture
+def submit(sp500):
+    """Submits a command and gives the job's id; a job that still runs at the end of the test is stopped."""
+    ids = []
+
+    def start(*command):
+        ids.append(json.loads(sp500("submit", "--workers", "1", "--json", "--", *command))["id"])
+        return ids[-1]
+
+    yield start
+    sp500("stop", *ids)
+
+
+def progress_of(sp500, id, at_least):
+    """Progress of a job as `status` tells it, once so many of its units are done."""
+    end = time.monotonic() + 120
+    while ((job := json.loads(sp500("status", id, "--json")))["progress"] or {"done": -1})["done"] < at_least:
+        assert time.monotonic() < end, job
+        assert job["state"] in {"QUEUED", "PENDING", "RUNNING"}, job
+    return job["progress"]
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def seconds(moment):
+    return datetime.fromisoformat(moment).timestamp()
+
+
+def check_training(progress, epochs, done_before=0):
+    """The figures are those of the epochs of this attempt, of which `done_before` were there when it began."""
+    known = [epoch for epoch in epochs if epoch["epoch"] <= progress["done"]]
+    own = known[done_before:]
+    assert (progress["kind"], progress["total"], progress["at_most"]) == ("epoch", 100000, False)
+    assert progress["updated"] == seconds(known[-1]["finished"])
+    assert progress["best_loss"] == min(epoch["valid_loss"] for epoch in known)
+    speed = sum(epoch["samples"] for epoch in own) / sum(epoch["train_seconds"] for epoch in own)
+    assert progress["samples_per_second"] == pytest.approx(speed, rel=1e-9)
+    each = sum(epoch["seconds"] for epoch in own) / len(own)
+    assert 0 < progress["eta_seconds"] <= each * (100000 - progress["done"])
+
+
+def test_training_shows_epoch_speed_best_loss_and_time_left_and_after_a_resume_those_of_its_own(
+    sp500, submit, tmp_path
+):
+    file = tmp_path / "runs" / "live" / "epochs.jsonl"
+    first = submit(*TRAIN, "--name", "live")
+    progress = progress_of(sp500, first, at_least=2)
+    check_training(progress, lines(file))
+    listed = next(line for line in sp500("list").splitlines() if first in line)
+    assert " epoch " in listed
+    assert "/100000, " in listed
+    assert f"epoch {progress['done']}/100000" in sp500("logs", first)
+    sp500("stop", first)
+    before = lines(file)
+    assert json.loads(sp500("status", first, "--json"))["progress"] is None
+    again = submit(*TRAIN, "--name", "live", "--resume")
+    check_training(progress_of(sp500, again, len(before) + 2), lines(file), done_before=len(before))
+
+
+def test_search_shows_trial_speed_best_loss_and_time_left(sp500, submit, tmp_path):
+    id = submit(*SEARCH, "--name", "search")
+    progress = progress_of(sp500, id, at_least=2)
+    planned = json.loads((tmp_path / "runs" / "search" / "started.json").read_text())["planned"]
+    known = lines(tmp_path / "runs" / "search" / "trials.jsonl")[: progress["done"]]
+    elapsed = seconds(known[-1]["finished"]) - seconds(planned["at"])
+    assert (progress["kind"], progress["total"], progress["at_most"]) == ("trial", 108, False)
+    assert progress["updated"] == seconds(known[-1]["finished"])
+    assert progress["best_loss"] == min(trial["valid_loss"] for trial in known)
+    speed = sum(trial["samples"] for trial in known) / elapsed
+    assert progress["samples_per_second"] == pytest.approx(speed, rel=1e-9)
+    assert 0 < progress["eta_seconds"] <= elapsed / len(known) * (108 - len(known))
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_job_whose_run_has_no_known_name_or_a_damaged_file_shows_what_its_log_says(sp500, submit, tmp_path, damaged):
+    id = submit(*TRAIN, *(("--name", "damaged") if damaged else ()))
+    progress = progress_of(sp500, id, at_least=2)
+    if damaged:
+        started = tmp_path / "runs" / "damaged" / "started.json"
+        started.write_bytes(started.read_bytes().replace(b"synthetic", b"synthesis"))
+        progress = progress_of(sp500, id, at_least=progress["done"] + 1)
+    said = next(line for line in sp500("logs", id).splitlines() if f" epoch {progress['done']}/100000, " in line)
+    assert f"best {progress['best_loss']:.6g}, " in said
+    assert (progress["kind"], progress["total"]) == ("epoch", 100000)
+    assert progress["samples_per_second"] > 0
+    assert progress["eta_seconds"] > 0
+
+
+def test_job_of_another_program_shows_no_progress(sp500, submit):
+    id = submit("/bin/sh", "-c", "echo epoch 1/2; exec sleep 1000")
+    end = time.monotonic() + 60
+    while (job := json.loads(sp500("status", id, "--json")))["log"] != ["epoch 1/2"]:
+        assert time.monotonic() < end
+    assert (job["state"], job["progress"]) == ("RUNNING", None)
+    assert "epoch" not in sp500("list")

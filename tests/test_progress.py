@@ -1,0 +1,85 @@
+"""The line of a log that says how far a run is: what is written is what is read."""
+
+import io
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from sp500 import progress
+from sp500.console.progress import Progress
+from sp500.progress import Meter, RunProgress, Unit
+
+MOMENT = datetime(2026, 1, 2, 10, 0, 0, tzinfo=UTC)
+NUMBERS = st.none() | st.floats(1e-9, 1e12)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("2026-01-02T10:00:00Z epoch 1/25", RunProgress("epoch", 1, 25, False, None, None, None, MOMENT.timestamp())),
+        (
+            "2026-01-02T10:00:00Z epoch 7 of at most 25, 1240 samples/s, best 0.981, 183 s left: train 1.01",
+            RunProgress("epoch", 7, 25, True, 1240.0, 0.981, MOMENT.timestamp() + 183, MOMENT.timestamp()),
+        ),
+        (
+            "2026-01-02T10:00:00Z trial 3/18, best -2.5e-06, 0 s left: 2 running; lr 0.1: no finite loss",
+            RunProgress("trial", 3, 18, False, None, -2.5e-6, MOMENT.timestamp(), MOMENT.timestamp()),
+        ),
+    ],
+)
+def test_line_is_read_to_the_last_figure(line, expected):
+    assert progress.parse([line]) == expected
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["", "epoch 1/25", "2026-01-02T10:00:00Z step 3/4", " 2026-01-02T10:00:00Z epoch 1/25", "2026-01-02 epoch 1/2"],
+)
+def test_other_lines_give_no_progress(line):
+    assert progress.parse([line]) is None
+
+
+def test_last_of_many_lines_counts():
+    lines = [
+        "2026-01-02T10:00:00Z epoch 1/25",
+        "2026-01-02T10:00:01Z epoch 2/25",
+        "Traceback",
+        "ValueError: epoch 3/25",
+    ]
+    assert progress.parse(lines).done == 2
+
+
+@given(NUMBERS, NUMBERS, st.none() | st.integers(0, 10**7), st.booleans(), st.text(), st.integers(0, 10**6))
+def test_what_is_written_is_what_is_read(rate, best, left, at_most, text, done):
+    now = MOMENT.timestamp()
+    ends = None if left is None else now + left
+    written = RunProgress("fold", done, done + 1, at_most, rate, best, ends, now)
+    out = io.StringIO()
+    text = "".join(sign for sign in text if sign.isprintable())  # as the console makes it
+    Console(file=out, width=80).print(written.line(text), highlight=False, markup=False, soft_wrap=True)
+    read = progress.parse([out.getvalue().removesuffix("\n")])
+    assert (read.done, read.total, read.at_most, read.ends, read.updated) == (done, done + 1, at_most, ends, now)
+    assert read.samples_per_second == (None if rate is None else pytest.approx(rate, rel=6e-3))
+    assert read.best_loss == (None if best is None else pytest.approx(best, rel=1e-5))
+    assert progress.load(written.dump()) == written
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"kind": "epoch", "later": 1}'])
+def test_other_text_is_refused(text):
+    with pytest.raises(ValueError):  # noqa: PT011 - json's own among them
+        progress.load(text)
+
+
+def test_line_of_the_console_is_one_that_can_be_read():
+    out = io.StringIO()
+    meter = Meter("trial", 9, since=MOMENT.timestamp(), parallel=True)
+    with Progress("trial", 9, Console(file=out, force_terminal=False), done=4, meter=meter) as shown:
+        ended = Unit(datetime.fromtimestamp(MOMENT.timestamp() + 8, UTC), 8.0, samples=80, loss=0.25)
+        shown.advance("a name\nwith a line end", unit=ended)
+    (line,) = out.getvalue().splitlines()
+    read = progress.parse([line])
+    assert (read.done, read.total, read.samples_per_second, read.best_loss) == (5, 9, 10.0, 0.25)
+    assert read.eta_seconds(MOMENT.timestamp() + 8) == 32.0
