@@ -45,11 +45,11 @@ def fetch(name: str, field: str) -> Path:
     except errors.RepositoryNotFoundError:
         hint = "" if token else ", or it is private: set HF_TOKEN"
         raise ConfigError(f"{field} {name}: {endpoint} has no model of that name{hint}") from None
-    except errors.HfHubHTTPError as error:
-        code = error.response.status_code if error.response is not None else "an error"
-        hint = "the token in HF_TOKEN is not valid, or has no right to it" if code in (401, 403) else "try again later"
-        raise ConfigError(f"{field} {name}: {endpoint} answers {code}: {hint}") from None
     except (OSError, ValueError) as error:
+        if isinstance(cause := error.__cause__ or error, errors.HfHubHTTPError):
+            code = cause.response.status_code
+            hint = "HF_TOKEN is not valid, or has no right to it" if code in (401, 403) else "try again later"
+            raise ConfigError(f"{field} {name}: {endpoint} answers {code}: {hint}") from None
         raise ConfigError(
             f"{field} {name}: {endpoint} cannot be reached, and no copy is in the cache; fetch the model where there is"
             f" a network (hf download {name} --local-dir FOLDER), mount FOLDER and give it as {field}"

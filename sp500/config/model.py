@@ -19,7 +19,6 @@ MODEL_KEYS: dict[str, frozenset[str]] = {
     "cnn": frozenset({"hidden", "layers", "dropout"}),
     "gpt": frozenset({"hidden", "layers", "heads", "dropout"}),
     "hf": frozenset({"path", "adapter_rank", "adapter_targets"}),
-    "timm": frozenset({"architecture", "path"}),
 }
 OWN_KEYS = ("hidden", "layers", "heads", "dropout", "options")
 """What a model of the user's may read."""
@@ -29,7 +28,7 @@ class ModelConfig(Frozen):
     """Which network."""
 
     kind: str = "mlp"
-    """linear | mlp | lstm | transformer | cnn, timm (images) | gpt, hf (language) | your own: FILE.py:NAME or
+    """linear | mlp | lstm | transformer | cnn (images) | gpt, hf (language) | your own: FILE.py:NAME or
     package.module:NAME, with its options as --model.options.NAME VALUE. Default: mlp, cnn or gpt, by the task."""
     hidden: int = Field(64, gt=0)
     """Width of a hidden layer; channels of the last block of a cnn."""
@@ -40,14 +39,11 @@ class ModelConfig(Frozen):
     dropout: float = Field(0.1, ge=0, lt=1)
     """Share of activations dropped in training."""
     path: str = ""
-    """Of hf: folder with a config.json, and weights if it is not to start from random ones; or a name on the hub. Of
-    timm: a .safetensors file of pretrained weights."""
+    """Of hf: folder with a config.json, and with weights unless it starts from random ones; or a name on the hub."""
     adapter_rank: int = Field(0, ge=0)
     """Rank of a LoRA adapter, which alone is trained; 0: all weights are."""
     adapter_targets: tuple[str, ...] = ()
     """Names of the layers that an adapter changes, such as q_proj. Default: all linear ones but the last."""
-    architecture: str = ""
-    """Name of a timm model, such as resnet18."""
     options: dict[str, Any] = Field({})
     """Options of a model of your own, by name."""
 
@@ -67,8 +63,8 @@ class ModelConfig(Frozen):
                 raise ValueError(f"model.{name} is not used by model.kind {self.kind}; {way_out}")
         if own := self.own:
             contract.check_model(own, self.options)
-        if (needed := {"hf": "path", "timm": "architecture"}.get(self.kind)) and not getattr(self, needed):
-            raise ValueError(f"model.kind {self.kind} needs model.{needed}")
+        if self.kind == "hf" and not self.path:
+            raise ValueError("model.kind hf needs model.path")
         if self.adapter_targets and not self.adapter_rank:
             raise ValueError("model.adapter_targets needs a model.adapter_rank above 0")
         if self.kind in ("transformer", "gpt") and self.hidden % self.heads:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+from torch import nn
 
 from sp500.config import RunConfig
 from sp500.data.windows import Dataset
@@ -64,14 +65,19 @@ def train(
     # Alone, this process prepared the data too; on Ray the driver does, and the record tells of the workers.
     largest = result.peak_worker_bytes if config.num_workers else peak.bytes
     metrics = judged(task, dataset, result, config, run)
-    if isinstance(task, Generative):
-        metrics["test"]["sample"] = task.sample(model, dataset)
-    if isinstance(task, Publishing):
-        task.publish(model, dataset, run.path / "model")
+    _let_write(task, model, dataset, metrics, run)
     own: SeedRow = {"seed": config.train.seed, "best_epoch": result.best_epoch, "test": metrics["test"]}
     facts: dict[str, object] = {"metrics": metrics, "peak_memory_bytes": largest, "refit": refitted}
     facts |= {"throughput": describe(cost, result, config), "seeds": [own, *others] if others else None}
     return record.model_copy(update=facts)
+
+
+def _let_write(task: Task, model: nn.Module, dataset: Dataset, metrics: Metrics, run: Run) -> None:
+    """A sample of what the model writes into the metrics, and the model as other programs read it into its folder."""
+    if isinstance(task, Generative):
+        metrics["test"]["sample"] = task.sample(model, dataset)
+    if isinstance(task, Publishing):
+        task.publish(model, dataset, run.path / "model")
 
 
 def tell_disk_use(cost: ModelCost | None, config: RunConfig, dataset: Dataset, run: Run) -> None:

@@ -32,7 +32,7 @@ def build(kind: str, *, window: int = 5, features: int = 3, outputs: int = 2, **
 
 
 def test_catalog_knows_every_kind_that_can_be_configured() -> None:
-    assert set(catalog.MODELS) == set(MODEL_KEYS)
+    assert set(catalog.MODELS | catalog.PRETRAINED) == set(MODEL_KEYS)
 
 
 @KINDS

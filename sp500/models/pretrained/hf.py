@@ -90,11 +90,12 @@ def copy_tokenizer(source: Path, folder: Path) -> bool:
 
 
 def _settings(folder: Path) -> Any:
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
     try:
         return AutoConfig.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, StrictDataclassError) as error:
         raise ConfigError(
             f"model.path {folder}: has no usable config.json ({str(error).splitlines()[0]:.200})"
         ) from None

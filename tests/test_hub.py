@@ -1,0 +1,154 @@
+"""Models of the hub that cannot be had: one line each, from a server that answers as the hub does."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import ClassVar
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+CONFIG = {
+    "model_type": "llama",
+    "vocab_size": 300,
+    "hidden_size": 16,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 1,
+    "max_position_embeddings": 64,
+}
+TRAIN = (sys.executable, "experiments/train.py", "--task", "language", "--model.kind", "hf")
+ANSWERS = {
+    "unknown": (404, {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Repository not found"}),
+    "private": (401, {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Invalid username or password."}),
+    "gated": (401, {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access to model is restricted."}),
+    "unlicensed": (403, {"X-Error-Code": "GatedRepo", "X-Error-Message": "You are not in the authorized list."}),
+    "forbidden": (403, {"X-Error-Message": "no right"}),
+    "broken": (500, {}),
+}
+
+
+class Hub(BaseHTTPRequestHandler):
+    """What huggingface.co answers to a request for a model whose owner is the answer's name."""
+
+    tokens: ClassVar[list[str | None]] = []
+
+    def do_GET(self) -> None:
+        self.tokens.append(self.headers.get("Authorization"))
+        owner = self.path.removeprefix("/api/models/").split("/")[0]
+        code, headers = ANSWERS.get(owner, (200, {}))
+        body = json.dumps({"error": headers.get("X-Error-Message", "")}).encode()
+        self.send_response(code)
+        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_HEAD = do_GET  # noqa: N815 - the name that the server looks for
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def fetched(name: str, endpoint: str, home: Path, **environment: str) -> tuple[int, str]:
+    """Exit code and message of a training with this model."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "HUGGING"))}
+    done = subprocess.run(
+        [*TRAIN, "--model.path", name, "--runs-dir", str(home / "runs")],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+        env={**kept, "HF_HOME": str(home), "HF_ENDPOINT": endpoint, **environment},
+    )  # fmt: skip
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("owner", "token", "said"),
+    [
+        ("unknown", "t", "has no model of that name"),
+        ("private", "", "or it is private: set HF_TOKEN"),
+        ("gated", "", "is gated: accept its licence at"),
+        ("unlicensed", "t", "the owner of the token has not accepted its licence"),
+        ("forbidden", "t", "answers 403: HF_TOKEN is not valid, or has no right to it"),
+        ("broken", "", "answers 500: try again later"),
+    ],
+)
+def test_model_that_the_hub_does_not_give_is_refused_with_the_way_out(
+    owner: str, token: str, said: str, endpoint: str, tmp_path: Path
+) -> None:
+    code, message = fetched(f"{owner}/tiny", endpoint, tmp_path, HF_TOKEN=token)
+    assert code == 2
+    (line,) = message.splitlines()
+    assert line.startswith(f"ConfigError: model.path {owner}/tiny: ")
+    assert said in line
+
+
+def test_hub_that_is_not_there_and_one_that_is_switched_off_name_the_folder_to_mount(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        closed = f"http://127.0.0.1:{free.getsockname()[1]}"
+    for environment in ({}, {"HF_HUB_OFFLINE": "1"}):
+        code, message = fetched("owner/tiny", closed, tmp_path, **environment)
+        assert code == 2
+        assert "mount FOLDER and give it as model.path" in message
+        assert len(message.splitlines()) == 1
+
+
+def test_token_of_older_guides_is_sent_with_a_notice(endpoint: str, tmp_path: Path) -> None:
+    Hub.tokens.clear()
+    _, message = fetched("unknown/tiny", endpoint, tmp_path, HUGGINGFACE_HUB_TOKEN="old-secret")
+    assert "Bearer old-secret" in Hub.tokens
+    assert "HUGGINGFACE_HUB_TOKEN is set, which the hub's library does not read" in message
+    assert "old-secret" not in message
+
+
+@pytest.mark.parametrize(
+    ("files", "flags", "code", "said"),
+    [
+        (None, [], 2, "no such folder; expected one with a config.json, or OWNER/NAME on the hub"),
+        ({}, [], 2, "has no usable config.json"),
+        ({"config.json": json.dumps(CONFIG)}, ["--text.tokenizer", "model"], 2, "has no tokenizer that can be used"),
+        ({"config.json": json.dumps(CONFIG)}, ["--text.context", "65"], 2, "text.context 65 is above the 64 positions"),
+        ({"config.json": json.dumps(CONFIG), "pytorch_model.bin": ""}, [], 2, "as a pickle (pytorch_model.bin)"),
+        (
+            {"config.json": json.dumps(CONFIG)},
+            ["--model.adapter-rank", "2"],
+            2,
+            "has no weights that an adapter could change",
+        ),
+        ({"config.json": "{}"}, ["--train.amp", "float16"], 2, "train.amp float16 would lose small gradients"),
+    ],
+)
+def test_folder_that_cannot_be_used_is_refused_in_one_line(
+    files: dict[str, str] | None, flags: list[str], code: int, said: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    if files is not None:
+        folder.mkdir()
+        for name, text in files.items():
+            (folder / name).write_text(text)
+    done = subprocess.run(
+        [*TRAIN, "--model.path", folder, "--text.max-bytes", "20000", "--runs-dir", tmp_path / "runs", *flags],
+        cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    assert said in " ".join(done.stderr.replace("\u2502", "").split())
+    assert "Traceback" not in done.stderr
