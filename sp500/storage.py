@@ -7,13 +7,14 @@ AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL, or the identity of the mach
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import secrets
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pyarrow as pa
@@ -99,7 +100,7 @@ class Folder:
         found = [info for info in self._files.get_file_info(selector) if info.is_file]
         return {info.path.removeprefix(f"{self._path}/"): Entry(info.size, info.mtime) for info in found}
 
-    def upload(self, source: IO[bytes], name: str) -> str:
+    def upload(self, source: io.BufferedIOBase, name: str) -> str:
         """Copy an open file in chunks, and give the sha256 of what was copied. Raises OSError.
 
         An object store shows a file when all of it is there; on a disk it gets its name then.
