@@ -76,7 +76,10 @@ def measured(kills: int, seed: int, folder: Path) -> dict[str, object]:
     """Kill one run that often, each time on a disk that is empty but for the archive's copy, and let it end."""
     began = time.monotonic()
     subprocess.run(command(folder / "whole", kills), capture_output=True, check=True)
-    chance, found = random.Random(seed), {"versions_seen": 0, "partial_versions": 0, "cut_off": 0, "resumed": 0}
+    chance, found = (
+        random.Random(seed),
+        {"versions_seen": 0, "most_versions": 0, "partial_versions": 0, "cut_off": 0, "resumed": 0},
+    )
     with object_store.serving(folder) as address, between(address, RATE) as proxy:
         store, environment = Store(address), {**os.environ, **object_store.environment(proxy.address)}
         archive = ("--io.archive", f"s3://{object_store.BUCKET}/{PREFIX}", "--resume")
@@ -84,6 +87,7 @@ def measured(kills: int, seed: int, folder: Path) -> dict[str, object]:
             kill(command(folder / "cut", kills, *archive), environment, proxy, chance)
             trusted, partial, cut_off = store.judged()
             found["versions_seen"] += trusted
+            found["most_versions"] = max(found["most_versions"], trusted)
             found["partial_versions"] += partial
             found["cut_off"] += bool(cut_off)
             shutil.rmtree(folder / "cut")

@@ -167,6 +167,26 @@ def test_version_that_the_run_removes_while_it_is_copied_is_whole(
     assert whole_versions(place.read()) == {"epoch-00001"}
 
 
+def test_archive_does_not_grow_where_checkpoints_come_faster_than_uploads(
+    store: RunStore, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload, held = Folder.upload, list[int]()
+
+    def slow(folder: Folder, source: object, name: str) -> str:
+        """Three epochs pass during each upload of weights; the second is the best."""
+        if "model" in name and len(held) < 5:
+            held.append(len(whole_versions(place.read())))
+            train(run, *range(3 * len(held), 3 * len(held) + 3), best=2)
+        return upload(folder, source, name)
+
+    with begun(store) as run:
+        train(run, 1, 2, best=2)
+        monkeypatch.setattr(Folder, "upload", slow)
+        copy(run, place)
+    assert (len(held), max(held)) == (5, 2)
+    assert whole_versions(place.read()) == {"epoch-00002", "epoch-00016", "epoch-00017"}
+
+
 def test_resumed_run_whose_archive_is_further_goes_on_from_there(store: RunStore, place: Place, tmp_path: Path) -> None:
     with begun(store) as run:
         train(run, 1, 2)

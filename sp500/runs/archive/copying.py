@@ -20,6 +20,7 @@ from sp500.errors import RunExists
 from sp500.runs import versions
 from sp500.runs.archive.layout import LISTING, RECORD, UNANSWERED, Archived, Listing, by_folder, versions_in
 from sp500.runs.store import Run
+from sp500.runs.versions import Manifest, Version
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ class Copier:
         self._stamps: dict[str, Stamp] = {}
         self._held: set[str] = set()
         self._copied: dict[str, Stamp] = {}
+        self._newest: dict[str, tuple[Version, Version | None]] = {}
         self._problem: str | None = None
         self._whole = False
         self._ended = threading.Event()
@@ -111,11 +113,13 @@ class Copier:
     def _copy(self) -> None:
         archive = self._archived or self._open()
         ending = self._ended.is_set()
-        self._copy_files(archive, {name: path for name, path in self._local_files(ending).items() if name != RECORD})
-        while path := self._missing_version():
-            self._copy_version(archive, path)
+        self._copy_files(archive, ending=ending)
+        while name := self._missing_version():
+            self._copy_version(archive, name)
+            self._prune(archive)
+            self._copy_files(archive, ending=ending)
         self._prune(archive)
-        self._copy_files(archive, self._local_files(ending))
+        self._copy_files(archive, ending=ending, record=True)
         if ending and self._listing != self._expected():
             self._write_listing(archive, self._expected())
 
@@ -133,6 +137,9 @@ class Copier:
                 path = self._run.path / name / versions.MANIFEST
                 if path.read_bytes() == archive.folder.read(f"{name}/{versions.MANIFEST}"):
                     self._copied[name] = _stamp(path)
+        for name in sorted(self._copied):
+            with suppress(*versions.DAMAGE):
+                self._note(name, versions.read(self._run.path / name))
         self._archived = archive
         return archive
 
@@ -148,8 +155,11 @@ class Copier:
         found.pop(LISTING, None)
         return found
 
-    def _copy_files(self, archive: Archived, files: dict[str, Path]) -> None:
-        """Copy the files that have changed, the record last."""
+    def _copy_files(self, archive: Archived, *, ending: bool, record: bool = False) -> None:
+        """Copy the files that have changed, the record last and only where it is asked for."""
+        files = self._local_files(ending)
+        if not record:
+            files.pop(RECORD, None)
         changed: dict[str, tuple[bytes, Stamp]] = {}
         for name, path in sorted(files.items(), key=lambda item: (item[0] == RECORD, item)):
             stamp = _stamp(path)
@@ -217,18 +227,28 @@ class Copier:
             with (staged / file).open("rb") as source:
                 archive.folder.upload(source, f"{name}/{file}")
         self._copied[name] = stamp
+        self._note(name, manifest)
         shutil.rmtree(staged)
 
+    def _note(self, name: str, manifest: Manifest) -> None:
+        """Remember the newest version that the archive can be resumed from: its best one is there too."""
+        folder, _, last = name.rpartition("/")
+        version, best = versions.parse(last), manifest.best
+        if best and f"{folder}/{versions.name(best)}" not in self._copied:
+            return
+        if folder not in self._newest or version > self._newest[folder][0]:
+            self._newest[folder] = version, best
+
     def _prune(self, archive: Archived) -> None:
-        """Remove the versions that the run removed: those older than its newest, which has been copied by now."""
-        local = self._local_versions()
-        newest = {folder: found[-1] for folder, found in by_folder(local).items()}
-        for folder, found in by_folder(self._held - local).items():
+        """Remove the versions that the run removed, but for the newest that was copied and its best one."""
+        for folder, found in by_folder(self._held - self._local_versions()).items():
+            newest, best = self._newest.get(folder, ((0, 0), None))
             for version in found:
-                if folder in newest and version < newest[folder]:
+                if version < newest and version != best:
                     name = f"{folder}/{versions.name(version)}"
                     archive.delete_version(name)
                     self._held.discard(name)
+                    self._copied.pop(name, None)
 
 
 def _hold(version: Path, staged: Path) -> None:

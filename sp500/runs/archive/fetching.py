@@ -129,6 +129,8 @@ def _merge(archived: Archived, listing: Listing, entries: dict[str, Entry], run:
     names = versions_in(entries)
     if not _is_ahead(run, entries, names):
         return Fetched()
+    for rest in run.path.glob(".fetch-*"):  # of killed ones: the run's lock lets one fetch at a time
+        shutil.rmtree(rest, ignore_errors=True)
     with _staged(run.path, ".fetch") as staged:
         missing = {name for name in names if not _is_whole(run.path / name)}
         fetched = _download(archived, listing, entries, staged, missing)
