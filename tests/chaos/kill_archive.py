@@ -70,6 +70,9 @@ def kill(argv: list[str], environment: dict[str, str], proxy: Proxy, chance: ran
         time.sleep(0.01)
     process.kill()
     assert process.wait() == -9, "the run ended before it was killed"
+    while proxy.connections:  # what it had sent may still make a version whole
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def measured(kills: int, seed: int, folder: Path) -> dict[str, object]:

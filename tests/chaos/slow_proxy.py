@@ -18,18 +18,28 @@ class Proxy:
         self._target, self._rate = urlsplit(target), rate
         self.sent = 0
         """Bytes of all clients so far."""
+        self.connections = 0
+        """Of clients that are still served: of one that was killed, what it had sent may be on its way."""
         self.address = ""
 
     async def serve(self, ready: threading.Event) -> None:
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         ready.set()
         await server.serve_forever()
 
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._task.cancel)
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, asyncio.IncompleteReadError):
+        self.connections += 1
+        try:
             there, back = await asyncio.open_connection(self._target.hostname, self._target.port)
-            await asyncio.gather(self._pipe(reader, back, self._rate), self._pipe(there, writer, 0.0))
+            pipes = self._pipe(reader, back, self._rate), self._pipe(there, writer, 0.0)
+            await asyncio.gather(*pipes, return_exceptions=True)
+        finally:
+            self.connections -= 1
 
     async def _pipe(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, rate: float) -> None:
         try:
@@ -46,19 +56,17 @@ class Proxy:
 @contextmanager
 def between(target: str, rate: float) -> Iterator[Proxy]:
     """A proxy in a thread, while the block runs."""
-    proxy, loop, ready = Proxy(target, rate), asyncio.new_event_loop(), threading.Event()
+    proxy, ready = Proxy(target, rate), threading.Event()
 
     def run() -> None:
         with suppress(asyncio.CancelledError):
-            loop.run_until_complete(task)
+            asyncio.run(proxy.serve(ready))
 
-    task = loop.create_task(proxy.serve(ready))
     thread = threading.Thread(target=run)
     thread.start()
+    ready.wait()
     try:
-        ready.wait()
         yield proxy
     finally:
-        loop.call_soon_threadsafe(task.cancel)
+        proxy.stop()
         thread.join()
-        loop.close()

@@ -138,6 +138,15 @@ def test_fetched_run_is_the_one_that_was_archived(store: RunStore, place: Place,
     assert fetch(RunStore(tmp_path / "elsewhere"), "a", place.uri).files == ()
 
 
+def test_database_of_a_search_is_copied_at_the_end_without_its_journal(store: RunStore, place: Place) -> None:
+    with begun(store) as run:
+        for name in ("optuna.db", "optuna.db-journal", "trials.jsonl"):
+            (run.path / name).write_text(name)
+        copy(run, place)
+    written = {"archive.json", "config.yaml", "started.json"}
+    assert {Path(name).name for name in place.read()} - written == {"optuna.db", "trials.jsonl"}
+
+
 def test_versions_that_the_run_removed_are_removed_from_the_archive(store: RunStore, place: Place) -> None:
     with begun(store) as run:
         for epoch in range(1, 6):
@@ -289,9 +298,11 @@ def test_version_without_a_manifest_is_not_there(store: RunStore, place: Place, 
         copy(run, place)
         place.delete("a/checkpoints/epoch-00002/manifest.json")
         place.write("a/checkpoints/epoch-00002/model.safetensors", b"half")
+        place.write("a/.epochs.jsonl.0123456789abcdef.tmp", b"half")
         assert len(fetch(RunStore(tmp_path / "elsewhere"), "a", place.uri).versions) == 1
         copy(run, place)
     assert whole_versions(place.read()) == {"epoch-00001", "epoch-00002"}
+    assert not [name for name in place.read() if name.endswith(".tmp")]
 
 
 def test_copy_killed_before_a_file_was_replaced_leaves_no_damage(store: RunStore, place: Place, tmp_path: Path) -> None:

@@ -31,8 +31,8 @@ INTERRUPTED_SECONDS = 10.0
 """How long an interrupted run waits: Kubernetes gives a pod 30 s between SIGTERM and SIGKILL."""
 SAY_SECONDS = 15.0
 STAGED = ".archive"
-AT_THE_END = ("optuna.db",)
-"""Files that are copied only then: a database that is written to is not the same from one page to the next."""
+DATABASE = "optuna.db"
+"""Copied at the end alone, and never its journal: both change while they are read."""
 Stamp = tuple[int, int, int]
 """Inode, bytes and time of change of a file."""
 
@@ -130,6 +130,9 @@ class Copier:
         if listing and listing.fingerprint != self._fingerprint:
             raise RunExists(f"it has another run of the name {self._run.name!r}, which stays")
         entries = archive.folder.entries()
+        for name in entries:
+            if name.rpartition("/")[2].startswith("."):  # what a killed copy to a folder has left
+                archive.folder.delete(name)
         self._listing, self._files = listing, dict(listing.files) if listing else {}
         self._held = versions_in(entries)
         for name in self._held:
@@ -150,7 +153,10 @@ class Copier:
             names[:] = [name for name in names if not name.startswith(".") and not versions.NAME.fullmatch(name)]
             for file in files:
                 path = Path(folder, file)
-                if not file.startswith(".") and not path.is_symlink() and (ending or file not in AT_THE_END):
+                wanted = (
+                    file == DATABASE if ending and file.startswith(DATABASE) else not file.startswith((".", DATABASE))
+                )
+                if wanted and not path.is_symlink():
                     found[path.relative_to(self._run.path).as_posix()] = path
         found.pop(LISTING, None)
         return found

@@ -27,7 +27,7 @@ from sp500.storage import Entry, Folder
 
 LISTING, RECORD = "archive.json", "record.json"
 VERSION = re.compile(rf"((?:.+/)?{versions.NAME.pattern})/[^/]+")
-TIMEOUT_SECONDS = 10.0
+TIMEOUT_SECONDS = 5.0
 UNANSWERED = (OSError, SP500Error, pa.ArrowException)
 """What an archive raises that cannot be reached, read or written."""
 
