@@ -43,6 +43,7 @@ VERBS = {
     "cluster check": ("cluster.check", "Check manifests of KubeRay against every rule, without a cluster."),
     "cluster upload-data": ("cluster.upload_data", "Put a folder onto the cluster's data claim."),
     "cluster fetch-results": ("cluster.fetch_results", "Bring ended runs from the cluster's claim."),
+    "runs fetch": ("runs.fetch", "Bring a run from the archive that it was copied to."),
     "serve": ("serving.serve", "Answer over HTTP with a trained run or a model."),
     "models list": ("models.list", "Show the models that runs were promoted for."),
     "models promote": ("models.promote", "Let a run answer for a model: all requests, a share, or for the log."),

@@ -11,7 +11,10 @@ from typing import Annotated, Any
 from pydantic import AfterValidator
 
 # Object stores have no ports, and their secret keys may hold a slash.
-PASSWORD_IN_URL = re.compile(r"(?<=://)([^/@\s]*:[^/@\s]+|(?<=s3://)[^@\s]*:[^@\s]+|(?<=gs://)[^@\s]*:[^@\s]+)(?=@)")
+PASSWORD_IN_URL = re.compile(
+    r"(?<=://)([^/@\s]*:[^/@\s]+|(?<=s3://)[^@\s]*:[^@\s]+|(?<=gs://)[^@\s]*:[^@\s]+)(?=@)"
+    r"|(?<=[?&])(access_key|secret_key|session_token)=[^&\s]*"
+)
 
 
 def has_password(text: str) -> bool:
@@ -23,8 +26,8 @@ def without_password(address: str) -> str:
     """The address itself. Raises ValueError, which does not repeat it, for one with a password."""
     if has_password(address):
         raise ValueError(
-            "the address holds a password (://user:password@). Leave it out and set the variables of the store, such "
-            "as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            "the address holds a password (://user:password@, or a key after ?). Leave it out and set the variables of "
+            "the store, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         )
     return address
 

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -78,14 +79,25 @@ def execute(config: E, main: Callable[[E, Run], RunRecord]) -> RunRecord:
     """
     name = run_name(config)
     with RunStore(config.io.save_dir).open(name, resume=config.resume) as run:
+        archiving, done = _archiving(config, run), None
         if config.resume:
             done = run.record()
-            ok = done is not None and done.status == "ok"
-            _check_same(run, config, ended=ok)
-            if done is not None and ok:
+            _check_same(run, config, ended=done is not None and done.status == "ok")
+        with archiving:
+            if done is not None and done.status == "ok":
                 return done
-        config = config.kept(run.path, trusted=config.trust_source)
-        return _attempt(config, main, run, _begin(config, run))
+            config = config.kept(run.path, trusted=config.trust_source)
+            return _attempt(config, main, run, _begin(config, run))
+
+
+def _archiving(config: Experiment, run: Run) -> AbstractContextManager[None]:
+    """The copy to io.archive while the run goes on. Before it comes what the archive has and this machine lacks."""
+    if not config.io.archive:
+        return nullcontext()
+    from sp500.runs.archive import copying, fetching
+
+    fetching.catch_up(config.io.archive, run, config.fingerprint, resume=config.resume)
+    return copying.archived(config.io.archive, run, config.fingerprint)
 
 
 def _attempt(config: E, main: Callable[[E, Run], RunRecord], run: Run, earlier: float) -> RunRecord:

@@ -30,7 +30,7 @@ def explain(model: type[BaseModel], fault: Any) -> str:
     path = [str(part) for part in fault["loc"]]
     key = ".".join(path)
     if fault["type"] != "extra_forbidden":
-        message = str(fault["msg"]).removeprefix("Value error, ")
+        message = str(fault["msg"]).removeprefix("Value error, ").removeprefix(f"{key}: ")
         where = f"{key}: " if key else ""  # a fault of several fields together names them itself
         return where + message + ("" if fault["type"] == "value_error" else f", got {fault['input']!r:.60}")
     section: Any = model

@@ -45,6 +45,7 @@ SLOW = (
         "jobs/queue",
         "jobs/ray",
         "plugins/test_your_own.py",
+        "runs/test_archive.py",
         "scripts",
         "serving",
         "studies",

@@ -28,7 +28,7 @@ CLOSED = {
     "trust-source": "runs Python that came with a folder of runs",
     "rates": "the project's table of rates counts, cluster/rates.yaml",
     **dict.fromkeys(("runs-dir", "io.save-dir"), "the server says where runs go"),
-    **dict.fromkeys(("out", "shards", "data.cache-dir"), "names a folder to write to"),
+    **dict.fromkeys(("out", "shards", "data.cache-dir", "io.archive"), "names a folder to write to"),
 }
 SECTIONS = ("data", "synthetic", "images", "text", "model", "train", "eval")
 SETTINGS = {

@@ -12,8 +12,9 @@ import re
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from sp500.config.frozen import Frozen as Frozen
 from sp500.config.model import MODEL_KEYS as MODEL_KEYS
@@ -22,6 +23,7 @@ from sp500.config.text import TextConfig as TextConfig
 from sp500.config.train import LATER_KEYS as LATER_KEYS
 from sp500.config.train import PLACES
 from sp500.config.train import TrainConfig as TrainConfig
+from sp500.credentials import without_password
 from sp500.plugins import contract, reference, source
 from sp500.plugins.reference import Reference
 
@@ -146,13 +148,40 @@ class EvalConfig(Frozen):
     """Trading cost per unit of turnover, in basis points."""
 
 
+def archive_uri(uri: str, field: str) -> str:
+    """The address of an archive, without a / at its end. Raises ValueError, which repeats no password."""
+    try:
+        uri, parts = without_password(uri).rstrip("/"), urlsplit(uri)
+    except ValueError as error:
+        raise ValueError(f"{field}: {error}") from None
+    if "@" in parts.netloc:
+        raise ValueError(f"{field}: the address names a user. Leave it out and set AWS_ACCESS_KEY_ID")
+    if (parts.scheme, bool(parts.netloc), bool(parts.path.strip("/"))) not in ARCHIVES:
+        raise ValueError(f"{field} {uri!r:.200}: expected s3://BUCKET, s3://BUCKET/PREFIX or file:///FOLDER")
+    return uri
+
+
+ARCHIVES = {("s3", True, True), ("s3", True, False), ("file", False, True)}
+"""What an archive's address may be: its scheme, and whether it has a host (the bucket) and a path."""
+
+
 class IOConfig(Frozen):
     """Where results go."""
+
+    model_config = ConfigDict(hide_input_in_errors=True)  # an address may hold a password
 
     save_dir: Path = Path("runs")
     """Folder of all runs."""
     run_name: str | None = None
     """Name of this run's folder. Default: made from experiment, model and time."""
+    archive: str | None = None
+    """s3://BUCKET/PREFIX or file:///FOLDER that the run is copied to while it goes on. Default: no copy. Credentials
+    come from the environment."""
+
+    @field_validator("archive")
+    @classmethod
+    def _is_an_archive(cls, uri: str | None) -> str | None:
+        return archive_uri(uri, "io.archive") if uri else None
 
     @field_validator("run_name")
     @classmethod

@@ -180,7 +180,7 @@ class RunStore:
         Raises ConfigError for a name that is none, RunExists for a name taken (without `resume`), RunLocked when
         another process is writing it.
         """
-        run = self._run(name)
+        run = self.run(name)
         try:
             run.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -228,14 +228,15 @@ class RunStore:
 
     def record(self, name: str) -> RunRecord | None:
         """One run's record, or None while it has not ended. Raises ConfigError for a name that is not valid."""
-        return self._run(name).record()
+        return self.run(name).record()
 
     def epochs(self, name: str) -> list[EpochMetrics]:
         """Epoch lines of one run. Raises ConfigError for a name that is not valid."""
-        return self._run(name).epochs()
+        return self.run(name).epochs()
 
-    def _run(self, name: str) -> Run:
-        """No path is made of a name before it is checked: `../x` would lead out of the folder."""
+    def run(self, name: str) -> Run:
+        """A run that may not be there, and is not held. Raises ConfigError for a name that is not valid."""
+        # No path is made of a name before it is checked: `../x` would lead out of the folder.
         if not RUN_NAME.fullmatch(name) or name == REPORT:
             raise ConfigError(f"run name {name!r:.80} must match {RUN_NAME.pattern} and not be {REPORT!r}")
         return Run(self.root / name)

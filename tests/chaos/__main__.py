@@ -11,11 +11,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import kill_archive
 import kill_managers
 import kill_searches
 import kill_training
 
-PROGRAMS = ("managers", "searches", "training", "steps")
+PROGRAMS = ("managers", "searches", "training", "steps", "archive")
 Figures = dict[str, object]
 
 
@@ -44,9 +45,14 @@ def steps(folder: Path, seed: int, *, quick: bool) -> tuple[Figures, bool]:
     return found, not found["other_weights"] and found["most_steps_lost"] <= kill_training.EVERY
 
 
+def archive(folder: Path, seed: int, *, quick: bool) -> tuple[Figures, bool]:
+    found = kill_archive.measured(2 if quick else 20, seed, folder)
+    return found, not any(found[key] for key in ("partial_versions", "other_files", "other_weights"))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/chaos", description="Kill what runs, and count what was lost.")
-    parser.add_argument("programs", nargs="*", help="managers, searches, training, steps (default: all)")
+    parser.add_argument("programs", nargs="*", help="managers, searches, training, steps, archive (default: all)")
     parser.add_argument("--quick", action="store_true", help="a few kills of each kind")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
@@ -54,7 +60,7 @@ def main() -> int:
     if unknown := set(flags.programs) - set(PROGRAMS):
         parser.error(f"unknown program {', '.join(sorted(unknown))}; known are {', '.join(PROGRAMS)}")
     run: dict[str, Callable[..., tuple[Figures, bool]]] = {
-        "managers": managers, "searches": searches, "training": training, "steps": steps
+        "managers": managers, "searches": searches, "training": training, "steps": steps, "archive": archive
     }  # fmt: skip
     found, good = {}, True
     for name in flags.programs or PROGRAMS:

@@ -1,6 +1,8 @@
 """Kills in small; `scripts/chaos` does many."""
 
+import object_store
 import pytest
+from kill_archive import measured as kill_archive
 from kill_managers import PRICE
 from kill_managers import measured as kill_managers
 from kill_searches import measured as kill_searches
@@ -38,3 +40,11 @@ def test_run_killed_inside_an_epoch_ends_in_the_same_bits(tmp_path):
 
 def test_killed_run_resumes_to_the_same_metrics(tmp_path):
     assert kill_training(1, 3, tmp_path)["other_metrics"] == 0
+
+
+@pytest.mark.skipif(not object_store.SERVER.exists(), reason="moto is not installed (scripts/moto does it)")
+def test_killed_copy_leaves_no_partial_version_and_resumes_to_the_same_bits(tmp_path):
+    found = kill_archive(2, 3, tmp_path)
+    assert (found["partial_versions"], found["other_files"], found["other_weights"]) == (0, 0, 0)
+    assert found["versions_seen"]
+    assert found["resumed"]

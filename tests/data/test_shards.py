@@ -190,7 +190,7 @@ def test_bad_manifest_is_refused_by_name(written: ShardSet, change: str) -> None
 
 WRITE_AGAIN = """
 import sys
-from sp500.data.shards.folder import Folder
+from sp500.storage import Folder
 
 folder = Folder(sys.argv[1])
 sys.stdin.readline()

@@ -7,11 +7,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sp500.config import DataConfig, ModelConfig, RunConfig, TrainConfig
+from sp500.config import DataConfig, IOConfig, ModelConfig, RunConfig, TrainConfig
 from sp500.errors import ResourcesError, SP500Error
+from sp500.execution import execute
+from sp500.runs.archive.fetching import fetch
 from sp500.runs.record import RunRecord
 from sp500.runs.store import RunStore
 from sp500.studies import train
+from sp500.studies.settings import TrainSettings
 
 
 def settings(workers: int, **train: object) -> RunConfig:
@@ -81,6 +84,17 @@ def test_killed_worker_goes_on_from_the_last_checkpoint_to_the_same_numbers(ray_
     assert numbers(found.metrics) == pytest.approx(numbers(solo.metrics), rel=1e-9)
     lines = (tmp_path / "b" / "w2" / "epochs.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == list(range(1, 61))
+
+
+def test_run_on_workers_is_archived_by_the_process_that_started_it(ray_cluster, tmp_path):
+    io = IOConfig(save_dir=tmp_path / "runs", run_name="a", archive=f"file://{tmp_path}/archive")
+    config = TrainSettings(**{**dict(settings(2, epochs=2)), "io": io})
+    record = execute(config, train.train)
+    fetched = fetch(RunStore(tmp_path / "elsewhere"), "a", f"file://{tmp_path}/archive")
+    assert RunStore(tmp_path / "elsewhere").record("a") == record
+    assert {Path(name).name for name in fetched.versions} == {
+        path.name for path in (tmp_path / "runs" / "a" / "checkpoints").glob("epoch-*")
+    }
 
 
 def test_divergence_on_workers_is_told_without_restarts(ray_cluster, tmp_path):

@@ -81,7 +81,7 @@ def test_nothing_is_downloaded_but_by_pip():
     assert not re.search(r"\b(curl|wget|apt-get|apk|git clone)\b", " ".join(given("RUN")))
 
 
-@pytest.mark.parametrize("name", ["runtime.lock", "requirements.lock", "checkov.lock"])
+@pytest.mark.parametrize("name", ["runtime.lock", "requirements.lock", "checkov.lock", "moto.lock"])
 def test_lock_has_hashes_of_every_package_and_names_no_index(name):
     text = (ROOT / "scripts" / name).read_text()
     assert len(locked(name)) > 50

@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sp500.data.shards.folder import Folder
 from sp500.errors import DataError
+from sp500.storage import Folder
 
 FORMAT = 2
 

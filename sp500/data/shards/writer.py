@@ -22,10 +22,10 @@ from sp500.data import augment
 from sp500.data.augment import Augmentation
 from sp500.data.features import Series
 from sp500.data.normalize import Normalizer
-from sp500.data.shards.folder import Folder
 from sp500.data.shards.reader import FORMAT, Layout, Shard, ShardSet, as_binary, manifest_of
 from sp500.data.windows import Windows
 from sp500.errors import DataError
+from sp500.storage import Folder
 
 # A shard holds this many series at most (about 150,000 windows, 4 MiB, of 6 features over 18 years), and a set at least
 # this many shards where it can, so that workers and shuffling have something to choose from.

@@ -1,0 +1,1 @@
+"""The verbs `sp500 runs ...`."""

@@ -1,0 +1,62 @@
+"""`sp500 runs fetch`: a run from its archive."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from pydantic import ConfigDict, Field, field_validator
+
+from sp500.commands import folders
+from sp500.config import Frozen, archive_uri
+from sp500.console.output import concluded
+from sp500.runs.store import RunStore
+
+
+class Fetch(Frozen):
+    """Bring a run, ended or not, from the archive that it was copied to (io.archive), verified by checksums."""
+
+    model_config = ConfigDict(hide_input_in_errors=True)  # an address may hold a password
+
+    name: tyro.conf.Positional[str]
+    """Name of the run."""
+    uri: Annotated[str, tyro.conf.arg(name="from")]
+    """The archive: s3://BUCKET/PREFIX or file:///FOLDER. Credentials come from the environment."""
+    runs_dir: Path = Field(default_factory=lambda: folders.runs(os.environ))
+    """Folder to fetch into. Default: $SP500_RUNS_DIR, or runs."""
+    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
+    """One JSON object on stdout."""
+
+    @field_validator("uri")
+    @classmethod
+    def _is_an_archive(cls, uri: str) -> str:
+        return archive_uri(uri, "--from")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Fetch, to the exit code: 1 where a damaged version was left out."""
+
+    def acted() -> tuple[str, int]:
+        flags = tyro.cli(Fetch, prog="sp500 runs fetch", args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
+        return _fetch(flags)
+
+    return concluded(acted, only_json="--json" in argv)
+
+
+def _fetch(flags: Fetch) -> tuple[str, int]:
+    from sp500.runs.archive import fetching
+
+    store = RunStore(flags.runs_dir)
+    fetched, folder = fetching.fetch(store, flags.name, flags.uri), store.root / flags.name
+    plain = {"run": flags.name, "folder": str(folder), "files": fetched.files, "versions": fetched.versions}
+    if flags.json_output:
+        text = json.dumps({**plain, "damaged": fetched.damaged}, indent=1)
+    elif fetched.files or fetched.versions:
+        text = f"{folder} fetched: {len(fetched.files)} files, {len(fetched.versions)} versions, checksums equal"
+    else:
+        text = f"{folder} is already as far as the archive's"
+    return text, int(bool(fetched.damaged))

@@ -1,0 +1,110 @@
+"""What an archive holds of a run.
+
+    ARCHIVE/RUN/archive.json                       the run's files and their sha256
+    ARCHIVE/RUN/{config.yaml, record.json, ...}    the files
+    ARCHIVE/RUN/checkpoints/VERSION/...            a version of the checkpoint; its manifest.json is copied last
+
+`archive.json` is written before the files that it names, with the sha256 that each has and the one that it is about to
+get, so that a copy that is killed leaves nothing that a reader takes for damage. A version counts once it has its
+manifest, whose checksums its files have to match.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path, PurePosixPath
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict
+
+from sp500.errors import CheckpointError, ConfigError, SP500Error
+from sp500.runs import sealed, versions
+from sp500.runs.store import Run
+from sp500.runs.versions import Manifest, Version
+from sp500.storage import Entry, Folder
+
+LISTING, RECORD = "archive.json", "record.json"
+VERSION = re.compile(rf"((?:.+/)?{versions.NAME.pattern})/[^/]+")
+TIMEOUT_SECONDS = 5.0
+UNANSWERED = (OSError, SP500Error, pa.ArrowException)
+"""What an archive raises that cannot be reached, read or written."""
+
+
+class Listing(BaseModel):
+    """What `archive.json` holds."""
+
+    model_config = ConfigDict(frozen=True)
+
+    run: str
+    fingerprint: str
+    files: dict[str, tuple[str, ...]]
+    """For each file the sha256 that it may have: two or more while it is being replaced."""
+
+
+class Archived:
+    """One run in an archive. Its methods raise one of UNANSWERED, its making ConfigError where the run lies there."""
+
+    def __init__(self, uri: str, run: Run) -> None:
+        place, mark, options = uri.partition("?")
+        self.uri = f"{place}/{run.name}"
+        self.folder = Folder(f"{self.uri}{mark}{options}", TIMEOUT_SECONDS)
+        if place.startswith("file:"):
+            there, here = Path(unquote(urlsplit(self.uri).path)).resolve(), run.path.resolve()
+            if there == here or there in here.parents or here in there.parents:
+                raise ConfigError(f"io.archive {uri}: the run itself lies there; name another folder")
+
+    def listing(self) -> Listing | None:
+        """The run's listing; None where the archive has no such run. Raises CheckpointError for a damaged one."""
+        try:
+            listing = Listing.model_validate_json(sealed.unseal(self.folder.read(LISTING)))
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise CheckpointError(f"{self.uri}/{LISTING} is damaged: {error}. Take another archive or name") from error
+        for name in listing.files:
+            check_name(name, f"{self.uri}/{LISTING}")
+        return listing
+
+    def write(self, name: str, data: bytes) -> None:
+        """Put a small file there."""
+        self.folder.upload(io.BytesIO(data), name)
+
+    def write_listing(self, listing: Listing) -> None:
+        """Put the listing there."""
+        self.write(LISTING, sealed.seal(listing).encode())
+
+    def manifest(self, version: str) -> Manifest:
+        """The manifest of a version, such as checkpoints/epoch-00007. Raises one of versions.DAMAGE."""
+        place = f"{version}/{versions.MANIFEST}"
+        manifest = Manifest.parse(self.folder.read(place), f"{self.uri}/{place}")
+        for name in manifest.files:
+            check_name(name, f"{self.uri}/{place}")
+        return manifest
+
+    def delete_version(self, version: str) -> None:
+        """Remove a version: first what makes readers trust it."""
+        self.folder.delete(f"{version}/{versions.MANIFEST}")
+        self.folder.delete(version)
+
+
+def check_name(name: str, place: str) -> None:
+    """Raise CheckpointError for a name that leads out of the run's folder, or is hidden in it."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or not path.parts or any(part.startswith(".") for part in path.parts):
+        raise CheckpointError(f"{place} is damaged: it names {name!r:.80}")
+
+
+def versions_in(entries: dict[str, Entry]) -> set[str]:
+    """Paths of the versions of which there is any file, whole or not."""
+    return {found[1] for name in entries if (found := VERSION.fullmatch(name))}
+
+
+def by_folder(names: set[str]) -> dict[str, list[Version]]:
+    """Versions of each folder of checkpoints, oldest first."""
+    folders: dict[str, list[Version]] = {}
+    for name in names:
+        folder, _, version = name.rpartition("/")
+        folders.setdefault(folder, []).append(versions.parse(version))
+    return {folder: sorted(found) for folder, found in sorted(folders.items())}

@@ -1,0 +1,114 @@
+"""Versions of a checkpoint: folders whose manifest, written last, holds the sha256 of each file and of itself.
+
+    checkpoints/epoch-00007/{model.safetensors, optimizer.safetensors, manifest.json}
+    checkpoints/epoch-00007-step-00000350/...    inside epoch 8, after 350 steps in all
+    checkpoints/{last,best} -> epoch-00007
+
+What is in the files is for `sp500.training.checkpoint`; that they are whole can be told without torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sp500.machine.disk import sync_folder
+
+MANIFEST = "manifest.json"
+NAME = re.compile(r"epoch-(\d{5,})(?:-step-(\d{8,}))?")
+DAMAGE = (OSError, ValueError, KeyError, TypeError)
+"""What reading a damaged version raises."""
+Version = tuple[int, int]
+"""Epochs that have ended, and the step inside the next one; 0: none."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a version holds. `files`: sha256 by name; `progress`: plain data of the loop."""
+
+    fingerprint: str
+    progress: dict[str, Any]
+    files: dict[str, str]
+
+    def dump(self) -> str:
+        """The text of its file, with a checksum."""
+        plain = {"fingerprint": self.fingerprint, "progress": self.progress, "files": self.files}
+        return json.dumps({**plain, "sha256": digest(_canonical(plain))}, indent=1)
+
+    @classmethod
+    def parse(cls, data: bytes, place: object) -> Manifest:
+        """The inverse of `dump`. Raises one of DAMAGE, naming the place, for what is not as it was written."""
+        plain = json.loads(data)
+        if not isinstance(plain, dict):
+            raise ValueError(f"{place} is not a valid manifest")
+        if plain.pop("sha256") != digest(_canonical(plain)):
+            raise ValueError(f"{place} does not match its checksum")
+        return cls(plain["fingerprint"], plain["progress"], plain["files"])
+
+    @property
+    def best(self) -> Version | None:
+        """The best version as of this one."""
+        return best_of(self.progress)
+
+
+def read(folder: Path) -> Manifest:
+    """The manifest of a version. Raises one of DAMAGE."""
+    return Manifest.parse((folder / MANIFEST).read_bytes(), folder / MANIFEST)
+
+
+def check(folder: Path) -> Manifest:
+    """The manifest of a version whose files are as they were written. Raises as `read`, naming the damaged file."""
+    manifest = read(folder)
+    for file, expected in manifest.files.items():
+        with (folder / file).open("rb") as data:
+            if hashlib.file_digest(data, "sha256").hexdigest() != expected:
+                raise ValueError(f"{folder / file} does not match its checksum")
+    return manifest
+
+
+def of(folder: Path) -> list[Version]:
+    """All versions in a folder of checkpoints, oldest first."""
+    return sorted(parse(path.name) for path in folder.glob("epoch-*") if NAME.fullmatch(path.name))
+
+
+def parse(name: str) -> Version:
+    """The version of that name. Raises ValueError."""
+    found = NAME.fullmatch(name)
+    if not found:
+        raise ValueError(f"{name} is not a version")
+    return int(found[1]), int(found[2] or 0)
+
+
+def name(version: Version) -> str:
+    """Name of a version's folder."""
+    epoch, step = version
+    return f"epoch-{epoch:05d}" + (f"-step-{step:08d}" if step else "")
+
+
+def best_of(progress: dict[str, Any]) -> Version | None:
+    """The best version as of this progress; None inside the first epoch, where there may be none yet."""
+    best = int(progress["best_epoch"])
+    return (best, 0) if best or progress.get("best_loss") is not None else None
+
+
+def link(path: Path, version: Version) -> None:
+    """Make `path` (last or best) lead to a version next to it. Raises OSError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(name(version))
+    temporary.replace(path)
+    sync_folder(path.parent)
+
+
+def digest(data: bytes) -> str:
+    """sha256, in hex."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def _canonical(plain: dict[str, Any]) -> bytes:
+    return json.dumps(plain, sort_keys=True).encode()
