@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from sp500.commands import folders, rate_table
 from sp500.config import Frozen
@@ -47,16 +47,6 @@ class Sync(Frozen):
     json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
     """One JSON object on stdout."""
 
-    @field_validator("uri")
-    @classmethod
-    def _has_no_password(cls, uri: str) -> str:
-        if has_password(uri) and uri != os.environ.get("MLFLOW_TRACKING_URI"):
-            raise ValueError(
-                "the address holds a password. Leave it out and set MLFLOW_TRACKING_USERNAME and "
-                "MLFLOW_TRACKING_PASSWORD, or set MLFLOW_TRACKING_URI in place of --uri"
-            )
-        return uri
-
     @model_validator(mode="after")
     def _ends_with_one_object(self) -> Sync:
         if self.follow and self.json_output:
@@ -69,6 +59,7 @@ def main(argv: Sequence[str]) -> int:
 
     def acted() -> tuple[str, int]:
         flags = tyro.cli(Sync, prog="sp500 mlflow sync", args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
+        _refuse_password(flags.uri)
         from sp500.tracking import address, sync
 
         if not flags.follow and not flags.runs_dir.is_dir():
@@ -86,6 +77,15 @@ def main(argv: Sequence[str]) -> int:
             time.sleep(SECONDS)
 
     return concluded(acted, only_json="--json" in argv)
+
+
+def _refuse_password(uri: str) -> None:
+    """Not in a validator, whose message would repeat it."""
+    if has_password(uri) and uri != os.environ.get("MLFLOW_TRACKING_URI"):
+        raise ConfigError(
+            "--uri: the address holds a password. Leave it out and set MLFLOW_TRACKING_USERNAME and "
+            "MLFLOW_TRACKING_PASSWORD, or set MLFLOW_TRACKING_URI in place of --uri"
+        )
 
 
 def _code(done: Synced) -> int:

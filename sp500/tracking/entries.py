@@ -213,7 +213,8 @@ def _of_epochs(epochs: Sequence[EpochMetrics], last: datetime) -> tuple[list[Poi
 def _results(record: RunRecord) -> dict[str, Any]:
     scalars = {name: getattr(record, name) for name in SCALARS}
     known = {name: value for name, value in scalars.items() if value is not None}
-    return {**record.metrics, **known, "run_seconds": record.seconds.model_dump()}
+    # A section of their own: the epochs have `samples` and `seconds`, too.
+    return {**record.metrics, "run": {**known, "seconds": record.seconds.model_dump()}}
 
 
 def _numbers(values: Mapping[str, Any], section: str = "") -> Iterator[tuple[str, float | None]]:

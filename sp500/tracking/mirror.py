@@ -37,6 +37,8 @@ FILES = "sp500.files"
 """Hash of the artifacts that are there."""
 SYNCED = "sp500.synced"
 """Hash of all that is there, written last: where it fits nothing is left to do."""
+KIND = "mlflow.experimentKind"
+"""By which the pages of MLflow show models in training, and no traces of language models."""
 PARENT, COMMIT = "mlflow.parentRunId", "mlflow.source.git.commit"
 MOST_PARAMS, MOST_POINTS = 80, 800
 """In one request. MLflow takes 100 parameters, and 1,000 of everything."""
@@ -80,14 +82,14 @@ class Mirror:
             raise ConfigError(
                 f"--experiment {experiment}: is in MLflow's trash; restore it there, or give another name"
             )
-        self._experiment = (
-            found.experiment_id
-            if found
-            else ask(self._client.create_experiment, experiment, artifact_location=address.artifacts)
-        )
+        self._experiment = found.experiment_id if found else self._make(experiment, address)
         self._kept: dict[Key, list[Kept]] = {}
         for kept in self._all():
             self._kept.setdefault((kept.tags[RUN], kept.tags.get(PART, "")), []).append(kept)
+
+    def _make(self, experiment: str, address: Address) -> str:
+        made = ask(self._client.create_experiment, experiment, address.artifacts, {KIND: "custom_model_development"})
+        return str(made)
 
     def put(self, entries: Sequence[Entry]) -> Change:
         """Bring a run and its parts up to date.
@@ -209,7 +211,7 @@ def _client(address: Address) -> Any:
     # Each of them is read when mlflow is imported, or at each request. What the user has set stays.
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+    os.environ |= {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true"}
     with extra("mlflow"):
         from mlflow import MlflowClient
     logging.getLogger("mlflow").setLevel(logging.WARNING)

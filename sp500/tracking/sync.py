@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
-from sp500.errors import RunLocked, SP500Error, Unreachable
+from sp500.errors import SP500Error, Unreachable
 from sp500.runs.cost import RateTable
 from sp500.runs.store import REPORT, Run
 from sp500.tracking import entries
@@ -34,8 +34,7 @@ def sync(
     """Mirror the runs of a folder.
 
     A run that cannot be read or is refused keeps no other. Once MLflow does not answer, the rest is missing, and the
-    next sync does it. Raises ConfigError without the extra or for an experiment in MLflow's trash, RunLocked during
-    another sync of the folder.
+    next sync does it. Raises ConfigError without the extra or for an experiment in MLflow's trash.
     """
     done, runs = Synced(), _runs(runs_dir)
     with _alone(runs_dir):
@@ -66,15 +65,13 @@ def _runs(folder: Path) -> list[Run]:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock: two syncs at once would write points twice.
+    """Wait until no other sync of the folder is at work: two at once would write points twice.
 
-    A folder that is read-only, as the cluster's CronJob mounts it, has none; that runs one at a time.
+    A folder that is read-only, as the cluster's CronJob mounts it, has no lock; that runs one at a time.
     """
-    lock = FileLock(folder / LOCK, timeout=0)
+    lock = FileLock(folder / LOCK)
     try:
         lock.acquire()
-    except Timeout:
-        raise RunLocked(f"{folder}: another process mirrors these runs; end it first") from None
     except OSError:
         yield
         return
