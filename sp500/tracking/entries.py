@@ -106,7 +106,7 @@ class Entry:
         return hashlib.sha256(names.encode()).hexdigest() if self.files else ""
 
 
-def of_run(run: Run, *, rates: RateTable | None = None, weights: bool = False) -> list[Entry]:
+def read_entries(run: Run, *, rates: RateTable | None = None, weights: bool = False) -> list[Entry]:
     """The run's own entry, then those of its trials and folds; none for a folder without a run.
 
     Raises ConfigError for damaged files.
@@ -119,9 +119,9 @@ def of_run(run: Run, *, rates: RateTable | None = None, weights: bool = False) -
     going_on = unended is not None and is_open
     attempt = (run.started() or record).started.isoformat()
     status: Status = "RUNNING" if going_on else "KILLED" if unended else STATUS[record.status]
-    points, left_out = _of_epochs(run.epochs(), record.finished)
+    points, left_out = _make_points(run.epochs(), record.finished)
     if status == "FINISHED":
-        found, missing = _at(_numbers(_results(record)), record.best_epoch or 0, record.finished)
+        found, missing = _place(_numbers(_results(record)), record.best_epoch or 0, record.finished)
         points, left_out = [*points, *found], left_out + missing
     own = Entry(
         run=record.name,
@@ -136,11 +136,11 @@ def of_run(run: Run, *, rates: RateTable | None = None, weights: bool = False) -
         left_out=left_out,
         files=_files(run.path, weights=weights),
     )
-    trials = [_of_trial(own, trial) for trial in Ledger(run.path).results.values()]
-    return [own, *trials, *(_of_fold(own, row) for row in _folds(run.path))]
+    trials = [_make_trial(own, trial) for trial in Ledger(run.path).results.values()]
+    return [own, *trials, *(_make_fold(own, row) for row in _folds(run.path))]
 
 
-def _of_trial(own: Entry, trial: TrialResult) -> Entry:
+def _make_trial(own: Entry, trial: TrialResult) -> Entry:
     finished = trial.finished or own.started
     numbers = {
         "valid_loss": trial.valid_loss,
@@ -150,7 +150,7 @@ def _of_trial(own: Entry, trial: TrialResult) -> Entry:
     }
     known = {name: value for name, value in numbers.items() if value is not None}
     work = {"epochs": trial.epochs, "samples": trial.samples, "seconds": trial.seconds}
-    points, left_out = _at(_numbers(known | work), 0, finished)
+    points, left_out = _place(_numbers(known | work), 0, finished)
     return Entry(
         run=own.run,
         part=f"trial {trial.id}",
@@ -165,12 +165,12 @@ def _of_trial(own: Entry, trial: TrialResult) -> Entry:
     )
 
 
-def _of_fold(own: Entry, row: FoldRow) -> Entry:
+def _make_fold(own: Entry, row: FoldRow) -> Entry:
     names = ("seconds", "best_epoch", "epochs", "samples", "peak_worker_bytes")
     numbers = {name: row[name] for name in names if row.get(name) is not None}  # type: ignore[literal-required]
-    judged = {name: row.get(name, {}) for name in ("test", "naive", "improvement")}
+    scores = {name: row.get(name, {}) for name in ("test", "naive", "improvement")}
     # Folds have no time of their own, so all bear that of the run's start.
-    points, left_out = _at(_numbers(numbers | judged), 0, own.started)
+    points, left_out = _place(_numbers(numbers | scores), 0, own.started)
     dates = {name: " to ".join(ends) for name, ends in row["splits"].items()}
     return Entry(
         run=own.run,
@@ -197,7 +197,7 @@ def _folds(folder: Path) -> list[FoldRow]:
     return [rows[number] for number in sorted(rows)]
 
 
-def _of_epochs(epochs: Sequence[EpochMetrics], last: datetime) -> tuple[list[Point], int]:
+def _make_points(epochs: Sequence[EpochMetrics], last: datetime) -> tuple[list[Point], int]:
     """A point per epoch and number, and how many were not finite.
 
     An epoch's line has its seconds and no time: the last epoch ended at `last`, those before it one after another.
@@ -205,7 +205,7 @@ def _of_epochs(epochs: Sequence[EpochMetrics], last: datetime) -> tuple[list[Poi
     points, left_out, end = list[Point](), 0, last
     for epoch in reversed(epochs):
         numbers = epoch.model_dump(exclude={"epoch"}, exclude_none=True)
-        found, missing = _at(_numbers(numbers), epoch.epoch, end)
+        found, missing = _place(_numbers(numbers), epoch.epoch, end)
         points, left_out, end = found + points, left_out + missing, end - timedelta(seconds=epoch.seconds)
     return points, left_out
 
@@ -229,7 +229,7 @@ def _numbers(values: Mapping[str, Any], section: str = "") -> Iterator[tuple[str
             yield key, value
 
 
-def _at(numbers: Iterator[tuple[str, float | None]], step: int, when: datetime) -> tuple[list[Point], int]:
+def _place(numbers: Iterator[tuple[str, float | None]], step: int, when: datetime) -> tuple[list[Point], int]:
     """Numbers as points at one step, and how many were not finite."""
     found = list(numbers)
     finite = {_key(name): float(value) for name, value in found if value is not None and math.isfinite(value)}

@@ -118,7 +118,7 @@ class Mirror:
     def _put(self, entry: Entry, parent: str) -> tuple[str, Literal["new", "changed", "made anew", "same"], int]:
         """Id of the entry's run, what became of it, and how many points were written."""
         digest = entry.digest(parent)
-        kept = self._single(entry, digest)
+        kept = self._find_one(entry, digest)
         if kept and kept.tags.get(SYNCED) == digest:
             return kept.id, "same", 0
         if kept is None:
@@ -132,7 +132,7 @@ class Mirror:
         ask(self._client.delete_run, kept.id)
         return made.id, "made anew", self._complete(made, entry, parent, digest, {})
 
-    def _single(self, entry: Entry, digest: str) -> Kept | None:
+    def _find_one(self, entry: Entry, digest: str) -> Kept | None:
         """The run of an entry. One that was made twice, as when an answer was lost, is there once afterwards."""
         found = sorted(self._kept.get((entry.run, entry.part), ()), key=lambda kept: kept.tags.get(SYNCED) != digest)
         for kept in found[1:]:
@@ -144,7 +144,7 @@ class Mirror:
         tags = {name: value for name, value in tags.items() if value}
         started = round(entry.started.timestamp() * 1000)
         made = ask(self._client.create_run, self._experiment, started, tags, entry.name)
-        return _kept(made)
+        return _read(made)
 
     def _complete(
         self, kept: Kept, entry: Entry, parent: str, digest: str, stored: Mapping[tuple[str, int], object]
@@ -192,7 +192,7 @@ class Mirror:
         token = None
         while True:
             page = ask(self._client.search_runs, [self._experiment], max_results=1000, page_token=token)
-            yield from (_kept(run) for run in page if RUN in run.data.tags)
+            yield from (_read(run) for run in page if RUN in run.data.tags)
             token = page.token
             if not token:
                 return
@@ -203,7 +203,7 @@ def ask(call: Callable[..., T], *arguments: Any, seconds: int = SECONDS, **named
 
     Raises Unreachable where it does not in time, or with a fault of its own, ResourcesError where it refuses.
     """
-    with _explained(), _limited(seconds):
+    with _explain_errors(), _limit_time(seconds):
         return call(*arguments, **named)
 
 
@@ -224,7 +224,7 @@ def _client(address: Address) -> Any:
     return ask(MlflowClient, address.uri)
 
 
-def _kept(run: Any) -> Kept:
+def _read(run: Any) -> Kept:
     data = run.data
     return Kept(run.info.run_id, run.info.status, dict(data.tags), dict(data.params), frozenset(data.metrics))
 
@@ -242,11 +242,11 @@ def _contradicts(kept: Kept, stored: Mapping[tuple[str, int], Sequence[float]], 
 
 
 class _Expired(BaseException):
-    """No Exception: mlflow waits and tries again after those."""
+    """Not an Exception: after those mlflow waits and tries again."""
 
 
 @contextmanager
-def _limited(seconds: int) -> Iterator[None]:
+def _limit_time(seconds: int) -> Iterator[None]:
     """End what takes longer, whatever it waits for: mlflow connects to a database for hours, and has no limit there."""
 
     def expire(*_: object) -> None:
@@ -263,7 +263,7 @@ def _limited(seconds: int) -> Iterator[None]:
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def _explain_errors() -> Iterator[None]:
     from mlflow.exceptions import MlflowException
 
     try:

@@ -37,7 +37,7 @@ def sync(
     next sync does it. Raises ConfigError without the extra or for an experiment in MLflow's trash.
     """
     done, runs = Synced(), _runs(runs_dir)
-    with _alone(runs_dir):
+    with _wait_for_lock(runs_dir):
         try:
             mirror = Mirror(address, experiment)
             while runs:
@@ -50,7 +50,7 @@ def sync(
 
 def _put(mirror: Mirror, run: Run, done: Synced, *, rates: RateTable | None, weights: bool) -> None:
     try:
-        if found := entries.of_run(run, rates=rates, weights=weights):
+        if found := entries.read_entries(run, rates=rates, weights=weights):
             done.changes.append(mirror.put(found))
     except Unreachable:
         raise
@@ -64,7 +64,7 @@ def _runs(folder: Path) -> list[Run]:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _wait_for_lock(folder: Path) -> Iterator[None]:
     """Wait until no other sync of the folder is at work: two at once would write points twice.
 
     A folder that is read-only, as the cluster's CronJob mounts it, has no lock; that runs one at a time.

@@ -99,7 +99,7 @@ def test_training_imports_nothing_of_it_and_ends_well_next_to_a_server_that_hang
         follower = subprocess.Popen(
             sync_command(tmp_path, uri, "--follow"), env=ENVIRONMENT, stdout=subprocess.PIPE, text=True
         )
-        words = command("train", tmp_path, "beside", *SMALL)[1:]
+        words = command("train", tmp_path, "next", *SMALL)[1:]
         done = subprocess.run(
             [sys.executable, "-c", IMPORTED, *words],
             env={**ENVIRONMENT, "MLFLOW_TRACKING_URI": uri},
@@ -110,7 +110,7 @@ def test_training_imports_nothing_of_it_and_ends_well_next_to_a_server_that_hang
         assert done.returncode == 0, done.stderr
         assert done.stdout.splitlines()[-1] == "[]"
         assert follower.stdout is not None
-        while "missing in MLflow: beside" not in (line := follower.stdout.readline()):
+        while "missing in MLflow: next" not in (line := follower.stdout.readline()):
             assert follower.poll() is None, line
         follower.terminate()
         assert follower.wait(60) == 143

@@ -110,7 +110,7 @@ class Database:
         return str(self.rows("select status from runs where run_uuid = ?", run)[0][0])
 
     def parents(self) -> dict[str, str]:
-        """Ids of runs that are no children, by name. Fails if a name is there twice."""
+        """Ids of runs without a parent, by name. Fails if a name is there twice."""
         found = [(name, run) for run, name in self.runs().items() if "mlflow.parentRunId" not in self.of("tags", run)]
         assert len(dict(found)) == len(found)
         return dict(found)
