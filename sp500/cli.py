@@ -49,6 +49,7 @@ VERBS = {
     "models promote": ("models.promote", "Let a run answer for a model: all requests, a share, or for the log."),
     "models rollback": ("models.rollback", "Let the champion before answer again."),
     "models score": ("models.score", "Judge the answers that were given, by the prices since."),
+    "mlflow sync": ("mlflow_sync", "Mirror the runs in MLflow."),
     "mcp": (
         "agent.mcp",
         "Serve the queue to an agent, by the Model Context Protocol on stdin and stdout.",

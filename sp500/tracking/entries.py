@@ -1,0 +1,313 @@
+"""What a run becomes in MLflow: plain data, made of the run's folder alone.
+
+An entry is one run of MLflow as it should be. A search has an entry for each trial, a walk-forward run one for each
+fold; they are children of the run's own. Values that are not finite are left out and counted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from sp500.errors import ConfigError
+from sp500.formatting import size
+from sp500.runs.checked_lines import damaged_line, read_lines
+from sp500.runs.cost import RateTable, cost
+from sp500.runs.record import EpochMetrics, RunRecord
+from sp500.runs.results import FoldRow
+from sp500.runs.store import Run
+from sp500.tuning.ledger import Ledger, TrialResult
+
+Status = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
+STATUS: Mapping[str, Status] = {"ok": "FINISHED", "out_of_memory": "FAILED", "failed": "FAILED", "stopped": "KILLED"}
+FOLD_ROW = TypeAdapter(FoldRow)
+SCALARS = (
+    *("best_loss", "untrained_loss", "best_epoch", "samples", "samples_per_second", "warm_samples_per_second"),
+    *("peak_memory_bytes", "peak_worker_bytes"),
+)
+"""Fields of a record that are metrics of the run."""
+FILES = ("config.yaml", "record.json", "predictions.parquet")
+WEIGHTS = "checkpoints/best/model.safetensors"
+LONGEST_KEY, LONGEST_PARAM, LONGEST_TAG = 250, 6000, 5000
+"""Characters that MLflow keeps."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A value of a metric."""
+
+    key: str
+    value: float
+    step: int
+    time_ms: int
+    """Milliseconds since 1970."""
+
+
+@dataclass(frozen=True)
+class File:
+    """An artifact."""
+
+    path: Path
+    folder: str
+    """Folder among the artifacts; empty for none."""
+    sha256: str
+
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        """What it is, wherever it lies."""
+        return self.folder, self.path.name, self.sha256
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A run of MLflow as it should be."""
+
+    run: str
+    """Name of our run."""
+    part: str
+    """Trial or fold of it; empty for the run itself."""
+    attempt: str
+    """When the run's last attempt began (ISO 8601)."""
+    status: Status
+    started: datetime
+    finished: datetime | None
+    params: Mapping[str, str]
+    tags: Mapping[str, str]
+    points: Sequence[Point]
+    left_out: int = 0
+    """Values that are not finite."""
+    files: Sequence[File] = field(default_factory=tuple)
+
+    @property
+    def name(self) -> str:
+        """What MLflow calls it."""
+        return self.part or self.run
+
+    def digest(self, parent: str) -> str:
+        """A hash of all that MLflow should hold, `parent` (the id of the run above) included."""
+        whole = [parent, asdict(replace(self, files=())), self.digest_of_files]
+        return hashlib.sha256(json.dumps(whole, default=str).encode()).hexdigest()
+
+    @property
+    def digest_of_files(self) -> str:
+        """A hash of the artifacts; empty for none."""
+        names = json.dumps([file.identity for file in self.files])
+        return hashlib.sha256(names.encode()).hexdigest() if self.files else ""
+
+
+def read_entries(run: Run, *, rates: RateTable | None = None, weights: bool = False) -> list[Entry]:
+    """The run's own entry, then those of its trials and folds; none for a folder without a run.
+
+    Raises ConfigError for damaged files.
+    """
+    is_open = run.is_open()  # first: a run that ends meanwhile has its record
+    unended = run.unended()
+    record = unended or run.record()
+    if record is None:
+        return []
+    going_on = unended is not None and is_open
+    attempt = (run.started() or record).started.isoformat()
+    status: Status = "RUNNING" if going_on else "KILLED" if unended else STATUS[record.status]
+    points, left_out = _make_points(run.epochs(), record.finished)
+    if status == "FINISHED":
+        found, missing = _place(_numbers(_results(record)), record.best_epoch or 0, record.finished)
+        points, left_out = [*points, *found], left_out + missing
+    own = Entry(
+        run=record.name,
+        part="",
+        attempt=attempt,
+        status=status,
+        started=record.started,
+        finished=None if going_on else record.finished,
+        params=_params(_settings(run, record)),
+        tags=_tags(record, rates),
+        points=points,
+        left_out=left_out,
+        files=_files(run.path, weights=weights),
+    )
+    trials = [_make_trial(own, trial) for trial in Ledger(run.path).results.values()]
+    return [own, *trials, *(_make_fold(own, row) for row in _folds(run.path))]
+
+
+def _make_trial(own: Entry, trial: TrialResult) -> Entry:
+    finished = trial.finished or own.started
+    numbers = {
+        "valid_loss": trial.valid_loss,
+        "naive_loss": trial.naive_loss,
+        "best_epoch": trial.best_epoch,
+        "valid_excess_sharpe": trial.valid_excess_sharpe,
+    }
+    known = {name: value for name, value in numbers.items() if value is not None}
+    work = {"epochs": trial.epochs, "samples": trial.samples, "seconds": trial.seconds}
+    points, left_out = _place(_numbers(known | work), 0, finished)
+    return Entry(
+        run=own.run,
+        part=f"trial {trial.id}",
+        attempt=own.attempt,
+        status=STATUS[trial.status],
+        started=finished - timedelta(seconds=trial.seconds),
+        finished=finished,
+        params=_params(trial.overrides),
+        tags={name: value for name, value in {"dataset": trial.dataset, "reason": trial.reason}.items() if value},
+        points=points,
+        left_out=left_out,
+    )
+
+
+def _make_fold(own: Entry, row: FoldRow) -> Entry:
+    names = ("seconds", "best_epoch", "epochs", "samples", "peak_worker_bytes")
+    numbers = {name: row[name] for name in names if row.get(name) is not None}  # type: ignore[literal-required]
+    scores = {name: row.get(name, {}) for name in ("test", "naive", "improvement")}
+    # Folds have no time of their own, so all bear that of the run's start.
+    points, left_out = _place(_numbers(numbers | scores), 0, own.started)
+    dates = {name: " to ".join(ends) for name, ends in row["splits"].items()}
+    return Entry(
+        run=own.run,
+        part=f"fold {row['fold']}",
+        attempt=own.attempt,
+        status=STATUS[row["status"]],
+        started=own.started,
+        finished=own.started + timedelta(seconds=row["seconds"] or 0.0),
+        params=_params({**dates, "blind": row["blind"]}),
+        tags={"reason": row["reason"][:LONGEST_TAG]} if row["reason"] else {},
+        points=points,
+        left_out=left_out,
+    )
+
+
+def _folds(folder: Path) -> list[FoldRow]:
+    path, rows = folder / "folds.jsonl", dict[int, FoldRow]()
+    for number, line in enumerate(read_lines(path), 1):
+        try:
+            row = FOLD_ROW.validate_python(line)
+        except ValidationError as error:
+            raise damaged_line(path, number, str(error.errors()[0]["msg"])) from None
+        rows[row["fold"]] = row  # of a fold that failed and was tried again the last
+    return [rows[number] for number in sorted(rows)]
+
+
+def _make_points(epochs: Sequence[EpochMetrics], last: datetime) -> tuple[list[Point], int]:
+    """A point per epoch and number, and how many were not finite.
+
+    An epoch's line has its seconds and no time: the last epoch ended at `last`, those before it one after another.
+    """
+    points, left_out, end = list[Point](), 0, last
+    for epoch in reversed(epochs):
+        numbers = epoch.model_dump(exclude={"epoch"}, exclude_none=True)
+        found, missing = _place(_numbers(numbers), epoch.epoch, end)
+        points, left_out, end = found + points, left_out + missing, end - timedelta(seconds=epoch.seconds)
+    return points, left_out
+
+
+def _results(record: RunRecord) -> dict[str, Any]:
+    scalars = {name: getattr(record, name) for name in SCALARS}
+    known = {name: value for name, value in scalars.items() if value is not None}
+    # A section of their own: the epochs have `samples` and `seconds`, too.
+    return {**record.metrics, "run": {**known, "seconds": record.seconds.model_dump()}}
+
+
+def _numbers(values: Mapping[str, Any], section: str = "") -> Iterator[tuple[str, float | None]]:
+    """Numbers by dotted name. None stands for one that was not finite, which JSON cannot hold."""
+    for name, value in values.items():
+        key = f"{section}{name}"
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{key}.")
+        elif name.endswith("_interval") and isinstance(value, Sequence) and len(value) == 2:
+            yield from _numbers({"low": value[0], "high": value[1]}, f"{key}.")
+        elif value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+            yield key, value
+
+
+def _place(numbers: Iterator[tuple[str, float | None]], step: int, when: datetime) -> tuple[list[Point], int]:
+    """Numbers as points at one step, and how many were not finite."""
+    found = list(numbers)
+    finite = {_key(name): float(value) for name, value in found if value is not None and math.isfinite(value)}
+    missing = sum(value is None or not math.isfinite(value) for _, value in found)
+    return [Point(name, value, step, _milliseconds(when)) for name, value in finite.items()], missing
+
+
+def _milliseconds(when: datetime) -> int:
+    return round(when.timestamp() * 1000)
+
+
+def _key(name: str) -> str:
+    """A name with the characters that MLflow takes."""
+    return re.sub(r"[^\w. -]", "_", name, flags=re.ASCII)[:LONGEST_KEY]
+
+
+def _settings(run: Run, record: RunRecord) -> dict[str, Any]:
+    """The effective settings, without where the run lies, which may change."""
+    try:
+        settings = yaml.safe_load((run.path / "config.yaml").read_text())
+    except FileNotFoundError:
+        settings = record.config
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ConfigError(f"{run.path / 'config.yaml'}: cannot be read ({str(error).splitlines()[0]})") from error
+    return {name: value for name, value in settings.items() if name != "io"}
+
+
+def _params(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Settings by dotted name; those that are not set are left out."""
+    return {_key(name): _text(value)[:LONGEST_PARAM] for name, value in _flat(settings) if value not in (None, [], {})}
+
+
+def _flat(settings: Mapping[str, Any], section: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{section}{name}.")
+        else:
+            yield f"{section}{name}", value
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _tags(record: RunRecord, rates: RateTable | None) -> dict[str, str]:
+    """What the run was, where, and what it cost."""
+    machine = record.machine
+    ray = f", Ray with {machine.cluster.get('CPU', 0):.0f} CPUs" if machine.cluster else ""
+    paid = cost(record, rates) if rates else None
+    tags = {
+        "fingerprint": record.fingerprint,
+        "experiment": record.experiment,
+        "arm": record.arm,
+        "status": record.status,
+        "reason": record.reason[:LONGEST_TAG],
+        "git": record.versions.get("git", ""),
+        "versions": json.dumps(record.versions),
+        "machine": f"{machine.cpus} CPUs, {size(machine.memory_bytes)}, {machine.system}{ray}",
+        "device": record.device,
+        "price": f"{paid.amount:.6g} {rates.currency}" if paid and rates else "",
+    }
+    return {name: value for name, value in tags.items() if value}
+
+
+def _files(folder: Path, *, weights: bool) -> list[File]:
+    names = (*FILES, WEIGHTS) if weights else FILES
+    paths = [folder / name for name in names]
+    return [_file(path) for path in paths if path.is_file()]
+
+
+def _file(path: Path) -> File:
+    found = path.stat()
+    folder = "best" if path.suffix == ".safetensors" else ""
+    return File(path, folder, _sha256(path.resolve(), found.st_size, found.st_mtime_ns))
+
+
+@lru_cache(maxsize=10_000)
+def _sha256(path: Path, size_bytes: int, mtime_ns: int) -> str:
+    """The hash of a file, read again only where its size or time has changed."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

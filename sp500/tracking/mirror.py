@@ -1,0 +1,284 @@
+"""The runs of one experiment of MLflow. The only module that imports mlflow.
+
+MLflow keeps whatever was logged: no parameter and no point can be changed. A run of which something else was logged
+than our run says now (it was made anew under its name, or goes on with other settings) is therefore made anew there as
+well, and the old one goes to MLflow's trash. Tags and notes of its reader go with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, TypeVar
+
+import requests
+
+from sp500.credentials import mask
+from sp500.errors import ConfigError, ResourcesError, Unreachable, extra
+from sp500.tracking.address import Address
+from sp500.tracking.entries import Entry, Point
+
+T = TypeVar("T")
+Key = tuple[str, str]
+"""Name of our run, and its part."""
+
+SECONDS = 20
+"""An answer of MLflow takes no longer; files may."""
+FILE_SECONDS = 600
+ENVIRONMENT = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
+"""Instead of 120 s and 7 retries, after which a sync would end in half an hour: the next one does what is missing."""
+RUN, PART, ATTEMPT = "sp500.run", "sp500.part", "sp500.attempt"
+FILES = "sp500.files"
+"""Hash of the artifacts that are there."""
+SYNCED = "sp500.synced"
+"""Hash of all that is there, written last: where it fits nothing is left to do."""
+KIND = "mlflow.experimentKind"
+"""By which the pages of MLflow show models in training, and no traces of language models."""
+PARENT, COMMIT = "mlflow.parentRunId", "mlflow.source.git.commit"
+MOST_PARAMS, MOST_POINTS = 80, 800
+"""In one request. MLflow takes 100 parameters, and 1,000 of everything."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A run of MLflow as it is."""
+
+    id: str
+    status: str
+    tags: Mapping[str, str]
+    params: Mapping[str, str]
+    metrics: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a sync did with one of our runs."""
+
+    run: str
+    state: Literal["new", "changed", "made anew", "same"]
+    parts: int
+    """Trials or folds: its children in MLflow."""
+    points: int
+    """Values that were written."""
+    left_out: int
+    """Values that are not finite."""
+
+
+class Mirror:
+    """What MLflow holds of one folder of runs.
+
+    Raises Unreachable where MLflow does not answer, ConfigError for an experiment in its trash and where it is missing.
+    """
+
+    def __init__(self, address: Address, experiment: str) -> None:
+        self._client = _client(address)
+        found = ask(self._client.get_experiment_by_name, experiment)
+        if found is not None and found.lifecycle_stage != "active":
+            raise ConfigError(
+                f"--experiment {experiment}: is in MLflow's trash; restore it there, or give another name"
+            )
+        self._experiment = found.experiment_id if found else self._make(experiment, address)
+        self._kept: dict[Key, list[Kept]] = {}
+        for kept in self._all():
+            self._kept.setdefault((kept.tags[RUN], kept.tags.get(PART, "")), []).append(kept)
+
+    def _make(self, experiment: str, address: Address) -> str:
+        made = ask(self._client.create_experiment, experiment, address.artifacts, {KIND: "custom_model_development"})
+        return str(made)
+
+    def put(self, entries: Sequence[Entry]) -> Change:
+        """Bring a run and its parts up to date.
+
+        Raises Unreachable where MLflow does not answer, ResourcesError where it refuses, ConfigError where it holds a
+        later run of that name.
+        """
+        own, *parts = entries
+        attempts = [kept.tags.get(ATTEMPT, own.attempt) for kept in self._kept.get((own.run, ""), ())]
+        if any(datetime.fromisoformat(attempt) > datetime.fromisoformat(own.attempt) for attempt in attempts):
+            raise ConfigError(
+                f"run {own.run!r}: MLflow holds a later run of that name, from another folder. Give each folder an "
+                "--experiment of its own"
+            )
+        parent, state, points = self._put(own, "")
+        for part in parts:
+            _, found, written = self._put(part, parent)
+            points += written
+            state = "changed" if state == "same" != found else state
+        wanted = {(entry.run, entry.part) for entry in entries}
+        for key in [key for key in self._kept if key[0] == own.run and key not in wanted]:
+            for kept in self._kept.pop(key):
+                ask(self._client.delete_run, kept.id)
+        return Change(own.run, state, len(parts), points, sum(entry.left_out for entry in entries))
+
+    def _put(self, entry: Entry, parent: str) -> tuple[str, Literal["new", "changed", "made anew", "same"], int]:
+        """Id of the entry's run, what became of it, and how many points were written."""
+        digest = entry.digest(parent)
+        kept = self._find_one(entry, digest)
+        if kept and kept.tags.get(SYNCED) == digest:
+            return kept.id, "same", 0
+        if kept is None:
+            made = self._create(entry, parent, {})
+            return made.id, "new", self._complete(made, entry, parent, digest, {})
+        stored = self._points(kept)
+        if not _contradicts(kept, stored, entry):
+            return kept.id, "changed", self._complete(kept, entry, parent, digest, stored)
+        theirs = {name: value for name, value in kept.tags.items() if not name.startswith("sp500.")}
+        made = self._create(entry, parent, theirs)
+        ask(self._client.delete_run, kept.id)
+        return made.id, "made anew", self._complete(made, entry, parent, digest, {})
+
+    def _find_one(self, entry: Entry, digest: str) -> Kept | None:
+        """The run of an entry. One that was made twice, as when an answer was lost, is there once afterwards."""
+        found = sorted(self._kept.get((entry.run, entry.part), ()), key=lambda kept: kept.tags.get(SYNCED) != digest)
+        for kept in found[1:]:
+            ask(self._client.delete_run, kept.id)
+        return found[0] if found else None
+
+    def _create(self, entry: Entry, parent: str, theirs: Mapping[str, str]) -> Kept:
+        tags = {**theirs, RUN: entry.run, PART: entry.part, ATTEMPT: entry.attempt, **_above(parent)}
+        tags = {name: value for name, value in tags.items() if value}
+        started = round(entry.started.timestamp() * 1000)
+        made = ask(self._client.create_run, self._experiment, started, tags, entry.name)
+        return _read(made)
+
+    def _complete(
+        self, kept: Kept, entry: Entry, parent: str, digest: str, stored: Mapping[tuple[str, int], object]
+    ) -> int:
+        """Write what a run lacks, its hash last. Returns the number of points."""
+        if kept.tags.get(FILES, "") != entry.digest_of_files:
+            for file in entry.files:
+                ask(self._client.log_artifact, kept.id, str(file.path), file.folder or None, seconds=FILE_SECONDS)
+        if entry.finished:
+            ask(self._client.set_terminated, kept.id, entry.status, round(entry.finished.timestamp() * 1000))
+        elif kept.status != entry.status:
+            ask(self._client.update_run, kept.id, entry.status)
+        ours = {f"sp500.{name}": value for name, value in entry.tags.items()}
+        fixed = {RUN: entry.run, PART: entry.part, ATTEMPT: entry.attempt, FILES: entry.digest_of_files}
+        commit = {COMMIT: entry.tags["git"].removesuffix("-dirty")} if "git" in entry.tags else {}
+        tags = {name: value for name, value in {**ours, **fixed, **commit, **_above(parent)}.items() if value}
+        for name in kept.tags.keys() - tags.keys():
+            if name.startswith("sp500."):
+                ask(self._client.delete_tag, kept.id, name)
+        points = [point for point in entry.points if (point.key, point.step) not in stored]
+        params = {name: value for name, value in entry.params.items() if name not in kept.params}
+        self._log(kept.id, points, params, {**tags, SYNCED: digest})
+        return len(points)
+
+    def _log(self, run: str, points: Sequence[Point], params: Mapping[str, str], tags: Mapping[str, str]) -> None:
+        from mlflow.entities import Metric, Param, RunTag
+
+        metrics = [Metric(point.key, point.value, point.time_ms, point.step) for point in points]
+        settings = [Param(name, value) for name, value in params.items()]
+        while len(metrics) > MOST_POINTS or len(settings) > MOST_PARAMS:
+            ask(self._client.log_batch, run, metrics=metrics[:MOST_POINTS], params=settings[:MOST_PARAMS])
+            metrics, settings = metrics[MOST_POINTS:], settings[MOST_PARAMS:]
+        ended = [RunTag(name, value) for name, value in tags.items()]
+        ask(self._client.log_batch, run, metrics=metrics, params=settings, tags=ended)
+
+    def _points(self, kept: Kept) -> dict[tuple[str, int], list[float]]:
+        """All values of a run by metric and step."""
+        found: dict[tuple[str, int], list[float]] = {}
+        for key in kept.metrics:
+            for metric in ask(self._client.get_metric_history, kept.id, key):
+                found.setdefault((key, metric.step), []).append(metric.value)
+        return found
+
+    def _all(self) -> Iterator[Kept]:
+        token = None
+        while True:
+            page = ask(self._client.search_runs, [self._experiment], max_results=1000, page_token=token)
+            yield from (_read(run) for run in page if RUN in run.data.tags)
+            token = page.token
+            if not token:
+                return
+
+
+def ask(call: Callable[..., T], *arguments: Any, seconds: int = SECONDS, **named: Any) -> T:
+    """What MLflow answers.
+
+    Raises Unreachable where it does not in time, or with a fault of its own, ResourcesError where it refuses.
+    """
+    with _explain_errors(), _limit_time(seconds):
+        return call(*arguments, **named)
+
+
+def _client(address: Address) -> Any:
+    # Each of them is read when mlflow is imported, or at each request. What the user has set stays.
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    os.environ |= {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true"}
+    with extra("mlflow"):
+        from mlflow import MlflowClient
+    logging.getLogger("mlflow").setLevel(logging.WARNING)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    if address.folder:
+        try:
+            address.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"--uri {address.folder}: cannot make this folder ({error.strerror})") from error
+    return ask(MlflowClient, address.uri)
+
+
+def _read(run: Any) -> Kept:
+    data = run.data
+    return Kept(run.info.run_id, run.info.status, dict(data.tags), dict(data.params), frozenset(data.metrics))
+
+
+def _above(parent: str) -> dict[str, str]:
+    return {PARENT: parent} if parent else {}
+
+
+def _contradicts(kept: Kept, stored: Mapping[tuple[str, int], Sequence[float]], entry: Entry) -> bool:
+    """Whether MLflow holds something that the entry has not, or has otherwise."""
+    wanted = {(point.key, point.step): [point.value] for point in entry.points}
+    return any(entry.params.get(name) != value for name, value in kept.params.items()) or any(
+        wanted.get(at) != values for at, values in stored.items()
+    )
+
+
+class _Expired(BaseException):
+    """Not an Exception: after those mlflow waits and tries again."""
+
+
+@contextmanager
+def _limit_time(seconds: int) -> Iterator[None]:
+    """End what takes longer, whatever it waits for: mlflow connects to a database for hours, and has no limit there."""
+
+    def expire(*_: object) -> None:
+        raise _Expired
+
+    handler, timer = signal.signal(signal.SIGALRM, expire), signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    except _Expired:
+        raise Unreachable(f"MLflow did not answer within {seconds} s") from None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, handler)
+
+
+@contextmanager
+def _explain_errors() -> Iterator[None]:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except MlflowException as error:
+        kind = Unreachable if error.get_http_status_code() >= 500 else ResourcesError
+        raise kind(f"MLflow: {_short(str(error))}") from error
+    except requests.RequestException as error:
+        raise Unreachable(f"MLflow: {_short(str(error))}") from error
+    except ModuleNotFoundError as error:
+        raise ResourcesError(
+            f"MLflow keeps its artifacts where {error.name} is needed, which is not installed: pip install {error.name}"
+        ) from error
+
+
+def _short(text: str) -> str:
+    lines: Iterable[str] = (line.strip() for line in str(mask(text)).splitlines())
+    return next(filter(None, lines), "no reason given")[:300]

@@ -1,0 +1,179 @@
+"""Runs of every kind in a real sqlite store of MLflow, compared with their files line by line."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+import signal
+import sqlite3
+import subprocess
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import yaml
+from tracking_runs import ENVIRONMENT, SMALL, Database, run, sync, sync_command, until
+
+NAMES = {"ok", "failed", "killed", "stopped", "resumed", "search", "walk"}
+STATUS = {"failed": "FAILED", "killed": "KILLED", "stopped": "KILLED"}
+
+
+def lines(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def check(database: Database, runs: Path) -> None:
+    """Every run once, with each value of its epochs, trials and folds once and unchanged."""
+    parents = database.parents()
+    assert parents.keys() == {path.name for path in runs.iterdir() if path.is_dir()}
+    for name, id_ in parents.items():
+        points = database.points(id_)
+        found = {(key, step): value for key, step, value in points}
+        assert len(found) == len(points)
+        wanted = {
+            (key, line["epoch"]): value
+            for line in lines(runs / name / "epochs.jsonl")
+            for key, value in line.items()
+            if key != "epoch" and value is not None
+        }
+        of_epochs = {key for key, _ in wanted}
+        assert {at: value for at, value in found.items() if at[0] in of_epochs} == wanted
+        assert database.status(id_) == STATUS.get(name, "FINISHED")
+        of_parts = {f"trial {line['id']}": line["valid_loss"] for line in lines(runs / name / "trials.jsonl")}
+        of_parts |= {f"fold {line['fold']}": line["test"]["mse"] for line in lines(runs / name / "folds.jsonl")}
+        children = database.children(id_)
+        assert children.keys() == of_parts.keys()
+        for part, child in children.items():
+            values = {key: value for key, _, value in database.points(child)}
+            assert values["valid_loss" if part.startswith("trial") else "test.mse"] == of_parts[part]
+            assert database.status(child) == "FINISHED"
+
+
+def test_runs_of_every_kind_are_there_once_and_a_second_sync_writes_nothing(runs: Path, tmp_path: Path) -> None:
+    first = sync(runs, tmp_path / "store")
+    database = Database(tmp_path / "store" / "mlflow.db")
+    check(database, runs)
+    assert {one["run"]: one["state"] for one in first["runs"]} == dict.fromkeys(NAMES, "new")
+    assert {one["run"]: one["parts"] for one in first["runs"]}["search"] == 18
+    before = database.rows("select * from metrics order by 1, 2, 3, 4")
+    second = sync(runs, tmp_path / "store")
+    assert {one["state"] for one in second["runs"]} == {"same"}
+    assert sum(one["points"] for one in second["runs"]) == 0
+    assert database.rows("select * from metrics order by 1, 2, 3, 4") == before
+    assert database.runs("deleted") == {}
+
+
+@pytest.mark.parametrize("at", [3, 15])
+def test_sync_killed_half_way_is_completed_by_the_next(runs: Path, tmp_path: Path, at: int) -> None:
+    database = Database(tmp_path / "store" / "mlflow.db")
+    process = subprocess.Popen(sync_command(runs, tmp_path / "store"), env=ENVIRONMENT, stdout=subprocess.DEVNULL)
+    until(lambda: database.count() >= at, process)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    sync(runs, tmp_path / "store")
+    check(database, runs)
+
+
+def test_config_record_and_predictions_lie_in_mlflow_as_they_are(few_runs: Path, tmp_path: Path) -> None:
+    sync(few_runs, (tmp_path / "store").as_uri(), "--weights")
+    database = Database(tmp_path / "store" / "mlflow.db")
+    ok = database.parents()["ok"]
+    config, record = yaml.safe_load((few_runs / "ok" / "config.yaml").read_text()), (few_runs / "ok" / "record.json")
+    params, tags = database.of("params", ok), database.of("tags", ok)
+    assert params["train.epochs"] == str(config["train"]["epochs"]) == "2"
+    assert params["task"] == "synthetic"
+    kept = json.loads(record.read_text())
+    assert (tags["sp500.run"], tags["sp500.fingerprint"]) == ("ok", kept["fingerprint"])
+    assert (tags["sp500.arm"], tags["sp500.git"]) == ("solo", kept["versions"]["git"])
+    assert tags["sp500.machine"].startswith(f"{kept['machine']['cpus']} CPUs")
+    values = {key: value for key, _, value in database.points(ok)}
+    test = {f"test.{key}": value for key, value in kept["metrics"]["test"].items() if isinstance(value, float)}
+    assert test
+    assert test.items() <= values.items()
+    folder = tmp_path / "store" / "artifacts" / ok / "artifacts"
+    found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    files = {
+        name: (few_runs / "ok" / name).read_bytes() for name in ("config.yaml", "record.json", "predictions.parquet")
+    }
+    weights = (few_runs / "ok" / "checkpoints" / "best" / "model.safetensors").read_bytes()
+    assert found == {**files, "best/model.safetensors": weights}
+
+
+def test_run_made_anew_under_its_name_takes_the_place_of_the_old_one(few_runs: Path, tmp_path: Path) -> None:
+    sync(few_runs, tmp_path / "store")
+    database = Database(tmp_path / "store" / "mlflow.db")
+    old = database.parents()["ok"]
+    with closing(sqlite3.connect(database.path)) as written:
+        written.execute("insert into tags (key, value, run_uuid) values ('mlflow.note.content', 'mine', ?)", (old,))
+        written.commit()
+    shutil.copytree(few_runs / "ok", tmp_path / "before" / "ok", symlinks=True)
+    shutil.rmtree(few_runs / "ok")
+    run("train", few_runs, "ok", *SMALL, "--train.lr", "0.005")
+    states = {one["run"]: one["state"] for one in sync(few_runs, tmp_path / "store")["runs"]}
+    assert states == {"killed": "same", "search": "same", "ok": "made anew"}
+    check(database, few_runs)
+    new = database.parents()["ok"]
+    assert database.of("params", new)["train.lr"] == "0.005"
+    assert database.of("tags", new)["mlflow.note.content"] == "mine"
+    assert set(database.runs("deleted")) == {old}
+    # The old folder is not let over the new run.
+    refused = sync(tmp_path / "before", tmp_path / "store", code=1)
+    assert refused["missing"].keys() == {"ok"}
+    assert database.parents()["ok"] == new
+
+
+def test_run_that_was_made_twice_in_mlflow_is_there_once_after_a_sync(few_runs: Path, tmp_path: Path) -> None:
+    sync(few_runs, tmp_path / "store")
+    database = Database(tmp_path / "store" / "mlflow.db")
+    with closing(sqlite3.connect(database.path)) as written:  # as when the answer to its making was lost
+        [columns] = (written.execute("select group_concat(name) from pragma_table_info('runs')").fetchone(),)
+        names = columns[0].split(",")
+        values = ",".join({"run_uuid": "'twin'"}.get(name, name) for name in names)
+        written.execute(f"insert into runs ({columns[0]}) select {values} from runs where name = 'ok'")
+        written.execute("insert into tags (key, value, run_uuid) values ('sp500.run', 'ok', 'twin')")
+        written.commit()
+    assert sorted(database.runs().values()).count("ok") == 2
+    (few_runs / "ok" / "predictions.parquet").unlink()  # something to do, so that the hash of the whole no longer fits
+    sync(few_runs, tmp_path / "store")
+    check(database, few_runs)
+
+
+def test_damaged_run_is_named_and_keeps_no_other(few_runs: Path, tmp_path: Path) -> None:
+    record = few_runs / "ok" / "record.json"
+    record.write_text(record.read_text().replace('"solo"', '"ray"'))
+    found = sync(few_runs, tmp_path / "store", code=1)
+    assert str(record) in found["missing"]["ok"]
+    assert Database(tmp_path / "store" / "mlflow.db").parents().keys() == {"killed", "search"}
+
+
+def test_two_syncs_at_once_write_everything_once(few_runs: Path, tmp_path: Path) -> None:
+    argv = sync_command(few_runs, tmp_path / "store")
+    both = [subprocess.Popen(argv, env=ENVIRONMENT, stdout=subprocess.DEVNULL) for _ in range(2)]
+    assert [process.wait(240) for process in both] == [0, 0]
+    check(Database(tmp_path / "store" / "mlflow.db"), few_runs)
+    assert Database(tmp_path / "store" / "mlflow.db").runs("deleted") == {}
+
+
+def test_run_that_goes_on_is_running_and_a_stopped_sync_ends_with_its_signal(few_runs: Path, tmp_path: Path) -> None:
+    database = Database(tmp_path / "store" / "mlflow.db")
+    with (few_runs / "killed" / ".lock").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # what a process that writes the run holds
+        argv = sync_command(few_runs, tmp_path / "store", "--follow")
+        process = subprocess.Popen(argv, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        while "runs in" not in process.stdout.readline():
+            assert process.poll() is None
+        assert database.status(database.parents()["killed"]) == "RUNNING"
+    until(lambda: database.status(database.parents()["killed"]) == "KILLED", process)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 143
+    check(database, few_runs)
+
+
+def test_folder_of_runs_that_cannot_be_written_is_mirrored(few_runs: Path, tmp_path: Path, make_disk) -> None:
+    disk = make_disk("size=64m")
+    shutil.copytree(few_runs / "ok", disk / "ok", symlinks=True)
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    assert [one["state"] for one in sync(disk, tmp_path / "store")["runs"]] == ["new"]
+    assert [path.name for path in disk.iterdir()] == ["ok"]
