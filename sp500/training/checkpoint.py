@@ -135,10 +135,19 @@ def of_run(folder: Path, config: RunConfig, dataset: Dataset) -> Checkpoints:
     return Checkpoints(folder, f"{config.fingerprint}-{dataset.sha256[:16]}", config.train.keep)
 
 
+def _unshared(tensors: Tensors) -> Tensors:
+    """Tied weights, each with memory of its own, as safetensors wants them."""
+    seen, found = set[int](), {}
+    for name, tensor in tensors.items():
+        found[name] = tensor.clone() if tensor.data_ptr() in seen else tensor
+        seen.add(tensor.data_ptr())
+    return found
+
+
 def _write(folder: Path, snapshot: Snapshot, fingerprint: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)  # a killed writer's rest; in a container every start has the same pid
     folder.mkdir()
-    files = {"model.safetensors": save(snapshot.model), "optimizer.safetensors": save(snapshot.optimizer)}
+    files = {"model.safetensors": save(_unshared(snapshot.model)), "optimizer.safetensors": save(snapshot.optimizer)}
     for name, data in files.items():
         write_atomic(folder / name, data)
     hashes = {name: versions.digest(data) for name, data in files.items()}

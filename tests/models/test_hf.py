@@ -1,0 +1,159 @@
+"""Models of transformers, offline: from random weights, fine-tuned, with an adapter, as the ecosystem loads them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from sp500.config import RunConfig
+from sp500.models import weights
+from sp500.models.pretrained import hf
+from sp500.runs.record import RunRecord
+from sp500.runs.store import RunStore
+from sp500.serving.predictor import Predictor
+from sp500.studies import train
+from sp500.tasks import catalog
+
+LLAMA = {
+    "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 400,
+    "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 64,
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture(autouse=True)
+def _library_warnings() -> Any:
+    with warnings.catch_warnings():  # the library's own, of what it will rename
+        warnings.simplefilter("ignore")
+        yield
+
+
+def trained(folder: Path, name: str, path: Path, *, source: str = "docs", **more: Any) -> RunRecord:
+    config = RunConfig.model_validate(
+        {
+            "task": "language",
+            "text": {"source": source, "max_bytes": 30_000, "context": 32, **more.pop("text", {})},
+            "model": {"kind": "hf", "path": str(path), **more.pop("model", {})},
+            "train": {"lr": 0.003, "batch_size": 16, "max_steps": 24, "epochs": 2, **more},
+        }
+    )
+    with RunStore(folder).open(name, resume=(folder / name).exists()) as run:
+        record = train.train(config, run)
+        run.write_record(record)
+        return record
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a tiny Llama that began with random weights, with a tokenizer trained on its text."""
+    folder = tmp_path_factory.mktemp("base")
+    (folder / "llama").mkdir()
+    (folder / "llama" / "config.json").write_text(json.dumps(LLAMA))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trained(folder, "base", folder / "llama", text={"tokenizer": "bpe", "vocabulary": 400})
+    return folder / "base"
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+
+
+def test_saved_folder_is_one_that_transformers_loads_with_equal_scores(base: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    found = AutoModelForCausalLM.from_pretrained(base / "model", local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(base / "model", local_files_only=True)
+    ids = torch.tensor([tokenizer("The with statement").input_ids])
+    predictor = Predictor(base)
+    with torch.no_grad():
+        assert torch.equal(found(ids).logits, predictor.model(ids))
+    assert tokenizer.decode(ids[0]) == "The with statement"
+    predictor.check()
+
+
+def test_fine_tuned_model_knows_another_text_better_than_its_base_and_than_one_from_nothing(
+    base: Path, tmp_path: Path
+) -> None:
+    tuned = trained(tmp_path, "tuned", base / "model", source="stdlib")
+    fresh = trained(tmp_path, "fresh", base.parent / "llama", source="stdlib", text={"tokenizer": str(base / "model")})
+    assert tuned.untrained_loss is not None
+    assert fresh.untrained_loss is not None
+    assert tuned.best_loss is not None
+    assert fresh.best_loss is not None
+    assert tuned.best_loss < tuned.untrained_loss < fresh.untrained_loss
+    assert tuned.metrics["test"]["bits_per_byte"] < fresh.metrics["test"]["bits_per_byte"]
+
+
+def test_adapter_is_small_leaves_its_base_as_it_is_and_loads_in_peft(base: Path, tmp_path: Path) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    before = digests(base / "model")
+    model = {"adapter_rank": 2, "adapter_targets": ["q_proj", "v_proj"]}
+    record = trained(tmp_path, "adapted", base / "model", source="stdlib", model=model)
+    assert digests(base / "model") == before
+    kept = load_file(tmp_path / "adapted" / "checkpoints" / "best" / "model.safetensors")
+    count = sum(value.numel() for value in kept.values())
+    assert count == 2 * 2 * (2 * 64 * 2)  # layers, projections, two matrices of rank 2
+    assert all(hf.ADAPTER in name for name in kept)
+    assert record.best_loss is not None
+    assert record.untrained_loss is not None
+    assert record.best_loss < record.untrained_loss
+    net = PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(base / "model", local_files_only=True), tmp_path / "adapted" / "model"
+    )
+    ids = torch.tensor([[5, 6, 7, 8]])
+    with torch.no_grad():
+        torch.testing.assert_close(net(ids).logits, Predictor(tmp_path / "adapted").model(ids))
+
+
+def test_resumed_adapter_ends_in_the_same_bits(base: Path, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"model": {"adapter_rank": 2}, "max_steps": 0, "checkpoint_steps": 5, "keep": "all"}
+    trained(tmp_path, "whole", base / "model", **settings)
+    whole, part = (tmp_path / name / "checkpoints" for name in ("whole", "part"))
+    shutil.copytree(tmp_path / "whole", tmp_path / "part", symlinks=True)
+    versions = sorted(path for path in part.glob("epoch-*"))
+    for path in versions[3:]:  # as if it had been killed inside an epoch
+        shutil.rmtree(path)
+    (part / "last").unlink()
+    (part / "best").unlink()
+    assert "step" in versions[2].name
+    trained(tmp_path, "part", base / "model", **settings)
+    found = [load_file(folder / "last" / "model.safetensors") for folder in (whole, part)]
+    assert found[0].keys() == found[1].keys()
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+
+
+def test_tied_weights_are_kept_and_read(tmp_path: Path) -> None:
+    (tmp_path / "tied").mkdir()
+    (tmp_path / "tied" / "config.json").write_text(json.dumps(LLAMA | {"tie_word_embeddings": True}))
+    record = trained(tmp_path, "run", tmp_path / "tied", text={"tokenizer": "bpe", "vocabulary": 400})
+    assert record.status == "ok"
+    Predictor(tmp_path / "run").check()
+
+
+def test_unknown_layer_for_an_adapter_is_named_with_those_there_are(base: Path, tmp_path: Path) -> None:
+    from sp500.errors import ConfigError
+
+    with pytest.raises(ConfigError, match=r"model.adapter_targets c_attn: .* it has .*q_proj.*v_proj"):
+        trained(tmp_path, "run", base / "model", model={"adapter_rank": 2, "adapter_targets": ["c_attn"]})
+
+
+def test_a_model_without_a_base_keeps_all_its_weights() -> None:
+    config = RunConfig()
+    task = catalog.task(config)
+    model = task.model(config, task.prepare(config))
+    assert weights.kept(model).keys() == model.state_dict().keys()
