@@ -69,7 +69,9 @@ PATH = re.compile(r"\.?/?((?:benchmarks|cluster|docs|experiments|scripts|sp500|t
 PLACEHOLDER = re.compile(r"(^|[/.-])[A-Z]{2,}([/.-]|$)|\.\.\.")
 FLAG = re.compile(r"--[a-z][a-z0-9.-]*")
 # Flags of other programs that the text explains.
-FOREIGN = {"--shm-size"}
+TORCHRUN = {"--model-local-dir", "--local-files-only", "--tokenizer-local-dir", "--nnodes", "--nproc-per-node"}
+TRAINER = {"--gradient-accumulation-steps", "--gradient-checkpointing", "--bf16", "--fsdp", "--save-steps"}
+FOREIGN = {"--shm-size", "--local-dir", "--save-total-limit", *TORCHRUN, *TRAINER}
 
 
 class Parsed(BaseException):

@@ -28,6 +28,7 @@ CLOSED = {
     "trust-source": "runs Python that came with a folder of runs",
     "rates": "the project's table of rates counts, cluster/rates.yaml",
     **dict.fromkeys(("runs-dir", "io.save-dir"), "the server says where runs go"),
+    "model.path": "loads a model of another's, also from the hub",
     **dict.fromkeys(("out", "shards", "data.cache-dir", "io.archive"), "names a folder to write to"),
 }
 SECTIONS = ("data", "synthetic", "images", "text", "model", "train", "eval")
@@ -57,6 +58,8 @@ FILES: Mapping[str, tuple[str, frozenset[str], frozenset[str]]] = {
     "data.npz-path": ("", frozenset({".npz"}), frozenset()),
     "images.source": ("", frozenset({".npz"}), frozenset({"digits"})),
     "text.source": ("", frozenset({".txt", ".md", ".jsonl"}), frozenset({"docs", "stdlib"})),
+    "text.valid-source": ("", frozenset({".txt", ".md", ".jsonl"}), frozenset({"docs", "stdlib"})),
+    "text.tokenizer": ("", frozenset({".json"}), frozenset({"bytes", "bpe"})),
     "space": (SPACES, frozenset({".yaml", ".yml"}), frozenset(PRESETS)),
 }
 """Flags that name a file: the folder where it has to lie, the endings that it may have, and words that are no files.
