@@ -3,7 +3,7 @@
     python benchmarks/large_models.py                  # a GPT of 12 layers, 6 steps, under a minute
     python benchmarks/large_models.py --width 256      # where bfloat16 begins to pay, on a CPU that has it
 
-Memory is the highest resident set (VmHWM) above that before the first step; ratios are to the first line.
+Memory is the largest proportional set (PSS) above that before the first step; ratios are to the first line.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 
 from sp500.config import ModelConfig, RunConfig, TextConfig, TrainConfig
 from sp500.data.batches import Batches
-from sp500.machine.memory import run_in_subprocess
+from sp500.machine.memory import PeakMemory, pss_bytes, run_in_subprocess
 from sp500.tasks import catalog
 from sp500.training.step import Stepper
 from sp500.training.worker import SoloWorker, device
@@ -48,23 +48,15 @@ def measure(layers: int, width: int, steps: int, train: dict[str, object]) -> Fi
     stepper = Stepper(task, task.model(config, dataset).to(worker.device), config, worker, steps)
     stepper.start(1)
     batches = Batches(dataset.train, worker.device).epoch(1, 8, shuffle=True, seed=0)
-    before, warm, loss = resident("VmRSS"), 0.0, 0.0
-    for step in range(steps):
-        warm = warm or (time.perf_counter() if step else 0.0)
-        batch = next(batches)
-        loss = float(stepper.take(batch, step)) / batch.targets
+    before, warm, loss = pss_bytes(), 0.0, 0.0
+    with PeakMemory(0.01) as peak:
+        for step in range(steps):
+            warm = warm or (time.perf_counter() if step else 0.0)
+            batch = next(batches)
+            loss = float(stepper.take(batch, step)) / batch.targets
+        seconds = time.perf_counter() - warm
     tokens = (steps - 1) * 8 * 256
-    return {
-        "tokens_per_second": tokens / (time.perf_counter() - warm),
-        "mib": resident("VmHWM") - before,
-        "loss": loss,
-    }
-
-
-def resident(name: str) -> float:
-    """MiB of this process by the kernel's name."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
+    return {"tokens_per_second": tokens / seconds, "mib": (peak.bytes - before) / 2**20, "loss": loss}
 
 
 def main() -> None:

@@ -200,11 +200,12 @@ def _folds(folder: Path) -> list[FoldRow]:
 def _make_points(epochs: Sequence[EpochMetrics], last: datetime) -> tuple[list[Point], int]:
     """A point per epoch and number, and how many were not finite.
 
-    An epoch's line has its seconds and no time: the last epoch ended at `last`, those before it one after another.
+    A line of an earlier version has no time: the last epoch ended at `last`, those before it one after another.
     """
     points, left_out, end = list[Point](), 0, last
     for epoch in reversed(epochs):
-        numbers = epoch.model_dump(exclude={"epoch"}, exclude_none=True)
+        end = epoch.finished or end
+        numbers = epoch.model_dump(exclude={"epoch", "finished"}, exclude_none=True)
         found, missing = _place(_numbers(numbers), epoch.epoch, end)
         points, left_out, end = found + points, left_out + missing, end - timedelta(seconds=epoch.seconds)
     return points, left_out

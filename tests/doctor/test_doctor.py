@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from sp500.doctor import check, machine, versions
-
 ROOT = Path(__file__).parents[2]
 CONFIGURED = (
     "RAY_ADDRESS",
@@ -44,12 +42,23 @@ def doctor(tmp_path):
     return run
 
 
+LOOK = """
+import json, os, sys
+from pathlib import Path
+from sp500.doctor import check, machine, versions
+folder = Path(sys.argv[1])
+checks = check.examined([*versions.looks(), *machine.looks(folder, folder, os.environ)])
+print(json.dumps([one.name for one in checks if one.state == "wrong"]))
+"""
+
+
 @pytest.fixture(scope="module")
 def unwell(tmp_path_factory):
     """What is wrong with this machine itself, say a container with a small /dev/shm, and no fault of the verb."""
     folder = tmp_path_factory.mktemp("anywhere")
-    checks = check.examined([*versions.looks(), *machine.looks(folder, folder, os.environ)])
-    return {one.name for one in checks if one.state == "wrong"}
+    # In a process of its own: what other tests have imported may have put packages on the path.
+    done = subprocess.run([sys.executable, "-c", LOOK, folder], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout))
 
 
 def found(done):

@@ -35,7 +35,7 @@ def check(database: Database, runs: Path) -> None:
             (key, line["epoch"]): value
             for line in lines(runs / name / "epochs.jsonl")
             for key, value in line.items()
-            if key != "epoch" and value is not None
+            if key not in ("epoch", "finished") and value is not None
         }
         of_epochs = {key for key, _ in wanted}
         assert {at: value for at, value in found.items() if at[0] in of_epochs} == wanted
