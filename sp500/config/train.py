@@ -10,7 +10,7 @@ from sp500.config.frozen import Frozen
 
 PLACES = frozenset(
     {"device", "threads", "per_worker_batch", "micro_batch", "parallel", "recompute", "compile"}
-    | {"checkpoint_steps", "keep"}
+    | {"checkpoint", "checkpoint_steps", "keep"}
 )
 """Keys of `train` that say how and where the numbers are computed, and do not decide them."""
 LATER_KEYS = ("amp", "schedule", "warmup", "lr_end", "decay")
@@ -66,6 +66,9 @@ class TrainConfig(Frozen):
     """Gradient checkpointing: compute the activations of repeated layers again in the backward pass."""
     compile: bool = False
     """Compile the model with torch.compile: a minute at the start, and a C++ compiler where there is no GPU."""
+    checkpoint: Literal["auto", "whole", "sharded"] = "auto"
+    """State of a model that fsdp splits: whole: rank 0 gathers and writes it | sharded: each worker writes its part |
+    auto: sharded where the whole takes over a quarter of a host's memory."""
     checkpoint_steps: int = Field(0, ge=0)
     """Steps between checkpoints inside an epoch; 0: only at the end of each."""
     keep: Literal["best", "all"] | Annotated[int, Field(gt=1)] = "best"
@@ -77,6 +80,8 @@ class TrainConfig(Frozen):
             raise ValueError("train.amp float16 would lose small gradients without a scaled loss; take bfloat16")
         if self.amp != "none" and self.dtype != "float32":
             raise ValueError(f"train.amp {self.amp} is for train.dtype float32, not {self.dtype}")
+        if self.checkpoint == "sharded" and self.parallel != "fsdp":
+            raise ValueError("train.checkpoint sharded needs train.parallel fsdp, which splits the model")
         if self.lr_end and self.schedule == "constant":
             raise ValueError("train.lr_end is not used by train.schedule constant; choose cosine, linear or wsd")
         if self.refit and (self.schedule != "constant" or self.warmup):

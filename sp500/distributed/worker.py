@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import ray.train
 import torch
@@ -28,7 +29,7 @@ class GroupWorker:
     ) -> None:
         self.rank, self.world, self.device = rank, world, device
         self._on_epoch = on_epoch
-        self._sharded = False
+        self.splits = False
 
     def wrap(self, model: nn.Module, parallel: Parallel) -> nn.Module:
         """The model under DDP or FSDP; as it is, on the device, where there is one worker."""
@@ -47,7 +48,7 @@ class GroupWorker:
                     fully_shard(layer, mesh=mesh)
             except (AssertionError, ValueError) as error:
                 raise ConfigError(f"train.parallel fsdp cannot split this model ({error}); take ddp") from error
-            self._sharded = True
+            self.splits = True
             return model
         model.to(self.device)
         return DistributedDataParallel(model, device_ids=[self.device] if self.device.type == "cuda" else None)
@@ -69,7 +70,7 @@ class GroupWorker:
 
     def scattered(self, whole: Tensor, like: Tensor) -> Tensor:
         """This rank's part of what every rank has whole."""
-        if not self._sharded:
+        if not self.splits:
             return whole
         from torch.distributed.tensor import DTensor, distribute_tensor
 
@@ -83,6 +84,12 @@ class GroupWorker:
         summed = value.clone()
         dist.all_reduce(summed)
         return summed
+
+    def gather(self, value: object) -> list[Any]:
+        """Every rank's value, on rank 0."""
+        found = [None] * self.world if self.rank == 0 else None
+        dist.gather_object(value, found)
+        return found or []
 
     def report(self, epoch: EpochMetrics) -> None:
         """Hand over the epoch.

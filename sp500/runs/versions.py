@@ -4,6 +4,8 @@
     checkpoints/epoch-00007-step-00000350/...    inside epoch 8, after 350 steps in all
     checkpoints/{last,best} -> epoch-00007
 
+A model that FSDP splits may have one file of each worker instead (`sp500.training.sharded`).
+
 What is in the files is for `sp500.training.checkpoint`; that they are whole can be told without torch.
 """
 
@@ -64,11 +66,15 @@ def read(folder: Path) -> Manifest:
 def check(folder: Path) -> Manifest:
     """The manifest of a version whose files are as they were written. Raises as `read`, naming the damaged file."""
     manifest = read(folder)
-    for file, expected in manifest.files.items():
-        with (folder / file).open("rb") as data:
-            if hashlib.file_digest(data, "sha256").hexdigest() != expected:
-                raise ValueError(f"{folder / file} does not match its checksum")
+    compare(folder, manifest.files)
     return manifest
+
+
+def compare(folder: Path, files: dict[str, str]) -> None:
+    """Raise ValueError, or OSError, for the first of these files that does not have its sha256."""
+    for file, expected in files.items():
+        if file_digest(folder / file) != expected:
+            raise ValueError(f"{folder / file} does not match its checksum")
 
 
 def of(folder: Path) -> list[Version]:
@@ -108,6 +114,12 @@ def link(path: Path, version: Version) -> None:
 def digest(data: bytes) -> str:
     """sha256, in hex."""
     return hashlib.sha256(data).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """sha256 of a file, in hex. Raises OSError."""
+    with path.open("rb") as data:
+        return hashlib.file_digest(data, "sha256").hexdigest()
 
 
 def _canonical(plain: dict[str, Any]) -> bytes:

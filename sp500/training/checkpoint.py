@@ -3,6 +3,9 @@
 A version, as `sp500.runs.versions` describes it, is written beside its place and renamed; the links are swapped the
 same way, so a reader never sees half of one. The newest version, the one before it and the best of each are kept, or
 more: when the newest is damaged, training goes on from the one before, to the same numbers.
+
+The state of a model that FSDP splits is gathered and written by rank 0 while that fits its memory; else each worker
+writes its part (`sp500.training.sharded`). Any number of workers reads either form.
 """
 
 from __future__ import annotations
@@ -10,11 +13,13 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
@@ -23,82 +28,154 @@ from sp500.config import RunConfig
 from sp500.data.windows import Dataset
 from sp500.errors import CheckpointError
 from sp500.machine.disk import sync_folder, write_atomic
+from sp500.machine.memory import total_bytes
 from sp500.runs import versions
 from sp500.runs.versions import Manifest, Version
+from sp500.training import sharded
+from sp500.training.sharded import Tensors
+from sp500.training.worker import SoloWorker, Worker
 
 log = logging.getLogger(__name__)
 
-Tensors = dict[str, Tensor]
+MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
+GATHERED_SHARE = 0.25
+"""Of a host's memory: the largest state that rank 0 gathers. It holds it a second time while it writes."""
 DAMAGE = (OSError, ValueError, KeyError, TypeError, SafetensorError)
+ALONE = SoloWorker(torch.device("cpu"))
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Training at some step. `progress` is plain data: epoch, best_epoch, step and the loop's own counters."""
+    """Training at some step. `progress` is plain data: epoch, best_epoch, step and the loop's own counters.
+
+    The tensors are what one worker holds: with FSDP its part of each.
+    """
 
     model: Tensors
     optimizer: Tensors
     progress: dict[str, Any]
 
 
+class Opened(NamedTuple):
+    """A version whose files are undamaged. `tensors` by file; None: they are read part by part."""
+
+    folder: Path
+    manifest: Manifest
+    tensors: dict[str, Tensors] | None
+
+    def take(self, file: str, like: Mapping[str, Tensor], worker: Worker) -> Tensors:
+        """What the worker holds of each tensor, which is as it holds that of `like`; all workers call it."""
+        if self.tensors is None:
+            return sharded.read(self.folder, file, like, alone=worker.world == 1)
+        return {
+            name: worker.scattered(value, like[name]) if name in like else value
+            for name, value in self.tensors[file].items()
+        }
+
+
 class Checkpoints:
     """The checkpoints of one run. `fingerprint` keeps another configuration's weights out.
 
-    `keep`: how many versions besides the best; `best`: two.
+    `keep`: how many versions besides the best; `best`: two. `form`: how the state of a split model is written.
     """
 
-    def __init__(self, folder: Path, fingerprint: str, keep: Literal["best", "all"] | int = "best") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        fingerprint: str,
+        keep: Literal["best", "all"] | int = "best",
+        form: Literal["auto", "whole", "sharded"] = "auto",
+    ) -> None:
         self.folder = folder
-        self._fingerprint = fingerprint
-        self._keep = keep
+        self._fingerprint, self._keep, self._form = fingerprint, keep, form
 
-    def save(self, snapshot: Snapshot) -> None:
-        """Make `snapshot` the last version, and the best one where its progress says so."""
-        version, best = _version(snapshot.progress), versions.best_of(snapshot.progress)
-        self.folder.mkdir(parents=True, exist_ok=True)
+    def save(self, snapshot: Snapshot, worker: Worker = ALONE) -> None:
+        """Make `snapshot` the last version, and the best one where its progress says so; all workers call it.
+
+        Raises CheckpointError on all of them where one cannot write: they would wait for it for ever.
+        """
+        version = _version(snapshot.progress)
         target = self.folder / versions.name(version)
-        temporary = self.folder / f".{target.name}.{os.getpid()}.tmp"
+        if worker.rank == 0:
+            self._clear()
+        pid = int(_total(os.getpid() if worker.rank == 0 else 0, worker))  # all wait until it is cleared
+        temporary = target.with_name(f".{target.name}.{pid}.tmp")
+        failed: OSError | None = None
         try:
-            _write(temporary, snapshot, self._fingerprint)
-            shutil.rmtree(target, ignore_errors=True)
-            temporary.rename(target)
-            sync_folder(self.folder)
-            if best:
-                versions.link(self.folder / "best", best)
-            versions.link(self.folder / "last", version)
+            write = sharded.write if self._in_parts(snapshot, worker) else _write_whole
+            files = write(temporary, {MODEL: snapshot.model, OPTIMIZER: snapshot.optimizer}, worker)
+            if worker.rank == 0:
+                self._publish(temporary, target, Manifest(self._fingerprint, snapshot.progress, files))
+                self._prune(version)
         except OSError as error:
-            shutil.rmtree(temporary, ignore_errors=True)
-            free = shutil.disk_usage(self.folder).free
-            raise CheckpointError(
-                f"cannot write checkpoint {target}: {error.strerror} ({free / 2**20:.0f} MiB free); earlier "
-                "checkpoints are intact: make room and run again with --resume"
-            ) from error
-        self._prune(version)
+            failed = error
+        if not _total(failed is not None, worker):
+            return
+        if worker.rank == 0:
+            self._clear()
+        if failed is None:
+            raise CheckpointError("rank 0 cannot write its checkpoint")
+        free = shutil.disk_usage(next(place for place in target.parents if place.exists())).free
+        raise CheckpointError(
+            f"cannot write checkpoint {target}: {failed.strerror} ({free / 2**20:.0f} MiB free); earlier "
+            "checkpoints are intact: make room and run again with --resume"
+        ) from failed
 
-    def resume(self) -> tuple[Snapshot, Tensors] | None:
+    def _in_parts(self, snapshot: Snapshot, worker: Worker) -> bool:
+        if not worker.splits or self._form != "auto":
+            return worker.splits and self._form == "sharded"
+        tensors = (*snapshot.model.values(), *snapshot.optimizer.values())
+        size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)  # numel: of the whole tensor
+        return _total(size > GATHERED_SHARE * total_bytes(), worker) > 0
+
+    def _publish(self, written: Path, target: Path, manifest: Manifest) -> None:
+        """Make what was written the last version, its manifest last."""
+        write_atomic(written / versions.MANIFEST, manifest.dump())
+        shutil.rmtree(target, ignore_errors=True)
+        written.rename(target)
+        sync_folder(self.folder)
+        if manifest.best:
+            versions.link(self.folder / "best", manifest.best)
+        versions.link(self.folder / "last", versions.parse(target.name))
+
+    def resume(self, worker: Worker = ALONE, like: Snapshot | None = None) -> tuple[Snapshot, Tensors] | None:
         """The newest undamaged snapshot and the best weights up to it; None where there is none.
 
-        Each damaged version is named in a warning. Raises CheckpointError for another configuration's checkpoint.
+        Tensors are as this worker holds those of `like`, else whole; all workers call it. Each damaged version is named
+        in a warning. Raises CheckpointError for another configuration's checkpoint, and where workers see different
+        ones.
         """
-        for version in versions.of(self.folder)[::-1]:
+        found = versions.of(self.folder)[::-1]
+        # Compared before anything is read together.
+        if _total(any(other != found for other in worker.gather(found)), worker):
+            raise CheckpointError("workers see different checkpoints: the folder of runs is not on storage they share")
+        held = like or Snapshot({}, {}, {})
+        for version in found:
+            last = best = None
             try:
-                snapshot = self._read(version)
-                best = versions.best_of(snapshot.progress)
-                if best is None:
-                    return snapshot, {}
-                return snapshot, snapshot.model if best == version else self._read(best).model
+                last = self._open(version, worker)
+                number = last.manifest.best
+                best = last if number in (None, version) else self._open(number, worker, (MODEL,))
             except DAMAGE as error:
                 log.warning("checkpoint %s is damaged and not used: %s", self.folder / versions.name(version), error)
+            if _total(best is None, worker) or not last or not best:
+                continue
+            model, progress = last.take(MODEL, held.model, worker), last.manifest.progress
+            snapshot = Snapshot(model, last.take(OPTIMIZER, held.optimizer, worker), progress)
+            if last.manifest.best is None:
+                return snapshot, {}
+            return snapshot, model if best is last else best.take(MODEL, held.model, worker)
         return None
 
     def best(self) -> Tensors:
-        """Weights of the best epoch. Raises CheckpointError when they are damaged."""
+        """Weights of the best epoch, whole. Raises CheckpointError when they are damaged."""
         try:
-            return self._read(versions.parse((self.folder / "best").readlink().name)).model
+            return self._open(versions.parse((self.folder / "best").readlink().name), ALONE).take(MODEL, {}, ALONE)
         except DAMAGE as error:
             raise CheckpointError(f"{self.folder / 'best'} cannot be used: {error}; run again with --resume") from error
 
-    def _read(self, version: Version) -> Snapshot:
+    def _open(self, version: Version, worker: Worker, files: tuple[str, ...] = (MODEL, OPTIMIZER)) -> Opened:
+        """The version with the tensors of `files`, if it is undamaged. Of parts, each worker looks at some."""
         folder = self.folder / versions.name(version)
         manifest = versions.read(folder)
         if manifest.fingerprint != self._fingerprint:
@@ -106,17 +183,25 @@ class Checkpoints:
                 f"{folder} belongs to a run with other settings or data ({manifest.fingerprint}, not "
                 f"{self._fingerprint}); choose another --name"
             )
-        parts = {}
+        if MODEL not in manifest.files:
+            mine = sorted(manifest.files)[worker.rank :: worker.world]
+            versions.compare(folder, {file: manifest.files[file] for file in mine})
+            return Opened(folder, manifest, None)
+        tensors = {}
         for name, expected in manifest.files.items():
             data = (folder / name).read_bytes()
             if versions.digest(data) != expected:
                 raise ValueError(f"{folder / name} does not match its checksum")
-            parts[name] = load(data)
-        return Snapshot(parts["model.safetensors"], parts["optimizer.safetensors"], manifest.progress)
+            if name in files:
+                tensors[name] = load(data)
+        return Opened(folder, manifest, tensors)
+
+    def _clear(self) -> None:
+        """Remove the rests of killed writers: the run's lock lets one write at a time."""
+        for rest in self.folder.glob(".epoch-*.tmp"):
+            shutil.rmtree(rest, ignore_errors=True)
 
     def _prune(self, newest: Version) -> None:
-        for rest in self.folder.glob(".epoch-*.tmp"):  # of killed writers: the run's lock lets one write at a time
-            shutil.rmtree(rest, ignore_errors=True)
         if self._keep == "all":
             return
         count = 2 if self._keep == "best" else self._keep
@@ -132,7 +217,14 @@ class Checkpoints:
 
 def of_run(folder: Path, config: RunConfig, dataset: Dataset) -> Checkpoints:
     """Checkpoints that a run with other settings or other data does not go on from."""
-    return Checkpoints(folder, f"{config.fingerprint}-{dataset.sha256[:16]}", config.train.keep)
+    train, fingerprint = config.train, f"{config.fingerprint}-{dataset.sha256[:16]}"
+    return Checkpoints(folder, fingerprint, train.keep, train.checkpoint)
+
+
+def read_weights(folder: Path) -> bytes:
+    """A version's weights as a file of safetensors; put together where workers wrote parts. Raises OSError."""
+    parts = any(folder.glob(sharded.FILES))
+    return save(_unshared(sharded.read(folder, MODEL, {}, alone=True))) if parts else (folder / MODEL).read_bytes()
 
 
 def _unshared(tensors: Tensors) -> Tensors:
@@ -144,14 +236,26 @@ def _unshared(tensors: Tensors) -> Tensors:
     return found
 
 
-def _write(folder: Path, snapshot: Snapshot, fingerprint: str) -> None:
-    shutil.rmtree(folder, ignore_errors=True)  # a killed writer's rest; in a container every start has the same pid
-    folder.mkdir()
-    files = {"model.safetensors": save(_unshared(snapshot.model)), "optimizer.safetensors": save(snapshot.optimizer)}
-    for name, data in files.items():
-        write_atomic(folder / name, data)
-    hashes = {name: versions.digest(data) for name, data in files.items()}
-    write_atomic(folder / versions.MANIFEST, Manifest(fingerprint, snapshot.progress, hashes).dump())
+def _write_whole(folder: Path, parts: dict[str, Tensors], worker: Worker) -> dict[str, str]:
+    """Write what all ranks gather, tensor by tensor, on rank 0; sha256 by file."""
+    whole = {file: {name: _kept(value, worker) for name, value in part.items()} for file, part in parts.items()}
+    if worker.rank:
+        return {}
+    folder.mkdir(parents=True)
+    files = {file: save(_unshared(part)) for file, part in whole.items()}
+    for file, data in files.items():
+        write_atomic(folder / file, data)
+    return {file: versions.digest(data) for file, data in files.items()}
+
+
+def _kept(value: Tensor, worker: Worker) -> Tensor:
+    """The whole of it on rank 0, on the CPU; nothing elsewhere."""
+    whole = worker.gathered(value.detach())
+    return whole.cpu() if worker.rank == 0 else whole.new_empty(0)
+
+
+def _total(value: float, worker: Worker) -> float:
+    return float(worker.total(torch.tensor(float(value), dtype=torch.float64, device=worker.device)))
 
 
 def _version(progress: dict[str, Any]) -> Version:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -22,13 +21,14 @@ from torch import nn
 from sp500.config import RunConfig
 from sp500.data.batches import TrainingBatches
 from sp500.data.windows import Dataset
-from sp500.errors import CheckpointError, DataError, SP500Error
+from sp500.errors import DataError, SP500Error
 from sp500.machine.memory import PeakMemory
 from sp500.models import weights
 from sp500.runs.record import EpochMetrics
 from sp500.seeding import derive
 from sp500.training import evaluation
-from sp500.training.checkpoint import Checkpoints, Snapshot, Tensors
+from sp500.training.checkpoint import Checkpoints, Snapshot
+from sp500.training.sharded import Tensors
 from sp500.training.state import PartialEpoch, TrainingState
 from sp500.training.step import DTYPES, Stepper
 from sp500.training.task import Task
@@ -158,21 +158,14 @@ class _Fitting:
             self._epoch(self.progress.epoch + 1)
 
     def _resumed(self) -> bool:
-        """Whether there was a checkpoint to resume from. Whole tensors are freed at the end: FSDP keeps only a part."""
-        found = self.checkpoints.resume() if self.checkpoints else None
-        step = found[0].progress["step"] if found else -1
-        mine = torch.tensor([step, step**2], dtype=torch.float64, device=self.worker.device)
-        # Compared before anything is computed together. The squares make every rank raise: by the sums alone, a rank
-        # whose step is the mean of all would go on.
-        total, squares = self.worker.total(mine).tolist()
-        if total != step * self.worker.world or squares != step**2 * self.worker.world:
-            raise CheckpointError("workers see different checkpoints: the folder of runs is not on storage they share")
+        """Whether there was a checkpoint to resume from."""
+        held = Snapshot(weights.kept(self.model), self.stepper.optimizer.parameters(), {})
+        found = self.checkpoints.resume(self.worker, held) if self.checkpoints else None
         if found is None:
             return False
-        snapshot, best = found
-        self.best = self._scattered(best)
-        weights.load(self.model, self._scattered(snapshot.model))
-        self.stepper.optimizer.load(snapshot.optimizer, self.worker.scattered)
+        snapshot, self.best = found
+        weights.load(self.model, snapshot.model)
+        self.stepper.optimizer.load(snapshot.optimizer)
         self.progress = TrainingState.parse(snapshot.progress)
         self.resumed = self.progress.epoch
         self.earlier = self.progress.partial.seconds if self.progress.partial else 0.0
@@ -193,11 +186,6 @@ class _Fitting:
 
     def _keep_best(self) -> None:
         self.best = {name: value.detach().clone() for name, value in weights.kept(self.model).items()}
-
-    def _scattered(self, whole: Mapping[str, torch.Tensor]) -> Tensors:
-        """What this rank holds of the model's whole tensors."""
-        like = self.model.state_dict()
-        return {name: self.worker.scattered(value, like[name]) for name, value in whole.items()}
 
     def _epoch(self, number: int) -> None:
         self.stepper.start(number)
@@ -222,24 +210,8 @@ class _Fitting:
         self.worker.report(metrics)
 
     def _save(self, checkpoints: Checkpoints) -> None:
-        """Rank 0 writes; when it cannot, all ranks stop, since they would wait for it for ever."""
-        failed: CheckpointError | None = None
-        # All ranks gather each tensor; only rank 0 keeps it.
-        model = {name: self._kept(value) for name, value in weights.kept(self.model).items()}
-        optimizer = self.stepper.optimizer.dump(self._kept)
-        if self.worker.rank == 0:
-            try:
-                checkpoints.save(Snapshot(model, optimizer, dict(self.progress.dump())))
-            except CheckpointError as error:
-                failed = error
-        flag = torch.tensor(float(failed is not None), device=self.worker.device)
-        if float(self.worker.total(flag)):
-            raise failed or CheckpointError("rank 0 cannot write its checkpoint")
-
-    def _kept(self, value: torch.Tensor) -> torch.Tensor:
-        """The whole of it on rank 0, on the CPU; nothing elsewhere."""
-        whole = self.worker.gathered(value.detach())
-        return whole.cpu() if self.worker.rank == 0 else whole.new_empty(0)
+        state = Snapshot(weights.kept(self.model), self.stepper.optimizer.dump(), dict(self.progress.dump()))
+        checkpoints.save(state, self.worker)
 
     def _train(self, number: int) -> PartialEpoch:
         """One pass, or what is left of it."""

@@ -8,11 +8,11 @@ plain methods below the wrappers serve; a test holds them to torch's own.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+MOMENTS = ("exp_avg", "exp_avg_sq")
 _step = inspect.unwrap(torch.optim.AdamW.step)
 
 
@@ -29,25 +29,27 @@ class AdamW(torch.optim.AdamW):
         """One update from the gradients that the parameters hold."""
         _step(self)
 
-    def dump(self, kept: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
-        """State as flat tensors `<parameter>.<name>`, each as `kept` gives it.
+    def dump(self) -> dict[str, Tensor]:
+        """State as flat tensors `<parameter>.<name>`.
 
         In one order on all ranks, which gather together: a loaded state has that of its file, which is none.
         """
         state: dict[int, dict[str, Tensor]] = self.state_dict()["state"]
         return {
-            f"{number}.{name}": kept(value)
+            f"{number}.{name}": value
             for number, values in sorted(state.items())
             for name, value in sorted(values.items())
         }
 
-    def load(self, tensors: dict[str, Tensor], scattered: Callable[[Tensor, Tensor], Tensor]) -> None:
-        """Take whole tensors as `dump` names them; `scattered(tensor, parameter)` is what this worker holds of one."""
+    def parameters(self) -> dict[str, Tensor]:
+        """The parameter of each moment by its name in `dump`, also before the first step: a worker holds both alike."""
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        return {f"{number}.{name}": value for number, value in enumerate(parameters) for name in MOMENTS}
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Set what `dump` gives."""
         state: dict[int, dict[str, Tensor]] = {}
         for key, value in tensors.items():
             number, name = key.split(".", 1)
-            like = parameters[int(number)]
-            mine = scattered(value, like) if value.shape == like.shape else value  # a count of steps is on every rank
-            state.setdefault(int(number), {})[name] = mine
+            state.setdefault(int(number), {})[name] = value
         self.load_state_dict({"state": state, "param_groups": self.state_dict()["param_groups"]})

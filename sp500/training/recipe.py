@@ -25,10 +25,11 @@ from sp500.formatting import referred
 from sp500.machine.disk import write_atomic
 from sp500.models import weights as trained
 from sp500.runs import sealed
+from sp500.training.checkpoint import read_weights
 from sp500.training.step import DTYPES
 from sp500.training.task import Task
 
-FILE, CHECKPOINTS, WEIGHTS = "recipe.json", "checkpoints", "model.safetensors"
+FILE, CHECKPOINTS = "recipe.json", "checkpoints"
 
 
 class Array(BaseModel):
@@ -106,7 +107,7 @@ def write(run: Path, task: Task, config: RunConfig, dataset: Dataset) -> nn.Modu
     except (TypeError, ValueError) as error:
         name = referred(config.task)
         raise ConfigError(f"task {name}: Dataset.state is not plain data ({error}); use lists and numbers") from None
-    weights = (run / CHECKPOINTS / "best" / WEIGHTS).read_bytes()
+    weights = read_weights(run / CHECKPOINTS / "best")
     model = _model(task, config, dataset, weights)
     x = first_window(dataset.test)
     recipe = Recipe(
@@ -131,9 +132,9 @@ def write(run: Path, task: Task, config: RunConfig, dataset: Dataset) -> nn.Modu
 
 def read(run: Path, task: Task, config: RunConfig, checkpoints: str = CHECKPOINTS) -> Loaded:
     """The recipe of a run's folder and its model. Raises CheckpointError for a file that is missing or was changed."""
-    path, weights = run / FILE, run / checkpoints / "best" / WEIGHTS
+    path, weights = run / FILE, run / checkpoints / "best"
     try:
-        recipe, data = Recipe.model_validate_json(sealed.unseal(path.read_bytes())), weights.read_bytes()
+        recipe, data = Recipe.model_validate_json(sealed.unseal(path.read_bytes())), read_weights(weights)
     except OSError as error:
         raise CheckpointError(f"{error.filename}: cannot be read ({error.strerror}); is the run trained?") from None
     except ValueError as error:

@@ -7,6 +7,7 @@ would weigh parts of unequal size wrongly.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -16,11 +17,13 @@ from sp500.config import RunConfig, TrainConfig
 from sp500.data.batches import Batch, parts
 from sp500.models import dropout, stack
 from sp500.training.optimizer import AdamW
-from sp500.training.schedule import lr_factor
 from sp500.training.task import Task
 from sp500.training.worker import Worker
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
+FALL = 0.2
+"""Share of the steps after the warm-up in which wsd falls (warm-up, stable, decay: Hu et al. 2024, arXiv:2404.06395).
+"""
 
 
 class Stepper:
@@ -91,3 +94,18 @@ def groups(parameters: list[nn.Parameter], train: TrainConfig) -> list[dict[str,
     matrices = [parameter for parameter in parameters if parameter.ndim > 1]
     others = [parameter for parameter in parameters if parameter.ndim < 2]
     return [{"params": matrices}, {"params": others, "weight_decay": 0.0}]
+
+
+def lr_factor(train: TrainConfig, step: int, steps: int) -> float:
+    """What the learning rate of a step, counted from 0, of `steps` (1 or more) is multiplied by: 1 at its highest."""
+    warm = math.ceil(round(train.warmup * steps, 6))
+    if step < warm:
+        return (step + 1) / warm
+    done = (step - warm) / max(steps - warm - 1, 1)
+    fallen = {
+        "constant": 0.0,
+        "linear": done,
+        "cosine": (1 - math.cos(math.pi * done)) / 2,
+        "wsd": max(done - (1 - FALL), 0.0) / FALL,
+    }
+    return 1 - (1 - train.lr_end) * fallen[train.schedule]

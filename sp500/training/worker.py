@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,8 @@ class Worker(Protocol):
     rank: int
     world: int
     device: torch.device
+    splits: bool
+    """Whether the model that it wraps is split, so that it holds a part."""
 
     def wrap(self, model: nn.Module, parallel: Parallel) -> nn.Module:
         """The model on the worker's device, averaging its gradients over all workers."""
@@ -43,6 +45,10 @@ class Worker(Protocol):
         """Sum of `value` over all workers, the same on each."""
         ...
 
+    def gather(self, value: object) -> list[Any]:
+        """Every worker's value, by rank, on rank 0; nothing elsewhere. All workers call it."""
+        ...
+
     def report(self, epoch: EpochMetrics) -> None:
         """Tell the user of one epoch; all workers call it."""
         ...
@@ -53,6 +59,7 @@ class SoloWorker:
 
     rank = 0
     world = 1
+    splits = False
 
     def __init__(self, device: torch.device, on_epoch: Callable[[EpochMetrics], None] | None = None) -> None:
         self.device = device
@@ -80,6 +87,10 @@ class SoloWorker:
     def total(self, value: Tensor) -> Tensor:
         """The value itself."""
         return value
+
+    def gather(self, value: object) -> list[Any]:
+        """The value itself."""
+        return [value]
 
     def report(self, epoch: EpochMetrics) -> None:
         """Hand the epoch to the caller."""

@@ -25,9 +25,8 @@ from sp500.tasks import catalog, language
 from sp500.training import evaluation
 from sp500.training.checkpoint import Checkpoints, Snapshot
 from sp500.training.loop import FitResult, fit
-from sp500.training.schedule import lr_factor
-from sp500.training.step import Stepper, groups
-from sp500.training.worker import SoloWorker
+from sp500.training.step import Stepper, groups, lr_factor
+from sp500.training.worker import SoloWorker, Worker
 
 MakeDataset = Callable[..., Dataset]
 CPU = torch.device("cpu")
@@ -317,8 +316,8 @@ def test_run_killed_between_its_last_step_and_its_validation_ends_that_epoch(
     whole = fit(task, dataset, config, SoloWorker(CPU), Checkpoints(tmp_path / "whole", "a"))
     save, saved = Checkpoints.save, list[int]()
 
-    def save_and_end(self: Checkpoints, snapshot: Snapshot) -> None:
-        save(self, snapshot)
+    def save_and_end(self: Checkpoints, snapshot: Snapshot, worker: Worker) -> None:
+        save(self, snapshot, worker)
         if snapshot.progress["step"] == steps and snapshot.progress["partial"]:
             saved.append(steps)
             raise Interrupted

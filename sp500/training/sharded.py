@@ -1,0 +1,77 @@
+"""Checkpoints in which each worker writes the part that it holds: torch's distributed checkpoint.
+
+    checkpoints/epoch-00007/{shard-00001-model-00001-of-00001.safetensors, shard-00002-..., manifest.json}
+
+No process holds the whole state. The parts are safetensors, since the usual form of torch's distributed checkpoints is
+a pickle, which may run code.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from sp500.runs.versions import file_digest
+from sp500.training.worker import Worker
+
+Tensors = dict[str, Tensor]
+FILES = "shard-*.safetensors"
+
+
+def write(folder: Path, parts: dict[str, Tensors], worker: Worker) -> dict[str, str]:
+    """Write this worker's part of tensors, by group and name; all workers call it. On rank 0: sha256 by file.
+
+    Raises OSError on all workers where one cannot write.
+    """
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    named = {f"{group}/{name}": value for group, part in parts.items() for name, value in part.items()}
+    try:
+        with _quiet():
+            save(named, storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=True))
+    except CheckpointException as error:
+        cause, _ = next(iter(error.failures.values()))
+        raise cause if isinstance(cause, OSError) else OSError(0, str(cause)) from error
+    hashes = worker.gather(_hashes(folder, worker.rank))
+    return {file: digest for mine in hashes for file, digest in mine.items()}
+
+
+def read(folder: Path, group: str, like: Mapping[str, Tensor], *, alone: bool) -> Tensors:
+    """The tensors of a group: of those in `like` what this worker holds there, the others whole.
+
+    All workers call it, or this process `alone`.
+    """
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    reader = HuggingFaceStorageReader(str(folder))
+    found: Tensors = {}
+    for key, kind in reader.read_metadata().state_dict_metadata.items():
+        own, _, name = key.partition("/")
+        if own == group and isinstance(kind, TensorStorageMetadata):
+            whole = name not in like
+            found[key] = torch.empty(kind.size, dtype=kind.properties.dtype) if whole else torch.empty_like(like[name])
+    with _quiet():
+        load(found, storage_reader=reader, no_dist=alone)
+    return {key.partition("/")[2]: value for key, value in found.items()}
+
+
+def _hashes(folder: Path, rank: int) -> dict[str, str]:
+    """sha256 of the files that a rank wrote."""
+    return {path.name: file_digest(path) for path in folder.glob(f"shard-{rank + 1:05d}-*")}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without torch's warnings of what it does alone."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield
