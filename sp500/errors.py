@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 
 class SP500Error(Exception):
@@ -83,4 +84,15 @@ def extra(name: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{error.name} is not installed: pip install 'sp500[{name}]'") from None
+        raise _missing(error.name, name) from None
+
+
+def require(name: str, packages: tuple[str, ...]) -> None:
+    """Look for packages of an extra, without importing them. Raises ConfigError for one that is missing."""
+    for package in packages:
+        if find_spec(package) is None:
+            raise _missing(package, name)
+
+
+def _missing(package: str | None, name: str) -> ConfigError:
+    return ConfigError(f"{package} is not installed: pip install 'sp500[{name}]'")

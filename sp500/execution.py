@@ -74,9 +74,10 @@ class Interrupted(KeyboardInterrupt):
 def execute(config: E, main: Callable[[E, Run], RunRecord]) -> RunRecord:
     """Run `main` in the run's folder and write its record; a run that ended well and is resumed gives its record.
 
-    Raises ConfigError for a name that is taken or a run of other settings, and what `main` raises, after a record of it
-    was written.
+    Raises ConfigError for an extra that is not installed, a name that is taken or a run of other settings, and what
+    `main` raises, after a record of it was written.
     """
+    config.check_extras()
     name = run_name(config)
     with RunStore(config.io.save_dir).open(name, resume=config.resume) as run:
         archiving, done = _archiving(config, run), None

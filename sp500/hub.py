@@ -5,7 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import re
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from threading import Thread, get_ident
+from typing import Any
 
 from sp500.errors import ConfigError, extra
 
@@ -19,6 +25,7 @@ NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 """No pickles."""
 SECONDS = 5.0
+"""The first answer of the hub, and each later silence, may take so long."""
 
 
 def fetch(name: str, field: str) -> Path:
@@ -32,29 +39,96 @@ def fetch(name: str, field: str) -> Path:
         return folder
     if not NAME.fullmatch(name) or folder.parent.is_dir():
         raise ConfigError(f"{field} {name}: no such folder; expected one with a config.json, or OWNER/NAME on the hub")
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # else it first asks the hub for a list of agents
     with extra("llm"):
-        from huggingface_hub import errors, snapshot_download
-        from huggingface_hub.utils import disable_progress_bars
-
+        from huggingface_hub import errors
     token, endpoint = _token(), os.environ.get("HF_ENDPOINT", "https://huggingface.co")
-    disable_progress_bars()
     try:
-        found = snapshot_download(name, token=token, etag_timeout=SECONDS, allow_patterns=list(FILES))
+        return Path(_download(name, token, endpoint))
     except errors.GatedRepoError:
         raise ConfigError(_gated(name, field, endpoint, token)) from None
     except errors.RepositoryNotFoundError:
         hint = "" if token else ", or it is private: set HF_TOKEN"
         raise ConfigError(f"{field} {name}: {endpoint} has no model of that name{hint}") from None
-    except (OSError, ValueError) as error:
-        if isinstance(cause := error.__cause__ or error, errors.HfHubHTTPError):
-            code = cause.response.status_code
+    except (errors.HTTPError, OSError, ValueError) as error:
+        answers = [cause for cause in (error, error.__cause__) if isinstance(cause, errors.HfHubHTTPError)]
+        if answers:
+            code = answers[0].response.status_code
             hint = "HF_TOKEN is not valid, or has no right to it" if code in (401, 403) else "try again later"
             raise ConfigError(f"{field} {name}: {endpoint} answers {code}: {hint}") from None
         raise ConfigError(
             f"{field} {name}: {endpoint} cannot be reached, and no copy is in the cache; fetch the model where there is"
             f" a network (hf download {name} --local-dir FOLDER), mount FOLDER and give it as {field}"
         ) from error
-    return Path(found)
+
+
+def _download(name: str, token: str | None, endpoint: str) -> str:
+    """The folder in the library's cache; without an answer of the hub the copy that is there."""
+    from huggingface_hub import HfApi, errors, set_client_factory, snapshot_download
+    from huggingface_hub.utils import disable_progress_bars
+    from huggingface_hub.utils import logging as library
+
+    disable_progress_bars()
+    library.set_verbosity_error()  # its warnings say of each try what the error says once
+    set_client_factory(partial(_client, set()))
+    get = partial(snapshot_download, name, token=token, endpoint=endpoint, allow_patterns=list(FILES))
+    try:
+        _first_answer(partial(HfApi(endpoint, token).model_info, name, timeout=SECONDS))
+    except (errors.HTTPError, OSError):
+        with suppress(errors.LocalEntryNotFoundError):
+            return str(get(local_files_only=True))
+        raise
+    return str(get(etag_timeout=SECONDS))
+
+
+def _first_answer(ask: Callable[[], object]) -> None:
+    """Wait for `ask`, SECONDS at most. Raises what it raises, and TimeoutError.
+
+    In a thread that may be left behind: neither the look-up of a host's name nor the tries of all its addresses
+    have a limit.
+    """
+    from huggingface_hub import errors
+
+    answer = Future[object]()
+
+    def run() -> None:
+        try:
+            answer.set_result(ask())
+        except (errors.HTTPError, OSError, ValueError) as error:
+            answer.set_exception(error)
+
+    Thread(target=run, daemon=True).start()
+    answer.result(SECONDS)
+
+
+def _client(unanswered: set[tuple[int, str, str, str]]) -> Any:
+    """The library's client, which on its own waits without end, and asks five times again with growing pauses.
+
+    Here no silence is longer than SECONDS, and what was not answered is not asked again. A download that was cut off
+    goes on: it asks for what comes after the part that it has.
+    """
+    from huggingface_hub.utils import hf_raise_for_status
+    from huggingface_hub.utils._http import default_client_factory
+
+    def question(request: Any) -> tuple[int, str, str, str]:
+        return get_ident(), request.method, str(request.url), request.headers.get("range", "")
+
+    def limit(request: Any) -> None:
+        request.extensions["timeout"] = dict.fromkeys(("connect", "read", "write", "pool"), SECONDS)
+        if question(request) in unanswered:
+            raise TimeoutError(f"{request.url} does not answer")
+        unanswered.add(question(request))
+
+    def check(response: Any) -> None:
+        if response.status_code == 429 or response.status_code >= 500:
+            hf_raise_for_status(response)
+        if "/api/" in response.url.path:  # a file is answered when all of it has come
+            unanswered.discard(question(response.request))
+
+    client = default_client_factory()
+    client.event_hooks["request"].append(limit)
+    client.event_hooks["response"].append(check)
+    return client
 
 
 def _gated(name: str, field: str, endpoint: str, token: str | None) -> str:

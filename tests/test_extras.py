@@ -5,6 +5,10 @@ import sys
 
 import pytest
 
+from experiments import train
+from sp500 import execution
+from sp500.errors import ConfigError
+
 CODE = """
 import sys
 sys.modules[{missing!r}] = None
@@ -38,3 +42,18 @@ def test_missing_protocol_ends_the_server_with_the_way_out():
     code = "import sys; sys.modules['mcp'] = None; from sp500.commands.agent import mcp; sys.exit(mcp.main([]))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (2, "ConfigError: mcp is not installed: pip install 'sp500[agent]'\n")
+
+
+@pytest.mark.parametrize(
+    ("missing", "settings"),
+    [
+        ("transformers", {"model": {"kind": "hf", "path": "nowhere"}}),
+        ("tokenizers", {"text": {"tokenizer": "bpe"}, "model": {"kind": "gpt"}}),
+    ],
+)
+def test_missing_package_is_named_before_there_is_a_run(tmp_path, monkeypatch, missing, settings):
+    monkeypatch.setitem(sys.modules, missing, None)
+    config = train.Train.model_validate({"task": "language", "io": {"save_dir": tmp_path / "runs"}, **settings})
+    with pytest.raises(ConfigError, match=rf"{missing} is not installed: pip install 'sp500\[llm\]'"):
+        execution.execute(config, train.main)
+    assert not (tmp_path / "runs").exists()

@@ -10,10 +10,15 @@ import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import ClassVar
 
 import pytest
+
+from sp500 import hub
+from sp500.config import TextConfig
+from sp500.data.text import tokenizer
+from sp500.errors import ConfigError
 
 ROOT = Path(__file__).parents[1]
 CONFIG = {
@@ -33,26 +38,57 @@ ANSWERS = {
     "unlicensed": (403, {"X-Error-Code": "GatedRepo", "X-Error-Message": "You are not in the authorized list."}),
     "forbidden": (403, {"X-Error-Message": "no right"}),
     "broken": (500, {}),
+    "crowded": (429, {"Retry-After": "120"}),
 }
+
+
+SHA, ETAG = "a" * 40, "b" * 40
+STAGES = ("info", "revision", "tree", "head", "file")
+"""Questions about a model in their order. Of an owner no-STAGE's that one gets no answer, or half a file."""
 
 
 class Hub(BaseHTTPRequestHandler):
     """What huggingface.co answers to a request for a model whose owner is the answer's name."""
 
     tokens: ClassVar[list[str | None]] = []
+    asked: ClassVar[list[tuple[str, str]]] = []
+    closing: ClassVar[Event] = Event()
 
     def do_GET(self) -> None:
         self.tokens.append(self.headers.get("Authorization"))
-        owner = self.path.removeprefix("/api/models/").split("/")[0]
+        self.asked.append((self.command, self.path))
+        owner = self.path.removeprefix("/api/models").split("/")[1]
         code, headers = ANSWERS.get(owner, (200, {}))
-        body = json.dumps({"error": headers.get("X-Error-Message", "")}).encode()
-        self.send_response(code)
-        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+        body = self.body() if code == 200 else json.dumps({"error": headers.get("X-Error-Message", "")}).encode()
+        silent = owner == f"no-{self.stage()}"
+        if silent and owner != "no-file":
+            self.closing.wait()
+            return
+        first, size = int((self.headers.get("Range") or "bytes=0-")[6:-1]), len(body)
+        body = body[first:]
+        self.send_response(206 if first else code)
+        common = {"Content-Length": str(len(body)), "ETag": f'"{ETAG}"', "X-Repo-Commit": SHA}
+        for name, value in {**headers, **common}.items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(body)
+        if self.command == "GET":
+            cut = silent or (owner == "cut" and self.stage() == "file" and not first)
+            self.wfile.write(body[: size // 2] if cut else body)
+        if silent:
+            self.closing.wait()
 
     do_HEAD = do_GET  # noqa: N815 - the name that the server looks for
+
+    def stage(self) -> str:
+        if "/resolve/" in self.path:
+            return "head" if self.command == "HEAD" else "file"
+        return next((name for name in ("revision", "tree") if f"/{name}/" in self.path), "info")
+
+    def body(self) -> bytes:
+        config = json.dumps(CONFIG).encode()
+        if self.stage() == "tree":
+            return json.dumps([{"type": "file", "path": "config.json", "size": len(config), "oid": ETAG}]).encode()
+        return config if "/resolve/" in self.path else json.dumps({"id": "o/tiny", "sha": SHA}).encode()
 
     def log_message(self, format: str, *args: object) -> None:
         """Quiet."""
@@ -60,13 +96,29 @@ class Hub(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
+    Hub.closing.clear()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     thread = Thread(target=server.serve_forever)
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}"
+    Hub.closing.set()
     server.shutdown()
     server.server_close()
     thread.join()
+
+
+@pytest.fixture
+def library(tmp_path: Path, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library in this process, which reads the environment once."""
+    from huggingface_hub import constants
+
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, endpoint)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    Hub.asked.clear()
 
 
 def fetched(name: str, endpoint: str, home: Path, **environment: str) -> tuple[int, str]:
@@ -89,6 +141,7 @@ def fetched(name: str, endpoint: str, home: Path, **environment: str) -> tuple[i
         ("unlicensed", "t", "the owner of the token has not accepted its licence"),
         ("forbidden", "t", "answers 403: HF_TOKEN is not valid, or has no right to it"),
         ("broken", "", "answers 500: try again later"),
+        ("crowded", "", "answers 429: try again later"),
     ],
 )
 def test_model_that_the_hub_does_not_give_is_refused_with_the_way_out(
@@ -101,10 +154,60 @@ def test_model_that_the_hub_does_not_give_is_refused_with_the_way_out(
     assert said in line
 
 
-def test_hub_that_is_not_there_and_one_that_is_switched_off_name_the_folder_to_mount(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("stage", STAGES)
+def test_hub_that_falls_silent_is_asked_once_and_not_waited_for(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "SECONDS", 0.5)
+    with pytest.raises(ConfigError, match="cannot be reached"):
+        hub.fetch(f"no-{stage}/tiny", "model.path")
+    assert len(Hub.asked) == STAGES.index(stage) + 1
+    assert len(set(Hub.asked)) == len(Hub.asked)
+
+
+@pytest.mark.usefixtures("library")
+def test_model_is_fetched_once_and_found_again_without_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = hub.fetch("owner/tiny", "model.path")
+    assert json.loads((folder / "config.json").read_text()) == CONFIG
+    monkeypatch.setenv("HF_ENDPOINT", _closed())
+    assert hub.fetch("owner/tiny", "model.path") == folder
+
+
+@pytest.mark.usefixtures("library")
+def test_download_that_was_cut_off_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 16)
+    folder = hub.fetch("cut/tiny", "model.path")
+    assert json.loads((folder / "config.json").read_text()) == CONFIG
+    assert Hub.asked[-1] == Hub.asked[-2] == ("GET", f"/cut/tiny/resolve/{SHA}/config.json")
+
+
+@pytest.mark.usefixtures("library")
+def test_proxy_that_lets_nobody_through_is_a_hub_that_cannot_be_reached(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "https://hub.invalid")
+    monkeypatch.setenv("HTTPS_PROXY", endpoint)
+    with pytest.raises(ConfigError, match=r"https://hub.invalid cannot be reached"):
+        hub.fetch("owner/tiny", "model.path")
+
+
+@pytest.mark.usefixtures("library")
+def test_tokenizer_is_not_looked_up_on_the_hub() -> None:
+    with pytest.raises(ConfigError, match=r"text.tokenizer owner/tiny: has no tokenizer that can be used"):
+        tokenizer.make(TextConfig(tokenizer="owner/tiny"), [])
+    assert Hub.asked == []
+
+
+def _closed() -> str:
+    """An address where nothing listens."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        closed = f"http://127.0.0.1:{free.getsockname()[1]}"
+        return f"http://127.0.0.1:{free.getsockname()[1]}"
+
+
+def test_hub_that_is_not_there_and_one_that_is_switched_off_name_the_folder_to_mount(tmp_path: Path) -> None:
+    closed = _closed()
     for environment in ({}, {"HF_HUB_OFFLINE": "1"}):
         code, message = fetched("owner/tiny", closed, tmp_path, **environment)
         assert code == 2

@@ -24,6 +24,7 @@ from sp500.config.train import LATER_KEYS as LATER_KEYS
 from sp500.config.train import PLACES
 from sp500.config.train import TrainConfig as TrainConfig
 from sp500.credentials import without_password
+from sp500.errors import require
 from sp500.plugins import contract, reference, source
 from sp500.plugins.reference import Reference
 
@@ -38,6 +39,8 @@ SECTION_OF = {"synthetic": "synthetic", "images": "images", "language": "text"}
 """Section of the settings that describes a task's data, where that is not `data`."""
 ONLY_TASK = {"cnn": "images", "gpt": "language", "hf": "language"}
 """The one task that a kind of model is for."""
+EXTRA_OF = {"hf": ("llm", ("transformers", "tokenizers", "huggingface_hub", "peft"))}
+"""The extra that a kind of model needs, and its packages."""
 UNUSED_DATA = {
     "images": ("source", "npz_path"),
     "language": ("source", "npz_path", "test_fraction", "valid_from_train"),
@@ -259,6 +262,13 @@ class RunConfig(Frozen):
             kind = f"{source.keep(own, run, trusted=trusted)}:{own.name}"
             given["model"] = self.model.model_copy(update={"kind": kind})
         return self.model_copy(update=given)
+
+    def check_extras(self) -> None:
+        """Raises ConfigError for a package of an extra that these settings need and that is not installed here."""
+        if self.model.kind in EXTRA_OF:
+            require(*EXTRA_OF[self.model.kind])
+        elif self.text.tokenizer not in ("", "bytes"):
+            require("llm", ("tokenizers", "transformers"))
 
     @property
     def batch_size(self) -> int:

@@ -103,9 +103,9 @@ def experiment(
         if config.dry_run:
             plain = execution.outline(config) | (plan(config) if plan else {})
             return Answer(plain, yaml.safe_dump(plain, sort_keys=False))
+        record = execution.execute(config, main)
         from sp500.report import terminal
 
-        record = execution.execute(config, main)
         plain = answer(record) if answer else record.model_dump(mode="json")
         code = 0 if record.status in {"ok", "out_of_memory"} else 1
         return Answer(plain, terminal.text(record, config.io.save_dir), code)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
+import subprocess
+import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +32,32 @@ LLAMA = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+ROOT = Path(__file__).parents[2]
+FLAGS = ("--task", "language", "--text.max-bytes", "20000", "--text.context", "32", "--train.max-steps", "4")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def offline() -> Iterator[None]:
+    """The library refuses every request. It reads its environment once, and may have been imported before."""
+    from huggingface_hub import constants
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(constants, "HF_HUB_OFFLINE", True)
+        yield
+
+
+def without_network() -> tuple[list[str], dict[str, str]]:
+    """Words before a command and variables that take its network away.
+
+    A namespace without interfaces; where the kernel gives none, proxies at a port where nothing listens.
+    """
+    for words in (["unshare", "-rn"], ["unshare", "-n"]):
+        if (
+            shutil.which("unshare")
+            and subprocess.run([*words, "true"], capture_output=True, check=False).returncode == 0
+        ):
+            return words, {}
+    return [], dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), "http://127.0.0.1:9") | {"NO_PROXY": ""}
 
 
 @pytest.fixture(autouse=True)
@@ -150,6 +177,27 @@ def test_unknown_layer_for_an_adapter_is_named_with_those_there_are(base: Path, 
 
     with pytest.raises(ConfigError, match=r"model.adapter_targets c_attn: .* it has .*q_proj.*v_proj"):
         trained(tmp_path, "run", base / "model", model={"adapter_rank": 2, "adapter_targets": ["c_attn"]})
+
+
+def test_model_is_trained_and_adapted_in_processes_without_a_network(tmp_path: Path) -> None:
+    (tmp_path / "llama").mkdir()
+    (tmp_path / "llama" / "config.json").write_text(json.dumps(LLAMA))
+    words, variables = without_network()
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
+    environment |= {**variables, "HF_HOME": str(tmp_path / "hub")}
+    for name, path, flags in (
+        ("base", tmp_path / "llama", ["--text.vocabulary", "400", "--text.tokenizer", "bpe"]),
+        ("adapted", tmp_path / "base" / "model", ["--model.adapter-rank", "2"]),
+    ):
+        done = subprocess.run(
+            [*words, sys.executable, "experiments/train.py", *FLAGS, "--model.kind", "hf", "--model.path", path,
+             "--name", name, "--runs-dir", tmp_path, *flags],
+            cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "base" / "model" / "tokenizer.json").exists()
+    assert (tmp_path / "adapted" / "model" / "adapter_model.safetensors").exists()
+    assert not (tmp_path / "hub").exists()
 
 
 def test_a_model_without_a_base_keeps_all_its_weights() -> None:

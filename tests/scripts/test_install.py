@@ -69,9 +69,9 @@ def test_install_takes_a_file_with_the_hash_of_the_lock_and_no_other(tmp_path, g
     assert not (tmp_path / ".venv/installed.lock").exists()
 
 
-@pytest.mark.parametrize("script", ["install", "checkov", "moto"])
+@pytest.mark.parametrize("script", ["install", "checkov", "moto", "extras"])
 def test_script_installs_wheels_alone_and_by_hash_but_for_torch(script):
-    lines = (ROOT / "scripts" / script).read_text().splitlines()
+    lines = [line.strip() for line in (ROOT / "scripts" / script).read_text().splitlines()]
     installs = [line for line in lines if line.startswith("pip install") and "--requirement" in line]
     assert installs
     assert all("--only-binary :all:" in line for line in installs)

@@ -169,11 +169,12 @@ def _ends(token: str) -> bool:
 
 
 def _of_folder(folder: str, field: str) -> Library:
-    """The tokenizer of a model's folder, or of its name on the hub, whose files are there already."""
+    """The tokenizer of a model's folder, or of a name on the hub whose files are in the cache already."""
     with extra("llm"):
         from transformers import AutoTokenizer
+    path = Path(folder).expanduser()
     try:
-        found = AutoTokenizer.from_pretrained(folder, local_files_only=Path(folder).expanduser().is_dir())
+        found = AutoTokenizer.from_pretrained(path if path.is_dir() else folder, local_files_only=True)
         backend = found.backend_tokenizer
     except (OSError, ValueError, ImportError, AttributeError) as error:
         raise ConfigError(
