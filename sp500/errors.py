@@ -83,4 +83,9 @@ def extra(name: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{error.name} is not installed: pip install 'sp500[{name}]'") from None
+        raise missing(error.name, name) from None
+
+
+def missing(module: str | None, name: str) -> ConfigError:
+    """The error for a module that is not installed, where the extra `name` installs it."""
+    return ConfigError(f"{module} is not installed: pip install 'sp500[{name}]'")

@@ -103,6 +103,7 @@ def experiment(
         if config.dry_run:
             plain = execution.outline(config) | (plan(config) if plan else {})
             return Answer(plain, yaml.safe_dump(plain, sort_keys=False))
+        config.model.check_installed()  # before torch is imported, which takes seconds
         from sp500.report import terminal
 
         record = execution.execute(config, main)
