@@ -123,10 +123,14 @@ def _load(net: nn.Module, shape: Shape, architecture: str, path: Path) -> nn.Mod
     except (OSError, SafetensorError) as error:
         raise ConfigError(f"model.path {path}: cannot be read as safetensors ({_shortened(error)})") from error
     fresh = net.state_dict()
-    for name in _heads(net):
-        if name in state and state[name].shape != fresh[name].shape:
-            log.warning("model.path %s: %s %s is left out, the data needs %s", path, name, *_sizes(state, fresh, name))
-            state[name] = fresh[name]
+    left_out = [name for name in _heads(net) if name in state and state[name].shape != fresh[name].shape]
+    if left_out:
+        classes = len(state[left_out[0]])
+        log.warning(
+            "model.path %s: %s left out: of %d classes, the data has %d",
+            path, " and ".join(left_out), classes, shape.outputs,
+        )  # fmt: skip
+    state |= {name: fresh[name] for name in left_out}
     # timm resizes embeddings of positions and the first convolution. Its own check of names is off where the number of
     # classes differs from the original's, so the file gets a head of the right shape and counts as the original.
     as_original = {"state_dict": state, "num_classes": shape.outputs, "label_offset": 0}
@@ -145,10 +149,6 @@ def _heads(net: nn.Module) -> list[str]:
         f"{name}.{kind}" for name in ([names] if isinstance(names, str) else names) for kind in ("weight", "bias")
     ]
     return [name for name in weights if name in net.state_dict()]
-
-
-def _sizes(state: dict[str, Tensor], fresh: dict[str, Tensor], name: str) -> tuple[list[int], list[int]]:
-    return list(state[name].shape), list(fresh[name].shape)
 
 
 def _shortened(error: BaseException) -> str:
