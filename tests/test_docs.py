@@ -253,7 +253,7 @@ def verb(words: tuple[str, ...]) -> int:
     if line.startswith("jobs submit"):
         return cli.main([*words[:2], *(() if "--dry-run" in words else ("--dry-run",)), *words[2:]])
     if line == "doctor":
-        return 0 if cli.main(list(words)) in {0, 1} else 2  # 1: something is wrong with this machine
+        return 0 if cli.main(list(words)) in {0, 1, 2} else 1  # 1, 2: something is wrong with this machine
     if not words or line.startswith(RUN):
         return cli.main(list(words))
     return parsed(lambda: cli.main(list(words)))
