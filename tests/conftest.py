@@ -68,6 +68,7 @@ MAY_BE_SKIPPED = (
     "needs a machine without a GPU",
     "this machine itself is not well",
     "pip finds faults that may not be ours",
+    "timm cannot be imported",  # PyPI has no torchvision of a torch for CPUs
 )
 """Reasons that are no fault of the machine that runs all tests."""
 

@@ -71,7 +71,7 @@ FLAG = re.compile(r"--[a-z][a-z0-9.-]*")
 # Flags of other programs that the text explains.
 TORCHRUN = {"--model-local-dir", "--local-files-only", "--tokenizer-local-dir", "--nnodes", "--nproc-per-node"}
 TRAINER = {"--gradient-accumulation-steps", "--gradient-checkpointing", "--bf16", "--fsdp", "--save-steps"}
-FOREIGN = {"--shm-size", "--local-dir", "--save-total-limit", *TORCHRUN, *TRAINER}
+FOREIGN = {"--entrypoint-num-gpus", "--shm-size", "--local-dir", "--save-total-limit", *TORCHRUN, *TRAINER}
 
 
 class Parsed(BaseException):
@@ -253,7 +253,7 @@ def verb(words: tuple[str, ...]) -> int:
     if line.startswith("jobs submit"):
         return cli.main([*words[:2], *(() if "--dry-run" in words else ("--dry-run",)), *words[2:]])
     if line == "doctor":
-        return 0 if cli.main(list(words)) in {0, 1} else 2  # 1: something is wrong with this machine
+        return 0 if cli.main(list(words)) in {0, 1, 2} else 1  # 1, 2: something is wrong with this machine
     if not words or line.startswith(RUN):
         return cli.main(list(words))
     return parsed(lambda: cli.main(list(words)))

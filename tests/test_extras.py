@@ -45,15 +45,16 @@ def test_missing_protocol_ends_the_server_with_the_way_out():
 
 
 @pytest.mark.parametrize(
-    ("missing", "settings"),
+    ("missing", "extra", "settings"),
     [
-        ("transformers", {"model": {"kind": "hf", "path": "nowhere"}}),
-        ("tokenizers", {"text": {"tokenizer": "bpe"}, "model": {"kind": "gpt"}}),
+        ("transformers", "llm", {"task": "language", "model": {"kind": "hf", "path": "nowhere"}}),
+        ("tokenizers", "llm", {"task": "language", "text": {"tokenizer": "bpe"}, "model": {"kind": "gpt"}}),
+        ("timm", "vision", {"task": "images", "model": {"kind": "timm", "architecture": "resnet18"}}),
     ],
 )
-def test_missing_package_is_named_before_there_is_a_run(tmp_path, monkeypatch, missing, settings):
+def test_missing_package_is_named_before_there_is_a_run(tmp_path, monkeypatch, missing, extra, settings):
     monkeypatch.setitem(sys.modules, missing, None)
-    config = train.Train.model_validate({"task": "language", "io": {"save_dir": tmp_path / "runs"}, **settings})
-    with pytest.raises(ConfigError, match=rf"{missing} is not installed: pip install 'sp500\[llm\]'"):
+    config = train.Train.model_validate({"io": {"save_dir": tmp_path / "runs"}, **settings})
+    with pytest.raises(ConfigError, match=rf"{missing} is not installed: pip install 'sp500\[{extra}\]'"):
         execution.execute(config, train.main)
     assert not (tmp_path / "runs").exists()

@@ -14,13 +14,16 @@ from rich.console import Console
 from sp500.commands import folders
 from sp500.config import Frozen
 from sp500.console.output import concluded
-from sp500.doctor import check, kubernetes_cluster, machine, ray_cluster, versions
+from sp500.doctor import check, kubernetes_cluster, machine, ray_cluster, versions, vision
 from sp500.errors import ConfigError
 from sp500.jobs.kuberay import contexts
 
 
 class Doctor(Frozen):
-    """Say what is wrong on this machine and with its clusters, one line per check: ok, or what to do."""
+    """Say what is wrong on this machine and with its clusters, one line per check: ok, or what to do.
+
+    Exit code 1: something is wrong. 2: torchvision is of another build than torch.
+    """
 
     on: Literal["local", "ray", "kuberay"] | None = None
     """Where jobs are to run: what is not there is wrong then, and the other clusters do not matter."""
@@ -46,13 +49,15 @@ def _namespace(flags: Doctor, environment: Mapping[str, str]) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the checks, to the exit code: 0 where all is well, 1 where something is wrong."""
+    """Print the checks, to the exit code: 0 where all is well, 1 where something is wrong, 2 where torchvision is of
+    another build than torch.
+    """
 
     def acted() -> tuple[str, int]:
         flags = tyro.cli(Doctor, prog="sp500 doctor", args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
         checks = check.examined(looks(flags))
         told = json.dumps(check.plain(checks), indent=1) if flags.json_output else check.text(checks, Console())
-        return told, 0 if check.well(checks) else 1
+        return told, check.exit_code(checks)
 
     return concluded(acted, only_json="--json" in argv)
 
@@ -65,6 +70,7 @@ def looks(flags: Doctor) -> list[check.Look]:
     ray = versions.installed("ray")
     return [
         *versions.looks(),
+        vision.look(),
         *machine.looks(runs, flags.state_dir or folders.state(environment), environment),
         *ray_cluster.looks(
             flags.address, environment, home, ray.version if ray else "", wanted=_wanted(flags.on, "ray")

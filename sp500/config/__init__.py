@@ -37,9 +37,12 @@ PRICE_TASKS = ("returns", "direction")
 """Tasks whose windows are cut from prices, or from an npz file of windows."""
 SECTION_OF = {"synthetic": "synthetic", "images": "images", "language": "text"}
 """Section of the settings that describes a task's data, where that is not `data`."""
-ONLY_TASK = {"cnn": "images", "gpt": "language", "hf": "language"}
+ONLY_TASK = {"cnn": "images", "timm": "images", "gpt": "language", "hf": "language"}
 """The one task that a kind of model is for."""
-EXTRA_OF = {"hf": ("llm", ("transformers", "tokenizers", "huggingface_hub", "peft"))}
+EXTRA_OF = {
+    "hf": ("llm", ("transformers", "tokenizers", "huggingface_hub", "peft")),
+    "timm": ("vision", ("timm", "torchvision")),
+}
 """The extra that a kind of model needs, and its packages."""
 UNUSED_DATA = {
     "images": ("source", "npz_path"),

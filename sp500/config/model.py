@@ -19,6 +19,7 @@ MODEL_KEYS: dict[str, frozenset[str]] = {
     "cnn": frozenset({"hidden", "layers", "dropout"}),
     "gpt": frozenset({"hidden", "layers", "heads", "dropout"}),
     "hf": frozenset({"path", "adapter_rank", "adapter_targets"}),
+    "timm": frozenset({"architecture", "path"}),
 }
 OWN_KEYS = ("hidden", "layers", "heads", "dropout", "options")
 """What a model of the user's may read."""
@@ -28,7 +29,7 @@ class ModelConfig(Frozen):
     """Which network."""
 
     kind: str = "mlp"
-    """linear | mlp | lstm | transformer | cnn (images) | gpt, hf (language) | your own: FILE.py:NAME or
+    """linear | mlp | lstm | transformer | cnn, timm (images) | gpt, hf (language) | your own: FILE.py:NAME or
     package.module:NAME, with its options as --model.options.NAME VALUE. Default: mlp, cnn or gpt, by the task."""
     hidden: int = Field(64, gt=0)
     """Width of a hidden layer; channels of the last block of a cnn."""
@@ -39,7 +40,10 @@ class ModelConfig(Frozen):
     dropout: float = Field(0.1, ge=0, lt=1)
     """Share of activations dropped in training."""
     path: str = ""
-    """Of hf: folder with a config.json, and with weights unless it starts from random ones; or a name on the hub."""
+    """Of hf: folder with a config.json, and with weights unless it starts from random ones; or a name on the hub.
+    Of timm: .safetensors file of weights. Default: random ones."""
+    architecture: str = Field("", pattern=r"^[\w.]*$")
+    """Of timm: name of the model, such as resnet18 or vit_tiny_patch16_224."""
     adapter_rank: int = Field(0, ge=0)
     """Rank of a LoRA adapter, which alone is trained; 0: all weights are."""
     adapter_targets: tuple[str, ...] = ()
@@ -65,11 +69,22 @@ class ModelConfig(Frozen):
             contract.check_model(own, self.options)
         if self.kind == "hf" and not self.path:
             raise ValueError("model.kind hf needs model.path")
+        if self.kind == "timm":
+            self._check_timm()
         if self.adapter_targets and not self.adapter_rank:
             raise ValueError("model.adapter_targets needs a model.adapter_rank above 0")
         if self.kind in ("transformer", "gpt") and self.hidden % self.heads:
             raise ValueError(f"model.hidden {self.hidden} is not a multiple of model.heads {self.heads}")
         return self
+
+    def _check_timm(self) -> None:
+        if not self.architecture:
+            raise ValueError("model.kind timm needs model.architecture, the name of a model of timm such as resnet18")
+        if self.path and PurePath(self.path).suffix != ".safetensors":
+            raise ValueError(
+                f"model.path {self.path}: expected a .safetensors file. Other files of weights are pickles, which may "
+                "run code: convert them with safetensors.torch.save_file"
+            )
 
     @property
     def own(self) -> Reference | None:

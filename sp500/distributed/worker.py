@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sp500.distributed.prometheus import EpochGauges
 from sp500.errors import ConfigError
+from sp500.models import batch_norm
 from sp500.models.stack import stacked
 from sp500.runs.record import EpochMetrics
 from sp500.runs.store import Run
@@ -35,6 +36,8 @@ class GroupWorker:
         """The model under DDP or FSDP; as it is, on the device, where there is one worker."""
         if self.world == 1:
             return model.to(self.device)
+        if self.device.type == "cuda":
+            batch_norm.synchronize(model)
         if parallel == "fsdp":
             from torch.distributed.device_mesh import init_device_mesh
             from torch.distributed.fsdp import fully_shard

@@ -35,6 +35,8 @@ class Check:
     """What there is, on one line; of one that was skipped, why."""
     advice: str = ""
     """What to do, where something is wrong."""
+    code: int = 1
+    """Exit code of doctor, where something is wrong."""
 
 
 # The name of what is looked at, and the look.
@@ -49,9 +51,9 @@ def ok(name: str, found: str) -> Check:
     return Check(name, State.OK, found)
 
 
-def wrong(name: str, found: str, advice: str) -> Check:
+def wrong(name: str, found: str, advice: str, code: int = 1) -> Check:
     """Something to do."""
-    return Check(name, State.WRONG, found, advice)
+    return Check(name, State.WRONG, found, advice, code)
 
 
 def skipped(name: str, why: str) -> Check:
@@ -76,9 +78,15 @@ def well(checks: Iterable[Check]) -> bool:
     return all(check.state != State.WRONG for check in checks)
 
 
+def exit_code(checks: Iterable[Check]) -> int:
+    """0 where nothing is wrong; else the largest code of what is."""
+    return max((check.code for check in checks if check.state == State.WRONG), default=0)
+
+
 def plain(checks: Sequence[Check]) -> dict[str, Any]:
     """The checks as data for --json."""
-    return {"checks": [asdict(check) for check in checks], "ok": well(checks)}
+    told = [{key: value for key, value in asdict(check).items() if key != "code"} for check in checks]
+    return {"checks": told, "ok": well(checks)}
 
 
 def text(checks: Sequence[Check], console: Console) -> str:

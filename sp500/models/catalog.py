@@ -12,14 +12,14 @@ from torch import nn
 from sp500.config import ModelConfig
 from sp500.errors import ConfigError
 from sp500.machine.memory import total_bytes
+from sp500.models.batch_norm import BATCH_NORM, LIMIT
 from sp500.models.cnn import CNN
 from sp500.models.gpt import GPT
 from sp500.models.linear import Linear
 from sp500.models.lstm import LSTM
 from sp500.models.mlp import MLP
-from sp500.models.pretrained import hf
+from sp500.models.pretrained import hf, timm
 from sp500.models.shape import Shape
-from sp500.models.stack import BATCH_NORM
 from sp500.models.transformer import Transformer
 from sp500.plugins import source
 from sp500.plugins.reference import Reference
@@ -38,7 +38,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "cnn": CNN,
     "gpt": GPT,
 }
-PRETRAINED: dict[str, Callable[..., nn.Module]] = {"hf": hf.build}
+PRETRAINED: dict[str, Callable[..., nn.Module]] = {"hf": hf.build, "timm": timm.build}
 """Models of other libraries, which start from weights of their own."""
 
 
@@ -56,14 +56,19 @@ def _checked(own: Reference, model: object) -> nn.Module:
         raise ConfigError(f"{own.path.name}: {own.name} returned {type(model).__name__}, not a torch.nn.Module")
     if not any(weights.requires_grad for weights in model.parameters()):
         raise ConfigError(f"{own.path.name}: {own.name} has no weights to train")
-    for layer in model.modules():
-        name = type(layer).__name__
-        rate = getattr(layer, "p" if isinstance(layer, DROPOUT) else "dropout", 0)
-        if isinstance(layer, BATCH_NORM):
-            _warn_once(f"{own.name}: {name} uses statistics of a worker's own part or micro-batch; GroupNorm does not")
-        elif isinstance(rate, float) and rate:
-            _warn_once(f"{own.name}: masks of {name} depend on workers and micro-batches, sp500.Dropout's do not")
+    _warn_of_cuts(own.name, model)
     return model
+
+
+def _warn_of_cuts(name: str, model: nn.Module) -> None:
+    """Warn of layers whose numbers depend on how a batch is cut."""
+    for layer in model.modules():
+        kind = type(layer).__name__
+        rate = getattr(layer, "p" if isinstance(layer, DROPOUT) else "drop_prob", getattr(layer, "dropout", 0))
+        if isinstance(layer, BATCH_NORM):
+            _warn_once(f"{name}: {kind}: {LIMIT}")
+        elif isinstance(rate, float) and rate:
+            _warn_once(f"{name}: masks of {kind} depend on workers and micro-batches, sp500.Dropout's do not")
 
 
 @cache
@@ -94,6 +99,7 @@ def build(config: ModelConfig, shape: Shape) -> nn.Module:
         )
     model = make()
     if config.kind in PRETRAINED:
+        _warn_of_cuts(config.architecture or config.kind, model)
         return model
     nn.init.zeros_(model.get_parameter("head.weight"))
     nn.init.constant_(model.get_parameter("head.bias"), shape.naive_output)

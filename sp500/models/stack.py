@@ -10,10 +10,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from sp500.errors import ConfigError
+from sp500.models.batch_norm import normalizes_batches
 
 log = logging.getLogger(__name__)
-
-BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def stacked(model: nn.Module) -> list[nn.Module]:
@@ -39,6 +38,6 @@ def recompute(model: nn.Module) -> None:
     if not layers:
         log.warning("train.recompute changes nothing: the model stacks no layers")
     for layer in layers:
-        if any(isinstance(module, BATCH_NORM) for module in layer.modules()):
+        if normalizes_batches(layer):
             raise ConfigError("train.recompute would update the statistics of batch normalisation twice; leave it out")
         layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)

@@ -19,8 +19,9 @@ from sp500.errors import DiskError
 from sp500.formatting import size
 from sp500.machine.disk import write_atomic
 from sp500.machine.memory import PeakMemory
+from sp500.models.batch_norm import LIMIT, normalizes_batches
 from sp500.runs.record import EpochMetrics, RunRecord, ended, process_started
-from sp500.runs.results import Metrics, SeedRow
+from sp500.runs.results import DataCard, Metrics, SeedRow
 from sp500.runs.store import Run
 from sp500.tasks import catalog
 from sp500.training import checkpoint, recipe, refit
@@ -68,8 +69,14 @@ def train(
     _let_write(task, model, dataset, metrics, run)
     own: SeedRow = {"seed": config.train.seed, "best_epoch": result.best_epoch, "test": metrics["test"]}
     facts: dict[str, object] = {"metrics": metrics, "peak_memory_bytes": largest, "refit": refitted}
+    facts |= {"data": _noted(record.data, model)}
     facts |= {"throughput": describe(cost, result, config), "seeds": [own, *others] if others else None}
     return record.model_copy(update=facts)
+
+
+def _noted(card: DataCard, model: nn.Module) -> DataCard:
+    """The card with what the report has to say of the model's parity."""
+    return {**card, "notes": [*card.get("notes", []), LIMIT]} if normalizes_batches(model) else card
 
 
 def _let_write(task: Task, model: nn.Module, dataset: Dataset, metrics: Metrics, run: Run) -> None:

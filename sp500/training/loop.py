@@ -32,7 +32,7 @@ from sp500.training.sharded import Tensors
 from sp500.training.state import PartialEpoch, TrainingState
 from sp500.training.step import DTYPES, Stepper
 from sp500.training.task import Task
-from sp500.training.worker import Worker
+from sp500.training.worker import Worker, share_statistics
 
 
 @dataclass(frozen=True)
@@ -190,6 +190,7 @@ class _Fitting:
     def _epoch(self, number: int) -> None:
         self.stepper.start(number)
         done = self._train(number)
+        share_statistics(self.model, self.worker)
         trained, loss = time.perf_counter(), done.loss_sum / max(done.targets, 1)
         metrics = EpochMetrics(
             epoch=number,

@@ -56,7 +56,8 @@ def count_cost(task: Task, config: RunConfig, dataset: Dataset) -> ModelCost | N
     batch = next(Batches(dataset.test, torch.device("cpu")).in_order(1))
     try:
         with torch.device("meta"):
-            model = task.model(config, dataset).to(DTYPES[config.train.dtype])
+            # Not in training, where batch normalisation refuses one image whose last layers have one pixel.
+            model = task.model(config, dataset).to(DTYPES[config.train.dtype]).eval()
             # Fake tensors, by which transformers' models know that they must not look at numbers.
             with FakeTensorMode(allow_non_fake_inputs=True), FlopCounterMode(display=False) as counter:
                 model(torch.empty(batch.x.shape, dtype=batch.x.dtype)).sum().backward()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sp500.errors import ResourcesError
+from sp500.models import batch_norm
 from sp500.runs.record import EpochMetrics
 
 Parallel = Literal["ddp", "fsdp"]
@@ -96,6 +97,21 @@ class SoloWorker:
         """Hand the epoch to the caller."""
         if self._on_epoch:
             self._on_epoch(epoch)
+
+
+def share_statistics(model: nn.Module, worker: Worker) -> None:
+    """Give every worker the statistics of batch normalisation that rank 0 has, which its checkpoints hold.
+
+    DDP does so before each forward pass in training, and so not after an epoch's last one; FSDP never does. Rank 0's
+    and no mean of all: a rank whose part of a batch is empty computes an image that does not count.
+    """
+    found = batch_norm.statistics(model)
+    if worker.world == 1 or not found:
+        return
+    flat = torch.cat([buffer.double().flatten() for buffer in found])
+    whole = worker.total(flat if worker.rank == 0 else torch.zeros_like(flat))
+    for buffer, values in zip(found, whole.split([buffer.numel() for buffer in found]), strict=True):
+        buffer.copy_(values.view_as(buffer))
 
 
 def device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:

