@@ -9,7 +9,7 @@ from functools import cache, partial
 import torch
 from torch import nn
 
-from sp500.config import ModelConfig
+from sp500.config import ModelConfig, TrainConfig
 from sp500.errors import ConfigError
 from sp500.machine.memory import total_bytes
 from sp500.models.batch_norm import BATCH_NORM, LIMIT
@@ -29,7 +29,8 @@ log = logging.getLogger(__name__)
 DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 
 COPIES = 4
-"""What training keeps in memory of every weight: itself, its gradient and two moments of Adam."""
+"""What training keeps in memory of every weight: itself, its gradient and two moments of Adam. A process of FSDP makes
+the whole model, and then keeps its part of the four."""
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "linear": Linear,
     "mlp": MLP,
@@ -77,24 +78,32 @@ def _warn_once(text: str) -> None:
     log.warning(text)
 
 
-def build(config: ModelConfig, shape: Shape) -> nn.Module:
+def least_copies(train: TrainConfig) -> int:
+    """How often a process holds the weights in the host's memory, at least."""
+    on_gpu = train.device != "cpu" and torch.cuda.is_available()
+    return 1 if on_gpu or train.parallel == "fsdp" else COPIES
+
+
+def build(config: ModelConfig, shape: Shape, copies: int = COPIES) -> nn.Module:
     """Network of `config.kind`: [batch, window, feature] -> [batch, output]. The user's own are as they make them.
 
     Its last layer, `head`, has weights of zero and the bias `naive_output`, so training starts from the naive
     forecast: the training mean or its log odds. Random weights there forecast with 0.7 times the spread of the targets,
     which daily returns never justify, and early stopping then keeps much of that noise (docs/LOG.md).
 
-    Raises MemoryError for a model that cannot be trained in this machine's or container's memory. A node of Kubernetes
-    grants any allocation (kubelet sets vm.overcommit_memory to 1), and would kill the whole pod while it is filled.
+    Raises MemoryError where `copies` of the weights do not fit this machine's or container's memory. A node of
+    Kubernetes grants any allocation (kubelet sets vm.overcommit_memory to 1), and would kill the whole pod while it is
+    filled.
     """
     if own := config.own:
         return _checked(own, load(own)(config, shape, **config.options))
     make = partial((MODELS | PRETRAINED)[config.kind], shape, **config.used)
     with torch.device("meta"):
-        needed = sum((COPIES if part.requires_grad else 1) * part.nbytes for part in make().parameters())
+        needed = sum((copies if part.requires_grad else 1) * part.nbytes for part in make().parameters())
     if needed > (total := total_bytes()):
+        what = "weights, gradients and Adam's moments" if copies > 1 else "the whole model"
         raise MemoryError(
-            f"training takes {needed / 2**30:,.1f} GiB for weights, gradients and Adam's moments; there are "
+            f"training takes at least {needed / 2**30:,.1f} GiB for {what}; there are "
             f"{total / 2**30:,.1f} GiB. Use a smaller model.hidden or model.layers"
         )
     model = make()

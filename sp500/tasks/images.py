@@ -17,7 +17,6 @@ from sp500.data.copied import Copied
 from sp500.data.images import dataset as images
 from sp500.data.windows import Dataset, Windows
 from sp500.errors import ConfigError
-from sp500.models import catalog
 from sp500.models.pixels import Pixels
 from sp500.runs.results import Metrics
 from sp500.seeding import numpy_generator
@@ -44,7 +43,8 @@ class Images(Task):
         if config.model.kind == "cnn" and 2 ** (config.model.layers - 1) > max(height, width):
             raise ConfigError(f"model.layers {config.model.layers} halve images of {height} x {width} to nothing")
         mean, deviation = (torch.tensor(dataset.state[name], dtype=torch.float64) for name in ("mean", "deviation"))
-        return nn.Sequential(Pixels(mean, deviation, config.images.shift), catalog.build(config.model, dataset))
+        network = super().model(config, dataset)
+        return nn.Sequential(Pixels(mean, deviation, config.images.shift), network)
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Sum of cross entropies."""

@@ -38,7 +38,8 @@ SCALARS = (
 )
 """Fields of a record that are metrics of the run."""
 FILES = ("config.yaml", "record.json", "predictions.parquet")
-WEIGHTS = "checkpoints/best/model.safetensors"
+WEIGHTS = ("checkpoints/best/model.safetensors", "checkpoints/best/shard-*.safetensors")
+"""One file, or one of each worker."""
 LONGEST_KEY, LONGEST_PARAM, LONGEST_TAG = 250, 6000, 5000
 """Characters that MLflow keeps."""
 
@@ -296,9 +297,8 @@ def _tags(record: RunRecord, rates: RateTable | None) -> dict[str, str]:
 
 
 def _files(folder: Path, *, weights: bool) -> list[File]:
-    names = (*FILES, WEIGHTS) if weights else FILES
-    paths = [folder / name for name in names]
-    return [_file(path) for path in paths if path.is_file()]
+    names = FILES + WEIGHTS if weights else FILES
+    return [_file(path) for name in names for path in sorted(folder.glob(name)) if path.is_file()]
 
 
 def _file(path: Path) -> File:

@@ -29,13 +29,16 @@ def write(folder: Path, parts: dict[str, Tensors], worker: Worker) -> dict[str, 
     Raises OSError on all workers where one cannot write.
     """
     from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
     from torch.distributed.checkpoint.state_dict_saver import save
 
     named = {f"{group}/{name}": value for group, part in parts.items() for name, value in part.items()}
     try:
         with _quiet():
-            save(named, storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=True))
+            writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
+            # Rank 0 writes what all hold, as in a whole checkpoint: inside an epoch their running means may differ.
+            save(named, storage_writer=writer, planner=DefaultSavePlanner(dedup_save_to_lowest_rank=True))
     except CheckpointException as error:
         cause, _ = next(iter(error.failures.values()))
         raise cause if isinstance(cause, OSError) else OSError(0, str(cause)) from error

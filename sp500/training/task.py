@@ -36,7 +36,7 @@ class Task(Protocol):
 
     def model(self, config: RunConfig, dataset: Dataset) -> nn.Module:
         """The untrained network, from x of a batch to outputs: [batch, output], or [batch, window, output]."""
-        return catalog.build(config.model, dataset)
+        return catalog.build(config.model, dataset, catalog.least_copies(config.train))
 
     @abstractmethod
     def loss(self, output: Tensor, target: Tensor) -> Tensor:

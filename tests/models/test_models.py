@@ -10,7 +10,7 @@ import torch
 from jaxtyping import TypeCheckError
 from torch import nn
 
-from sp500.config import MODEL_KEYS, ONLY_TASK, ModelConfig
+from sp500.config import MODEL_KEYS, ONLY_TASK, ModelConfig, TrainConfig
 from sp500.models import catalog
 
 
@@ -43,8 +43,20 @@ def test_untrained_model_makes_the_naive_forecast(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["mlp", "lstm", "transformer"])
 def test_model_larger_than_the_memory_is_refused_before_it_is_allocated(kind: str) -> None:
-    with pytest.raises(MemoryError, match=r"training takes .* GiB for weights"):
+    with pytest.raises(MemoryError, match=r"training takes at least .* GiB for weights"):
         catalog.build(ModelConfig(kind=kind, hidden=1_000_000), shape())
+
+
+def test_model_that_workers_split_has_to_fit_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    config, copies = ModelConfig(hidden=64), catalog.least_copies(TrainConfig(parallel="fsdp"))
+    once = sum(weights.nbytes for weights in catalog.build(config, shape()).parameters())
+    monkeypatch.setattr(catalog, "total_bytes", lambda: once)
+    catalog.build(config, shape(), copies)
+    with pytest.raises(MemoryError, match="Adam's moments"):
+        catalog.build(config, shape(), catalog.least_copies(TrainConfig(device="cpu")))
+    monkeypatch.setattr(catalog, "total_bytes", lambda: once - 1)
+    with pytest.raises(MemoryError, match="the whole model"):
+        catalog.build(config, shape(), copies)
 
 
 @KINDS
