@@ -118,6 +118,7 @@ def library(tmp_path: Path, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(constants, "ENDPOINT", endpoint)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", True)  # another test may have imported the library
     Hub.asked.clear()
 
 

@@ -42,8 +42,12 @@ def write(folder: Path, parts: dict[str, Tensors], worker: Worker) -> dict[str, 
     except CheckpointException as error:
         cause, _ = next(iter(error.failures.values()))
         raise cause if isinstance(cause, OSError) else OSError(0, str(cause)) from error
-    hashes = worker.gather(_hashes(folder, worker.rank))
-    return {file: digest for mine in hashes for file, digest in mine.items()}
+    mine = _hashes(folder, worker.rank)
+    hashes = worker.gather(mine)
+    for each in (mine, *hashes):
+        if isinstance(each, OSError):
+            raise each
+    return {file: digest for each in hashes for file, digest in each.items()}
 
 
 def read(folder: Path, group: str, like: Mapping[str, Tensor], *, alone: bool) -> Tensors:
@@ -67,9 +71,12 @@ def read(folder: Path, group: str, like: Mapping[str, Tensor], *, alone: bool) -
     return {key.partition("/")[2]: value for key, value in found.items()}
 
 
-def _hashes(folder: Path, rank: int) -> dict[str, str]:
-    """sha256 of the files that a rank wrote."""
-    return {path.name: file_digest(path) for path in folder.glob(f"shard-{rank + 1:05d}-*")}
+def _hashes(folder: Path, rank: int) -> dict[str, str] | OSError:
+    """sha256 of the files that a rank wrote, or why it cannot read them: the others wait for an answer."""
+    try:
+        return {path.name: file_digest(path) for path in folder.glob(f"shard-{rank + 1:05d}-*")}
+    except OSError as error:
+        return error
 
 
 @contextmanager
