@@ -36,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 SLOW = (
-    *("agent/test_arguments.py", "benchmarks", "chaos", "cluster", "commands", "distributed", "doctor", "experiments"),
+    *("agent/test_arguments.py", "benchmarks", "cluster", "commands", "distributed", "doctor", "experiments"),
     *(
         "image",
         "jobs/kuberay",
@@ -58,7 +58,7 @@ SLOW = (
 
 LONGEST = (
     *("experiments/test_runs.py", "jobs/local_cluster", "distributed/test_tune.py", "distributed/test_training.py"),
-    *("chaos", "distributed", "experiments", "scripts", "serving", "tracking", "jobs/ray", "jobs/queue", "benchmarks"),
+    *("distributed", "experiments", "scripts", "serving", "tracking", "jobs/ray", "jobs/queue", "benchmarks"),
 )
 """The slowest first, as `--durations` shows them."""
 

@@ -9,7 +9,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -49,6 +49,8 @@ LOCAL_ENVIRONMENT = {
 
 # Ray gives its raylet 30 s to answer, which it exceeds where several others use each core (docs/LOG.md).
 STARTS, SLOW_START = 3, "node timed out during startup"
+# How long an interrupted call may take to end by itself.
+STOP_SECONDS = 10
 # Ray's sockets lie in its session's folder, and the kernel takes 107 characters of a socket's path. Of these the folder
 # made here, Ray's own two in it and the longest name take 87.
 SOCKET_ROOM = 107 - 87
@@ -155,8 +157,8 @@ def kept_signals() -> Iterator[None]:
                 signal.signal(number, handler)
 
 
-def beside(function: Callable[[], T]) -> T:
-    """`function()` in a thread, while this one stays open to signals.
+def beside(function: Callable[[], T], stop: Callable[[], None] | None = None) -> T:
+    """`function()` in a thread, while this one stays open to signals; `stop` asks it to end soon.
 
     In the main thread, Ray Train and Tune handle SIGINT in their own ways, which end without a message or a record.
     """
@@ -165,5 +167,9 @@ def beside(function: Callable[[], T]) -> T:
         try:
             return future.result()
         except KeyboardInterrupt:
+            if stop:
+                # A call that meets a Ray that has ended may end the process, with exit code 1 and without a record.
+                stop()
+                wait([future], STOP_SECONDS)
             shut_down()  # ends what the thread waits for
             raise

@@ -56,6 +56,7 @@ def run(
     # Tune resumes an old experiment of the same name; the ledger is what counts here.
     shutil.rmtree(folder, ignore_errors=True)
     share, slots = _share(limits)
+    stopper = _Stopper()
     queue = PackQueue(suggester, "off" if limits.workers else limits.pack, at_once, slots)
     tuner = tune.Tuner(
         tune.with_resources(tune.with_parameters(_Trainable, made=dict(made), limits=limits, folder=folder), share),
@@ -68,19 +69,19 @@ def run(
             max_concurrent_trials=slots,
             reuse_actors=True,
         ),
-        run_config=_run_config(folder, _Arrivals(on_result, queue)),
+        run_config=_run_config(folder, _Arrivals(on_result, queue), stopper),
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Tune's own deprecations are not the user's business
-        found = session.beside(tuner.fit)
+        found = session.beside(tuner.fit, stopper.stop)
     if queue.waiting:
         errors = "; ".join(str(error) for error in found.errors)[:500]
         raise SP500Error(f"Ray Tune ended without {len(queue.waiting)} trials; --resume runs them. {errors}")
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _run_config(folder: Path, arrivals: _Arrivals) -> tune.RunConfig:
-    return tune.RunConfig(name="tune", storage_path=str(folder), verbose=0, callbacks=[arrivals])
+def _run_config(folder: Path, arrivals: _Arrivals, stopper: _Stopper) -> tune.RunConfig:
+    return tune.RunConfig(name="tune", storage_path=str(folder), verbose=0, callbacks=[arrivals], stop=stopper)
 
 
 def _share(limits: Limits) -> tuple[dict[str, float], int]:
@@ -94,6 +95,22 @@ def _share(limits: Limits) -> tuple[dict[str, float], int]:
     preflight.worker_share(max(limits.workers, 1), gpu=gpu)
     slots = max((gpus if gpu else int(have["CPU"])) // max(limits.workers, 1), 1)
     return ({"memory": 1} if limits.workers else {"cpu": 1, "gpu": int(gpu)}), slots
+
+
+class _Stopper(tune.Stopper):  # type: ignore[misc]
+    """Ends the search once `stop` was called."""
+
+    def __init__(self) -> None:
+        self._asked = False
+
+    def stop(self) -> None:
+        self._asked = True
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return self._asked
+
+    def stop_all(self) -> bool:
+        return self._asked
 
 
 class _PackSearcher(Searcher):  # type: ignore[misc] # Ray has no types

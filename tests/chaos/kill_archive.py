@@ -119,3 +119,9 @@ def compared(held: dict[str, bytes], run: Path) -> int:
     mine = {name: (run / name).read_bytes() for name in real}
     held.pop("archive.json")
     return sum(held.get(name) != mine.get(name) for name in held.keys() | mine.keys())
+
+
+def wrong(found: dict[str, object]) -> bool:
+    """Whether a version was partial, a file or weight differs, or no version was seen or resumed from."""
+    spoiled = any(found[key] for key in ("partial_versions", "other_files", "other_weights"))
+    return spoiled or not (found["versions_seen"] and found["resumed"])

@@ -64,3 +64,10 @@ def measured(mode: str, kills: int, trials: int, seed: int, folder: Path) -> dic
         "same_best": best is not None and search["best"]["id"] == best.id and study.best_value == best.score,
         "in_optuna": len(study.trials),
     }
+
+
+def wrong(found: dict[str, object], trials: int) -> bool:
+    """Whether a trial was lost, failed or ran twice, nothing was resumed, or the best is another one."""
+    whole = found["in_optuna"] == trials and found["resumed"] == found["before_the_last_start"]
+    spoiled = found["lost"] or found["run_twice"] or found["failed"]
+    return bool(spoiled or not (whole and found["resumed"] and found["kept"] and found["same_best"]))
