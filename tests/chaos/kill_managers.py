@@ -166,7 +166,7 @@ def left_in_peace(queue: Queue) -> None:
 
 
 def wrong(found: dict[str, object]) -> bool:
-    """Whether a job was lost, ran twice or stopped late, a budget passed by more than one job, or two managers at work."""
+    """Whether a job was lost, ran twice or stopped late, a budget passed by over one job, or two managers worked."""
     spoiled = found["lost"] or found["run_twice"] or found["orphans"] or found["overshot"] > PRICE
     stopped = found["stopped"] == found["of"] and found["stop_seconds"] < 15
     return bool(spoiled or not (stopped and found["kills"] and found["one_gave_way"]))
