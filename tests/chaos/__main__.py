@@ -1,4 +1,4 @@
-"""All programs that kill what runs and count what was lost; see `scripts/chaos --help`. Exits with 1 on a bad figure."""
+"""All programs that kill what runs and count what was lost (exit code 1 then); see `scripts/chaos --help`."""
 
 from __future__ import annotations
 
