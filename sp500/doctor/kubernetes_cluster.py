@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from sp500.doctor.check import Check, Look, examined, ok, skipped, wrong
-from sp500.errors import ConfigError, Refused, ResourcesError, extra
+from sp500.errors import ConfigError, Refused, ResourcesError, Unreachable, extra
 from sp500.formatting import some
 from sp500.jobs.cluster import service
 from sp500.jobs.cluster.rollout import OPERATOR
@@ -92,7 +92,7 @@ def cluster(
         with extra("cluster"):
             from sp500.doctor import kubernetes_api
         reached = kubernetes_api.Cluster(source, context)
-    except ConfigError as error:
+    except (ConfigError, Unreachable) as error:
         return [wrong(NAMES[0], _line(error), "repair it, or name another with KUBECONFIG or --context"), *_unasked()]
     who = f"context {reached.context}, {reached.server}"
     try:

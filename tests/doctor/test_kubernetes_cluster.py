@@ -157,7 +157,7 @@ def test_answer_that_breaks_one_check_leaves_the_others(looked, kubernetes):
 def test_context_that_the_kubeconfig_lacks_is_wrong_and_the_others_are_named(looked):
     checks = looked(context="prod")
     assert wrong(checks) == {"kubernetes"}
-    assert "has no context 'prod', only test" in checks["kubernetes"].found
+    assert "--context prod: no kubeconfig has it; there are: test" in checks["kubernetes"].found
 
 
 @pytest.mark.parametrize("text", ["", "a: [", "clusters: []\n", "just words"])

@@ -167,6 +167,23 @@ class KubeApi:
             for one in items(answer.document_or(self._no("GET", f"/{root}", answer)).get("resources"))
         }
 
+    def once(self, method: str, path: str, query: dict[str, str], body: Document | None) -> Response:
+        """The answer of one try; its code is 0 where there is none."""
+        from kubernetes.client.exceptions import ApiException
+        from urllib3.exceptions import HTTPError
+
+        given = [(key, value) for key, value in query.items() if value]
+        content = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        headers = {"Accept": "application/json, */*"} | ({"Content-Type": content} if body else {})
+        serialized = self.client.param_serialize(
+            method, path, query_params=given, header_params=headers, body=body, auth_settings=["BearerToken"]
+        )
+        try:
+            response = self.client.call_api(*serialized, _request_timeout=(CONNECT, self.timeout))
+            return Response(response.status, response.read(), response.headers.get("Retry-After"))
+        except (HTTPError, ApiException, OSError) as error:
+            return responses.none(error)
+
     def _path(self, resource: Resource, name: str = "") -> str:
         return f"/{resource.root}/namespaces/{self.namespace}/{resource.plural}{f'/{name}' if name else ''}"
 
@@ -189,27 +206,10 @@ class KubeApi:
             sleep=self.pause,
             retry_error_callback=_last,
         )
-        answer: Response = retrying(self._once, method, path, query or {}, body)
+        answer: Response = retrying(self.once, method, path, query or {}, body)
         if answer.passing:
             raise responses.unreachable(self.client.configuration.host, answer)
         return answer
-
-    def _once(self, method: str, path: str, query: dict[str, str], body: Document | None) -> Response:
-        """One try."""
-        from kubernetes.client.exceptions import ApiException
-        from urllib3.exceptions import HTTPError
-
-        given = [(key, value) for key, value in query.items() if value]
-        content = "application/merge-patch+json" if method == "PATCH" else "application/json"
-        headers = {"Accept": "application/json, */*"} | ({"Content-Type": content} if body else {})
-        serialized = self.client.param_serialize(
-            method, path, query_params=given, header_params=headers, body=body, auth_settings=["BearerToken"]
-        )
-        try:
-            response = self.client.call_api(*serialized, _request_timeout=(CONNECT, self.timeout))
-            return Response(response.status, response.read(), response.headers.get("Retry-After"))
-        except (HTTPError, ApiException, OSError) as error:
-            return responses.none(error)
 
 
 def _seconds_until_the_next(tries: RetryCallState) -> float:
