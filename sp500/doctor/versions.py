@@ -132,10 +132,11 @@ def installed(name: str) -> Package | None:
     """What is installed under that name; None for nothing, or for what an install left half done."""
     try:
         found = metadata.distribution(name)
-    except metadata.PackageNotFoundError:
+        fields = found.metadata
+    except (metadata.PackageNotFoundError, FileNotFoundError):
         return None
-    version = found.metadata["Version"]
-    python = found.metadata["Requires-Python"] or ""
+    # Not fields[name]: once importlib_metadata is imported, fields are its own, which raise for one that is missing.
+    version, python = ((fields.get_all(name) or [""])[0] for name in ("Version", "Requires-Python"))
     return Package(version, tuple(found.requires or ()), python) if version else None
 
 

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from importlib import metadata
@@ -140,3 +141,20 @@ def test_machine_without_nvidia_smi_has_no_gpus(tmp_path, monkeypatch):
 def test_cuda_of_torch_is_what_torch_says_itself():
     torch = pytest.importorskip("torch")
     assert versions.torch_cuda() == torch.version.cuda
+
+
+@pytest.mark.parametrize("finder", ["importlib.metadata", "importlib_metadata"])
+def test_fields_and_files_that_are_missing_are_read_alike_by_both_finders(finder, tmp_path):
+    for name, text in {"plain": "Name: plain\nVersion: 1.5\n", "unnamed": "Name: unnamed\n", "half": None}.items():
+        (tmp_path / f"{name}-1.5.dist-info").mkdir()
+        if text:
+            (tmp_path / f"{name}-1.5.dist-info" / "METADATA").write_text(text)
+    program = f"import sys, {finder}; from sp500.doctor.versions import installed; print(*map(installed, sys.argv[1:]))"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "plain", "unnamed", "half"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PYTHONPATH": tmp_path},
+    )
+    assert done.stdout.strip() == f"{Package('1.5')} None None"
