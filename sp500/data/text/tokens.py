@@ -120,7 +120,7 @@ def _pieces(
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Tokens and targets [2, token], and the bytes of the tokens that count: one pair, or more of a long document.
 
-    The first token of a piece is no target: nothing before it is of its document. Raises DataError for instructions
+    The first token of a piece is not a target, since nothing before it is of its document. Raises DataError for instructions
     that are longer than a window.
     """
     given, wanted = tokenizer.encode(prompt), _ended(tokenizer.encode(answer), tokenizer)
