@@ -120,8 +120,8 @@ def _pieces(
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Tokens and targets [2, token], and the bytes of the tokens that count: one pair, or more of a long document.
 
-    The first token of a piece is not a target, since nothing before it is of its document. Raises DataError for instructions
-    that are longer than a window.
+    The first token of a piece is not a target, since nothing before it is of its document.
+    Raises DataError for instructions that are longer than a window.
     """
     given, wanted = tokenizer.encode(prompt), _ended(tokenizer.encode(answer), tokenizer)
     ids, sizes = (np.concatenate([getattr(one, key) for one in (given, wanted)]) for key in ("ids", "sizes"))
