@@ -67,11 +67,11 @@ class GroupWorker:
         )
         return found
 
-    def gathered(self, value: Tensor) -> Tensor:
+    def full_tensor(self, value: Tensor) -> Tensor:
         """All ranks' parts of it as one."""
         return value.full_tensor() if hasattr(value, "full_tensor") else value
 
-    def scattered(self, whole: Tensor, like: Tensor) -> Tensor:
+    def distribute_tensor(self, whole: Tensor, like: Tensor) -> Tensor:
         """This rank's part of what every rank has whole."""
         if not self.splits:
             return whole

@@ -76,7 +76,7 @@ def write(predictor: Predictor, body: TextBody) -> dict[str, Any]:
     start = body.text.encode()
     try:
         dataset = predictor.recipe.dataset
-        made = predictor.task.written(predictor.model, dataset, start, body.length, body.seed)
+        made = predictor.task.generate(predictor.model, dataset, start, body.length, body.seed)
     except RuntimeError as error:  # a model of the user's own may take whole windows alone; outputs may be infinite
         needed, why = predictor.recipe.window, str(error).splitlines()[0]
         hint = f"; it was trained on {needed} bytes, this text has {len(start)}" if len(start) < needed else ""

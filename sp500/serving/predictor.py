@@ -63,7 +63,7 @@ class Predictor:
         dataset = self.task.prepare(self.config)
         if not self._refit_epochs:
             parts = {"valid": dataset.valid, "test": dataset.test}
-            outputs = {name: self.kept(part) for name, part in parts.items() if part is not None}
+            outputs = {name: self.predict(part) for name, part in parts.items() if part is not None}
             metrics = self.task.judge(outputs, dataset)
             if isinstance(self.task, Generative):
                 metrics["test"]["sample"] = self.task.sample(self.model, dataset)
@@ -72,10 +72,10 @@ class Predictor:
         assert dataset.valid is not None
         choice = recipe.read(self.folder, self.task, self.config, "checkpoints-choice").model
         whole = self.task.prepare(refit.settings(self.config, self._refit_epochs))
-        test = refit.in_units_of(dataset, self.kept(whole.test), whole)
-        return self.task.judge({"valid": self.kept(dataset.valid, choice), "test": test}, dataset)
+        test = refit.in_units_of(dataset, self.predict(whole.test), whole)
+        return self.task.judge({"valid": self.predict(dataset.valid, choice), "test": test}, dataset)
 
-    def kept(self, windows: Windows, model: nn.Module | None = None) -> np.ndarray:
+    def predict(self, windows: Windows, model: nn.Module | None = None) -> np.ndarray:
         """What the task keeps of the outputs for these windows [window, number], as training did."""
         worker = SoloWorker(device("cpu"))
-        return evaluation.kept(self.task, model or self.model, windows, worker, self.config.batch_size)
+        return evaluation.predict(self.task, model or self.model, windows, worker, self.config.batch_size)

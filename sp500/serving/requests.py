@@ -155,12 +155,12 @@ class Outputs(Answer):
 
 def needed_fields(predictor: Predictor) -> tuple[str, ...]:
     """Prices that the model's features are made of."""
-    return ("close",) if set(predictor.recipe.state["features"]) <= set(CLOSE_FEATURES) else ("close", *OHLCV)
+    return ("close",) if predictor.recipe.features <= set(CLOSE_FEATURES) else ("close", *OHLCV)
 
 
 def needed_days(predictor: Predictor) -> int:
     """Prices that a forecast needs: for the features of a window, and for the last return."""
-    return max(WARM_UP + predictor.recipe.window, int(predictor.recipe.state["horizon"]) + 1)
+    return max(WARM_UP + predictor.recipe.window, predictor.recipe.horizon + 1)
 
 
 def forecast(predictor: Predictor, body: Prices) -> dict[str, Any]:

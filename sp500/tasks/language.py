@@ -82,8 +82,8 @@ class Language(Task):
         made = self._drawn(model, start, SAMPLE, self.config.train.seed)
         return _tokenizer(dataset).decode(made).decode(errors="replace")
 
-    def written(self, model: nn.Module, dataset: Dataset, start: bytes, length: int, seed: int) -> bytes:
-        """What `length` tokens after `start` stand for, each drawn with the probability that the model gives it."""
+    def generate(self, model: nn.Module, dataset: Dataset, start: bytes, length: int, seed: int) -> bytes:
+        """The bytes of `length` tokens after `start`, each drawn with the probability that the model gives it."""
         tokenizer = _tokenizer(dataset)
         ids = tokenizer.encode(start).ids.tolist()
         return tokenizer.decode(self._drawn(model, ids[-self.config.text.context :], length, seed))

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -53,22 +53,22 @@ class Snapshot:
 
     model: Tensors
     optimizer: Tensors
-    progress: dict[str, Any]
+    progress: Mapping[str, object]
 
 
 class Opened(NamedTuple):
-    """A version whose files are undamaged. `tensors` by file; None: they are read part by part."""
+    """A version whose files are undamaged. `tensors` by file. None: they are read part by part."""
 
     folder: Path
     manifest: Manifest
     tensors: dict[str, Tensors] | None
 
     def take(self, file: str, like: Mapping[str, Tensor], worker: Worker) -> Tensors:
-        """What the worker holds of each tensor, which is as it holds that of `like`; all workers call it."""
+        """The worker's part of each tensor, placed as that of `like` is. All workers call it."""
         if self.tensors is None:
             return sharded.read(self.folder, file, like, alone=worker.world == 1)
         return {
-            name: worker.scattered(value, like[name]) if name in like else value
+            name: worker.distribute_tensor(value, like[name]) if name in like else value
             for name, value in self.tensors[file].items()
         }
 
@@ -105,7 +105,7 @@ class Checkpoints:
             write = sharded.write if self._in_parts(snapshot, worker) else _write_whole
             files = write(temporary, {MODEL: snapshot.model, OPTIMIZER: snapshot.optimizer}, worker)
             if worker.rank == 0:
-                self._publish(temporary, target, Manifest(self._fingerprint, snapshot.progress, files))
+                self._publish(temporary, target, Manifest(self._fingerprint, dict(snapshot.progress), files))
                 self._prune(version)
         except OSError as error:
             failed = error
@@ -145,12 +145,12 @@ class Checkpoints:
         in a warning. Raises CheckpointError for another configuration's checkpoint, and where workers see different
         ones.
         """
-        found = versions.of(self.folder)[::-1]
+        newest_first = versions.of(self.folder)[::-1]
         # Compared before anything is read together.
-        if _total(any(other != found for other in worker.gather(found)), worker):
+        if _total(any(others != newest_first for others in worker.gather(newest_first)), worker):
             raise CheckpointError("workers see different checkpoints: the folder of runs is not on storage they share")
         held = like or Snapshot({}, {}, {})
-        for version in found:
+        for version in newest_first:
             last = best = None
             try:
                 last = self._open(version, worker)
@@ -175,7 +175,7 @@ class Checkpoints:
             raise CheckpointError(f"{self.folder / 'best'} cannot be used: {error}; run again with --resume") from error
 
     def _open(self, version: Version, worker: Worker, files: tuple[str, ...] = (MODEL, OPTIMIZER)) -> Opened:
-        """The version with the tensors of `files`, if it is undamaged. Of parts, each worker looks at some."""
+        """The version with the tensors of `files`. Each worker checks some files of a sharded one. Raises DAMAGE."""
         folder = self.folder / versions.name(version)
         manifest = versions.read(folder)
         if manifest.fingerprint != self._fingerprint:
@@ -197,7 +197,7 @@ class Checkpoints:
         return Opened(folder, manifest, tensors)
 
     def _clear(self) -> None:
-        """Remove the rests of killed writers: the run's lock lets one write at a time."""
+        """Remove what killed writers left. The run's lock lets one process write at a time."""
         for rest in self.folder.glob(".epoch-*.tmp"):
             shutil.rmtree(rest, ignore_errors=True)
 
@@ -205,13 +205,13 @@ class Checkpoints:
         if self._keep == "all":
             return
         count = 2 if self._keep == "best" else self._keep
-        # Those after the newest were passed over as damaged.
-        kept = [version for version in versions.of(self.folder) if version <= newest][-count:]
-        for version in tuple(kept):
-            with suppress(*DAMAGE):  # it is kept itself, so that what happened can be seen
-                kept.append(versions.read(self.folder / versions.name(version)).best or version)
+        # Versions after the newest were skipped as damaged.
+        keep = [version for version in versions.of(self.folder) if version <= newest][-count:]
+        for version in tuple(keep):
+            with suppress(*DAMAGE):  # the damaged version itself is kept, so that a user can look at it
+                keep.append(versions.read(self.folder / versions.name(version)).best or version)
         for version in versions.of(self.folder):
-            if version not in kept:
+            if version not in keep:
                 shutil.rmtree(self.folder / versions.name(version), ignore_errors=True)
 
 
@@ -222,35 +222,35 @@ def of_run(folder: Path, config: RunConfig, dataset: Dataset) -> Checkpoints:
 
 
 def read_weights(folder: Path) -> bytes:
-    """A version's weights as a file of safetensors; put together where workers wrote parts. Raises OSError."""
+    """A version's weights as one safetensors file, also where workers wrote parts. Raises OSError."""
     parts = any(folder.glob(sharded.FILES))
-    return save(_unshared(sharded.read(folder, MODEL, {}, alone=True))) if parts else (folder / MODEL).read_bytes()
+    return save(_copy_shared(sharded.read(folder, MODEL, {}, alone=True))) if parts else (folder / MODEL).read_bytes()
 
 
-def _unshared(tensors: Tensors) -> Tensors:
-    """Tied weights, each with memory of its own, as safetensors wants them."""
-    seen, found = set[int](), {}
+def _copy_shared(tensors: Tensors) -> Tensors:
+    """Give each of several tied weights memory of its own, as safetensors requires."""
+    pointers, copies = set[int](), {}
     for name, tensor in tensors.items():
-        found[name] = tensor.clone() if tensor.data_ptr() in seen else tensor
-        seen.add(tensor.data_ptr())
-    return found
+        copies[name] = tensor.clone() if tensor.data_ptr() in pointers else tensor
+        pointers.add(tensor.data_ptr())
+    return copies
 
 
 def _write_whole(folder: Path, parts: dict[str, Tensors], worker: Worker) -> dict[str, str]:
     """Write what all ranks gather, tensor by tensor, on rank 0; sha256 by file."""
-    whole = {file: {name: _kept(value, worker) for name, value in part.items()} for file, part in parts.items()}
+    whole = {file: {name: _gather(value, worker) for name, value in part.items()} for file, part in parts.items()}
     if worker.rank:
         return {}
     folder.mkdir(parents=True)
-    files = {file: save(_unshared(part)) for file, part in whole.items()}
+    files = {file: save(_copy_shared(part)) for file, part in whole.items()}
     for file, data in files.items():
         write_atomic(folder / file, data)
     return {file: versions.digest(data) for file, data in files.items()}
 
 
-def _kept(value: Tensor, worker: Worker) -> Tensor:
-    """The whole of it on rank 0, on the CPU; nothing elsewhere."""
-    whole = worker.gathered(value.detach())
+def _gather(value: Tensor, worker: Worker) -> Tensor:
+    """The whole tensor on rank 0, on the CPU. An empty one on other ranks."""
+    whole = worker.full_tensor(value.detach())
     return whole.cpu() if worker.rank == 0 else whole.new_empty(0)
 
 
@@ -258,5 +258,8 @@ def _total(value: float, worker: Worker) -> float:
     return float(worker.total(torch.tensor(float(value), dtype=torch.float64, device=worker.device)))
 
 
-def _version(progress: dict[str, Any]) -> Version:
-    return progress["epoch"], progress["step"] if progress.get("partial") else 0
+def _version(progress: Mapping[str, object]) -> Version:
+    epoch, step = progress["epoch"], progress["step"] if progress.get("partial") else 0
+    assert isinstance(epoch, int)
+    assert isinstance(step, int)
+    return epoch, step

@@ -26,7 +26,7 @@ def windows_at_once(batches: Batches, batch_size: int) -> int:
 
 
 @torch.no_grad()
-def kept(task: Task, model: nn.Module, windows: Windows, worker: Worker, batch_size: int) -> np.ndarray:
+def predict(task: Task, model: nn.Module, windows: Windows, worker: Worker, batch_size: int) -> np.ndarray:
     """[window, number] of all windows, on every rank alike: each rank computes its part of every batch."""
     model.eval()
     whole = torch.empty(0)

@@ -152,18 +152,18 @@ class _Fitting:
 
     def run(self) -> None:
         """Train to the end."""
-        if not self._resumed():
+        if not self._resume():
             self._start()
-        while not self.progress.done(self.config):
+        while not self.progress.is_done(self.config):
             self._epoch(self.progress.epoch + 1)
 
-    def _resumed(self) -> bool:
-        """Whether there was a checkpoint to resume from."""
+    def _resume(self) -> bool:
+        """Go on from the last checkpoint. Returns whether there is one."""
         held = Snapshot(weights.kept(self.model), self.stepper.optimizer.parameters(), {})
-        found = self.checkpoints.resume(self.worker, held) if self.checkpoints else None
-        if found is None:
+        resumed = self.checkpoints.resume(self.worker, held) if self.checkpoints else None
+        if resumed is None:
             return False
-        snapshot, self.best = found
+        snapshot, self.best = resumed
         weights.load(self.model, snapshot.model)
         self.stepper.optimizer.load(snapshot.optimizer)
         self.progress = TrainingState.parse(snapshot.progress)
@@ -178,7 +178,7 @@ class _Fitting:
             self.progress.untrained_loss = loss
             return
         if not math.isfinite(loss):
-            raise diverged(self.config, 0, "validation loss")
+            raise divergence_error(self.config, 0, "validation loss")
         self.progress.start(loss)
         self._keep_best()
         if self.checkpoints:
@@ -203,7 +203,7 @@ class _Fitting:
             finished=datetime.now(UTC),
         )
         if not math.isfinite(loss) or (metrics.valid_loss is not None and not math.isfinite(metrics.valid_loss)):
-            raise diverged(self.config, number, "loss")
+            raise divergence_error(self.config, number, "loss")
         if self.progress.record(metrics, self.progress.step):
             self._keep_best()
         if self.checkpoints:
@@ -211,7 +211,7 @@ class _Fitting:
         self.worker.report(metrics)
 
     def _save(self, checkpoints: Checkpoints) -> None:
-        state = Snapshot(weights.kept(self.model), self.stepper.optimizer.dump(), dict(self.progress.dump()))
+        state = Snapshot(weights.kept(self.model), self.stepper.optimizer.dump(), self.progress.dump())
         checkpoints.save(state, self.worker)
 
     def _train(self, number: int) -> PartialEpoch:
@@ -233,7 +233,7 @@ class _Fitting:
             if self.checkpoints and train.checkpoint_steps and self.progress.step % train.checkpoint_steps == 0:
                 done.loss_sum, done.seconds = float(self.worker.total(loss_sum)), time.perf_counter() - started
                 if not math.isfinite(done.loss_sum):
-                    raise diverged(self.config, number, "loss")
+                    raise divergence_error(self.config, number, "loss")
                 loss_sum = self._mine(done.loss_sum)
                 self._save(self.checkpoints)
                 started = time.perf_counter() - done.seconds  # without the time of writing
@@ -259,16 +259,16 @@ class _Fitting:
     def outputs(self, splits: tuple[str, ...]) -> dict[str, np.ndarray]:
         """What the task keeps of the best weights' outputs for every window of these splits, on every rank alike."""
         weights.load(self.model, self.best)
-        found = {}
+        outputs = {}
         for name, windows in (("valid", self.dataset.valid), ("test", self.dataset.test)):
             if name in splits and windows is not None:
-                found[name] = evaluation.kept(self.task, self.model, windows, self.worker, self.config.batch_size)
-                if not np.isfinite(found[name]).all():
-                    raise diverged(self.config, self.progress.best_epoch, f"{name} output")
-        return found
+                outputs[name] = evaluation.predict(self.task, self.model, windows, self.worker, self.config.batch_size)
+                if not np.isfinite(outputs[name]).all():
+                    raise divergence_error(self.config, self.progress.best_epoch, f"{name} output")
+        return outputs
 
 
-def diverged(config: RunConfig, epoch: int, what: str) -> SP500Error:
+def divergence_error(config: RunConfig, epoch: int, what: str) -> SP500Error:
     """The error of a run whose numbers are no longer finite."""
     way_out = f"lower train.lr ({config.lr:g}) or set train.clip"
     return SP500Error(f"training diverged: the {what} of epoch {epoch} is not finite; {way_out}")

@@ -1,7 +1,7 @@
 """What a trained run needs besides its weights to answer again: `recipe.json`, written when its training has ended.
 
 It holds what was fitted on the training part (`Dataset.state`), the shape of a window, the hash of the weights, and one
-test window with the model's answer, so that whoever loads the run can prove that it answers as it did.
+test window with the model's answer. A process that loads the run can check that the model answers as it did.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import base64
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, JsonValue
 from safetensors.torch import load
 from torch import nn
 
@@ -70,13 +70,25 @@ class Recipe(BaseModel):
     outputs: int
     target_scale: float
     naive_output: float
-    state: dict[str, Any]
+    state: dict[str, JsonValue]
     """What the task fitted: `Dataset.state`."""
     weights_sha256: str
     test_input: Array
     """x of the first test window [1, window, *row]."""
     test_output: Array
     """The model's answer to it."""
+
+    @property
+    def features(self) -> frozenset[str]:
+        """Names of the features of a task of prices. Empty for other tasks."""
+        names = self.state.get("features")
+        return frozenset(map(str, names)) if isinstance(names, list) else frozenset()
+
+    @property
+    def horizon(self) -> int:
+        """Sessions from the last price of a window to its target, for a task of prices. 0 for other tasks."""
+        sessions = self.state.get("horizon")
+        return int(sessions) if isinstance(sessions, int | float) else 0
 
     @property
     def dataset(self) -> Dataset:

@@ -60,15 +60,17 @@ def read(folder: Path, group: str, like: Mapping[str, Tensor], *, alone: bool) -
     from torch.distributed.checkpoint.state_dict_loader import load
 
     reader = HuggingFaceStorageReader(str(folder))
-    found: Tensors = {}
+    tensors: Tensors = {}
     for key, kind in reader.read_metadata().state_dict_metadata.items():
         own, _, name = key.partition("/")
         if own == group and isinstance(kind, TensorStorageMetadata):
             whole = name not in like
-            found[key] = torch.empty(kind.size, dtype=kind.properties.dtype) if whole else torch.empty_like(like[name])
+            tensors[key] = (
+                torch.empty(kind.size, dtype=kind.properties.dtype) if whole else torch.empty_like(like[name])
+            )
     with _quiet():
-        load(found, storage_reader=reader, no_dist=alone)
-    return {key.partition("/")[2]: value for key, value in found.items()}
+        load(tensors, storage_reader=reader, no_dist=alone)
+    return {key.partition("/")[2]: value for key, value in tensors.items()}
 
 
 def _hashes(folder: Path, rank: int) -> dict[str, str] | OSError:
@@ -81,7 +83,7 @@ def _hashes(folder: Path, rank: int) -> dict[str, str] | OSError:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without torch's warnings of what it does alone."""
+    """Ignore torch's warnings about a save or a load in a single process."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         yield

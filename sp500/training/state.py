@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+
+from pydantic import TypeAdapter
 
 from sp500.config import RunConfig
 from sp500.runs.record import EpochMetrics
@@ -54,7 +56,7 @@ class TrainingState:
             self.best_loss = math.inf if epoch.valid_loss is None else epoch.valid_loss
         return better
 
-    def done(self, config: RunConfig) -> bool:
+    def is_done(self, config: RunConfig) -> bool:
         """Whether the last epoch, the last step or the end of patience is reached."""
         train = config.train
         waited = self.epoch - self.best_epoch
@@ -64,7 +66,7 @@ class TrainingState:
             or (0 < train.early_stop_patience <= waited)
         )
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> dict[str, object]:
         """Plain data; an infinite loss becomes None."""
         return {
             "epoch": self.epoch,
@@ -77,9 +79,7 @@ class TrainingState:
         }
 
     @classmethod
-    def parse(cls, data: dict[str, Any]) -> TrainingState:
+    def parse(cls, data: Mapping[str, object]) -> TrainingState:
         """The inverse of `dump`."""
-        epochs = [EpochMetrics.model_validate(line) for line in data["epochs"]]
         loss = math.inf if data["best_loss"] is None else data["best_loss"]
-        partial = PartialEpoch(**found) if (found := data.get("partial")) else None
-        return cls(data["epoch"], data["step"], data["best_epoch"], loss, epochs, data.get("untrained_loss"), partial)
+        return TypeAdapter(cls).validate_python({**data, "best_loss": loss})

@@ -8,7 +8,6 @@ would weigh parts of unequal size wrongly.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -65,8 +64,8 @@ class Stepper:
         if losses:
             loss_sum = torch.stack([*losses, loss_sum]).double().sum()
         if train.clip:
-            norm = self._worker.gathered(nn.utils.clip_grad_norm_(self._parameters, train.clip))
-            # A gradient whose norm overflows is clipped to nothing: 0 x infinity makes the loss tell of it.
+            norm = self._worker.full_tensor(nn.utils.clip_grad_norm_(self._parameters, train.clip))
+            # A gradient whose norm overflows is clipped to nothing: 0 x infinity makes the loss show it.
             loss_sum = loss_sum + 0.0 * norm
         self.optimizer.step()
         return loss_sum
@@ -87,7 +86,7 @@ class Stepper:
         return loss.detach()
 
 
-def groups(parameters: list[nn.Parameter], train: TrainConfig) -> list[dict[str, Any]]:
+def groups(parameters: list[nn.Parameter], train: TrainConfig) -> list[dict[str, object]]:
     """Parameters by their weight decay, as torch's optimisers take them."""
     if train.decay == "all":
         return [{"params": parameters}]

@@ -19,7 +19,7 @@ from sp500.runs.results import Metrics
 
 @runtime_checkable
 class Task(Protocol):
-    """A problem: its data, its loss, how its forecasts are judged. Plain data, so that it travels to workers.
+    """A problem: its data, its loss, how its forecasts are judged. Plain data, so that it can be sent to workers.
 
     A class that inherits from this one has to write `prepare`, `loss` and `judge`.
     """
@@ -71,8 +71,8 @@ class Generative(Protocol):
 class Continuing(Protocol):
     """A task whose model goes on with a text."""
 
-    def written(self, model: nn.Module, dataset: Dataset, start: bytes, length: int, seed: int) -> bytes:
-        """What `length` tokens after `start` stand for, each drawn with the probability that the model gives it."""
+    def generate(self, model: nn.Module, dataset: Dataset, start: bytes, length: int, seed: int) -> bytes:
+        """The bytes of `length` tokens after `start`, each drawn with the probability that the model gives it."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Who computes: this process alone, or one of many. The loop does not ask which."""
+"""Who computes: this process alone, or one of many. The loop does not know which."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Worker(Protocol):
         """For a backward pass whose gradients wait for those of the next, and are averaged with them."""
         ...
 
-    def gathered(self, value: Tensor) -> Tensor:
+    def full_tensor(self, value: Tensor) -> Tensor:
         """The whole of a tensor of model or optimiser, of which a worker may hold a part. All workers call it."""
         ...
 
-    def scattered(self, whole: Tensor, like: Tensor) -> Tensor:
-        """The inverse: what this worker holds of `whole` where it holds `like`."""
+    def distribute_tensor(self, whole: Tensor, like: Tensor) -> Tensor:
+        """The inverse of `full_tensor`: this worker's part of `whole`, placed as `like` is."""
         ...
 
     def total(self, value: Tensor) -> Tensor:
@@ -76,11 +76,11 @@ class SoloWorker:
         del wrapped
         return nullcontext()
 
-    def gathered(self, value: Tensor) -> Tensor:
+    def full_tensor(self, value: Tensor) -> Tensor:
         """The value itself."""
         return value
 
-    def scattered(self, whole: Tensor, like: Tensor) -> Tensor:
+    def distribute_tensor(self, whole: Tensor, like: Tensor) -> Tensor:
         """The value itself."""
         del like
         return whole
@@ -102,20 +102,20 @@ class SoloWorker:
 def share_statistics(model: nn.Module, worker: Worker) -> None:
     """Give every worker the statistics of batch normalisation that rank 0 has, which its checkpoints hold.
 
-    DDP does so before each forward pass in training, and so not after an epoch's last one; FSDP never does. Rank 0's
-    and no mean of all: a rank whose part of a batch is empty computes an image that does not count.
+    DDP does so before each forward pass in training, and so not after an epoch's last one. FSDP never does. The mean
+    over ranks would be wrong: a rank whose part of a batch is empty computes an image that does not count.
     """
-    found = batch_norm.statistics(model)
-    if worker.world == 1 or not found:
+    buffers = batch_norm.statistics(model)
+    if worker.world == 1 or not buffers:
         return
-    flat = torch.cat([buffer.double().flatten() for buffer in found])
+    flat = torch.cat([buffer.double().flatten() for buffer in buffers])
     whole = worker.total(flat if worker.rank == 0 else torch.zeros_like(flat))
-    for buffer, values in zip(found, whole.split([buffer.numel() for buffer in found]), strict=True):
+    for buffer, values in zip(buffers, whole.split([buffer.numel() for buffer in buffers]), strict=True):
         buffer.copy_(values.view_as(buffer))
 
 
 def device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
-    """The device asked for; `auto` is a GPU where there is one. Raises ResourcesError for a GPU that is not there."""
+    """The device for this setting. `auto` is a GPU where there is one. Raises ResourcesError for a missing GPU."""
     available = torch.cuda.is_available()
     if wanted == "cuda" and not available:
         raise ResourcesError("train.device cuda: this machine has no GPU that torch can use; take auto or cpu")

@@ -24,7 +24,7 @@ START_SECONDS: dict[Arm, float] = {"sequential": 4.0, "packed": 4.0, "ray": 10.0
 # Of a training step: what a pack pays once and a config alone each time, and a multiplication and addition of a window
 # with its gradient.
 STEP_SECONDS, PRODUCT_SECONDS = 0.5e-3, 22e-9 / 256
-# Configs that are looked at; a search of more is like these.
+# Size of the sample that stands for a larger search.
 SAMPLE = 500
 NAMES: dict[Arm, str] = {"sequential": "one after another", "packed": "packed without Ray", "ray": "with Ray Tune"}
 
@@ -39,9 +39,9 @@ class Expected:
 
 
 def choose(
-    plan: Plan, config: RunConfig, made: Mapping[str, TrialData | str], cluster_cpus: int | None = None
+    plan: Plan, config: RunConfig, datasets: Mapping[str, TrialData | str], cluster_cpus: int | None = None
 ) -> tuple[Arm, str]:
-    """The arm that should end first, and a line that says why. The simpler one of two that take as long.
+    """The arm that should end first, and a line that says why. Of two that take as long, the simpler one.
 
     `cluster_cpus`: of the cluster that this process runs in; None: Ray would have the cores of this machine.
     """
@@ -53,28 +53,28 @@ def choose(
         del slots["sequential"]
     trials, times = _sample(plan, config)
     arms: list[Arm] = [arm for arm in START_SECONDS if slots.get(arm)]
-    found = []
+    expected = []
     for arm in arms:
         together = packs.packs(trials, "off" if arm == "sequential" else plan.limits.pack, slots[arm])
-        work = [sum(_seconds(trial.config, made, len(pack)) for trial in pack) for pack in together]
+        work = [sum(_seconds(trial.config, datasets, len(pack)) for trial in pack) for pack in together]
         # A pack does not split: the longest one is the least that they take side by side.
         seconds = max(sum(work) * times / slots[arm], *work)
-        found.append(Expected(arm, START_SECONDS[arm] + seconds, slots[arm]))
-    best = min(found, key=lambda one: round(one.seconds, 1))
-    told = ", ".join(f"{NAMES[one.arm]} {one.seconds:.0f} s on {_cores(one.cores)}" for one in found)
-    return best.arm, f"mode {best.arm}: expected for {round(len(trials) * times)} configs are {told}"
+        expected.append(Expected(arm, START_SECONDS[arm] + seconds, slots[arm]))
+    best = min(expected, key=lambda cost: round(cost.seconds, 1))
+    listing = ", ".join(f"{NAMES[cost.arm]} {cost.seconds:.0f} s on {_cores(cost.cores)}" for cost in expected)
+    return best.arm, f"mode {best.arm}: expected for {round(len(trials) * times)} configs are {listing}"
 
 
 def _sample(plan: Plan, config: RunConfig) -> tuple[list[Trial], float]:
-    """Some of the configs that the search will try, and how many times as many those are."""
+    """A sample of the configs that the search will try, and the number of configs per config of the sample."""
     drawn = suggester("grid" if plan.method == "grid" else "random", config, plan.space, plan.trials, config.train.seed)
     trials = drawn.ask(min(drawn.total, SAMPLE))
     return trials, drawn.total / len(trials)
 
 
-def _seconds(config: RunConfig, made: Mapping[str, TrialData | str], pack: int) -> float:
-    """Of one config's training in a pack of so many; nothing where its data cannot be made."""
-    data = made[trial_data.key(config)]
+def _seconds(config: RunConfig, datasets: Mapping[str, TrialData | str], pack: int) -> float:
+    """Of one config's training in a pack of `pack` configs. 0 where its data cannot be prepared."""
+    data = datasets[trial_data.key(config)]
     if isinstance(data, str):
         return 0.0
     windows = len(data.dataset.train)

@@ -1,6 +1,6 @@
 """The values that a search tries for a setting (an axis: listed ones, or a range), and the axes together (a space).
 
-An axis is built as it is given and says what is wrong with it (`fault`); the space adds which setting it is.
+An axis can be built from wrong values. Its `fault` says what is wrong, and the space adds the name of the setting.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HOW_TO_WRITE = "write a value, a list [16, 32], or a range {low: 1.0e-4, high: 1
 
 @dataclass(frozen=True)
 class Choice:
-    """One of some values, each anything that JSON can say, also a list."""
+    """One of some values. Each can be anything that JSON can hold, also a list."""
 
     values: tuple[Any, ...]
 
@@ -39,11 +39,11 @@ class Choice:
     @property
     def fault(self) -> str:
         """What is wrong with it and the way out, or empty."""
-        said = [text(value) for value in self.values]
-        twice = next((one for one in said if said.count(one) > 1), None)
-        if twice:
-            return f"names {twice} twice; leave one out"
-        return "" if said else "has no values, so the space is empty; list some, or leave the key out"
+        texts = [text(value) for value in self.values]
+        duplicate = next((value for value in texts if texts.count(value) > 1), None)
+        if duplicate:
+            return f"names {duplicate} twice; leave one out"
+        return "" if texts else "has no values, so the space is empty; list some, or leave the key out"
 
     def draw(self, generator: np.random.Generator) -> Any:
         """One value, all equally likely."""
@@ -51,7 +51,7 @@ class Choice:
 
     def contains(self, value: Any) -> bool:
         """Whether it is one of the values; a list and a tuple are the same."""
-        return text(value) in {text(one) for one in self.values}
+        return text(value) in {text(listed) for listed in self.values}
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Uniform:
 
     @property
     def count(self) -> None:
-        """None: no end of values."""
+        """None: there are infinitely many values."""
         return None
 
     @property
@@ -170,26 +170,26 @@ def choices(name: str, values: Mapping[str, Sequence[Any]]) -> Space:
     return Space(name, {key: Choice(tuple(listed)) for key, listed in values.items()})
 
 
-def read(given: Any, *, whole: bool) -> Axis:
+def read(entry: Any, *, whole: bool) -> Axis:
     """The axis that a value in a YAML file means: one value, a list, or low and high.
 
     Whole ends give whole numbers where `whole` says that the setting takes such. Raises ValueError with what is wrong.
     """
-    if isinstance(given, list):
-        return Choice(tuple(plain(value) for value in given))
-    if not isinstance(given, dict):
-        return Choice(() if given is None else (plain(given),))
-    ends = {name: plain(value) for name, value in given.items()}
+    if isinstance(entry, list):
+        return Choice(tuple(plain(value) for value in entry))
+    if not isinstance(entry, dict):
+        return Choice(() if entry is None else (plain(entry),))
+    ends = {name: plain(value) for name, value in entry.items()}
     low, high, log = ends.pop("low", None), ends.pop("high", None), ends.pop("log", False)
     if ends or not (_is_number(low) and _is_number(high) and isinstance(log, bool)):
-        raise ValueError(f"cannot be {given}; {HOW_TO_WRITE}")
+        raise ValueError(f"cannot be {entry}; {HOW_TO_WRITE}")
     if whole and isinstance(low, int) and isinstance(high, int):
         return Integers(low, high, log)
     return Uniform(float(low), float(high), log)
 
 
 def text(value: Any) -> str:
-    """One value as JSON: how values are compared, and how Optuna is told of lists."""
+    """One value as JSON: how values are compared, and how lists are passed to Optuna."""
     return json.dumps(value, default=str)
 
 

@@ -6,9 +6,10 @@ line is refused with its number.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import ValidationError
 
@@ -61,11 +62,11 @@ class Ledger:
     def __init__(self, folder: Path, data: str = "") -> None:
         self.path = folder / "trials.jsonl"
         self._data = data
-        found = [self._result(number, line) for number, line in enumerate(read_lines(self.path), 1)]
-        if data and any(result.data != data for result in found):
+        results = [self._result(number, line) for number, line in enumerate(read_lines(self.path), 1)]
+        if data and any(result.data != data for result in results):
             raise ConfigError(f"{self.path} holds trials on other data than now; search it under another --name")
-        self.results = {result.id: result for result in found}
-        self.rerun = len(found) - len(self.results)
+        self.results = {result.id: result for result in results}
+        self.rerun = len(results) - len(self.results)
         """Results of configs that had one before: nothing should run twice."""
 
     def add(self, result: TrialResult) -> None:
@@ -75,13 +76,13 @@ class Ledger:
         self.rerun += result.id in self.results
         self.results[result.id] = result
 
-    def _result(self, number: int, line: dict[str, Any]) -> TrialResult:
+    def _result(self, number: int, line: Mapping[str, object]) -> TrialResult:
         try:
             return TrialResult.model_validate(line)
         except ValidationError as error:
             raise damaged_line(self.path, number, str(error.errors()[0]["msg"])) from None
 
     def best(self) -> TrialResult | None:
-        """The trial with the lowest score; ties go to the one that stands first in order of id."""
-        scored = [(one.score, one.id) for one in self.results.values() if one.score is not None]
+        """The trial with the lowest score. Of a tie, the one whose id sorts first."""
+        scored = [(result.score, result.id) for result in self.results.values() if result.score is not None]
         return self.results[min(scored)[1]] if scored else None

@@ -29,14 +29,14 @@ def distributions(space: Space) -> dict[str, BaseDistribution]:
     return {key: _distribution(axis) for key, axis in space.axes.items()}
 
 
-def params(overrides: Overrides) -> dict[str, Any]:
-    """Values as Optuna takes them: a list becomes its JSON."""
-    return {key: _said(value) for key, value in overrides.items()}
+def params(overrides: Overrides) -> dict[str, object]:
+    """Values as Optuna takes them. A list becomes its JSON."""
+    return {key: _encode(value) for key, value in overrides.items()}
 
 
 def overrides(space: Space, params: Mapping[str, Any]) -> Overrides:
     """The space's own values for Optuna's: the inverse of `params`."""
-    return {key: _meant(space.axes[key], value) for key, value in params.items()}
+    return {key: _decode(space.axes[key], value) for key, value in params.items()}
 
 
 def sampler(seed: int) -> optuna.samplers.TPESampler:
@@ -47,13 +47,13 @@ def sampler(seed: int) -> optuna.samplers.TPESampler:
 def study(space: Space, results: Iterable[TrialResult]) -> optuna.Study:
     """A study in memory with these results; those with settings or values that the space does not have are left out."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    made = optuna.create_study(direction="minimize")
-    made.add_trials([finished(space, result) for result in results if space.contains(result.overrides)])
-    return made
+    in_memory = optuna.create_study(direction="minimize")
+    in_memory.add_trials([to_frozen_trial(space, result) for result in results if space.contains(result.overrides)])
+    return in_memory
 
 
-def finished(space: Space, result: TrialResult) -> FrozenTrial:
-    """A result as a trial that is complete, or failed where it has no score; user attrs: id, reason, loss, seconds.
+def to_frozen_trial(space: Space, result: TrialResult) -> FrozenTrial:
+    """A result as a trial that is complete, or failed where it has no score. User attrs: id, reason, loss, seconds.
 
     Raises ValueError for a result that is not of the space.
     """
@@ -84,11 +84,11 @@ def write(path: Path, name: str, space: Space, results: Iterable[TrialResult]) -
         f"sqlite:///{path.resolve()}", engine_kwargs={"connect_args": {"factory": _Hasty}}
     )
     try:
-        kept = optuna.create_study(storage=storage, study_name=name, direction="minimize", load_if_exists=True)
-        there = {trial.user_attrs.get("id") for trial in kept.get_trials(deepcopy=False)}
+        stored = optuna.create_study(storage=storage, study_name=name, direction="minimize", load_if_exists=True)
+        there = {trial.user_attrs.get("id") for trial in stored.get_trials(deepcopy=False)}
         for result in results:
             if result.id not in there and space.contains(result.overrides):
-                kept.add_trial(finished(space, result))
+                stored.add_trial(to_frozen_trial(space, result))
                 there.add(result.id)
     except ValueError as error:
         raise ConfigError(
@@ -100,9 +100,9 @@ def write(path: Path, name: str, space: Space, results: Iterable[TrialResult]) -
 
 
 class _Hasty(sqlite3.Connection):
-    """Leaves it to the system when pages reach the disk: 1,000 results take 8 s, not 24 s.
+    """Lets the system choose when pages reach the disk: 1,000 results take 8 s, not 24 s.
 
-    A kill harms nothing; after a power cut the file may have to be deleted and written anew.
+    A kill does no harm. After a power cut the file may have to be deleted and written anew.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -112,15 +112,15 @@ class _Hasty(sqlite3.Connection):
 
 def _distribution(axis: Axis) -> BaseDistribution:
     if isinstance(axis, Choice):
-        return CategoricalDistribution([_said(value) for value in axis.values])
+        return CategoricalDistribution([_encode(value) for value in axis.values])
     if isinstance(axis, Integers):
         return IntDistribution(axis.low, axis.high, log=axis.log)
     return FloatDistribution(axis.low, axis.high, log=axis.log)
 
 
-def _said(value: Any) -> Any:
+def _encode(value: Any) -> Any:
     return text(value) if isinstance(value, (list, tuple, dict)) else value
 
 
-def _meant(axis: Axis, value: Any) -> Any:
-    return next(one for one in axis.values if _said(one) == value) if isinstance(axis, Choice) else value
+def _decode(axis: Axis, value: Any) -> Any:
+    return next(own for own in axis.values if _encode(own) == value) if isinstance(axis, Choice) else value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,24 +60,24 @@ def load(name: str) -> Space:
         return PRESETS[name]()
     try:
         source = Path(name).expanduser().read_text()
-        given = yaml.safe_load(source)
+        settings = yaml.safe_load(source)
     except FileNotFoundError:
         raise ConfigError(f"search space {name}: no such file, nor a preset ({', '.join(PRESETS)})") from None
     except OSError as error:
         raise ConfigError(f"search space {name}: cannot be read ({error.strerror})") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"search space {name}: is not valid YAML ({error})") from error
-    if not isinstance(given, dict):
-        found = "it is empty" if given is None else f"it is {given!r:.60}"
-        raise ConfigError(f"search space {name}: {found}; write lines such as 'model.hidden: [16, 32]'")
+    if not isinstance(settings, dict):
+        fault = "it is empty" if settings is None else f"it is {settings!r:.60}"
+        raise ConfigError(f"search space {name}: {fault}; write lines such as 'model.hidden: [16, 32]'")
     node = yaml.compose(source, Loader=yaml.SafeLoader)
-    written = [one.value for one, _ in node.value] if isinstance(node, yaml.MappingNode) else []
-    if twice := {one for one in written if written.count(one) > 1}:
-        raise ConfigError(f"search space {name}: duplicate key {min(twice)}")
-    return Space(name, {str(one): _axis(name, str(one), values) for one, values in given.items()})
+    keys = [key.value for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
+    if duplicates := {key for key in keys if keys.count(key) > 1}:
+        raise ConfigError(f"search space {name}: duplicate key {min(duplicates)}")
+    return Space(name, {str(key): _axis(name, str(key), entry) for key, entry in settings.items()})
 
 
-def _axis(name: str, key: str, given: Any) -> Axis:
+def _axis(name: str, key: str, entry: Any) -> Axis:
     section, _, field = key.rpartition(".")
     known = RunConfig().model_dump()
     if wrong := unknown(known, key):
@@ -85,22 +85,23 @@ def _axis(name: str, key: str, given: Any) -> Axis:
     model: Any = RunConfig.model_fields[section].annotation if section in RunConfig.model_fields else RunConfig
     kind = model.model_fields[field].annotation if field in model.model_fields else None  # an option of a user's model
     try:
-        return read(given, whole=kind is not float)
+        return read(entry, whole=kind is not float)
     except ValueError as error:
         raise ConfigError(f"search space {name}: {key} {error}") from None
 
 
-def unknown(settings: dict[str, Any], key: str) -> str:
+def unknown(settings: Mapping[str, object], key: str) -> str:
     """Why a dotted key is not a setting, with the nearest one; empty if it is one."""
     names = [
-        f"{section}.{field}" if field else section
-        for section, held in settings.items()
-        for field in (held if isinstance(held, dict) else ("",))
+        f"{name}.{field}" if field else name
+        for name, setting in settings.items()
+        for field in (setting if isinstance(setting, dict) else ("",))
     ]
     if key in names or (key.startswith(OPTIONS) and key.removeprefix(OPTIONS).isidentifier()):
         return ""
-    if isinstance(settings.get(key), dict):
-        return f"{key} is a section, no setting; write {key}.{next(iter(settings[key]))}: ..."
+    section = settings.get(key)
+    if isinstance(section, dict):
+        return f"{key} is a section, no setting; write {key}.{next(iter(section))}: ..."
     if key.startswith("options."):
         return f"unknown setting {key}; an option of a model is model.{key}"
     near = difflib.get_close_matches(key, names, n=1, cutoff=0.4)

@@ -27,22 +27,24 @@ from sp500.tuning.trial_data import TrialData
 Fit = Callable[[TrialData, Trial], FitResult]
 
 
-def alone(made: TrialData, trial: Trial) -> FitResult:
-    """Train one config in this process. Nobody looks at the test split here."""
+def fit_alone(data: TrialData, trial: Trial) -> FitResult:
+    """Train one config in this process. The test split is not used here."""
     worker = SoloWorker(device(trial.config.train.device))
-    return fit(made.task, made.dataset, trial.config, worker, splits=("valid",))
+    return fit(data.task, data.dataset, trial.config, worker, splits=("valid",))
 
 
-def run_trial(made: TrialData | str, trial: Trial, timeout: float | None = None, fitted: Fit = alone) -> TrialResult:
-    """Train one config; a trial that fails says why and spoils no other."""
+def run_trial(
+    data: TrialData | str, trial: Trial, timeout: float | None = None, fit_trial: Fit = fit_alone
+) -> TrialResult:
+    """Train one config. A trial that fails says why and does not stop the others."""
     started = time.perf_counter()
     try:
-        if isinstance(made, str):
-            raise SP500Error(made)
+        if isinstance(data, str):
+            raise SP500Error(data)
         with deadline(timeout):
-            result = fitted(made, trial)
-        return ended(
-            made,
+            result = fit_trial(data, trial)
+        return build_result(
+            data,
             trial,
             result.outputs["valid"],
             valid_loss=result.best_loss,
@@ -52,31 +54,31 @@ def run_trial(made: TrialData | str, trial: Trial, timeout: float | None = None,
             seconds=time.perf_counter() - started,
         )
     except Exception as error:  # noqa: BLE001 - one bad trial, whatever is wrong with it, must not end a search
-        return failed(trial, why(error), time.perf_counter() - started)
+        return build_failure(trial, why(error), time.perf_counter() - started)
 
 
-def ended(made: TrialData, trial: Trial, output: np.ndarray, **facts: Any) -> TrialResult:
+def build_result(data: TrialData, trial: Trial, output: np.ndarray, **facts: Any) -> TrialResult:
     """The result of a trial that ended well with these outputs [window, output] on the validation windows."""
     return TrialResult(
         id=trial.id,
         overrides=trial.overrides,
         status="ok",
-        naive_loss=made.naive_loss,
-        valid_excess_sharpe=_excess_sharpe(made, output),
+        naive_loss=data.naive_loss,
+        valid_excess_sharpe=_excess_sharpe(data, output),
         dataset=trial_data.name(trial.config),
         finished=datetime.now(UTC),
         **facts,
     )
 
 
-def _excess_sharpe(made: TrialData, output: np.ndarray) -> float | None:
-    """None for a task that nobody trades."""
-    assert made.dataset.valid is not None
-    task = made.task
-    return task.excess_sharpe(output, made.dataset.valid, made.dataset) if isinstance(task, Traded) else None
+def _excess_sharpe(data: TrialData, output: np.ndarray) -> float | None:
+    """None for a task whose outputs cannot be traded."""
+    assert data.dataset.valid is not None
+    task = data.task
+    return task.excess_sharpe(output, data.dataset.valid, data.dataset) if isinstance(task, Traded) else None
 
 
-def failed(trial: Trial, reason: str, seconds: float = 0.0) -> TrialResult:
+def build_failure(trial: Trial, reason: str, seconds: float = 0.0) -> TrialResult:
     """The result of a trial that did not end well."""
     return TrialResult(
         id=trial.id,

@@ -66,7 +66,7 @@ def check(base: RunConfig, space: Space) -> None:
     Every combination of a grid has to be valid. Of a space with ranges (or a huge grid), so has at least one with each
     choice and with each end of a range; combinations that are not are never drawn. Raises ConfigError with the reason.
     """
-    if own := [value for key in ("task", "model.kind") for value in _listed(space, key) if ":" in str(value)]:
+    if own := [value for key in ("task", "model.kind") for value in _choice_values(space, key) if ":" in str(value)]:
         raise ConfigError(
             f"search space {space.name}: lists {own[0]}; give a task or model of your own by --task or --model.kind, "
             "and search its settings and options"
@@ -89,19 +89,19 @@ def check(base: RunConfig, space: Space) -> None:
     if not trials:
         raise ConfigError(f"{where}: no combination is valid; {next(iter(faults.values()))}")
     _refuse_twins(space, trials)
-    fine = {(key, text(value)) for one in trials for key, value in one.overrides.items()}
+    fine = {(key, text(value)) for valid_trial in trials for key, value in valid_trial.overrides.items()}
     for (key, value), reason in faults.items():
         if (key, value) not in fine:
             raise ConfigError(f"{where}: {key} {value} is valid nowhere in it; {reason}")
 
 
-def _listed(space: Space, key: str) -> tuple[Any, ...]:
+def _choice_values(space: Space, key: str) -> tuple[Any, ...]:
     axis = space.axes.get(key)
     return axis.values if isinstance(axis, Choice) else ()
 
 
 def distinct(base: RunConfig, space: Space) -> int | None:
-    """Number of valid configs. None: no end of them, or too many to count."""
+    """Number of valid configs. None: infinitely many, or too many to count."""
     values: list[Sequence[Any]] = []
     for axis in space.axes.values():
         if isinstance(axis, Uniform):
@@ -146,7 +146,7 @@ def _combinations(space: Space, values: Sequence[Sequence[Any]]) -> Iterator[Ove
 
 
 def _corners(space: Space) -> Iterator[Overrides]:
-    """Every combination of choices and ends of ranges; of a huge space a fixed sample that has each value often."""
+    """Every combination of choices and ends of ranges. Of a huge space, a fixed sample that has each value often."""
     points = [axis.points for axis in space.axes.values()]
     if math.prod(map(len, points)) <= MOST:
         rows: Iterable[tuple[Any, ...]] = itertools.product(*points)
@@ -166,9 +166,9 @@ def _corners(space: Space) -> Iterator[Overrides]:
 
 
 def _refuse_twins(space: Space, trials: Iterable[Trial]) -> None:
-    seen: dict[str, Trial] = {}
-    for one in trials:
-        if one.id in seen:
-            both = f"{seen[one.id].overrides} and {one.overrides}"
+    by_id: dict[str, Trial] = {}
+    for twin in trials:
+        if twin.id in by_id:
+            both = f"{by_id[twin.id].overrides} and {twin.overrides}"
             raise ConfigError(f"search space {space.name}: names one config twice: {both} have the same numbers")
-        seen[one.id] = one
+        by_id[twin.id] = twin

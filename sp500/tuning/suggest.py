@@ -32,7 +32,7 @@ class Suggester(Protocol):
     total: int
 
     def ask(self, count: int) -> list[Trial]:
-        """Up to `count` trials that were neither asked for nor told before; none: all were."""
+        """Up to `count` trials that were neither asked for nor told before. An empty list: there are no more."""
         ...
 
     def tell(self, result: TrialResult) -> None:
@@ -56,9 +56,9 @@ def suggester(
     total = space.size if total is None else total
     if total is None:
         raise ConfigError(f"search space {space.name}: a range has no end of configs; say how many to try")
-    there = distinct(base, space)
-    if there is not None and there < total:
-        raise ConfigError(f"search space {space.name}: has {there} different configs, {total} asked for; ask for fewer")
+    count = distinct(base, space)
+    if count is not None and count < total:
+        raise ConfigError(f"search space {space.name}: has {count} different configs, {total} asked for; ask for fewer")
     return {"random": Random, "tpe": Tpe}[method](base, space, total, seed)
 
 
@@ -137,10 +137,10 @@ class Tpe(Random):
         running = self._running.pop(result.id, None)
         super().tell(result)
         if running is not None:
-            finished = optuna_log.finished(self._space, result)
-            self._study.tell(running, finished.values, state=finished.state)
+            frozen = optuna_log.to_frozen_trial(self._space, result)
+            self._study.tell(running, frozen.values, state=frozen.state)
         elif not known and result.id in self._seen:
-            self._study.add_trial(optuna_log.finished(self._space, result))
+            self._study.add_trial(optuna_log.to_frozen_trial(self._space, result))
 
     def _next(self) -> Trial:
         from sp500.tuning import optuna_log

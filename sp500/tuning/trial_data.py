@@ -50,25 +50,25 @@ def name(config: RunConfig) -> str:
 
 
 def prepare(configs: Iterable[RunConfig]) -> dict[str, TrialData | str]:
-    """Data by key; where it cannot be made, why: its trials fail with that reason, the others go on.
+    """Data by key. Where it cannot be made, the reason: its trials fail with it, and the others go on.
 
-    Raises the error when there is no other.
+    Raises the error when no data can be made.
     """
-    found: dict[str, TrialData | str] = {}
+    datasets: dict[str, TrialData | str] = {}
     first: SP500Error | None = None
     for config in configs:
-        if key(config) in found:
+        if key(config) in datasets:
             continue
         try:
-            found[key(config)] = _prepared(config)
+            datasets[key(config)] = _prepare(config)
         except SP500Error as error:
-            found[key(config)], first = str(error), first or error
-    if first and not any(isinstance(one, TrialData) for one in found.values()):
+            datasets[key(config)], first = str(error), first or error
+    if first and not any(isinstance(data, TrialData) for data in datasets.values()):
         raise first
-    return found
+    return datasets
 
 
-def _prepared(config: RunConfig) -> TrialData:
+def _prepare(config: RunConfig) -> TrialData:
     task = catalog.task(config)
     dataset = catalog.prepare(task, config)
     if dataset.valid is None:

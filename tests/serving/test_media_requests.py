@@ -43,7 +43,7 @@ def problem(client: Client, path: str, body: dict[str, object]) -> str:
 def test_images_get_the_classes_of_training(served_runs: Path, images: Client) -> None:
     predictor = Predictor(served_runs / "images")
     test = predictor.task.prepare(predictor.config).test
-    outputs = predictor.kept(test)
+    outputs = predictor.predict(test)
     pixels = test.rows[:40, :, :, 0]
     answer = images.post("/v1/images", {"images": [encoded(one) for one in pixels]}).json()
     assert answer["classes"] == outputs[:40].argmax(axis=1).tolist()

@@ -60,7 +60,7 @@ def test_run_is_judged_again_to_the_same_numbers(kind: str) -> None:
     assert json.loads(json.dumps(predictor.judge())) == json.loads(record.model_dump_json())["metrics"]
     if kind != "refit":
         dataset = predictor.task.prepare(predictor.config)
-        test = predictor.task.predictions(predictor.kept(dataset.test), dataset.test, dataset)
+        test = predictor.task.predictions(predictor.predict(dataset.test), dataset.test, dataset)
         test.to_parquet("again.parquet")
         kept = pd.read_parquet("elsewhere/one/predictions.parquet")
         pd.testing.assert_frame_equal(pd.read_parquet("again.parquet"), kept, check_exact=True)

@@ -72,7 +72,7 @@ def test_pack_whose_process_is_killed_is_tried_again_one_by_one(base):
 
 
 def test_trial_whose_process_dies_again_is_listed_with_the_reason(base, monkeypatch):
-    monkeypatch.setattr(processes.packs, "run_bounded", lambda *_: os._exit(7))
+    monkeypatch.setattr(processes.packs, "run_with_watchdog", lambda *_: os._exit(7))
     found = searched(base, {"train.lr": (1e-3, 1e-2)})
     assert [(one.status, one.reason) for one in found.values()] == [
         ("failed", "its process ended with exit code 7")

@@ -18,7 +18,7 @@ class Layers:
     """Of each layer the weights [member, input, output] and the biases [member, 1, output]."""
 
     def __init__(self, models: Sequence[Sequence[nn.Linear]]) -> None:
-        self._layers = [_stacked([linears[place] for linears in models]) for place in range(len(models[0]))]
+        self._layers = [_stack([linears[place] for linears in models]) for place in range(len(models[0]))]
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -43,26 +43,26 @@ class Layers:
         with torch.enable_grad():
             losses = loss(outputs.requires_grad_())
             (slope,) = torch.autograd.grad(losses.sum(), outputs)
-        found: list[Tensor] = []
+        gradients: list[Tensor] = []
         for place in reversed(range(len(inputs))):
-            found = [inputs[place].transpose(1, 2).bmm(slope), slope.sum(dim=1, keepdim=True), *found]
+            gradients = [inputs[place].transpose(1, 2).bmm(slope), slope.sum(dim=1, keepdim=True), *gradients]
             if place:
                 weight = self._layers[place][0]
                 slope = slope.bmm((weight * dropout.scale if dropout else weight).transpose(1, 2))
                 # What is positive after ReLU and mask has passed both.
                 slope = torch.ops.aten.threshold_backward(slope, inputs[place], 0)
-        return losses.detach(), found
+        return losses.detach(), gradients
 
     def _forward(self, x: Tensor, dropout: Dropout | None) -> list[Tensor]:
         """Input of each layer [member, batch, input], and the outputs."""
-        found = [x.flatten(1).expand(len(self._layers[0][0]), -1, -1)]
+        inputs = [x.flatten(1).expand(len(self._layers[0][0]), -1, -1)]
         for place, (weight, bias) in enumerate(self._layers):
             if place:
-                found[place].relu_()
+                inputs[place].relu_()
                 if dropout:
-                    dropout.apply(place - 1, found[place])
-            found.append(torch.baddbmm(bias, found[place], weight))
-        return found
+                    dropout.apply(place - 1, inputs[place])
+            inputs.append(torch.baddbmm(bias, inputs[place], weight))
+        return inputs
 
 
 class Dropout:
@@ -107,7 +107,7 @@ class Dropout:
         return Masks(seed, rate, dtype=self._like.dtype, device=self._like.device)
 
 
-def _stacked(layers: Sequence[nn.Linear]) -> tuple[Tensor, Tensor]:
+def _stack(layers: Sequence[nn.Linear]) -> tuple[Tensor, Tensor]:
     return (
         torch.stack([layer.weight.detach().T for layer in layers]).contiguous(),
         torch.stack([layer.bias.detach() for layer in layers])[:, None],

@@ -11,7 +11,7 @@ from sp500.config import RunConfig
 from sp500.runs.record import EpochMetrics
 from sp500.training.state import TrainingState
 from sp500.tuning.ledger import TrialResult
-from sp500.tuning.sequential import ended, failed
+from sp500.tuning.sequential import build_failure, build_result
 from sp500.tuning.space import Trial
 from sp500.tuning.trial_data import TrialData
 
@@ -51,7 +51,7 @@ class Member:
     def start(self, valid_loss: float, output: np.ndarray) -> None:
         """Take in the untrained model's loss and outputs on the validation windows."""
         self.progress.start(valid_loss)
-        self.output = output.copy()  # of the whole pack, a view would keep all
+        self.output = output.copy()  # a view would keep the outputs of the whole pack
 
     def record(self, epoch: EpochMetrics, step: int, output: np.ndarray) -> None:
         """Take in an epoch and its outputs on the validation windows."""
@@ -59,16 +59,16 @@ class Member:
         if self.progress.record(epoch, step):
             self.output = output.copy()
 
-    def failed(self, reason: str) -> TrialResult:
+    def failure(self, reason: str) -> TrialResult:
         """Its result when it did not end well."""
-        return failed(self.trial, reason, self.seconds).model_copy(update={"pack": self.pack})
+        return build_failure(self.trial, reason, self.seconds).model_copy(update={"pack": self.pack})
 
-    def result(self, made: TrialData) -> TrialResult:
+    def result(self, data: TrialData) -> TrialResult:
         """Its result."""
         progress = self.progress
         assert self.output is not None
-        return ended(
-            made,
+        return build_result(
+            data,
             self.trial,
             self.output,
             valid_loss=progress.best_loss if math.isfinite(progress.best_loss) else None,

@@ -68,15 +68,15 @@ def packs(trials: Sequence[Trial], size: PackSize, slots: int = 1) -> list[list[
     for trial in trials:
         shape = _shape(trial.config) if size != "off" and packable(trial.config) else trial.id
         groups.setdefault(shape, []).append(trial)
-    found = []
+    pieces = []
     for alike in groups.values():
         # Neighbours draw the same dropout masks, and draw them once.
         ordered = sorted(alike, key=lambda trial: (trial.config.train.seed, trial.config.model.dropout))
         most = size if isinstance(size, int) else min(best_size(alike[0].config), -(-len(trials) // slots))
         count = -(-len(ordered) // most)
         even = -(-len(ordered) // count)
-        found += [ordered[first : first + even] for first in range(0, len(ordered), even)]
-    return sorted(found, key=_work, reverse=True)
+        pieces += [ordered[first : first + even] for first in range(0, len(ordered), even)]
+    return sorted(pieces, key=_work, reverse=True)
 
 
 def packable(config: RunConfig) -> bool:
@@ -92,43 +92,43 @@ def best_size(config: RunConfig) -> int:
     return max(4, min(MOST, CACHE_BYTES // bytes_each))
 
 
-def run_bounded(made: TrialData | str, trials: Sequence[Trial], limits: Limits) -> Iterator[list[TrialResult]]:
-    """`run` in a process of its own, which ends when a call into C does not return long after the deadline."""
-    results, left = run(made, trials, limits.timeout, limits.halving), len(trials)
+def run_with_watchdog(data: TrialData | str, trials: Sequence[Trial], limits: Limits) -> Iterator[list[TrialResult]]:
+    """`run` in a process of its own. A call into C that does not return long after the deadline ends the process."""
+    results, left = run(data, trials, limits.timeout, limits.halving), len(trials)
     while left:
         if limits.timeout:
             faulthandler.dump_traceback_later(2 * limits.timeout * left + GRACE_SECONDS, exit=True)
-        ended = next(results)
+        finished = next(results)
         if limits.timeout:  # after a fork, this waits for ever for a thread that a parent had started
             faulthandler.cancel_dump_traceback_later()
-        left -= len(ended)
-        yield ended
+        left -= len(finished)
+        yield finished
 
 
 def run(
-    made: TrialData | str, trials: Sequence[Trial], timeout: float | None = None, halving: int = 0
+    data: TrialData | str, trials: Sequence[Trial], timeout: float | None = None, halving: int = 0
 ) -> Iterator[list[TrialResult]]:
     """Results of one pack, as they come. A pack that fails as a whole is tried again one by one."""
     left = {trial.id: trial for trial in trials}
-    if isinstance(made, TrialData) and len(left) > 1:
-        for results in _together(made, trials, timeout, halving):
+    if isinstance(data, TrialData) and len(left) > 1:
+        for results in _together(data, trials, timeout, halving):
             for result in results:
                 del left[result.id]
             yield results
     for trial in left.values():
-        yield [run_trial(made, trial, timeout)]
+        yield [run_trial(data, trial, timeout)]
 
 
 def _together(
-    made: TrialData, trials: Sequence[Trial], timeout: float | None, halving: int
+    data: TrialData, trials: Sequence[Trial], timeout: float | None, halving: int
 ) -> Iterator[list[TrialResult]]:
-    """Results of the pack for as long as it goes well; whose fault it was shows when each trains alone."""
+    """Results of the pack until an error. Which trial is at fault shows when each trains alone."""
     from sp500.tuning.packing.training import Pack
 
     remaining = timeout and timeout * len(trials)
     try:
         with deadline(remaining):
-            coming = Pack(made, trials, timeout, halving).run()
+            coming = Pack(data, trials, timeout, halving).run()
         while True:
             started = time.perf_counter()
             # Not around the yield: time that the caller takes is not the pack's.
@@ -138,7 +138,7 @@ def _together(
                 return
             remaining = remaining and max(remaining - (time.perf_counter() - started), 0.01)
             yield results
-    except Exception:  # noqa: BLE001 - whose fault it was shows when each trains alone
+    except Exception:  # noqa: BLE001 - which trial is at fault shows when each trains alone
         return
 
 

@@ -24,7 +24,7 @@ from sp500.tuning.ledger import TrialResult
 from sp500.tuning.limits import Limits
 from sp500.tuning.packing import packs
 from sp500.tuning.packing.packs import PackQueue
-from sp500.tuning.sequential import failed
+from sp500.tuning.sequential import build_failure
 from sp500.tuning.space import Trial
 from sp500.tuning.suggest import Suggester
 from sp500.tuning.trial_data import TrialData
@@ -40,7 +40,7 @@ def process_count(config: RunConfig) -> int:
 
 
 def run(
-    made: Data,
+    datasets: Data,
     suggester: Suggester,
     limits: Limits,
     *,
@@ -59,35 +59,35 @@ def run(
         on_result(result, len(queue.waiting))
 
     if processes > 1:
-        _run_in_processes(made, queue, limits, processes, keep)
+        _run_in_processes(datasets, queue, limits, processes, keep)
         return
     if limits.memory:
         limit_memory(limits.memory)
     while pack := queue.take():
-        for results in packs.run(_data(made, pack), pack, limits.timeout, limits.halving):
+        for results in packs.run(_data(datasets, pack), pack, limits.timeout, limits.halving):
             for result in results:
                 keep(result)
 
 
 def _run_in_processes(
-    made: Data, queue: PackQueue, limits: Limits, processes: int, keep: Callable[[TrialResult], None]
+    datasets: Data, queue: PackQueue, limits: Limits, processes: int, keep: Callable[[TrialResult], None]
 ) -> None:
     running: dict[Connection, tuple[BaseProcess, list[Trial]]] = {}
     try:
         while True:
             while len(running) < processes and (pack := queue.take()):
-                connection, process = _start(_data(made, pack), pack, limits)
+                connection, process = _start(_data(datasets, pack), pack, limits)
                 running[connection] = process, pack
             if not running:
                 return
-            for connection in [one for one in wait(list(running)) if isinstance(one, Connection)]:
+            for connection in [ready for ready in wait(list(running)) if isinstance(ready, Connection)]:
                 try:
                     results = connection.recv()
                 except (EOFError, OSError):  # the process has ended, perhaps in the middle of a result
                     process, pack = running.pop(connection)
                     process.join()
                     for lost in queue.retry(pack):
-                        keep(failed(lost, f"its process ended with exit code {process.exitcode}"))
+                        keep(build_failure(lost, f"its process ended with exit code {process.exitcode}"))
                     continue
                 for result in results:
                     keep(result)
@@ -97,24 +97,24 @@ def _run_in_processes(
             process.join()
 
 
-def _start(made: TrialData | str, pack: list[Trial], limits: Limits) -> tuple[Connection, BaseProcess]:
+def _start(data: TrialData | str, pack: list[Trial], limits: Limits) -> tuple[Connection, BaseProcess]:
     """A process that trains the pack, and the connection that its results come from until it ends."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_train, args=(sender, made, pack, limits), name="pack")
+    process = context.Process(target=_train, args=(sender, data, pack, limits), name="pack")
     process.start()
     sender.close()  # or its end would not show here
     return receiver, process
 
 
-def _train(sender: Connection, made: TrialData | str, pack: list[Trial], limits: Limits) -> None:
+def _train(sender: Connection, data: TrialData | str, pack: list[Trial], limits: Limits) -> None:
     # The parent handles Ctrl-C, and a SIGTERM to the child alone ends it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if limits.memory:
         limit_memory(limits.memory)
-    for results in packs.run_bounded(made, pack, limits):
+    for results in packs.run_with_watchdog(data, pack, limits):
         sender.send(results)
 
 
@@ -126,5 +126,5 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _data(made: Data, pack: list[Trial]) -> TrialData | str:
-    return made[trial_data.key(pack[0].config)]
+def _data(datasets: Data, pack: list[Trial]) -> TrialData | str:
+    return datasets[trial_data.key(pack[0].config)]

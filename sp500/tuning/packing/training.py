@@ -24,7 +24,7 @@ from sp500.data.batches import Batch, Batches
 from sp500.data.windows import Dataset
 from sp500.runs.record import EpochMetrics
 from sp500.seeding import derive
-from sp500.training.loop import diverged
+from sp500.training.loop import divergence_error
 from sp500.training.step import DTYPES
 from sp500.training.worker import device
 from sp500.tuning.ledger import TrialResult
@@ -44,12 +44,12 @@ class Pack:
     """
 
     def __init__(
-        self, made: TrialData, trials: Sequence[Trial], timeout: float | None = None, halving: int = 0
+        self, data: TrialData, trials: Sequence[Trial], timeout: float | None = None, halving: int = 0
     ) -> None:
         self.config = trials[0].config
         torch.set_num_threads(self.config.train.threads or os.cpu_count() or 1)
-        dataset = made.dataset
-        self._made, self._timeout, self._halving = made, timeout, halving
+        dataset = data.dataset
+        self._data, self._timeout, self._halving = data, timeout, halving
         self._device = device(self.config.train.device)
         # Neighbours share a call of the optimiser.
         members = (Member(trial, pack=len(trials)) for trial in trials)
@@ -65,35 +65,35 @@ class Pack:
     def _model(self, member: Member, dataset: Dataset) -> list[nn.Linear]:
         """The member's initial layers, drawn as when it trains alone."""
         torch.manual_seed(derive(member.config.train.seed, "weights"))
-        model = self._made.task.model(member.config, dataset)
+        model = self._data.task.model(member.config, dataset)
         model.to(self._device, DTYPES[self.config.train.dtype])
         return [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
 
     def run(self) -> Iterator[list[TrialResult]]:
         """Train to the end; results come with the epoch that was their members' last."""
-        if ended := self._start():
-            yield ended
+        if results := self._start():
+            yield results
         while self.members:
-            if ended := self._epoch(self.members[0].progress.epoch + 1):
-                yield ended
+            if results := self._epoch(self.members[0].progress.epoch + 1):
+                yield results
 
     def _start(self) -> list[TrialResult]:
         """Make each untrained member the first candidate for its best epoch; the results of those that cannot be."""
-        losses, outputs = self._validated()
+        losses, outputs = self._validate()
         ended: dict[int, TrialResult] = {}
         for place, member in enumerate(self.members):
             if math.isfinite(losses[place]):
                 member.start(losses[place], outputs[place])
             else:
-                ended[place] = member.failed(str(diverged(member.config, 0, "validation loss")))
+                ended[place] = member.failure(str(divergence_error(member.config, 0, "validation loss")))
         return self._leave(ended)
 
     def _epoch(self, number: int) -> list[TrialResult]:
         """One epoch of all members; the results of those for which it was the last."""
         started = time.perf_counter()
-        losses, samples, step = self._trained(number)
+        losses, samples, step = self._train_epoch(number)
         trained = time.perf_counter()
-        valid, outputs = self._validated()
+        valid, outputs = self._validate()
         share = 1 / len(self.members)
         ended: dict[int, TrialResult] = {}
         for place, member in enumerate(self.members):
@@ -106,17 +106,17 @@ class Pack:
                 seconds=(time.perf_counter() - started) * share,
             )
             if not math.isfinite(losses[place]) or not math.isfinite(valid[place]):
-                ended[place] = member.failed(str(diverged(member.config, number, "loss")))
+                ended[place] = member.failure(str(divergence_error(member.config, number, "loss")))
                 continue
             member.record(metrics, step, outputs[place])
-            if member.progress.done(member.config):
-                ended[place] = member.result(self._made)
+            if member.progress.is_done(member.config):
+                ended[place] = member.result(self._data)
             elif self._timeout and member.seconds > self._timeout:
-                ended[place] = member.failed(str(TrialTimeout(self._timeout)))
-        ended |= {place: self.members[place].result(self._made) for place in self._halved(number, set(ended))}
+                ended[place] = member.failure(str(TrialTimeout(self._timeout)))
+        ended |= {place: self.members[place].result(self._data) for place in self._halve(number, set(ended))}
         return self._leave(ended)
 
-    def _halved(self, epoch: int, ended: set[int]) -> list[int]:
+    def _halve(self, epoch: int, ended: set[int]) -> list[int]:
         """Members that do not go on after this epoch, because too many did better so far."""
         rungs = {-(-self.config.train.epochs // self._halving**power) for power in (1, 2)} if self._halving else set()
         if epoch not in rungs:
@@ -126,7 +126,7 @@ class Pack:
         left.sort(key=lambda place: self.members[place].trained_loss)
         return left[-(-len(left) // self._halving) :]
 
-    def _trained(self, number: int) -> tuple[list[float], int, int]:
+    def _train_epoch(self, number: int) -> tuple[list[float], int, int]:
         """One pass: each member's mean loss, windows, and the step reached."""
         train, data = self.config.train, self.config.data
         self._dropout.start(number)
@@ -144,7 +144,7 @@ class Pack:
         return (sums / max(samples, 1)).tolist(), samples, step
 
     @torch.no_grad()
-    def _validated(self) -> tuple[list[float], np.ndarray]:
+    def _validate(self) -> tuple[list[float], np.ndarray]:
         """Each member's mean loss on the validation windows, and its outputs there [member, window, output]."""
         sums = torch.zeros(len(self.members), dtype=torch.float64, device=self._device)
         parts = []
@@ -155,7 +155,7 @@ class Pack:
 
     def _losses(self, batch: Batch, outputs: Tensor) -> Tensor:
         """Each member's mean loss over the batch [member] from outputs [member, batch, output]."""
-        return torch.vmap(self._made.task.loss, in_dims=(0, None))(outputs, batch.y) / batch.total
+        return torch.vmap(self._data.task.loss, in_dims=(0, None))(outputs, batch.y) / batch.total
 
     def _step(self, gradients: list[Tensor]) -> None:
         """Clip each member's gradient, and step."""
