@@ -35,7 +35,7 @@ from sp500.data.shards import stream, writer
 from sp500.data.shards.reader import ShardSet
 from sp500.data.windows import Dataset
 from sp500.distributed import train
-from sp500.distributed.simulated_nodes import simulated
+from sp500.distributed.simulated_nodes import simulate
 from sp500.distributed.worker import GroupWorker, RayWorker
 from sp500.machine.memory import run_in_subprocess
 from sp500.runs.store import Run
@@ -133,7 +133,7 @@ def _from_shards(case: Case) -> FitResult:
 def _on_ray(case: Case, workers: int, folder: Path) -> FitResult:
     config = case.config.model_copy(update={"num_workers": workers})
     run = _fresh(folder)
-    with simulated(workers):
+    with simulate(workers):
         return train.fit_on_ray(catalog.task(config), _dataset(case, 1), config, run, case.shards, spread=True)
 
 
@@ -207,7 +207,7 @@ def _stored_windows(case: Case, folder: Path) -> FitResult:
         batches = _Stored(ray.train.get_dataset_shard("train"), case.shards.windows, shape)
         return fit(catalog.task(case.config), dataset, case.config, RayWorker(get_device(), run), train=batches)
 
-    with simulated(1):
+    with simulate(1):
         found = TorchTrainer(
             train,
             torch_config=TorchConfig(backend="gloo"),

@@ -123,7 +123,7 @@ def ray_cluster() -> Iterator[None]:
     """One Ray cluster of this machine for all tests of a process; stopped when the last test is done."""
     from sp500.distributed import session
 
-    with session.connected():
+    with session.connect():
         yield
 
 

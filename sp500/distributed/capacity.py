@@ -2,8 +2,8 @@
 
 A cluster may be smaller now than it can be: its autoscaler adds nodes on request, and after the head of a KubeRay
 cluster was replaced the worker pods are still starting. No call of Ray 2.60 returns the largest size of such a cluster
-(`get_max_resources_from_cluster_config` is None on KubeRay), so the manifest tells the pods, in the variable
-SP500_CLUSTER_WORKERS. Where that is not set, the autoscaler is asked for nodes, and its refusal or the nodes awaited.
+(`get_max_resources_from_cluster_config` is None on KubeRay), so the manifest sets the variable
+SP500_CLUSTER_WORKERS in the pods. Without it, the autoscaler is asked for nodes until they come or it refuses.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import ray
 from pydantic import Field, ValidationError
@@ -40,6 +40,15 @@ POLL_SECONDS = 2
 Shares = dict[str, float]
 
 
+class Node(TypedDict):
+    """The part of an entry of `ray.nodes()` that is used here."""
+
+    Alive: bool
+    NodeManagerHostname: str
+    Resources: Shares
+    Labels: NotRequired[dict[str, str]]
+
+
 class WorkerGroup(Frozen, serialize_by_alias=True):
     """The worker group of a RayCluster, in the words of its spec: the value of SP500_CLUSTER_WORKERS, as JSON."""
 
@@ -54,8 +63,8 @@ class WorkerGroup(Frozen, serialize_by_alias=True):
 
 
 @contextmanager
-def fixed(replicas: int, cpus: int) -> Iterator[None]:
-    """Say, for the length of the block and to processes started in it, that the cluster keeps this many workers.
+def declare_workers(replicas: int, cpus: int) -> Iterator[None]:
+    """Declare, inside the block and to processes started in it, that the cluster keeps this many workers.
 
     0: a head that does the work itself.
     """
@@ -73,18 +82,19 @@ def fixed(replicas: int, cpus: int) -> Iterator[None]:
 def resources() -> Shares:
     """What the cluster has: CPU, GPU, memory and object_store_memory in bytes, nodes, accelerator_type:NAME.
 
-    And what a price is made of: `hosts` of all nodes, `worker_nodes` (those with a CPU), of the largest of these
+    For the cost of a run also `hosts` of all nodes, `worker_nodes` (those with a CPU), of the largest of these
     `worker_CPU`, `worker_GPU` and `worker_memory`, and `spot` (1: all of them are labelled so).
     """
     total = ray.cluster_resources()
     known = ("CPU", "GPU", "memory", "object_store_memory")
-    kept = {name: value for name, value in total.items() if name in known or name.startswith("accelerator_type:")}
-    alive = [node for node in ray.nodes() if node["Alive"]]
-    return {**kept, "nodes": float(len(alive)), **_workers(alive)}
+    totals = {name: value for name, value in total.items() if name in known or name.startswith("accelerator_type:")}
+    nodes: list[Node] = ray.nodes()
+    alive = [node for node in nodes if node["Alive"]]
+    return {**totals, "nodes": float(len(alive)), **_workers(alive)}
 
 
-def promised() -> Shares | None:
-    """CPUs, GPUs and nodes that the cluster's manifest allows; None where it does not say.
+def manifest_limits() -> Shares | None:
+    """CPUs, GPUs and nodes that the cluster's manifest allows. None where it sets no limits.
 
     Raises ConfigError for a value that is not a worker group.
     """
@@ -133,7 +143,7 @@ def _poll(wanted: Shares, started: float) -> Shares:
         # At every look: Ray keeps one request for the whole cluster, and that of another driver replaces it.
         request_resources(bundles=bundles)
         state, now = _autoscaling_state(), time.monotonic()
-        bound = UNANNOUNCED_SECONDS if state is None and promised() is None else NODES_SECONDS
+        bound = UNANNOUNCED_SECONDS if state is None and manifest_limits() is None else NODES_SECONDS
         line = f"waiting up to {bound} s for {describe(wanted)}; the cluster has {describe(have)}"
         if line != reported:
             _report(reported := line)
@@ -191,10 +201,10 @@ def _autoscaling_state() -> Any | None:
     return reply.autoscaling_state if reply.autoscaling_state.autoscaler_state_version else None
 
 
-def _workers(alive: list[dict[str, Any]]) -> Shares:
+def _workers(alive: list[Node]) -> Shares:
     """The nodes that take work, and where they are. A head that takes none is not a worker."""
     nodes = [node for node in alive if node["Resources"].get("CPU")]
-    biggest: Shares = max((node["Resources"] for node in nodes), key=lambda node: float(node["CPU"]), default={})
+    biggest: Shares = max((node["Resources"] for node in nodes), key=lambda shares: shares["CPU"], default={})
     market = [node.get("Labels", {}).get("ray.io/market-type") for node in nodes]
     return {
         "hosts": float(len({node["NodeManagerHostname"] for node in alive})),

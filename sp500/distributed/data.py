@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from queue import Queue
 from typing import TYPE_CHECKING, Any
@@ -48,8 +48,8 @@ class Paced(ExecutionCallback):  # type: ignore[misc]
         time.sleep(PACE_SECONDS)
 
 
-def writing(source: Source, uri: str, tasks: int) -> Callable[[Iterable[int]], list[Shard]]:
-    """Writes the shards of the given numbers by Ray Data, `tasks` at once, for `sharding.write`."""
+def shard_writer(source: Source, uri: str, tasks: int) -> Callable[[Iterable[int]], list[Shard]]:
+    """A function that writes the shards with these numbers by Ray Data, `tasks` at once, for `writer.write`."""
     _quiet()
     write, at_once = partial(_write, ray.put(source), uri), TaskPoolStrategy(size=tasks)
 
@@ -64,22 +64,22 @@ def writing(source: Source, uri: str, tasks: int) -> Callable[[Iterable[int]], l
     return each
 
 
-def reading(shards: ShardSet, mine: list[Shard], *, shuffle: bool, seed: int, rank: int) -> ray.data.Dataset:
+def build_dataset(shards: ShardSet, mine: list[Shard], *, shuffle: bool, seed: int, rank: int) -> ray.data.Dataset:
     """One rank's shards as a dataset of one block per shard, in a new order at every pass when shuffled."""
     _quiet()
-    found = ray.data.from_items([{NAME: shard.name} for shard in mine], override_num_blocks=len(mine))
+    dataset = ray.data.from_items([{NAME: shard.name} for shard in mine], override_num_blocks=len(mine))
     if shuffle:
         order = RandomSeedConfig(seed=derive(seed, "shards", rank) % 2**31, reseed_after_execution=True)
-        found = found.randomize_block_order(seed=order)
+        dataset = dataset.randomize_block_order(seed=order)
     readers = TaskPoolStrategy(size=READERS)
-    options: dict[str, Any] = {"batch_size": 1, "batch_format": "pyarrow", "num_cpus": READER_CPUS, "compute": readers}
-    found = found.map_batches(partial(_read, shards), **options)
-    found.context.custom_execution_callback_classes.append(Paced)
-    return found
+    read = partial(_read, shards)
+    dataset = dataset.map_batches(read, batch_size=1, batch_format="pyarrow", num_cpus=READER_CPUS, compute=readers)
+    dataset.context.custom_execution_callback_classes.append(Paced)
+    return dataset
 
 
 def chunks(dataset: ray.data.DataIterator, shards: ShardSet, epochs: int) -> Chunks:
-    """What `reading` yields in up to `epochs` passes, as the chunks that a Stream takes.
+    """What `build_dataset` yields in up to `epochs` passes, as the chunks that a Stream takes.
 
     A thread reads ahead, also into the next pass: a pass of Ray Data takes a quarter of a second to begin.
     """
@@ -90,10 +90,10 @@ def chunks(dataset: ray.data.DataIterator, shards: ShardSet, epochs: int) -> Chu
         del epoch
         if thread.ident is None:
             thread.start()
-        while (found := ahead.get()) is not None:
-            if isinstance(found, Exception):
-                raise found
-            yield found
+        while (item := ahead.get()) is not None:
+            if isinstance(item, Exception):
+                raise item
+            yield item
 
     return read
 
@@ -112,7 +112,7 @@ def _passes(dataset: ray.data.DataIterator, shards: ShardSet, epochs: int, ahead
         ahead.put(error)
 
 
-def _write(source: ray.ObjectRef, uri: str, row: dict[str, Any]) -> dict[str, Any]:
+def _write(source: ray.ObjectRef, uri: str, row: Mapping[str, int]) -> dict[str, Shard]:
     return {"shard": write_shard(ray.get(source), row["number"], uri)}
 
 

@@ -29,7 +29,7 @@ def resources() -> Shares:
 
 def most() -> Shares:
     """What the cluster can have: as much as `resources`, or as much as its manifest allows."""
-    return capacity.largest(capacity.resources(), capacity.promised())
+    return capacity.largest(capacity.resources(), capacity.manifest_limits())
 
 
 def worker_share(num_workers: int, *, gpu: bool, readers: bool = False) -> Shares:
@@ -39,13 +39,13 @@ def worker_share(num_workers: int, *, gpu: bool, readers: bool = False) -> Share
     `readers`, half of a core per worker is left to the tasks that read for it. Nodes that the cluster may still get are
     waited for, so call this before the storage is probed on every node.
     """
-    allowed = capacity.promised()
+    allowed = capacity.manifest_limits()
     have = capacity.resources()
     can_have = capacity.largest(have, allowed)
     share = choose_share(have, can_have, num_workers, gpu=gpu, readers=readers)
     if share is None and allowed is not None:
         raise ResourcesError(_refusal(num_workers, have, can_have, gpu=gpu))
-    # Without a share and without a word from the manifest: a core each, if the autoscaler can add that.
+    # Without a share and without limits in the manifest: a core each, if the autoscaler can add that.
     each = {"CPU": share or 1.0} | ({"GPU": 1.0} if gpu else {})
     cpus = num_workers * each["CPU"] * (2 if readers else 1)
     capacity.wait_for({"CPU": cpus, "GPU": each.get("GPU", 0.0) * num_workers})
@@ -79,7 +79,7 @@ def use_gpu(device: str, num_workers: int) -> bool:
     return device == "cuda" or (device == "auto" and most()["GPU"] >= num_workers)
 
 
-def shared(folder: Path) -> None:
+def check_shared_storage(folder: Path) -> None:
     """Check that every node reads what this process writes into the folder, and can write there.
 
     Raises ResourcesError naming the nodes that do not. A single node shares with itself; several on one machine share a
@@ -95,13 +95,13 @@ def shared(folder: Path) -> None:
     except OSError as error:
         raise ResourcesError(f"{probe.parent}: cannot be written to ({error.strerror})") from error
     try:
-        seen = _seen(nodes, probe, text)
+        answers = _probe_nodes(nodes, probe, text)
     finally:
         probe.unlink()
-    if silent := {address: why for address, why in seen.items() if isinstance(why, str)}:
+    if silent := {address: why for address, why in answers.items() if isinstance(why, str)}:
         lines = [f"  {address}: {why}" for address, why in silent.items()]
         raise ResourcesError("\n".join([f"{len(silent)} of {len(nodes)} nodes did not answer a probe:", *lines]))
-    if blind := [address for address, found in seen.items() if not found]:
+    if blind := [address for address, sees in answers.items() if not sees]:
         raise ResourcesError(
             f"{folder.resolve()} is not on storage that the whole cluster shares: {', '.join(blind)} of {len(nodes)} "
             "nodes cannot read what the driver wrote there, or not write. Give --runs-dir (or SP500_RUNS_DIR) a folder "
@@ -109,25 +109,25 @@ def shared(folder: Path) -> None:
         )
 
 
-def _seen(nodes: dict[str, str], probe: Path, text: str) -> dict[str, bool | str]:
-    """For each node's address whether it sees the file, or why it did not answer."""
-    asked = {
+def _probe_nodes(nodes: dict[str, str], probe: Path, text: str) -> dict[str, bool | str]:
+    """Whether each node sees the file, by address, or the reason that it did not answer."""
+    pending = {
         address: ray.remote(_sees)
         .options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False), num_cpus=0)
         .remote(str(probe), text)
         for node, address in nodes.items()
     }
     deadline = time.monotonic() + PROBE_SECONDS
-    found: dict[str, bool | str] = {}
-    for address, answer in asked.items():
+    answers: dict[str, bool | str] = {}
+    for address, answer in pending.items():
         try:
-            found[address] = bool(ray.get(answer, timeout=max(deadline - time.monotonic(), 0.1)))
+            answers[address] = bool(ray.get(answer, timeout=max(deadline - time.monotonic(), 0.1)))
         except GetTimeoutError:
             ray.cancel(answer)
-            found[address] = f"nothing within {PROBE_SECONDS} s"
+            answers[address] = f"nothing within {PROBE_SECONDS} s"
         except RayError as error:
-            found[address] = str(error).splitlines()[0]
-    return found
+            answers[address] = str(error).splitlines()[0]
+    return answers
 
 
 def _sees(probe: str, text: str) -> bool:

@@ -1,7 +1,7 @@
-"""What a training run tells Prometheus after each epoch, through Ray's metrics.
+"""What a training run reports to Prometheus after each epoch, through Ray's metrics.
 
-Ray adds its prefix and serves them on every node's metrics port: `ray_sp500_train_loss{run="..."}`. Watching only: the
-record and the epoch lines in the run's folder are what the report reads.
+Ray adds its prefix and serves them on every node's metrics port: `ray_sp500_train_loss{run="..."}`. For dashboards
+only: the report reads the record and the epoch lines in the run's folder.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ NAMES = {
 
 
 def values(epoch: EpochMetrics) -> dict[str, float]:
-    """An epoch by the names of NAMES; without those that it has not."""
-    found = {
+    """An epoch's values by the names of NAMES, without values that are None."""
+    metrics = {
         "sp500_epoch": float(epoch.epoch),
         "sp500_train_loss": epoch.train_loss,
         "sp500_valid_loss": epoch.valid_loss,
         "sp500_windows_per_second": epoch.samples / epoch.train_seconds if epoch.train_seconds else None,
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in metrics.items() if value is not None}
 
 
 class EpochGauges:

@@ -19,7 +19,7 @@ from sp500.errors import ResourcesError
 Application = serve.Application
 """What Ray Serve deploys."""
 NAME = "sp500"
-LIMITS: dict[str, Any] = {
+LIMITS: dict[str, object] = {
     # Ray's default of 5 would keep a replica waiting for its proxy.
     "max_ongoing_requests": 64,
     # Unlimited by default.
@@ -31,7 +31,7 @@ LIMITS: dict[str, Any] = {
     "graceful_shutdown_timeout_s": 10,
 }
 PROBE_SECONDS = 5.0
-"""In which the kubelet has asked each proxy (readinessProbe of cluster/rayservice.yaml) and told the others."""
+"""Time for the kubelet to probe each proxy (readinessProbe of cluster/rayservice.yaml) and report it ready."""
 REQUEST_SECONDS = 30.0
 """Longest wait for an answer; Ray has no limit by default. Status 408 after that."""
 
@@ -48,10 +48,10 @@ def application(factory: Callable[[], Any], *, replicas: int = 1, gate: int = 0)
         """Ray calls functions alone; anything else that can be called is an application to it."""
         return factory()
 
-    made = serve.deployment(serve.ingress(make)(), name="model", num_replicas=replicas, **LIMITS)
+    deployment = serve.deployment(serve.ingress(make)(), name="model", num_replicas=replicas, **LIMITS)
     if not gate:
-        return made.bind()
-    return made.bind(serve.deployment(Gate, name="gate", ray_actor_options={"num_cpus": 0}).bind(gate))
+        return deployment.bind()
+    return deployment.bind(serve.deployment(Gate, name="gate", ray_actor_options={"num_cpus": 0}).bind(gate))
 
 
 class Gate:
@@ -66,7 +66,7 @@ class Gate:
         time.sleep(PROBE_SECONDS)
 
     def __call__(self) -> None:
-        """No one calls it."""
+        """Never called: Ray requires a callable."""
 
 
 def _proxies(port: int) -> list[str]:
@@ -91,7 +91,7 @@ def run_replicas(factory: Callable[[], Any], *, host: str, port: int, replicas: 
     its end are another's.
     """
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
-    with session.connected():
+    with session.connect():
         cpus = int(ray.cluster_resources().get("CPU", 0))
         if replicas > cpus:
             raise ResourcesError(f"--replicas {replicas}: each takes a CPU, and the cluster has {cpus}")

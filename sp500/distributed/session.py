@@ -1,4 +1,4 @@
-"""The Ray cluster that a script runs on: the one it finds itself in, or one of its own on this machine."""
+"""The Ray cluster that a script runs on: the one around it, or one of its own on this machine."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ SOCKET_ROOM = 107 - 87
 
 
 @contextmanager
-def connected() -> Iterator[None]:
+def connect() -> Iterator[None]:
     """Ray for the length of the block: the cluster of RAY_ADDRESS or of an earlier call, else one on this machine."""
     if ray.is_initialized():
         yield
         return
     address = os.environ.get("RAY_ADDRESS")
-    with _started_here() if address is None else _joined(address):
+    with _start_local() if address is None else _join(address):
         try:
             yield
         finally:
@@ -71,7 +71,7 @@ def connected() -> Iterator[None]:
 
 
 def shut_down() -> None:
-    """End Ray in this process. What goes wrong in that hides neither a result nor the error or signal before it."""
+    """End Ray in this process. An error there is logged, and hides neither a result nor an earlier error or signal."""
     try:
         ray.shutdown()
     except Exception as error:  # noqa: BLE001
@@ -79,18 +79,18 @@ def shut_down() -> None:
 
 
 @contextmanager
-def _joined(address: str) -> Iterator[None]:
+def _join(address: str) -> Iterator[None]:
     _set_defaults(ENVIRONMENT)
     _init(address)
     yield
 
 
 @contextmanager
-def _started_here() -> Iterator[None]:
+def _start_local() -> Iterator[None]:
     """A cluster of this process, out of the reach of other users of the machine."""
     _set_defaults(ENVIRONMENT | LOCAL_ENVIRONMENT)
     cpus = os.cpu_count() or 1
-    with capacity.fixed(0, cpus), private_session():
+    with capacity.declare_workers(0, cpus), private_session():
         # "local": not the cluster that someone else may run on this machine. Ray 2.60 replaces a loopback address of
         # such a node by the machine's own, so its ports are guarded by the token alone.
         _init("local", include_dashboard=False, num_cpus=cpus)
@@ -130,7 +130,7 @@ def _init(address: str, **settings: object) -> None:
     # A thread of Tune's that calls Ray once more after Ctrl-C has ended it would start a whole cluster anew. (The
     # public switch, RAY_ENABLE_AUTO_CONNECT, is read when Ray is imported.)
     auto_init_hook.enable_auto_connect = False
-    with kept_signals():
+    with keep_signal_handlers():
         for left in reversed(range(STARTS)):
             try:
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **settings)
@@ -146,7 +146,7 @@ def _init(address: str, **settings: object) -> None:
 
 
 @contextmanager
-def kept_signals() -> Iterator[None]:
+def keep_signal_handlers() -> Iterator[None]:
     """Put back, after the block, the signal handlers that Ray replaces."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -157,8 +157,8 @@ def kept_signals() -> Iterator[None]:
                 signal.signal(number, handler)
 
 
-def beside(function: Callable[[], T], stop: Callable[[], None] | None = None) -> T:
-    """`function()` in a thread, while this one stays open to signals; `stop` asks it to end soon.
+def run_in_thread(function: Callable[[], T], stop: Callable[[], None] | None = None) -> T:
+    """Run `function()` in a thread, while this one stays open to signals. `stop` asks it to end soon.
 
     In the main thread, Ray Train and Tune handle SIGINT in their own ways, which end without a message or a record.
     """

@@ -1,7 +1,7 @@
-"""Several nodes on one machine: a raylet each, with a node's share of CPUs and memory. A simulation, and called so.
+"""Several simulated nodes on one machine: a raylet each, with a node's share of CPUs and memory.
 
-What it shows: that each node keeps within its memory, that data crosses between nodes, that a lost node is survived.
-What it cannot show: more cores, and a network.
+It shows that each node keeps within its memory, that data crosses between nodes, and that a run survives a lost node.
+It cannot show the effect of more cores or of a network.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import ray
 from ray._private import worker
 from ray.cluster_utils import Cluster
 
 from sp500.distributed import capacity
-from sp500.distributed.session import ENVIRONMENT, LOCAL_ENVIRONMENT, kept_signals, private_session
+from sp500.distributed.session import ENVIRONMENT, LOCAL_ENVIRONMENT, keep_signal_handlers, private_session
 
 LOOPBACK = "127.0.0.1"
 # Of a node's memory, the part that is Ray's object store; the rest is for the processes on it.
@@ -26,7 +25,7 @@ STORE_LEAST = 80 * 2**20
 
 
 @contextmanager
-def simulated(count: int, memory_bytes: int | None = None, store_bytes: int | None = None) -> Iterator[tuple[int, ...]]:
+def simulate(count: int, memory_bytes: int | None = None, store_bytes: int | None = None) -> Iterator[tuple[int, ...]]:
     """`count` worker nodes and a head without CPUs, for the length of the block; gives the raylets' process numbers.
 
     `memory_bytes` is a node's budget, of which `store_bytes` (default: a quarter) are its object store.
@@ -37,15 +36,15 @@ def simulated(count: int, memory_bytes: int | None = None, store_bytes: int | No
     if memory_bytes is not None:
         store = store_bytes or max(int(memory_bytes * STORE_SHARE), STORE_LEAST)
         share = {"object_store_memory": store, "memory": memory_bytes - store}
-    common: dict[str, Any] = {"include_dashboard": False, "node_ip_address": LOOPBACK}
-    with capacity.fixed(count, cpus), private_session():
+    common: dict[str, object] = {"include_dashboard": False, "node_ip_address": LOOPBACK}
+    with capacity.declare_workers(count, cpus), private_session():
         head = {"num_cpus": 0, "object_store_memory": STORE_LEAST}
         cluster = Cluster(initialize_head=True, head_node_args=common | head)
         try:
             nodes = [cluster.add_node(num_cpus=cpus, **common, **share) for _ in range(count)]
             # Otherwise ray.init replaces 127.0.0.1 by the machine's address, where these nodes do not listen.
             worker._global_node = cluster.head_node
-            with kept_signals():
+            with keep_signal_handlers():
                 ray.init(
                     address=cluster.address,
                     log_to_driver=False,

@@ -30,7 +30,7 @@ def run_tasks(
     `shared` is sent once. `on_result` gets each result as it ends, or the error of a task whose process is lost
     (killed, out of memory, a lost node). Raises ResourcesError when the cluster lacks the resources of one task.
     """
-    with session.connected():
+    with session.connect():
         run.write_cluster(preflight.resources())
         gpu = preflight.use_gpu(config.train.device, 1)
         preflight.worker_share(1, gpu=gpu)
@@ -45,7 +45,7 @@ def run_tasks(
             while left and len(running) < config.num_workers:
                 number = left.pop(0)
                 running[task.remote(alone, handle, number)] = number
-            ready, _ = session.beside(lambda: ray.wait(list(running)))
+            ready, _ = session.run_in_thread(lambda: ray.wait(list(running)))
             for done in ready:
                 try:
                     result = ray.get(done)

@@ -7,9 +7,9 @@ worker restarts the group, which goes on from the run's own last checkpoint.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import ray
 import ray.train
@@ -41,7 +41,7 @@ COLLECTIVE_SECONDS = 1800
 
 @dataclass(frozen=True)
 class Assignment:
-    """What every worker is given.
+    """What every worker gets.
 
     `data` refers to the dataset in the object store; None: the worker makes its own. `shards`: the training windows are
     streamed from there, else they are the dataset's. `report`: whether its epochs are the run's. `measure_speed`: what
@@ -93,14 +93,14 @@ def fit_on_ray(
         dataset_config=DataConfig(datasets_to_split=[]),
         run_config=TrainRunConfig(name="train", storage_path=str(storage), failure_config=FAILURES),
     )
-    result = _fitted(trainer)
+    result = _run_trainer(trainer)
     shutil.rmtree(storage, ignore_errors=True)
     return result
 
 
-def _fitted(trainer: TorchTrainer) -> FitResult:
+def _run_trainer(trainer: TorchTrainer) -> FitResult:
     try:
-        result = session.beside(trainer.fit).return_value
+        result = session.run_in_thread(trainer.fit).return_value
     except ray.train.TrainingFailedError as error:
         raise SP500Error(f"training on Ray failed after {MAX_RESTARTS} restarts: {error}") from error
     if isinstance(result, SP500Error):
@@ -119,22 +119,22 @@ def _datasets(shards: ShardSet, config: RunConfig) -> dict[str, ray.data.Dataset
     ranks = enumerate(stream.assigned(shards.shards, config.num_workers))
     shuffle, seed = config.data.shuffle_train, config.data.seed
     return {
-        f"train_{rank}": data.reading(shards, mine, shuffle=shuffle, seed=seed, rank=rank)
+        f"train_{rank}": data.build_dataset(shards, mine, shuffle=shuffle, seed=seed, rank=rank)
         for rank, mine in ranks
         if mine
     }
 
 
-def _train(settings: dict[str, Any]) -> FitResult | SP500Error:
-    """One worker. A fault of the settings or data comes back as a value: a restart would only repeat it."""
-    given: Assignment = settings["assignment"]
-    dataset = given.task.prepare(given.config) if given.data is None else ray.get(given.data)
-    checkpoints = checkpoint.of_run(given.checkpoints, given.config, dataset)
-    worker = RayWorker(get_device(), given.run if given.report else None)
+def _train(settings: Mapping[str, Assignment]) -> FitResult | SP500Error:
+    """One worker. An error of the settings or data is returned as a value: a restart would only repeat it."""
+    assignment = settings["assignment"]
+    dataset = assignment.task.prepare(assignment.config) if assignment.data is None else ray.get(assignment.data)
+    checkpoints = checkpoint.of_run(assignment.checkpoints, assignment.config, dataset)
+    worker = RayWorker(get_device(), assignment.run if assignment.report else None)
     try:
-        train = _stream(given.shards, given.config, worker) if given.shards else None
-        result = fit(given.task, dataset, given.config, worker, checkpoints, train=train)
-        return add_matmul(result, given.config, worker) if given.measure_speed else result
+        train = _stream(assignment.shards, assignment.config, worker) if assignment.shards else None
+        result = fit(assignment.task, dataset, assignment.config, worker, checkpoints, train=train)
+        return add_matmul(result, assignment.config, worker) if assignment.measure_speed else result
     except SP500Error as error:
         return error
 

@@ -13,7 +13,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import ray
 from ray import tune
@@ -30,16 +30,26 @@ from sp500.tuning.ledger import TrialResult
 from sp500.tuning.limits import Limits
 from sp500.tuning.packing import packs
 from sp500.tuning.packing.packs import PackQueue
-from sp500.tuning.sequential import failed, run_trial
+from sp500.tuning.sequential import build_failure, run_trial
 from sp500.tuning.space import Trial
 from sp500.tuning.suggest import Suggester
 from sp500.tuning.trial_data import TrialData
 
-RESULTS = "results"
+_PackConfig = dict[str, list[Trial]]
+"""The config of a Tune trial: a pack under the key `pack`."""
+
+
+class _StepResult(TypedDict):
+    """What a step reports to Tune."""
+
+    loss: float
+    results: list[str]
+    """A TrialResult each, as JSON."""
+    done: bool
 
 
 def run(
-    made: Mapping[str, TrialData | str],
+    datasets: Mapping[str, TrialData | str],
     suggester: Suggester,
     limits: Limits,
     *,
@@ -59,7 +69,9 @@ def run(
     stopper = _Stopper()
     queue = PackQueue(suggester, "off" if limits.workers else limits.pack, at_once, slots)
     tuner = tune.Tuner(
-        tune.with_resources(tune.with_parameters(_Trainable, made=dict(made), limits=limits, folder=folder), share),
+        tune.with_resources(
+            tune.with_parameters(_Trainable, datasets=dict(datasets), limits=limits, folder=folder), share
+        ),
         tune_config=tune.TuneConfig(
             metric="loss",
             mode="min",
@@ -72,10 +84,10 @@ def run(
         run_config=_run_config(folder, _Arrivals(on_result, queue), stopper),
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Tune's own deprecations are not the user's business
-        found = session.beside(tuner.fit, stopper.stop)
+        warnings.simplefilter("ignore")  # Tune's own deprecations, which a user cannot change
+        grid = session.run_in_thread(tuner.fit, stopper.stop)
     if queue.waiting:
-        errors = "; ".join(str(error) for error in found.errors)[:500]
+        errors = "; ".join(str(error) for error in grid.errors)[:500]
         raise SP500Error(f"Ray Tune ended without {len(queue.waiting)} trials; --resume runs them. {errors}")
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -106,7 +118,7 @@ class _Stopper(tune.Stopper):  # type: ignore[misc]
     def stop(self) -> None:
         self._asked = True
 
-    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+    def __call__(self, trial_id: str, result: Mapping[str, object]) -> bool:
         return self._asked
 
     def stop_all(self) -> bool:
@@ -120,15 +132,15 @@ class _PackSearcher(Searcher):  # type: ignore[misc] # Ray has no types
         super().__init__(metric="loss", mode="min")
         self._queue = queue
 
-    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+    def suggest(self, trial_id: str) -> _PackConfig | str | None:
         """The next pack; None while one may come back, FINISHED when all are done."""
         del trial_id
         if pack := self._queue.take():
             return {"pack": pack}
         return None if self._queue.waiting else str(Searcher.FINISHED)
 
-    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """Nothing: the suggester is told of each config as it arrives."""
+    def on_trial_complete(self, trial_id: str, result: Mapping[str, object] | None = None, error: bool = False) -> None:
+        """Nothing: the suggester gets each result as it arrives."""
 
     def save(self, checkpoint_path: str) -> None:
         """Nothing: the ledger is what a search goes on from."""
@@ -140,49 +152,49 @@ class _PackSearcher(Searcher):  # type: ignore[misc] # Ray has no types
 class _Trainable(tune.Trainable):  # type: ignore[misc]
     """One actor. A step of Tune is what a pack does until some of its configs are done."""
 
-    def setup(self, config: dict[str, Any], made: dict[str, TrialData | str], limits: Limits, folder: Path) -> None:
-        self._made, self._limits, self._folder = made, limits, folder
+    def setup(self, config: _PackConfig, datasets: dict[str, TrialData | str], limits: Limits, folder: Path) -> None:
+        self._datasets, self._limits, self._folder = datasets, limits, folder
         if limits.memory:
             limit_memory(limits.memory)
         self._begin(config["pack"])
 
     def _begin(self, pack: list[Trial]) -> None:
-        made = self._made[trial_data.key(pack[0].config)]
+        data = self._datasets[trial_data.key(pack[0].config)]
         self._left, self._loss = len(pack), math.inf
         limits = self._limits
         if limits.workers:
             # Trained in `step`: what begins an actor should not wait for a whole training.
             self._coming: Iterator[list[TrialResult]] = (
-                [run_trial(made, one, limits.timeout, self._distributed)] for one in pack
+                [run_trial(data, trial, limits.timeout, self._fit_on_ray)] for trial in pack
             )
         else:
-            self._coming = packs.run_bounded(made, pack, limits)
+            self._coming = packs.run_with_watchdog(data, pack, limits)
 
-    def step(self) -> dict[str, Any]:
+    def step(self) -> _StepResult:
         """Results of the next configs that are done."""
         results = next(self._coming)
         self._left -= len(results)
         # A failed trial has no loss; infinity keeps Tune's own book-keeping in order.
-        self._loss = min(self._loss, *(one.score if one.score is not None else math.inf for one in results))
-        said = [one.model_dump_json() for one in results]
-        return {"loss": self._loss, RESULTS: said, "done": not self._left}
+        self._loss = min(self._loss, *(result.score if result.score is not None else math.inf for result in results))
+        lines = [result.model_dump_json() for result in results]
+        return {"loss": self._loss, "results": lines, "done": not self._left}
 
-    def _distributed(self, made: TrialData, trial: Trial) -> FitResult:
+    def _fit_on_ray(self, data: TrialData, trial: Trial) -> FitResult:
         """A trial that is itself a run of Ray Train."""
         from sp500.distributed import train
 
         config = trial.config.model_copy(update={"num_workers": self._limits.workers})
-        # Beside the search's own, which every node reaches.
+        # In the search's own folder, which every node reaches.
         run = Run(self._folder / trial.id)
         try:
-            return train.fit_on_ray(made.task, made.dataset, config, run)
+            return train.fit_on_ray(data.task, data.dataset, config, run)
         finally:
             shutil.rmtree(run.path, ignore_errors=True)
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Nothing: Tune saves before it reuses an actor, and a pack begins anew after a kill."""
 
-    def reset_config(self, new_config: dict[str, Any]) -> bool:
+    def reset_config(self, new_config: _PackConfig) -> bool:
         self.config = new_config
         self._begin(new_config["pack"])
         return True
@@ -194,15 +206,15 @@ class _Arrivals(tune.Callback):  # type: ignore[misc]
     def __init__(self, on_result: Callable[[TrialResult, int], None], queue: PackQueue) -> None:
         self._on_result, self._queue = on_result, queue
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """Nothing: Tune writes its callbacks to disk for a restore, which the ledger makes unnecessary."""
         return {}
 
     def on_trial_result(
-        self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, result: dict[str, Any], **info: Any
+        self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, result: _StepResult, **info: Any
     ) -> None:
-        for said in result[RESULTS]:
-            self._keep(TrialResult.model_validate_json(said))
+        for line in result["results"]:
+            self._keep(TrialResult.model_validate_json(line))
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         """What becomes of a pack whose process died."""
@@ -210,7 +222,7 @@ class _Arrivals(tune.Callback):  # type: ignore[misc]
             return  # the search was interrupted, which is not the pack's fault
         error = " ".join(str(trial.get_error()).split())
         for lost in self._queue.retry(trial.config["pack"]):
-            self._keep(failed(lost, f"its process ended: {error[:300]}"))
+            self._keep(build_failure(lost, f"its process ended: {error[:300]}"))
 
     def _keep(self, result: TrialResult) -> None:
         self._queue.waiting.discard(result.id)

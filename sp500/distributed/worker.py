@@ -42,7 +42,7 @@ class GroupWorker:
             from torch.distributed.device_mesh import init_device_mesh
             from torch.distributed.fsdp import fully_shard
 
-            # Of outputs that are views, as those of a linear layer are: nothing is done to them in place.
+            # The warning is about outputs that are views, as a linear layer's are. Nothing changes them in place.
             warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
             mesh = init_device_mesh(self.device.type, (self.world,))
             # A layer at a time is moved to the device and split here, and gathered for its part of the pass.
@@ -62,13 +62,13 @@ class GroupWorker:
         Not with FSDP, where each rank would keep the whole gradient: it averages its parts every time.
         """
         plain = getattr(wrapped, "_orig_mod", wrapped)  # of a compiled model
-        found: AbstractContextManager[None] = (
+        context: AbstractContextManager[None] = (
             plain.no_sync() if isinstance(plain, DistributedDataParallel) else nullcontext()
         )
-        return found
+        return context
 
     def full_tensor(self, value: Tensor) -> Tensor:
-        """All ranks' parts of it as one."""
+        """The whole tensor, from all ranks' parts."""
         return value.full_tensor() if hasattr(value, "full_tensor") else value
 
     def distribute_tensor(self, whole: Tensor, like: Tensor) -> Tensor:
@@ -90,9 +90,9 @@ class GroupWorker:
 
     def gather(self, value: object) -> list[Any]:
         """Every rank's value, on rank 0."""
-        found = [None] * self.world if self.rank == 0 else None
-        dist.gather_object(value, found)
-        return found or []
+        values = [None] * self.world if self.rank == 0 else None
+        dist.gather_object(value, values)
+        return values or []
 
     def report(self, epoch: EpochMetrics) -> None:
         """Hand over the epoch.

@@ -96,7 +96,7 @@ def on_ray(
         preflight.worker_share(
             config.num_workers, gpu=preflight.use_gpu(config.train.device, config.num_workers), readers=True
         )
-        preflight.shared(run.path)
+        preflight.check_shared_storage(run.path)
         run.write_cluster(preflight.resources(), nodes or 0)
         with PeakMemory(interval_seconds=0.5, roots=raylets) if raylets else nullcontext() as peak:
             shards, dataset = stored(ready, config, root, skip_bad, tasks=config.num_workers)
@@ -135,7 +135,7 @@ def written(source: writer.Source, uri: str, skip_bad: int = 0, *, tasks: int = 
     if tasks:
         from sp500.distributed import data
 
-        each = data.writing(source, uri, tasks)
+        each = data.shard_writer(source, uri, tasks)
     started, reused = time.perf_counter(), writer.fingerprint_at(uri) == source.fingerprint
     shards = writer.write(source, uri, each, skip_bad=skip_bad)
     facts: ShardFacts = {
@@ -157,12 +157,12 @@ def _nodes(count: int | None, memory_bytes: int | None) -> Iterator[tuple[int, .
     if count is None:
         from sp500.distributed import session
 
-        with session.connected():
+        with session.connect():
             yield ()
         return
-    from sp500.distributed.simulated_nodes import simulated
+    from sp500.distributed.simulated_nodes import simulate
 
-    with simulated(count, memory_bytes) as raylets:
+    with simulate(count, memory_bytes) as raylets:
         yield raylets
 
 

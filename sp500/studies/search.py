@@ -92,7 +92,7 @@ def _connected() -> AbstractContextManager[None]:
     """Ray, imported where it is used."""
     from sp500.distributed import session
 
-    return session.connected()
+    return session.connect()
 
 
 def _prepare(base: RunConfig, run: Run, planned: Plan) -> tuple[RunConfig, dict[str, TrialData | str]]:

@@ -216,9 +216,9 @@ def _try_all(
         return count, {}
     from sp500.distributed import preflight, session, tune
 
-    with session.connected():
+    with session.connect():
         if left:
-            preflight.shared(run.path)
+            preflight.check_shared_storage(run.path)
             run.write_cluster(preflight.resources())
             tune.run(made, suggested, limits, at_once=at_once, storage=run.path / ".ray", on_result=keep)
             # Handles of actors that the collector found in another thread, while Ray ends in this one, would end the

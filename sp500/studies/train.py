@@ -196,10 +196,10 @@ def _trainer(
         own = next(first)
         return train.fit_on_ray(task, dataset, config, run, checkpoints=folder, report=own, measure_speed=own)
 
-    with session.connected():
+    with session.connect():
         gpu = preflight.use_gpu(config.train.device, config.num_workers)
         preflight.worker_share(config.num_workers, gpu=gpu)
         # After the nodes have come, so that the storage is tried on all of them.
-        preflight.shared(run.path)
+        preflight.check_shared_storage(run.path)
         with run.following(on_epoch) if on_epoch else nullcontext():
             yield on_ray, preflight.resources

@@ -161,7 +161,7 @@ def test_promise_is_the_replicas_or_with_an_autoscaler_the_most_of_them(monkeypa
     monkeypatch.delenv(capacity.AUTOSCALER_VARIABLE, raising=False)
     if autoscaler:
         monkeypatch.setenv(capacity.AUTOSCALER_VARIABLE, autoscaler)
-    assert capacity.promised() == {"CPU": cpus, "GPU": 0.0, "nodes": cpus + 1}
+    assert capacity.manifest_limits() == {"CPU": cpus, "GPU": 0.0, "nodes": cpus + 1}
 
 
 def test_largest_size_counts_what_is_there_and_what_may_come():
@@ -174,7 +174,7 @@ def test_largest_size_counts_what_is_there_and_what_may_come():
 def test_variable_that_is_not_a_worker_group_is_refused_with_an_example(monkeypatch, value):
     monkeypatch.setenv(capacity.WORKERS_VARIABLE, value)
     with pytest.raises(ConfigError, match=r"SP500_CLUSTER_WORKERS.*maxReplicas"):
-        capacity.promised()
+        capacity.manifest_limits()
 
 
 def test_refusal_is_of_the_request_itself_and_not_of_another_drivers():

@@ -41,7 +41,7 @@ def seen(chunks, epoch: int) -> list[bytes]:
 
 def test_ray_tasks_write_the_same_bytes_as_one_process(ray_cluster, prepared, shards, tmp_path):
     uri = str(tmp_path / "by-ray")
-    writer.write(prepared.source(), uri, data.writing(prepared.source(), uri, 2))
+    writer.write(prepared.source(), uri, data.shard_writer(prepared.source(), uri, 2))
     assert contents(uri) == contents(shards.uri)
 
 
@@ -51,7 +51,7 @@ def test_ranks_together_read_every_window_once_at_every_pass(ray_cluster, shards
     reference = sorted(seen(local, 1))
     ranks = stream.assigned(shards.shards, world)
     readers = [
-        data.chunks(data.reading(shards, mine, shuffle=True, seed=0, rank=rank).iterator(), shards, 2)
+        data.chunks(data.build_dataset(shards, mine, shuffle=True, seed=0, rank=rank).iterator(), shards, 2)
         for rank, mine in enumerate(ranks)
     ]
     passes = [[window for read in readers for window in seen(read, epoch)] for epoch in (1, 2)]
@@ -65,7 +65,7 @@ def test_bad_shard_is_named(ray_cluster, shards, tmp_path):
     copy = ShardSet.open(str(tmp_path))
     path = tmp_path / copy.shards[2].name
     path.write_bytes(path.read_bytes()[:-9] + b"not right")
-    reading = data.reading(copy, list(copy.shards), shuffle=False, seed=0, rank=0)
+    reading = data.build_dataset(copy, list(copy.shards), shuffle=False, seed=0, rank=0)
     with pytest.raises(DataError, match=path.name):
         seen(data.chunks(reading.iterator(), copy, 1), 1)
 

@@ -21,7 +21,7 @@ ELSEWHERE = 'mount -t tmpfs none "$1" && shift && exec "$@"'
 def two_nodes(folder: Path) -> list[str]:
     cluster = Cluster(initialize_head=True, connect=True, head_node_args={"num_cpus": 0})
     cluster.add_node(num_cpus=1)
-    preflight.shared(folder)
+    preflight.check_shared_storage(folder)
     left = [path.name for path in folder.iterdir()]
     ray.shutdown()
     cluster.shutdown()
@@ -49,7 +49,7 @@ def a_node_elsewhere(folder: Path) -> str:
     node = subprocess.Popen(["unshare", "--mount", "sh", "-c", ELSEWHERE, "sh", str(folder), *start], env=os.environ)
     try:
         until(lambda: preflight.resources()["nodes"] == 2)
-        preflight.shared(folder)
+        preflight.check_shared_storage(folder)
     except ResourcesError as error:
         return str(error)
     finally:

@@ -23,7 +23,7 @@ def observed(home: Path, simulated: bool) -> dict[str, object]:
     """What another user of the machine could find of a running cluster, and what is left of it."""
     os.environ["HOME"] = str(home)
     os.umask(0o022)
-    with simulated_nodes.simulated(2) if simulated else session.connected():
+    with simulated_nodes.simulate(2) if simulated else session.connect():
         folder = Path(global_worker.node.get_session_dir_path())
         family = psutil.Process().children(recursive=True)
         listening = [

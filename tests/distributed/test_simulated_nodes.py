@@ -10,7 +10,7 @@ from ray._private.worker import global_worker
 from sp500.config import DataConfig, ModelConfig, RunConfig, TrainConfig
 from sp500.data.shards import writer
 from sp500.distributed import train
-from sp500.distributed.simulated_nodes import STORE_LEAST, simulated
+from sp500.distributed.simulated_nodes import STORE_LEAST, simulate
 from sp500.machine.memory import PeakMemory, run_in_subprocess
 from sp500.runs.store import RunStore
 from sp500.studies import scale_arms
@@ -27,7 +27,7 @@ def train_on_two_stores(folder: Path) -> dict[str, int]:
     ready = scale_arms.prepared(config)
     shards = writer.write(ready.source(), str(folder / "set"))
     small = ready.dataset("float32", multiplier=1)
-    with RunStore(folder).open("run") as run, simulated(1, BUDGET, STORE_LEAST) as raylets:
+    with RunStore(folder).open("run") as run, simulate(1, BUDGET, STORE_LEAST) as raylets:
         with PeakMemory(0.5, raylets) as peak:
             result = train.fit_on_ray(catalog.task(config), small, config, run, shards)
         spilled = spilled_mib()

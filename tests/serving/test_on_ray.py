@@ -115,7 +115,7 @@ from functools import partial
 from pathlib import Path
 
 runs, port = Path(sys.argv[1]), int(sys.argv[2])
-with session.connected():
+with session.connect():
     serve.start(http_options={"host": "0.0.0.0", "port": port})
     serve.run(application(partial(make, runs, "returns", "secret", None, False), gate=port), route_prefix="/")
     print("first answer:", urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5).status)
