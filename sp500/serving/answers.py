@@ -1,4 +1,4 @@
-"""Answers that were given, kept as Parquet beside the models, so that they can be judged when the prices are there."""
+"""The log of answers: Parquet next to the models, to be judged when the prices are known."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -35,14 +34,14 @@ class AnswerLog:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._rows: list[dict[str, Any]] = []
-        self._writing: list[dict[str, Any]] = []
-        """On their way to a file. Whoever reads meanwhile needs them."""
+        self._rows: list[Mapping[str, object]] = []
+        self._writing: list[Mapping[str, object]] = []
+        """Rows that are being written to a file. A reader needs them meanwhile."""
         self._written: list[Path] = []
         self._flushed = time.monotonic()
         self._lock = threading.Lock()
 
-    def add(self, row: dict[str, Any]) -> None:
+    def add(self, row: Mapping[str, object]) -> None:
         """Keep one answer."""
         with self._lock:
             self._rows.append({"at": datetime.now(UTC), **row})

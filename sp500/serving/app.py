@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,6 +24,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi_offline import FastAPIOffline
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic_core import ErrorDetails
 from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, JSONResponse, Response
@@ -40,7 +41,7 @@ from sp500.serving.history import History
 from sp500.serving.media_requests import Classes, ImagesBody, Text, TextBody, classify, write
 from sp500.serving.models import POLL_SECONDS, OneRun, Registered, Served
 from sp500.serving.predictor import Predictor
-from sp500.serving.requests import BadRequest, Forecast, Outputs, Prices, Problem, WindowsBody
+from sp500.serving.requests import BadRequest, Forecast, ForecastValues, Outputs, Prices, Problem, WindowsBody
 from sp500.serving.scores import score_answers
 from sp500.training.task import Classifying, Continuing, Forecasting
 
@@ -63,9 +64,9 @@ class Server:
     downloads: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(1))
     checking: asyncio.Lock = field(default_factory=asyncio.Lock)
     checked: tuple[Served, float, str] | None = None
-    """The last try of the stored answer: of what, when, and what was wrong."""
+    """The last check of the stored answer: the model, the time, and what was wrong."""
 
-    async def answer(self, request: Request, compute: Callable[[Predictor], dict[str, Any]]) -> Response:
+    async def answer(self, request: Request, compute: Callable[[Predictor], Mapping[str, object]]) -> Response:
         """The answer of the model that is picked for this request."""
         request_id, choice = request.state.request_id, self.models.choice
         served = choice.pick(request_id)
@@ -74,30 +75,33 @@ class Server:
             return failure(503, detail + (f" ({choice.refused})" if choice.refused else ""))
         if self.limiter.statistics().tasks_waiting >= MOST_WAITING:
             return failure(429, f"{MOST_WAITING} requests wait already; come again", {"retry-after": "1"})
-        made = await self.computed(served, compute)
-        task = BackgroundTask(self._in_shadow, request_id, choice.shadow, compute) if choice.shadow else None
-        response = JSONResponse(made, background=task)
-        self._keep(request_id, served, made)
+        answer = await self.run_model(served, compute)
+        task = BackgroundTask(self._run_shadow, request_id, choice.shadow, compute) if choice.shadow else None
+        response = JSONResponse(answer, background=task)
+        self._keep(request_id, served, answer)
         return response
 
-    async def computed(self, served: Served, compute: Callable[[Predictor], dict[str, Any]]) -> dict[str, Any]:
-        """The answer with what gave it, computed in the one thread."""
-        found = await anyio.to_thread.run_sync(compute, served.predictor, limiter=self.limiter)
-        return {**found, "model": self.models.name, "run": served.run, "version": served.version}
+    async def run_model(
+        self, served: Served, compute: Callable[[Predictor], Mapping[str, object]]
+    ) -> dict[str, object]:
+        """The answer with the model, run and version that gave it. Computed in the one thread."""
+        answer = await anyio.to_thread.run_sync(compute, served.predictor, limiter=self.limiter)
+        return {**answer, "model": self.models.name, "run": served.run, "version": served.version}
 
-    def _keep(self, request_id: str, served: Served, made: dict[str, Any]) -> None:
+    def _keep(self, request_id: str, served: Served, answer: Mapping[str, object]) -> None:
         self.gauges.answers.labels(served.version, served.role).inc()
-        if self.answers and "forecast" in made:
-            naive = {f"naive_{name}": value for name, value in made["naive"].items()}
-            row = {name: made[name] for name in ("ticker", "as_of", "session", "forecast", "unit", "run", "version")}
-            self.answers.add({"request_id": request_id, "role": served.role, **row, **naive})
+        naive = answer.get("naive")  # of a forecast: other answers are not logged
+        if self.answers and isinstance(naive, dict):
+            columns = {f"naive_{name}": value for name, value in naive.items()}
+            row = {name: answer[name] for name in ("ticker", "as_of", "session", "forecast", "unit", "run", "version")}
+            self.answers.add({"request_id": request_id, "role": served.role, **row, **columns})
 
-    async def slowly(self, work: Callable[..., T], *arguments: Any) -> T:
-        """The result of what may download prices for minutes: one at a time, in a thread that no forecast needs."""
+    async def run_download(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Run `work`, which may download prices for minutes. One at a time, in a thread that no forecast needs."""
         return await anyio.to_thread.run_sync(partial(work, *arguments), limiter=self.downloads)
 
     async def check(self, served: Served) -> str:
-        """What is wrong with the stored answer; empty: nothing. Tried once a second at most: it needs no key."""
+        """What is wrong with the stored answer. Empty: nothing. Checked once a second at most: it needs no key."""
         async with self.checking:
             if self.checked is None or self.checked[0] is not served or time.monotonic() > self.checked[1] + 1:
                 try:
@@ -108,17 +112,19 @@ class Server:
                 self.checked = served, time.monotonic(), wrong
             return self.checked[2]
 
-    async def _in_shadow(self, request_id: str, served: Served, compute: Callable[[Predictor], dict[str, Any]]) -> None:
+    async def _run_shadow(
+        self, request_id: str, served: Served, compute: Callable[[Predictor], Mapping[str, object]]
+    ) -> None:
         """Runs after the answer was sent. A failure is logged, and no client sees it."""
         if self.limiter.statistics().tasks_waiting:  # requests of clients come first
             return
         try:
-            self._keep(request_id, served, await self.computed(served, compute))
+            self._keep(request_id, served, await self.run_model(served, compute))
         except Exception as error:  # noqa: BLE001 - a candidate's fault is the candidate's
             log.warning("shadow %s: %s", served.run, error)
 
-    def scores(self) -> list[dict[str, Any]]:
-        """A row for each run that answered; none where no answer is logged."""
+    def scores(self) -> list[dict[str, object]]:
+        """A row for each run that answered. Empty where no answer is logged."""
         champion = self.models.choice.champion
         prices = self.history.prices(champion)
         if not self.answers or not champion or not prices:
@@ -129,9 +135,9 @@ class Server:
         return score_answers(answers, prices.close, threshold=config.eval.threshold, horizon=config.data.horizon)
 
     async def load_prices(self) -> None:
-        """Before the page asks for them."""
+        """Load the prices before the page asks for them."""
         try:
-            await self.slowly(self.history.prices, self.models.choice.champion)
+            await self.run_download(self.history.prices, self.models.choice.champion)
         except SP500Error as error:
             log.warning("the page has no prices: %s", error)
 
@@ -195,7 +201,7 @@ def _add_answers(app: FastAPI, server: Server) -> None:
     async def windows(body: WindowsBody, request: Request) -> Response:
         """The model's outputs for windows that are encoded and scaled already."""
 
-        def compute(predictor: Predictor) -> dict[str, Any]:
+        def compute(predictor: Predictor) -> dict[str, object]:
             """In the model's thread."""
             outputs = predictor.outputs(body.windows(predictor))
             if not np.isfinite(outputs).all():
@@ -216,10 +222,10 @@ def _add_answers(app: FastAPI, server: Server) -> None:
 
 
 def _extend_docs(app: FastAPI, server: Server, *, with_key: bool) -> None:
-    """What /docs shows in a body can be sent as it is; where a key is needed there is a field for it in its place."""
+    """Put examples into /docs that can be sent as they are. Where a key is needed, a field for the key instead."""
     plain = app.openapi
 
-    def extended() -> dict[str, Any]:
+    def extend_schema() -> dict[str, Any]:
         """With examples of the model that answers now."""
         schema, champion = plain(), server.models.choice.champion
         if with_key:  # and no examples, which are the run's own prices
@@ -233,7 +239,7 @@ def _extend_docs(app: FastAPI, server: Server, *, with_key: bool) -> None:
                 schemas["Prices"]["example"] = server.history.request(champion, prices.tickers[0])
         return schema
 
-    app.openapi = extended  # type: ignore[method-assign]
+    app.openapi = extend_schema  # type: ignore[method-assign]
 
 
 def _add_page(app: FastAPI) -> None:
@@ -270,7 +276,7 @@ def _add_state(app: FastAPI, server: Server) -> None:
         return JSONResponse({"status": "ok", "run": champion.run, "version": champion.version})
 
     @app.get("/v1/models")
-    async def models() -> dict[str, Any]:
+    async def models() -> dict[str, object]:
         """What answers, what it takes, and why the last promotion was refused, if it was."""
         choice = server.models.choice
         roles = {name: _describe(getattr(choice, name)) for name in ("champion", "canary", "shadow")}
@@ -284,24 +290,24 @@ def _add_state(app: FastAPI, server: Server) -> None:
 
 def _add_history(app: FastAPI, server: Server) -> None:
     @app.get("/v1/prices", responses=_ERRORS)
-    async def tickers() -> dict[str, Any]:
+    async def tickers() -> dict[str, object]:
         """Tickers that the model was trained on."""
-        prices = await server.slowly(server.history.prices, server.models.choice.champion)
+        prices = await server.run_download(server.history.prices, server.models.choice.champion)
         return {"tickers": prices.tickers if prices else []}
 
     @app.get("/v1/prices/{ticker}")
     async def prices(ticker: str) -> Response:
         """Its last prices, as a body for /v1/forecast."""
-        made = await server.slowly(server.history.request, server.models.choice.champion, ticker)
-        return JSONResponse(made) if made else failure(404, f"no prices of {ticker[:32]}; see /v1/prices")
+        body = await server.run_download(server.history.request, server.models.choice.champion, ticker)
+        return JSONResponse(body) if body else failure(404, f"no prices of {ticker[:32]}; see /v1/prices")
 
     @app.get("/v1/scores")
-    async def scores() -> dict[str, Any]:
+    async def scores() -> dict[str, object]:
         """What the logged answers were worth, next to the naive forecasts, as far as prices are known."""
-        return {"runs": await server.slowly(server.scores)}
+        return {"runs": await server.run_download(server.scores)}
 
 
-def _describe(served: Served | None) -> dict[str, Any] | None:
+def _describe(served: Served | None) -> dict[str, object] | None:
     if served is None:
         return None
     recipe = served.predictor.recipe
@@ -330,11 +336,11 @@ _PATHS: dict[str, type] = {
 """What a model answers, by its task."""
 
 
-def _plain(made: dict[str, Any]) -> dict[str, Any]:
-    return {**made, "as_of": str(made["as_of"]), "session": str(made["session"])}
+def _plain(forecast: ForecastValues) -> dict[str, object]:
+    return {**forecast, "as_of": str(forecast["as_of"]), "session": str(forecast["session"])}
 
 
-_ERRORS: dict[int | str, dict[str, Any]] = {
+_ERRORS: dict[int | str, dict[str, object]] = {
     401: {"description": "The key is missing or wrong."},
     413: {"description": f"The body has more than {MOST_BYTES} bytes."},
     422: {"description": "Fields that are wrong, each with rule and date where it has one."},
@@ -348,8 +354,7 @@ def _add_errors(app: FastAPI) -> None:
     async def invalid(_: Request, error: Exception) -> Response:
         """A body that does not fit the schema."""
         assert isinstance(error, RequestValidationError)
-        found = [Problem(field=_field(one), message=str(one["msg"])) for one in error.errors()[:20]]
-        return _problems(found)
+        return _problems([Problem(field=_field(fault), message=str(fault["msg"])) for fault in error.errors()[:20]])
 
     async def bad(_: Request, error: Exception) -> Response:
         """A body that fits the schema and no rule."""
@@ -363,24 +368,24 @@ def _add_errors(app: FastAPI) -> None:
             return _problems([Problem(field="body", message="cannot be read as JSON")])
         return failure(error.status_code, str(error.detail))
 
-    async def failed(_: Request, error: Exception) -> Response:
-        """What is not the caller's fault, such as prices that cannot be downloaded."""
+    async def unavailable(_: Request, error: Exception) -> Response:
+        """An error that is not the caller's, such as prices that cannot be downloaded."""
         return failure(503, str(error))
 
     app.add_exception_handler(RequestValidationError, invalid)
-    app.add_exception_handler(SP500Error, failed)
+    app.add_exception_handler(SP500Error, unavailable)
     app.add_exception_handler(BadRequest, bad)
     app.add_exception_handler(HTTPException, http)
 
 
-def _field(fault: dict[str, Any]) -> str:
+def _field(fault: ErrorDetails) -> str:
     if fault["type"] == "json_invalid":  # its place is a character
         return "body"
     parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"] if part != "body"]
     return "".join(parts).lstrip(".") or "body"
 
 
-def _problems(found: Any) -> JSONResponse:
-    problems = [one.model_dump(exclude_defaults=True) for one in found]
+def _problems(faults: Sequence[Problem]) -> JSONResponse:
+    problems = [problem.model_dump(exclude_defaults=True) for problem in faults]
     first = problems[0]
     return failure(422, f"{first['field']}: {first['message']}", problems=problems)

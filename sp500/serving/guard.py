@@ -82,8 +82,8 @@ class Guard:
         scope.setdefault("state", {})["request_id"] = request_id
         begun, status, seconds = time.perf_counter(), 500, None
 
-        async def sent(message: Message) -> None:
-            """Pass it on with the id."""
+        async def send_with_id(message: Message) -> None:
+            """Send the message with the request's id."""
             nonlocal status, seconds
             if message["type"] == "http.response.body" and not message.get("more_body"):
                 seconds = time.perf_counter() - begun  # without the shadow's work, which follows
@@ -94,7 +94,7 @@ class Guard:
             await send(message)
 
         try:
-            await (self._refused(scope["path"], headers) or self._limited)(scope, receive, sent)
+            await (self._check(scope["path"], headers) or self._limit_body)(scope, receive, send_with_id)
         finally:
             self._count(scope["path"], status, seconds or time.perf_counter() - begun)
 
@@ -103,14 +103,14 @@ class Guard:
         self._gauges.requests.labels(path, status).inc()
         self._gauges.seconds.labels(path).observe(seconds)
 
-    def _refused(self, path: str, headers: dict[bytes, bytes]) -> Response | None:
+    def _check(self, path: str, headers: dict[bytes, bytes]) -> Response | None:
         if path.startswith(GUARDED) and not self._key.fits(headers.get(b"authorization", b"")):
             return failure(401, "Authorization: Bearer KEY is missing or wrong", {"www-authenticate": "Bearer"})
         length = headers.get(b"content-length", b"0")
         return _too_large() if length.isdigit() and int(length) > MOST_BYTES else None
 
-    async def _limited(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """A body that does not tell its length is counted while it comes."""
+    async def _limit_body(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Count a body without a content-length while it arrives, and refuse one that is too large."""
         if b"content-length" in dict(scope["headers"]) or scope["method"] in {"GET", "HEAD"}:
             await self._app(scope, receive, send)
             return

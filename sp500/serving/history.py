@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import Any
 
 from sp500.data.prices import Prices
 from sp500.data.sources import load
 from sp500.errors import SP500Error
 from sp500.serving.models import Served
-from sp500.serving.requests import needed_days, needed_fields
+from sp500.serving.requests import input_fields, minimum_days
 from sp500.training.task import Forecasting
 
 log = logging.getLogger(__name__)
@@ -57,15 +56,19 @@ class History:
         """Whether the run's prices are at hand without a wait."""
         return self._run == served.run and self._prices is not None
 
-    def request(self, served: Served | None, ticker: str) -> dict[str, Any] | None:
+    def request(self, served: Served | None, ticker: str) -> dict[str, object] | None:
         """The last days of a ticker as a body for /v1/forecast; None where there is no such ticker."""
         prices = self.prices(served)
         if served is None or prices is None or ticker not in prices.tickers:
             return None
-        names, days = needed_fields(served.predictor), max(DAYS, needed_days(served.predictor))
+        names, days = input_fields(served.predictor), max(DAYS, minimum_days(served.predictor))
         table = {name: prices.fields[name][ticker].dropna().iloc[-days:] for name in names}
         dates = [f"{day:%Y-%m-%d}" for day in table["close"].index]
         moves = [move.rpartition(":") for move in served.predictor.config.data.real_moves]
         real = [day for whose, _, day in moves if whose == ticker and day in dates]
-        body = {"ticker": ticker, "dates": dates, **{name: column.tolist() for name, column in table.items()}}
+        body: dict[str, object] = {
+            "ticker": ticker,
+            "dates": dates,
+            **{name: column.tolist() for name, column in table.items()},
+        }
         return body | ({"real_moves": real} if real else {})

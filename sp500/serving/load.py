@@ -1,10 +1,10 @@
-"""Requests from several clients at once, one after the other each, and how long they took."""
+"""Requests from several clients at once, each one after the other, and how long they took."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
+from collections.abc import Mapping
 
 import aiohttp
 import numpy as np
@@ -12,12 +12,12 @@ import numpy as np
 from sp500.runs.results import LoadTimes
 
 
-def load(url: str, body: dict[str, Any], *, clients: int, seconds: float, key: str = "") -> LoadTimes:
+def load(url: str, body: Mapping[str, object], *, clients: int, seconds: float, key: str = "") -> LoadTimes:
     """POST `body` to `url` for so many seconds. An answer other than 200 counts as failed, as does none within 60 s."""
     return asyncio.run(_load(url, body, clients, seconds, key))
 
 
-async def _load(url: str, body: dict[str, Any], clients: int, seconds: float, key: str) -> LoadTimes:
+async def _load(url: str, body: Mapping[str, object], clients: int, seconds: float, key: str) -> LoadTimes:
     end, took, failed = time.perf_counter() + seconds, list[float](), 0
 
     async def client(session: aiohttp.ClientSession) -> None:

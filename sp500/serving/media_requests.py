@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import io
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -59,29 +59,29 @@ class Text(Answer):
     text: str
 
 
-def classify(predictor: Predictor, body: ImagesBody) -> dict[str, Any]:
+def classify(predictor: Predictor, body: ImagesBody) -> dict[str, object]:
     """The classes of the images, without the model's name and version. Raises BadRequest."""
     if not isinstance(predictor.task, Classifying):
         raise BadRequest(Problem(field="images", message="this model was not trained on images; see GET /v1/models"))
-    found = predictor.task.probabilities(predictor.outputs(body.pixels(predictor)))
-    if not np.isfinite(found).all():
+    probabilities = predictor.task.probabilities(predictor.outputs(body.pixels(predictor)))
+    if not np.isfinite(probabilities).all():
         raise BadRequest(Problem(field="images", message="lead to an output that is not finite"))
-    return {"classes": found.argmax(axis=1).tolist(), "probabilities": found.tolist()}
+    return {"classes": probabilities.argmax(axis=1).tolist(), "probabilities": probabilities.tolist()}
 
 
-def write(predictor: Predictor, body: TextBody) -> dict[str, Any]:
+def write(predictor: Predictor, body: TextBody) -> dict[str, object]:
     """How the text goes on, without the model's name and version. Raises BadRequest."""
     if not isinstance(predictor.task, Continuing):
         raise BadRequest(Problem(field="text", message="this model was not trained on text; see GET /v1/models"))
     start = body.text.encode()
     try:
         dataset = predictor.recipe.dataset
-        made = predictor.task.generate(predictor.model, dataset, start, body.length, body.seed)
+        continuation = predictor.task.generate(predictor.model, dataset, start, body.length, body.seed)
     except RuntimeError as error:  # a model of the user's own may take whole windows alone; outputs may be infinite
         needed, why = predictor.recipe.window, str(error).splitlines()[0]
         hint = f"; it was trained on {needed} bytes, this text has {len(start)}" if len(start) < needed else ""
         raise BadRequest(Problem(field="text", message=f"the model cannot go on with it ({why}){hint}")) from None
-    return {"text": made.decode(errors="replace")}
+    return {"text": continuation.decode(errors="replace")}
 
 
 def _pixels(text: str, number: int, expected: tuple[int, int, int]) -> np.ndarray:
@@ -91,7 +91,7 @@ def _pixels(text: str, number: int, expected: tuple[int, int, int]) -> np.ndarra
     except (binascii.Error, ValueError):
         raise BadRequest(Problem(field=field, message="is not base64")) from None
     try:
-        found = folders.decode(io.BytesIO(data), field, expected)
+        pixels = folders.decode(io.BytesIO(data), field, expected)
     except DataError as error:
         raise BadRequest(Problem(field=field, message=str(error).removeprefix(f"{field}: "))) from None
-    return found[None]
+    return pixels[None]

@@ -1,4 +1,4 @@
-"""The models that answer: loaded beside those before them, tried, and then swapped.
+"""The models that answer. A new one is loaded next to the old one, checked, and then swapped in.
 
 A reader takes one `Choice` and keeps it for its request, so that no answer is made of two versions.
 """
@@ -116,7 +116,7 @@ class Registered:
         with self._changing:
             before = self.choice
             try:
-                self.choice = self._wanted()
+                self.choice = self._load_choice()
             except Exception as error:  # noqa: BLE001 - whatever is wrong with a new model, the old one answers
                 reason = str(error) if isinstance(error, SP500Error) else f"{type(error).__name__}: {error}"
                 self.choice = replace(before, refused=reason)
@@ -125,27 +125,27 @@ class Registered:
             if self.choice.refused and self.choice.refused != before.refused:
                 log.warning("model %s goes on as it was: %s", self.name, self.choice.refused)
 
-    def _wanted(self) -> Choice:
+    def _load_choice(self) -> Choice:
         model, refused = self._registry.read(self.name), list[str]()
         if self.choice.champion and not model.champion:
             raise SP500Error(f"{self._registry.folder}: model {self.name} is gone")
-        champion = self._served(model.champion, "champion") if model.champion else None
+        champion = self._load_version(model.champion, "champion") if model.champion else None
         canary = self._candidate(model.version(model.canary.version), "canary", refused) if model.canary else None
         shadow = self._candidate(model.version(model.shadow), "shadow", refused) if model.shadow else None
-        used = {int(one.version) for one in (champion, canary, shadow) if one}
+        used = {int(served.version) for served in (champion, canary, shadow) if served}
         used |= set(model.champions[-2:-1])  # a rollback is a swap
-        self._loaded = {number: one for number, one in self._loaded.items() if number in used}
+        self._loaded = {number: predictor for number, predictor in self._loaded.items() if number in used}
         return Choice(champion, canary, model.canary.share if model.canary else 0.0, shadow, "; ".join(refused))
 
     def _candidate(self, version: Version, role: str, refused: list[str]) -> Served | None:
         """A canary or a shadow; what is wrong with it must not keep the champion from answering."""
         try:
-            return self._served(version, role)
+            return self._load_version(version, role)
         except Exception as error:  # noqa: BLE001
             refused.append(f"{role}: {error}")
             return None
 
-    def _served(self, version: Version, role: str) -> Served:
+    def _load_version(self, version: Version, role: str) -> Served:
         number = version.version
         if number not in self._loaded:
             folder = self._registry.runs / version.run

@@ -53,9 +53,9 @@ class Predictor:
 
     def check(self) -> None:
         """Raises CheckpointError unless the stored test window gets the stored answer."""
-        expected, found = self.recipe.test_output.numbers, self.outputs(self.recipe.test_input.numbers)
-        if not np.allclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE * float(np.abs(expected).max())):
-            raise CheckpointError(f"{self.folder / recipe.FILE}: the model answers {found}, and answered {expected}")
+        expected, output = self.recipe.test_output.numbers, self.outputs(self.recipe.test_input.numbers)
+        if not np.allclose(output, expected, rtol=TOLERANCE, atol=TOLERANCE * float(np.abs(expected).max())):
+            raise CheckpointError(f"{self.folder / recipe.FILE}: the model answers {output}, and answered {expected}")
 
     def judge(self) -> Metrics:
         """The run's metrics anew, from its data and this model. Raises DataError where the data is not there."""

@@ -115,9 +115,10 @@ class Registry:
                 )
             if not champion and (canary or shadow):
                 raise ConfigError(f"model {name} has no champion yet: promote one without --canary and --shadow first")
-            made = next((one for one in model.versions if (one.run, one.weights_sha256) == (run, weights_sha256)), None)
-            if not made:
-                made = Version(
+            same = (known for known in model.versions if (known.run, known.weights_sha256) == (run, weights_sha256))
+            version = next(same, None)
+            if not version:
+                version = Version(
                     version=len(model.versions) + 1,
                     run=run,
                     weights_sha256=weights_sha256,
@@ -125,18 +126,18 @@ class Registry:
                     promoted=datetime.now(UTC),
                     by=_user(),
                 )
-                model = model.model_copy(update={"versions": (*model.versions, made)})
+                model = model.model_copy(update={"versions": (*model.versions, version)})
             # A run has one role.
-            kept_shadow = None if model.shadow == made.version else model.shadow
-            kept_canary = None if model.canary and model.canary.version == made.version else model.canary
+            other_shadow = None if model.shadow == version.version else model.shadow
+            other_canary = None if model.canary and model.canary.version == version.version else model.canary
             if canary:
-                role = Canary(version=made.version, share=canary)
-                change: dict[str, object] = {"canary": role, "shadow": kept_shadow}
+                role = Canary(version=version.version, share=canary)
+                change: dict[str, object] = {"canary": role, "shadow": other_shadow}
             elif shadow:
-                change = {"shadow": made.version, "canary": kept_canary}
+                change = {"shadow": version.version, "canary": other_canary}
             else:
-                again = model.champions[-1:] == (made.version,)
-                champions = model.champions if again else (*model.champions, made.version)
+                again = model.champions[-1:] == (version.version,)
+                champions = model.champions if again else (*model.champions, version.version)
                 change = {"champions": champions, "canary": None, "shadow": None}
             return self._write(model.model_copy(update=change))
 

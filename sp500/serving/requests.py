@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, date, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -63,8 +63,8 @@ class Prices(BaseModel):
 
         Raises BadRequest.
         """
-        given = {name: values for name in ("close", *OHLCV) if (values := getattr(self, name)) is not None}
-        for name, values in given.items():
+        columns = {name: values for name in ("close", *OHLCV) if (values := getattr(self, name)) is not None}
+        for name, values in columns.items():
             if len(values) != len(self.dates):
                 raise BadRequest(Problem(field=name, message=f"has {len(values)} numbers for {len(self.dates)} dates"))
         for number, (before, day) in enumerate(zip(self.dates, self.dates[1:], strict=False), 1):
@@ -76,21 +76,21 @@ class Prices(BaseModel):
             raise BadRequest(Problem(field=last, rule="future", date=str(self.dates[-1]), message=f"is after {today}"))
         days = np.array([day.toordinal() for day in self.dates]) - EPOCH  # ten times as fast as from dates
         index = pd.DatetimeIndex(days.astype("datetime64[D]").astype("datetime64[us]"))
-        raw = {name: pd.DataFrame({self.ticker: np.array(values)}, index) for name, values in given.items()}
+        raw = {name: pd.DataFrame({self.ticker: np.array(values)}, index) for name, values in columns.items()}
         try:
             tables, faults = validate(raw, real_moves=[f"{self.ticker}:{day}" for day in self.real_moves])
         except FaultyPrices as error:
             problems = [
-                Problem(field="close", rule=one.rule, date=one.date, message=one.detail) for one in error.faults
+                Problem(field="close", rule=fault.rule, date=fault.date, message=fault.detail) for fault in error.faults
             ]
             raise BadRequest(*problems[:MOST_PROBLEMS]) from None
         except DataError as error:
             rule, _, message = str(error).partition(": ")
             raise BadRequest(Problem(field="dates", rule=rule, message=message)) from None
         # A last session without a price, or one before the first, is not filled: training drops it as well.
-        columns = {name: table[self.ticker] for name, table in tables.items()}
-        known = np.logical_and.reduce([column.notna() for column in columns.values()])
-        return {name: column[known] for name, column in columns.items()}, summarize(faults)
+        checked = {name: table[self.ticker] for name, table in tables.items()}
+        known = np.logical_and.reduce([column.notna() for column in checked.values()])
+        return {name: column[known] for name, column in checked.items()}, summarize(faults)
 
 
 class WindowsBody(BaseModel):
@@ -108,22 +108,22 @@ class WindowsBody(BaseModel):
             most = max(MOST_NUMBERS // numbers, 1)
             raise BadRequest(Problem(field="x", message=f"has {len(self.x)} windows, this model takes {most} at once"))
         try:
-            given = np.array(self.x)
+            array = np.array(self.x)
         except ValueError:  # of unequal lengths
-            given = np.array("")
-        if given.dtype.kind not in "iuf":  # also null and "1.5", which NumPy would take for numbers
+            array = np.array("")
+        if array.dtype.kind not in "iuf":  # also null and "1.5", which NumPy would take for numbers
             raise BadRequest(Problem(field="x", message=f"is not numbers in windows of {expected}"))
-        x = given.astype(np.float64)
+        x = array.astype(np.float64)
         if list(x.shape[1:]) != expected:
             raise BadRequest(Problem(field="x", message=f"has windows of {list(x.shape[1:])}, expected {expected}"))
         if not np.isfinite(x).all():
             at = np.argwhere(~np.isfinite(x))[0]
             raise BadRequest(Problem(field="x" + "".join(f"[{place}]" for place in at), message="is not finite"))
         with np.errstate(over="ignore", invalid="ignore"):
-            made = x.astype(recipe.row_dtype)
-        if not (np.isfinite(made).all() if made.dtype.kind == "f" else (made == x).all()):
+            rows = x.astype(recipe.row_dtype)
+        if not (np.isfinite(rows).all() if rows.dtype.kind == "f" else (rows == x).all()):
             raise BadRequest(Problem(field="x", message=f"has numbers that do not fit {recipe.row_dtype}"))
-        return made
+        return rows
 
 
 class Answer(BaseModel):
@@ -147,45 +147,57 @@ class Forecast(Answer):
     repairs: list[str]
 
 
+class ForecastValues(TypedDict):
+    """The fields of a `Forecast` without those of an `Answer`."""
+
+    ticker: str
+    as_of: date
+    session: date
+    forecast: float
+    unit: str
+    naive: dict[str, float]
+    repairs: list[str]
+
+
 class Outputs(Answer):
     """A model's outputs [window, ...]."""
 
     outputs: list[Any]
 
 
-def needed_fields(predictor: Predictor) -> tuple[str, ...]:
+def input_fields(predictor: Predictor) -> tuple[str, ...]:
     """Prices that the model's features are made of."""
     return ("close",) if predictor.recipe.features <= set(CLOSE_FEATURES) else ("close", *OHLCV)
 
 
-def needed_days(predictor: Predictor) -> int:
+def minimum_days(predictor: Predictor) -> int:
     """Prices that a forecast needs: for the features of a window, and for the last return."""
     return max(WARM_UP + predictor.recipe.window, predictor.recipe.horizon + 1)
 
 
-def forecast(predictor: Predictor, body: Prices) -> dict[str, Any]:
+def forecast(predictor: Predictor, body: Prices) -> ForecastValues:
     """What the model says of these prices, without its name and version. Raises BadRequest."""
     task, dataset = predictor.task, predictor.recipe.dataset
     names = dataset.state.get("features")
     if not isinstance(task, Forecasting) or not names:
         raise BadRequest(Problem(field="close", message="this model was not trained on prices; see GET /v1/models"))
     fields, repairs = body.fields()
-    if missing := [name for name in needed_fields(predictor) if name not in fields]:
+    if missing := [name for name in input_fields(predictor) if name not in fields]:
         raise BadRequest(Problem(field=missing[0], message="this model has features of open, high, low and volume"))
-    close, least = fields["close"], needed_days(predictor)
+    close, least = fields["close"], minimum_days(predictor)
     if len(close) < least:
         raise BadRequest(
             Problem(field="close", rule="too_short", message=f"has {len(close)} prices, this model needs {least}")
         )
     output = predictor.outputs(task.encode(fields, dataset))
-    found, as_of = float(task.forecast(output, dataset)[0]), close.index[-1]
-    if not math.isfinite(found):
+    value, as_of = float(task.forecast(output, dataset)[0]), close.index[-1]
+    if not math.isfinite(value):
         raise BadRequest(Problem(field="close", message="leads to a forecast that is not finite"))
     return {
         "ticker": body.ticker,
         "as_of": as_of.date(),
         "session": sessions.after(as_of, dataset.state["horizon"]).date(),
-        "forecast": found,
+        "forecast": value,
         "unit": task.unit,
         "naive": task.naive(close, dataset),
         "repairs": repairs,

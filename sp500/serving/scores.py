@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,7 +14,7 @@ NAIVE = "naive_"
 
 def score_answers(
     answers: pd.DataFrame, close: pd.DataFrame, *, threshold: float, horizon: int
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """One row per run and role: its error and those of the naive forecasts on the answers whose prices are known.
 
     `answers` are those of the log; `close` [date, ticker]; `threshold` the probability from which a forecast of the
@@ -37,19 +36,19 @@ def score_answers(
     ]
 
 
-def _row(group: pd.DataFrame, threshold: float, horizon: int) -> dict[str, Any]:
+def _row(group: pd.DataFrame, threshold: float, horizon: int) -> dict[str, object]:
     known = group.dropna(subset="target").sort_values(["as_of", "ticker"])
-    counts = {"answers": len(group), "judged": len(known)}
+    counts: dict[str, object] = {"answers": len(group), "judged": len(known)}
     if known.empty:
         return counts
     direction = str(known["unit"].iloc[0]).startswith("probability")
-    loss = _wrong(known["target"] > 0, threshold) if direction else _squared(known["target"])
+    loss = _direction_loss(known["target"] > 0, threshold) if direction else _return_loss(known["target"])
     naive = {
         str(name).removeprefix(NAIVE): loss(known[name])
         for name in known.columns
         if str(name).startswith(NAIVE) and known[name].notna().all()
     }
-    own, errors = loss(known["forecast"]), {name: float(found.mean()) for name, found in naive.items()}
+    own, errors = loss(known["forecast"]), {name: float(losses.mean()) for name, losses in naive.items()}
     over = min(errors, key=lambda name: errors[name])
     gain = metrics.improvement(own, naive[over], known["as_of"].to_numpy(), horizon=horizon)
     metric = "error_rate" if direction else "mse"
@@ -61,9 +60,9 @@ def _row(group: pd.DataFrame, threshold: float, horizon: int) -> dict[str, Any]:
     }
 
 
-def _squared(target: pd.Series) -> Callable[[pd.Series], np.ndarray]:
+def _return_loss(target: pd.Series) -> Callable[[pd.Series], np.ndarray]:
     return lambda forecast: ((forecast - target) ** 2).to_numpy(np.float64)
 
 
-def _wrong(rose: pd.Series, threshold: float) -> Callable[[pd.Series], np.ndarray]:
+def _direction_loss(rose: pd.Series, threshold: float) -> Callable[[pd.Series], np.ndarray]:
     return lambda forecast: ((forecast >= threshold) != rose).to_numpy(np.float64)
