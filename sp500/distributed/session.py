@@ -102,8 +102,8 @@ def private_session() -> Iterator[None]:
     """Let the clusters started in the block keep their sessions in a folder closed to other users, removed at its end.
 
     Ray opens /tmp/ray and the sessions in it to all: another user could replace a socket. The token that guards Ray's
-    ports is made for its owner alone, too. The folder is handed over in RAY_TMPDIR, since `ray.cluster_utils.Cluster`
-    writes its address there whatever folder it is given.
+    ports is made for its owner alone, too. The folder is passed in RAY_TMPDIR, since `ray.cluster_utils.Cluster` writes
+    its address there whatever other folder it gets.
     """
     ensure_ray_token()
     earlier = os.environ.get("RAY_TMPDIR")

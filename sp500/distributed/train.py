@@ -34,8 +34,8 @@ from sp500.training.throughput import add_matmul
 MAX_RESTARTS = 3
 # Ray's own defaults retry some of these for ever.
 FAILURES = FailureConfig(max_failures=MAX_RESTARTS, controller_failure_limit=1, max_preemption_failures=10)
-# What ranks wait for each other: the longest is that for rank 0 while it writes a checkpoint. A process that dies is
-# noticed by Ray within seconds.
+# How long ranks wait for each other. The longest wait is for rank 0 while it writes a checkpoint. Ray notices a process
+# that dies within seconds.
 COLLECTIVE_SECONDS = 1800
 
 

@@ -1,9 +1,9 @@
 """Ray Tune: packs of trials side by side.
 
-A Tune trial runs a pack of configs (see `tuning/packs.py`). Actors are reused and the data is put into the object store
-once: without that, 18 trials of a second each took three times as long as a for-loop (55 to 62 s against 20 s on two
-cores). A pack takes one CPU and one thread; what a config needs beyond that is a search's, not Tune's: suggestions,
-results and what to do after a kill.
+A Tune trial runs a pack of configs (see `sp500.tuning.packing.packs`). Actors are reused and the data is put into the
+object store once: without that, 18 trials of a second each took three times as long as a for-loop (55 to 62 s against
+20 s on two cores). A pack takes one CPU and one thread. Suggestions, results and what happens after a kill are the
+search's task, not Tune's.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ MOST_KEPT = 50_000
 
 
 class AnswerLog:
-    """Of one process. What it has not flushed is lost when it is killed."""
+    """The log of one process. Rows that are not flushed are lost when it is killed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -13,11 +13,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MOST_BYTES = 2**20
-"""Of a body."""
+"""Largest body of a request."""
 GUARDED = ("/v1/", "/metrics")
 """Paths that need the key, where there is one."""
 KEY_SECONDS = 2.0
-"""Between two looks at the key's file."""
+"""Between two reads of the key's file."""
 REQUEST_ID = "x-request-id"
 
 
@@ -40,7 +40,7 @@ class Gauges:
 
 
 class Key:
-    """What requests have to bring: a text, or what a file holds, which may come later or change.
+    """The key that requests need: a text, or the content of a file, which may appear later or change.
 
     An empty text without a file means that none is needed. A file that is missing or empty lets no request through.
     """
@@ -50,7 +50,7 @@ class Key:
         self._text, self._file, self._read = text, file, -KEY_SECONDS
 
     def fits(self, authorization: bytes) -> bool:
-        """Whether a request with this header may pass. Takes as long for every wrong one."""
+        """Whether a request with this header may pass. Takes the same time for every wrong key."""
         if self._file and time.monotonic() - self._read >= KEY_SECONDS:
             self._read = time.monotonic()
             self._text = read_key(self._file)

@@ -17,11 +17,11 @@ log = logging.getLogger(__name__)
 
 DAYS = 250
 FRESH_SECONDS = 6 * 3600.0
-"""After which prices are loaded anew: a server runs for weeks, and scores need the days since."""
+"""Age at which prices are loaded again: a server runs for weeks, and scores need the days since."""
 
 
 class History:
-    """Of the run that was asked for last: loading takes a second, or a download."""
+    """The prices of one run, the last one requested: loading them takes a second, or a download."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

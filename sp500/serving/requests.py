@@ -18,9 +18,9 @@ from sp500.serving.predictor import Predictor
 from sp500.training.task import Forecasting
 
 MOST_DAYS, MOST_WINDOWS, MOST_NUMBERS = 5_000, 1_024, 100_000
-"""Of a request, and numbers of an answer."""
+"""Largest numbers of days and windows in a request, and of numbers in an answer."""
 MOST_PROBLEMS = 20
-"""Of an answer."""
+"""Most problems that an answer lists."""
 EPOCH = date(1970, 1, 1).toordinal()
 OHLCV = ("open", "high", "low", "volume")
 Numbers = Annotated[list[FiniteFloat], Field(max_length=MOST_DAYS)]

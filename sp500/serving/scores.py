@@ -1,4 +1,4 @@
-"""Forecasts that were given against what came, each model next to the naive forecasts and to the others."""
+"""Logged forecasts compared with what came, each model next to the naive forecasts and to the others."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Checkpoints that are whole or not there, and that know when they are damaged.
+"""Checkpoints: written atomically, with checksums that show damage.
 
-A version, as `sp500.runs.versions` describes it, is written beside its place and renamed; the links are swapped the
-same way, so a reader never sees half of one. The newest version, the one before it and the best of each are kept, or
-more: when the newest is damaged, training goes on from the one before, to the same numbers.
+A version, as `sp500.runs.versions` describes it, is written to a temporary folder and renamed. The links are swapped
+the same way, so a reader never sees a partial version. The newest version, the one before it and the best of each are
+kept, or more. When the newest is damaged, training resumes from the one before and reaches the same numbers.
 
 The state of a model that FSDP splits is gathered and written by rank 0 while that fits its memory; else each worker
 writes its part (`sp500.training.sharded`). Any number of workers reads either form.
@@ -92,7 +92,7 @@ class Checkpoints:
     def save(self, snapshot: Snapshot, worker: Worker = ALONE) -> None:
         """Make `snapshot` the last version, and the best one where its progress says so; all workers call it.
 
-        Raises CheckpointError on all of them where one cannot write: they would wait for it for ever.
+        Raises CheckpointError on all workers when one cannot write: the others would wait for it for ever.
         """
         version = _version(snapshot.progress)
         target = self.folder / versions.name(version)
@@ -216,7 +216,7 @@ class Checkpoints:
 
 
 def of_run(folder: Path, config: RunConfig, dataset: Dataset) -> Checkpoints:
-    """Checkpoints that a run with other settings or other data does not go on from."""
+    """The checkpoints of a run. A run with other settings or other data cannot resume from them."""
     train, fingerprint = config.train, f"{config.fingerprint}-{dataset.sha256[:16]}"
     return Checkpoints(folder, fingerprint, train.keep, train.checkpoint)
 

@@ -27,7 +27,10 @@ def windows_at_once(batches: Batches, batch_size: int) -> int:
 
 @torch.no_grad()
 def predict(task: Task, model: nn.Module, windows: Windows, worker: Worker, batch_size: int) -> np.ndarray:
-    """[window, number] of all windows, on every rank alike: each rank computes its part of every batch."""
+    """What the task keeps of the outputs for all windows [window, number], the same on every rank.
+
+    Each rank computes its part of every batch.
+    """
     model.eval()
     whole = torch.empty(0)
     batches = batches_of(windows, worker)

@@ -90,8 +90,8 @@ def fit(
 ) -> FitResult:
     """Train until the epochs or the patience end, from the last checkpoint where there is one.
 
-    `train` gives this rank's batches, from the dataset's own windows if not given; `splits` those whose outputs are
-    wanted. Raises SP500Error when the loss is no longer finite, DataError for a validation part of masked targets,
+    `train`: this rank's batches (default: of the dataset's own windows). `splits`: those whose outputs are wanted.
+    Raises SP500Error when the loss is no longer finite, DataError for a validation part of masked targets,
     CheckpointError for a folder that cannot be written, or that workers see differently.
     """
     torch.set_num_threads(config.train.threads or os.cpu_count() or 1)

@@ -32,7 +32,7 @@ class AdamW(torch.optim.AdamW):
     def dump(self) -> dict[str, Tensor]:
         """State as flat tensors `<parameter>.<name>`.
 
-        In one order on all ranks, which gather together: a loaded state has that of its file, which is none.
+        The order is the same on all ranks, which gather together. A loaded state has its file's order, which varies.
         """
         state: dict[int, dict[str, Tensor]] = self.state_dict()["state"]
         return {

@@ -27,16 +27,17 @@ Fit = Callable[[RunConfig, Dataset, Path], FitResult]
 def fit_with(
     fit_one: Fit, task: Task, config: RunConfig, dataset: Dataset, *, folder: Path, whole: Dataset | None = None
 ) -> tuple[FitResult, Refit | None, Dataset]:
-    """Train `config`; with train.refit also on all dates before the test, and say what that was.
+    """Train `config`. With train.refit, train again on all dates before the test.
 
-    Then the outputs on the test are the second model's and those on the validation dates the first one's, in units of
-    `dataset`. `whole` holds all dates before the test as training windows (default: prepared here). Where the naive
-    forecast was kept there is nothing to train anew. Last comes the dataset that the judged model was trained on.
+    Returns the result, facts of the second training, and the dataset that the judged model was trained on. With refit,
+    the outputs on the test are the second model's, and those on the validation dates the first one's, in units of
+    `dataset`. `whole` has all dates before the test as training windows (default: prepared here). Where the untrained
+    model is the best, there is no second training.
     """
     first = folder / "checkpoints"
     if not config.train.refit:
         return fit_one(config, dataset, first), None, dataset
-    # `checkpoints` are always those of the model that is judged: whoever loads the run's model needs no other place.
+    # `checkpoints` are always those of the model that is judged, so that the run's model is loaded from there alone.
     choice = folder / "checkpoints-choice"
     result = fit_one(config, dataset, choice)
     if not result.best_epoch:

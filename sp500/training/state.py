@@ -43,11 +43,11 @@ class TrainingState:
     """The epoch after `epoch`, where it is under way."""
 
     def start(self, valid_loss: float) -> None:
-        """Take in the validation loss of the untrained model, so that an epoch has to improve on it to be kept."""
+        """Record the validation loss of the untrained model. An epoch has to improve on it to be the best."""
         self.best_epoch, self.best_loss, self.untrained_loss = 0, valid_loss, valid_loss
 
     def record(self, epoch: EpochMetrics, step: int) -> bool:
-        """Take in an epoch; whether it is the best so far. Without a validation split the latest is."""
+        """Record an epoch. Returns whether it is the best so far. Without a validation split the latest one is."""
         self.epoch, self.step, self.partial = epoch.epoch, step, None
         self.epochs.append(epoch)
         better = epoch.valid_loss is None or epoch.valid_loss < self.best_loss

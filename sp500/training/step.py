@@ -96,7 +96,7 @@ def groups(parameters: list[nn.Parameter], train: TrainConfig) -> list[dict[str,
 
 
 def lr_factor(train: TrainConfig, step: int, steps: int) -> float:
-    """What the learning rate of a step, counted from 0, of `steps` (1 or more) is multiplied by: 1 at its highest."""
+    """Factor of the learning rate at a step, counted from 0, of `steps` (1 or more). It is 1 at its highest."""
     warm = math.ceil(round(train.warmup * steps, 6))
     if step < warm:
         return (step + 1) / warm

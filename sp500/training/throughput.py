@@ -28,22 +28,22 @@ DATA_SHEETS = {
     r"L4$": {"bfloat16": 121e12, "float32": 30.3e12},
 }
 """Peak operations per second of dense matrices by a GPU's name, from NVIDIA's data sheets: bfloat16 on tensor cores
-without sparsity; float32 without TF32, as torch computes it unless told otherwise."""
+without sparsity; float32 without TF32, as torch computes it by default."""
 MATMUL_SIZE = {"cpu": 1024, "cuda": 8192}
 MATMUL_SHARE = 0.02
-"""Of a training's time, for measuring what a matrix product reaches; one second at most."""
+"""Share of a training's time for measuring the speed of a matrix product. One second at most."""
 
 
 @dataclass(frozen=True)
 class ModelCost:
-    """Of one model: bytes of a checkpoint, and of one window its unit's number and floating-point operations."""
+    """Cost of one model: bytes of a checkpoint, and per window its units and floating-point operations."""
 
     parameters: int
     checkpoint_bytes: int
     """Weights, buffers and AdamW's two moments of each trained weight."""
     flops_per_window: float
-    """Of the matrix products and convolutions of the forward and the backward pass, each multiplication and each
-    addition counted; attention as if nothing were masked, and nothing that is computed again."""
+    """Matrix products and convolutions of the forward and the backward pass. Each multiplication and each addition
+    counts. Attention counts as without a mask. What is computed again does not count."""
     unit: Unit
     units_per_window: int
 
@@ -98,7 +98,7 @@ def measure_matmul(device: torch.device, train: TrainConfig, seconds: float) -> 
     """Operations per second that a product of square matrices reaches on this device, in the type of the training."""
     dtype = torch.bfloat16 if train.amp == "bfloat16" else DTYPES[train.dtype]
     size = MATMUL_SIZE.get(device.type, MATMUL_SIZE["cpu"])
-    generator = torch.Generator(device).manual_seed(0)  # of its own: the training's numbers stay as they are
+    generator = torch.Generator(device).manual_seed(0)  # a separate one: the training's random numbers stay as they are
     left, right = (torch.rand(size, size, generator=generator, device=device).to(dtype) for _ in range(2))
     product = left @ right
     _wait(device)

@@ -47,11 +47,11 @@ class Worker(Protocol):
         ...
 
     def gather(self, value: object) -> list[Any]:
-        """Every worker's value, by rank, on rank 0; nothing elsewhere. All workers call it."""
+        """Every worker's value, by rank, on rank 0. Empty on other ranks. All workers call it."""
         ...
 
     def report(self, epoch: EpochMetrics) -> None:
-        """Tell the user of one epoch; all workers call it."""
+        """Report one epoch to the user. All workers call it."""
         ...
 
 
@@ -90,7 +90,7 @@ class SoloWorker:
         return value
 
     def gather(self, value: object) -> list[Any]:
-        """The value itself."""
+        """The value alone in a list."""
         return [value]
 
     def report(self, epoch: EpochMetrics) -> None:

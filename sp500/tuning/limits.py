@@ -23,7 +23,7 @@ class Limits:
     """How trials run.
 
     `pack`: how many configs train together; `timeout`: seconds of a trial; `memory`: bytes of a process with trials;
-    `halving`: see `packed.Pack`; `workers`: processes of each trial (0: it shares one); `device` of all.
+    `halving`: see `packing.training.Pack`; `workers`: processes of each trial (0: it shares one); `device` of all.
     """
 
     pack: PackSize = "auto"

@@ -49,12 +49,12 @@ class Member:
         return min(epoch.valid_loss for epoch in self.progress.epochs if epoch.valid_loss is not None)
 
     def start(self, valid_loss: float, output: np.ndarray) -> None:
-        """Take in the untrained model's loss and outputs on the validation windows."""
+        """Record the untrained model's loss and outputs on the validation windows."""
         self.progress.start(valid_loss)
         self.output = output.copy()  # a view would keep the outputs of the whole pack
 
     def record(self, epoch: EpochMetrics, step: int, output: np.ndarray) -> None:
-        """Take in an epoch and its outputs on the validation windows."""
+        """Record an epoch and its outputs on the validation windows."""
         self.seconds += epoch.seconds
         if self.progress.record(epoch, step):
             self.output = output.copy()

@@ -148,7 +148,7 @@ def _shape(config: RunConfig) -> str:
 
 
 def _work(pack: Sequence[Trial]) -> float:
-    """About how long a pack takes, in no unit."""
+    """Relative time that a pack takes."""
     model = pack[0].config.model
     slower = 1 if model.kind in FAMILIES else 30
     return sum(trial.config.train.epochs for trial in pack) * slower * model.hidden * model.layers

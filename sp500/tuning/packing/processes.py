@@ -103,7 +103,7 @@ def _start(data: TrialData | str, pack: list[Trial], limits: Limits) -> tuple[Co
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_train, args=(sender, data, pack, limits), name="pack")
     process.start()
-    sender.close()  # or its end would not show here
+    sender.close()  # otherwise the end of the process would not show here
     return receiver, process
 
 
