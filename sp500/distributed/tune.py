@@ -59,8 +59,7 @@ def run(
 ) -> None:
     """Try what the suggester says, asked for `at_once` trials at a time, on the connected cluster.
 
-    `on_result` gets each result here as it arrives, and how many configs are on their way. Raises SP500Error when
-    trials are left without one.
+    `on_result` gets each result, and how many configs are on their way. Raises SP500Error for trials without a result.
     """
     folder = storage.resolve()
     # Tune resumes an old experiment of the same name; the ledger is what counts here.
@@ -68,10 +67,9 @@ def run(
     share, slots = _share(limits)
     stopper = _Stopper()
     queue = PackQueue(suggester, "off" if limits.workers else limits.pack, at_once, slots)
+    trainable = tune.with_parameters(_Trainable, datasets=dict(datasets), limits=limits, folder=folder)
     tuner = tune.Tuner(
-        tune.with_resources(
-            tune.with_parameters(_Trainable, datasets=dict(datasets), limits=limits, folder=folder), share
-        ),
+        tune.with_resources(trainable, share),
         tune_config=tune.TuneConfig(
             metric="loss",
             mode="min",

@@ -65,6 +65,11 @@ class Model(BaseModel):
         """The version of that number."""
         return self.versions[number - 1]
 
+    def find(self, run: str, weights_sha256: str) -> Version | None:
+        """The version of a run with these weights, if there is one."""
+        wanted = run, weights_sha256
+        return next((version for version in self.versions if (version.run, version.weights_sha256) == wanted), None)
+
     @property
     def champion(self) -> Version | None:
         """What answers; None before the first promotion."""
@@ -115,8 +120,7 @@ class Registry:
                 )
             if not champion and (canary or shadow):
                 raise ConfigError(f"model {name} has no champion yet: promote one without --canary and --shadow first")
-            same = (known for known in model.versions if (known.run, known.weights_sha256) == (run, weights_sha256))
-            version = next(same, None)
+            version = model.find(run, weights_sha256)
             if not version:
                 version = Version(
                     version=len(model.versions) + 1,
