@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from forks import run_group
 from torch import nn
 
 from sp500.config import ModelConfig, RunConfig, TrainConfig
@@ -67,13 +67,7 @@ def train_as_rank(rank: int, folder: Path) -> None:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what each rank holds after training."""
     folder = tmp_path_factory.mktemp("ranks")
-    context = multiprocessing.get_context("spawn")
-    ranks = [context.Process(target=train_as_rank, args=(rank, folder)) for rank in range(WORLD)]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join()
-    assert [rank.exitcode for rank in ranks] == [0] * WORLD
+    run_group(WORLD, train_as_rank, folder)
     return folder
 
 

@@ -4,13 +4,13 @@ with dropout and moved images, from memory and from shards.
 
 from __future__ import annotations
 
-import multiprocessing
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from forks import run_group
 
 from sp500.config import DataConfig, ImagesConfig, ModelConfig, RunConfig, TextConfig, TrainConfig
 from sp500.data.copied import Copied
@@ -91,23 +91,13 @@ def copied(datasets: Datasets, tmp_path_factory: pytest.TempPathFactory) -> tupl
     return {kind: one.materialised("float64") for kind, one in ready.items()}, shards
 
 
-def group(world: int, *args: object) -> None:
-    context = multiprocessing.get_context("spawn")
-    ranks = [context.Process(target=train_as_rank, args=(rank, world, *args)) for rank in range(world)]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join()
-    assert [rank.exitcode for rank in ranks] == [0] * world
-
-
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_processes_over_shards_of_images_and_text_equal_one_in_memory(
     copied: tuple[Datasets, Shards], tmp_path: Path, world: int
 ) -> None:
     datasets, shards = copied
     alone = outputs(datasets, SoloWorker(CPU), whole=True)
-    group(world, tmp_path, datasets, shards)
+    run_group(world, train_as_rank, world, tmp_path, datasets, shards)
     with np.load(tmp_path / "outputs.npz") as found:
         for kind in datasets:
             assert np.ptp(alone[kind]) > 1e-3
@@ -118,7 +108,7 @@ def test_processes_over_shards_of_images_and_text_equal_one_in_memory(
 def test_processes_with_dropout_equal_one_within_rounding(
     datasets: Datasets, solo: dict[str, np.ndarray], tmp_path: Path, world: int
 ) -> None:
-    group(world, tmp_path, datasets)
+    run_group(world, train_as_rank, world, tmp_path, datasets)
     with np.load(tmp_path / "outputs.npz") as found:
         for kind in KINDS:
             assert np.ptp(solo[kind]) > 1e-3

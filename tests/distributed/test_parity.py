@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from forks import run_group
 from torch import Tensor
 
 from sp500.config import RunConfig
@@ -133,13 +133,7 @@ def solo(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[float
 def test_any_cut_of_the_batch_gives_the_losses_and_weights_of_one_process(
     solo: dict[str, tuple[list[float | None], dict[str, Tensor]]], tmp_path: Path, world: int
 ) -> None:
-    context = multiprocessing.get_context("spawn")
-    ranks = [context.Process(target=train_as_rank, args=(rank, world, tmp_path)) for rank in range(world)]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join()
-    assert [rank.exitcode for rank in ranks] == [0] * world
+    run_group(world, train_as_rank, world, tmp_path)
     for kind, cut in product(MODELS, CUTS):
         folder = tmp_path / name(kind, cut)
         losses, weights = solo[kind]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from forks import run_group
 from safetensors.torch import load
 from torch import Tensor
 
@@ -57,20 +57,14 @@ def train(worker: Worker, folder: Path, form: str = "sharded") -> FitResult:
     return fit(catalog.task(CONFIG), data(), CONFIG, worker, saved(folder, form))
 
 
-def start(rank: int, world: int, group: Path, do: Callable[..., None], *given: object) -> None:
+def start(rank: int, world: int, group: Path, do: Callable[..., None], *arguments: object) -> None:
     dist.init_process_group("gloo", init_method=f"file://{group}", rank=rank, world_size=world)
-    do(GroupWorker(rank, world, CPU), *given)
+    do(GroupWorker(rank, world, CPU), *arguments)
     dist.destroy_process_group()
 
 
-def run_group(world: int, folder: Path, do: Callable[..., None], *given: object) -> None:
-    context, group = multiprocessing.get_context("spawn"), folder / f"group-{do.__name__}-{world}"
-    ranks = [context.Process(target=start, args=(rank, world, group, do, *given)) for rank in range(world)]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join()
-    assert [rank.exitcode for rank in ranks] == [0] * world
+def run_ranks(world: int, folder: Path, do: Callable[..., None], *arguments: object) -> None:
+    run_group(world, start, world, folder / f"group-{do.__name__}-{world}", do, *arguments)
 
 
 def train_until_cut(worker: GroupWorker, folder: Path) -> None:
@@ -101,7 +95,7 @@ def solo(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
 def cut(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Checkpoints of three ranks, interrupted inside an epoch."""
     folder = tmp_path_factory.mktemp("cut")
-    run_group(3, folder, train_until_cut, folder / "checkpoints")
+    run_ranks(3, folder, train_until_cut, folder / "checkpoints")
     return folder / "checkpoints"
 
 
@@ -139,7 +133,7 @@ def test_another_number_of_workers_goes_on_to_the_weights_of_one_process(
     if world == 1:
         train(SoloWorker(CPU), folder)
     else:
-        run_group(world, tmp_path, train_to_the_end, folder)
+        run_ranks(world, tmp_path, train_to_the_end, folder)
     assert_equal(last_weights(folder), solo)
 
 
@@ -155,7 +149,7 @@ def test_workers_go_on_from_the_version_before_a_damaged_one(
     found = saved(folder).resume()
     assert found is not None
     assert found[0].progress["step"] == before[1]
-    run_group(2, tmp_path, train_to_the_end, folder)
+    run_ranks(2, tmp_path, train_to_the_end, folder)
     assert_equal(last_weights(folder), solo)
 
 
@@ -173,7 +167,7 @@ def fill_the_disk(worker: GroupWorker, disk: Path) -> None:
 
 def test_all_workers_stop_where_the_disk_is_full(make_disk: Callable[[str], Path], tmp_path: Path) -> None:
     disk = make_disk("size=1m")
-    run_group(2, tmp_path, fill_the_disk, disk)
+    run_ranks(2, tmp_path, fill_the_disk, disk)
     assert not list((disk / "checkpoints").glob(".*"))
 
 
@@ -184,7 +178,7 @@ def train_in_both_sizes(worker: GroupWorker, folder: Path) -> None:
 
 
 def test_a_state_that_takes_much_of_the_memory_is_not_gathered(tmp_path: Path) -> None:
-    run_group(2, tmp_path, train_in_both_sizes, tmp_path)
+    run_ranks(2, tmp_path, train_in_both_sizes, tmp_path)
     small, large = ({file.name for file in (tmp_path / size / "last").iterdir()} for size in ("small", "large"))
     assert "model.safetensors" in small
     assert FIRST_RANK in large

@@ -1,0 +1,105 @@
+"""Processes forked from one server that has imported torch and this package: real ones, without seconds of imports each.
+
+What Ray, a clean import or the seconds of a start are about needs `subprocess`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import multiprocessing
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(
+    [
+        *("pandas", "sklearn.metrics", "scipy.stats", "optuna", "exchange_calendars", "matplotlib.figure"),
+        *("torch", "torch.distributed.fsdp", "safetensors.torch", "pyarrow.parquet", "pyarrow.fs"),
+        *("sp500.distributed.worker", "sp500.tasks.catalog", "sp500.training.checkpoint", "sp500.data.shards.writer"),
+        *("sp500.studies.train", "sp500.studies.search", "sp500.studies.scale", "sp500.studies.walk_forward"),
+        *("sp500.report.page", "sp500.console.entry", "sp500.commands.submission.submit", "sp500.commands.jobs.status"),
+    ]
+)
+
+
+def run_group(world: int, target: Callable[..., None], *arguments: object) -> None:
+    """Call `target(rank, *arguments)` in `world` processes, and expect each to end well."""
+    ranks = [CONTEXT.Process(target=target, args=(rank, *arguments)) for rank in range(world)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join()
+    assert [rank.exitcode for rank in ranks] == [0] * world
+
+
+class Script:
+    """A running Python script, or a verb of `sp500`: `argv` as in a shell. Its streams go to files."""
+
+    def __init__(self, argv: list[str], *, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> None:
+        """Start it with `env` as its whole environment (by default this process's)."""
+        self.argv, self._folder = argv, tempfile.TemporaryDirectory()
+        self._streams = [Path(self._folder.name, name) for name in ("stdout", "stderr")]
+        settings = (argv, str(cwd or Path.cwd()), dict(os.environ if env is None else env), self._streams)
+        self._process: BaseProcess = CONTEXT.Process(target=_become, args=settings)
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid: int = self._process.pid
+
+    def poll(self) -> int | None:
+        """Its exit code, None while it runs; minus the number of the signal that ended it."""
+        return self._process.exitcode
+
+    def wait(self, timeout: float = 500) -> int:
+        """The exit code once it has ended."""
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired(self.argv, timeout)
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal."""
+        os.kill(self.pid, number)
+
+    def finish(self, timeout: float = 500) -> subprocess.CompletedProcess[str]:
+        """Wait for its end; exit code and text of both streams."""
+        code = self.wait(timeout)
+        out, err = (stream.read_text() if stream.exists() else "" for stream in self._streams)
+        return subprocess.CompletedProcess(self.argv, code, out, err)
+
+
+def run(
+    argv: list[str], *, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout: float = 500
+) -> subprocess.CompletedProcess[str]:
+    """Run a script or a verb to its end, as `subprocess.run` with `capture_output` and `text` would."""
+    return Script(argv, cwd=cwd, env=env).finish(timeout)
+
+
+def _become(argv: list[str], cwd: str, env: dict[str, str], streams: list[Path]) -> None:
+    for number, path in enumerate(streams, start=1):
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(file, number)
+        os.close(file)
+    sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: SIM115
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    sys.argv = argv
+    try:
+        if argv[0] == "sp500":
+            from sp500.cli import main
+
+            sys.exit(main(argv[1:]))
+        sys.path.insert(0, str(Path(argv[0]).parent))
+        runpy.run_path(argv[0], run_name="__main__")
+    finally:
+        atexit._run_exitfuncs()  # a process of multiprocessing leaves them out
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(BrokenPipeError):
+                stream.flush()
