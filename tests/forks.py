@@ -1,4 +1,4 @@
-"""Processes forked from one server that has imported torch and this package: real ones, without seconds of imports each.
+"""Processes forked from one server that has imported torch and this package: real ones, without seconds of imports.
 
 What Ray, a clean import or the seconds of a start are about needs `subprocess`.
 """

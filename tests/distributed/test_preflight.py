@@ -18,46 +18,40 @@ from sp500.machine.memory import run_in_subprocess
 ELSEWHERE = 'mount -t tmpfs none "$1" && shift && exec "$@"'
 
 
-def two_nodes(folder: Path) -> list[str]:
-    cluster = Cluster(initialize_head=True, connect=True, head_node_args={"num_cpus": 0})
-    cluster.add_node(num_cpus=1)
-    preflight.check_shared_storage(folder)
-    left = [path.name for path in folder.iterdir()]
-    ray.shutdown()
-    cluster.shutdown()
-    return left
-
-
-def head_and_worker(folder: Path) -> dict[str, float]:
+def ask_a_cluster(folder: Path) -> dict[str, object]:
+    """What preflight says of a head without CPUs and a worker, and of a third node that sees another folder."""
     cluster = Cluster(initialize_head=True, connect=True, head_node_args={"num_cpus": 0})
     cluster.add_node(num_cpus=2, memory=2**30)
-    found = preflight.resources()
+    answers: dict[str, object] = {"resources": preflight.resources()}
+    preflight.check_shared_storage(folder)
+    answers["left"] = [path.name for path in folder.iterdir()]
+    if can_mount(folder):
+        answers["elsewhere"] = refusal_with_a_node_elsewhere(cluster.address, folder)
     ray.shutdown()
     cluster.shutdown()
-    return found
+    return answers
 
 
-def a_node_elsewhere(folder: Path) -> str:
-    cluster = Cluster(initialize_head=True, connect=True, head_node_args={"num_cpus": 0})
-    start = [
-        str(Path(sys.executable).with_name("ray")),
-        "start",
-        f"--address={cluster.address}",
-        "--num-cpus=1",
-        "--block",
-    ]
-    node = subprocess.Popen(["unshare", "--mount", "sh", "-c", ELSEWHERE, "sh", str(folder), *start], env=os.environ)
+def refusal_with_a_node_elsewhere(address: str, folder: Path) -> str:
+    ray_start = [str(Path(sys.executable).with_name("ray")), "start", f"--address={address}", "--num-cpus=1", "--block"]
+    node = subprocess.Popen(
+        ["unshare", "--mount", "sh", "-c", ELSEWHERE, "sh", str(folder), *ray_start], env=os.environ
+    )
     try:
-        until(lambda: preflight.resources()["nodes"] == 2)
+        until(lambda: preflight.resources()["nodes"] == 3)
         preflight.check_shared_storage(folder)
     except ResourcesError as error:
         return str(error)
     finally:
         node.terminate()
         node.wait(timeout=120)
-        ray.shutdown()
-        cluster.shutdown()
     return "passed"
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    folder = tmp_path_factory.mktemp("shared")
+    return {"folder": folder, **run_in_subprocess(ask_a_cluster, folder)}
 
 
 def until(ready):
@@ -72,24 +66,23 @@ def can_mount(folder: Path) -> bool:
     return subprocess.run(argv, capture_output=True, check=False).returncode == 0
 
 
-def test_folder_that_all_nodes_share_passes_and_keeps_no_trace(tmp_path):
-    assert run_in_subprocess(two_nodes, tmp_path) == []
+def test_folder_that_all_nodes_share_passes_and_keeps_no_trace(answers):
+    assert answers["left"] == []
 
 
-def test_resources_tell_workers_from_a_head_that_takes_no_work(tmp_path):
-    found = run_in_subprocess(head_and_worker, tmp_path)
-    told = {name: found[name] for name in ("nodes", "hosts", "worker_nodes", "worker_CPU", "worker_GPU", "spot")}
-    assert told == {"nodes": 2, "hosts": 1, "worker_nodes": 1, "worker_CPU": 2, "worker_GPU": 0, "spot": 0}
-    assert found["worker_memory"] == 2**30
+def test_resources_tell_workers_from_a_head_that_takes_no_work(answers):
+    resources = answers["resources"]
+    counts = {name: resources[name] for name in ("nodes", "hosts", "worker_nodes", "worker_CPU", "worker_GPU", "spot")}
+    assert counts == {"nodes": 2, "hosts": 1, "worker_nodes": 1, "worker_CPU": 2, "worker_GPU": 0, "spot": 0}
+    assert resources["worker_memory"] == 2**30
 
 
-def test_folder_that_one_node_does_not_see_is_refused_with_its_address(tmp_path):
-    if not can_mount(tmp_path):
+def test_folder_that_one_node_does_not_see_is_refused_with_its_address(answers):
+    if "elsewhere" not in answers:
         pytest.skip("this user may not make a mount namespace (unshare --mount)")
-    said = run_in_subprocess(a_node_elsewhere, tmp_path)
-    assert f"{tmp_path} is not on storage that the whole cluster shares" in said
-    assert "of 2 nodes cannot read" in said
-    assert "SP500_RUNS_DIR" in said
+    assert f"{answers['folder']} is not on storage that the whole cluster shares" in answers["elsewhere"]
+    assert "of 3 nodes cannot read" in answers["elsewhere"]
+    assert "SP500_RUNS_DIR" in answers["elsewhere"]
 
 
 @pytest.mark.parametrize(

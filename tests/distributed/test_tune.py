@@ -76,9 +76,10 @@ def test_finished_trials_are_not_run_again(arms, base, arm):
     assert again.search["best"] == records[arm].search["best"]
 
 
-@pytest.mark.parametrize("arm", compare.ARMS)
-def test_failing_trials_do_not_spoil_the_search(ray_cluster, base, tmp_path, arm):
-    record, seen = searched(base, tmp_path, "some", arm=arm, axes={"train.lr": (1e30, 1e-2), "train.clip": (0.0,)})
+def test_failing_trials_do_not_spoil_the_search(base, tmp_path):
+    record, seen = searched(
+        base, tmp_path, "some", arm="sequential", axes={"train.lr": (1e30, 1e-2), "train.clip": (0.0,)}
+    )
     assert [(one.status, "diverged" in one.reason) for one in sorted(seen, key=lambda one: one.status)] == [
         ("failed", True),
         ("ok", False),
@@ -157,8 +158,8 @@ def test_several_datasets_are_ranked_each_and_overall(base, tmp_path):
     assert record.config["data"]["tickers"] == list(record.search["best"]["overrides"]["data.tickers"])
 
 
-def test_a_trial_can_be_a_run_of_two_workers(ray_cluster, base, tmp_path):
-    axes = {"train.lr": (1e-3, 1e-2), "model.dropout": (0.0,)}
+def test_a_trial_can_be_a_run_of_two_workers_that_make_their_data(ray_cluster, base, tmp_path):
+    axes = {"train.lr": (1e-2,), "model.dropout": (0.0,)}
     _, alone = searched(base, tmp_path, "alone", arm="sequential", axes=axes)
     _, seen = searched(base, tmp_path, "two", arm="ray", axes=axes, limits=Limits(workers=2))
     losses = [{one.id: one.valid_loss for one in ones} for ones in (alone, seen)]
