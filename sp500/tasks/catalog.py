@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sp500.config import RunConfig
-from sp500.data import arrays
+from sp500.data.sources import arrays
 from sp500.data.windows import Dataset
 from sp500.errors import ConfigError, DataError, SP500Error
 from sp500.machine.memory import exhausted

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
+from jaxtyping import Shaped
 from torch import Tensor, nn
 
 from sp500 import metrics
@@ -17,7 +18,7 @@ from sp500.data.copied import Copied
 from sp500.data.images import dataset as images
 from sp500.data.windows import Dataset, Windows
 from sp500.errors import ConfigError
-from sp500.models.pixels import Pixels
+from sp500.models.dropout import RandomLayer
 from sp500.runs.results import Metrics
 from sp500.seeding import numpy_generator
 from sp500.training.task import Task
@@ -83,6 +84,29 @@ class Images(Task):
         return pd.DataFrame({"forecast": output.argmax(axis=1), "target": windows.targets})
 
 
+class Pixels(RandomLayer):
+    """Pixels [batch, 1, height, width, channel] to features [batch, 1, height x width x channel].
+
+    Each channel gets mean 0 and standard deviation 1 by the training images' `mean` and `deviation` [channel]. In
+    training each image is moved by up to `shift` pixels each way, filled with the mean.
+    """
+
+    def __init__(self, mean: Tensor, deviation: Tensor, shift: int = 0) -> None:
+        super().__init__()
+        self.register_buffer("mean", mean)
+        self.register_buffer("deviation", deviation)
+        self.shift = shift
+
+    def forward(self, x: Shaped[Tensor, "batch 1 height width channel"]) -> Tensor:
+        """Scaled features."""
+        assert isinstance(self.mean, Tensor)
+        images = (x[:, 0].to(self.mean.dtype) - self.mean) / self.deviation
+        if self.training and self.shift and self.source is not None:
+            images = _shifted(images, self.source.integers(self, (2 * self.shift + 1) ** 2), self.shift)
+        features: Tensor = images.flatten(1)[:, None]
+        return features
+
+
 def naive(dataset: Dataset) -> dict[str, np.ndarray]:
     """Classes [image] of the test images by each naive classifier, which have nothing to tune and know the validation
     images, too.
@@ -120,3 +144,13 @@ def naive(dataset: Dataset) -> dict[str, np.ndarray]:
         "logistic": logistic.predict(asked),
         "nearest": KNeighborsClassifier(1).fit(*drawn("nearest")).predict(asked),
     }
+
+
+def _shifted(images: Tensor, drawn: Tensor, most: int) -> Tensor:
+    batch, height, width, _ = images.shape
+    padded = F.pad(images, (0, 0, most, most, most, most))
+    steps = 2 * most + 1
+    down, right = (drawn // steps)[:, None, None], (drawn % steps)[:, None, None]
+    rows = down + torch.arange(height, device=images.device)[:, None]
+    columns = right + torch.arange(width, device=images.device)
+    return padded[torch.arange(batch, device=images.device)[:, None, None], rows, columns]

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from sp500 import metrics
 from sp500.config import RunConfig
-from sp500.data import arrays, pipeline
+from sp500.data import pipeline
+from sp500.data.sources import arrays
 from sp500.data.windows import Dataset, Windows
 from sp500.runs.results import Metrics
 from sp500.training.task import Task

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sp500.data.arrays import DAMAGE
 from sp500.data.images.labelled import Source, labelled
+from sp500.data.sources.arrays import DAMAGE
 from sp500.errors import DataError
 
 NAMES = ("x_train", "y_train", "x_test", "y_test")

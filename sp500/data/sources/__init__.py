@@ -1,4 +1,4 @@
-"""Where prices come from: the bundled ones, Yahoo, or a file. Each source ends in validated `Prices`."""
+"""Where data comes from. The bundled prices, Yahoo and files end in validated `Prices`; `arrays` reads windows."""
 
 from __future__ import annotations
 

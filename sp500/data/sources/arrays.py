@@ -1,4 +1,4 @@
-"""Windows prepared elsewhere: an npz file that enters the line at windows.
+"""Windows prepared elsewhere: an npz file that enters the pipeline at windows.
 
 The file holds X_train, y_train, X_test, y_test; X is [sample, window, feature]. The last part of X_train, in the order
 given, becomes the validation set: a shuffle before that cut would let neighbouring windows leak into it.
