@@ -46,7 +46,7 @@ def fetch(name: str, field: str) -> Path:
     try:
         return Path(_download(name, token, endpoint))
     except errors.GatedRepoError:
-        raise ConfigError(_gated(name, field, endpoint, token)) from None
+        raise ConfigError(_explain_gate(name, field, endpoint, token)) from None
     except errors.RepositoryNotFoundError:
         hint = "" if token else ", or it is private: set HF_TOKEN"
         raise ConfigError(f"{field} {name}: {endpoint} has no model of that name{hint}") from None
@@ -131,7 +131,7 @@ def _client(unanswered: set[tuple[int, str, str, str]]) -> Any:
     return client
 
 
-def _gated(name: str, field: str, endpoint: str, token: str | None) -> str:
+def _explain_gate(name: str, field: str, endpoint: str, token: str | None) -> str:
     if not token:
         return f"{field} {name}: is gated: accept its licence at {endpoint}/{name} and set HF_TOKEN"
     return f"{field} {name}: is gated, and the owner of the token has not accepted its licence at {endpoint}/{name}"

@@ -79,7 +79,7 @@ def trading(position: np.ndarray, index: pd.DataFrame, *, cost_bps: float, horiz
     Annualised with 252 days, no risk-free rate (Sharpe 1994). `excess` describes the returns in excess of always being
     long, which `deflated_sharpe` takes.
     """
-    gross = _earned(position, index)
+    gross = _portfolio_returns(position, index)
     positions = _positions(position, index)
     turnover = _turnover(positions, horizon)
     net = gross - turnover * cost_bps / 1e4
@@ -88,7 +88,7 @@ def trading(position: np.ndarray, index: pd.DataFrame, *, cost_bps: float, horiz
     found = {name: _annual(returns, horizon, year) for name, returns in ratios.items()}
     intervals = {f"{name}_interval": _sharpe_interval(returns, horizon, year) for name, returns in ratios.items()}
     apart = int(((positions != 1) & positions.notna()).any(axis=1).sum())
-    excess = _earned(position - 1, index)
+    excess = _portfolio_returns(position - 1, index)
     moments = {"sharpe": _sharpe(excess, horizon), **_shape(excess), "observations": len(excess) // horizon}
     return {**found, **intervals, "turnover": float(turnover.mean()), "excess": {**moments, "days_apart": apart}}
 
@@ -101,7 +101,7 @@ def growth(position: np.ndarray, index: pd.DataFrame, *, cost_bps: float, horizo
     """
     cost = _turnover(_positions(position, index), horizon) * cost_bps / 1e4
     days = np.unique(index["date"].to_numpy())[::horizon]
-    value = np.cumprod(1 + (_earned(position, index) - cost)[::horizon])
+    value = np.cumprod(1 + (_portfolio_returns(position, index) - cost)[::horizon])
     month = days.astype("datetime64[M]")
     last = np.flatnonzero(np.append(month[1:] != month[:-1], True))
     return {"dates": np.datetime_as_string(days[last], unit="D").tolist(), "values": value[last].tolist()}
@@ -109,7 +109,7 @@ def growth(position: np.ndarray, index: pd.DataFrame, *, cost_bps: float, horizo
 
 def excess_sharpe(position: np.ndarray, index: pd.DataFrame, *, horizon: int = 1) -> float | None:
     """The ratio of `excess` in `trading` alone, in a tenth of the time: a search asks for it once per config."""
-    return _sharpe(_earned(position - 1, index), horizon)
+    return _sharpe(_portfolio_returns(position - 1, index), horizon)
 
 
 def deflated_excess(excess: Metrics | None, trial_sharpes: Sequence[float | None]) -> DeflatedSharpe | None:
@@ -249,7 +249,7 @@ def _turnover(positions: pd.DataFrame, horizon: int) -> np.ndarray:
     return np.asarray(weights.diff(horizon).fillna(weights).abs().sum(axis=1))
 
 
-def _earned(position: np.ndarray, index: pd.DataFrame) -> np.ndarray:
+def _portfolio_returns(position: np.ndarray, index: pd.DataFrame) -> np.ndarray:
     """Simple return [day] over the horizon of the capital spread evenly over the tickers of a day."""
     days, day = np.unique(index["date"].to_numpy(), return_inverse=True)
     earned = position * np.expm1(index["return"].to_numpy(np.float64))

@@ -54,7 +54,7 @@ class RunProgress:
         left = self.eta_seconds(self.updated)
         parts = [
             f"{datetime.fromtimestamp(self.updated, UTC):%Y-%m-%dT%H:%M:%SZ} {self.counted}",
-            *([] if self.samples_per_second is None else [f"{_rounded(self.samples_per_second)} samples/s"]),
+            *([] if self.samples_per_second is None else [f"{_round_rate(self.samples_per_second)} samples/s"]),
             *([] if self.best_loss is None else [f"best {self.best_loss:.6g}"]),
             *([] if left is None else [f"{left:.0f} s left"]),
         ]
@@ -163,5 +163,5 @@ class Meter:
         )
 
 
-def _rounded(rate: float) -> str:
+def _round_rate(rate: float) -> str:
     return f"{rate:.0f}" if rate >= 100 else f"{rate:.3g}"

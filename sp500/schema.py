@@ -50,12 +50,12 @@ def plain(value: Any) -> Any:
     return value.isoformat() if isinstance(value, date) else value
 
 
-def overridden(settings: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+def override(settings: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Plain settings with some changed by dotted key."""
     changed = dict(settings)
     for key, value in overrides.items():
         first, _, rest = key.partition(".")
-        changed[first] = overridden(changed.get(first) or {}, {rest: value}) if rest else value
+        changed[first] = override(changed.get(first) or {}, {rest: value}) if rest else value
     return changed
 
 

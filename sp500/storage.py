@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.fs
 
 from sp500.errors import DataError, DiskError
-from sp500.machine.disk import FULL, explained, write_atomic
+from sp500.machine.disk import FULL, explain_errors, write_atomic
 
 CHUNK_BYTES = 8 * 2**20
 
@@ -67,7 +67,7 @@ class Folder:
         if isinstance(self._files, pyarrow.fs.LocalFileSystem):
             path = Path(self._path, name)
             try:
-                with explained(path):
+                with explain_errors(path):
                     path.parent.mkdir(parents=True, exist_ok=True)
                     write_atomic(path, data)
             except DiskError as error:

@@ -253,7 +253,7 @@ class RunConfig(Frozen):
         """Where a task of the user's lies; None for one of ours."""
         return None if self.task in TASKS else reference.parse(self.task, "task", TASKS)
 
-    def kept(self: R, run: Path, *, trusted: bool) -> R:
+    def keep_sources(self: R, run: Path, *, trusted: bool) -> R:
         """The settings with the files of the user's replaced by the run's own copies, made if need be.
 
         Raises ConfigError for a file that may not run, or another one than the run's.

@@ -51,7 +51,7 @@ def copy(series: Series, number: int, how: Augmentation) -> Series:
         return series
     generator = numpy_generator(how.seed, how.method, series.ticker, number)
     if how.method == "bootstrap":
-        return _resampled(series, how.horizon, generator)
+        return _resample(series, how.horizon, generator)
     noise = generator.standard_normal(series.x.shape) * (how.noise * how.scale)
     factor = 1 + how.jitter * generator.standard_normal(series.x.shape[1])
     return replace(series, x=series.x * factor + noise)
@@ -82,7 +82,7 @@ def copy_windows(data: Windows, part: slice, number: int, how: Augmentation) -> 
     return copied.astype(x.dtype), y
 
 
-def _resampled(series: Series, horizon: int, generator: np.random.Generator) -> Series:
+def _resample(series: Series, horizon: int, generator: np.random.Generator) -> Series:
     """A path of the same length from the series' own daily returns, its first feature."""
     if series.x.shape[1] != len(CLOSE_FEATURES):
         raise DataError("data.augment bootstrap resamples closing prices; with open, high, low and volume take noise")

@@ -34,9 +34,9 @@ class Copied:
     def dataset(self, dtype: str, *, multiplier: int | None = None) -> Dataset:
         """The dataset with its copies, or with as many times the training windows as said."""
         wanted = multiplier or self.config.multiplier
-        return replace(self, config=self.config.model_copy(update={"multiplier": wanted})).materialised(dtype)
+        return replace(self, config=self.config.model_copy(update={"multiplier": wanted})).materialise(dtype)
 
-    def materialised(self, dtype: str) -> Dataset:
+    def materialise(self, dtype: str) -> Dataset:
         """The same with every training window copied out. Raises MemoryError that says how much they need."""
         del dtype  # rows have their own
         source = self.source()

@@ -77,7 +77,7 @@ class Prepared:
             state={"features": list(self.table.names), "horizon": self.config.horizon, **self.scaler.state},
         )
 
-    def materialised(self, dtype: str) -> Dataset:
+    def materialise(self, dtype: str) -> Dataset:
         """The same with every training window copied out, as scripts that keep arrays [window, day, feature] do.
 
         Raises MemoryError that says how much they need.

@@ -58,7 +58,7 @@ class Prices:
         return digest.hexdigest()
 
 
-def checked(
+def validate_prices(
     raw: Tables, config: DataConfig, *, source: str, notes: tuple[str, ...] = (), today: date | None = None
 ) -> Prices:
     """Validated prices from raw tables, cut to the dates asked for."""

@@ -114,7 +114,7 @@ def validate(
     faults += calendar_faults
     carried, missing = _carry_forward(raw)
     faults += missing
-    real = {*REAL_MOVES, *(_parsed(move) for move in real_moves)}
+    real = {*REAL_MOVES, *(_parse_move(move) for move in real_moves)}
     faults += _stale(carried["close"], real)
     faults += _moves(carried["close"], real)
     refuse(faults)
@@ -344,6 +344,6 @@ def _at(rule: str, frame: pd.DataFrame, row: int, column: int, detail: str) -> F
     return Fault(rule, str(frame.columns[column]), f"{frame.index[row]:%Y-%m-%d}", detail)
 
 
-def _parsed(move: str) -> tuple[str, str]:
+def _parse_move(move: str) -> tuple[str, str]:
     ticker, day = move.rsplit(":", 1)
     return ticker, day

@@ -44,7 +44,7 @@ class Windows:
         return len(self.starts)
 
 
-def masked(targets: np.ndarray) -> np.ndarray | None:
+def target_mask(targets: np.ndarray) -> np.ndarray | None:
     """Which targets do not count, of the same shape; None where all do."""
     found = targets == MASKED if targets.dtype.kind == "i" else None
     return found if found is not None and found.any() else None
@@ -73,9 +73,9 @@ class Dataset:
 
     def __post_init__(self) -> None:
         if "sha256" not in self.card:
-            object.__setattr__(self, "card", {**self._counted(), **self.card})
+            object.__setattr__(self, "card", {**self._count_and_hash(), **self.card})
 
-    def _counted(self) -> DataCard:
+    def _count_and_hash(self) -> DataCard:
         digest, parts = hashlib.sha256(), {"train": self.train, "valid": self.valid, "test": self.test}
         kept = {name: part for name, part in parts.items() if part is not None}
         for part in kept.values():
@@ -144,7 +144,7 @@ def windows(
         starts.append(ends - length + 1 - first + offset)
         targets.append(one.y[ends])
         if with_index:
-            index.append(_named(one, ends, horizon))
+            index.append(_index_windows(one, ends, horizon))
         offset += last + 1 - first
     if not rows:
         return Windows(np.empty((0, 0), dtype), np.empty(0, np.int64), np.empty(0, dtype), length)
@@ -157,7 +157,7 @@ def windows(
     )
 
 
-def _named(series: Series, ends: np.ndarray, horizon: int) -> pd.DataFrame:
+def _index_windows(series: Series, ends: np.ndarray, horizon: int) -> pd.DataFrame:
     # What was the target `horizon` days ago is the latest return known today.
     previous = np.where(ends >= horizon, series.y[np.maximum(ends - horizon, 0)], 0.0)
     return pd.DataFrame(

@@ -23,7 +23,7 @@ def write_atomic(path: Path, text: str | bytes, mode: int = 0o666) -> None:
     """
     data = text.encode() if isinstance(text, str) else text
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    with explained(path):
+    with explain_errors(path):
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
         try:
             with os.fdopen(descriptor, "wb") as file:
@@ -42,7 +42,7 @@ def append_durably(path: Path, line: str) -> None:
 
     Raises DiskError.
     """
-    with explained(path), path.open("ab+") as file:
+    with explain_errors(path), path.open("ab+") as file:
         if file.seek(0, os.SEEK_END) and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
             file.seek(0)
             file.truncate(file.read().rfind(b"\n") + 1)
@@ -61,7 +61,7 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def explained(path: Path) -> Iterator[None]:
+def explain_errors(path: Path) -> Iterator[None]:
     """Turn an OSError of the block into a DiskError about this path."""
     try:
         yield

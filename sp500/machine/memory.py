@@ -108,7 +108,7 @@ def total_bytes(cgroup: Path = CGROUP) -> int:
     return min(int(limit), total) if limit.isdecimal() else total
 
 
-def exhausted(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error means that memory ran out: Python's own, or that of torch's allocators."""
     return isinstance(error, MemoryError) or "out of memory" in str(error) or "can't allocate memory" in str(error)
 

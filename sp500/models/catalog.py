@@ -51,7 +51,7 @@ def load(own: Reference) -> Callable[..., nn.Module]:
     return found
 
 
-def _checked(own: Reference, model: object) -> nn.Module:
+def _check_model(own: Reference, model: object) -> nn.Module:
     """The model that the user's function made. Warns of layers whose numbers depend on how a batch is cut."""
     if not isinstance(model, nn.Module):
         raise ConfigError(f"{own.path.name}: {own.name} returned {type(model).__name__}, not a torch.nn.Module")
@@ -96,7 +96,7 @@ def build(config: ModelConfig, shape: Shape, copies: int = COPIES) -> nn.Module:
     filled.
     """
     if own := config.own:
-        return _checked(own, load(own)(config, shape, **config.options))
+        return _check_model(own, load(own)(config, shape, **config.options))
     make = partial((MODELS | PRETRAINED)[config.kind], shape, **config.used)
     with torch.device("meta"):
         needed = sum((copies if part.requires_grad else 1) * part.nbytes for part in make().parameters())

@@ -87,7 +87,7 @@ class Source:
         for masks in self.masks.values():
             masks.start(epoch)
 
-    def leave_uncompiled(self) -> None:
+    def disable_compile(self) -> None:
         """Have torch.compile call what draws: it indexes a large tape, and knows epoch and windows by this object."""
         self.mask = torch.compiler.disable(self.mask)  # type: ignore[method-assign]
         self.integers = torch.compiler.disable(self.integers)  # type: ignore[method-assign]

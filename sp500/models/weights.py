@@ -17,14 +17,14 @@ class OnBase(Protocol):
         ...
 
 
-def kept(model: nn.Module) -> dict[str, Tensor]:
+def dump(model: nn.Module) -> dict[str, Tensor]:
     """The state of a model without what its base holds."""
     base = model.base_names() if isinstance(model, OnBase) else frozenset()
     return {name: value for name, value in model.state_dict().items() if name not in base}
 
 
 def load(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Set what `kept` gives."""
+    """Set what `dump` gives."""
     base = {name: value for name, value in model.state_dict().items() if name not in weights}
     names = model.base_names() if isinstance(model, OnBase) else frozenset()
     model.load_state_dict({**{name: base[name] for name in base if name in names}, **weights})

@@ -72,7 +72,7 @@ class _Module:
 
 def check_task(reference: Reference) -> None:
     """Raises ConfigError with the first thing that a task lacks, and the line to add."""
-    module = _parsed(reference)
+    module = _parse(reference)
     node = module.find(reference.name, "class")
     if not isinstance(node, ast.ClassDef):
         raise ConfigError(f"{module.where}:{node.lineno}: a task is a class, and {node.name} is a function")
@@ -85,7 +85,7 @@ def check_task(reference: Reference) -> None:
             raise ConfigError(f"{here} has no method {name}; add '{line}'")
     for name, line in (REQUIRED | OPTIONAL).items():
         if method := methods.get(name):
-            expected = [argument.arg for argument in _expected(line).args.args]
+            expected = [argument.arg for argument in _parse_line(line).args.args]
             _check_takes(method, expected, f"{module.where}:{method.lineno}: {name}", f"write '{line}'")
     if start := methods.get("__init__"):
         where = f"{module.where}:{start.lineno}: __init__"
@@ -94,7 +94,7 @@ def check_task(reference: Reference) -> None:
 
 def check_model(reference: Reference, options: Mapping[str, Any]) -> None:
     """Raises ConfigError where a model cannot be made from a config, a dataset and these options."""
-    module = _parsed(reference)
+    module = _parse(reference)
     node = module.find(reference.name, "class or function")
     where, first, maker = f"{module.where}:{node.lineno}: {node.name}", list[str](), node
     if isinstance(node, ast.ClassDef):
@@ -118,7 +118,7 @@ def _only_torch(node: ast.ClassDef) -> bool:
     return [ast.unparse(base).rpartition(".")[2] for base in node.bases] == ["Module"]
 
 
-def _parsed(reference: Reference) -> _Module:
+def _parse(reference: Reference) -> _Module:
     return _module(reference.path, reference.source)
 
 
@@ -138,7 +138,7 @@ def _module(path: Path, text: bytes) -> _Module:
     return _Module(path.name, defined)
 
 
-def _expected(line: str) -> Function:
+def _parse_line(line: str) -> Function:
     [node] = ast.parse(f"{line} ...").body
     assert isinstance(node, ast.FunctionDef)
     return node

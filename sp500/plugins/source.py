@@ -31,7 +31,7 @@ _modules: dict[str, types.ModuleType] = {}
 def load(reference: Reference) -> Any:
     """The class or function, imported. Raises ConfigError where that fails."""
     try:
-        module = _imported(reference)
+        module = _import(reference)
     except Exception as error:
         hint = f" ({ONE_FILE})" if isinstance(error, ModuleNotFoundError) and not reference.module else ""
         raise ConfigError(describe(error, reference) + hint) from error
@@ -41,7 +41,7 @@ def load(reference: Reference) -> Any:
         raise ConfigError(f"{reference.path.name} has no {reference.name} once it is imported") from None
 
 
-def _imported(reference: Reference) -> types.ModuleType:
+def _import(reference: Reference) -> types.ModuleType:
     if reference.module:
         sys.path.append(str(Path.cwd()))
         try:
@@ -112,7 +112,7 @@ def _admit(reference: Reference, *, trusted: bool) -> None:
             return
 
 
-def portable(settings: dict[str, Any]) -> dict[str, Any]:
+def make_portable(settings: dict[str, Any]) -> dict[str, Any]:
     """Plain settings that name a run's copies relative to its folder, so that a run can be moved."""
 
     def relative(text: str) -> str:
@@ -122,7 +122,7 @@ def portable(settings: dict[str, Any]) -> dict[str, Any]:
     return _with_references(settings, relative)
 
 
-def anchored(settings: dict[str, Any], folder: Path, *, run: bool = True) -> dict[str, Any]:
+def make_absolute(settings: dict[str, Any], folder: Path, *, run: bool = True) -> dict[str, Any]:
     """Plain settings of a file in this folder: what they name relative to it is made absolute.
 
     The settings of a run name its copies and no other file, or whoever sends a run could name one that is not guarded.

@@ -10,7 +10,7 @@ from sp500.config import RunConfig
 from sp500.data.sources import arrays
 from sp500.data.windows import Dataset
 from sp500.errors import ConfigError, DataError, SP500Error
-from sp500.machine.memory import exhausted
+from sp500.machine.memory import is_out_of_memory
 from sp500.models import catalog as models
 from sp500.plugins import source
 from sp500.plugins.contract import REQUIRED
@@ -39,7 +39,7 @@ def resolve(config: RunConfig) -> RunConfig:
     Whatever the user brings is imported here, before any data is loaded. Raises ConfigError for what cannot be.
     """
     if config.own_task:
-        _brought(config.own_task)
+        _load_task(config.own_task)
     if config.model.own:
         models.load(config.model.own)
     if config.model.path and Path(config.model.path).expanduser().exists():  # workers have another working directory
@@ -54,7 +54,7 @@ def task(config: RunConfig) -> Task:
     """The task of a resolved configuration. Raises ConfigError for one of the user's that is none."""
     if not config.own_task:
         return TASKS[config.task](config)
-    make = _brought(config.own_task)
+    make = _load_task(config.own_task)
     takes = [one.kind for one in inspect.signature(make).parameters.values()]
     return make(config) if inspect.Parameter.POSITIONAL_OR_KEYWORD in takes else make()
 
@@ -69,7 +69,7 @@ def prepare(task: Task, config: RunConfig) -> Dataset:
     try:
         return checks.check(task, config, task.prepare(config))
     except Exception as error:
-        if isinstance(error, SP500Error) or exhausted(error):
+        if isinstance(error, SP500Error) or is_out_of_memory(error):
             raise
         raise DataError(source.describe(error, config.own_task, config.model.own)) from error
 
@@ -85,7 +85,7 @@ def forecasts_direction(config: RunConfig) -> bool:
     return isinstance(found, Direction)
 
 
-def _brought(own: Reference) -> Callable[..., Task]:
+def _load_task(own: Reference) -> Callable[..., Task]:
     """A class of the user's."""
     found: Callable[..., Task] = source.load(own)
     if not (isinstance(found, type) and Task in found.__mro__):

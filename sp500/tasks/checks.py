@@ -11,7 +11,7 @@ from torch import nn
 from sp500.config import RunConfig
 from sp500.data.windows import Dataset, Windows
 from sp500.errors import DataError
-from sp500.formatting import referred
+from sp500.formatting import reference_name
 from sp500.runs.results import Improvement
 from sp500.training.step import DTYPES
 from sp500.training.task import Task
@@ -22,7 +22,7 @@ FEW = 3
 
 def check(task: Task, config: RunConfig, dataset: object) -> Dataset:
     """The dataset, where everything fits. Raises DataError that names the part and what it should be."""
-    where = f"task {referred(config.task)}"
+    where = f"task {reference_name(config.task)}"
     if not isinstance(dataset, Dataset):
         raise DataError(f"{where}: prepare returned {type(dataset).__name__}, expected sp500.Dataset")
     for name, part in (("train", dataset.train), ("valid", dataset.valid), ("test", dataset.test)):

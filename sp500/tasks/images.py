@@ -102,7 +102,7 @@ class Pixels(RandomLayer):
         assert isinstance(self.mean, Tensor)
         images = (x[:, 0].to(self.mean.dtype) - self.mean) / self.deviation
         if self.training and self.shift and self.source is not None:
-            images = _shifted(images, self.source.integers(self, (2 * self.shift + 1) ** 2), self.shift)
+            images = _shift(images, self.source.integers(self, (2 * self.shift + 1) ** 2), self.shift)
         features: Tensor = images.flatten(1)[:, None]
         return features
 
@@ -146,7 +146,7 @@ def naive(dataset: Dataset) -> dict[str, np.ndarray]:
     }
 
 
-def _shifted(images: Tensor, drawn: Tensor, most: int) -> Tensor:
+def _shift(images: Tensor, drawn: Tensor, most: int) -> Tensor:
     batch, height, width, _ = images.shape
     padded = F.pad(images, (0, 0, most, most, most, most))
     steps = 2 * most + 1

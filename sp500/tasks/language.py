@@ -19,7 +19,7 @@ from sp500.data.text import dataset as text
 from sp500.data.text import naive, tokens
 from sp500.data.text.tokenizer import Tokenizer, restore
 from sp500.data.text.tokens import MOST
-from sp500.data.windows import Dataset, Windows, masked
+from sp500.data.windows import Dataset, Windows, target_mask
 from sp500.models.pretrained import hf
 from sp500.runs.results import Metrics
 from sp500.seeding import torch_generator
@@ -79,17 +79,17 @@ class Language(Task):
     def sample(self, model: nn.Module, dataset: Dataset) -> str:
         """SAMPLE tokens after the first context of the test, each drawn with its probability by the model."""
         start = dataset.test.rows[: dataset.window].tolist()
-        made = self._drawn(model, start, SAMPLE, self.config.train.seed)
+        made = self._draw(model, start, SAMPLE, self.config.train.seed)
         return _tokenizer(dataset).decode(made).decode(errors="replace")
 
     def written(self, model: nn.Module, dataset: Dataset, start: bytes, length: int, seed: int) -> bytes:
         """What `length` tokens after `start` stand for, each drawn with the probability that the model gives it."""
         tokenizer = _tokenizer(dataset)
         ids = tokenizer.encode(start).ids.tolist()
-        return tokenizer.decode(self._drawn(model, ids[-self.config.text.context :], length, seed))
+        return tokenizer.decode(self._draw(model, ids[-self.config.text.context :], length, seed))
 
     @torch.no_grad()
-    def _drawn(self, model: nn.Module, start: list[int], length: int, seed: int) -> list[int]:
+    def _draw(self, model: nn.Module, start: list[int], length: int, seed: int) -> list[int]:
         model.eval()
         generator = torch_generator(seed, "sample")
         made = torch.tensor(start)
@@ -116,7 +116,7 @@ def scores(nats: np.ndarray, windows: Windows, size: int | None = None) -> Metri
 
     Default: a byte each.
     """
-    left_out = masked(windows.targets)
+    left_out = target_mask(windows.targets)
     count = windows.targets.size - (0 if left_out is None else int(left_out.sum()))
     total = float(nats.astype(np.float64).sum())
     return {

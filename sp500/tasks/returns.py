@@ -67,7 +67,7 @@ class Returns(Task):
 
     def predictions(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> pd.DataFrame:
         """Columns date, ticker (where known), forecast, target: log returns."""
-        return _named(windows, {"forecast": self.forecast(output, dataset), "target": _truth(windows, dataset)})
+        return _label_rows(windows, {"forecast": self.forecast(output, dataset), "target": _truth(windows, dataset)})
 
     def encode(self, fields: Mapping[str, pd.Series], dataset: Dataset) -> np.ndarray:
         """X of the last days, as training had them."""
@@ -88,7 +88,7 @@ class Returns(Task):
 
     def _score(self, forecast: np.ndarray, target: np.ndarray, part: Windows) -> Metrics:
         scores = metrics.regression(forecast, target) | _cross_section(forecast, part, self.config)
-        return scores | _traded(np.sign(forecast), part, self.config)
+        return scores | _score_trading(np.sign(forecast), part, self.config)
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class Direction(Task):
 
     def predictions(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> pd.DataFrame:
         """Columns date, ticker (where known), forecast (probability of up), target (0 or 1)."""
-        return _named(windows, {"forecast": self.forecast(output, dataset), "target": windows.targets})
+        return _label_rows(windows, {"forecast": self.forecast(output, dataset), "target": windows.targets})
 
     def encode(self, fields: Mapping[str, pd.Series], dataset: Dataset) -> np.ndarray:
         """X of the last days, as training had them."""
@@ -172,7 +172,7 @@ class Direction(Task):
         threshold = self.config.eval.threshold
         scores = metrics.classification(probability, part.targets, threshold)
         scores |= _cross_section(probability, part, self.config)
-        return scores | _traded(self._position(probability), part, self.config)
+        return scores | _score_trading(self._position(probability), part, self.config)
 
     def _position(self, probability: np.ndarray) -> np.ndarray:
         return np.where(probability >= self.config.eval.threshold, 1.0, -1.0)
@@ -212,7 +212,7 @@ def _days(part: Windows) -> np.ndarray:
     return part.index["date"].to_numpy() if part.index is not None else np.arange(len(part))
 
 
-def _traded(position: np.ndarray, part: Windows, config: RunConfig) -> Metrics:
+def _score_trading(position: np.ndarray, part: Windows, config: RunConfig) -> Metrics:
     if part.index is None:
         return {}
     return metrics.trading(position, part.index, cost_bps=config.eval.cost_bps, horizon=config.data.horizon)
@@ -233,7 +233,7 @@ def _buy_and_hold(part: Windows, config: RunConfig) -> Metrics:
     """What always being long earns on the same windows; nothing where there are no prices."""
     if part.index is None:
         return {}
-    held = _traded(np.ones(len(part)), part, config)
+    held = _score_trading(np.ones(len(part)), part, config)
     return {"buy_and_hold": {key: value for key, value in held.items() if key != "excess"}}
 
 
@@ -255,7 +255,7 @@ def _probability(output: np.ndarray) -> np.ndarray:
         return np.asarray(1 / (1 + np.exp(-output[:, 0].astype(np.float64))))
 
 
-def _named(windows: Windows, columns: dict[str, np.ndarray]) -> pd.DataFrame:
+def _label_rows(windows: Windows, columns: dict[str, np.ndarray]) -> pd.DataFrame:
     table = pd.DataFrame(columns)
     if windows.index is None:
         return table

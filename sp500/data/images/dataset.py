@@ -14,7 +14,7 @@ import numpy as np
 
 from sp500.config import DataConfig, ImagesConfig
 from sp500.data.images import folders, idx, npz
-from sp500.data.images.labelled import Source, labelled
+from sp500.data.images.labelled import Source, label_images
 from sp500.data.windows import Dataset, Windows
 from sp500.errors import DataError
 from sp500.formatting import some
@@ -45,13 +45,13 @@ def digits() -> Source:
     from sklearn.datasets import load_digits
 
     found = load_digits()
-    return Source("digits", labelled(found.images, found.target, "digits"))
+    return Source("digits", label_images(found.images, found.target, "digits"))
 
 
 def dataset(images: ImagesConfig, data: DataConfig) -> Dataset:
     """Windows of one image each. Raises DataError, also for files of one image in two parts: its test would flatter."""
     source = read(images.source).split(data.test_fraction, data.valid_from_train)
-    shared = _shared(source)
+    shared = _find_shared(source)
     if shared and source.files:
         raise DataError(f"{source.name}: {shared[0]}. Remove one of each; a test on known images would flatter")
     height, width, channels = source.train.pixels.shape[1:]
@@ -71,7 +71,7 @@ def dataset(images: ImagesConfig, data: DataConfig) -> Dataset:
     return Dataset(made["train"], made.get("valid"), made["test"], card=card, outputs=classes, state=state)
 
 
-def _shared(source: Source) -> list[str]:
+def _find_shared(source: Source) -> list[str]:
     """How many images of a part are in an earlier one, too."""
     seen, said = set[bytes](), list[str]()
     for name, part in source.parts.items():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sp500.data.images.labelled import Labelled, Source, labelled
+from sp500.data.images.labelled import Labelled, Source, label_images
 from sp500.errors import DataError
 
 PARTS = {"train": "train", "test": "t10k"}
@@ -33,7 +33,7 @@ def _part(folder: Path, prefix: str) -> Labelled:
     images, labels = _file(folder, f"{prefix}-images", 3), _file(folder, f"{prefix}-labels", 1)
     if images is None or labels is None:
         raise DataError(f"{folder}: has no {prefix}-labels-idx1-ubyte beside {prefix}-images-idx3-ubyte")
-    return labelled(array(images, 3), array(labels, 1), f"{images} and {labels.name}")
+    return label_images(array(images, 3), array(labels, 1), f"{images} and {labels.name}")
 
 
 def _file(folder: Path, name: str, dimensions: int) -> Path | None:

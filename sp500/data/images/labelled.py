@@ -86,7 +86,7 @@ def _cut(whole: Labelled, fraction: float) -> tuple[Labelled, Labelled]:
     return whole[:at], whole[at:]
 
 
-def labelled(images: np.ndarray, labels: np.ndarray, where: str) -> Labelled:
+def label_images(images: np.ndarray, labels: np.ndarray, where: str) -> Labelled:
     """Images [image, height, width] or [image, height, width, channel] with their classes. Raises DataError."""
     if images.ndim not in (3, 4) or labels.ndim == 0 or not images.size:
         raise DataError(f"{where}: shape {images.shape}, expected [images, height, width] or [..., channels]")

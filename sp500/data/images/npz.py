@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sp500.data.images.labelled import Source, labelled
+from sp500.data.images.labelled import Source, label_images
 from sp500.data.sources.arrays import DAMAGE
 from sp500.errors import DataError
 
@@ -27,7 +27,7 @@ def read(path: Path) -> Source:
     if missing := [name for name in wanted if name not in arrays]:
         raise DataError(f"{path}: has no {' and no '.join(missing)}, only {', '.join(arrays) or 'nothing'}")
     parts = {
-        name: labelled(arrays[f"x_{name}"], arrays[f"y_{name}"], f"{path}: x_{name} and y_{name}")
+        name: label_images(arrays[f"x_{name}"], arrays[f"y_{name}"], f"{path}: x_{name} and y_{name}")
         for name in ("train", "test")
         if f"x_{name}" in arrays
     }

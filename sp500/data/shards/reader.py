@@ -111,7 +111,7 @@ class ShardSet:
         that names the bad file.
         """
         folder = Folder(uri)
-        manifest = manifest_of(folder)
+        manifest = read_manifest(folder)
         shards = tuple(Shard(**{**one, "segments": tuple(one["segments"])}) for one in manifest["shards"])
         given = manifest["layout"]
         layout = Layout(**{**given, "row": tuple(given["row"]), "target": tuple(given["target"])})
@@ -184,7 +184,7 @@ def chunk(table: pa.Table, shard: Shard, of: ShardSet) -> Chunk:
     return Chunk(rows, targets[known], first[known].astype(np.int64), number)
 
 
-def manifest_of(folder: Folder) -> dict[str, Any]:
+def read_manifest(folder: Folder) -> dict[str, Any]:
     """What the manifest of a set says. Raises DataError that names it when it is missing or not what was written."""
     name = f"{folder.uri}/manifest.json"
     try:

@@ -22,7 +22,7 @@ from sp500.data import augment
 from sp500.data.augment import Augmentation
 from sp500.data.features import Series
 from sp500.data.normalize import Normalizer
-from sp500.data.shards.reader import FORMAT, Layout, Shard, ShardSet, as_binary, manifest_of
+from sp500.data.shards.reader import FORMAT, Layout, Shard, ShardSet, as_binary, read_manifest
 from sp500.data.windows import Windows
 from sp500.errors import DataError
 from sp500.storage import Folder
@@ -182,7 +182,7 @@ Source = SeriesSource | WindowsSource
 def write_shard(source: Source, number: int, uri: str) -> Shard:
     """Make sure that shard `number` is there, whole, and say what it holds; one that is there already is kept."""
     folder, name = Folder(uri), f"shard-{number:05d}.parquet"
-    data, segments, windows = _encoded(source, number)
+    data, segments, windows = _encode(source, number)
     shard = Shard(name, segments, windows, len(data), hashlib.sha256(data).hexdigest())
     if folder.size(name) != len(data) or hashlib.sha256(folder.read(name)).hexdigest() != shard.sha256:
         folder.write(name, data)
@@ -198,10 +198,10 @@ def fingerprint_at(uri: str) -> str | None:
     """Fingerprint of the complete set at `uri`; None where there is none."""
     if Folder(uri).size("manifest.json") is None:
         return None
-    return str(manifest_of(Folder(uri))["fingerprint"])
+    return str(read_manifest(Folder(uri))["fingerprint"])
 
 
-def _encoded(source: Source, number: int) -> tuple[bytes, tuple[int, ...], int]:
+def _encode(source: Source, number: int) -> tuple[bytes, tuple[int, ...], int]:
     table, segments, windows = source.table(number)
     buffer = io.BytesIO()
     pq.write_table(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from sp500.config import DataConfig
-from sp500.data.prices import INDEX, Prices, checked, select
+from sp500.data.prices import INDEX, Prices, select, validate_prices
 from sp500.data.sources import yahoo
 from sp500.data.sources.files import read_table
 from sp500.errors import DataError
@@ -40,26 +40,26 @@ def load(config: DataConfig, today: date | None = None, download: Download | Non
     naming rule, ticker and date.
     """
     if config.source == "bundled":
-        return _bundled(config, today)
+        return _from_bundle(config, today)
     if config.source == "yfinance":
-        return _downloaded(config, today, download or yahoo.download)
+        return _from_yahoo(config, today, download or yahoo.download)
     return _from_file(config, today)
 
 
-def _bundled(config: DataConfig, today: date | None) -> Prices:
+def _from_bundle(config: DataConfig, today: date | None) -> Prices:
     """S&P 500 index and 20 of its stocks, 1990 to 2022, as they come with skfolio."""
-    index = _packaged("sp500_index").rename(columns={"SP500": INDEX})
-    raw = select({"close": index.join(_packaged("sp500_dataset"))}, config.tickers or (INDEX,), "bundled")
+    index = _read_skfolio("sp500_index").rename(columns={"SP500": INDEX})
+    raw = select({"close": index.join(_read_skfolio("sp500_dataset"))}, config.tickers or (INDEX,), "bundled")
     names = list(raw["close"].columns)
     notes = (INDEX_NOTE,) if INDEX in names else ()
     if names != [INDEX]:
         notes = (*notes, *BUNDLED_NOTES)
         if config.start is None:
             raw = {name: frame.loc[STOCKS_START:] for name, frame in raw.items()}
-    return checked(raw, config, source="bundled", notes=notes, today=today)
+    return validate_prices(raw, config, source="bundled", notes=notes, today=today)
 
 
-def _downloaded(config: DataConfig, today: date | None, download: Download) -> Prices:
+def _from_yahoo(config: DataConfig, today: date | None, download: Download) -> Prices:
     """Yahoo's prices, or the bundled ones under a banner where that was asked for."""
     try:
         return download(config)
@@ -67,7 +67,7 @@ def _downloaded(config: DataConfig, today: date | None, download: Download) -> P
         if config.fallback != "bundled":
             raise
         log.warning("NO PRICES FROM YAHOO: %s; going on with bundled prices", error.reason)
-        other = _bundled(config, today)
+        other = _from_bundle(config, today)
         tickers = ", ".join(other.tickers)
         banner = f"NOT the prices asked for: {error.reason}; bundled prices of {tickers} were used instead."
         return replace(other, notes=(banner, *other.notes))
@@ -77,13 +77,13 @@ def _from_file(config: DataConfig, today: date | None) -> Prices:
     raw, repaired = read_table(Path(config.source).expanduser())
     raw = select(raw, config.tickers or tuple(raw["close"].columns), config.source)
     try:
-        prices = checked(raw, config, source=config.source, today=today)
+        prices = validate_prices(raw, config, source=config.source, today=today)
     except DataError as error:
         raise DataError(f"{config.source}: {error}") from None
     return replace(prices, faults=(*repaired, *prices.faults))
 
 
-def _packaged(name: str) -> pd.DataFrame:
+def _read_skfolio(name: str) -> pd.DataFrame:
     """A table [date, ticker] of those that lie in skfolio.
 
     Read where they lie: to ask the package itself imports scikit-learn and half of scipy, over a second in every run.

@@ -38,7 +38,7 @@ NAMES = ("X_train", "y_train", "X_test", "y_test")
 def read(path: Path) -> dict[str, np.ndarray]:
     """The four arrays, checked. Raises DataError that names the file and the array."""
     path = path.expanduser()
-    arrays = _unpacked(path)
+    arrays = _unpack(path)
     for part in ("train", "test"):
         x, y = arrays[f"X_{part}"], arrays[f"y_{part}"]
         if x.ndim != 3 or not x.size or y.ndim == 0 or not len(x) == len(y) == y.size:
@@ -58,7 +58,7 @@ def read(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _unpacked(path: Path) -> dict[str, np.ndarray]:
+def _unpack(path: Path) -> dict[str, np.ndarray]:
     if not path.exists():
         raise DataError(f"data.npz_path {path}: no such file")
     if not zipfile.is_zipfile(path):

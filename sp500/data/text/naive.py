@@ -21,8 +21,8 @@ def bits_per_byte(before: bytes, text: bytes) -> dict[str, float]:
     return {
         "order-1": contexts(before, text, 1),
         "order-2": contexts(before, text, 2),
-        "bz2": compressed(before, text, lambda data: bz2.compress(data, 9)),
-        "xz": compressed(before, text, _xz),
+        "bz2": measure_compressor(before, text, lambda data: bz2.compress(data, 9)),
+        "xz": measure_compressor(before, text, _xz),
     }
 
 
@@ -33,7 +33,7 @@ def _xz(data: bytes) -> bytes:
     return lzma.compress(data, filters=filters)
 
 
-def compressed(before: bytes, text: bytes, compress: Callable[[bytes], bytes]) -> float:
+def measure_compressor(before: bytes, text: bytes, compress: Callable[[bytes], bytes]) -> float:
     """What `text` adds to the compressed size of `before`."""
     return 8 * (len(compress(before + text)) - len(compress(before))) / len(text)
 
