@@ -139,7 +139,7 @@ def _explain_gate(name: str, field: str, endpoint: str, token: str | None) -> st
 
 def _token() -> str | None:
     """The token of the environment; None lets the library look for one that was logged in."""
-    found = next((os.environ[name] for name in TOKENS if os.environ.get(name)), None)
-    if not found and (found := os.environ.get(OLD_TOKEN)):
+    token = next((os.environ[name] for name in TOKENS if os.environ.get(name)), None)
+    if not token and (token := os.environ.get(OLD_TOKEN)):
         log.warning("%s is set, which the hub's library does not read; it is taken for %s", OLD_TOKEN, TOKENS[0])
-    return found
+    return token

@@ -85,12 +85,12 @@ def trading(position: np.ndarray, index: pd.DataFrame, *, cost_bps: float, horiz
     net = gross - turnover * cost_bps / 1e4
     year = math.sqrt(TRADING_DAYS / horizon)
     ratios = {"sharpe": gross, "sharpe_after_cost": net}
-    found = {name: _annual(returns, horizon, year) for name, returns in ratios.items()}
+    annual = {name: _annual(returns, horizon, year) for name, returns in ratios.items()}
     intervals = {f"{name}_interval": _sharpe_interval(returns, horizon, year) for name, returns in ratios.items()}
     apart = int(((positions != 1) & positions.notna()).any(axis=1).sum())
     excess = _portfolio_returns(position - 1, index)
     moments = {"sharpe": _sharpe(excess, horizon), **_shape(excess), "observations": len(excess) // horizon}
-    return {**found, **intervals, "turnover": float(turnover.mean()), "excess": {**moments, "days_apart": apart}}
+    return {**annual, **intervals, "turnover": float(turnover.mean()), "excess": {**moments, "days_apart": apart}}
 
 
 def growth(position: np.ndarray, index: pd.DataFrame, *, cost_bps: float, horizon: int = 1) -> Metrics:
@@ -122,18 +122,18 @@ def deflated_excess(excess: Metrics | None, trial_sharpes: Sequence[float | None
     """
     if excess is None:
         return None
-    found: Metrics | None = {"expected_max": None, "probability": None}
+    deflated: Metrics | None = {"expected_max": None, "probability": None}
     if excess["days_apart"] >= FEWEST_DAYS_APART:
         moments = excess["skew"], excess["kurtosis"], excess["observations"]
-        found = deflated_sharpe(excess["sharpe"], trial_sharpes, *moments)
-    if found is None:
+        deflated = deflated_sharpe(excess["sharpe"], trial_sharpes, *moments)
+    if deflated is None:
         return None
     return DeflatedSharpe(
         sharpe=excess["sharpe"],
         days_apart=excess["days_apart"],
         trials=len(trial_sharpes),
-        expected_max=found["expected_max"],
-        probability=found["probability"],
+        expected_max=deflated["expected_max"],
+        probability=deflated["probability"],
     )
 
 
@@ -153,7 +153,7 @@ def deflated_sharpe(
     two have a ratio, or the chosen one has none. The price: configs count as independent tries, also where they hardly
     differ.
     """
-    known = [one for one in trial_sharpes if one is not None]
+    known = [ratio for ratio in trial_sharpes if ratio is not None]
     if len(known) < 2 or sharpe is None or skew is None or kurtosis is None or observations < 2:
         return None
     count, normal = len(trial_sharpes), NormalDist()
@@ -173,17 +173,19 @@ def classification(probability: np.ndarray, target: np.ndarray, threshold: float
     """Accuracy, precision, recall, f1, ROC-AUC and confusion matrix [[tn, fp], [fn, tp]] of P(target = 1) [sample]."""
     from sklearn import metrics
 
-    said = (probability >= threshold).astype(int)
+    predicted = (probability >= threshold).astype(int)
     truth = target.astype(int)
-    precision, recall, f1, _ = metrics.precision_recall_fscore_support(truth, said, average="binary", zero_division=0.0)
+    precision, recall, f1, _ = metrics.precision_recall_fscore_support(
+        truth, predicted, average="binary", zero_division=0.0
+    )
     both = np.unique(truth).size > 1
     return {
-        "accuracy": float((said == truth).mean()),
+        "accuracy": float((predicted == truth).mean()),
         "precision": float(precision),
         "recall": float(recall),
         "f1": float(f1),
         "roc_auc": float(metrics.roc_auc_score(truth, probability)) if both else None,
-        "confusion_matrix": metrics.confusion_matrix(truth, said, labels=[0, 1]).tolist(),
+        "confusion_matrix": metrics.confusion_matrix(truth, predicted, labels=[0, 1]).tolist(),
         "samples": len(truth),
     }
 
@@ -192,11 +194,11 @@ def multiclass(scores: np.ndarray, target: np.ndarray) -> Metrics:
     """Accuracy, macro f1 and confusion matrix of class scores [sample, class]."""
     from sklearn import metrics
 
-    said = scores.argmax(axis=1)
+    predicted = scores.argmax(axis=1)
     return {
-        "accuracy": float((said == target).mean()),
-        "f1": float(metrics.f1_score(target, said, average="macro", zero_division=0.0)),
-        "confusion_matrix": metrics.confusion_matrix(target, said, labels=range(scores.shape[1])).tolist(),
+        "accuracy": float((predicted == target).mean()),
+        "f1": float(metrics.f1_score(target, predicted, average="macro", zero_division=0.0)),
+        "confusion_matrix": metrics.confusion_matrix(target, predicted, labels=range(scores.shape[1])).tolist(),
         "samples": len(target),
     }
 

@@ -59,10 +59,10 @@ def override(settings: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str
     return changed
 
 
-def merge(base: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """`given` over `base`, section by section."""
     both = dict(base)
-    for key, value in given.items():
+    for key, value in changes.items():
         inner = both.get(key)
         if isinstance(inner, dict) and value is None:  # a section without a key under it
             continue

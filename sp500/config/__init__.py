@@ -258,13 +258,13 @@ class RunConfig(Frozen):
 
         Raises ConfigError for a file that may not run, or another one than the run's.
         """
-        given: dict[str, Any] = {}
+        changes: dict[str, Any] = {}
         if (own := self.own_task) and not own.module:
-            given["task"] = f"{source.keep(own, run, trusted=trusted)}:{own.name}"
+            changes["task"] = f"{source.keep(own, run, trusted=trusted)}:{own.name}"
         if (own := self.model.own) and not own.module:
             kind = f"{source.keep(own, run, trusted=trusted)}:{own.name}"
-            given["model"] = self.model.model_copy(update={"kind": kind})
-        return self.model_copy(update=given)
+            changes["model"] = self.model.model_copy(update={"kind": kind})
+        return self.model_copy(update=changes)
 
     def check_extras(self) -> None:
         """Raises ConfigError for a package of an extra that these settings need and that is not installed here."""

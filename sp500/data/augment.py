@@ -72,8 +72,8 @@ def copy_windows(data: Windows, part: slice, number: int, how: Augmentation) -> 
     generator = numpy_generator(how.seed, how.method, "windows", number, part.start)
     if x.ndim == 2 and y.ndim == 2:
         text = np.concatenate([x, y[:, -1:]], axis=1)
-        drawn = generator.integers(0, 256, text.shape, dtype=np.uint8)
-        text = np.where(generator.random(text.shape) < how.noise, drawn, text)
+        replacement = generator.integers(0, 256, text.shape, dtype=np.uint8)
+        text = np.where(generator.random(text.shape) < how.noise, replacement, text)
         return text[:, :-1], text[:, 1:]
     noise = generator.standard_normal(x.shape) * (how.noise * how.scale)
     copied = x * (1 + how.jitter * generator.standard_normal(x.shape[-1])) + noise

@@ -47,14 +47,14 @@ def parts(batch: Batch, most: int) -> list[Batch]:
     """A batch in micro-batches of at most `most` windows, as many on every rank; 0: in one."""
     if not most or batch.largest <= most:
         return [batch]
-    found = []
+    micro_batches = []
     for first in range(0, batch.largest, most):
         count = min(max(batch.count - first, 0), most)
         # A rank that has no more computes its first window with weight 0.
         chosen = slice(first, first + count) if count else slice(1)
         x, y, windows = batch.x[chosen], batch.y[chosen], batch.windows[chosen]
-        found.append(replace(batch, x=x, y=y, windows=windows, count=count))
-    return found
+        micro_batches.append(replace(batch, x=x, y=y, windows=windows, count=count))
+    return micro_batches
 
 
 @runtime_checkable
@@ -119,8 +119,8 @@ class Batches:
         yield from self._batches(torch.arange(len(self)), batch_size)
 
     def _batches(self, order: Tensor, size: int) -> Iterator[Batch]:
-        found = (self._part(order[first : first + size]) for first in range(0, len(order), size))
-        return found if self._target == self._device else _copy_ahead(found, self._target)
+        batches = (self._part(order[first : first + size]) for first in range(0, len(order), size))
+        return batches if self._target == self._device else _copy_ahead(batches, self._target)
 
     def steps(self, batch_size: int) -> int:
         """Batches per epoch, the same on every rank."""
@@ -174,8 +174,8 @@ def _hand_over(batch: Batch, copied: torch.cuda.Event, device: torch.device) -> 
 
 def _count_targets(targets: np.ndarray) -> Tensor | None:
     """Targets of each window that are not masked [window]; None where none is."""
-    left_out = target_mask(targets)
-    return None if left_out is None else torch.from_numpy((~left_out).reshape(len(targets), -1).sum(axis=1))
+    mask = target_mask(targets)
+    return None if mask is None else torch.from_numpy((~mask).reshape(len(targets), -1).sum(axis=1))
 
 
 def _tensor(array: np.ndarray) -> Tensor:

@@ -33,8 +33,8 @@ class Copied:
 
     def dataset(self, dtype: str, *, multiplier: int | None = None) -> Dataset:
         """The dataset with its copies, or with as many times the training windows as said."""
-        wanted = multiplier or self.config.multiplier
-        return replace(self, config=self.config.model_copy(update={"multiplier": wanted})).materialise(dtype)
+        total = multiplier or self.config.multiplier
+        return replace(self, config=self.config.model_copy(update={"multiplier": total})).materialise(dtype)
 
     def materialise(self, dtype: str) -> Dataset:
         """The same with every training window copied out. Raises MemoryError that says how much they need."""

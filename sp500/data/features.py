@@ -74,7 +74,9 @@ def _series(prices: Prices, ticker: str, horizon: int) -> Series:
 def table_of(fields: dict[str, pd.Series]) -> pd.DataFrame:
     """Features [day, name] of one ticker from its open, high, low, close and volume, as far as given."""
     index = fields["close"].index
-    return pd.DataFrame(columns_of({name: one.reindex(index).to_numpy(float) for name, one in fields.items()}), index)
+    return pd.DataFrame(
+        columns_of({name: column.reindex(index).to_numpy(float) for name, column in fields.items()}), index
+    )
 
 
 def columns_of(fields: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -82,13 +82,13 @@ def cut(
     chosen_until: str | None = None,
 ) -> Folds:
     """The same from prices and features at hand."""
-    dates = np.unique(np.concatenate([one.dates[np.isfinite(one.y)] for one in table.series]))
+    dates = np.unique(np.concatenate([series.dates[np.isfinite(series.y)] for series in table.series]))
     cuts = walk_forward(
         dates, folds=folds, test_days=test_days, valid_from_train=config.valid_from_train, gap=config.purge
     )
     blind: list[bool | None] = [None] * folds
     if chosen_until:
         # The return that the choice saw last was known `horizon` sessions after its date.
-        between = [dates[(dates > np.datetime64(chosen_until)) & (dates <= one.test[0])] for one in cuts]
+        between = [dates[(dates > np.datetime64(chosen_until)) & (dates <= fold.test[0])] for fold in cuts]
         blind = [len(sessions) >= config.horizon for sessions in between]
     return Folds(config, prices, table, tuple(cuts), tuple(blind))

@@ -66,11 +66,11 @@ def validate_prices(
     return Prices(clean, source, tuple(faults), notes)
 
 
-def select(raw: Tables, wanted: tuple[str, ...], source: str) -> Tables:
+def select(raw: Tables, tickers: tuple[str, ...], source: str) -> Tables:
     """Columns of the tickers asked for, `stocks` standing for all but the index."""
     have = [str(name) for name in raw["close"].columns]
     names: list[str] = []
-    for name in wanted:
+    for name in tickers:
         names += [other for other in have if other != INDEX] if name == STOCKS else [name]
     missing = [name for name in names if name not in have]
     if missing or not names:

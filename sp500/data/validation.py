@@ -320,9 +320,9 @@ def _ticks(log: np.ndarray) -> dict[int, int]:
     usual = pd.Series(np.abs(moves)).rolling(TICK_WINDOW, center=True, min_periods=20).median().to_numpy()
     undone = {}
     for row in np.flatnonzero(np.abs(moves) > TICK_DEVIATIONS * MAD_TO_DEVIATION * usual).tolist():
-        left = TICK_LEFT * abs(moves[row])
+        remainder = TICK_LEFT * abs(moves[row])
         after = slice(row + 1, row + 1 + MAX_CARRIED)
-        back = (np.abs(moves[after] + moves[row]) < left) & (np.abs(log[after] - log[row - 1]) < left)
+        back = (np.abs(moves[after] + moves[row]) < remainder) & (np.abs(log[after] - log[row - 1]) < remainder)
         if back.any():
             undone[row] = row + 1 + int(back.argmax())
     return undone

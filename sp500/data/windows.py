@@ -46,8 +46,8 @@ class Windows:
 
 def target_mask(targets: np.ndarray) -> np.ndarray | None:
     """Which targets do not count, of the same shape; None where all do."""
-    found = targets == MASKED if targets.dtype.kind == "i" else None
-    return found if found is not None and found.any() else None
+    mask = targets == MASKED if targets.dtype.kind == "i" else None
+    return mask if mask is not None and mask.any() else None
 
 
 @dataclass(frozen=True)
@@ -77,11 +77,11 @@ class Dataset:
 
     def _count_and_hash(self) -> DataCard:
         digest, parts = hashlib.sha256(), {"train": self.train, "valid": self.valid, "test": self.test}
-        kept = {name: part for name, part in parts.items() if part is not None}
-        for part in kept.values():
+        present = {name: part for name, part in parts.items() if part is not None}
+        for part in present.values():
             for array in (part.rows, part.starts, part.targets):
                 digest.update(np.ascontiguousarray(array).data)
-        return {"sha256": digest.hexdigest(), "windows": {name: len(part) for name, part in kept.items()}}
+        return {"sha256": digest.hexdigest(), "windows": {name: len(part) for name, part in present.items()}}
 
     @property
     def window(self) -> int:
@@ -133,18 +133,18 @@ def windows(
     """
     rows, starts, targets, index = [], [], [], []
     offset = 0
-    for one in series:
-        inside = (one.dates >= span[0]) & (one.dates <= span[1]) & np.isfinite(one.y)
+    for ticker in series:
+        inside = (ticker.dates >= span[0]) & (ticker.dates <= span[1]) & np.isfinite(ticker.y)
         ends = np.flatnonzero(inside)
         ends = ends[ends >= length - 1]
         if not len(ends):
             continue
         first, last = ends[0] - length + 1, ends[-1]
-        rows.append(one.x[first : last + 1])
+        rows.append(ticker.x[first : last + 1])
         starts.append(ends - length + 1 - first + offset)
-        targets.append(one.y[ends])
+        targets.append(ticker.y[ends])
         if with_index:
-            index.append(_index_windows(one, ends, horizon))
+            index.append(_index_windows(ticker, ends, horizon))
         offset += last + 1 - first
     if not rows:
         return Windows(np.empty((0, 0), dtype), np.empty(0, np.int64), np.empty(0, dtype), length)

@@ -102,8 +102,8 @@ def tree_pss_bytes(pid: int) -> int:
 
 def total_bytes(cgroup: Path = CGROUP) -> int:
     """Memory of this machine or, where that is less, of its container."""
-    one, two = cgroup / "memory" / "memory.limit_in_bytes", cgroup / "memory.max"
-    file, total = one if one.exists() else two, int(psutil.virtual_memory().total)
+    version_1, version_2 = cgroup / "memory" / "memory.limit_in_bytes", cgroup / "memory.max"
+    file, total = version_1 if version_1.exists() else version_2, int(psutil.virtual_memory().total)
     limit = file.read_text().strip() if file.exists() else ""
     return min(int(limit), total) if limit.isdecimal() else total
 

@@ -20,13 +20,13 @@ def find_layers(model: nn.Module) -> list[nn.Module]:
 
     Found are the innermost, each once; empty for a model that stacks nothing.
     """
-    found: list[nn.Module] = []
+    layers: list[nn.Module] = []
     holds = isinstance(model, nn.Sequential | nn.ModuleList | nn.ModuleDict)
     kinds = Counter(type(layer) for layer in model.children() if any(layer.children()))
     for child in model.children():
         within = find_layers(child)
-        found += within or ([child] if holds and kinds[type(child)] > 1 else [])
-    return list(dict.fromkeys(found))
+        layers += within or ([child] if holds and kinds[type(child)] > 1 else [])
+    return list(dict.fromkeys(layers))
 
 
 def recompute(model: nn.Module) -> None:

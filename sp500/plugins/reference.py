@@ -72,13 +72,13 @@ def _read(path: Path, changed: int, size: int) -> bytes:
 
 
 def _entry_point(text: str, kind: str, known: Iterable[str]) -> Reference:
-    found = {one.name: one for one in metadata.entry_points(group=f"sp500.{kind}s")}
-    if text not in found:
-        names = [*known, *found]
+    entry_points = {point.name: point for point in metadata.entry_points(group=f"sp500.{kind}s")}
+    if text not in entry_points:
+        names = [*known, *entry_points]
         near = difflib.get_close_matches(text, names, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise ConfigError(f"unknown {kind} {text!r}: expected {', '.join(names)}, or your own as {HOW}{hint}")
-    return Reference(_file_of(found[text].module), found[text].attr, found[text].module)
+    return Reference(_file_of(entry_points[text].module), entry_points[text].attr, entry_points[text].module)
 
 
 def _file_of(module: str) -> Path:

@@ -67,7 +67,7 @@ def _import(reference: Reference) -> types.ModuleType:
 
 def describe(error: Exception, *references: Reference | None) -> str:
     """What happened, and the last line of these files that it happened in."""
-    files = [str(one.path) for one in references if one]
+    files = [str(reference.path) for reference in references if reference]
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
     place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else files[0]
     return f"{place}: {type(error).__name__}: {error}"
@@ -85,7 +85,7 @@ def keep(reference: Reference, run: Path, *, trusted: bool) -> Path:
     if not copy.exists():
         copy.parent.mkdir(exist_ok=True)
         write_atomic(copy, reference.source)
-        sums = sorted((hashlib.sha256(one.read_bytes()).hexdigest(), one.name) for one in copy.parent.glob("*.py"))
+        sums = sorted((hashlib.sha256(file.read_bytes()).hexdigest(), file.name) for file in copy.parent.glob("*.py"))
         write_atomic(copy.parent / SUMS, "".join(f"{digest}  {name}\n" for digest, name in sums))
     return copy
 
@@ -94,11 +94,11 @@ def _admit(reference: Reference, *, trusted: bool) -> None:
     """Raises ConfigError for a file of a run's folder that was changed, or that nobody gave on this machine."""
     digest, known = reference.sha256, KNOWN.expanduser()
     sums = reference.path.parent / SUMS
-    kept = reference.path.parent.name == FOLDER and (reference.path.parent.parent / "config.yaml").exists()
-    if kept and (not sums.exists() or f"{digest}  {reference.path.name}\n" not in sums.read_text()):
+    in_run = reference.path.parent.name == FOLDER and (reference.path.parent.parent / "config.yaml").exists()
+    if in_run and (not sums.exists() or f"{digest}  {reference.path.name}\n" not in sums.read_text()):
         raise ConfigError(f"{reference.path} is not the file that its run was trained with ({sums}); put that back")
     before = known.read_text().split() if known.exists() else []
-    if kept and not trusted and digest not in before:
+    if in_run and not trusted and digest not in before:
         raise ConfigError(
             f"{reference.path} came with a folder of runs and was never given here. It is Python that would run as "
             "you: read it, and add --trust-source (trust_source=True in Python)"

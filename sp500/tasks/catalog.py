@@ -55,7 +55,7 @@ def task(config: RunConfig) -> Task:
     if not config.own_task:
         return TASKS[config.task](config)
     make = _load_task(config.own_task)
-    takes = [one.kind for one in inspect.signature(make).parameters.values()]
+    takes = [parameter.kind for parameter in inspect.signature(make).parameters.values()]
     return make(config) if inspect.Parameter.POSITIONAL_OR_KEYWORD in takes else make()
 
 
@@ -76,21 +76,21 @@ def prepare(task: Task, config: RunConfig) -> Dataset:
 
 def forecasts_direction(config: RunConfig) -> bool:
     """Whether a task of prices forecasts the sign of returns, not the returns. Raises ConfigError for other tasks."""
-    found = task(config)
-    if not isinstance(found, Returns | Direction):
+    instance = task(config)
+    if not isinstance(instance, Returns | Direction):
         raise ConfigError(
             f"task {config.task}: folds are cut by date, which it has none of; inherit from sp500.tasks.returns.Returns"
             " or Direction"
         )
-    return isinstance(found, Direction)
+    return isinstance(instance, Direction)
 
 
 def _load_task(own: Reference) -> Callable[..., Task]:
     """A class of the user's."""
-    found: Callable[..., Task] = source.load(own)
-    if not (isinstance(found, type) and Task in found.__mro__):
+    maker: Callable[..., Task] = source.load(own)
+    if not (isinstance(maker, type) and Task in maker.__mro__):
         raise ConfigError(f"{own.path.name}: {own.name} is not a class that inherits from sp500.Task")
-    if missing := getattr(found, "__abstractmethods__", None):
+    if missing := getattr(maker, "__abstractmethods__", None):
         name = min(missing)
         raise ConfigError(f"{own.path.name}: class {own.name} has no method {name}; add '{REQUIRED.get(name, name)}'")
-    return found
+    return maker

@@ -92,7 +92,7 @@ def _check_loss(where: str, task: Task, config: RunConfig, dataset: Dataset, mod
     loss = task.loss(output, y)
     if not isinstance(loss, torch.Tensor) or loss.ndim or not loss.requires_grad:
         raise DataError(f"{where}: loss returned {loss!r:.60}, expected one number that has a gradient")
-    parts = [task.loss(output[one : one + 1], y[one : one + 1]) for one in range(len(x))]
+    parts = [task.loss(output[row : row + 1], y[row : row + 1]) for row in range(len(x))]
     together, alone = float(loss.detach()), sum(float(part.detach()) for part in parts)
     if abs(alone - together) > 1e-3 * max(abs(alone), abs(together), 1e-6):
         raise DataError(
@@ -101,16 +101,16 @@ def _check_loss(where: str, task: Task, config: RunConfig, dataset: Dataset, mod
         )
 
 
-def _check_plain(where: str, found: object) -> None:
+def _check_plain(where: str, value: object) -> None:
     """Raises DataError for what no JSON holds."""
-    if isinstance(found, dict):
-        for name, value in found.items():
-            _check_plain(f"{where}.{name}", value)
-    elif isinstance(found, list):
-        for value in found:
-            _check_plain(where, value)
-    elif not isinstance(found, str | float | int | None):
-        raise DataError(f"{where} as {type(found).__name__}; write float(...), or .tolist() for an array")
+    if isinstance(value, dict):
+        for name, item in value.items():
+            _check_plain(f"{where}.{name}", item)
+    elif isinstance(value, list):
+        for item in value:
+            _check_plain(where, item)
+    elif not isinstance(value, str | float | int | None):
+        raise DataError(f"{where} as {type(value).__name__}; write float(...), or .tolist() for an array")
 
 
 @torch.no_grad()

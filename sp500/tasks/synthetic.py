@@ -76,9 +76,9 @@ class Synthetic(Task):
 
     def _samples(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """X [sample, feature], class [sample], centres [class, feature]."""
-        wanted = self.config.synthetic
+        settings = self.config.synthetic
         generator = numpy_generator(self.config.data.seed, "synthetic")
-        centres = generator.standard_normal((wanted.classes, wanted.features))
+        centres = generator.standard_normal((settings.classes, settings.features))
         centres *= RADIUS / np.linalg.norm(centres, axis=1, keepdims=True)
-        y = generator.integers(wanted.classes, size=wanted.samples)
-        return centres[y] + generator.standard_normal((wanted.samples, wanted.features)), y, centres
+        y = generator.integers(settings.classes, size=settings.samples)
+        return centres[y] + generator.standard_normal((settings.samples, settings.features)), y, centres

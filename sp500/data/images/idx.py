@@ -56,6 +56,6 @@ def array(path: Path, dimensions: int) -> np.ndarray:
     except (OSError, EOFError, zlib.error, ValueError) as error:
         raise DataError(f"{path}: cannot be read ({error})") from error
     if len(shape) != dimensions or len(data) != count:
-        found = f"more than {count}" if len(data) > count else len(data)
-        raise DataError(f"{path}: its head announces {count} bytes, and it has {found}")
+        length = f"more than {count}" if len(data) > count else len(data)
+        raise DataError(f"{path}: its head announces {count} bytes, and it has {length}")
     return np.frombuffer(bytes(data), np.uint8).reshape(shape)

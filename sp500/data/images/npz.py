@@ -23,8 +23,8 @@ def read(path: Path) -> Source:
             arrays = {name.lower(): np.asarray(file[name]) for name in file if name.lower() in NAMES}
     except DAMAGE as error:
         raise DataError(f"{path}: is not an npz file of plain arrays ({error}). Write it with numpy.savez") from error
-    wanted = NAMES if {"x_test", "y_test"} & set(arrays) else NAMES[:2]
-    if missing := [name for name in wanted if name not in arrays]:
+    expected = NAMES if {"x_test", "y_test"} & set(arrays) else NAMES[:2]
+    if missing := [name for name in expected if name not in arrays]:
         raise DataError(f"{path}: has no {' and no '.join(missing)}, only {', '.join(arrays) or 'nothing'}")
     parts = {
         name: label_images(arrays[f"x_{name}"], arrays[f"y_{name}"], f"{path}: x_{name} and y_{name}")

@@ -112,24 +112,24 @@ class ShardSet:
         """
         folder = Folder(uri)
         manifest = read_manifest(folder)
-        shards = tuple(Shard(**{**one, "segments": tuple(one["segments"])}) for one in manifest["shards"])
-        given = manifest["layout"]
-        layout = Layout(**{**given, "row": tuple(given["row"]), "target": tuple(given["target"])})
-        found = cls(uri, manifest["fingerprint"], layout, shards)
+        shards = tuple(Shard(**{**entry, "segments": tuple(entry["segments"])}) for entry in manifest["shards"])
+        fields = manifest["layout"]
+        layout = Layout(**{**fields, "row": tuple(fields["row"]), "target": tuple(fields["target"])})
+        whole = cls(uri, manifest["fingerprint"], layout, shards)
         sizes, bad = folder.sizes(), {}
         for shard in shards:
             try:
                 if sizes.get(shard.name) != shard.bytes:
                     raise DataError(f"{uri}/{shard.name}: has {sizes.get(shard.name, 'no')} bytes, not {shard.bytes}")
                 if skip_bad:
-                    found.read(shard)
+                    whole.read(shard)
             except DataError as error:
                 bad[shard.name] = str(error)
         if len(bad) > skip_bad:
             way_out = "remove manifest.json and write the set again, or --skip-bad-shards"
             raise DataError(f"{len(bad)} bad shard(s): {'; '.join(bad.values())}; {way_out}")
-        kept = tuple(shard for shard in shards if shard.name not in bad)
-        return cls(uri, found.fingerprint, layout, kept, tuple(bad.values()))
+        good = tuple(shard for shard in shards if shard.name not in bad)
+        return cls(uri, whole.fingerprint, layout, good, tuple(bad.values()))
 
     @property
     def windows(self) -> int:

@@ -107,7 +107,7 @@ class Stream:
         y = self._move(np.zeros((1, *layout.target), layout.target_dtype))
         windows = torch.zeros(1, device=self._device, dtype=torch.int64)
         for step in range(self.steps(batch_size)):
-            counts = [min(max(windows_of_rank - step * size, 0), size) for windows_of_rank in self._windows]
+            counts = [min(max(rank_windows - step * size, 0), size) for rank_windows in self._windows]
             count, total = counts[self._rank], sum(counts)
             x, y, windows = next(parts) if count else (x[:1], y[:1], windows[:1])
             yield Batch(x, y, windows, count, max(counts), total, total * y[0].numel())
@@ -117,24 +117,24 @@ class Stream:
 
     def _gather(self, chunks: Iterable[Chunk], size: int, generator: torch.Generator | None) -> Iterator[Part]:
         """Batches of `size` windows, the last one short; what a buffer leaves over opens the next batch."""
-        left: Part | None = None
+        rest: Part | None = None
         for buffer in self._buffers(chunks):
             count, first = len(buffer.starts), 0
             order = torch.randperm(count, generator=generator) if generator is not None else torch.arange(count)
-            if left is not None:
-                first = min(size - len(left[1]), count)
-                left = _join(left, buffer.take(order[:first]))
-                if len(left[1]) < size:
+            if rest is not None:
+                first = min(size - len(rest[1]), count)
+                rest = _join(rest, buffer.take(order[:first]))
+                if len(rest[1]) < size:
                     continue
-                yield left
-                left = None
+                yield rest
+                rest = None
             while count - first >= size:
                 yield buffer.take(order[first : first + size])
                 first += size
             if first < count:
-                left = buffer.take(order[first:])
-        if left is not None:
-            yield left
+                rest = buffer.take(order[first:])
+        if rest is not None:
+            yield rest
 
     def _buffers(self, chunks: Iterable[Chunk]) -> Iterator[_Buffer]:
         """A few chunks at a time, on the device."""

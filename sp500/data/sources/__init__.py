@@ -88,7 +88,7 @@ def _read_skfolio(name: str) -> pd.DataFrame:
 
     Read where they lie: to ask the package itself imports scikit-learn and half of scipy, over a second in every run.
     """
-    found = find_spec("skfolio")
-    assert found is not None, "pyproject.toml requires skfolio"
-    folder = Path(str(found.origin)).parent / "datasets" / "data"
+    package = find_spec("skfolio")
+    assert package is not None, "pyproject.toml requires skfolio"
+    folder = Path(str(package.origin)).parent / "datasets" / "data"
     return pd.read_csv(folder / f"{name}.csv.gz", index_col=0, parse_dates=True)

@@ -44,15 +44,15 @@ def contexts(before: bytes, text: bytes, order: int) -> float:
     A context's counts are mixed with the probabilities of the next shorter one, down to equal ones (a Dirichlet prior,
     MacKay and Peto 1995), so no byte is impossible.
     """
-    seen, asked = np.frombuffer(before, np.uint8), np.frombuffer(before[-order:] + text, np.uint8)
-    target = asked[order:]
+    known, data = np.frombuffer(before, np.uint8), np.frombuffer(before[-order:] + text, np.uint8)
+    target = data[order:]
     probability = np.full(len(target), 1 / 256)
     for length in range(order + 1):
-        counts = np.bincount(_keys(seen, length), minlength=256 ** (length + 1)).reshape(-1, 256)
+        counts = np.bincount(_keys(known, length), minlength=256 ** (length + 1)).reshape(-1, 256)
         totals = counts.sum(axis=1)
-        context = _keys(asked[order - length :], length) // 256
-        found = counts[context, target]
-        probability = (found + PRIOR * probability) / (totals[context] + PRIOR)
+        context = _keys(data[order - length :], length) // 256
+        matches = counts[context, target]
+        probability = (matches + PRIOR * probability) / (totals[context] + PRIOR)
     return float(-np.log(probability).mean() / math.log(2))
 
 

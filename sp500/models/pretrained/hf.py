@@ -128,8 +128,8 @@ def _add_adapter(net: Any, rank: int, targets: tuple[str, ...]) -> Any:
         return net
     with extra("llm"):
         import peft
-    wanted: Any = list(targets) or "all-linear"
-    settings = peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=wanted, task_type="CAUSAL_LM")
+    modules: Any = list(targets) or "all-linear"
+    settings = peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=modules, task_type="CAUSAL_LM")
     try:
         return peft.get_peft_model(net, settings)
     except ValueError as error:

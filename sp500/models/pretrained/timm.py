@@ -104,7 +104,7 @@ def _check_size(model: Timm, shape: Shape, architecture: str) -> None:
     height, width, _ = shape.row
     try:
         with torch.no_grad():
-            found = model.eval()(torch.empty(1, shape.window, shape.features))
+            output = model.eval()(torch.empty(1, shape.window, shape.features))
     except (RuntimeError, AssertionError, ValueError, IndexError) as error:
         raise ConfigError(
             f"model.architecture {architecture}: images of {height} x {width} do not fit it, most likely they are too "
@@ -112,8 +112,8 @@ def _check_size(model: Timm, shape: Shape, architecture: str) -> None:
         ) from error
     finally:
         model.train()
-    if found.shape != (1, shape.outputs):
-        raise ConfigError(f"model.architecture {architecture}: gives {list(found.shape[1:])}, not one score per class")
+    if output.shape != (1, shape.outputs):
+        raise ConfigError(f"model.architecture {architecture}: gives {list(output.shape[1:])}, not one score per class")
 
 
 def _load(net: nn.Module, shape: Shape, architecture: str, path: Path) -> nn.Module:
