@@ -49,7 +49,7 @@ UNUSED_DATA = {
     "language": ("source", "npz_path", "test_fraction", "valid_from_train"),
 }
 """Keys of `data` that a task has no use for, and that somebody could take for its own."""
-TASK_DEFAULTS: dict[str, dict[str, Any]] = {
+TASK_DEFAULTS: dict[str, dict[str, dict[str, str | float]]] = {
     "images": {"model": {"kind": "cnn"}, "train": {"lr": 3e-3, "batch_size": 64}},
     "language": {"model": {"kind": "gpt"}, "train": {"lr": 3e-3, "batch_size": 32}},
 }
@@ -258,7 +258,7 @@ class RunConfig(Frozen):
 
         Raises ConfigError for a file that may not run, or another one than the run's.
         """
-        changes: dict[str, Any] = {}
+        changes: dict[str, object] = {}
         if (own := self.own_task) and not own.module:
             changes["task"] = f"{source.keep(own, run, trusted=trusted)}:{own.name}"
         if (own := self.model.own) and not own.module:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -59,7 +59,7 @@ class TextConfig(Frozen):
         return self.tokenizer in ("", "bytes") and self.pack == "stream"
 
     @property
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         """What decides the numbers: files by their names, and of the later settings those that are not the default."""
         settings = self.model_dump(mode="json")
         for key in ("valid_source", "prompt", "answer", "tokenizer", "vocabulary", "pack"):

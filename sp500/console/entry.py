@@ -182,10 +182,11 @@ def from_file(model: type[F], path: Path, task: str | None = None) -> F:
     """
     given = mapping(path, "--config", "sections such as data, model and train")
     given = make_absolute(given, path.expanduser().parent, run=path.name == "config.yaml")
-    if isinstance(given.get("io"), dict) and isinstance(given["io"].get("run_name"), str):
+    io, own_task = given.get("io"), given.get("task")
+    if isinstance(io, dict) and isinstance(io.get("run_name"), str):
         # Earlier files have names with capitals and spaces.
-        given["io"]["run_name"] = re.sub(r"[^a-z0-9._-]+", "-", given["io"]["run_name"].lower())
-    base = defaults(model, task or given.get("task"))
+        io["run_name"] = re.sub(r"[^a-z0-9._-]+", "-", io["run_name"].lower())
+    base = defaults(model, task or (own_task if isinstance(own_task, str) else None))
     return validate(model, merge(base.model_dump(), given), f"--config {path}")
 
 

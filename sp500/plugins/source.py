@@ -13,7 +13,7 @@ import hashlib
 import sys
 import traceback
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +112,7 @@ def _admit(reference: Reference, *, trusted: bool) -> None:
             return
 
 
-def make_portable(settings: dict[str, Any]) -> dict[str, Any]:
+def make_portable(settings: Mapping[str, object]) -> dict[str, object]:
     """Plain settings that name a run's copies relative to its folder, so that a run can be moved."""
 
     def relative(text: str) -> str:
@@ -122,7 +122,7 @@ def make_portable(settings: dict[str, Any]) -> dict[str, Any]:
     return _with_references(settings, relative)
 
 
-def make_absolute(settings: dict[str, Any], folder: Path, *, run: bool = True) -> dict[str, Any]:
+def make_absolute(settings: Mapping[str, object], folder: Path, *, run: bool = True) -> dict[str, object]:
     """Plain settings of a file in this folder: what they name relative to it is made absolute.
 
     The settings of a run name its copies and no other file, or whoever sends a run could name one that is not guarded.
@@ -139,11 +139,12 @@ def make_absolute(settings: dict[str, Any], folder: Path, *, run: bool = True) -
     return _with_references(settings, absolute)
 
 
-def _with_references(settings: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+def _with_references(settings: Mapping[str, object], change: Callable[[str], str]) -> dict[str, object]:
     """The settings with the texts of task and model.kind changed where they name a file."""
     changed = dict(settings)
-    if ":" in str(settings.get("task")):
-        changed["task"] = change(settings["task"])
+    task = settings.get("task")
+    if isinstance(task, str) and ":" in task:
+        changed["task"] = change(task)
     model = settings.get("model")
     if isinstance(model, dict) and ":" in str(model.get("kind")):
         changed["model"] = {**model, "kind": change(model["kind"])}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from sp500.errors import ConfigError, extra
 END = "<|end|>"
 """Token after a document, of a tokenizer that is trained here."""
 FILE = "tokenizer.json"
+State = dict[str, str | int | None]
+"""Plain data of a tokenizer: `tokenizer`, its name or its JSON, and `end`."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Tokenizer(Protocol):
         """Text of tokens, without `end`."""
         ...
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """Plain data that `restore` makes it from."""
         ...
 
@@ -66,7 +68,7 @@ class Bytes:
         """Bytes as they were."""
         return bytes(number for number in ids if number < 256)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """Its name."""
         return {"tokenizer": "bytes"}
 
@@ -103,7 +105,7 @@ class Library:
         """Text of tokens."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True)).encode()
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """The library's own JSON."""
         return {"tokenizer": self._tokenizer.to_str(), "end": self.end}
 
@@ -134,9 +136,13 @@ def make(text: TextConfig, training: Sequence[bytes], model_path: str = "") -> T
     return _of_folder(name, "text.tokenizer")
 
 
-def restore(state: dict[str, Any]) -> Tokenizer:
+def restore(state: Mapping[str, str | int | None]) -> Tokenizer:
     """The tokenizer whose `state` this is."""
-    return Bytes() if state["tokenizer"] == "bytes" else Library(state["tokenizer"], state["end"])
+    name = str(state["tokenizer"])
+    if name == "bytes":
+        return Bytes()
+    end = state["end"]
+    return Library(name, None if end is None else int(end))
 
 
 def _train(training: Sequence[bytes], size: int) -> Library:
