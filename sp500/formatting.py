@@ -131,7 +131,7 @@ def reference_name(text: str) -> str:
 
 
 def setting(value: Any) -> str:
-    """A setting or a count as one would type it; the parts of a list with a plus."""
+    """A setting or a count as a user would type it; the parts of a list joined by a plus."""
     if isinstance(value, (list, tuple)):
         return "+".join(map(setting, value))
     return NOTHING if value is None else f"{value:g}" if isinstance(value, float) else str(value)

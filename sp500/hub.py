@@ -1,4 +1,4 @@
-"""Models by name on the Hugging Face hub: fetched once, or refused with the way out."""
+"""Models by name on the Hugging Face hub: fetched once, or refused with advice."""
 
 from __future__ import annotations
 

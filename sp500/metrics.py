@@ -150,8 +150,8 @@ def deflated_sharpe(
     deflated Sharpe ratio: P(true > 0) of `sharpe` held against it (Bailey and Lopez de Prado 2014, "The Deflated
     Sharpe Ratio"). No ratio is annualised; kurtosis is not excess; `observations` are the returns behind `sharpe`.
     Each of `trial_sharpes` is a config tried: one without a ratio (None) still counts as a try. None where fewer than
-    two have a ratio, or the chosen one has none. The price: configs count as independent tries, also where they hardly
-    differ.
+    two have a ratio, or the chosen one has none. The price: configs count as independent tries, even if they are nearly
+    the same.
     """
     known = [ratio for ratio in trial_sharpes if ratio is not None]
     if len(known) < 2 or sharpe is None or skew is None or kurtosis is None or observations < 2:

@@ -1,4 +1,4 @@
-"""How far a run is: one type for what its files and its log say, the estimate behind it, and the line of a log.
+"""Progress of a run: one type for its files and its log, the estimate of the remaining time, and the line of the log.
 
 The line is written (`RunProgress.line`) and read (`parse`) here alone, so that the two cannot drift apart:
 
@@ -116,8 +116,8 @@ class Unit:
 class Meter:
     """Measures how fast a run goes, from its epochs or trials as they end.
 
-    Only those count that began after `since`, the start of this attempt (seconds since 1970): what an earlier attempt
-    did says nothing of the speed of this one, which may have another machine.
+    Only those count that began after `since`, the start of this attempt (seconds since 1970): an earlier
+    attempt may have had another machine, so it says nothing about the speed of this one.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ def validate(model: type[M], data: Mapping[str, object], where: str) -> M:
 
 
 def explain(model: type[BaseModel], fault: Any) -> str:
-    """One of pydantic's faults in our words: key path, what was expected, what came."""
+    """One of pydantic's faults as text: key path, expected value, actual value."""
     path = [str(part) for part in fault["loc"]]
     key = ".".join(path)
     if fault["type"] != "extra_forbidden":

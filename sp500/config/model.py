@@ -88,7 +88,7 @@ class ModelConfig(Frozen):
 
     @property
     def own(self) -> Reference | None:
-        """Where a model of the user's lies; None for one of ours."""
+        """Reference to the user's own model; None for a built-in one."""
         return None if self.kind in MODEL_KEYS else reference.parse(self.kind, "model", MODEL_KEYS)
 
     @property

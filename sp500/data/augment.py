@@ -6,7 +6,7 @@ makes it alone. Only series cut to the training dates come in here, so nothing l
     noise      Gaussian noise on each feature, `noise` training standard deviations wide, and a factor per feature
                and copy, 1 + `jitter` x a normal number; the target is kept
     bootstrap  a new price path: daily returns drawn in blocks of random length (stationary bootstrap, Politis and
-               Romano 1994, mean length 20 days), from which features and targets are computed anew
+               Romano 1994, mean length 20 days), from which features and targets are computed again
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def copy_windows(data: Windows, part: slice, number: int, how: Augmentation) -> 
     """X [window, row, ...] and y of copy `number` of some windows; copy 0 are the windows themselves.
 
     Numbers get noise and a factor as features do; whole numbers are rounded, and stay in their range. Of text, whose
-    targets are the next bytes, a share `noise` of the bytes is drawn anew.
+    targets are the next bytes, a share `noise` of the bytes is replaced by random bytes.
     """
     starts, y = data.starts[part], data.targets[part]
     x = data.rows[starts[:, None] + np.arange(data.length)]

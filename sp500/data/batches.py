@@ -73,7 +73,7 @@ class TrainingBatches(Protocol):
 class Batches:
     """Batches of one split on one device, for one rank.
 
-    Rows lie on the device, where a batch is gathered without the host. Those that would take more than DEVICE_SHARE of
+    Rows are on the device, where a batch is gathered without the host. Those that would take more than DEVICE_SHARE of
     a GPU's memory stay on the host, and batches are copied ahead.
     """
 
@@ -115,7 +115,7 @@ class Batches:
         yield from self._batches(order, batch_size)
 
     def in_order(self, batch_size: int) -> Iterator[Batch]:
-        """Every window once, as they lie: for evaluation."""
+        """Every window once, in the order of the dataset: for evaluation."""
         yield from self._batches(torch.arange(len(self)), batch_size)
 
     def _batches(self, order: Tensor, size: int) -> Iterator[Batch]:
@@ -140,7 +140,7 @@ class Batches:
 
 
 def _fits(windows: Windows, device: torch.device) -> bool:
-    """Whether rows and targets may lie on the device."""
+    """Whether rows and targets fit on the device."""
     if device.type != "cuda":
         return True
     _, total = torch.cuda.mem_get_info(device)
@@ -179,7 +179,7 @@ def _count_targets(targets: np.ndarray) -> Tensor | None:
 
 
 def _tensor(array: np.ndarray) -> Tensor:
-    """Tensor over the same memory. Arrays in Ray's object store are read-only, which torch warns of: nobody writes."""
+    """Tensor over the same memory. Ray's object store holds read-only arrays. Torch warns of them, but nothing writes."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)

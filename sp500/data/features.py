@@ -1,4 +1,4 @@
-"""Features: what a forecast may know at the close of day t.
+"""Features: the inputs that are known at the close of day t.
 
 Every column is causal: its value on day t is computed from prices up to t, never later ones; a property test changes
 the future and compares bits. The target of day t is the log return from t to t + horizon.

@@ -25,7 +25,7 @@ from sp500.runs.results import DataCard
 
 @dataclass(frozen=True)
 class Prepared:
-    """Prices on their way to windows: cut by date, with what was fitted on the training part.
+    """Prices cut by date, with what was fitted on the training part. Windows are made from it.
 
     `train`: each ticker's series up to the last training date; nothing that is copied comes from elsewhere.
     """
@@ -38,7 +38,7 @@ class Prepared:
     scaler: Normalizer
     target_scale: float
     naive_output: float
-    """What `Dataset` says of it."""
+    """See `Dataset`."""
     how: Augmentation
     direction: bool
 

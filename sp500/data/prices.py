@@ -80,7 +80,7 @@ def select(raw: Tables, tickers: tuple[str, ...], source: str) -> Tables:
 
 
 def _frozen(frame: pd.DataFrame) -> pd.DataFrame:
-    """A copy that nobody can write to, and that does not change with the table it came from."""
+    """A read-only copy that does not change when the original table does."""
     values = frame.to_numpy(np.float64, copy=True)
     values.flags.writeable = False
     return pd.DataFrame(values, index=frame.index, columns=frame.columns, copy=False)

@@ -18,7 +18,7 @@ Refused, all faults at once in one DataError:
 
 Real moves that large are rare; those known are listed here, others (and real runs of equal prices) are confirmed with
 `data.real_moves`. In the bundled prices the largest move that was undone within five sessions has 10.6 standard
-deviations, and the longest run of equal prices has 5 sessions. A 3:2 split that is not adjusted cannot be told from a
+deviations, and the longest run of equal prices has 5 sessions. An unadjusted 3:2 split cannot be told apart from a
 bad day by its size and is not looked for.
 """
 

@@ -20,7 +20,7 @@ from sp500.errors import DataError
 from sp500.runs.results import DataCard
 
 MASKED = -100
-"""A class number that no loss counts, as torch's cross entropy has it: of padding, or of what a model is not asked."""
+"""Class number that no loss counts, as in torch's cross entropy: padding, or the prompt of an instruction."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Dataset:
 
     @property
     def sha256(self) -> str:
-        """Hash of the data it was made from; empty for data that settings alone decide."""
+        """Hash of the source data. Empty for data that the settings alone determine."""
         return self.card.get("sha256", "")
 
 

@@ -30,7 +30,7 @@ COST = 50
 
 
 def pss_bytes(pid: int | str = "self") -> int:
-    """Proportional set size of one process in bytes; its RSS where the kernel does not tell PSS."""
+    """Proportional set size of one process in bytes; its RSS where the kernel has no PSS."""
     rollup = Path(f"/proc/{pid}/smaps_rollup")
     if not rollup.exists():
         return int(psutil.Process(None if pid == "self" else int(pid)).memory_info().rss)

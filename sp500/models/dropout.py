@@ -70,7 +70,7 @@ class Dropout(RandomLayer):
 
 
 class Source:
-    """What a model's random layers draw: the loop tells it the epoch, and the windows of each batch."""
+    """Source of a model's random numbers. The training loop sets the epoch, and the windows of each batch."""
 
     def __init__(self, model: nn.Module, seed: int, *, dtype: torch.dtype, device: torch.device) -> None:
         layers = [module for module in model.modules() if isinstance(module, RandomLayer)]

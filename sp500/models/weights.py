@@ -1,4 +1,4 @@
-"""The weights that training changes: what a checkpoint keeps of a model, of which a part may lie elsewhere."""
+"""The weights that training changes: what a checkpoint keeps of a model, without the part that is stored elsewhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 @runtime_checkable
 class OnBase(Protocol):
-    """A model that adds to another one, which is not trained and lies in a folder of its own."""
+    """A model that adds to another one, which is not trained and has a folder of its own."""
 
     def base_names(self) -> frozenset[str]:
         """Names, in the state, of what the folder holds."""

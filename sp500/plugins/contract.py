@@ -1,7 +1,7 @@
 """Whether a class or function of the user can be a task or a model, read from its syntax tree.
 
 Nothing runs and nothing is imported, so a wrong signature is refused within milliseconds. What a base class of another
-file defines cannot be seen here; the import, later, finds what is missing then.
+file defines cannot be seen here. The later import finds what is missing there.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _parse(reference: Reference) -> _Module:
 
 @lru_cache
 def _module(path: Path, text: bytes) -> _Module:
-    """Kept, since every config of a search asks for it."""
+    """Cached, since every config of a search needs it."""
     try:
         tree = ast.parse(text, str(path))
     except SyntaxError as error:

@@ -1,4 +1,4 @@
-"""Where a task or a model of the user lies: `FILE.py:NAME`, `package.module:NAME`, or the name of an entry point.
+"""Reference to a user's task or model: `FILE.py:NAME`, `package.module:NAME`, or the name of an entry point.
 
 Nothing is imported here: a module is found as the import system would find it, and its file is read.
 """
@@ -44,7 +44,7 @@ class Reference:
 
     @property
     def identity(self) -> str:
-        """Its name and the hash of its file: what decides numbers, wherever the file lies."""
+        """Its name and the hash of its file: what decides numbers, wherever the file is."""
         return f"{self.name}@{self.sha256[:16]}"
 
 
@@ -67,7 +67,7 @@ def parse(text: str, kind: str, known: Iterable[str]) -> Reference:
 
 @lru_cache
 def _read(path: Path, changed: int, size: int) -> bytes:
-    """A file in the state that these numbers tell of: a search of thousands of trials asks for each of them."""
+    """The file at this time of change and size. Cached, since a search of thousands of trials reads it for each."""
     return path.read_bytes()
 
 

@@ -1,10 +1,10 @@
-"""A brought file: imported once, kept with the run, and not run for a stranger.
+"""A user's Python file: imported once, copied into the run, and not run for a stranger.
 
-A run trains what lies in `runs/NAME/source/`, a copy of the user's file, so that a change of the original while it
-runs, or before it is resumed, changes nothing. The price: a task or a model is one file, or an installed package.
+A run trains what is in `runs/NAME/source/`, a copy of the user's file. A change of the original while it runs, or
+before it is resumed, has no effect. The price: a task or a model is one file, or an installed package.
 
-A folder of runs that somebody else sent holds their Python. It runs only where its file was given here before, or
-where the user says so.
+A folder of runs from another person holds that person's Python. It runs only if the same file was used on this
+machine before, or if the user trusts it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sp500.plugins.reference import Reference
 
 FOLDER, SUMS = "source", "SHA256SUMS"
 KNOWN = Path("~/.cache/sp500/own-sources")
-"""Hashes of files that were given on this machine by this user, a line each."""
+"""Hashes of files that this user ran on this machine, a line each."""
 ONE_FILE = "a file of your own is one file: what it imports has to be installed"
 _modules: dict[str, types.ModuleType] = {}
 
@@ -74,7 +74,7 @@ def describe(error: Exception, *references: Reference | None) -> str:
 
 
 def keep(reference: Reference, run: Path, *, trusted: bool) -> Path:
-    """The run's copy of a file, made if need be. Raises ConfigError for a file that may not run, or another one."""
+    """The run's copy of a file, made where missing. Raises ConfigError for a file that may not run or that differs."""
     _admit(reference, trusted=trusted)
     copy = run / FOLDER / reference.path.name
     if copy.exists() and copy.read_bytes() != reference.source:
@@ -91,7 +91,7 @@ def keep(reference: Reference, run: Path, *, trusted: bool) -> Path:
 
 
 def _admit(reference: Reference, *, trusted: bool) -> None:
-    """Raises ConfigError for a file of a run's folder that was changed, or that nobody gave on this machine."""
+    """Raises ConfigError for a file of a run's folder that was changed, or that was never used on this machine."""
     digest, known = reference.sha256, KNOWN.expanduser()
     sums = reference.path.parent / SUMS
     in_run = reference.path.parent.name == FOLDER and (reference.path.parent.parent / "config.yaml").exists()
@@ -108,7 +108,7 @@ def _admit(reference: Reference, *, trusted: bool) -> None:
             known.parent.mkdir(parents=True, exist_ok=True)
             with known.open("a") as file:
                 file.write(f"{digest}\n")
-        except OSError:  # a home that cannot be written has to be told again
+        except OSError:  # a home that cannot be written remembers nothing
             return
 
 
@@ -125,8 +125,8 @@ def make_portable(settings: Mapping[str, object]) -> dict[str, object]:
 def make_absolute(settings: Mapping[str, object], folder: Path, *, run: bool = True) -> dict[str, object]:
     """Plain settings of a file in this folder: what they name relative to it is made absolute.
 
-    The settings of a run name its copies and no other file, or whoever sends a run could name one that is not guarded.
-    Raises ConfigError for those that do.
+    The settings of a run name its copies and no other file. Otherwise the sender of a run could name a file that is not
+    checked. Raises ConfigError for those that do.
     """
 
     def absolute(text: str) -> str:

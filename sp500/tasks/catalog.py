@@ -36,7 +36,7 @@ def resolve(config: RunConfig) -> RunConfig:
 
     Targets of 0 and 1 alone mean direction.
 
-    Whatever the user brings is imported here, before any data is loaded. Raises ConfigError for what cannot be.
+    The user's task and model are imported here, before any data is loaded. Raises ConfigError where that fails.
     """
     if config.own_task:
         _load_task(config.own_task)
@@ -51,7 +51,7 @@ def resolve(config: RunConfig) -> RunConfig:
 
 
 def task(config: RunConfig) -> Task:
-    """The task of a resolved configuration. Raises ConfigError for one of the user's that is none."""
+    """The task of a resolved configuration. Raises ConfigError for a user's class that is not a task."""
     if not config.own_task:
         return TASKS[config.task](config)
     make = _load_task(config.own_task)
@@ -86,7 +86,7 @@ def forecasts_direction(config: RunConfig) -> bool:
 
 
 def _load_task(own: Reference) -> Callable[..., Task]:
-    """A class of the user's."""
+    """The user's task class. Raises ConfigError for another object, and for an abstract class."""
     maker: Callable[..., Task] = source.load(own)
     if not (isinstance(maker, type) and Task in maker.__mro__):
         raise ConfigError(f"{own.path.name}: {own.name} is not a class that inherits from sp500.Task")

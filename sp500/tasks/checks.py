@@ -1,5 +1,5 @@
-"""What a task or model of the user's has to keep and no signature can say: shapes, number types, a sum as the loss,
-the names of the metrics. All is tried on a few windows, so that a slip costs seconds and no trained model.
+"""Checks of a user's task or model that a signature cannot express: shapes, number types, a sum as the loss, the names
+of the metrics. All of it is tried on a few windows, so that a mistake costs seconds and no trained model.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _few(part: Windows) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _check_loss(where: str, task: Task, config: RunConfig, dataset: Dataset, model: nn.Module) -> None:
-    """Of some windows together the loss has to be the sum of their losses, or batches and workers would not add up."""
+    """The loss of several windows has to be the sum of their losses. Otherwise batches and workers would not add up."""
     x, y = _few(dataset.train)
     output = model(x)
     if not isinstance(output, torch.Tensor) or len(output) != len(x):
@@ -102,7 +102,7 @@ def _check_loss(where: str, task: Task, config: RunConfig, dataset: Dataset, mod
 
 
 def _check_plain(where: str, value: object) -> None:
-    """Raises DataError for what no JSON holds."""
+    """Raises DataError for a value that is not plain JSON."""
     if isinstance(value, dict):
         for name, item in value.items():
             _check_plain(f"{where}.{name}", item)
@@ -115,7 +115,7 @@ def _check_plain(where: str, value: object) -> None:
 
 @torch.no_grad()
 def _check_metrics(where: str, task: Task, dataset: Dataset, model: nn.Module) -> None:
-    """`judge` is given what it will be given after training, with the outputs of some windows in place of all."""
+    """Call `judge` as after training, with the outputs of a few windows repeated for all."""
     outputs = {}
     for name, part in (("valid", dataset.valid), ("test", dataset.test)):
         if part is not None:

@@ -83,7 +83,7 @@ class Language(Task):
         return _tokenizer(dataset).decode(ids).decode(errors="replace")
 
     def written(self, model: nn.Module, dataset: Dataset, start: bytes, length: int, seed: int) -> bytes:
-        """What `length` tokens after `start` stand for, each drawn with the probability that the model gives it."""
+        """Text of `length` tokens after `start`, each drawn with the probability that the model gives it."""
         tokenizer = _tokenizer(dataset)
         ids = tokenizer.encode(start).ids.tolist()
         return tokenizer.decode(self._draw(model, ids[-self.config.text.context :], length, seed))

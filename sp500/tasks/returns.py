@@ -121,7 +121,7 @@ class Direction(Task):
         scores["test"] |= _growth(self._position(_probability(outputs["test"])), dataset.test, self.config)
         forecasts = self._naive(dataset)
         naive = {name: self._score(forecast, dataset.test) for name, forecast in forecasts.items()}
-        # A class is not a probability: the probability that stands for the majority class is the training share of ups.
+        # A class is not a probability: the majority class counts as the training share of ups.
         share = np.full(len(dataset.test), 1 / (1 + math.exp(-dataset.naive_output)))
         naive["majority"] |= metrics.probability_scores(share, dataset.test.targets)
         best = metrics.best_naive(naive, "accuracy", largest=True)

@@ -1,4 +1,4 @@
-"""The smoke job of a new machine or cluster: seeded Gaussian clusters that every worker makes for itself.
+"""The smoke job of a new machine or cluster: seeded Gaussian clusters that every worker generates for itself.
 
 The best possible accuracy is known (assign to the nearest centre) and reported next to the model's.
 """
@@ -54,7 +54,7 @@ class Synthetic(Task):
         return F.cross_entropy(output, target, reduction="sum")
 
     def judge(self, outputs: dict[str, np.ndarray], dataset: Dataset) -> Metrics:
-        """Accuracy, f1 and confusion matrix; `naive` holds the majority class, and `best_possible` beside it."""
+        """Accuracy, f1 and confusion matrix. `naive` holds the majority class, the test `best_possible_accuracy`."""
         assert dataset.valid is not None
         test = dataset.test
         majority = np.bincount(dataset.train.targets, minlength=self.config.synthetic.classes)

@@ -36,8 +36,8 @@ Download = Callable[[DataConfig], Prices]
 def load(config: DataConfig, today: date | None = None, download: Download | None = None) -> Prices:
     """Prices of `config.source`, cut to its tickers and dates, validated.
 
-    `today` bounds the dates (default: the clock's); `download` asks Yahoo (default: by yfinance). Raises DataError
-    naming rule, ticker and date.
+    `today` bounds the dates (default: the clock's); `download` gets prices from Yahoo (default: yfinance). Raises
+    DataError naming rule, ticker and date.
     """
     if config.source == "bundled":
         return _from_bundle(config, today)
@@ -60,7 +60,7 @@ def _from_bundle(config: DataConfig, today: date | None) -> Prices:
 
 
 def _from_yahoo(config: DataConfig, today: date | None, download: Download) -> Prices:
-    """Yahoo's prices, or the bundled ones under a banner where that was asked for."""
+    """Yahoo's prices. With data.fallback bundled and no answer: the bundled prices, with a note that says so."""
     try:
         return download(config)
     except yahoo.NoAnswer as error:
@@ -84,9 +84,9 @@ def _from_file(config: DataConfig, today: date | None) -> Prices:
 
 
 def _read_skfolio(name: str) -> pd.DataFrame:
-    """A table [date, ticker] of those that lie in skfolio.
+    """A table [date, ticker] from the data files of skfolio.
 
-    Read where they lie: to ask the package itself imports scikit-learn and half of scipy, over a second in every run.
+    The file is read directly. Importing skfolio imports scikit-learn and half of scipy, over a second in every run.
     """
     package = find_spec("skfolio")
     assert package is not None, "pyproject.toml requires skfolio"

@@ -1,6 +1,6 @@
 """Bits per byte of a text without a network: counts of short contexts, and general compressors, given the text before.
 
-A famous small language model is beaten by bz2; whoever reads a perplexity should see these next to it.
+A famous small language model is beaten by bz2; its perplexity should be read next to these numbers.
 """
 
 from __future__ import annotations
