@@ -179,7 +179,7 @@ def _count_targets(targets: np.ndarray) -> Tensor | None:
 
 
 def _tensor(array: np.ndarray) -> Tensor:
-    """Tensor over the same memory. Ray's object store holds read-only arrays. Torch warns of them, but nothing writes."""
+    """Tensor over the same memory. Torch warns of the read-only arrays in Ray's object store. They stay unwritten."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)
