@@ -124,9 +124,9 @@ def _from_memory(case: Case) -> FitResult:
 
 
 def _from_shards(case: Case) -> FitResult:
-    ranks = stream.assigned(case.shards.shards, 1)
+    ranks = stream.assign_shards(case.shards.shards, 1)
     chunks = stream.local_chunks(case.shards, ranks[0], shuffle=True, seed=0)
-    batches = stream.Stream(chunks, case.shards, stream.held(ranks), CPU, torch.float32)
+    batches = stream.Stream(chunks, case.shards, stream.count_windows(ranks), CPU, torch.float32)
     return fit(catalog.task(case.config), _dataset(case, 1), case.config, SoloWorker(CPU), train=batches)
 
 

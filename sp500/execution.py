@@ -16,9 +16,9 @@ import yaml
 from sp500.config import RunConfig
 from sp500.credentials import mask
 from sp500.errors import ConfigError, DiskError, SP500Error
-from sp500.formatting import referred
+from sp500.formatting import reference_name
 from sp500.machine.disk import FULL, disk_error
-from sp500.machine.memory import exhausted
+from sp500.machine.memory import is_out_of_memory
 from sp500.plugins import source
 from sp500.runs.record import RunRecord, Status, ended
 from sp500.runs.store import Run, RunStore
@@ -50,7 +50,9 @@ class Experiment(RunConfig):
 
     def settings(self) -> dict[str, Any]:
         """Effective settings as plain data, re-runnable with --config: without the flags and the run's name."""
-        plain: dict[str, Any] = source.portable(mask(self.model_dump(mode="json", exclude=FLAGS | set(self.aliases))))
+        plain: dict[str, Any] = source.make_portable(
+            mask(self.model_dump(mode="json", exclude=FLAGS | set(self.aliases)))
+        )
         del plain["io"]["run_name"]
         return plain
 
@@ -87,7 +89,7 @@ def execute(config: E, main: Callable[[E, Run], RunRecord]) -> RunRecord:
         with archiving:
             if done is not None and done.status == "ok":
                 return done
-            config = config.kept(run.path, trusted=config.trust_source)
+            config = config.keep_sources(run.path, trusted=config.trust_source)
             return _attempt(config, main, run, _begin(config, run))
 
 
@@ -123,7 +125,7 @@ def _attempt(config: E, main: Callable[[E, Run], RunRecord], run: Run, earlier: 
         end("failed", str(error))
         raise
     except Exception as error:
-        if exhausted(error):
+        if is_out_of_memory(error):
             return end("out_of_memory", str(error) or "the machine's memory is exhausted")
         if isinstance(error, OSError) and error.errno in FULL:  # of a library, which seldom names the file
             named = disk_error(Path(error.filename or run.path), error)
@@ -152,7 +154,7 @@ def run_name(config: Experiment) -> str:
     """The name given, or one made from experiment, model and the time."""
     if config.io.run_name:
         return config.io.run_name
-    model = re.sub(r"[^a-z0-9]+", "-", referred(config.model.kind).lower())[:20]
+    model = re.sub(r"[^a-z0-9]+", "-", reference_name(config.model.kind).lower())[:20]
     return f"{config.experiment}-{model}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid() % 0x10000:04x}"
 
 
@@ -162,7 +164,7 @@ def _check_same(run: Run, config: Experiment, *, ended: bool) -> None:
         return
     try:
         plain = yaml.safe_load(path.read_text())
-        kept = type(config).model_validate(source.anchored(plain, run.path) if isinstance(plain, dict) else plain)
+        kept = type(config).model_validate(source.make_absolute(plain, run.path) if isinstance(plain, dict) else plain)
     except (OSError, yaml.YAMLError, ValueError) as error:  # a decoder's and pydantic's errors are ValueErrors
         raise ConfigError(
             f"{path} cannot be used ({str(error).splitlines()[0]}), so it is not known whether the run has the same "

@@ -63,7 +63,7 @@ def size(value: float | None) -> str:
     return f"{float(f'{value / GIB:.3g}'):,g} GiB" if value >= GIB else f"{value / MIB:.0f} MiB"
 
 
-def rounded(value: float) -> str:
+def approx(value: float) -> str:
     """A large number to three digits, as far as a measurement can be trusted: 112,669 is 113,000."""
     return fixed(float(f"{value:.3g}"), 0)
 
@@ -96,7 +96,7 @@ def some(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def listed(items: Sequence[str]) -> str:
+def join(items: Sequence[str]) -> str:
     """'a', 'a and b', 'a, b and c'."""
     return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
 
@@ -113,7 +113,7 @@ def arm(name: str) -> str:
     return ARM.get(name, name)
 
 
-def ended(status: str, reason: str = "") -> str:
+def outcome(status: str, reason: str = "") -> str:
     """How a run ended, and why."""
     word = STATUS.get(status, status)
     return f"{word}: {reason}" if reason else word
@@ -125,13 +125,13 @@ def config(overrides: Mapping[str, Any]) -> str:
     return ", ".join(f"{key.rsplit('.', 1)[-1]} {setting(value)}" for key, value in short.items())
 
 
-def referred(text: str) -> str:
+def reference_name(text: str) -> str:
     """The name in a reference such as FILE.py:NAME; any other text as it is."""
     return text.rpartition(":")[2]
 
 
 def setting(value: Any) -> str:
-    """A setting or a count as one would type it; the parts of a list with a plus."""
+    """A setting or a count as a user would type it; the parts of a list joined by a plus."""
     if isinstance(value, (list, tuple)):
         return "+".join(map(setting, value))
     return NOTHING if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""Models by name on the Hugging Face hub: fetched once, or refused with the way out."""
+"""Models by name on the Hugging Face hub: fetched once, or refused with advice."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def fetch(name: str, field: str) -> Path:
     try:
         return Path(_download(name, token, endpoint))
     except errors.GatedRepoError:
-        raise ConfigError(_gated(name, field, endpoint, token)) from None
+        raise ConfigError(_explain_gate(name, field, endpoint, token)) from None
     except errors.RepositoryNotFoundError:
         hint = "" if token else ", or it is private: set HF_TOKEN"
         raise ConfigError(f"{field} {name}: {endpoint} has no model of that name{hint}") from None
@@ -131,7 +131,7 @@ def _client(unanswered: set[tuple[int, str, str, str]]) -> Any:
     return client
 
 
-def _gated(name: str, field: str, endpoint: str, token: str | None) -> str:
+def _explain_gate(name: str, field: str, endpoint: str, token: str | None) -> str:
     if not token:
         return f"{field} {name}: is gated: accept its licence at {endpoint}/{name} and set HF_TOKEN"
     return f"{field} {name}: is gated, and the owner of the token has not accepted its licence at {endpoint}/{name}"
@@ -139,7 +139,7 @@ def _gated(name: str, field: str, endpoint: str, token: str | None) -> str:
 
 def _token() -> str | None:
     """The token of the environment; None lets the library look for one that was logged in."""
-    found = next((os.environ[name] for name in TOKENS if os.environ.get(name)), None)
-    if not found and (found := os.environ.get(OLD_TOKEN)):
+    token = next((os.environ[name] for name in TOKENS if os.environ.get(name)), None)
+    if not token and (token := os.environ.get(OLD_TOKEN)):
         log.warning("%s is set, which the hub's library does not read; it is taken for %s", OLD_TOKEN, TOKENS[0])
-    return found
+    return token

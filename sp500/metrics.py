@@ -79,18 +79,18 @@ def trading(position: np.ndarray, index: pd.DataFrame, *, cost_bps: float, horiz
     Annualised with 252 days, no risk-free rate (Sharpe 1994). `excess` describes the returns in excess of always being
     long, which `deflated_sharpe` takes.
     """
-    gross = _earned(position, index)
+    gross = _portfolio_returns(position, index)
     positions = _positions(position, index)
     turnover = _turnover(positions, horizon)
     net = gross - turnover * cost_bps / 1e4
     year = math.sqrt(TRADING_DAYS / horizon)
     ratios = {"sharpe": gross, "sharpe_after_cost": net}
-    found = {name: _annual(returns, horizon, year) for name, returns in ratios.items()}
+    annual = {name: _annual(returns, horizon, year) for name, returns in ratios.items()}
     intervals = {f"{name}_interval": _sharpe_interval(returns, horizon, year) for name, returns in ratios.items()}
     apart = int(((positions != 1) & positions.notna()).any(axis=1).sum())
-    excess = _earned(position - 1, index)
+    excess = _portfolio_returns(position - 1, index)
     moments = {"sharpe": _sharpe(excess, horizon), **_shape(excess), "observations": len(excess) // horizon}
-    return {**found, **intervals, "turnover": float(turnover.mean()), "excess": {**moments, "days_apart": apart}}
+    return {**annual, **intervals, "turnover": float(turnover.mean()), "excess": {**moments, "days_apart": apart}}
 
 
 def growth(position: np.ndarray, index: pd.DataFrame, *, cost_bps: float, horizon: int = 1) -> Metrics:
@@ -101,7 +101,7 @@ def growth(position: np.ndarray, index: pd.DataFrame, *, cost_bps: float, horizo
     """
     cost = _turnover(_positions(position, index), horizon) * cost_bps / 1e4
     days = np.unique(index["date"].to_numpy())[::horizon]
-    value = np.cumprod(1 + (_earned(position, index) - cost)[::horizon])
+    value = np.cumprod(1 + (_portfolio_returns(position, index) - cost)[::horizon])
     month = days.astype("datetime64[M]")
     last = np.flatnonzero(np.append(month[1:] != month[:-1], True))
     return {"dates": np.datetime_as_string(days[last], unit="D").tolist(), "values": value[last].tolist()}
@@ -109,7 +109,7 @@ def growth(position: np.ndarray, index: pd.DataFrame, *, cost_bps: float, horizo
 
 def excess_sharpe(position: np.ndarray, index: pd.DataFrame, *, horizon: int = 1) -> float | None:
     """The ratio of `excess` in `trading` alone, in a tenth of the time: a search asks for it once per config."""
-    return _sharpe(_earned(position - 1, index), horizon)
+    return _sharpe(_portfolio_returns(position - 1, index), horizon)
 
 
 def deflated_excess(excess: Metrics | None, trial_sharpes: Sequence[float | None]) -> DeflatedSharpe | None:
@@ -122,18 +122,18 @@ def deflated_excess(excess: Metrics | None, trial_sharpes: Sequence[float | None
     """
     if excess is None:
         return None
-    found: Metrics | None = {"expected_max": None, "probability": None}
+    deflated: Metrics | None = {"expected_max": None, "probability": None}
     if excess["days_apart"] >= FEWEST_DAYS_APART:
         moments = excess["skew"], excess["kurtosis"], excess["observations"]
-        found = deflated_sharpe(excess["sharpe"], trial_sharpes, *moments)
-    if found is None:
+        deflated = deflated_sharpe(excess["sharpe"], trial_sharpes, *moments)
+    if deflated is None:
         return None
     return DeflatedSharpe(
         sharpe=excess["sharpe"],
         days_apart=excess["days_apart"],
         trials=len(trial_sharpes),
-        expected_max=found["expected_max"],
-        probability=found["probability"],
+        expected_max=deflated["expected_max"],
+        probability=deflated["probability"],
     )
 
 
@@ -150,10 +150,10 @@ def deflated_sharpe(
     deflated Sharpe ratio: P(true > 0) of `sharpe` held against it (Bailey and Lopez de Prado 2014, "The Deflated
     Sharpe Ratio"). No ratio is annualised; kurtosis is not excess; `observations` are the returns behind `sharpe`.
     Each of `trial_sharpes` is a config tried: one without a ratio (None) still counts as a try. None where fewer than
-    two have a ratio, or the chosen one has none. The price: configs count as independent tries, also where they hardly
-    differ.
+    two have a ratio, or the chosen one has none. The price: configs count as independent tries, even if they are nearly
+    the same.
     """
-    known = [one for one in trial_sharpes if one is not None]
+    known = [ratio for ratio in trial_sharpes if ratio is not None]
     if len(known) < 2 or sharpe is None or skew is None or kurtosis is None or observations < 2:
         return None
     count, normal = len(trial_sharpes), NormalDist()
@@ -173,17 +173,19 @@ def classification(probability: np.ndarray, target: np.ndarray, threshold: float
     """Accuracy, precision, recall, f1, ROC-AUC and confusion matrix [[tn, fp], [fn, tp]] of P(target = 1) [sample]."""
     from sklearn import metrics
 
-    said = (probability >= threshold).astype(int)
+    predicted = (probability >= threshold).astype(int)
     truth = target.astype(int)
-    precision, recall, f1, _ = metrics.precision_recall_fscore_support(truth, said, average="binary", zero_division=0.0)
+    precision, recall, f1, _ = metrics.precision_recall_fscore_support(
+        truth, predicted, average="binary", zero_division=0.0
+    )
     both = np.unique(truth).size > 1
     return {
-        "accuracy": float((said == truth).mean()),
+        "accuracy": float((predicted == truth).mean()),
         "precision": float(precision),
         "recall": float(recall),
         "f1": float(f1),
         "roc_auc": float(metrics.roc_auc_score(truth, probability)) if both else None,
-        "confusion_matrix": metrics.confusion_matrix(truth, said, labels=[0, 1]).tolist(),
+        "confusion_matrix": metrics.confusion_matrix(truth, predicted, labels=[0, 1]).tolist(),
         "samples": len(truth),
     }
 
@@ -192,11 +194,11 @@ def multiclass(scores: np.ndarray, target: np.ndarray) -> Metrics:
     """Accuracy, macro f1 and confusion matrix of class scores [sample, class]."""
     from sklearn import metrics
 
-    said = scores.argmax(axis=1)
+    predicted = scores.argmax(axis=1)
     return {
-        "accuracy": float((said == target).mean()),
-        "f1": float(metrics.f1_score(target, said, average="macro", zero_division=0.0)),
-        "confusion_matrix": metrics.confusion_matrix(target, said, labels=range(scores.shape[1])).tolist(),
+        "accuracy": float((predicted == target).mean()),
+        "f1": float(metrics.f1_score(target, predicted, average="macro", zero_division=0.0)),
+        "confusion_matrix": metrics.confusion_matrix(target, predicted, labels=range(scores.shape[1])).tolist(),
         "samples": len(target),
     }
 
@@ -249,7 +251,7 @@ def _turnover(positions: pd.DataFrame, horizon: int) -> np.ndarray:
     return np.asarray(weights.diff(horizon).fillna(weights).abs().sum(axis=1))
 
 
-def _earned(position: np.ndarray, index: pd.DataFrame) -> np.ndarray:
+def _portfolio_returns(position: np.ndarray, index: pd.DataFrame) -> np.ndarray:
     """Simple return [day] over the horizon of the capital spread evenly over the tickers of a day."""
     days, day = np.unique(index["date"].to_numpy(), return_inverse=True)
     earned = position * np.expm1(index["return"].to_numpy(np.float64))

@@ -1,4 +1,4 @@
-"""How far a run is: one type for what its files and its log say, the estimate behind it, and the line of a log.
+"""Progress of a run: one type for its files and its log, the estimate of the remaining time, and the line of the log.
 
 The line is written (`RunProgress.line`) and read (`parse`) here alone, so that the two cannot drift apart:
 
@@ -51,12 +51,12 @@ class RunProgress:
 
     def line(self, text: str) -> str:
         """The line of a log, in which `text` says more; rates and losses to at least three digits."""
-        left = self.eta_seconds(self.updated)
+        seconds_left = self.eta_seconds(self.updated)
         parts = [
             f"{datetime.fromtimestamp(self.updated, UTC):%Y-%m-%dT%H:%M:%SZ} {self.counted}",
-            *([] if self.samples_per_second is None else [f"{_rounded(self.samples_per_second)} samples/s"]),
+            *([] if self.samples_per_second is None else [f"{_round_rate(self.samples_per_second)} samples/s"]),
             *([] if self.best_loss is None else [f"best {self.best_loss:.6g}"]),
-            *([] if left is None else [f"{left:.0f} s left"]),
+            *([] if seconds_left is None else [f"{seconds_left:.0f} s left"]),
         ]
         return ", ".join(parts) + (f": {text}" if text else "")
 
@@ -83,16 +83,16 @@ def parse(lines: Iterable[str]) -> RunProgress | None:
     matches = [match for text in lines if (match := LINE.fullmatch(text))]
     if not matches:
         return None
-    found = matches[-1]
-    updated = datetime.fromisoformat(found["time"]).timestamp()
+    last = matches[-1]
+    updated = datetime.fromisoformat(last["time"]).timestamp()
     return RunProgress(
-        kind=found["kind"],  # type: ignore[arg-type] # the pattern has these words alone
-        done=int(found["done"]),
-        total=int(found["total"]),
-        at_most=found["limit"] == AT_MOST,
-        samples_per_second=float(found["rate"]) if found["rate"] else None,
-        best_loss=float(found["best"]) if found["best"] else None,
-        ends=updated + int(found["left"]) if found["left"] else None,
+        kind=last["kind"],  # type: ignore[arg-type] # the pattern has these words alone
+        done=int(last["done"]),
+        total=int(last["total"]),
+        at_most=last["limit"] == AT_MOST,
+        samples_per_second=float(last["rate"]) if last["rate"] else None,
+        best_loss=float(last["best"]) if last["best"] else None,
+        ends=updated + int(last["left"]) if last["left"] else None,
         updated=updated,
     )
 
@@ -116,8 +116,8 @@ class Unit:
 class Meter:
     """Measures how fast a run goes, from its epochs or trials as they end.
 
-    Only those count that began after `since`, the start of this attempt (seconds since 1970): what an earlier attempt
-    did says nothing of the speed of this one, which may have another machine.
+    Only those count that began after `since`, the start of this attempt (seconds since 1970): an earlier
+    attempt may have had another machine, so it says nothing about the speed of this one.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Meter:
         """The run after `done` units."""
         elapsed = self._updated - self._since
         busy, training = (elapsed, elapsed) if self._parallel else (self._busy, self._training)
-        left = self._total - done + self._more
+        units_left = self._total - done + self._more
         return RunProgress(
             kind=self._kind,
             done=done,
@@ -158,10 +158,10 @@ class Meter:
             at_most=self._at_most,
             samples_per_second=self._samples / training if self._samples and training > 0 else None,
             best_loss=self._best if math.isfinite(self._best) else None,
-            ends=self._updated + busy / self._count * left if self._count else None,
+            ends=self._updated + busy / self._count * units_left if self._count else None,
             updated=self._updated,
         )
 
 
-def _rounded(rate: float) -> str:
+def _round_rate(rate: float) -> str:
     return f"{rate:.0f}" if rate >= 100 else f"{rate:.3g}"

@@ -16,7 +16,7 @@ M = TypeVar("M", bound=BaseModel)
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+")
 
 
-def validate(model: type[M], data: dict[str, Any], where: str) -> M:
+def validate(model: type[M], data: Mapping[str, object], where: str) -> M:
     """The model of `data`. Raises ConfigError with each fault's key path and, for an unknown key, the nearest name."""
     try:
         return model.model_validate(data)
@@ -26,7 +26,7 @@ def validate(model: type[M], data: dict[str, Any], where: str) -> M:
 
 
 def explain(model: type[BaseModel], fault: Any) -> str:
-    """One of pydantic's faults in our words: key path, what was expected, what came."""
+    """One of pydantic's faults as text: key path, expected value, actual value."""
     path = [str(part) for part in fault["loc"]]
     key = ".".join(path)
     if fault["type"] != "extra_forbidden":
@@ -50,19 +50,20 @@ def plain(value: Any) -> Any:
     return value.isoformat() if isinstance(value, date) else value
 
 
-def overridden(settings: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+def override(settings: Mapping[str, object], overrides: Mapping[str, object]) -> dict[str, object]:
     """Plain settings with some changed by dotted key."""
     changed = dict(settings)
     for key, value in overrides.items():
         first, _, rest = key.partition(".")
-        changed[first] = overridden(changed.get(first) or {}, {rest: value}) if rest else value
+        section = changed.get(first)
+        changed[first] = override(section if isinstance(section, Mapping) else {}, {rest: value}) if rest else value
     return changed
 
 
-def merge(base: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """`given` over `base`, section by section."""
+def merge(base: Mapping[str, object], changes: Mapping[str, object]) -> dict[str, object]:
+    """`changes` over `base`, section by section."""
     both = dict(base)
-    for key, value in given.items():
+    for key, value in changes.items():
         inner = both.get(key)
         if isinstance(inner, dict) and value is None:  # a section without a key under it
             continue

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.fs
 
 from sp500.errors import DataError, DiskError
-from sp500.machine.disk import FULL, explained, write_atomic
+from sp500.machine.disk import FULL, explain_errors, write_atomic
 
 CHUNK_BYTES = 8 * 2**20
 
@@ -67,7 +67,7 @@ class Folder:
         if isinstance(self._files, pyarrow.fs.LocalFileSystem):
             path = Path(self._path, name)
             try:
-                with explained(path):
+                with explain_errors(path):
                     path.parent.mkdir(parents=True, exist_ok=True)
                     write_atomic(path, data)
             except DiskError as error:
@@ -97,8 +97,8 @@ class Folder:
     def entries(self) -> dict[str, Entry]:
         """All files at any depth, by their names below the folder. Raises OSError."""
         selector = pyarrow.fs.FileSelector(self._path, allow_not_found=True, recursive=True)
-        found = [info for info in self._files.get_file_info(selector) if info.is_file]
-        return {info.path.removeprefix(f"{self._path}/"): Entry(info.size, info.mtime) for info in found}
+        files = [info for info in self._files.get_file_info(selector) if info.is_file]
+        return {info.path.removeprefix(f"{self._path}/"): Entry(info.size, info.mtime) for info in files}
 
     def upload(self, source: io.BufferedIOBase, name: str) -> str:
         """Copy an open file in chunks, and give the sha256 of what was copied. Raises OSError.
@@ -153,10 +153,10 @@ def _impatient(uri: str, seconds: float) -> tuple[pyarrow.fs.FileSystem, str]:
     parts = urlsplit(uri)
     options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    given = {"endpoint_override": endpoint} if endpoint else {}
+    overrides = {"endpoint_override": endpoint} if endpoint else {}
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     files = pyarrow.fs.S3FileSystem(
-        **({"region": region} if region else {}) | given | options,
+        **({"region": region} if region else {}) | overrides | options,
         connect_timeout=seconds,
         request_timeout=seconds,
         retry_strategy=pyarrow.fs.AwsStandardS3RetryStrategy(max_attempts=2),

@@ -19,7 +19,7 @@ from sp500.config import Frozen
 from sp500.console.output import concluded, printable
 from sp500.credentials import has_password, mask
 from sp500.errors import ConfigError
-from sp500.formatting import listed, some
+from sp500.formatting import join, some
 
 if TYPE_CHECKING:
     from sp500.tracking.address import Address
@@ -103,7 +103,7 @@ def _missing(done: Synced) -> list[str]:
     for run, reason in done.missing.items():
         reasons.setdefault(reason, []).append(run)
     return [
-        f"missing in MLflow: {listed(runs)} ({some(len(runs), 'run')}): {reason}. The next sync goes on there"
+        f"missing in MLflow: {join(runs)} ({some(len(runs), 'run')}): {reason}. The next sync goes on there"
         for reason, runs in reasons.items()
     ]
 

@@ -48,8 +48,8 @@ UNUSED_DATA = {
     "images": ("source", "npz_path"),
     "language": ("source", "npz_path", "test_fraction", "valid_from_train"),
 }
-"""Keys of `data` that a task has no use for, and that somebody could take for its own."""
-TASK_DEFAULTS: dict[str, dict[str, Any]] = {
+"""Keys of `data` that a task does not use, and that a user could mistake for its own."""
+TASK_DEFAULTS: dict[str, dict[str, dict[str, str | float]]] = {
     "images": {"model": {"kind": "cnn"}, "train": {"lr": 3e-3, "batch_size": 64}},
     "language": {"model": {"kind": "gpt"}, "train": {"lr": 3e-3, "batch_size": 32}},
 }
@@ -250,21 +250,21 @@ class RunConfig(Frozen):
 
     @property
     def own_task(self) -> Reference | None:
-        """Where a task of the user's lies; None for one of ours."""
+        """Reference to the user's own task; None for a built-in one."""
         return None if self.task in TASKS else reference.parse(self.task, "task", TASKS)
 
-    def kept(self: R, run: Path, *, trusted: bool) -> R:
-        """The settings with the files of the user's replaced by the run's own copies, made if need be.
+    def keep_sources(self: R, run: Path, *, trusted: bool) -> R:
+        """The settings with the user's files replaced by the run's own copies, which are made where missing.
 
-        Raises ConfigError for a file that may not run, or another one than the run's.
+        Raises ConfigError for a file that may not run, or that differs from the run's copy.
         """
-        given: dict[str, Any] = {}
+        changes: dict[str, object] = {}
         if (own := self.own_task) and not own.module:
-            given["task"] = f"{source.keep(own, run, trusted=trusted)}:{own.name}"
+            changes["task"] = f"{source.keep(own, run, trusted=trusted)}:{own.name}"
         if (own := self.model.own) and not own.module:
             kind = f"{source.keep(own, run, trusted=trusted)}:{own.name}"
-            given["model"] = self.model.model_copy(update={"kind": kind})
-        return self.model_copy(update=given)
+            changes["model"] = self.model.model_copy(update={"kind": kind})
+        return self.model_copy(update=changes)
 
     def check_extras(self) -> None:
         """Raises ConfigError for a package of an extra that these settings need and that is not installed here."""
@@ -316,5 +316,5 @@ class RunConfig(Frozen):
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
     def run_config(self) -> RunConfig:
-        """These settings without what a script adds to them."""
+        """These settings without the fields that a script adds to them."""
         return RunConfig(**{name: getattr(self, name) for name in RunConfig.model_fields})

@@ -88,18 +88,18 @@ class ModelConfig(Frozen):
 
     @property
     def own(self) -> Reference | None:
-        """Where a model of the user's lies; None for one of ours."""
+        """Reference to the user's own model; None for a built-in one."""
         return None if self.kind in MODEL_KEYS else reference.parse(self.kind, "model", MODEL_KEYS)
 
     @property
-    def used(self) -> dict[str, Any]:
+    def used(self) -> dict[str, object]:
         """The kind's own keys and their values; a model of the user's may read all, and is given its options."""
         if self.own:
             return self.model_dump(mode="json", include=set(OWN_KEYS))
         return {name: getattr(self, name) for name in sorted(MODEL_KEYS[self.kind])}
 
     @property
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         """Kind and keys, with a path by its last name."""
         kind = own.identity if (own := self.own) else self.kind
         path = {"path": PurePath(self.path).name} if self.path else {}

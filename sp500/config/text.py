@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -43,8 +43,8 @@ class TextConfig(Frozen):
     @model_validator(mode="after")
     def _instructions_are_whole(self) -> TextConfig:
         if bool(self.prompt) != bool(self.answer):
-            given, lacking = ("prompt", "answer") if self.prompt else ("answer", "prompt")
-            raise ValueError(f"text.{given} is given without text.{lacking}: instructions have both")
+            present, lacking = ("prompt", "answer") if self.prompt else ("answer", "prompt")
+            raise ValueError(f"text.{present} is given without text.{lacking}: instructions have both")
         if self.prompt and self.pack != "documents":
             raise ValueError("text.pack stream would cut instructions; set text.pack: documents")
         if self.prompt and not self.source.endswith(".jsonl"):
@@ -59,11 +59,11 @@ class TextConfig(Frozen):
         return self.tokenizer in ("", "bytes") and self.pack == "stream"
 
     @property
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         """What decides the numbers: files by their names, and of the later settings those that are not the default."""
-        found = self.model_dump(mode="json")
+        settings = self.model_dump(mode="json")
         for key in ("valid_source", "prompt", "answer", "tokenizer", "vocabulary", "pack"):
-            if found[key] == type(self).model_fields[key].default:
-                del found[key]
-        files = {key: Path(found[key]).name for key in ("source", "valid_source", "tokenizer") if found.get(key)}
-        return {**found, **files}
+            if settings[key] == type(self).model_fields[key].default:
+                del settings[key]
+        files = {key: Path(settings[key]).name for key in ("source", "valid_source", "tokenizer") if settings.get(key)}
+        return {**settings, **files}

@@ -24,7 +24,7 @@ from sp500.credentials import mask
 from sp500.errors import ConfigError
 from sp500.execution import Experiment
 from sp500.jobs.spec import WORLD_SIZE
-from sp500.plugins.source import anchored
+from sp500.plugins.source import make_absolute
 from sp500.runs.record import RunRecord
 from sp500.runs.store import Run
 from sp500.schema import merge, plain, validate
@@ -181,11 +181,12 @@ def from_file(model: type[F], path: Path, task: str | None = None) -> F:
     Raises ConfigError that names file, key and nearest key.
     """
     given = mapping(path, "--config", "sections such as data, model and train")
-    given = anchored(given, path.expanduser().parent, run=path.name == "config.yaml")
-    if isinstance(given.get("io"), dict) and isinstance(given["io"].get("run_name"), str):
+    given = make_absolute(given, path.expanduser().parent, run=path.name == "config.yaml")
+    io, own_task = given.get("io"), given.get("task")
+    if isinstance(io, dict) and isinstance(io.get("run_name"), str):
         # Earlier files have names with capitals and spaces.
-        given["io"]["run_name"] = re.sub(r"[^a-z0-9._-]+", "-", given["io"]["run_name"].lower())
-    base = defaults(model, task or given.get("task"))
+        io["run_name"] = re.sub(r"[^a-z0-9._-]+", "-", io["run_name"].lower())
+    base = defaults(model, task or (own_task if isinstance(own_task, str) else None))
     return validate(model, merge(base.model_dump(), given), f"--config {path}")
 
 

@@ -6,7 +6,7 @@ makes it alone. Only series cut to the training dates come in here, so nothing l
     noise      Gaussian noise on each feature, `noise` training standard deviations wide, and a factor per feature
                and copy, 1 + `jitter` x a normal number; the target is kept
     bootstrap  a new price path: daily returns drawn in blocks of random length (stationary bootstrap, Politis and
-               Romano 1994, mean length 20 days), from which features and targets are computed anew
+               Romano 1994, mean length 20 days), from which features and targets are computed again
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def copy(series: Series, number: int, how: Augmentation) -> Series:
         return series
     generator = numpy_generator(how.seed, how.method, series.ticker, number)
     if how.method == "bootstrap":
-        return _resampled(series, how.horizon, generator)
+        return _resample(series, how.horizon, generator)
     noise = generator.standard_normal(series.x.shape) * (how.noise * how.scale)
     factor = 1 + how.jitter * generator.standard_normal(series.x.shape[1])
     return replace(series, x=series.x * factor + noise)
@@ -61,7 +61,7 @@ def copy_windows(data: Windows, part: slice, number: int, how: Augmentation) -> 
     """X [window, row, ...] and y of copy `number` of some windows; copy 0 are the windows themselves.
 
     Numbers get noise and a factor as features do; whole numbers are rounded, and stay in their range. Of text, whose
-    targets are the next bytes, a share `noise` of the bytes is drawn anew.
+    targets are the next bytes, a share `noise` of the bytes is replaced by random bytes.
     """
     starts, y = data.starts[part], data.targets[part]
     x = data.rows[starts[:, None] + np.arange(data.length)]
@@ -72,8 +72,8 @@ def copy_windows(data: Windows, part: slice, number: int, how: Augmentation) -> 
     generator = numpy_generator(how.seed, how.method, "windows", number, part.start)
     if x.ndim == 2 and y.ndim == 2:
         text = np.concatenate([x, y[:, -1:]], axis=1)
-        drawn = generator.integers(0, 256, text.shape, dtype=np.uint8)
-        text = np.where(generator.random(text.shape) < how.noise, drawn, text)
+        replacement = generator.integers(0, 256, text.shape, dtype=np.uint8)
+        text = np.where(generator.random(text.shape) < how.noise, replacement, text)
         return text[:, :-1], text[:, 1:]
     noise = generator.standard_normal(x.shape) * (how.noise * how.scale)
     copied = x * (1 + how.jitter * generator.standard_normal(x.shape[-1])) + noise
@@ -82,7 +82,7 @@ def copy_windows(data: Windows, part: slice, number: int, how: Augmentation) -> 
     return copied.astype(x.dtype), y
 
 
-def _resampled(series: Series, horizon: int, generator: np.random.Generator) -> Series:
+def _resample(series: Series, horizon: int, generator: np.random.Generator) -> Series:
     """A path of the same length from the series' own daily returns, its first feature."""
     if series.x.shape[1] != len(CLOSE_FEATURES):
         raise DataError("data.augment bootstrap resamples closing prices; with open, high, low and volume take noise")

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Int64, Shaped
 from torch import Tensor
 
-from sp500.data.windows import Windows, masked
+from sp500.data.windows import Windows, target_mask
 from sp500.seeding import torch_generator
 
 DEVICE_SHARE = 0.25
@@ -47,14 +47,14 @@ def parts(batch: Batch, most: int) -> list[Batch]:
     """A batch in micro-batches of at most `most` windows, as many on every rank; 0: in one."""
     if not most or batch.largest <= most:
         return [batch]
-    found = []
+    micro_batches = []
     for first in range(0, batch.largest, most):
         count = min(max(batch.count - first, 0), most)
         # A rank that has no more computes its first window with weight 0.
         chosen = slice(first, first + count) if count else slice(1)
         x, y, windows = batch.x[chosen], batch.y[chosen], batch.windows[chosen]
-        found.append(replace(batch, x=x, y=y, windows=windows, count=count))
-    return found
+        micro_batches.append(replace(batch, x=x, y=y, windows=windows, count=count))
+    return micro_batches
 
 
 @runtime_checkable
@@ -73,7 +73,7 @@ class TrainingBatches(Protocol):
 class Batches:
     """Batches of one split on one device, for one rank.
 
-    Rows lie on the device, where a batch is gathered without the host. Those that would take more than DEVICE_SHARE of
+    Rows are on the device, where a batch is gathered without the host. Those that would take more than DEVICE_SHARE of
     a GPU's memory stay on the host, and batches are copied ahead.
     """
 
@@ -85,7 +85,7 @@ class Batches:
         self._views = rows.unfold(0, windows.length, 1).movedim(-1, 1)
         self._starts = _tensor(windows.starts)
         self._targets = _tensor(windows.targets).to(device)
-        self._counted = _counted(windows.targets)
+        self._target_counts = _count_targets(windows.targets)
         self._device = device
 
     def __len__(self) -> int:
@@ -104,7 +104,7 @@ class Batches:
     @property
     def targets(self) -> int:
         """Targets of all windows that count."""
-        return self._targets.numel() if self._counted is None else int(self._counted.sum())
+        return self._targets.numel() if self._target_counts is None else int(self._target_counts.sum())
 
     def epoch(self, epoch: int, batch_size: int, *, shuffle: bool, seed: int) -> Iterator[Batch]:
         """Every window once, in an order that depends on seed and epoch alone."""
@@ -115,12 +115,12 @@ class Batches:
         yield from self._batches(order, batch_size)
 
     def in_order(self, batch_size: int) -> Iterator[Batch]:
-        """Every window once, as they lie: for evaluation."""
+        """Every window once, in the order of the dataset: for evaluation."""
         yield from self._batches(torch.arange(len(self)), batch_size)
 
     def _batches(self, order: Tensor, size: int) -> Iterator[Batch]:
-        found = (self._part(order[first : first + size]) for first in range(0, len(order), size))
-        return found if self._target == self._device else _copied_ahead(found, self._target)
+        batches = (self._part(order[first : first + size]) for first in range(0, len(order), size))
+        return batches if self._target == self._device else _copy_ahead(batches, self._target)
 
     def steps(self, batch_size: int) -> int:
         """Batches per epoch, the same on every rank."""
@@ -135,19 +135,19 @@ class Batches:
         x = self._views[self._starts[mine].to(self._device)]
         numbers = mine.to(self._device)
         y = self._targets[numbers]
-        targets = total * y[0].numel() if self._counted is None else int(self._counted[chosen].sum())
+        targets = total * y[0].numel() if self._target_counts is None else int(self._target_counts[chosen].sum())
         return Batch(x, y, numbers, count, size, total, targets)
 
 
 def _fits(windows: Windows, device: torch.device) -> bool:
-    """Whether rows and targets may lie on the device."""
+    """Whether rows and targets fit on the device."""
     if device.type != "cuda":
         return True
     _, total = torch.cuda.mem_get_info(device)
     return windows.rows.nbytes + windows.targets.nbytes <= DEVICE_SHARE * total
 
 
-def _copied_ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
+def _copy_ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
     """Batches of the host on the device: each is copied, on a stream of its own, while the one before is computed."""
     stream, ahead = torch.cuda.Stream(device), None
     for batch in batches:
@@ -157,13 +157,13 @@ def _copied_ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Ba
             )
             coming = replace(batch, x=x, y=y, windows=windows), stream.record_event()
         if ahead:
-            yield _handed_over(*ahead, device)
+            yield _hand_over(*ahead, device)
         ahead = coming
     if ahead:
-        yield _handed_over(*ahead, device)
+        yield _hand_over(*ahead, device)
 
 
-def _handed_over(batch: Batch, copied: torch.cuda.Event, device: torch.device) -> Batch:
+def _hand_over(batch: Batch, copied: torch.cuda.Event, device: torch.device) -> Batch:
     """The batch for the stream that computes, which waits for its copy; its memory is kept as long as that needs it."""
     computing = torch.cuda.current_stream(device)
     computing.wait_event(copied)
@@ -172,14 +172,14 @@ def _handed_over(batch: Batch, copied: torch.cuda.Event, device: torch.device) -
     return batch
 
 
-def _counted(targets: np.ndarray) -> Tensor | None:
+def _count_targets(targets: np.ndarray) -> Tensor | None:
     """Targets of each window that are not masked [window]; None where none is."""
-    left_out = masked(targets)
-    return None if left_out is None else torch.from_numpy((~left_out).reshape(len(targets), -1).sum(axis=1))
+    mask = target_mask(targets)
+    return None if mask is None else torch.from_numpy((~mask).reshape(len(targets), -1).sum(axis=1))
 
 
 def _tensor(array: np.ndarray) -> Tensor:
-    """Tensor over the same memory. Arrays in Ray's object store are read-only, which torch warns of: nobody writes."""
+    """Tensor over the same memory. Torch warns of the read-only arrays in Ray's object store. They stay unwritten."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)

@@ -19,7 +19,7 @@ PART = 4096
 
 @dataclass(frozen=True)
 class Copied:
-    """A dataset on its way to `config.multiplier` times its training windows."""
+    """A dataset whose training windows will be copied `config.multiplier` times."""
 
     data: Dataset
     config: DataConfig
@@ -32,11 +32,11 @@ class Copied:
         return WindowsSource(self.data.train, config.multiplier, how)
 
     def dataset(self, dtype: str, *, multiplier: int | None = None) -> Dataset:
-        """The dataset with its copies, or with as many times the training windows as said."""
-        wanted = multiplier or self.config.multiplier
-        return replace(self, config=self.config.model_copy(update={"multiplier": wanted})).materialised(dtype)
+        """The dataset with its copies: `multiplier` times the training windows (default: the config's)."""
+        total = multiplier or self.config.multiplier
+        return replace(self, config=self.config.model_copy(update={"multiplier": total})).materialise(dtype)
 
-    def materialised(self, dtype: str) -> Dataset:
+    def materialise(self, dtype: str) -> Dataset:
         """The same with every training window copied out. Raises MemoryError that says how much they need."""
         del dtype  # rows have their own
         source = self.source()

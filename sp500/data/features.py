@@ -1,4 +1,4 @@
-"""Features: what a forecast may know at the close of day t.
+"""Features: the inputs that are known at the close of day t.
 
 Every column is causal: its value on day t is computed from prices up to t, never later ones; a property test changes
 the future and compares bits. The target of day t is the log return from t to t + horizon.
@@ -74,7 +74,9 @@ def _series(prices: Prices, ticker: str, horizon: int) -> Series:
 def table_of(fields: dict[str, pd.Series]) -> pd.DataFrame:
     """Features [day, name] of one ticker from its open, high, low, close and volume, as far as given."""
     index = fields["close"].index
-    return pd.DataFrame(columns_of({name: one.reindex(index).to_numpy(float) for name, one in fields.items()}), index)
+    return pd.DataFrame(
+        columns_of({name: column.reindex(index).to_numpy(float) for name, column in fields.items()}), index
+    )
 
 
 def columns_of(fields: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -99,18 +101,18 @@ def columns_of(fields: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     if {"open", "high", "low", "volume"} <= fields.keys():
         columns |= {
             "range": np.log(fields["high"] / fields["low"]),
-            "gap": np.log(fields["open"]) - _shifted(log, 1),
+            "gap": np.log(fields["open"]) - _shift(log, 1),
             "volume_change": _change(np.log1p(fields["volume"]), 1),
         }
     return columns
 
 
-def _shifted(values: np.ndarray, days: int) -> np.ndarray:
-    return _padded(values[:-days], len(values))
+def _shift(values: np.ndarray, days: int) -> np.ndarray:
+    return _pad(values[:-days], len(values))
 
 
 def _change(values: np.ndarray, days: int) -> np.ndarray:
-    return _padded(values[days:] - values[:-days], len(values))
+    return _pad(values[days:] - values[:-days], len(values))
 
 
 def _windows(values: np.ndarray, length: int) -> np.ndarray:
@@ -124,14 +126,14 @@ def _windows(values: np.ndarray, length: int) -> np.ndarray:
 
 def _mean(values: np.ndarray, length: int) -> np.ndarray:
     known = _windows(values, length).mean(axis=1) if len(values) >= length else np.empty(0)
-    return _padded(known, len(values))
+    return _pad(known, len(values))
 
 
 def _std(values: np.ndarray, length: int) -> np.ndarray:
     known = _windows(values, length).std(axis=1, ddof=1) if len(values) >= length else np.empty(0)
-    return _padded(known, len(values))
+    return _pad(known, len(values))
 
 
-def _padded(known: np.ndarray, days: int) -> np.ndarray:
+def _pad(known: np.ndarray, days: int) -> np.ndarray:
     """Values [day], not known on the first ones."""
     return np.concatenate([np.full(days - len(known), np.nan), known])

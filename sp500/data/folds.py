@@ -1,7 +1,7 @@
-"""Walk-forward folds: prices and features made once, and the dates that every fold is cut at.
+"""Walk-forward folds: prices and features computed once, and the dates at which every fold is cut.
 
-The idea is that a fold is a split like any other, so that the pipeline makes its windows; whatever is fitted on the
-way (scaling, the scale of the targets) is fitted anew on the fold's own training dates. The price is that windows are
+The idea is that a fold is a split like any other, so the pipeline makes its windows. What the pipeline fits (scaling
+of the features and of the targets) is fitted again on the fold's own training dates. The price is that windows are
 made once per fold.
 """
 
@@ -56,7 +56,7 @@ class Folds:
 
     @property
     def card(self) -> DataCard:
-        """Where the prices came from, as the record keeps it; dates of splits stand in every fold's row."""
+        """Where the prices came from, for the record. It has no dates of splits: each fold's row has its own."""
         card = pipeline.describe(self.prices, self.table, self.cuts[-1])
         del card["splits"]
         return card
@@ -82,13 +82,13 @@ def cut(
     chosen_until: str | None = None,
 ) -> Folds:
     """The same from prices and features at hand."""
-    dates = np.unique(np.concatenate([one.dates[np.isfinite(one.y)] for one in table.series]))
+    dates = np.unique(np.concatenate([series.dates[np.isfinite(series.y)] for series in table.series]))
     cuts = walk_forward(
         dates, folds=folds, test_days=test_days, valid_from_train=config.valid_from_train, gap=config.purge
     )
     blind: list[bool | None] = [None] * folds
     if chosen_until:
         # The return that the choice saw last was known `horizon` sessions after its date.
-        between = [dates[(dates > np.datetime64(chosen_until)) & (dates <= one.test[0])] for one in cuts]
+        between = [dates[(dates > np.datetime64(chosen_until)) & (dates <= fold.test[0])] for fold in cuts]
         blind = [len(sessions) >= config.horizon for sessions in between]
     return Folds(config, prices, table, tuple(cuts), tuple(blind))

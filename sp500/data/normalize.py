@@ -1,4 +1,4 @@
-"""Normaliser: scales features by what the training dates showed, and nothing later.
+"""Normaliser: scales features by statistics of the training dates only.
 
     zscore   (x - mean) / standard deviation
     minmax   to -1..1 between the smallest and the largest training value; later values may lie outside

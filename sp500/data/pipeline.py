@@ -25,7 +25,7 @@ from sp500.runs.results import DataCard
 
 @dataclass(frozen=True)
 class Prepared:
-    """Prices on their way to windows: cut by date, with what was fitted on the training part.
+    """Prices cut by date, with what was fitted on the training part. Windows are made from it.
 
     `train`: each ticker's series up to the last training date; nothing that is copied comes from elsewhere.
     """
@@ -38,7 +38,7 @@ class Prepared:
     scaler: Normalizer
     target_scale: float
     naive_output: float
-    """What `Dataset` says of it."""
+    """See `Dataset`."""
     how: Augmentation
     direction: bool
 
@@ -55,7 +55,7 @@ class Prepared:
             "valid": self._windows(self.table.series, self.cut.valid, dtype, index=True) if self.cut.valid else None,
             "test": self._windows(self.table.series, self.cut.test, dtype, index=True),
         }
-        counts = {name: len(found) for name, found in parts.items() if found is not None}
+        counts = {name: len(part) for name, part in parts.items() if part is not None}
         if empty := [name for name, count in counts.items() if not count]:
             raise DataError(
                 f"too_short: no windows of {self.config.window} days for {', '.join(empty)}; take more dates"
@@ -77,7 +77,7 @@ class Prepared:
             state={"features": list(self.table.names), "horizon": self.config.horizon, **self.scaler.state},
         )
 
-    def materialised(self, dtype: str) -> Dataset:
+    def materialise(self, dtype: str) -> Dataset:
         """The same with every training window copied out, as scripts that keep arrays [window, day, feature] do.
 
         Raises MemoryError that says how much they need.
@@ -92,8 +92,8 @@ class Prepared:
                 f"{source.windows} materialised windows need {needed} bytes ({needed / 2**30:.1f} GiB)"
             ) from error
         targets, done = np.empty(len(x), dtype), 0
-        for one in augment.copies(self.train, self.config.multiplier, self.how):
-            part = self._windows([one], self.cut.train, dtype, index=False)
+        for series in augment.copies(self.train, self.config.multiplier, self.how):
+            part = self._windows([series], self.cut.train, dtype, index=False)
             end = done + len(part)
             views = np.lib.stride_tricks.sliding_window_view(part.rows, length, axis=0)[part.starts]
             x[done:end], targets[done:end], done = views.transpose(0, 2, 1), part.targets, end
@@ -103,11 +103,11 @@ class Prepared:
     def _windows(
         self, series: Iterable[Series], span: tuple[np.datetime64, np.datetime64], dtype: str, *, index: bool
     ) -> Windows:
-        scaled = (replace(one, x=self.scaler(one.x)) for one in series)
+        scaled = (replace(ticker, x=self.scaler(ticker.x)) for ticker in series)
         length, horizon = self.config.window, self.config.horizon
-        found = windows(scaled, span, length, horizon=horizon, dtype=dtype, with_index=index)
-        targets = (found.targets > 0) if self.direction else found.targets / self.target_scale
-        return replace(found, targets=targets.astype(dtype))
+        part = windows(scaled, span, length, horizon=horizon, dtype=dtype, with_index=index)
+        targets = (part.targets > 0) if self.direction else part.targets / self.target_scale
+        return replace(part, targets=targets.astype(dtype))
 
 
 def prepare(config: DataConfig, *, direction: bool) -> Prepared:
@@ -128,13 +128,15 @@ def fit(prices: Prices, table: Features, config: DataConfig, *, direction: bool,
         valid_from_train=config.valid_from_train,
         gap=config.purge,
     )
-    train = tuple(early for one in table.series if len((early := until(one, cut.train[1])).dates) >= config.window)
+    train = tuple(
+        early for series in table.series if len((early := until(series, cut.train[1])).dates) >= config.window
+    )
     if not train:
         raise DataError(f"too_short: no ticker has data.window = {config.window} days before {cut.train[1]}")
-    rows = np.concatenate([one.x for one in train])
-    spread = float(np.nanstd(np.concatenate([one.y for one in train])))
+    rows = np.concatenate([series.x for series in train])
+    spread = float(np.nanstd(np.concatenate([series.y for series in train])))
     scale = 1.0 if direction or config.norm == "none" or spread == 0 else spread
-    targets = np.concatenate([one.y[config.window - 1 :] for one in train])  # those of windows
+    targets = np.concatenate([series.y[config.window - 1 :] for series in train])  # those of windows
     naive_output = compute_naive_output(targets / scale, direction=direction)
     how = Augmentation(config.augment, config.noise, config.jitter, rows.std(axis=0), config.seed, config.horizon)
     scaler = normalize.fit(rows, config.norm)
@@ -148,7 +150,7 @@ def last_window(fields: Mapping[str, pd.Series], dataset: Dataset) -> np.ndarray
     A feature looks back WARM_UP days at most, so that more prices than these and a window change no bit of it.
     """
     scaler = Normalizer(np.array(dataset.state["shift"]), np.array(dataset.state["scale"]))
-    known = columns_of({name: one.to_numpy(float) for name, one in fields.items()})
+    known = columns_of({name: column.to_numpy(float) for name, column in fields.items()})
     rows = np.column_stack([known[name][-dataset.window :] for name in dataset.state["features"]])
     return scaler(rows).astype(dataset.train.rows.dtype)[None]
 
@@ -156,9 +158,9 @@ def last_window(fields: Mapping[str, pd.Series], dataset: Dataset) -> np.ndarray
 def summary(config: DataConfig) -> dict[str, dict[str, float]]:
     """Count, mean, deviation, smallest and largest value of each feature over all tickers and dates."""
     table = features(load(config), config.horizon)
-    rows = pd.DataFrame(np.concatenate([one.x for one in table.series]), columns=list(table.names))
-    found = rows.agg(["count", "mean", "std", "min", "max"])
-    return {str(name): {str(key): float(value) for key, value in found[name].items()} for name in found}
+    rows = pd.DataFrame(np.concatenate([series.x for series in table.series]), columns=list(table.names))
+    statistics = rows.agg(["count", "mean", "std", "min", "max"])
+    return {str(name): {str(key): float(value) for key, value in statistics[name].items()} for name in statistics}
 
 
 def until(series: Series, last: np.datetime64) -> Series:

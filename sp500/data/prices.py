@@ -58,7 +58,7 @@ class Prices:
         return digest.hexdigest()
 
 
-def checked(
+def validate_prices(
     raw: Tables, config: DataConfig, *, source: str, notes: tuple[str, ...] = (), today: date | None = None
 ) -> Prices:
     """Validated prices from raw tables, cut to the dates asked for."""
@@ -66,11 +66,11 @@ def checked(
     return Prices(clean, source, tuple(faults), notes)
 
 
-def select(raw: Tables, wanted: tuple[str, ...], source: str) -> Tables:
+def select(raw: Tables, tickers: tuple[str, ...], source: str) -> Tables:
     """Columns of the tickers asked for, `stocks` standing for all but the index."""
     have = [str(name) for name in raw["close"].columns]
     names: list[str] = []
-    for name in wanted:
+    for name in tickers:
         names += [other for other in have if other != INDEX] if name == STOCKS else [name]
     missing = [name for name in names if name not in have]
     if missing or not names:
@@ -80,7 +80,7 @@ def select(raw: Tables, wanted: tuple[str, ...], source: str) -> Tables:
 
 
 def _frozen(frame: pd.DataFrame) -> pd.DataFrame:
-    """A copy that nobody can write to, and that does not change with the table it came from."""
+    """A read-only copy that does not change when the original table does."""
     values = frame.to_numpy(np.float64, copy=True)
     values.flags.writeable = False
     return pd.DataFrame(values, index=frame.index, columns=frame.columns, copy=False)

@@ -14,7 +14,7 @@ _sessions = pd.DatetimeIndex([])
 def between(first: pd.Timestamp, last: pd.Timestamp) -> pd.DatetimeIndex:
     """Sessions from `first` to `last`, both included.
 
-    A calendar takes up to a second to build, so it is kept, and built anew only for years that it does not have.
+    A calendar takes up to a second to build, so it is cached. It is built again only for years that it lacks.
     """
     known = _covering(first.year, last.year)
     return known[int(known.searchsorted(first)) : int(known.searchsorted(last, side="right"))]

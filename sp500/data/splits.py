@@ -49,12 +49,12 @@ def walk_forward(dates: np.ndarray, *, folds: int, test_days: int, valid_from_tr
             "dates to train on before; take fewer folds, shorter tests, or more dates"
         )
     splitter = WalkForward(test_size=test_days, train_size=first_train, purged_size=gap, expand_train=True)
-    found = []
+    splits = []
     for before, test in splitter.split(dates):
         cut = _cut(dates[: test[-1] + 1], int(test[0]), valid_from_train=valid_from_train, gap=gap)
         assert (cut.valid or cut.train)[1] == dates[before[-1]]
-        found.append(cut)
-    return found
+        splits.append(cut)
+    return splits
 
 
 def _cut(dates: np.ndarray, test_start: int, *, valid_from_train: float, gap: int) -> Split:

@@ -18,7 +18,7 @@ Refused, all faults at once in one DataError:
 
 Real moves that large are rare; those known are listed here, others (and real runs of equal prices) are confirmed with
 `data.real_moves`. In the bundled prices the largest move that was undone within five sessions has 10.6 standard
-deviations, and the longest run of equal prices has 5 sessions. A 3:2 split that is not adjusted cannot be told from a
+deviations, and the longest run of equal prices has 5 sessions. An unadjusted 3:2 split cannot be told apart from a
 bad day by its size and is not looked for.
 """
 
@@ -114,7 +114,7 @@ def validate(
     faults += calendar_faults
     carried, missing = _carry_forward(raw)
     faults += missing
-    real = {*REAL_MOVES, *(_parsed(move) for move in real_moves)}
+    real = {*REAL_MOVES, *(_parse_move(move) for move in real_moves)}
     faults += _stale(carried["close"], real)
     faults += _moves(carried["close"], real)
     refuse(faults)
@@ -320,9 +320,9 @@ def _ticks(log: np.ndarray) -> dict[int, int]:
     usual = pd.Series(np.abs(moves)).rolling(TICK_WINDOW, center=True, min_periods=20).median().to_numpy()
     undone = {}
     for row in np.flatnonzero(np.abs(moves) > TICK_DEVIATIONS * MAD_TO_DEVIATION * usual).tolist():
-        left = TICK_LEFT * abs(moves[row])
+        remainder = TICK_LEFT * abs(moves[row])
         after = slice(row + 1, row + 1 + MAX_CARRIED)
-        back = (np.abs(moves[after] + moves[row]) < left) & (np.abs(log[after] - log[row - 1]) < left)
+        back = (np.abs(moves[after] + moves[row]) < remainder) & (np.abs(log[after] - log[row - 1]) < remainder)
         if back.any():
             undone[row] = row + 1 + int(back.argmax())
     return undone
@@ -344,6 +344,6 @@ def _at(rule: str, frame: pd.DataFrame, row: int, column: int, detail: str) -> F
     return Fault(rule, str(frame.columns[column]), f"{frame.index[row]:%Y-%m-%d}", detail)
 
 
-def _parsed(move: str) -> tuple[str, str]:
+def _parse_move(move: str) -> tuple[str, str]:
     ticker, day = move.rsplit(":", 1)
     return ticker, day

@@ -20,7 +20,7 @@ from sp500.errors import DataError
 from sp500.runs.results import DataCard
 
 MASKED = -100
-"""A class number that no loss counts, as torch's cross entropy has it: of padding, or of what a model is not asked."""
+"""Class number that no loss counts, as in torch's cross entropy: padding, or the prompt of an instruction."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class Windows:
         return len(self.starts)
 
 
-def masked(targets: np.ndarray) -> np.ndarray | None:
+def target_mask(targets: np.ndarray) -> np.ndarray | None:
     """Which targets do not count, of the same shape; None where all do."""
-    found = targets == MASKED if targets.dtype.kind == "i" else None
-    return found if found is not None and found.any() else None
+    mask = targets == MASKED if targets.dtype.kind == "i" else None
+    return mask if mask is not None and mask.any() else None
 
 
 @dataclass(frozen=True)
@@ -73,15 +73,15 @@ class Dataset:
 
     def __post_init__(self) -> None:
         if "sha256" not in self.card:
-            object.__setattr__(self, "card", {**self._counted(), **self.card})
+            object.__setattr__(self, "card", {**self._count_and_hash(), **self.card})
 
-    def _counted(self) -> DataCard:
+    def _count_and_hash(self) -> DataCard:
         digest, parts = hashlib.sha256(), {"train": self.train, "valid": self.valid, "test": self.test}
-        kept = {name: part for name, part in parts.items() if part is not None}
-        for part in kept.values():
+        present = {name: part for name, part in parts.items() if part is not None}
+        for part in present.values():
             for array in (part.rows, part.starts, part.targets):
                 digest.update(np.ascontiguousarray(array).data)
-        return {"sha256": digest.hexdigest(), "windows": {name: len(part) for name, part in kept.items()}}
+        return {"sha256": digest.hexdigest(), "windows": {name: len(part) for name, part in present.items()}}
 
     @property
     def window(self) -> int:
@@ -100,7 +100,7 @@ class Dataset:
 
     @property
     def sha256(self) -> str:
-        """Hash of the data it was made from; empty for data that settings alone decide."""
+        """Hash of the source data. Empty for data that the settings alone determine."""
         return self.card.get("sha256", "")
 
 
@@ -133,18 +133,18 @@ def windows(
     """
     rows, starts, targets, index = [], [], [], []
     offset = 0
-    for one in series:
-        inside = (one.dates >= span[0]) & (one.dates <= span[1]) & np.isfinite(one.y)
+    for ticker in series:
+        inside = (ticker.dates >= span[0]) & (ticker.dates <= span[1]) & np.isfinite(ticker.y)
         ends = np.flatnonzero(inside)
         ends = ends[ends >= length - 1]
         if not len(ends):
             continue
         first, last = ends[0] - length + 1, ends[-1]
-        rows.append(one.x[first : last + 1])
+        rows.append(ticker.x[first : last + 1])
         starts.append(ends - length + 1 - first + offset)
-        targets.append(one.y[ends])
+        targets.append(ticker.y[ends])
         if with_index:
-            index.append(_named(one, ends, horizon))
+            index.append(_index_windows(ticker, ends, horizon))
         offset += last + 1 - first
     if not rows:
         return Windows(np.empty((0, 0), dtype), np.empty(0, np.int64), np.empty(0, dtype), length)
@@ -157,7 +157,7 @@ def windows(
     )
 
 
-def _named(series: Series, ends: np.ndarray, horizon: int) -> pd.DataFrame:
+def _index_windows(series: Series, ends: np.ndarray, horizon: int) -> pd.DataFrame:
     # What was the target `horizon` days ago is the latest return known today.
     previous = np.where(ends >= horizon, series.y[np.maximum(ends - horizon, 0)], 0.0)
     return pd.DataFrame(

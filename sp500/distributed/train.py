@@ -116,7 +116,7 @@ def _scaling(num_workers: int, share: dict[str, float], *, gpu: bool, spread: bo
 
 def _datasets(shards: ShardSet, config: RunConfig) -> dict[str, ray.data.Dataset]:
     """One dataset per rank, so that each reads its own shards."""
-    ranks = enumerate(stream.assigned(shards.shards, config.num_workers))
+    ranks = enumerate(stream.assign_shards(shards.shards, config.num_workers))
     shuffle, seed = config.data.shuffle_train, config.data.seed
     return {
         f"train_{rank}": data.build_dataset(shards, mine, shuffle=shuffle, seed=seed, rank=rank)
@@ -141,12 +141,12 @@ def _train(settings: Mapping[str, Assignment]) -> FitResult | SP500Error:
 
 def _stream(shards: ShardSet, config: RunConfig, worker: RayWorker) -> stream.Stream:
     """This rank's batches from its dataset shard."""
-    ranks = stream.assigned(shards.shards, worker.world)
+    ranks = stream.assign_shards(shards.shards, worker.world)
     mine: stream.Chunks = _nothing
     if ranks[worker.rank]:
         mine = data.chunks(ray.train.get_dataset_shard(f"train_{worker.rank}"), shards, config.train.epochs)
     dtype = DTYPES[config.train.dtype]
-    return stream.Stream(mine, shards, stream.held(ranks), worker.device, dtype, rank=worker.rank)
+    return stream.Stream(mine, shards, stream.count_windows(ranks), worker.device, dtype, rank=worker.rank)
 
 
 def _nothing(epoch: int) -> list[Chunk]:

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from sp500.distributed.prometheus import EpochGauges
 from sp500.errors import ConfigError
 from sp500.models import batch_norm
-from sp500.models.stack import stacked
+from sp500.models.stack import find_layers
 from sp500.runs.record import EpochMetrics
 from sp500.runs.store import Run
 from sp500.training.worker import Parallel
@@ -47,7 +47,7 @@ class GroupWorker:
             mesh = init_device_mesh(self.device.type, (self.world,))
             # A layer at a time is moved to the device and split here, and gathered for its part of the pass.
             try:
-                for layer in [*stacked(model), model]:
+                for layer in [*find_layers(model), model]:
                     fully_shard(layer, mesh=mesh)
             except (AssertionError, ValueError) as error:
                 raise ConfigError(f"train.parallel fsdp cannot split this model ({error}); take ddp") from error

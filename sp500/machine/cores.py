@@ -16,11 +16,11 @@ def usable_cores() -> int:
 
 def cpu_limit(cgroup: Path = CGROUP) -> float | None:
     """CPUs that the container may use at once; None without a limit."""
-    two, one = cgroup / "cpu.max", cgroup / "cpu" / "cpu.cfs_quota_us"
-    if one.exists():
-        quota, period = one.read_text(), one.with_name("cpu.cfs_period_us").read_text()
-    elif two.exists():
-        quota, period = two.read_text().split()
+    version_2, version_1 = cgroup / "cpu.max", cgroup / "cpu" / "cpu.cfs_quota_us"
+    if version_1.exists():
+        quota, period = version_1.read_text(), version_1.with_name("cpu.cfs_period_us").read_text()
+    elif version_2.exists():
+        quota, period = version_2.read_text().split()
     else:
         return None
     return int(quota) / int(period) if quota.strip().isdecimal() else None

@@ -18,12 +18,14 @@ FULL = {errno.ENOSPC, errno.EDQUOT}
 def write_atomic(path: Path, text: str | bytes, mode: int = 0o666) -> None:
     """Write a whole file or nothing: temporary file, fsync, rename, fsync of the folder.
 
-    `mode`: permissions, less what the umask forbids. The temporary file has a name that nobody can guess and is never
-    opened through a link, so that in a shared folder another user can neither prepare it nor meet it. Raises DiskError.
+    `mode`: permissions, less what the umask forbids. The temporary file has an unguessable name and is never opened
+    through a link, so that another user of a shared folder can neither create it in advance nor write to it.
+
+    Raises DiskError.
     """
     data = text.encode() if isinstance(text, str) else text
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    with explained(path):
+    with explain_errors(path):
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
         try:
             with os.fdopen(descriptor, "wb") as file:
@@ -42,7 +44,7 @@ def append_durably(path: Path, line: str) -> None:
 
     Raises DiskError.
     """
-    with explained(path), path.open("ab+") as file:
+    with explain_errors(path), path.open("ab+") as file:
         if file.seek(0, os.SEEK_END) and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
             file.seek(0)
             file.truncate(file.read().rfind(b"\n") + 1)
@@ -61,7 +63,7 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def explained(path: Path) -> Iterator[None]:
+def explain_errors(path: Path) -> Iterator[None]:
     """Turn an OSError of the block into a DiskError about this path."""
     try:
         yield
@@ -72,7 +74,7 @@ def explained(path: Path) -> Iterator[None]:
 
 
 def disk_error(path: Path, error: OSError) -> DiskError:
-    """The error with the path and, where the disk can be asked, its free space."""
+    """The error with the path and, where the disk reports it, its free space."""
     message = f"{path}: cannot be written ({error.strerror or error}"
     folder = next((parent for parent in path.absolute().parents if parent.is_dir()), Path("/"))
     with suppress(OSError):

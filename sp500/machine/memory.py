@@ -30,7 +30,7 @@ COST = 50
 
 
 def pss_bytes(pid: int | str = "self") -> int:
-    """Proportional set size of one process in bytes; its RSS where the kernel does not tell PSS."""
+    """Proportional set size of one process in bytes; its RSS where the kernel has no PSS."""
     rollup = Path(f"/proc/{pid}/smaps_rollup")
     if not rollup.exists():
         return int(psutil.Process(None if pid == "self" else int(pid)).memory_info().rss)
@@ -102,13 +102,13 @@ def tree_pss_bytes(pid: int) -> int:
 
 def total_bytes(cgroup: Path = CGROUP) -> int:
     """Memory of this machine or, where that is less, of its container."""
-    one, two = cgroup / "memory" / "memory.limit_in_bytes", cgroup / "memory.max"
-    file, total = one if one.exists() else two, int(psutil.virtual_memory().total)
+    version_1, version_2 = cgroup / "memory" / "memory.limit_in_bytes", cgroup / "memory.max"
+    file, total = version_1 if version_1.exists() else version_2, int(psutil.virtual_memory().total)
     limit = file.read_text().strip() if file.exists() else ""
     return min(int(limit), total) if limit.isdecimal() else total
 
 
-def exhausted(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error means that memory ran out: Python's own, or that of torch's allocators."""
     return isinstance(error, MemoryError) or "out of memory" in str(error) or "can't allocate memory" in str(error)
 

@@ -45,13 +45,13 @@ PRETRAINED: dict[str, Callable[..., nn.Module]] = {"hf": hf.build, "timm": timm.
 
 def load(own: Reference) -> Callable[..., nn.Module]:
     """What makes a model of the user's, imported. Raises ConfigError for what cannot."""
-    found: Callable[..., nn.Module] = source.load(own)
-    if isinstance(found, type) and not issubclass(found, nn.Module):
+    maker: Callable[..., nn.Module] = source.load(own)
+    if isinstance(maker, type) and not issubclass(maker, nn.Module):
         raise ConfigError(f"{own.path.name}: class {own.name} does not inherit from torch.nn.Module")
-    return found
+    return maker
 
 
-def _checked(own: Reference, model: object) -> nn.Module:
+def _check_model(own: Reference, model: object) -> nn.Module:
     """The model that the user's function made. Warns of layers whose numbers depend on how a batch is cut."""
     if not isinstance(model, nn.Module):
         raise ConfigError(f"{own.path.name}: {own.name} returned {type(model).__name__}, not a torch.nn.Module")
@@ -96,14 +96,14 @@ def build(config: ModelConfig, shape: Shape, copies: int = COPIES) -> nn.Module:
     filled.
     """
     if own := config.own:
-        return _checked(own, load(own)(config, shape, **config.options))
+        return _check_model(own, load(own)(config, shape, **config.options))
     make = partial((MODELS | PRETRAINED)[config.kind], shape, **config.used)
     with torch.device("meta"):
         needed = sum((copies if part.requires_grad else 1) * part.nbytes for part in make().parameters())
     if needed > (total := total_bytes()):
-        what = "weights, gradients and Adam's moments" if copies > 1 else "the whole model"
+        contents = "weights, gradients and Adam's moments" if copies > 1 else "the whole model"
         raise MemoryError(
-            f"training takes at least {needed / 2**30:,.1f} GiB for {what}; there are "
+            f"training takes at least {needed / 2**30:,.1f} GiB for {contents}; there are "
             f"{total / 2**30:,.1f} GiB. Use a smaller model.hidden or model.layers"
         )
     model = make()

@@ -27,7 +27,7 @@ class CNN(nn.Module):
         blocks: list[nn.Module] = []
         for number, (inner, outer) in enumerate(itertools.pairwise(widths)):
             blocks += [nn.MaxPool2d(2, ceil_mode=True)] if number else []
-            blocks += [*_convolved(inner, outer), *_convolved(outer, outer)]
+            blocks += [*_convolution(inner, outer), *_convolution(outer, outer)]
         self.body = nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(2), nn.Flatten(1))
         self.dropout = Dropout(dropout)
         self.head = nn.Linear(4 * widths[-1], shape.outputs)
@@ -38,7 +38,7 @@ class CNN(nn.Module):
         return self.head(self.dropout(self.body(images)))
 
 
-def _convolved(inner: int, outer: int) -> list[nn.Module]:
+def _convolution(inner: int, outer: int) -> list[nn.Module]:
     # One value a group would be normalised to nothing.
     groups = 1 if outer <= GROUPS else math.gcd(GROUPS, outer)
     return [nn.Conv2d(inner, outer, 3, padding=1), nn.GroupNorm(groups, outer), nn.ReLU()]

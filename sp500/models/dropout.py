@@ -22,8 +22,8 @@ class Masks:
 
     def __init__(self, seed: int, rate: float, *, dtype: torch.dtype, device: torch.device) -> None:
         # Drawn on the CPU, so that a GPU drops the same.
-        kept = torch.rand(TAPE, generator=torch_generator(seed, "dropout")) >= rate
-        self._tape = kept.to(device, dtype).div_(1 - rate)
+        survivors = torch.rand(TAPE, generator=torch_generator(seed, "dropout")) >= rate
+        self._tape = survivors.to(device, dtype).div_(1 - rate)
         self._seed, self._epoch = seed, 0
         self._segments: dict[int, Tensor] = {}
         self._coefficients: dict[int, tuple[int, int]] = {}
@@ -36,8 +36,8 @@ class Masks:
     def of(self, layer: int, windows: Tensor, units: int) -> Tensor:
         """Masks [batch, unit] of a layer for the windows of these numbers [batch] in the training set."""
         if layer not in self._coefficients:
-            drawn = derive(self._seed, "dropout", self._epoch, layer)
-            self._coefficients[layer] = (drawn // TAPE % TAPE) | 1, drawn % TAPE
+            number = derive(self._seed, "dropout", self._epoch, layer)
+            self._coefficients[layer] = (number // TAPE % TAPE) | 1, number % TAPE
         factor, shift = self._coefficients[layer]
         if units not in self._segments:  # views [start, unit] of the tape as a ring
             ring = self._tape.repeat(1 + -(-units // TAPE))
@@ -70,7 +70,7 @@ class Dropout(RandomLayer):
 
 
 class Source:
-    """What a model's random layers draw: the loop tells it the epoch, and the windows of each batch."""
+    """Source of a model's random numbers. The training loop sets the epoch, and the windows of each batch."""
 
     def __init__(self, model: nn.Module, seed: int, *, dtype: torch.dtype, device: torch.device) -> None:
         layers = [module for module in model.modules() if isinstance(module, RandomLayer)]
@@ -87,7 +87,7 @@ class Source:
         for masks in self.masks.values():
             masks.start(epoch)
 
-    def leave_uncompiled(self) -> None:
+    def disable_compile(self) -> None:
         """Have torch.compile call what draws: it indexes a large tape, and knows epoch and windows by this object."""
         self.mask = torch.compiler.disable(self.mask)  # type: ignore[method-assign]
         self.integers = torch.compiler.disable(self.integers)  # type: ignore[method-assign]
@@ -98,7 +98,7 @@ class Source:
 
     def integers(self, of: RandomLayer, high: int) -> Tensor:
         """A number below `high` for each window of the batch [batch]."""
-        drawn = derive(self._seed, "integers", self._epoch, of.layer)
+        number = derive(self._seed, "integers", self._epoch, of.layer)
         # A linear congruential step per window: its upper bits are as good as random for a shift of pixels.
-        mixed = self.windows * 0x5851F42D4C957F2D + drawn
+        mixed = self.windows * 0x5851F42D4C957F2D + number
         return ((mixed ^ (mixed >> 29)) * 0x2545F4914F6CDD1D >> 33).remainder(high)

@@ -14,7 +14,7 @@ from sp500.models.shape import Shape
 class LSTM(nn.Module):
     """`layers` stacked LSTMs of width `hidden`, dropout between them and before the head.
 
-    One `nn.LSTM` per layer: torch's own dropout between layers cannot be told which windows it sees.
+    One `nn.LSTM` per layer: torch's own dropout between layers does not know which windows it sees.
     """
 
     def __init__(self, shape: Shape, *, hidden: int, layers: int, dropout: float) -> None:

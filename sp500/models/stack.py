@@ -15,18 +15,18 @@ from sp500.models.batch_norm import normalizes_batches
 log = logging.getLogger(__name__)
 
 
-def stacked(model: nn.Module) -> list[nn.Module]:
+def find_layers(model: nn.Module) -> list[nn.Module]:
     """Modules with modules of their own, of which a Sequential, ModuleList or ModuleDict holds several of one class.
 
     Found are the innermost, each once; empty for a model that stacks nothing.
     """
-    found: list[nn.Module] = []
+    layers: list[nn.Module] = []
     holds = isinstance(model, nn.Sequential | nn.ModuleList | nn.ModuleDict)
     kinds = Counter(type(layer) for layer in model.children() if any(layer.children()))
     for child in model.children():
-        within = stacked(child)
-        found += within or ([child] if holds and kinds[type(child)] > 1 else [])
-    return list(dict.fromkeys(found))
+        within = find_layers(child)
+        layers += within or ([child] if holds and kinds[type(child)] > 1 else [])
+    return list(dict.fromkeys(layers))
 
 
 def recompute(model: nn.Module) -> None:
@@ -34,7 +34,7 @@ def recompute(model: nn.Module) -> None:
 
     Raises ConfigError for batch normalisation in them, whose statistics would be updated twice.
     """
-    layers = stacked(model)
+    layers = find_layers(model)
     if not layers:
         log.warning("train.recompute changes nothing: the model stacks no layers")
     for layer in layers:

@@ -20,7 +20,7 @@ class Transformer(nn.Module):
         layer = nn.TransformerEncoderLayer(
             hidden, heads, dim_feedforward=2 * hidden, dropout=0.0, batch_first=True, norm_first=True
         )
-        # In place of torch's, which cannot be told which windows they see. Attention weights are not dropped.
+        # In place of torch's, which do not know which windows they see. Attention weights are not dropped.
         for name in ("dropout", "dropout1", "dropout2"):
             setattr(layer, name, Dropout(dropout))
         self.body = nn.TransformerEncoder(layer, layers, norm=nn.LayerNorm(hidden), enable_nested_tensor=False)

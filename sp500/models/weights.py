@@ -1,4 +1,4 @@
-"""The weights that training changes: what a checkpoint keeps of a model, of which a part may lie elsewhere."""
+"""The weights that training changes: what a checkpoint keeps of a model, without the part that is stored elsewhere."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from torch import Tensor, nn
 
 @runtime_checkable
 class OnBase(Protocol):
-    """A model that adds to another one, which is not trained and lies in a folder of its own."""
+    """A model that adds to another one, which is not trained and has a folder of its own."""
 
     def base_names(self) -> frozenset[str]:
         """Names, in the state, of what the folder holds."""
         ...
 
 
-def kept(model: nn.Module) -> dict[str, Tensor]:
+def dump(model: nn.Module) -> dict[str, Tensor]:
     """The state of a model without what its base holds."""
     base = model.base_names() if isinstance(model, OnBase) else frozenset()
     return {name: value for name, value in model.state_dict().items() if name not in base}
 
 
 def load(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Set what `kept` gives."""
+    """Set what `dump` gives."""
     base = {name: value for name, value in model.state_dict().items() if name not in weights}
     names = model.base_names() if isinstance(model, OnBase) else frozenset()
     model.load_state_dict({**{name: base[name] for name in base if name in names}, **weights})

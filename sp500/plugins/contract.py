@@ -1,7 +1,7 @@
 """Whether a class or function of the user can be a task or a model, read from its syntax tree.
 
 Nothing runs and nothing is imported, so a wrong signature is refused within milliseconds. What a base class of another
-file defines cannot be seen here; the import, later, finds what is missing then.
+file defines cannot be seen here. The later import finds what is missing there.
 """
 
 from __future__ import annotations
@@ -43,36 +43,36 @@ class _Module:
     where: str
     defined: dict[str, ast.stmt]
 
-    def find(self, name: str, what: str) -> ast.ClassDef | Function:
+    def find(self, name: str, kind: str) -> ast.ClassDef | Function:
         """The class or function of that name. Raises ConfigError with what is there."""
-        found = self.defined.get(name)
-        if isinstance(found, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            return found
-        names = sorted(one for one, node in self.defined.items() if isinstance(node, ast.ClassDef | ast.FunctionDef))
+        node = self.defined.get(name)
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            return node
+        names = sorted(key for key, value in self.defined.items() if isinstance(value, ast.ClassDef | ast.FunctionDef))
         near = difflib.get_close_matches(name, names, n=1)
         there = f"did you mean {near[0]}?" if near else f"it defines {', '.join(names) or 'no class or function'}"
-        raise ConfigError(f"{self.where} has no {what} {name}; {there}")
+        raise ConfigError(f"{self.where} has no {kind} {name}; {there}")
 
     def methods(self, of: ast.ClassDef) -> tuple[dict[str, Function], bool]:
         """Methods of a class with those that it inherits within the file; whether a base comes from elsewhere."""
-        found: dict[str, Function] = {}
+        inherited_methods: dict[str, Function] = {}
         foreign = False
         for base in of.bases:
             name = base.id if isinstance(base, ast.Name) else base.attr if isinstance(base, ast.Attribute) else ""
             inside = self.defined.get(name)
             if isinstance(inside, ast.ClassDef) and inside is not of:
                 inherited, further = self.methods(inside)
-                found |= inherited
+                inherited_methods |= inherited
                 foreign |= further
             else:
                 foreign |= name not in {"Task", "Protocol", "ABC", "object", "Generic"}
         own = {node.name: node for node in of.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
-        return found | own, foreign
+        return inherited_methods | own, foreign
 
 
 def check_task(reference: Reference) -> None:
     """Raises ConfigError with the first thing that a task lacks, and the line to add."""
-    module = _parsed(reference)
+    module = _parse(reference)
     node = module.find(reference.name, "class")
     if not isinstance(node, ast.ClassDef):
         raise ConfigError(f"{module.where}:{node.lineno}: a task is a class, and {node.name} is a function")
@@ -85,7 +85,7 @@ def check_task(reference: Reference) -> None:
             raise ConfigError(f"{here} has no method {name}; add '{line}'")
     for name, line in (REQUIRED | OPTIONAL).items():
         if method := methods.get(name):
-            expected = [argument.arg for argument in _expected(line).args.args]
+            expected = [argument.arg for argument in _parse_line(line).args.args]
             _check_takes(method, expected, f"{module.where}:{method.lineno}: {name}", f"write '{line}'")
     if start := methods.get("__init__"):
         where = f"{module.where}:{start.lineno}: __init__"
@@ -94,7 +94,7 @@ def check_task(reference: Reference) -> None:
 
 def check_model(reference: Reference, options: Mapping[str, Any]) -> None:
     """Raises ConfigError where a model cannot be made from a config, a dataset and these options."""
-    module = _parsed(reference)
+    module = _parse(reference)
     node = module.find(reference.name, "class or function")
     where, first, maker = f"{module.where}:{node.lineno}: {node.name}", list[str](), node
     if isinstance(node, ast.ClassDef):
@@ -118,13 +118,13 @@ def _only_torch(node: ast.ClassDef) -> bool:
     return [ast.unparse(base).rpartition(".")[2] for base in node.bases] == ["Module"]
 
 
-def _parsed(reference: Reference) -> _Module:
+def _parse(reference: Reference) -> _Module:
     return _module(reference.path, reference.source)
 
 
 @lru_cache
 def _module(path: Path, text: bytes) -> _Module:
-    """Kept, since every config of a search asks for it."""
+    """Cached, since every config of a search needs it."""
     try:
         tree = ast.parse(text, str(path))
     except SyntaxError as error:
@@ -138,7 +138,7 @@ def _module(path: Path, text: bytes) -> _Module:
     return _Module(path.name, defined)
 
 
-def _expected(line: str) -> Function:
+def _parse_line(line: str) -> Function:
     [node] = ast.parse(f"{line} ...").body
     assert isinstance(node, ast.FunctionDef)
     return node
@@ -156,15 +156,19 @@ def _check_takes(
     """Raises ConfigError unless the function can be called with as many arguments (or with `least`) by place."""
     if isinstance(function, ast.AsyncFunctionDef):
         raise ConfigError(f"{where} is async, and is called as a plain function; {way_out}")
-    given = function.args
-    placed = [one.arg for one in (*given.posonlyargs, *given.args)]
-    needed = len(placed) - len(given.defaults)
+    arguments = function.args
+    placed = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
+    needed = len(placed) - len(arguments.defaults)
     missing = [name for name in placed[len(expected) : needed] if name not in (named or {})]
     swapped = placed[: len(expected)] != expected and sorted(placed[: len(expected)]) == sorted(expected)
-    fits = (given.vararg or len(placed) >= (least or len(expected))) and not swapped
+    fits = (arguments.vararg or len(placed) >= (least or len(expected))) and not swapped
     if not fits or missing:
         raise ConfigError(f"{where} takes ({', '.join(placed)}), not ({', '.join(expected)}); {way_out}")
-    required = [one.arg for one, default in zip(given.kwonlyargs, given.kw_defaults, strict=True) if default is None]
+    required = [
+        argument.arg
+        for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+        if default is None
+    ]
     for name in required:
         if named is None:
             raise ConfigError(f"{where} requires {name}= by name, which nobody gives; {way_out}")
@@ -176,8 +180,8 @@ def _check_options(function: Function, first: int, options: Mapping[str, Any], w
     arguments = function.args
     if arguments.kwarg:
         return
-    names = [one.arg for one in (*arguments.posonlyargs, *arguments.args)[first:]]
-    names += [one.arg for one in arguments.kwonlyargs]
+    names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)[first:]]
+    names += [argument.arg for argument in arguments.kwonlyargs]
     for option in options:
         if option not in names:
             near = difflib.get_close_matches(option, names, n=1)

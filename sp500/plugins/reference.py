@@ -1,4 +1,4 @@
-"""Where a task or a model of the user lies: `FILE.py:NAME`, `package.module:NAME`, or the name of an entry point.
+"""Reference to a user's task or model: `FILE.py:NAME`, `package.module:NAME`, or the name of an entry point.
 
 Nothing is imported here: a module is found as the import system would find it, and its file is read.
 """
@@ -44,7 +44,7 @@ class Reference:
 
     @property
     def identity(self) -> str:
-        """Its name and the hash of its file: what decides numbers, wherever the file lies."""
+        """Its name and the hash of its file: what decides numbers, wherever the file is."""
         return f"{self.name}@{self.sha256[:16]}"
 
 
@@ -67,18 +67,18 @@ def parse(text: str, kind: str, known: Iterable[str]) -> Reference:
 
 @lru_cache
 def _read(path: Path, changed: int, size: int) -> bytes:
-    """A file in the state that these numbers tell of: a search of thousands of trials asks for each of them."""
+    """The file at this time of change and size. Cached, since a search of thousands of trials reads it for each."""
     return path.read_bytes()
 
 
 def _entry_point(text: str, kind: str, known: Iterable[str]) -> Reference:
-    found = {one.name: one for one in metadata.entry_points(group=f"sp500.{kind}s")}
-    if text not in found:
-        names = [*known, *found]
+    entry_points = {point.name: point for point in metadata.entry_points(group=f"sp500.{kind}s")}
+    if text not in entry_points:
+        names = [*known, *entry_points]
         near = difflib.get_close_matches(text, names, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise ConfigError(f"unknown {kind} {text!r}: expected {', '.join(names)}, or your own as {HOW}{hint}")
-    return Reference(_file_of(found[text].module), found[text].attr, found[text].module)
+    return Reference(_file_of(entry_points[text].module), entry_points[text].attr, entry_points[text].module)
 
 
 def _file_of(module: str) -> Path:

@@ -1,10 +1,10 @@
-"""A brought file: imported once, kept with the run, and not run for a stranger.
+"""A user's Python file: imported once, copied into the run, and not run for a stranger.
 
-A run trains what lies in `runs/NAME/source/`, a copy of the user's file, so that a change of the original while it
-runs, or before it is resumed, changes nothing. The price: a task or a model is one file, or an installed package.
+A run trains what is in `runs/NAME/source/`, a copy of the user's file. A change of the original while it runs, or
+before it is resumed, has no effect. The price: a task or a model is one file, or an installed package.
 
-A folder of runs that somebody else sent holds their Python. It runs only where its file was given here before, or
-where the user says so.
+A folder of runs from another person holds that person's Python. It runs only if the same file was used on this
+machine before, or if the user trusts it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import hashlib
 import sys
 import traceback
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from sp500.plugins.reference import Reference
 
 FOLDER, SUMS = "source", "SHA256SUMS"
 KNOWN = Path("~/.cache/sp500/own-sources")
-"""Hashes of files that were given on this machine by this user, a line each."""
+"""Hashes of files that this user ran on this machine, a line each."""
 ONE_FILE = "a file of your own is one file: what it imports has to be installed"
 _modules: dict[str, types.ModuleType] = {}
 
@@ -31,7 +31,7 @@ _modules: dict[str, types.ModuleType] = {}
 def load(reference: Reference) -> Any:
     """The class or function, imported. Raises ConfigError where that fails."""
     try:
-        module = _imported(reference)
+        module = _import(reference)
     except Exception as error:
         hint = f" ({ONE_FILE})" if isinstance(error, ModuleNotFoundError) and not reference.module else ""
         raise ConfigError(describe(error, reference) + hint) from error
@@ -41,7 +41,7 @@ def load(reference: Reference) -> Any:
         raise ConfigError(f"{reference.path.name} has no {reference.name} once it is imported") from None
 
 
-def _imported(reference: Reference) -> types.ModuleType:
+def _import(reference: Reference) -> types.ModuleType:
     if reference.module:
         sys.path.append(str(Path.cwd()))
         try:
@@ -67,14 +67,14 @@ def _imported(reference: Reference) -> types.ModuleType:
 
 def describe(error: Exception, *references: Reference | None) -> str:
     """What happened, and the last line of these files that it happened in."""
-    files = [str(one.path) for one in references if one]
+    files = [str(reference.path) for reference in references if reference]
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
     place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else files[0]
     return f"{place}: {type(error).__name__}: {error}"
 
 
 def keep(reference: Reference, run: Path, *, trusted: bool) -> Path:
-    """The run's copy of a file, made if need be. Raises ConfigError for a file that may not run, or another one."""
+    """The run's copy of a file, made where missing. Raises ConfigError for a file that may not run or that differs."""
     _admit(reference, trusted=trusted)
     copy = run / FOLDER / reference.path.name
     if copy.exists() and copy.read_bytes() != reference.source:
@@ -85,20 +85,20 @@ def keep(reference: Reference, run: Path, *, trusted: bool) -> Path:
     if not copy.exists():
         copy.parent.mkdir(exist_ok=True)
         write_atomic(copy, reference.source)
-        sums = sorted((hashlib.sha256(one.read_bytes()).hexdigest(), one.name) for one in copy.parent.glob("*.py"))
+        sums = sorted((hashlib.sha256(file.read_bytes()).hexdigest(), file.name) for file in copy.parent.glob("*.py"))
         write_atomic(copy.parent / SUMS, "".join(f"{digest}  {name}\n" for digest, name in sums))
     return copy
 
 
 def _admit(reference: Reference, *, trusted: bool) -> None:
-    """Raises ConfigError for a file of a run's folder that was changed, or that nobody gave on this machine."""
+    """Raises ConfigError for a file of a run's folder that was changed, or that was never used on this machine."""
     digest, known = reference.sha256, KNOWN.expanduser()
     sums = reference.path.parent / SUMS
-    kept = reference.path.parent.name == FOLDER and (reference.path.parent.parent / "config.yaml").exists()
-    if kept and (not sums.exists() or f"{digest}  {reference.path.name}\n" not in sums.read_text()):
+    in_run = reference.path.parent.name == FOLDER and (reference.path.parent.parent / "config.yaml").exists()
+    if in_run and (not sums.exists() or f"{digest}  {reference.path.name}\n" not in sums.read_text()):
         raise ConfigError(f"{reference.path} is not the file that its run was trained with ({sums}); put that back")
     before = known.read_text().split() if known.exists() else []
-    if kept and not trusted and digest not in before:
+    if in_run and not trusted and digest not in before:
         raise ConfigError(
             f"{reference.path} came with a folder of runs and was never given here. It is Python that would run as "
             "you: read it, and add --trust-source (trust_source=True in Python)"
@@ -108,11 +108,11 @@ def _admit(reference: Reference, *, trusted: bool) -> None:
             known.parent.mkdir(parents=True, exist_ok=True)
             with known.open("a") as file:
                 file.write(f"{digest}\n")
-        except OSError:  # a home that cannot be written has to be told again
+        except OSError:  # a home that cannot be written remembers nothing
             return
 
 
-def portable(settings: dict[str, Any]) -> dict[str, Any]:
+def make_portable(settings: Mapping[str, object]) -> dict[str, object]:
     """Plain settings that name a run's copies relative to its folder, so that a run can be moved."""
 
     def relative(text: str) -> str:
@@ -122,11 +122,11 @@ def portable(settings: dict[str, Any]) -> dict[str, Any]:
     return _with_references(settings, relative)
 
 
-def anchored(settings: dict[str, Any], folder: Path, *, run: bool = True) -> dict[str, Any]:
+def make_absolute(settings: Mapping[str, object], folder: Path, *, run: bool = True) -> dict[str, object]:
     """Plain settings of a file in this folder: what they name relative to it is made absolute.
 
-    The settings of a run name its copies and no other file, or whoever sends a run could name one that is not guarded.
-    Raises ConfigError for those that do.
+    The settings of a run name its copies and no other file. Otherwise the sender of a run could name a file that is not
+    checked. Raises ConfigError for those that do.
     """
 
     def absolute(text: str) -> str:
@@ -139,11 +139,12 @@ def anchored(settings: dict[str, Any], folder: Path, *, run: bool = True) -> dic
     return _with_references(settings, absolute)
 
 
-def _with_references(settings: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+def _with_references(settings: Mapping[str, object], change: Callable[[str], str]) -> dict[str, object]:
     """The settings with the texts of task and model.kind changed where they name a file."""
     changed = dict(settings)
-    if ":" in str(settings.get("task")):
-        changed["task"] = change(settings["task"])
+    task = settings.get("task")
+    if isinstance(task, str) and ":" in task:
+        changed["task"] = change(task)
     model = settings.get("model")
     if isinstance(model, dict) and ":" in str(model.get("kind")):
         changed["model"] = {**model, "kind": change(model["kind"])}

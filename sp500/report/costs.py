@@ -107,7 +107,7 @@ def parts(costs: Costs) -> tuple[Any, ...]:
     if costs.by_run:
         made.append(f"Rates of {costs.held}, which are assumptions: {costs.source}. {COUNTED}")
     if costs.unended:
-        named = formatting.listed(list(costs.unended))
+        named = formatting.join(list(costs.unended))
         made.append(f"Without a record, killed or still running, and counted up to the last file written: {named}.")
     return tuple(part for part in made if part)
 
@@ -143,7 +143,7 @@ def backtest(found: Forecast) -> str:
     tested = found["backtest"]
     if tested is None:
         return "The forecast could not be tested: that takes runs with two numbers of workers."
-    fitted = formatting.listed([str(count) for count in tested["fitted_on"]])
+    fitted = formatting.join([str(count) for count in tested["fitted_on"]])
     verdict = "within" if tested["within"] else "outside"
     span = f"{seconds(tested['seconds_low'])} to {seconds(tested['seconds_high'])}"
     error = percent(tested["error_percent"] / 100, 0, sign=True)
@@ -209,10 +209,10 @@ def _law(basis: Basis) -> str:
     }
     fitted = [text for name, text in every.items() if name not in basis["assumed"]]
     assumed = [every[name] for name in basis["assumed"]]
-    workers = f"{formatting.listed([str(count) for count in counts])} {'worker' if counts == [1] else 'workers'}"
+    workers = f"{formatting.join([str(count) for count in counts])} {'worker' if counts == [1] else 'workers'}"
     runs = f"{some(len(basis['used']), 'run')} with {workers} on {basis['place']}"
-    apart = f" Assumed: {formatting.listed(assumed)}." if assumed else ""
+    apart = f" Assumed: {formatting.join(assumed)}." if assumed else ""
     if basis["repeats"]:
         repeats = some(basis["repeats"], "repeat")
         apart += f" Range: runs vary by {percent(basis['varies'])}, from {repeats} of runs with the same settings."
-    return f"Universal scalability law on {runs}. Fitted: {formatting.listed(fitted)}.{apart}"
+    return f"Universal scalability law on {runs}. Fitted: {formatting.join(fitted)}.{apart}"

@@ -159,7 +159,7 @@ def _but(record: RunRecord) -> str:
     if seen:
         one = len(seen) == 1
         told += (
-            f" {'Fold' if one else 'Folds'} {formatting.listed(seen)} {'is' if one else 'are'} not blind: the search "
+            f" {'Fold' if one else 'Folds'} {formatting.join(seen)} {'is' if one else 'are'} not blind: the search "
             "that chose the config validated on dates of the test or after."
         )
     return told

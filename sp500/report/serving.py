@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from sp500.formatting import NOTHING, fixed, listed, money, size
+from sp500.formatting import NOTHING, fixed, join, money, size
 from sp500.report.tables import Table, table
 from sp500.runs.cost import GIB, HOUR, RateTable
 from sp500.runs.record import RunRecord
@@ -52,7 +52,7 @@ def sentences(record: RunRecord | None) -> list[str]:
     plain, others = best[PLAIN], {name: row for name, row in best.items() if name != PLAIN}
     if not plain["cpu_ms_per_request"]:
         return []
-    answered = listed([f"{name} {fixed(row['per_second'], 0)}" for name, row in others.items()])
+    answered = join([f"{name} {fixed(row['per_second'], 0)}" for name, row in others.items()])
     dearest, least = (
         pick(row["cpu_ms_per_request"] / plain["cpu_ms_per_request"] for row in others.values()) for pick in (max, min)
     )

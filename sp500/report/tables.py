@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from sp500 import formatting
-from sp500.formatting import NOTHING, TIMES, fixed, percent, rounded
+from sp500.formatting import NOTHING, TIMES, approx, fixed, percent
 from sp500.runs.record import RunRecord
 
 RUNS = 500
@@ -114,7 +114,7 @@ def runs(records: Sequence[RunRecord], more: Cells = no_cells) -> Table:
             "Run": record.name,
             "Experiment": record.experiment,
             "Arm": formatting.arm(record.arm),
-            "Status": formatting.ended(record.status, record.reason),
+            "Status": formatting.outcome(record.status, record.reason),
             "Started (UTC)": f"{record.started:%Y-%m-%d %H:%M}",
             "Seconds": fixed(record.seconds.total, 1),
             "Device": record.device,
@@ -143,10 +143,10 @@ def throughput(records: Sequence[RunRecord]) -> list[Table]:
             "Device": record.device,
             "Workers": str(record.num_workers or NOTHING),
             "Parameters": f"{found.parameters:,}",
-            "Per second": rounded(found.per_second),
+            "Per second": approx(found.per_second),
             "Of": found.unit,
             "MFLOP per window": fixed(found.flops_per_window / 1e6, 1),
-            "Matrix product, GFLOP/s": rounded(found.matmul_flops_per_second / 1e9),
+            "Matrix product, GFLOP/s": approx(found.matmul_flops_per_second / 1e9),
             "MFU": percent(found.mfu),
             "MFU, data sheet": percent(found.data_sheet_mfu),
         }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sp500 import formatting
 from sp500.config import PRICE_TASKS
-from sp500.formatting import KEPT, NOTHING, against_naive, fixed, rounded, seconds, size
+from sp500.formatting import KEPT, NOTHING, against_naive, approx, fixed, seconds, size
 from sp500.report import folds
 from sp500.report.models import scores
 from sp500.report.scale import verdicts
@@ -73,7 +73,7 @@ def _training(record: RunRecord) -> Iterator[str]:
 def _throughput(found: Throughput) -> Iterator[str]:
     reached = f"{found.mfu:.1%} of what a matrix product reaches on the same device"
     known = f", {found.data_sheet_mfu:.1%} of its data sheet" if found.data_sheet_mfu else ""
-    yield f"{rounded(found.per_second)} {found.unit}/s in training, {found.parameters:,} parameters: {reached}{known}"
+    yield f"{approx(found.per_second)} {found.unit}/s in training, {found.parameters:,} parameters: {reached}{known}"
 
 
 def _starts_naive(record: RunRecord) -> bool:

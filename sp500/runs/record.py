@@ -21,7 +21,7 @@ from sp500 import __version__
 from sp500.config import RunConfig
 from sp500.plugins import source
 from sp500.runs.results import DataCard, FoldRow, Metrics, Refit, ScaleRow, SearchSummary, SeedRow, ServeRow
-from sp500.schema import overridden
+from sp500.schema import override
 
 Status = Literal["ok", "out_of_memory", "failed", "stopped"]
 LIBRARIES = ("numpy", "pandas", "ray", "torch")
@@ -174,7 +174,7 @@ class RunRecord(Plain):
         version does not know.
         """
         overrides = self.search["best"]["overrides"] if self.search else {}
-        config = RunConfig.model_validate(source.anchored(overridden(self.config, overrides), folder))
+        config = RunConfig.model_validate(source.make_absolute(override(self.config, overrides), folder))
         # A batch per worker is many times larger together: alone it is that in one.
         train = {"batch_size": config.batch_size, "lr": config.lr, "per_worker_batch": False}
         return config.model_copy(update={"num_workers": 0, "train": config.train.model_copy(update=train)})
@@ -204,7 +204,7 @@ def ended(
         arm=arm,
         status=status,
         reason=reason,
-        config=source.portable(settings.model_dump(mode="json")),
+        config=source.make_portable(settings.model_dump(mode="json")),
         fingerprint=settings.fingerprint,
         seed=settings.train.seed,
         started=started,

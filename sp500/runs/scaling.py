@@ -169,7 +169,7 @@ def _epoch_rates(epochs: Sequence[EpochMetrics]) -> list[float]:
 
 def _settings(record: RunRecord, folder: Path) -> str:
     data = {**record.config["data"], "multiplier": 1}
-    return RunConfig.model_validate(source.anchored({**record.config, "data": data}, folder)).fingerprint
+    return RunConfig.model_validate(source.make_absolute({**record.config, "data": data}, folder)).fingerprint
 
 
 def _hardware(record: RunRecord) -> str:

@@ -28,7 +28,7 @@ from pydantic import ValidationError
 
 from sp500.config import RUN_NAME
 from sp500.errors import ConfigError, RunExists, RunLocked
-from sp500.machine.disk import append_durably, explained, write_atomic
+from sp500.machine.disk import append_durably, explain_errors, write_atomic
 from sp500.runs import sealed
 from sp500.runs.record import EpochMetrics, PlannedSearch, RunRecord
 
@@ -214,7 +214,7 @@ class RunStore:
                 raise RunExists(
                     f"run {name!r} exists in {self.root}: --resume continues it, another --name starts a new one"
                 )
-            with explained(run.path / ".holder"):
+            with explain_errors(run.path / ".holder"):
                 (run.path / ".holder").write_text(f"process {os.getpid()} on {socket.gethostname()}")
             yield run
         finally:

@@ -14,7 +14,7 @@ import pandas as pd
 import pyarrow as pa
 
 from sp500.errors import ConfigError, SP500Error
-from sp500.machine.disk import explained
+from sp500.machine.disk import explain_errors
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class AnswerLog:
     def _write(self, table: pd.DataFrame) -> Path:
         name = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(6)}.parquet"
         path, hidden = self.folder / name, self.folder / f".{name}"
-        with explained(path):
+        with explain_errors(path):
             self.folder.mkdir(parents=True, exist_ok=True)
             table.to_parquet(hidden)
             hidden.rename(path)

@@ -33,7 +33,7 @@ from starlette.types import ASGIApp
 from sp500 import __version__
 from sp500.data import sessions
 from sp500.errors import CheckpointError, SP500Error
-from sp500.formatting import referred
+from sp500.formatting import reference_name
 from sp500.serving import requests
 from sp500.serving.answers import AnswerLog
 from sp500.serving.guard import MOST_BYTES, Gauges, Guard, Key, failure
@@ -314,7 +314,7 @@ def _describe(served: Served | None) -> dict[str, object] | None:
     return {
         "run": served.run,
         "version": served.version,
-        "task": referred(served.predictor.config.task),
+        "task": reference_name(served.predictor.config.task),
         "paths": [path for path, kind in _PATHS.items() if isinstance(served.predictor.task, kind)],
         "window": recipe.window,
         "row": recipe.row,

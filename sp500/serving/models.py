@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sp500.errors import ConfigError, SP500Error
-from sp500.formatting import referred
+from sp500.formatting import reference_name
 from sp500.serving.answers import FOLDER as ANSWERS
 from sp500.serving.answers import AnswerLog
 from sp500.serving.predictor import Predictor
@@ -55,7 +55,7 @@ def interface(predictor: Predictor) -> str:
     recipe = predictor.recipe
     names = recipe.state.get("features"), recipe.state.get("horizon")
     # The name alone of a task of the user's own: each run has its own copy of the file, and folders move.
-    parts = [referred(predictor.config.task), recipe.window, recipe.row, recipe.row_dtype, recipe.outputs, *names]
+    parts = [reference_name(predictor.config.task), recipe.window, recipe.row, recipe.row_dtype, recipe.outputs, *names]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 

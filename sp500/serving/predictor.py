@@ -34,7 +34,7 @@ class Predictor:
         record = Run(self.folder).record()
         if record is None or record.status != "ok" or record.best_epoch is None:
             raise ConfigError(f"{self.folder}: holds no run of train.py or tune.py that ended well")
-        best = record.best_config(self.folder).kept(self.folder, trusted=trust_source)
+        best = record.best_config(self.folder).keep_sources(self.folder, trusted=trust_source)
         self.config: RunConfig = catalog.resolve(best)
         self.task = catalog.task(self.config)
         self.recipe, self.model = recipe.read(self.folder, self.task, self.config)

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sp500.config import RUN_NAME
 from sp500.errors import ConfigError, RunLocked
-from sp500.machine.disk import disk_error, explained, write_atomic
+from sp500.machine.disk import disk_error, explain_errors, write_atomic
 from sp500.runs import sealed
 
 FOLDER, DEFAULT = ".models", "main"
@@ -165,7 +165,7 @@ class Registry:
     @contextmanager
     def _changing(self, name: str) -> Iterator[Model]:
         path = self._path(name)
-        with explained(path):
+        with explain_errors(path):
             self.folder.mkdir(parents=True, exist_ok=True)
         try:
             lock = FileLock(path.with_suffix(".lock")).acquire(timeout=10)

@@ -21,7 +21,7 @@ from sp500.data import pipeline
 from sp500.data.copied import Copied
 from sp500.data.shards import stream, writer
 from sp500.data.shards.reader import ShardSet
-from sp500.data.windows import Dataset, masked
+from sp500.data.windows import Dataset, target_mask
 from sp500.errors import ConfigError, DataError
 from sp500.machine.memory import PeakMemory, limit_memory
 from sp500.runs.record import RunRecord, process_started
@@ -48,7 +48,7 @@ def prepared(config: RunConfig) -> pipeline.Prepared | Copied:
     config = catalog.resolve(config)
     once = config.model_copy(update={"data": config.data.model_copy(update={"multiplier": 1})})
     data = catalog.prepare(catalog.task(config), once)
-    if masked(data.train.targets) is not None:
+    if target_mask(data.train.targets) is not None:
         raise DataError("scale takes no masked targets (-100): shards do not tell how many of a window count")
     return Copied(data, config.data)
 
@@ -67,7 +67,7 @@ def in_memory(config: RunConfig, run: Run, memory_bytes: int) -> RunRecord:
     ready = prepared(config)
     # From here on: libraries have reserved what they reserve, and nothing that grows with the dataset is there yet.
     limit_memory(memory_bytes)
-    dataset = ready.materialised(config.train.dtype)
+    dataset = ready.materialise(config.train.dtype)
     return _alone(config, run, dataset, "in_memory", None)
 
 
@@ -76,10 +76,10 @@ def streaming(config: RunConfig, run: Run, memory_bytes: int, root: str = "", sk
     ready = prepared(config)
     limit_memory(memory_bytes)
     shards, dataset = stored(ready, config, root, skip_bad)
-    ranks = stream.assigned(shards.shards, 1)
+    ranks = stream.assign_shards(shards.shards, 1)
     chunks = stream.local_chunks(shards, ranks[0], shuffle=config.data.shuffle_train, seed=config.data.seed)
     on = device(config.train.device)
-    batches = stream.Stream(chunks, shards, stream.held(ranks), on, DTYPES[config.train.dtype])
+    batches = stream.Stream(chunks, shards, stream.count_windows(ranks), on, DTYPES[config.train.dtype])
     return _alone(config, run, dataset, "streaming", batches)
 
 

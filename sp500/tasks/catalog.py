@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sp500.config import RunConfig
-from sp500.data import arrays
+from sp500.data.sources import arrays
 from sp500.data.windows import Dataset
 from sp500.errors import ConfigError, DataError, SP500Error
-from sp500.machine.memory import exhausted
+from sp500.machine.memory import is_out_of_memory
 from sp500.models import catalog as models
 from sp500.plugins import source
 from sp500.plugins.contract import REQUIRED
@@ -36,10 +36,10 @@ def resolve(config: RunConfig) -> RunConfig:
 
     Targets of 0 and 1 alone mean direction.
 
-    Whatever the user brings is imported here, before any data is loaded. Raises ConfigError for what cannot be.
+    The user's task and model are imported here, before any data is loaded. Raises ConfigError where that fails.
     """
     if config.own_task:
-        _brought(config.own_task)
+        _load_task(config.own_task)
     if config.model.own:
         models.load(config.model.own)
     if config.model.path and Path(config.model.path).expanduser().exists():  # workers have another working directory
@@ -51,11 +51,11 @@ def resolve(config: RunConfig) -> RunConfig:
 
 
 def task(config: RunConfig) -> Task:
-    """The task of a resolved configuration. Raises ConfigError for one of the user's that is none."""
+    """The task of a resolved configuration. Raises ConfigError for a user's class that is not a task."""
     if not config.own_task:
         return TASKS[config.task](config)
-    make = _brought(config.own_task)
-    takes = [one.kind for one in inspect.signature(make).parameters.values()]
+    make = _load_task(config.own_task)
+    takes = [parameter.kind for parameter in inspect.signature(make).parameters.values()]
     return make(config) if inspect.Parameter.POSITIONAL_OR_KEYWORD in takes else make()
 
 
@@ -69,28 +69,28 @@ def prepare(task: Task, config: RunConfig) -> Dataset:
     try:
         return checks.check(task, config, task.prepare(config))
     except Exception as error:
-        if isinstance(error, SP500Error) or exhausted(error):
+        if isinstance(error, SP500Error) or is_out_of_memory(error):
             raise
         raise DataError(source.describe(error, config.own_task, config.model.own)) from error
 
 
 def forecasts_direction(config: RunConfig) -> bool:
     """Whether a task of prices forecasts the sign of returns, not the returns. Raises ConfigError for other tasks."""
-    found = task(config)
-    if not isinstance(found, Returns | Direction):
+    instance = task(config)
+    if not isinstance(instance, Returns | Direction):
         raise ConfigError(
             f"task {config.task}: folds are cut by date, which it has none of; inherit from sp500.tasks.returns.Returns"
             " or Direction"
         )
-    return isinstance(found, Direction)
+    return isinstance(instance, Direction)
 
 
-def _brought(own: Reference) -> Callable[..., Task]:
-    """A class of the user's."""
-    found: Callable[..., Task] = source.load(own)
-    if not (isinstance(found, type) and Task in found.__mro__):
+def _load_task(own: Reference) -> Callable[..., Task]:
+    """The user's task class. Raises ConfigError for another object, and for an abstract class."""
+    maker: Callable[..., Task] = source.load(own)
+    if not (isinstance(maker, type) and Task in maker.__mro__):
         raise ConfigError(f"{own.path.name}: {own.name} is not a class that inherits from sp500.Task")
-    if missing := getattr(found, "__abstractmethods__", None):
+    if missing := getattr(maker, "__abstractmethods__", None):
         name = min(missing)
         raise ConfigError(f"{own.path.name}: class {own.name} has no method {name}; add '{REQUIRED.get(name, name)}'")
-    return found
+    return maker

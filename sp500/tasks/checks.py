@@ -1,5 +1,5 @@
-"""What a task or model of the user's has to keep and no signature can say: shapes, number types, a sum as the loss,
-the names of the metrics. All is tried on a few windows, so that a slip costs seconds and no trained model.
+"""Checks of a user's task or model that a signature cannot express: shapes, number types, a sum as the loss, the names
+of the metrics. All of it is tried on a few windows, so that a mistake costs seconds and no trained model.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from torch import nn
 from sp500.config import RunConfig
 from sp500.data.windows import Dataset, Windows
 from sp500.errors import DataError
-from sp500.formatting import referred
+from sp500.formatting import reference_name
 from sp500.runs.results import Improvement
 from sp500.training.step import DTYPES
 from sp500.training.task import Task
@@ -22,7 +22,7 @@ FEW = 3
 
 def check(task: Task, config: RunConfig, dataset: object) -> Dataset:
     """The dataset, where everything fits. Raises DataError that names the part and what it should be."""
-    where = f"task {referred(config.task)}"
+    where = f"task {reference_name(config.task)}"
     if not isinstance(dataset, Dataset):
         raise DataError(f"{where}: prepare returned {type(dataset).__name__}, expected sp500.Dataset")
     for name, part in (("train", dataset.train), ("valid", dataset.valid), ("test", dataset.test)):
@@ -78,7 +78,7 @@ def _few(part: Windows) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _check_loss(where: str, task: Task, config: RunConfig, dataset: Dataset, model: nn.Module) -> None:
-    """Of some windows together the loss has to be the sum of their losses, or batches and workers would not add up."""
+    """The loss of several windows has to be the sum of their losses. Otherwise batches and workers would not add up."""
     x, y = _few(dataset.train)
     output = model(x)
     if not isinstance(output, torch.Tensor) or len(output) != len(x):
@@ -92,7 +92,7 @@ def _check_loss(where: str, task: Task, config: RunConfig, dataset: Dataset, mod
     loss = task.loss(output, y)
     if not isinstance(loss, torch.Tensor) or loss.ndim or not loss.requires_grad:
         raise DataError(f"{where}: loss returned {loss!r:.60}, expected one number that has a gradient")
-    parts = [task.loss(output[one : one + 1], y[one : one + 1]) for one in range(len(x))]
+    parts = [task.loss(output[row : row + 1], y[row : row + 1]) for row in range(len(x))]
     together, alone = float(loss.detach()), sum(float(part.detach()) for part in parts)
     if abs(alone - together) > 1e-3 * max(abs(alone), abs(together), 1e-6):
         raise DataError(
@@ -101,21 +101,21 @@ def _check_loss(where: str, task: Task, config: RunConfig, dataset: Dataset, mod
         )
 
 
-def _check_plain(where: str, found: object) -> None:
-    """Raises DataError for what no JSON holds."""
-    if isinstance(found, dict):
-        for name, value in found.items():
-            _check_plain(f"{where}.{name}", value)
-    elif isinstance(found, list):
-        for value in found:
-            _check_plain(where, value)
-    elif not isinstance(found, str | float | int | None):
-        raise DataError(f"{where} as {type(found).__name__}; write float(...), or .tolist() for an array")
+def _check_plain(where: str, value: object) -> None:
+    """Raises DataError for a value that is not plain JSON."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            _check_plain(f"{where}.{name}", item)
+    elif isinstance(value, list):
+        for item in value:
+            _check_plain(where, item)
+    elif not isinstance(value, str | float | int | None):
+        raise DataError(f"{where} as {type(value).__name__}; write float(...), or .tolist() for an array")
 
 
 @torch.no_grad()
 def _check_metrics(where: str, task: Task, dataset: Dataset, model: nn.Module) -> None:
-    """`judge` is given what it will be given after training, with the outputs of some windows in place of all."""
+    """Call `judge` as after training, with the outputs of a few windows repeated for all."""
     outputs = {}
     for name, part in (("valid", dataset.valid), ("test", dataset.test)):
         if part is not None:

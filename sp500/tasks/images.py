@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
+from jaxtyping import Shaped
 from torch import Tensor, nn
 
 from sp500 import metrics
@@ -17,7 +18,7 @@ from sp500.data.copied import Copied
 from sp500.data.images import dataset as images
 from sp500.data.windows import Dataset, Windows
 from sp500.errors import ConfigError
-from sp500.models.pixels import Pixels
+from sp500.models.dropout import RandomLayer
 from sp500.runs.results import Metrics
 from sp500.seeding import numpy_generator
 from sp500.training.task import Task
@@ -53,26 +54,26 @@ class Images(Task):
     def judge(self, outputs: dict[str, np.ndarray], dataset: Dataset) -> Metrics:
         """Accuracy, f1 and confusion matrix; the improvement over the best naive classifier on the test."""
         splits = {"valid": dataset.valid, "test": dataset.test}
-        found: Metrics = {
+        scores: Metrics = {
             name: metrics.multiclass(outputs[name], part.targets) for name, part in splits.items() if part is not None
         }
-        said = naive(dataset)
+        labels = naive(dataset)
         classes = np.arange(dataset.outputs)
         scored = {
             name: metrics.multiclass((label[:, None] == classes).astype(np.float64), dataset.test.targets)
-            for name, label in said.items()
+            for name, label in labels.items()
         }
         best = metrics.best_naive(scored, "accuracy", largest=True)
-        found["test"]["improvement"] = {
+        scores["test"]["improvement"] = {
             "over": best,
             "metric": "error_rate",
             **metrics.improvement(
                 (outputs["test"].argmax(axis=1) != dataset.test.targets).astype(np.float64),
-                (said[best] != dataset.test.targets).astype(np.float64),
+                (labels[best] != dataset.test.targets).astype(np.float64),
                 np.arange(len(dataset.test)),
             ),
         }
-        return {**found, "naive": scored}
+        return {**scores, "naive": scored}
 
     def probabilities(self, output: np.ndarray) -> np.ndarray:
         """[window, class] by the softmax of outputs [window, class]."""
@@ -81,6 +82,29 @@ class Images(Task):
     def predictions(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> pd.DataFrame:
         """Columns forecast and target: class numbers."""
         return pd.DataFrame({"forecast": output.argmax(axis=1), "target": windows.targets})
+
+
+class Pixels(RandomLayer):
+    """Pixels [batch, 1, height, width, channel] to features [batch, 1, height x width x channel].
+
+    Each channel gets mean 0 and standard deviation 1 by the training images' `mean` and `deviation` [channel]. In
+    training each image is moved by up to `shift` pixels each way, filled with the mean.
+    """
+
+    def __init__(self, mean: Tensor, deviation: Tensor, shift: int = 0) -> None:
+        super().__init__()
+        self.register_buffer("mean", mean)
+        self.register_buffer("deviation", deviation)
+        self.shift = shift
+
+    def forward(self, x: Shaped[Tensor, "batch 1 height width channel"]) -> Tensor:
+        """Scaled features."""
+        assert isinstance(self.mean, Tensor)
+        images = (x[:, 0].to(self.mean.dtype) - self.mean) / self.deviation
+        if self.training and self.shift and self.source is not None:
+            images = _shift(images, self.source.integers(self, (2 * self.shift + 1) ** 2), self.shift)
+        features: Tensor = images.flatten(1)[:, None]
+        return features
 
 
 def naive(dataset: Dataset) -> dict[str, np.ndarray]:
@@ -102,7 +126,7 @@ def naive(dataset: Dataset) -> dict[str, np.ndarray]:
         """[image, pixel]."""
         return (rows.reshape(len(rows), -1) / largest).astype(np.float32)
 
-    def drawn(name: str) -> tuple[np.ndarray, np.ndarray]:
+    def draw(name: str) -> tuple[np.ndarray, np.ndarray]:
         """Pixels and classes of as many images as the classifier gets."""
         order, count = np.arange(len(labels)), max(PIXELS[name] // dataset.features, 1)
         if count < len(order):
@@ -113,10 +137,20 @@ def naive(dataset: Dataset) -> dict[str, np.ndarray]:
     starts = list(zip((0, len(known[0])), known, strict=False))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # a regression that is not quite fitted is naive enough
-        logistic = LogisticRegression(max_iter=300).fit(*drawn("logistic"))
-    asked = features(test.rows)
+        logistic = LogisticRegression(max_iter=300).fit(*draw("logistic"))
+    test_images = features(test.rows)
     return {
         "majority": np.full(len(test), np.bincount(labels).argmax()),
-        "logistic": logistic.predict(asked),
-        "nearest": KNeighborsClassifier(1).fit(*drawn("nearest")).predict(asked),
+        "logistic": logistic.predict(test_images),
+        "nearest": KNeighborsClassifier(1).fit(*draw("nearest")).predict(test_images),
     }
+
+
+def _shift(images: Tensor, number: Tensor, most: int) -> Tensor:
+    batch, height, width, _ = images.shape
+    padded = F.pad(images, (0, 0, most, most, most, most))
+    steps = 2 * most + 1
+    down, right = (number // steps)[:, None, None], (number % steps)[:, None, None]
+    rows = down + torch.arange(height, device=images.device)[:, None]
+    columns = right + torch.arange(width, device=images.device)
+    return padded[torch.arange(batch, device=images.device)[:, None, None], rows, columns]

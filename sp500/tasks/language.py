@@ -19,7 +19,7 @@ from sp500.data.text import dataset as text
 from sp500.data.text import naive, tokens
 from sp500.data.text.tokenizer import Tokenizer, restore
 from sp500.data.text.tokens import MOST
-from sp500.data.windows import Dataset, Windows, masked
+from sp500.data.windows import Dataset, Windows, target_mask
 from sp500.models.pretrained import hf
 from sp500.runs.results import Metrics
 from sp500.seeding import torch_generator
@@ -40,8 +40,8 @@ class Language(Task):
         path = ""
         if config.model.kind == "hf":
             path = str(hub.fetch(config.model.path, "model.path"))
-        found = text.dataset(config.text) if config.text.plain and not path else tokens.dataset(config.text, path)
-        return Copied(found, config.data).dataset(config.train.dtype)
+        dataset = text.dataset(config.text) if config.text.plain and not path else tokens.dataset(config.text, path)
+        return Copied(dataset, config.data).dataset(config.train.dtype)
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Sum of cross entropies over all bytes, in nats."""
@@ -56,17 +56,17 @@ class Language(Task):
         """Nats per byte, perplexity and bits per byte; the improvement over the best naive method on the test."""
         splits = {"valid": dataset.valid, "test": dataset.test}
         sizes = dataset.card.get("bytes", {})
-        found: Metrics = {
+        by_split: Metrics = {
             name: scores(outputs[name], part, sizes.get(name)) for name, part in splits.items() if part is not None
         }
         by_method = dataset.card.get("naive_bits") or self._naive_bits(dataset)
-        said = {name: {"bits_per_byte": bits} for name, bits in by_method.items()}
-        best = metrics.best_naive(said, "bits_per_byte", largest=False)
-        value = 1 - found["test"]["bits_per_byte"] / by_method[best] if by_method[best] > 0 else None
+        naive_scores = {name: {"bits_per_byte": bits} for name, bits in by_method.items()}
+        best = metrics.best_naive(naive_scores, "bits_per_byte", largest=False)
+        value = 1 - by_split["test"]["bits_per_byte"] / by_method[best] if by_method[best] > 0 else None
         # A compressor has no loss per window to compare with, and windows of one text are far from independent.
         gain = {"over": best, "metric": "bits_per_byte", "value": value, "low": None, "high": None}
-        found["test"]["improvement"] = gain
-        return {**found, "naive": said}
+        by_split["test"]["improvement"] = gain
+        return {**by_split, "naive": naive_scores}
 
     def _naive_bits(self, dataset: Dataset) -> dict[str, float]:
         before = b"".join(part.rows.tobytes() for part in (dataset.train, dataset.valid) if part is not None)
@@ -79,24 +79,24 @@ class Language(Task):
     def sample(self, model: nn.Module, dataset: Dataset) -> str:
         """SAMPLE tokens after the first context of the test, each drawn with its probability by the model."""
         start = dataset.test.rows[: dataset.window].tolist()
-        made = self._drawn(model, start, SAMPLE, self.config.train.seed)
-        return _tokenizer(dataset).decode(made).decode(errors="replace")
+        ids = self._draw(model, start, SAMPLE, self.config.train.seed)
+        return _tokenizer(dataset).decode(ids).decode(errors="replace")
 
     def generate(self, model: nn.Module, dataset: Dataset, start: bytes, length: int, seed: int) -> bytes:
         """The bytes of `length` tokens after `start`, each drawn with the probability that the model gives it."""
         tokenizer = _tokenizer(dataset)
         ids = tokenizer.encode(start).ids.tolist()
-        return tokenizer.decode(self._drawn(model, ids[-self.config.text.context :], length, seed))
+        return tokenizer.decode(self._draw(model, ids[-self.config.text.context :], length, seed))
 
     @torch.no_grad()
-    def _drawn(self, model: nn.Module, start: list[int], length: int, seed: int) -> list[int]:
+    def _draw(self, model: nn.Module, start: list[int], length: int, seed: int) -> list[int]:
         model.eval()
         generator = torch_generator(seed, "sample")
-        made = torch.tensor(start)
+        ids = torch.tensor(start)
         for _ in range(length):
-            chances = model(made[None, -self.config.text.context :])[0, -1].softmax(dim=0)
-            made = torch.cat([made, torch.multinomial(chances, 1, generator=generator)])
-        return made[len(start) :].tolist()
+            chances = model(ids[None, -self.config.text.context :])[0, -1].softmax(dim=0)
+            ids = torch.cat([ids, torch.multinomial(chances, 1, generator=generator)])
+        return ids[len(start) :].tolist()
 
     def publish(self, model: nn.Module, dataset: Dataset, folder: Path) -> None:
         """Write a model of transformers and its tokenizer as the ecosystem reads them; nothing for other models."""
@@ -116,7 +116,7 @@ def scores(nats: np.ndarray, windows: Windows, size: int | None = None) -> Metri
 
     Default: a byte each.
     """
-    left_out = masked(windows.targets)
+    left_out = target_mask(windows.targets)
     count = windows.targets.size - (0 if left_out is None else int(left_out.sum()))
     total = float(nats.astype(np.float64).sum())
     return {

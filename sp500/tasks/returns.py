@@ -16,7 +16,8 @@ from torch import Tensor
 
 from sp500 import metrics
 from sp500.config import RunConfig
-from sp500.data import arrays, pipeline
+from sp500.data import pipeline
+from sp500.data.sources import arrays
 from sp500.data.windows import Dataset, Windows
 from sp500.runs.results import Metrics
 from sp500.training.task import Task
@@ -44,15 +45,15 @@ class Returns(Task):
     def judge(self, outputs: dict[str, np.ndarray], dataset: Dataset) -> Metrics:
         """Errors, direction and trading per split; the improvement over the best naive forecast on the test."""
         forecasts = {name: self.forecast(output, dataset) for name, output in outputs.items()}
-        found = {
+        scores = {
             name: self._score(forecasts[name], _truth(part, dataset), part) | _buy_and_hold(part, self.config)
             for name, part in _splits(dataset)
         }
-        found["test"] |= _growth(np.sign(forecasts["test"]), dataset.test, self.config)
+        scores["test"] |= _growth(np.sign(forecasts["test"]), dataset.test, self.config)
         target = _truth(dataset.test, dataset)
         naive = {name: self._score(forecast, target, dataset.test) for name, forecast in _naive(dataset).items()}
         best = metrics.best_naive(naive, "mse", largest=False)
-        found["test"]["improvement"] = {
+        scores["test"]["improvement"] = {
             "over": best,
             "metric": "mse",
             **metrics.improvement(
@@ -62,11 +63,11 @@ class Returns(Task):
                 horizon=self.config.data.horizon,
             ),
         }
-        return {**found, "naive": naive}
+        return {**scores, "naive": naive}
 
     def predictions(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> pd.DataFrame:
         """Columns date, ticker (where known), forecast, target: log returns."""
-        return _named(windows, {"forecast": self.forecast(output, dataset), "target": _truth(windows, dataset)})
+        return _label_rows(windows, {"forecast": self.forecast(output, dataset), "target": _truth(windows, dataset)})
 
     def encode(self, fields: Mapping[str, pd.Series], dataset: Dataset) -> np.ndarray:
         """X of the last days, as training had them."""
@@ -87,7 +88,7 @@ class Returns(Task):
 
     def _score(self, forecast: np.ndarray, target: np.ndarray, part: Windows) -> Metrics:
         scores = metrics.regression(forecast, target) | _cross_section(forecast, part, self.config)
-        return scores | _traded(np.sign(forecast), part, self.config)
+        return scores | _score_trading(np.sign(forecast), part, self.config)
 
 
 @dataclass(frozen=True)
@@ -111,20 +112,20 @@ class Direction(Task):
 
     def judge(self, outputs: dict[str, np.ndarray], dataset: Dataset) -> Metrics:
         """Classification metrics at `eval.threshold` and trading per split; the improvement on the test."""
-        found = {
+        scores = {
             name: self._score(_probability(outputs[name]), part)
             | metrics.probability_scores(_probability(outputs[name]), part.targets)
             | _buy_and_hold(part, self.config)
             for name, part in _splits(dataset)
         }
-        found["test"] |= _growth(self._position(_probability(outputs["test"])), dataset.test, self.config)
+        scores["test"] |= _growth(self._position(_probability(outputs["test"])), dataset.test, self.config)
         forecasts = self._naive(dataset)
         naive = {name: self._score(forecast, dataset.test) for name, forecast in forecasts.items()}
-        # A class is not a probability: the probability that stands for the majority class is the training share of ups.
+        # A class is not a probability: the majority class counts as the training share of ups.
         share = np.full(len(dataset.test), 1 / (1 + math.exp(-dataset.naive_output)))
         naive["majority"] |= metrics.probability_scores(share, dataset.test.targets)
         best = metrics.best_naive(naive, "accuracy", largest=True)
-        found["test"]["improvement"] = {
+        scores["test"]["improvement"] = {
             "over": best,
             "metric": "error_rate",
             **metrics.improvement(
@@ -134,11 +135,11 @@ class Direction(Task):
                 horizon=self.config.data.horizon,
             ),
         }
-        return {**found, "naive": naive}
+        return {**scores, "naive": naive}
 
     def predictions(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> pd.DataFrame:
         """Columns date, ticker (where known), forecast (probability of up), target (0 or 1)."""
-        return _named(windows, {"forecast": self.forecast(output, dataset), "target": windows.targets})
+        return _label_rows(windows, {"forecast": self.forecast(output, dataset), "target": windows.targets})
 
     def encode(self, fields: Mapping[str, pd.Series], dataset: Dataset) -> np.ndarray:
         """X of the last days, as training had them."""
@@ -158,10 +159,10 @@ class Direction(Task):
         return _excess_sharpe(self._position(_probability(output)), windows, self.config)
 
     def _naive(self, dataset: Dataset) -> dict[str, np.ndarray]:
-        found = {"majority": np.full(len(dataset.test), float(dataset.naive_output >= 0))}
+        forecasts = {"majority": np.full(len(dataset.test), float(dataset.naive_output >= 0))}
         if dataset.test.index is not None:
-            found["previous"] = (dataset.test.index["previous"].to_numpy() > 0).astype(np.float64)
-        return found
+            forecasts["previous"] = (dataset.test.index["previous"].to_numpy() > 0).astype(np.float64)
+        return forecasts
 
     def _wrong(self, probability: np.ndarray, part: Windows) -> np.ndarray:
         wrong = (probability >= self.config.eval.threshold) != (part.targets > 0.5)
@@ -171,7 +172,7 @@ class Direction(Task):
         threshold = self.config.eval.threshold
         scores = metrics.classification(probability, part.targets, threshold)
         scores |= _cross_section(probability, part, self.config)
-        return scores | _traded(self._position(probability), part, self.config)
+        return scores | _score_trading(self._position(probability), part, self.config)
 
     def _position(self, probability: np.ndarray) -> np.ndarray:
         return np.where(probability >= self.config.eval.threshold, 1.0, -1.0)
@@ -197,10 +198,10 @@ def _truth(part: Windows, dataset: Dataset) -> np.ndarray:
 
 def _naive(dataset: Dataset) -> dict[str, np.ndarray]:
     count = len(dataset.test)
-    found = {"zero": np.zeros(count), "mean": np.full(count, dataset.naive_output * dataset.target_scale)}
+    forecasts = {"zero": np.zeros(count), "mean": np.full(count, dataset.naive_output * dataset.target_scale)}
     if dataset.test.index is not None:
-        found["previous"] = dataset.test.index["previous"].to_numpy(np.float64)
-    return found
+        forecasts["previous"] = dataset.test.index["previous"].to_numpy(np.float64)
+    return forecasts
 
 
 def _last_return(close: pd.Series, horizon: int) -> float:
@@ -211,7 +212,7 @@ def _days(part: Windows) -> np.ndarray:
     return part.index["date"].to_numpy() if part.index is not None else np.arange(len(part))
 
 
-def _traded(position: np.ndarray, part: Windows, config: RunConfig) -> Metrics:
+def _score_trading(position: np.ndarray, part: Windows, config: RunConfig) -> Metrics:
     if part.index is None:
         return {}
     return metrics.trading(position, part.index, cost_bps=config.eval.cost_bps, horizon=config.data.horizon)
@@ -222,18 +223,19 @@ def _growth(position: np.ndarray, part: Windows, config: RunConfig) -> Metrics:
     if part.index is None:
         return {}
     cost, horizon = config.eval.cost_bps, config.data.horizon
-    model, held = (
-        metrics.growth(one, part.index, cost_bps=cost, horizon=horizon) for one in (position, np.ones(len(part)))
+    model, always_long = (
+        metrics.growth(holding, part.index, cost_bps=cost, horizon=horizon)
+        for holding in (position, np.ones(len(part)))
     )
-    return {"growth": {"dates": model["dates"], "model": model["values"], "buy_and_hold": held["values"]}}
+    return {"growth": {"dates": model["dates"], "model": model["values"], "buy_and_hold": always_long["values"]}}
 
 
 def _buy_and_hold(part: Windows, config: RunConfig) -> Metrics:
     """What always being long earns on the same windows; nothing where there are no prices."""
     if part.index is None:
         return {}
-    held = _traded(np.ones(len(part)), part, config)
-    return {"buy_and_hold": {key: value for key, value in held.items() if key != "excess"}}
+    trading = _score_trading(np.ones(len(part)), part, config)
+    return {"buy_and_hold": {key: value for key, value in trading.items() if key != "excess"}}
 
 
 def _cross_section(forecast: np.ndarray, part: Windows, config: RunConfig) -> Metrics:
@@ -254,7 +256,7 @@ def _probability(output: np.ndarray) -> np.ndarray:
         return np.asarray(1 / (1 + np.exp(-output[:, 0].astype(np.float64))))
 
 
-def _named(windows: Windows, columns: dict[str, np.ndarray]) -> pd.DataFrame:
+def _label_rows(windows: Windows, columns: dict[str, np.ndarray]) -> pd.DataFrame:
     table = pd.DataFrame(columns)
     if windows.index is None:
         return table

@@ -1,4 +1,4 @@
-"""The smoke job of a new machine or cluster: seeded Gaussian clusters that every worker makes for itself.
+"""The smoke job of a new machine or cluster: seeded Gaussian clusters that every worker generates for itself.
 
 The best possible accuracy is known (assign to the nearest centre) and reported next to the model's.
 """
@@ -54,7 +54,7 @@ class Synthetic(Task):
         return F.cross_entropy(output, target, reduction="sum")
 
     def judge(self, outputs: dict[str, np.ndarray], dataset: Dataset) -> Metrics:
-        """Accuracy, f1 and confusion matrix; `naive` holds the majority class, and `best_possible` beside it."""
+        """Accuracy, f1 and confusion matrix. `naive` holds the majority class, the test `best_possible_accuracy`."""
         assert dataset.valid is not None
         test = dataset.test
         majority = np.bincount(dataset.train.targets, minlength=self.config.synthetic.classes)
@@ -76,9 +76,9 @@ class Synthetic(Task):
 
     def _samples(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """X [sample, feature], class [sample], centres [class, feature]."""
-        wanted = self.config.synthetic
+        settings = self.config.synthetic
         generator = numpy_generator(self.config.data.seed, "synthetic")
-        centres = generator.standard_normal((wanted.classes, wanted.features))
+        centres = generator.standard_normal((settings.classes, settings.features))
         centres *= RADIUS / np.linalg.norm(centres, axis=1, keepdims=True)
-        y = generator.integers(wanted.classes, size=wanted.samples)
-        return centres[y] + generator.standard_normal((wanted.samples, wanted.features)), y, centres
+        y = generator.integers(settings.classes, size=settings.samples)
+        return centres[y] + generator.standard_normal((settings.samples, settings.features)), y, centres

@@ -159,7 +159,7 @@ class _Fitting:
 
     def _resume(self) -> bool:
         """Go on from the last checkpoint. Returns whether there is one."""
-        held = Snapshot(weights.kept(self.model), self.stepper.optimizer.parameters(), {})
+        held = Snapshot(weights.dump(self.model), self.stepper.optimizer.parameters(), {})
         resumed = self.checkpoints.resume(self.worker, held) if self.checkpoints else None
         if resumed is None:
             return False
@@ -185,7 +185,7 @@ class _Fitting:
             self._save(self.checkpoints)
 
     def _keep_best(self) -> None:
-        self.best = {name: value.detach().clone() for name, value in weights.kept(self.model).items()}
+        self.best = {name: value.detach().clone() for name, value in weights.dump(self.model).items()}
 
     def _epoch(self, number: int) -> None:
         self.stepper.start(number)
@@ -211,7 +211,7 @@ class _Fitting:
         self.worker.report(metrics)
 
     def _save(self, checkpoints: Checkpoints) -> None:
-        state = Snapshot(weights.kept(self.model), self.stepper.optimizer.dump(), self.progress.dump())
+        state = Snapshot(weights.dump(self.model), self.stepper.optimizer.dump(), self.progress.dump())
         checkpoints.save(state, self.worker)
 
     def _train(self, number: int) -> PartialEpoch:

@@ -21,7 +21,7 @@ from torch import nn
 from sp500.config import RunConfig
 from sp500.data.windows import Dataset, Windows
 from sp500.errors import CheckpointError, ConfigError
-from sp500.formatting import referred
+from sp500.formatting import reference_name
 from sp500.machine.disk import write_atomic
 from sp500.models import weights as trained
 from sp500.runs import sealed
@@ -117,7 +117,7 @@ def write(run: Path, task: Task, config: RunConfig, dataset: Dataset) -> nn.Modu
     try:
         state = json.loads(json.dumps(dataset.state, allow_nan=False))
     except (TypeError, ValueError) as error:
-        name = referred(config.task)
+        name = reference_name(config.task)
         raise ConfigError(f"task {name}: Dataset.state is not plain data ({error}); use lists and numbers") from None
     weights = read_weights(run / CHECKPOINTS / "best")
     model = _model(task, config, dataset, weights)

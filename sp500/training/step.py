@@ -37,7 +37,7 @@ class Stepper:
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.dropout = dropout.Source(model, train.seed, dtype=DTYPES[train.dtype], device=worker.device)
         if train.compile:
-            self.dropout.leave_uncompiled()
+            self.dropout.disable_compile()
             self._wrapped = torch.compile(self._wrapped)  # type: ignore[assignment] # it is a module
         self.optimizer = AdamW(
             groups(self._parameters, train), lr=config.lr, weight_decay=train.weight_decay, fused=True

@@ -64,7 +64,7 @@ def count_cost(task: Task, config: RunConfig, dataset: Dataset) -> ModelCost | N
     except (RuntimeError, AssertionError, TypeError, ValueError):
         return None  # a model of the user's that reads values, or mixes devices
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    state = sum(tensor.nbytes for tensor in weights.kept(model).values())
+    state = sum(tensor.nbytes for tensor in weights.dump(model).values())
     images = batch.x[0].ndim > 2
     tokens = 1 if images else batch.y[0].numel()
     return ModelCost(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from sp500.errors import SP500Error
-from sp500.machine.memory import exhausted
+from sp500.machine.memory import is_out_of_memory
 from sp500.training.loop import FitResult, fit
 from sp500.training.task import Traded
 from sp500.training.worker import SoloWorker, device
@@ -93,6 +93,6 @@ def build_failure(trial: Trial, reason: str, seconds: float = 0.0) -> TrialResul
 
 def why(error: BaseException) -> str:
     """What a failed trial says."""
-    if exhausted(error):
+    if is_out_of_memory(error):
         return f"out of memory: {error or 'no more could be had'}"
     return str(error) if isinstance(error, SP500Error) else f"{type(error).__name__}: {error}"

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from sp500.config import RunConfig
 from sp500.errors import ConfigError
 from sp500.runs.results import Overrides
-from sp500.schema import overridden
+from sp500.schema import override
 from sp500.seeding import numpy_generator
 from sp500.tuning.axes import Axis, Choice, Integers, Space, Uniform, choices, text
 from sp500.tuning.presets import PRESETS, load, unknown
@@ -119,7 +119,7 @@ def trial(base: RunConfig, overrides: Overrides, where: str = "search space") ->
         if wrong := unknown(data, key):
             raise ConfigError(f"{where}: {wrong}")
     try:
-        config = RunConfig.model_validate(overridden(data, overrides))
+        config = RunConfig.model_validate(override(data, overrides))
     except ValidationError as error:
         fault = error.errors()[0]
         reason = fault["msg"].removeprefix("Value error, ")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sp500.config import DataConfig, RunConfig
-from sp500.data import arrays
+from sp500.data.sources import arrays
 from sp500.data.windows import Windows
 from sp500.errors import DataError
 from sp500.tasks import catalog

@@ -55,7 +55,7 @@ def data(kind: str) -> Dataset:
 
 
 def test_first_copy_is_the_data_and_the_others_are_near_it(kind: str, data: Dataset) -> None:
-    more = Copied(data, DataConfig(multiplier=3, noise=0.1)).materialised("float32")
+    more = Copied(data, DataConfig(multiplier=3, noise=0.1)).materialise("float32")
     (x, y), (xs, ys) = arrays(data), arrays(more)
     count = len(x)
     assert (len(xs), more.card["windows"]["train"]) == (3 * count, 3 * count)
@@ -87,7 +87,7 @@ def test_shards_hold_what_memory_does_in_its_order(data: Dataset, tmp_path: Path
     assert len(shards.shards) >= writer.SHARDS_AT_LEAST
     assert (shards.windows, source.rows) == (source.windows, source.windows * data.window)
     chunks = [shards.read(shard) for shard in shards.shards]
-    xs, ys = arrays(ready.materialised("float32"))
+    xs, ys = arrays(ready.materialise("float32"))
     found = [one.rows[one.starts[:, None] + np.arange(data.window)] for one in chunks]
     np.testing.assert_array_equal(np.concatenate(found), xs)
     np.testing.assert_array_equal(np.concatenate([one.targets for one in chunks]), ys)
@@ -128,7 +128,7 @@ def test_column_of_bytes_gives_its_numbers_back_also_from_its_middle() -> None:
 
 def test_prices_resampled_by_blocks_have_no_meaning_here(data: Dataset) -> None:
     with pytest.raises(DataError, match="bootstrap resamples prices; here take noise"):
-        Copied(data, DataConfig(multiplier=2, augment="bootstrap")).materialised("float32")
+        Copied(data, DataConfig(multiplier=2, augment="bootstrap")).materialise("float32")
 
 
 def test_set_of_an_earlier_format_is_refused_with_the_way_out(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def shards(bundled_stocks: Prices, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def streams(shards: ShardSet, world: int, *, shuffle: bool = True) -> list[stream.Stream]:
-    ranks = stream.assigned(shards.shards, world)
+    ranks = stream.assign_shards(shards.shards, world)
     held = [sum(shard.windows for shard in mine) for mine in ranks]
     return [
         stream.Stream(
@@ -93,7 +93,7 @@ def test_order_changes_with_epoch_and_seed_and_is_repeatable(shards: ShardSet) -
 
 
 def test_ranks_hold_about_as_many_windows(shards: ShardSet) -> None:
-    held = [sum(shard.windows for shard in mine) for mine in stream.assigned(shards.shards, 3)]
+    held = [sum(shard.windows for shard in mine) for mine in stream.assign_shards(shards.shards, 3)]
     assert max(held) - min(held) <= max(shard.windows for shard in shards.shards)
 
 

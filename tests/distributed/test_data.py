@@ -49,7 +49,7 @@ def test_ray_tasks_write_the_same_bytes_as_one_process(ray_cluster, prepared, sh
 def test_ranks_together_read_every_window_once_at_every_pass(ray_cluster, shards, world):
     local = stream.local_chunks(shards, list(shards.shards), shuffle=False, seed=0)
     reference = sorted(seen(local, 1))
-    ranks = stream.assigned(shards.shards, world)
+    ranks = stream.assign_shards(shards.shards, world)
     readers = [
         data.chunks(data.build_dataset(shards, mine, shuffle=True, seed=0, rank=rank).iterator(), shards, 2)
         for rank, mine in enumerate(ranks)
@@ -100,12 +100,12 @@ def test_bad_shard_ends_training_by_name_without_restarts(ray_cluster, prepared,
 
 def test_two_processes_over_shards_equal_torchs_own_mean_gradient(shards):
     # What DDP averages over two ranks is the gradient of the mean over the global batch, short parts included.
-    ranks = stream.assigned(shards.shards, 2)
+    ranks = stream.assign_shards(shards.shards, 2)
     streams = [
         stream.Stream(
             stream.local_chunks(shards, mine, shuffle=True, seed=0),
             shards,
-            stream.held(ranks),
+            stream.count_windows(ranks),
             torch.device("cpu"),
             torch.float64,
             rank=rank,

@@ -57,9 +57,9 @@ def outputs(
 
 
 def streamed(shards: ShardSet, worker: Worker) -> stream.Stream:
-    ranks = stream.assigned(shards.shards, worker.world)
+    ranks = stream.assign_shards(shards.shards, worker.world)
     chunks = stream.local_chunks(shards, ranks[worker.rank], shuffle=True, seed=0)
-    return stream.Stream(chunks, shards, stream.held(ranks), CPU, torch.float64, rank=worker.rank)
+    return stream.Stream(chunks, shards, stream.count_windows(ranks), CPU, torch.float64, rank=worker.rank)
 
 
 def train_as_rank(rank: int, world: int, folder: Path, datasets: Datasets, shards: Shards | None = None) -> None:
@@ -88,7 +88,7 @@ def copied(datasets: Datasets, tmp_path_factory: pytest.TempPathFactory) -> tupl
     ready = {kind: Copied(datasets[kind], config) for kind in ("cnn", "gpt")}
     folder = tmp_path_factory.mktemp("shards")
     shards = {kind: writer.write(one.source(), str(folder / kind)) for kind, one in ready.items()}
-    return {kind: one.materialised("float64") for kind, one in ready.items()}, shards
+    return {kind: one.materialise("float64") for kind, one in ready.items()}, shards
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])

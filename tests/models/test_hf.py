@@ -204,4 +204,4 @@ def test_a_model_without_a_base_keeps_all_its_weights() -> None:
     config = RunConfig()
     task = catalog.task(config)
     model = task.model(config, task.prepare(config))
-    assert weights.kept(model).keys() == model.state_dict().keys()
+    assert weights.dump(model).keys() == model.state_dict().keys()

@@ -10,8 +10,8 @@ from sp500.data.images.dataset import channel_statistics
 from sp500.data.windows import Dataset
 from sp500.errors import ConfigError
 from sp500.models.dropout import Source
-from sp500.models.pixels import Pixels
 from sp500.tasks import catalog, images
+from sp500.tasks.images import Pixels
 from sp500.training.loop import fit
 from sp500.training.worker import SoloWorker
 

@@ -204,14 +204,14 @@ def test_scores_of_a_text_are_per_target_that_counts() -> None:
 
 def test_stacked_layers_are_those_that_repeat(text: Dataset) -> None:
     model = catalog.task(settings()).model(settings(), text)
-    assert [type(layer) for layer in stack.stacked(model)] == [Block] * 3
-    assert stack.stacked(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))) == []
+    assert [type(layer) for layer in stack.find_layers(model)] == [Block] * 3
+    assert stack.find_layers(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))) == []
     blocks = [nn.Sequential(nn.Linear(2, 2), nn.ReLU()) for _ in range(4)]
-    assert stack.stacked(nn.Sequential(*blocks)) == blocks
+    assert stack.find_layers(nn.Sequential(*blocks)) == blocks
     stages = nn.ModuleList([nn.Sequential(*blocks[:2]), nn.Sequential(*blocks[2:])])
-    assert stack.stacked(stages) == blocks
+    assert stack.find_layers(stages) == blocks
     shared = nn.ModuleDict({"first": blocks[0], "again": blocks[0], "other": blocks[1]})
-    assert stack.stacked(shared) == blocks[:2]
+    assert stack.find_layers(shared) == blocks[:2]
 
 
 def test_recomputed_activations_give_the_same_weights(

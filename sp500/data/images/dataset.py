@@ -14,7 +14,7 @@ import numpy as np
 
 from sp500.config import DataConfig, ImagesConfig
 from sp500.data.images import folders, idx, npz
-from sp500.data.images.labelled import Source, labelled
+from sp500.data.images.labelled import Source, label_images
 from sp500.data.windows import Dataset, Windows
 from sp500.errors import DataError
 from sp500.formatting import some
@@ -44,14 +44,14 @@ def digits() -> Source:
     """The 1,797 handwritten digits of 8 x 8 pixels that come with scikit-learn, in their order."""
     from sklearn.datasets import load_digits
 
-    found = load_digits()
-    return Source("digits", labelled(found.images, found.target, "digits"))
+    bundle = load_digits()
+    return Source("digits", label_images(bundle.images, bundle.target, "digits"))
 
 
 def dataset(images: ImagesConfig, data: DataConfig) -> Dataset:
     """Windows of one image each. Raises DataError, also for files of one image in two parts: its test would flatter."""
     source = read(images.source).split(data.test_fraction, data.valid_from_train)
-    shared = _shared(source)
+    shared = _find_shared(source)
     if shared and source.files:
         raise DataError(f"{source.name}: {shared[0]}. Remove one of each; a test on known images would flatter")
     height, width, channels = source.train.pixels.shape[1:]
@@ -64,22 +64,22 @@ def dataset(images: ImagesConfig, data: DataConfig) -> Dataset:
         "repairs": [],
         "notes": shared,
     }
-    made = {name: Windows(part.pixels, np.arange(len(part)), part.labels, 1) for name, part in source.parts.items()}
+    windows = {name: Windows(part.pixels, np.arange(len(part)), part.labels, 1) for name, part in source.parts.items()}
     classes = 1 + max(int(part.labels.max()) for part in source.parts.values())
     mean, deviation = channel_statistics(source.train.pixels)
     state = {"mean": mean.tolist(), "deviation": deviation.tolist()}
-    return Dataset(made["train"], made.get("valid"), made["test"], card=card, outputs=classes, state=state)
+    return Dataset(windows["train"], windows.get("valid"), windows["test"], card=card, outputs=classes, state=state)
 
 
-def _shared(source: Source) -> list[str]:
+def _find_shared(source: Source) -> list[str]:
     """How many images of a part are in an earlier one, too."""
-    seen, said = set[bytes](), list[str]()
+    earlier, notes = set[bytes](), list[str]()
     for name, part in source.parts.items():
         hashes = {hashlib.sha256(image.tobytes()).digest() for image in part.pixels}
-        if both := len(hashes & seen):
-            said.append(f"{some(both, 'image')} of {name} {'is' if both == 1 else 'are'} also in a part before it")
-        seen |= hashes
-    return said
+        if count := len(hashes & earlier):
+            notes.append(f"{some(count, 'image')} of {name} {'is' if count == 1 else 'are'} also in a part before it")
+        earlier |= hashes
+    return notes
 
 
 def channel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -44,7 +44,7 @@ def _part(place: Path, classes: list[str]) -> Labelled:
         raise DataError(f"{place}: class {others[0]} is not in train/")
     files = sorted(
         ((path.name, number, path) for number, name in enumerate(classes) for path in (place / name).glob("[!.]*")),
-        key=lambda one: one[:2],
+        key=lambda file: file[:2],
     )
     if not files:
         raise DataError(f"{place}: has no images")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sp500.data.images.labelled import Labelled, Source, labelled
+from sp500.data.images.labelled import Labelled, Source, label_images
 from sp500.errors import DataError
 
 PARTS = {"train": "train", "test": "t10k"}
@@ -33,7 +33,7 @@ def _part(folder: Path, prefix: str) -> Labelled:
     images, labels = _file(folder, f"{prefix}-images", 3), _file(folder, f"{prefix}-labels", 1)
     if images is None or labels is None:
         raise DataError(f"{folder}: has no {prefix}-labels-idx1-ubyte beside {prefix}-images-idx3-ubyte")
-    return labelled(array(images, 3), array(labels, 1), f"{images} and {labels.name}")
+    return label_images(array(images, 3), array(labels, 1), f"{images} and {labels.name}")
 
 
 def _file(folder: Path, name: str, dimensions: int) -> Path | None:
@@ -56,6 +56,6 @@ def array(path: Path, dimensions: int) -> np.ndarray:
     except (OSError, EOFError, zlib.error, ValueError) as error:
         raise DataError(f"{path}: cannot be read ({error})") from error
     if len(shape) != dimensions or len(data) != count:
-        found = f"more than {count}" if len(data) > count else len(data)
-        raise DataError(f"{path}: its head announces {count} bytes, and it has {found}")
+        length = f"more than {count}" if len(data) > count else len(data)
+        raise DataError(f"{path}: its head announces {count} bytes, and it has {length}")
     return np.frombuffer(bytes(data), np.uint8).reshape(shape)

@@ -58,18 +58,18 @@ class Source:
 
         Raises DataError for an empty part, one of another size, and one with a class that is not trained on.
         """
-        found = self
-        if found.test is None:
-            train, test = _cut(found.train, test_fraction)
-            found = replace(found, train=train, test=test)
-        if found.valid is None and valid_from_train:
-            train, valid = _cut(found.train, valid_from_train)
-            found = replace(found, train=train, valid=valid)
-        known = set(np.unique(found.train.labels).tolist())
-        for name, part in found.parts.items():
+        source = self
+        if source.test is None:
+            train, test = _cut(source.train, test_fraction)
+            source = replace(source, train=train, test=test)
+        if source.valid is None and valid_from_train:
+            train, valid = _cut(source.train, valid_from_train)
+            source = replace(source, train=train, valid=valid)
+        known = set(np.unique(source.train.labels).tolist())
+        for name, part in source.parts.items():
             if not len(part):
                 raise DataError(f"{self.name}: {len(self.train)} images leave none for {name}")
-            if part.pixels.shape[1:] != found.train.pixels.shape[1:]:
+            if part.pixels.shape[1:] != source.train.pixels.shape[1:]:
                 raise DataError(f"{self.name}: images of {name} and train differ in size")
             if new := sorted(set(np.unique(part.labels).tolist()) - known):
                 raise DataError(
@@ -78,7 +78,7 @@ class Source:
                 )
         if len(known) < 2:
             raise DataError(f"{self.name}: train has one class; expected two or more")
-        return found
+        return source
 
 
 def _cut(whole: Labelled, fraction: float) -> tuple[Labelled, Labelled]:
@@ -86,7 +86,7 @@ def _cut(whole: Labelled, fraction: float) -> tuple[Labelled, Labelled]:
     return whole[:at], whole[at:]
 
 
-def labelled(images: np.ndarray, labels: np.ndarray, where: str) -> Labelled:
+def label_images(images: np.ndarray, labels: np.ndarray, where: str) -> Labelled:
     """Images [image, height, width] or [image, height, width, channel] with their classes. Raises DataError."""
     if images.ndim not in (3, 4) or labels.ndim == 0 or not images.size:
         raise DataError(f"{where}: shape {images.shape}, expected [images, height, width] or [..., channels]")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sp500.data.arrays import DAMAGE
-from sp500.data.images.labelled import Source, labelled
+from sp500.data.images.labelled import Source, label_images
+from sp500.data.sources.arrays import DAMAGE
 from sp500.errors import DataError
 
 NAMES = ("x_train", "y_train", "x_test", "y_test")
@@ -23,11 +23,11 @@ def read(path: Path) -> Source:
             arrays = {name.lower(): np.asarray(file[name]) for name in file if name.lower() in NAMES}
     except DAMAGE as error:
         raise DataError(f"{path}: is not an npz file of plain arrays ({error}). Write it with numpy.savez") from error
-    wanted = NAMES if {"x_test", "y_test"} & set(arrays) else NAMES[:2]
-    if missing := [name for name in wanted if name not in arrays]:
+    expected = NAMES if {"x_test", "y_test"} & set(arrays) else NAMES[:2]
+    if missing := [name for name in expected if name not in arrays]:
         raise DataError(f"{path}: has no {' and no '.join(missing)}, only {', '.join(arrays) or 'nothing'}")
     parts = {
-        name: labelled(arrays[f"x_{name}"], arrays[f"y_{name}"], f"{path}: x_{name} and y_{name}")
+        name: label_images(arrays[f"x_{name}"], arrays[f"y_{name}"], f"{path}: x_{name} and y_{name}")
         for name in ("train", "test")
         if f"x_{name}" in arrays
     }

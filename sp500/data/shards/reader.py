@@ -13,7 +13,7 @@ import json
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import NotRequired, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -92,6 +92,39 @@ class Shard:
     sha256: str
 
 
+class ShardEntry(TypedDict):
+    """A `Shard` in the manifest."""
+
+    name: str
+    segments: list[int]
+    windows: int
+    bytes: int
+    sha256: str
+
+
+class LayoutEntry(TypedDict):
+    """A `Layout` in the manifest."""
+
+    window: int
+    row: list[int]
+    dtype: str
+    target: list[int]
+    target_dtype: str
+    whole: bool
+
+
+class Manifest(TypedDict):
+    """What manifest.json says of a set."""
+
+    format: int
+    fingerprint: str
+    layout: LayoutEntry
+    windows: int
+    shards: list[ShardEntry]
+    sha256: NotRequired[str]
+    """Of all the rest."""
+
+
 @dataclass(frozen=True)
 class ShardSet:
     """A complete set, as its manifest describes it."""
@@ -111,25 +144,24 @@ class ShardSet:
         that names the bad file.
         """
         folder = Folder(uri)
-        manifest = manifest_of(folder)
-        shards = tuple(Shard(**{**one, "segments": tuple(one["segments"])}) for one in manifest["shards"])
-        given = manifest["layout"]
-        layout = Layout(**{**given, "row": tuple(given["row"]), "target": tuple(given["target"])})
-        found = cls(uri, manifest["fingerprint"], layout, shards)
+        manifest = read_manifest(folder)
+        shards = tuple(_shard(entry) for entry in manifest["shards"])
+        layout = _layout(manifest["layout"])
+        whole = cls(uri, manifest["fingerprint"], layout, shards)
         sizes, bad = folder.sizes(), {}
         for shard in shards:
             try:
                 if sizes.get(shard.name) != shard.bytes:
                     raise DataError(f"{uri}/{shard.name}: has {sizes.get(shard.name, 'no')} bytes, not {shard.bytes}")
                 if skip_bad:
-                    found.read(shard)
+                    whole.read(shard)
             except DataError as error:
                 bad[shard.name] = str(error)
         if len(bad) > skip_bad:
             way_out = "remove manifest.json and write the set again, or --skip-bad-shards"
             raise DataError(f"{len(bad)} bad shard(s): {'; '.join(bad.values())}; {way_out}")
-        kept = tuple(shard for shard in shards if shard.name not in bad)
-        return cls(uri, found.fingerprint, layout, kept, tuple(bad.values()))
+        good = tuple(shard for shard in shards if shard.name not in bad)
+        return cls(uri, whole.fingerprint, layout, good, tuple(bad.values()))
 
     @property
     def windows(self) -> int:
@@ -184,11 +216,26 @@ def chunk(table: pa.Table, shard: Shard, of: ShardSet) -> Chunk:
     return Chunk(rows, targets[known], first[known].astype(np.int64), number)
 
 
-def manifest_of(folder: Folder) -> dict[str, Any]:
+def _shard(entry: ShardEntry) -> Shard:
+    return Shard(entry["name"], tuple(entry["segments"]), entry["windows"], entry["bytes"], entry["sha256"])
+
+
+def _layout(entry: LayoutEntry) -> Layout:
+    return Layout(
+        window=entry["window"],
+        row=tuple(entry["row"]),
+        dtype=entry["dtype"],
+        target=tuple(entry["target"]),
+        target_dtype=entry["target_dtype"],
+        whole=entry["whole"],
+    )
+
+
+def read_manifest(folder: Folder) -> Manifest:
     """What the manifest of a set says. Raises DataError that names it when it is missing or not what was written."""
     name = f"{folder.uri}/manifest.json"
     try:
-        manifest = json.loads(folder.read("manifest.json"))
+        manifest: Manifest = json.loads(folder.read("manifest.json"))
         digest = manifest.pop("sha256")
     except OSError as error:
         raise DataError(f"{name}: cannot be read ({error}); the set is not complete, write it again") from error
@@ -201,4 +248,4 @@ def manifest_of(folder: Folder) -> dict[str, Any]:
             f"{name}: has format {manifest['format']}, this version reads {FORMAT}; remove it and write it anew: "
             "experiments/prepare.py --out FOLDER, or let scale.py do it"
         )
-    return dict(manifest)
+    return manifest

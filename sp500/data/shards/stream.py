@@ -27,14 +27,14 @@ Part = tuple[Tensor, Tensor, Tensor]
 """A batch's x, y, and numbers of its windows."""
 
 
-def assigned(shards: Iterable[Shard], world: int) -> list[list[Shard]]:
+def assign_shards(shards: Iterable[Shard], world: int) -> list[list[Shard]]:
     """Shards of each rank: the largest first, each to the rank that has least."""
     ranks: list[list[Shard]] = [[] for _ in range(world)]
-    held = [0] * world
+    windows = [0] * world
     for shard in sorted(shards, key=lambda shard: (-shard.windows, shard.name)):
-        rank = held.index(min(held))
+        rank = windows.index(min(windows))
         ranks[rank].append(shard)
-        held[rank] += shard.windows
+        windows[rank] += shard.windows
     return ranks
 
 
@@ -65,7 +65,7 @@ def buffer_windows(layout: Layout) -> int:
     return max(min(BUFFER_WINDOWS, BUFFER_BYTES // layout.line_bytes), 1)
 
 
-def held(ranks: list[list[Shard]]) -> list[int]:
+def count_windows(ranks: list[list[Shard]]) -> list[int]:
     """Windows of each rank."""
     return [sum(shard.windows for shard in mine) for mine in ranks]
 
@@ -100,14 +100,14 @@ class Stream:
         """Every window of this rank once, in as many batches as every rank takes."""
         size = self._part(batch_size)
         generator = torch_generator(seed, "buffer", epoch, self._rank) if shuffle else None
-        parts = self._gathered(self._chunks(epoch), size, generator)
+        parts = self._gather(self._chunks(epoch), size, generator)
         # What a rank computes, with weight 0, when it has no more windows, so that gradients can still be added up.
         layout = self._of.layout
-        x = self._moved(np.zeros((1, layout.window, *layout.row), layout.dtype))
-        y = self._moved(np.zeros((1, *layout.target), layout.target_dtype))
+        x = self._move(np.zeros((1, layout.window, *layout.row), layout.dtype))
+        y = self._move(np.zeros((1, *layout.target), layout.target_dtype))
         windows = torch.zeros(1, device=self._device, dtype=torch.int64)
         for step in range(self.steps(batch_size)):
-            counts = [min(max(held - step * size, 0), size) for held in self._windows]
+            counts = [min(max(rank_windows - step * size, 0), size) for rank_windows in self._windows]
             count, total = counts[self._rank], sum(counts)
             x, y, windows = next(parts) if count else (x[:1], y[:1], windows[:1])
             yield Batch(x, y, windows, count, max(counts), total, total * y[0].numel())
@@ -115,46 +115,46 @@ class Stream:
     def _part(self, batch_size: int) -> int:
         return math.ceil(batch_size / len(self._windows))
 
-    def _gathered(self, chunks: Iterable[Chunk], size: int, generator: torch.Generator | None) -> Iterator[Part]:
+    def _gather(self, chunks: Iterable[Chunk], size: int, generator: torch.Generator | None) -> Iterator[Part]:
         """Batches of `size` windows, the last one short; what a buffer leaves over opens the next batch."""
-        left: Part | None = None
+        rest: Part | None = None
         for buffer in self._buffers(chunks):
             count, first = len(buffer.starts), 0
             order = torch.randperm(count, generator=generator) if generator is not None else torch.arange(count)
-            if left is not None:
-                first = min(size - len(left[1]), count)
-                left = _joined(left, buffer.take(order[:first]))
-                if len(left[1]) < size:
+            if rest is not None:
+                first = min(size - len(rest[1]), count)
+                rest = _join(rest, buffer.take(order[:first]))
+                if len(rest[1]) < size:
                     continue
-                yield left
-                left = None
+                yield rest
+                rest = None
             while count - first >= size:
                 yield buffer.take(order[first : first + size])
                 first += size
             if first < count:
-                left = buffer.take(order[first:])
-        if left is not None:
-            yield left
+                rest = buffer.take(order[first:])
+        if rest is not None:
+            yield rest
 
     def _buffers(self, chunks: Iterable[Chunk]) -> Iterator[_Buffer]:
         """A few chunks at a time, on the device."""
-        held, most = list[Chunk](), buffer_windows(self._of.layout)
+        buffer, most = list[Chunk](), buffer_windows(self._of.layout)
         for chunk in chain(chunks, [None]):
             if chunk is not None:
-                held.append(chunk)
-            if held and (chunk is None or sum(len(one.starts) for one in held) >= most):
-                offsets = np.cumsum([0, *(len(one.rows) for one in held[:-1])])
-                starts = [one.starts + offset for one, offset in zip(held, offsets, strict=True)]
-                numbers = [one.first + np.arange(len(one.starts)) for one in held]
-                rows = self._moved(np.concatenate([one.rows for one in held]))
-                targets = self._moved(np.concatenate([one.targets for one in held]))
-                held = []
+                buffer.append(chunk)
+            if buffer and (chunk is None or sum(len(part.starts) for part in buffer) >= most):
+                offsets = np.cumsum([0, *(len(part.rows) for part in buffer[:-1])])
+                starts = [part.starts + offset for part, offset in zip(buffer, offsets, strict=True)]
+                numbers = [part.first + np.arange(len(part.starts)) for part in buffer]
+                rows = self._move(np.concatenate([part.rows for part in buffer]))
+                targets = self._move(np.concatenate([part.targets for part in buffer]))
+                buffer = []
                 views = rows.unfold(0, self._of.layout.window, 1).movedim(-1, 1)
                 yield _Buffer(
-                    views, torch.from_numpy(np.concatenate(starts)), targets, self._moved(np.concatenate(numbers))
+                    views, torch.from_numpy(np.concatenate(starts)), targets, self._move(np.concatenate(numbers))
                 )
 
-    def _moved(self, array: np.ndarray) -> Tensor:
+    def _move(self, array: np.ndarray) -> Tensor:
         values = torch.from_numpy(array)
         return values.to(self._device, self._dtype) if values.is_floating_point() else values.to(self._device)
 
@@ -173,5 +173,5 @@ class _Buffer:
         return self.views[self.starts[chosen]], self.targets[chosen], self.numbers[chosen]
 
 
-def _joined(first: Part, second: Part) -> Part:
+def _join(first: Part, second: Part) -> Part:
     return torch.cat([first[0], second[0]]), torch.cat([first[1], second[1]]), torch.cat([first[2], second[2]])

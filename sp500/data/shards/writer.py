@@ -22,7 +22,7 @@ from sp500.data import augment
 from sp500.data.augment import Augmentation
 from sp500.data.features import Series
 from sp500.data.normalize import Normalizer
-from sp500.data.shards.reader import FORMAT, Layout, Shard, ShardSet, as_binary, manifest_of
+from sp500.data.shards.reader import FORMAT, Layout, Shard, ShardSet, as_binary, read_manifest
 from sp500.data.windows import Windows
 from sp500.errors import DataError
 from sp500.storage import Folder
@@ -83,14 +83,14 @@ class WindowsSource:
     def part(self, number: int) -> tuple[int, slice]:
         """Number of the copy that a shard holds, and of which windows."""
         copy, part = divmod(number, self._parts)
-        first, last = (len(self.data) * one // self._parts for one in (part, part + 1))
+        first, last = (len(self.data) * place // self._parts for place in (part, part + 1))
         return copy, slice(first, last)
 
     @property
     def _parts(self) -> int:
         """Shards of a copy."""
-        wanted = max(-(-SHARDS_AT_LEAST // self.multiplier), -(-len(self.data) * self.layout.line_bytes // SHARD_BYTES))
-        return min(wanted, len(self.data))
+        count = max(-(-SHARDS_AT_LEAST // self.multiplier), -(-len(self.data) * self.layout.line_bytes // SHARD_BYTES))
+        return min(count, len(self.data))
 
     def table(self, number: int) -> tuple[pa.Table, tuple[int, ...], int]:
         """Lines of shard `number`, rows per segment, and windows."""
@@ -120,9 +120,9 @@ class SeriesSource:
         how = self.how
         digest.update(json.dumps([how.method, how.noise, how.jitter, how.seed, how.horizon]).encode())
         arrays = [self.scaler.shift, self.scaler.scale, how.scale]
-        for one in self.series:
-            digest.update(one.ticker.encode())
-            arrays += [one.x, one.y]
+        for series in self.series:
+            digest.update(series.ticker.encode())
+            arrays += [series.x, series.y]
         for array in arrays:
             digest.update(np.ascontiguousarray(array, np.float64).tobytes())
         return digest.hexdigest()[:16]
@@ -130,7 +130,7 @@ class SeriesSource:
     @property
     def windows(self) -> int:
         """Windows of the whole set."""
-        return self.multiplier * sum(self._windows(one) for one in self.series)
+        return self.multiplier * sum(self._windows(series) for series in self.series)
 
     @property
     def layout(self) -> Layout:
@@ -140,7 +140,7 @@ class SeriesSource:
     @property
     def rows(self) -> int:
         """Rows of the whole set."""
-        return self.multiplier * sum(len(one.x) for one in self.series)
+        return self.multiplier * sum(len(series.x) for series in self.series)
 
     @property
     def features(self) -> int:
@@ -169,10 +169,14 @@ class SeriesSource:
         segments = [
             augment.copy(self.series[unit % len(self.series)], unit // len(self.series), self.how) for unit in units
         ]
-        x = np.concatenate([self.scaler(one.x) for one in segments]).astype(np.float32)
-        y = np.concatenate([self._targets(one.y) for one in segments]).astype(np.float32)
+        x = np.concatenate([self.scaler(segment.x) for segment in segments]).astype(np.float32)
+        y = np.concatenate([self._targets(segment.y) for segment in segments]).astype(np.float32)
         columns = {"x": as_binary(x), "y": as_binary(y)}
-        return pa.table(columns), tuple(len(one.x) for one in segments), sum(self._windows(one) for one in segments)
+        return (
+            pa.table(columns),
+            tuple(len(segment.x) for segment in segments),
+            sum(self._windows(segment) for segment in segments),
+        )
 
 
 Source = SeriesSource | WindowsSource
@@ -182,7 +186,7 @@ Source = SeriesSource | WindowsSource
 def write_shard(source: Source, number: int, uri: str) -> Shard:
     """Make sure that shard `number` is there, whole, and say what it holds; one that is there already is kept."""
     folder, name = Folder(uri), f"shard-{number:05d}.parquet"
-    data, segments, windows = _encoded(source, number)
+    data, segments, windows = _encode(source, number)
     shard = Shard(name, segments, windows, len(data), hashlib.sha256(data).hexdigest())
     if folder.size(name) != len(data) or hashlib.sha256(folder.read(name)).hexdigest() != shard.sha256:
         folder.write(name, data)
@@ -198,10 +202,10 @@ def fingerprint_at(uri: str) -> str | None:
     """Fingerprint of the complete set at `uri`; None where there is none."""
     if Folder(uri).size("manifest.json") is None:
         return None
-    return str(manifest_of(Folder(uri))["fingerprint"])
+    return str(read_manifest(Folder(uri))["fingerprint"])
 
 
-def _encoded(source: Source, number: int) -> tuple[bytes, tuple[int, ...], int]:
+def _encode(source: Source, number: int) -> tuple[bytes, tuple[int, ...], int]:
     table, segments, windows = source.table(number)
     buffer = io.BytesIO()
     pq.write_table(
@@ -223,9 +227,9 @@ def write(
     `each` writes the shards of the given numbers, in this process if not given; `skip_bad` as in `ShardSet.open`.
     Raises DataError when another set is there.
     """
-    if held := fingerprint_at(uri):
-        if held != source.fingerprint:
-            raise DataError(f"{uri}: holds another set ({held}, not {source.fingerprint}); take another place")
+    if existing := fingerprint_at(uri):
+        if existing != source.fingerprint:
+            raise DataError(f"{uri}: holds another set ({existing}, not {source.fingerprint}); take another place")
         return ShardSet.open(uri, skip_bad=skip_bad)
     numbers = range(source.shards)
     done = list(each(numbers) if each else (write_shard(source, number, uri) for number in numbers))

@@ -1,4 +1,4 @@
-"""Where prices come from: the bundled ones, Yahoo, or a file. Each source ends in validated `Prices`."""
+"""Where data comes from. The bundled prices, Yahoo and files end in validated `Prices`; `arrays` reads windows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from sp500.config import DataConfig
-from sp500.data.prices import INDEX, Prices, checked, select
+from sp500.data.prices import INDEX, Prices, select, validate_prices
 from sp500.data.sources import yahoo
 from sp500.data.sources.files import read_table
 from sp500.errors import DataError
@@ -36,38 +36,38 @@ Download = Callable[[DataConfig], Prices]
 def load(config: DataConfig, today: date | None = None, download: Download | None = None) -> Prices:
     """Prices of `config.source`, cut to its tickers and dates, validated.
 
-    `today` bounds the dates (default: the clock's); `download` asks Yahoo (default: by yfinance). Raises DataError
-    naming rule, ticker and date.
+    `today` bounds the dates (default: the clock's); `download` gets prices from Yahoo (default: yfinance). Raises
+    DataError naming rule, ticker and date.
     """
     if config.source == "bundled":
-        return _bundled(config, today)
+        return _from_bundle(config, today)
     if config.source == "yfinance":
-        return _downloaded(config, today, download or yahoo.download)
+        return _from_yahoo(config, today, download or yahoo.download)
     return _from_file(config, today)
 
 
-def _bundled(config: DataConfig, today: date | None) -> Prices:
+def _from_bundle(config: DataConfig, today: date | None) -> Prices:
     """S&P 500 index and 20 of its stocks, 1990 to 2022, as they come with skfolio."""
-    index = _packaged("sp500_index").rename(columns={"SP500": INDEX})
-    raw = select({"close": index.join(_packaged("sp500_dataset"))}, config.tickers or (INDEX,), "bundled")
+    index = _read_skfolio("sp500_index").rename(columns={"SP500": INDEX})
+    raw = select({"close": index.join(_read_skfolio("sp500_dataset"))}, config.tickers or (INDEX,), "bundled")
     names = list(raw["close"].columns)
     notes = (INDEX_NOTE,) if INDEX in names else ()
     if names != [INDEX]:
         notes = (*notes, *BUNDLED_NOTES)
         if config.start is None:
             raw = {name: frame.loc[STOCKS_START:] for name, frame in raw.items()}
-    return checked(raw, config, source="bundled", notes=notes, today=today)
+    return validate_prices(raw, config, source="bundled", notes=notes, today=today)
 
 
-def _downloaded(config: DataConfig, today: date | None, download: Download) -> Prices:
-    """Yahoo's prices, or the bundled ones under a banner where that was asked for."""
+def _from_yahoo(config: DataConfig, today: date | None, download: Download) -> Prices:
+    """Yahoo's prices. With data.fallback bundled and no answer: the bundled prices, with a note that says so."""
     try:
         return download(config)
     except yahoo.NoAnswer as error:
         if config.fallback != "bundled":
             raise
         log.warning("NO PRICES FROM YAHOO: %s; going on with bundled prices", error.reason)
-        other = _bundled(config, today)
+        other = _from_bundle(config, today)
         tickers = ", ".join(other.tickers)
         banner = f"NOT the prices asked for: {error.reason}; bundled prices of {tickers} were used instead."
         return replace(other, notes=(banner, *other.notes))
@@ -77,18 +77,18 @@ def _from_file(config: DataConfig, today: date | None) -> Prices:
     raw, repaired = read_table(Path(config.source).expanduser())
     raw = select(raw, config.tickers or tuple(raw["close"].columns), config.source)
     try:
-        prices = checked(raw, config, source=config.source, today=today)
+        prices = validate_prices(raw, config, source=config.source, today=today)
     except DataError as error:
         raise DataError(f"{config.source}: {error}") from None
     return replace(prices, faults=(*repaired, *prices.faults))
 
 
-def _packaged(name: str) -> pd.DataFrame:
-    """A table [date, ticker] of those that lie in skfolio.
+def _read_skfolio(name: str) -> pd.DataFrame:
+    """A table [date, ticker] from the data files of skfolio.
 
-    Read where they lie: to ask the package itself imports scikit-learn and half of scipy, over a second in every run.
+    The file is read directly. Importing skfolio imports scikit-learn and half of scipy, over a second in every run.
     """
-    found = find_spec("skfolio")
-    assert found is not None, "pyproject.toml requires skfolio"
-    folder = Path(str(found.origin)).parent / "datasets" / "data"
+    package = find_spec("skfolio")
+    assert package is not None, "pyproject.toml requires skfolio"
+    folder = Path(str(package.origin)).parent / "datasets" / "data"
     return pd.read_csv(folder / f"{name}.csv.gz", index_col=0, parse_dates=True)

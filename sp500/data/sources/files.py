@@ -38,14 +38,14 @@ def read_table(path: Path) -> tuple[Tables, list[Fault]]:
     frame = _read(path)
     if frame.empty:
         raise DataError(f"{path}: empty: the file has no rows; {EXPECTED}")
-    frame, is_long = _named(frame, path)
+    frame, is_long = _name_columns(frame, path)
     faults: list[Fault] = []
     frame["date"] = _dates(frame["date"], path, faults)
     long = _long(frame, path) if is_long else frame.melt(id_vars="date", var_name="ticker", value_name="close")
     for name in {*FIELDS, ADJUSTED}.intersection(long.columns):
         long[name] = _numbers(long, name, path)
     if ADJUSTED in long.columns:
-        long = _adjusted(long, faults)
+        long = _adjust(long, faults)
     long, more = in_order(long)
     try:
         refuse(faults + more)
@@ -57,7 +57,7 @@ def read_table(path: Path) -> tuple[Tables, list[Fault]]:
 def in_order(long: pd.DataFrame) -> tuple[pd.DataFrame, list[Fault]]:
     """Long rows in order of date, each ticker and date once, and what was repaired or has to be refused."""
     faults: list[Fault] = []
-    return _unique(_ordered(long, faults), faults), faults
+    return _unique(_sort_rows(long, faults), faults), faults
 
 
 def tables_of(long: pd.DataFrame) -> Tables:
@@ -118,7 +118,7 @@ def _with_date(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
     return frame.reset_index() if frame.index.name else frame
 
 
-def _named(frame: pd.DataFrame, path: Path) -> tuple[pd.DataFrame, bool]:
+def _name_columns(frame: pd.DataFrame, path: Path) -> tuple[pd.DataFrame, bool]:
     """The frame with plain column names, and whether it is long. In a wide one LOW and OPEN are tickers."""
     names = [str(name).strip() for name in frame.columns]
     names = [ALIASES.get(re.sub(r"[_ ]+", " ", name.lower()), name) for name in names]
@@ -213,7 +213,7 @@ def _long(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
     return frame
 
 
-def _adjusted(long: pd.DataFrame, faults: list[Fault]) -> pd.DataFrame:
+def _adjust(long: pd.DataFrame, faults: list[Fault]) -> pd.DataFrame:
     """Prices adjusted for splits and dividends: the close itself, the others of the day in proportion."""
     scalable = {"open", "high", "low"}.intersection(long.columns)
     scaled = {name: long[ADJUSTED] * (long[name] / long["close"]) for name in scalable}
@@ -247,7 +247,7 @@ def _number_hint(value: object, whole_column: bool) -> str:
     return EXPECTED if whole_column else "correct the row or leave it empty"
 
 
-def _ordered(long: pd.DataFrame, faults: list[Fault]) -> pd.DataFrame:
+def _sort_rows(long: pd.DataFrame, faults: list[Fault]) -> pd.DataFrame:
     """Rows in order of ticker and date; a ticker whose rows were not is named with its first date that was late."""
     for ticker, rows in long.groupby("ticker", sort=False):
         back = np.flatnonzero(np.diff(rows["date"].to_numpy()) < np.timedelta64(0))

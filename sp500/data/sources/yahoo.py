@@ -18,7 +18,7 @@ import pandas as pd
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, stop_after_delay, wait_exponential
 
 from sp500.config import DataConfig
-from sp500.data.prices import INDEX, STOCKS, Prices, checked
+from sp500.data.prices import INDEX, STOCKS, Prices, validate_prices
 from sp500.data.sources.files import FIELDS, in_order, tables_of
 from sp500.data.validation import refuse
 from sp500.errors import ConfigError, DataError, extra
@@ -57,7 +57,7 @@ def download(
     if STOCKS in tickers:
         raise DataError("data.tickers: yfinance needs the names of the stocks (for example AAPL MSFT)")
     path = _cache_path(config, tickers)
-    cached = _cached(path)
+    cached = _read_cache(path)
     age = now() - path.stat().st_mtime if cached is not None else None
     if cached is not None and age is not None and age < FRESH_SECONDS:
         return _prices(cached, tickers, config)
@@ -81,7 +81,7 @@ def _keep(frame: pd.DataFrame, path: Path) -> None:
     temporary.replace(path)
 
 
-def _cached(path: Path) -> pd.DataFrame | None:
+def _read_cache(path: Path) -> pd.DataFrame | None:
     """The frame kept at `path`; None where there is none or it is damaged."""
     try:
         return pd.read_parquet(path)
@@ -97,7 +97,7 @@ def _prices(frame: pd.DataFrame, tickers: list[str], config: DataConfig) -> Pric
     long, faults = in_order(long[[name for name in ("date", "ticker", *FIELDS) if name in long.columns]])
     refuse(faults)
     tables = {name: table[tickers] for name, table in tables_of(long).items()}
-    prices = checked(tables, config, source="yfinance")
+    prices = validate_prices(tables, config, source="yfinance")
     return replace(prices, faults=(*faults, *prices.faults))
 
 

@@ -59,13 +59,13 @@ def _files(folder: Path, suffixes: set[str], left_out: set[str]) -> Iterator[byt
 def read_pairs(text: TextConfig, path: str) -> list[tuple[bytes, bytes]]:
     """Prompt and answer of each line of a .jsonl file, up to `text.max_bytes`. Raises DataError that names the line."""
     prompts, answers = (_lines(Path(path).expanduser(), text, field) for field in ("prompt", "answer"))
-    found, left = [], text.max_bytes or float("inf")
+    pairs, bytes_left = [], text.max_bytes or float("inf")
     for prompt, answer in zip(prompts, answers, strict=True):
-        if left <= 0:
+        if bytes_left <= 0:
             break
-        found.append((prompt, answer))
-        left -= len(prompt) + len(answer)
-    return found
+        pairs.append((prompt, answer))
+        bytes_left -= len(prompt) + len(answer)
+    return pairs
 
 
 def _lines(path: Path, text: TextConfig, setting: str) -> Iterator[bytes]:
@@ -75,10 +75,10 @@ def _lines(path: Path, text: TextConfig, setting: str) -> Iterator[bytes]:
         if not line.strip():
             continue
         try:
-            found = json.loads(line)[field]
-            if not isinstance(found, str):
+            value = json.loads(line)[field]
+            if not isinstance(value, str):
                 raise TypeError(f"{field!r} is not text")
-            yield found.encode()
+            yield value.encode()
         except (ValueError, KeyError, TypeError) as error:
             expected = f"expected an object whose {field!r} (text.{setting}) is text"
             raise DataError(f"{path}, line {number}: {expected}") from error
@@ -94,11 +94,11 @@ def _read(path: Path) -> bytes:
 
 def _first(documents: Iterable[bytes], most: int) -> Iterator[bytes]:
     """Documents until there are `most` bytes with what stands between them; all for 0. None after those is read."""
-    left = most or float("inf")
+    bytes_left = most or float("inf")
     for document in documents:
         if not document:
             continue
-        yield document[: int(left)] if left < len(document) else document
-        left -= len(document) + len(BETWEEN)
-        if left <= 0:
+        yield document[: int(bytes_left)] if bytes_left < len(document) else document
+        bytes_left -= len(document) + len(BETWEEN)
+        if bytes_left <= 0:
             return

@@ -1,6 +1,6 @@
 """Bits per byte of a text without a network: counts of short contexts, and general compressors, given the text before.
 
-A famous small language model is beaten by bz2; whoever reads a perplexity should see these next to it.
+A famous small language model is beaten by bz2; its perplexity should be read next to these numbers.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def bits_per_byte(before: bytes, text: bytes) -> dict[str, float]:
     return {
         "order-1": contexts(before, text, 1),
         "order-2": contexts(before, text, 2),
-        "bz2": compressed(before, text, lambda data: bz2.compress(data, 9)),
-        "xz": compressed(before, text, _xz),
+        "bz2": measure_compressor(before, text, lambda data: bz2.compress(data, 9)),
+        "xz": measure_compressor(before, text, _xz),
     }
 
 
@@ -33,7 +33,7 @@ def _xz(data: bytes) -> bytes:
     return lzma.compress(data, filters=filters)
 
 
-def compressed(before: bytes, text: bytes, compress: Callable[[bytes], bytes]) -> float:
+def measure_compressor(before: bytes, text: bytes, compress: Callable[[bytes], bytes]) -> float:
     """What `text` adds to the compressed size of `before`."""
     return 8 * (len(compress(before + text)) - len(compress(before))) / len(text)
 
@@ -44,15 +44,15 @@ def contexts(before: bytes, text: bytes, order: int) -> float:
     A context's counts are mixed with the probabilities of the next shorter one, down to equal ones (a Dirichlet prior,
     MacKay and Peto 1995), so no byte is impossible.
     """
-    seen, asked = np.frombuffer(before, np.uint8), np.frombuffer(before[-order:] + text, np.uint8)
-    target = asked[order:]
+    known, data = np.frombuffer(before, np.uint8), np.frombuffer(before[-order:] + text, np.uint8)
+    target = data[order:]
     probability = np.full(len(target), 1 / 256)
     for length in range(order + 1):
-        counts = np.bincount(_keys(seen, length), minlength=256 ** (length + 1)).reshape(-1, 256)
+        counts = np.bincount(_keys(known, length), minlength=256 ** (length + 1)).reshape(-1, 256)
         totals = counts.sum(axis=1)
-        context = _keys(asked[order - length :], length) // 256
-        found = counts[context, target]
-        probability = (found + PRIOR * probability) / (totals[context] + PRIOR)
+        context = _keys(data[order - length :], length) // 256
+        matches = counts[context, target]
+        probability = (matches + PRIOR * probability) / (totals[context] + PRIOR)
     return float(-np.log(probability).mean() / math.log(2))
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from sp500.errors import ConfigError, extra
 END = "<|end|>"
 """Token after a document, of a tokenizer that is trained here."""
 FILE = "tokenizer.json"
+State = dict[str, str | int | None]
+"""Plain data of a tokenizer: `tokenizer`, its name or its JSON, and `end`."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Tokenizer(Protocol):
         """Text of tokens, without `end`."""
         ...
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """Plain data that `restore` makes it from."""
         ...
 
@@ -66,7 +68,7 @@ class Bytes:
         """Bytes as they were."""
         return bytes(number for number in ids if number < 256)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """Its name."""
         return {"tokenizer": "bytes"}
 
@@ -88,22 +90,22 @@ class Library:
     def encode(self, text: bytes) -> Tokens:
         """Tokens of the text; bytes that are not UTF-8 are replaced."""
         written = text.decode(errors="replace")
-        found = self._tokenizer.encode(written, add_special_tokens=False)
+        encoding = self._tokenizer.encode(written, add_special_tokens=False)
         # In bytes up to each character: a token of a part of one has all of its bytes, the next part none.
         points = np.frombuffer(written.encode("utf-32-le"), np.uint32)
         widths = 1 + (points >= 0x80) + (points >= 0x800) + (points >= 0x10000)
         until = np.concatenate([[0], np.cumsum(widths)])
-        ends = until[np.array([end for _, end in found.offsets], dtype=np.int64)]
+        ends = until[np.array([end for _, end in encoding.offsets], dtype=np.int64)]
         sizes = np.diff(np.maximum.accumulate(ends), prepend=0)
         if len(sizes):
             sizes[-1] += until[-1] - sizes.sum()  # spaces at the end that the tokenizer drops
-        return Tokens(np.array(found.ids, np.int32), sizes.astype(np.int32))
+        return Tokens(np.array(encoding.ids, np.int32), sizes.astype(np.int32))
 
     def decode(self, ids: Sequence[int]) -> bytes:
         """Text of tokens."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True)).encode()
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """The library's own JSON."""
         return {"tokenizer": self._tokenizer.to_str(), "end": self.end}
 
@@ -134,9 +136,13 @@ def make(text: TextConfig, training: Sequence[bytes], model_path: str = "") -> T
     return _of_folder(name, "text.tokenizer")
 
 
-def restore(state: dict[str, Any]) -> Tokenizer:
+def restore(state: Mapping[str, str | int | None]) -> Tokenizer:
     """The tokenizer whose `state` this is."""
-    return Bytes() if state["tokenizer"] == "bytes" else Library(state["tokenizer"], state["end"])
+    name = str(state["tokenizer"])
+    if name == "bytes":
+        return Bytes()
+    end = state["end"]
+    return Library(name, None if end is None else int(end))
 
 
 def _train(training: Sequence[bytes], size: int) -> Library:
@@ -144,24 +150,24 @@ def _train(training: Sequence[bytes], size: int) -> Library:
     with extra("llm"):
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=[END], initial_alphabet=alphabet, show_progress=False)
-    made.train_from_iterator((document.decode(errors="replace") for document in training), trainer)
-    return Library(made.to_str(), made.token_to_id(END))
+    tokenizer.train_from_iterator((document.decode(errors="replace") for document in training), trainer)
+    return Library(tokenizer.to_str(), tokenizer.token_to_id(END))
 
 
 def _of_file(path: Path) -> Library:
     with extra("llm"):
         import tokenizers
     try:
-        made = tokenizers.Tokenizer.from_str(path.read_text())
+        tokenizer = tokenizers.Tokenizer.from_str(path.read_text())
     except Exception as error:  # noqa: BLE001 - the library raises no other class
         raise ConfigError(f"text.tokenizer {path}: is not a tokenizer.json ({error})") from None
-    ends = [number for number, token in made.get_added_tokens_decoder().items() if _ends(token.content)]
-    return Library(made.to_str(), ends[0] if ends else None)
+    ends = [number for number, token in tokenizer.get_added_tokens_decoder().items() if _ends(token.content)]
+    return Library(tokenizer.to_str(), ends[0] if ends else None)
 
 
 def _ends(token: str) -> bool:
@@ -174,11 +180,11 @@ def _of_folder(folder: str, field: str) -> Library:
         from transformers import AutoTokenizer
     path = Path(folder).expanduser()
     try:
-        found = AutoTokenizer.from_pretrained(path if path.is_dir() else folder, local_files_only=True)
-        backend = found.backend_tokenizer
+        tokenizer = AutoTokenizer.from_pretrained(path if path.is_dir() else folder, local_files_only=True)
+        backend = tokenizer.backend_tokenizer
     except (OSError, ValueError, ImportError, AttributeError) as error:
         raise ConfigError(
             f"{field} {folder}: has no tokenizer that can be used ({str(error).splitlines()[0]:.200}); expected"
             f" {FILE} in it. Set text.tokenizer to bytes, bpe, a folder or a {FILE}"
         ) from None
-    return Library(backend.to_str(), found.eos_token_id)
+    return Library(backend.to_str(), tokenizer.eos_token_id)

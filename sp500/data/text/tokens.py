@@ -42,7 +42,7 @@ def dataset(text: TextConfig, model_path: str = "") -> Dataset:
     documents = _documents(text)
     training = [prompt + answer for prompt, answer in documents["train"]]
     tokenizer = make(text, training, model_path)
-    pack = _packed if text.pack == "documents" else _streamed
+    pack = _pack if text.pack == "documents" else _stream
     parts = {name: pack(name, pairs, tokenizer, text) for name, pairs in documents.items()}
     card: DataCard = {
         "source": text.source,
@@ -62,7 +62,7 @@ def dataset(text: TextConfig, model_path: str = "") -> Dataset:
 def _documents(text: TextConfig) -> dict[str, list[tuple[bytes, bytes]]]:
     """(prompt, answer) by split; a document without a prompt is an answer."""
     if not text.prompt:
-        return {name: [(b"", one) for one in part] for name, part in split_documents(text).items()}
+        return {name: [(b"", document) for document in part] for name, part in split_documents(text).items()}
     pairs, valid = corpus.read_pairs(text, text.source), []
     if text.valid_source:
         valid = corpus.read_pairs(text, text.valid_source)
@@ -75,9 +75,9 @@ def _documents(text: TextConfig) -> dict[str, list[tuple[bytes, bytes]]]:
     return {"train": pairs[:first], "valid": valid or pairs[first:last], "test": pairs[last:]}
 
 
-def _streamed(name: str, documents: Sequence[tuple[bytes, bytes]], tokenizer: Tokenizer, text: TextConfig) -> Part:
-    found = [_ended(tokenizer.encode(document), tokenizer) for _, document in documents]
-    ids, sizes = (np.concatenate([getattr(one, key) for one in found]) for key in ("ids", "sizes"))
+def _stream(name: str, documents: Sequence[tuple[bytes, bytes]], tokenizer: Tokenizer, text: TextConfig) -> Part:
+    encoded = [_append_end(tokenizer.encode(document), tokenizer) for _, document in documents]
+    ids, sizes = (np.concatenate([getattr(tokens, key) for tokens in encoded]) for key in ("ids", "sizes"))
     count = (len(ids) - 1) // text.context
     if count < 1:
         raise DataError(
@@ -90,7 +90,7 @@ def _streamed(name: str, documents: Sequence[tuple[bytes, bytes]], tokenizer: To
     return Part(windows, int(sizes[1 : 1 + used].sum()))
 
 
-def _packed(name: str, documents: Sequence[tuple[bytes, bytes]], tokenizer: Tokenizer, text: TextConfig) -> Part:
+def _pack(name: str, documents: Sequence[tuple[bytes, bytes]], tokenizer: Tokenizer, text: TextConfig) -> Part:
     length, filled, total = text.context + 1, list[list[np.ndarray]](), 0
     room: list[tuple[int, int]] = []  # window and what is free in it, of the newest
     for number, (prompt, answer) in enumerate(documents, 1):
@@ -123,8 +123,8 @@ def _pieces(
     The first token of a piece is not a target, since nothing before it is of its document.
     Raises DataError for instructions that are longer than a window.
     """
-    given, wanted = tokenizer.encode(prompt), _ended(tokenizer.encode(answer), tokenizer)
-    ids, sizes = (np.concatenate([getattr(one, key) for one in (given, wanted)]) for key in ("ids", "sizes"))
+    question, reply = tokenizer.encode(prompt), _append_end(tokenizer.encode(answer), tokenizer)
+    ids, sizes = (np.concatenate([getattr(tokens, key) for tokens in (question, reply)]) for key in ("ids", "sizes"))
     length = text.context + 1
     if prompt and len(ids) > length:
         raise DataError(
@@ -132,17 +132,17 @@ def _pieces(
             " it"
         )
     targets = ids.astype(np.int64)
-    targets[: max(len(given.ids), 1)] = MASKED
-    found = []
+    targets[: max(len(question.ids), 1)] = MASKED
+    pieces = []
     for first in range(0, len(ids), length):
         piece, counted = np.stack([ids, targets])[:, first : first + length], sizes[first : first + length].copy()
         piece[1, 0] = MASKED
         counted[piece[1] == MASKED] = 0
-        found.append((piece, counted))
-    return found
+        pieces.append((piece, counted))
+    return pieces
 
 
-def _ended(tokens: Tokens, tokenizer: Tokenizer) -> Tokens:
+def _append_end(tokens: Tokens, tokenizer: Tokenizer) -> Tokens:
     """With the end of the document, which stands for no text."""
     if tokenizer.end is None:
         return tokens

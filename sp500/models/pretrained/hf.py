@@ -61,12 +61,12 @@ def build(shape: Shape, *, path: str, adapter_rank: int, adapter_targets: tuple[
     if scratch or torch.get_default_device().type == "meta":
         net = transformers.AutoModelForCausalLM.from_config(settings, dtype=torch.float32)
     else:
-        net = _loaded(folder)
+        net = _load(folder)
     if adapter_rank and scratch:
         raise ConfigError(
             f"model.path {path}: has no weights that an adapter could change; leave out model.adapter_rank"
         )
-    return HuggingFace(_adapted(net, adapter_rank, adapter_targets), folder, adapted=bool(adapter_rank))
+    return HuggingFace(_add_adapter(net, adapter_rank, adapter_targets), folder, adapted=bool(adapter_rank))
 
 
 def has_weights(folder: Path) -> bool:
@@ -114,7 +114,7 @@ def _check(settings: Any, shape: Shape, path: str) -> None:
         )
 
 
-def _loaded(folder: Path) -> Any:
+def _load(folder: Path) -> Any:
     from transformers import AutoModelForCausalLM
 
     try:
@@ -123,13 +123,13 @@ def _loaded(folder: Path) -> Any:
         raise ConfigError(f"model.path {folder}: cannot be loaded ({str(error).splitlines()[0]:.200})") from error
 
 
-def _adapted(net: Any, rank: int, targets: tuple[str, ...]) -> Any:
+def _add_adapter(net: Any, rank: int, targets: tuple[str, ...]) -> Any:
     if not rank:
         return net
     with extra("llm"):
         import peft
-    wanted: Any = list(targets) or "all-linear"
-    settings = peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=wanted, task_type="CAUSAL_LM")
+    modules: Any = list(targets) or "all-linear"
+    settings = peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=modules, task_type="CAUSAL_LM")
     try:
         return peft.get_peft_model(net, settings)
     except ValueError as error:

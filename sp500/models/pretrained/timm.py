@@ -94,7 +94,7 @@ def _create(shape: Shape, architecture: str, **more: Any) -> nn.Module:
     except (RuntimeError, AssertionError, TypeError, ValueError, ZeroDivisionError) as error:
         raise ConfigError(
             f"model.architecture {architecture}: cannot be made for images of {height} x {width} x {channels} "
-            f"({_shortened(error)})"
+            f"({_shorten(error)})"
         ) from error
     return net
 
@@ -104,16 +104,16 @@ def _check_size(model: Timm, shape: Shape, architecture: str) -> None:
     height, width, _ = shape.row
     try:
         with torch.no_grad():
-            found = model.eval()(torch.empty(1, shape.window, shape.features))
+            output = model.eval()(torch.empty(1, shape.window, shape.features))
     except (RuntimeError, AssertionError, ValueError, IndexError) as error:
         raise ConfigError(
             f"model.architecture {architecture}: images of {height} x {width} do not fit it, most likely they are too "
-            f"small ({_shortened(error)})"
+            f"small ({_shorten(error)})"
         ) from error
     finally:
         model.train()
-    if found.shape != (1, shape.outputs):
-        raise ConfigError(f"model.architecture {architecture}: gives {list(found.shape[1:])}, not one score per class")
+    if output.shape != (1, shape.outputs):
+        raise ConfigError(f"model.architecture {architecture}: gives {list(output.shape[1:])}, not one score per class")
 
 
 def _load(net: nn.Module, shape: Shape, architecture: str, path: Path) -> nn.Module:
@@ -121,7 +121,7 @@ def _load(net: nn.Module, shape: Shape, architecture: str, path: Path) -> nn.Mod
     try:
         state = load_file(path)
     except (OSError, SafetensorError) as error:
-        raise ConfigError(f"model.path {path}: cannot be read as safetensors ({_shortened(error)})") from error
+        raise ConfigError(f"model.path {path}: cannot be read as safetensors ({_shorten(error)})") from error
     fresh = net.state_dict()
     left_out = [name for name in _heads(net) if name in state and state[name].shape != fresh[name].shape]
     if left_out:
@@ -137,7 +137,7 @@ def _load(net: nn.Module, shape: Shape, architecture: str, path: Path) -> nn.Mod
     try:
         return _create(shape, architecture, pretrained=True, pretrained_cfg_overlay=as_original)
     except ConfigError as error:
-        reason = _shortened(error.__cause__ or error)
+        reason = _shorten(error.__cause__ or error)
         raise ConfigError(f"model.path {path}: does not hold weights of {architecture} ({reason})") from error
 
 
@@ -151,5 +151,5 @@ def _heads(net: nn.Module) -> list[str]:
     return [name for name in weights if name in net.state_dict()]
 
 
-def _shortened(error: BaseException) -> str:
+def _shorten(error: BaseException) -> str:
     return f"{' '.join(str(error).split()):.300}"

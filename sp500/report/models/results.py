@@ -177,7 +177,7 @@ def _group_name(record: RunRecord) -> str:
 
 
 def _task(record: RunRecord) -> str:
-    return formatting.referred(record.config.get("task", "returns"))
+    return formatting.reference_name(record.config.get("task", "returns"))
 
 
 def _merit(row: ModelRow) -> float:
@@ -257,7 +257,7 @@ def model_name(settings: Mapping[str, Any], *, searched: bool = False) -> str:
         options |= {
             key.removeprefix("options."): value for key, value in settings.items() if key.startswith("options.")
         }
-        kind, size = formatting.referred(kind), f" {formatting.config(options)}" if options else ""
+        kind, size = formatting.reference_name(kind), f" {formatting.config(options)}" if options else ""
     return f"{kind}{size}{', searched' if searched else ''}"
 
 

@@ -181,5 +181,5 @@ def sharpe_note(config: Mapping[str, Any]) -> str:
 
 def _arm(row: ModelRow) -> str:
     workers = f" {TIMES}{row['num_workers']}" if row["num_workers"] else ""
-    state = "" if row["status"] == "ok" else f", {formatting.ended(row['status'])}"
+    state = "" if row["status"] == "ok" else f", {formatting.outcome(row['status'])}"
     return f"{formatting.arm(row['arm'])}{workers}{state}"

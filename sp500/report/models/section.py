@@ -60,7 +60,7 @@ def _left_out(groups: Sequence[Group], unjudged: Sequence[ModelRow]) -> list[str
     remarks = []
     if unjudged:
         newest = list(reversed(unjudged))[:SHOWN_FAILURES]
-        failures = "; ".join(f"{row['run']} ({formatting.ended(row['status'], row['reason'])})" for row in newest)
+        failures = "; ".join(f"{row['run']} ({formatting.outcome(row['status'], row['reason'])})" for row in newest)
         more = "; the rest is listed under Runs" if len(unjudged) > SHOWN_FAILURES else ""
         remarks.append(f"{formatting.some(len(unjudged), 'run')} ended without test metrics: {failures}{more}.")
     if replaced:

@@ -69,7 +69,7 @@ def bars(found: Scale) -> Figure:
     right.set(yticks=[], ylim=left.get_ylim())
     looks = _looks(found.rows)
     for place, row in enumerate(found.rows):
-        state = "" if row["status"] == "ok" else formatting.ended(row["status"])
+        state = "" if row["status"] == "ok" else formatting.outcome(row["status"])
         color = looks[row["label"]]["color"]
         memory = row["peak_memory_bytes"]
         bar(left, place, 0 if state else rate(row) or 0, state or formatting.fixed(rate(row), 0), color)
@@ -168,7 +168,7 @@ def _speed(axes: Axes, rows: Sequence[Row], looks: dict[str, Look]) -> None:
 def _crosses(axes: Axes, sized: Sequence[Row], height: float, name: str, color: str) -> None:
     places = [row["multiplier"] for row in sized]
     axes.plot(places, [height] * len(places), "x", color=color, markersize=7, markeredgewidth=2)
-    states = formatting.listed(list(dict.fromkeys(formatting.ended(row["status"]) for row in sized)))
+    states = formatting.join(list(dict.fromkeys(formatting.outcome(row["status"]) for row in sized)))
     # The words stand on the side of the crosses that has more room.
     low, high = axes.get_xlim()
     left = places[0] * places[-1] > low * high

@@ -121,7 +121,7 @@ def _arms(rows: Sequence[Row], more: Cells) -> Table:
         {
             "Data (windows)": at(row["multiplier"]) + windows.get(row["multiplier"], ""),
             "Arm": row["label"],
-            "Status": formatting.ended(row["status"]),
+            "Status": formatting.outcome(row["status"]),
             "Windows/s": fixed(rate(row), 0),
             "One epoch": seconds(row["epoch_seconds"]),
             "Start to end": seconds(row["seconds"]),
@@ -134,7 +134,7 @@ def _arms(rows: Sequence[Row], more: Cells) -> Table:
         }
         for row in rows
     ]
-    budget = formatting.listed(sorted({size(row["memory_limit_bytes"]) for row in rows}))
+    budget = formatting.join(sorted({size(row["memory_limit_bytes"]) for row in rows}))
     note = (
         "Windows/s in training steps, without the wait for the very first batch. One epoch: a whole pass at that rate. "
         "Shards: the seconds that writing them took; a run that finds them written has none. Peak memory: "

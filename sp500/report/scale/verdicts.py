@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from sp500 import formatting
-from sp500.formatting import METRIC, TIMES, listed, percent, ratio, rounded, seconds, size, some
+from sp500.formatting import METRIC, TIMES, approx, join, percent, ratio, seconds, size, some
 from sp500.report.scale.results import Row, Scale, at, by_arm, share
 from sp500.runs.results import BreakEven, Law
 from sp500.runs.scaling import BASELINES, PLACES
@@ -48,7 +48,7 @@ def cluster(rows: Sequence[Row], cost_of: CostOf = no_cost) -> list[str]:
     ]
     if not alone or not rays:
         missing = [arm for arm, ran in (("streaming", alone), ("ray", rays)) if not ran]
-        return [f"The gain from the cluster is unknown: run the {listed([f'arm {arm}' for arm in missing])}."]
+        return [f"The gain from the cluster is unknown: run the {join([f'arm {arm}' for arm in missing])}."]
     said = []
     for sizes in rays:
         name = next(iter(sizes.values()))["label"]
@@ -97,7 +97,7 @@ def break_even(found: Scale) -> list[str]:
     off = f" It misses the seconds of these runs by up to {percent(miss, 0)}." if miss >= SMALL_MISS else ""
     return [
         *said,
-        f"Estimated by seconds = fixed + windows {TIMES} epochs / rate, {basis}: {listed(lines)}.{off}",
+        f"Estimated by seconds = fixed + windows {TIMES} epochs / rate, {basis}: {join(lines)}.{off}",
     ]
 
 
@@ -133,7 +133,7 @@ def budget(rows: Sequence[Row]) -> list[str]:
     if over := [row for part, row in measured if part > 1]:
         named = [f"{row['label']} at {at(row['multiplier'])} ({_peak(row)})" for row in over]
         rest = len(measured) - len(over)
-        return [f"Over the memory budget: {listed(named)}; {some(rest, 'other run')} stayed within it."]
+        return [f"Over the memory budget: {join(named)}; {some(rest, 'other run')} stayed within it."]
     part, row = max(measured, key=lambda pair: pair[0])
     most = f"{row['label']} at {at(row['multiplier'])}, {_peak(row)}"
     return [f"All {len(measured)} measured runs stayed within the memory budget; the largest peak was {most}."]
@@ -163,7 +163,7 @@ def failed(rows: Sequence[Row]) -> list[str]:
                 for row in sized
                 if row["status"] == status
             ]
-            said.append(f"{name[0].upper()}{name[1:]} ended with status {formatting.ended(status)} at {listed(sizes)}.")
+            said.append(f"{name[0].upper()}{name[1:]} ended with status {formatting.outcome(status)} at {join(sizes)}.")
     return said
 
 
@@ -175,7 +175,7 @@ def margin(row: Row) -> float:
 
 def _against(alone: Row, ray: Row, cost_of: CostOf) -> str:
     """One size on one process and on Ray: seconds, speed, cost."""
-    windows = f" ({rounded(alone['windows'])} windows)" if alone["windows"] else ""
+    windows = f" ({approx(alone['windows'])} windows)" if alone["windows"] else ""
     here = "one machine" if alone["place"] == "machine" else "the cluster"
     there = "the same machine" if ray["place"] == "machine" else "the cluster"
     on = some(ray["simulated_nodes"], "simulated node") if ray["simulated_nodes"] else ray["hardware"]
@@ -207,7 +207,7 @@ def _beyond(alone: Sizes, rays: Sequence[Sizes], cost_of: CostOf) -> list[str]:
             told.append(
                 f"{row['label']} trained on {at(row['multiplier'])} ({_peak(row)}{f', {cost}' if cost else ''})"
             )
-        return [f"{listed(told)}, where one process ran out of memory."]
+        return [f"{join(told)}, where one process ran out of memory."]
     if trained and all(row["multiplier"] in _ok(alone) for row in trained):
         return ["Every size that Ray trained on also fit one process."]
     return []
@@ -226,7 +226,7 @@ def _fitted(arrays: Sizes, streamed: Sizes) -> list[str]:
             verb, them = ("does", "it") if len(sizes) == 1 else ("do", "them")
             peaks = [peak for multiplier in sizes if kept and (peak := streamed[multiplier]["peak_memory_bytes"])]
             within = f" within {size(max(peaks))}" if len(peaks) == len(sizes) else ""
-            named = listed([at(multiplier) for multiplier in sizes])
+            named = join([at(multiplier) for multiplier in sizes])
             said.append(f"{named} {verb} not fit in memory as arrays; {outcome.format(them, within)}.")
     return said
 
@@ -240,12 +240,12 @@ def _crossing(law: BreakEven, per_size: float | None, trained: int, largest: int
         notes = [f"one pass over {at(float(f'{windows / per_size:.2g}'))}"] if per_size else []
         notes += ["extrapolated"] if windows > trained else []
         note = f" ({'; '.join(notes)})" if notes else ""
-        return f"One process is sooner than {workers} below about {rounded(windows)} windows trained{note}."
+        return f"One process is sooner than {workers} below about {approx(windows)} windows trained{note}."
     if windows is not None:
         return f"{workers[0].upper()}{workers[1:]} is sooner than one process at every size."
     if saved > 0:
         lost = 1 / law["ray"]["samples_per_second"] - 1 / law["alone"]["samples_per_second"]
-        return f"One process is sooner than {workers} above about {rounded(saved / lost)} windows trained."
+        return f"One process is sooner than {workers} above about {approx(saved / lost)} windows trained."
     nowhere = "and the estimate has no break-even"
     return f"At no size up to {at(largest)} was {workers} faster than one process, {nowhere}."
 
@@ -277,7 +277,7 @@ def _speed(row: Row, other: Row) -> str:
     if not first or not second:
         return "the speed is unknown"
     verdict = _choose(first / second, margin(row) + margin(other), ("slower", "about as fast", "faster"))
-    return f"{verdict}, {ratio(first / second)} the windows/s ({rounded(first)} compared with {rounded(second)})"
+    return f"{verdict}, {ratio(first / second)} the windows/s ({approx(first)} compared with {approx(second)})"
 
 
 def _seconds(row: Row) -> float:
@@ -292,4 +292,4 @@ def _peak(row: Row) -> str:
 
 
 def _line(law: Law) -> str:
-    return f"{seconds(law['fixed_seconds'])} + windows {TIMES} epochs / {rounded(law['samples_per_second'])}"
+    return f"{seconds(law['fixed_seconds'])} + windows {TIMES} epochs / {approx(law['samples_per_second'])}"

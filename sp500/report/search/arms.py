@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sp500 import formatting
-from sp500.formatting import TIMES, fixed, gap, listed, seconds, some
+from sp500.formatting import TIMES, fixed, gap, join, seconds, some
 from sp500.report.plot_style import BLUE, GREY, ORANGE, Figure, bar, canvas, drawn, styled
 from sp500.report.tables import Table, table
 from sp500.runs.compare import ARMS
@@ -34,7 +34,7 @@ def sentences(numbers: Numbers) -> list[str]:
         return []
     told = [_split(numbers), _agreement(numbers), *_break_even(numbers)]
     if missing := [arm for arm in ARMS if arm not in arms]:
-        flags = listed([f"--mode {arm}" for arm in missing])
+        flags = join([f"--mode {arm}" for arm in missing])
         told.append(f"To tell what packing and Ray Tune each bought, run experiments/tune.py with {flags} too.")
     return [sentence for sentence in told if sentence]
 
@@ -98,7 +98,7 @@ def _split(numbers: Numbers) -> str:
         if row["seconds"] is not None
     ]
     cut = [NAMES[arm] for arm, row in arms.items() if row["seconds"] is None]
-    apart = f" Interrupted, so without a time that compares: {listed(cut)}." if cut else ""
+    apart = f" Interrupted, so without a time that compares: {join(cut)}." if cut else ""
     if not timed:
         return apart.strip()
     cores = f" on {some(arms['packed']['cores'], 'core')}" if "packed" in arms else ""
@@ -107,8 +107,8 @@ def _split(numbers: Numbers) -> str:
         "Ray Tune": (numbers["ray_speedup"], "packing"),
     }
     bought = [_bought(name, times, over) for name, (times, over) in parts.items() if times is not None]
-    head = f"{listed(bought)}: " if bought else ""
-    return f"{head[:1].upper()}{head[1:]}{configs} took {listed(timed)}.{apart}"
+    head = f"{join(bought)}: " if bought else ""
+    return f"{head[:1].upper()}{head[1:]}{configs} took {join(timed)}.{apart}"
 
 
 def _bought(name: str, times: float, over: str) -> str:

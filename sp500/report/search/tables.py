@@ -106,7 +106,7 @@ def failed_trials(found: Search) -> Table | None:
         {
             "Reason": reason or "not known",
             "Configs": str(counts[reason]),
-            "Arm": formatting.listed(list(dict.fromkeys(side.name for side, _, _ in failed[reason]))),
+            "Arm": formatting.join(list(dict.fromkeys(side.name for side, _, _ in failed[reason]))),
             "Settings of the first": formatting.config(failed[reason][0][2].overrides),
             "Its id": failed[reason][0][1],
         }

@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 
 from sp500.errors import CheckpointError, ConfigError, DiskError, RunExists, Unreachable
-from sp500.machine.disk import FULL, disk_error, explained, sync_folder
+from sp500.machine.disk import FULL, disk_error, explain_errors, sync_folder
 from sp500.runs import versions
 from sp500.runs.archive.layout import RECORD, UNANSWERED, Archived, Listing, by_folder, versions_in
 from sp500.runs.store import Run, RunStore
@@ -148,7 +148,7 @@ def _merge(archived: Archived, listing: Listing, entries: dict[str, Entry], run:
 def _move(staged: Path, run: Path, names: list[str]) -> None:
     for name in names:
         target = run / name
-        with explained(target):
+        with explain_errors(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             if target.is_dir():
                 shutil.rmtree(target)
@@ -244,7 +244,7 @@ def _set_time(path: Path, seconds: float) -> None:
 def _staged(parent: Path, name: str) -> Iterator[Path]:
     """A folder for what is not verified yet; gone afterwards."""
     folder = parent / f"{name}-{secrets.token_hex(4)}"
-    with explained(folder):
+    with explain_errors(folder):
         folder.mkdir(parents=True)
     try:
         yield folder

@@ -1,4 +1,4 @@
-"""Windows prepared elsewhere: an npz file that enters the line at windows.
+"""Windows prepared elsewhere: an npz file that enters the pipeline at windows.
 
 The file holds X_train, y_train, X_test, y_test; X is [sample, window, feature]. The last part of X_train, in the order
 given, becomes the validation set: a shuffle before that cut would let neighbouring windows leak into it.
@@ -38,7 +38,7 @@ NAMES = ("X_train", "y_train", "X_test", "y_test")
 def read(path: Path) -> dict[str, np.ndarray]:
     """The four arrays, checked. Raises DataError that names the file and the array."""
     path = path.expanduser()
-    arrays = _unpacked(path)
+    arrays = _unpack(path)
     for part in ("train", "test"):
         x, y = arrays[f"X_{part}"], arrays[f"y_{part}"]
         if x.ndim != 3 or not x.size or y.ndim == 0 or not len(x) == len(y) == y.size:
@@ -58,7 +58,7 @@ def read(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _unpacked(path: Path) -> dict[str, np.ndarray]:
+def _unpack(path: Path) -> dict[str, np.ndarray]:
     if not path.exists():
         raise DataError(f"data.npz_path {path}: no such file")
     if not zipfile.is_zipfile(path):
