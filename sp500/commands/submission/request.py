@@ -21,7 +21,7 @@ from sp500.jobs.queue.queue import Queue, new_id
 from sp500.jobs.queue.resources import Resources, of_rayjob, of_spec
 from sp500.jobs.spec import JobSpec
 from sp500.machine.disk import write_atomic
-from sp500.ray_token import token_path
+from sp500.machine.ray_token import token_path
 
 
 @dataclass(frozen=True)

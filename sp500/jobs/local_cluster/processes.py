@@ -28,7 +28,7 @@ import psutil
 from sp500.errors import ConfigError, ResourcesError
 from sp500.jobs.local_cluster.plan import Node, command
 from sp500.machine.disk import write_atomic
-from sp500.ray_token import ray_token
+from sp500.machine.ray_token import ray_token
 
 PATIENCE_SECONDS = 180
 GRACE_SECONDS = 10
