@@ -57,7 +57,7 @@ class SubmitJob(Frozen):
     @property
     def values(self) -> list[str]:
         """The words that are values, also behind a flag's =."""
-        return [value for word in self.arguments if (value := arguments.parted(word)[1])]
+        return [value for word in self.arguments if (value := arguments.split_word(word)[1])]
 
     @model_validator(mode="after")
     def _is_open_to_agents(self) -> SubmitJob:

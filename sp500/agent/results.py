@@ -134,7 +134,7 @@ class Speedup(Result):
     currency: str | None
 
 
-def bounded(lines: Iterable[str], length: int = LOG_LENGTH) -> tuple[list[str], int]:
+def limit_lines(lines: Iterable[str], length: int = LOG_LENGTH) -> tuple[list[str], int]:
     """The last lines that fit into one answer, without control characters; and how many came before them."""
     every = [_printable(line) for line in lines]
     kept: list[str] = []
@@ -148,9 +148,9 @@ def bounded(lines: Iterable[str], length: int = LOG_LENGTH) -> tuple[list[str], 
 
 def _printable(line: str) -> str:
     text = "".join(sign for sign in ANSI.sub("", line) if sign.isprintable() or sign == "\t")
-    return shortened(text, LINE_LENGTH)
+    return shorten(text, LINE_LENGTH)
 
 
-def shortened(text: str, length: int) -> str:
+def shorten(text: str, length: int) -> str:
     """A text cut to so many characters."""
     return text if len(text) <= length else f"{text[: length - 3]}..."

@@ -30,7 +30,7 @@ PR_SET_PDEATHSIG = 1
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-def wrapped(argv: Sequence[str], seconds: int) -> tuple[str, ...]:
+def wrap_command(argv: Sequence[str], seconds: int) -> tuple[str, ...]:
     """The argv with its deadline, for a container whose process 1 starts with the job."""
     return ("python", "-m", "sp500.jobs.deadline", str(seconds), "1", *argv)
 
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str], grace: float = GRACE_SECONDS) -> int:
     began = psutil.Process(os.getpid() if since == "self" else int(since)).create_time()
     left = began + float(seconds) - time.time()
     if left <= 0:
-        return _late(f"the deadline of {seconds} s passed before the command started")
+        return _report_late(f"the deadline of {seconds} s passed before the command started")
     ends = time.monotonic() + left
     processes.adopt_orphans()
     try:
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str], grace: float = GRACE_SECONDS) -> int:
         while (code := _exit_code(child)) is None:
             if time.monotonic() >= ends:
                 _end(child.pid, grace)
-                return _late(f"the deadline of {seconds} s passed; the command was ended")
+                return _report_late(f"the deadline of {seconds} s passed; the command was ended")
             time.sleep(LOOK_SECONDS)
     finally:
         processes.end_descendants()
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str], grace: float = GRACE_SECONDS) -> int:
 
 def _exit_code(child: subprocess.Popen[bytes]) -> int | None:
     """The command's exit code, once it has ended; orphans that ended are reaped as well."""
-    ended, _ = processes.reaped()
+    ended, _ = processes.reap_children()
     if child.pid in ended:
         child.returncode = ended[child.pid]
     return child.returncode
@@ -74,11 +74,11 @@ def _end(leader: int, grace: float) -> None:
     """Ask the group to end, and wait until nothing is left of it, for as long as `grace`."""
     processes.tell_group(leader, signal.SIGTERM)
     until = time.monotonic() + grace
-    while processes.reaped()[1] and time.monotonic() < until:
+    while processes.reap_children()[1] and time.monotonic() < until:
         time.sleep(LOOK_SECONDS)
 
 
-def _late(why: str) -> int:
+def _report_late(why: str) -> int:
     """Say why, as the last line of the log, from which the operator takes the reason of a failure."""
     print(f"sp500: {why} (exit code {LimitExceeded.exit_code})", file=sys.stderr, flush=True)
     return LimitExceeded.exit_code

@@ -23,7 +23,7 @@ def maker(folder: Path) -> Callable[[Document], Executor]:
         if target["on"] == "ray":
             from sp500.jobs.ray.executor import RayExecutor
 
-            return RayExecutor(target["address"], token(Path(target["token_file"])))
+            return RayExecutor(target["address"], read_token(Path(target["token_file"])))
         from sp500.jobs.kuberay.executor import KubeRayExecutor
 
         return KubeRayExecutor(target["namespace"], target["context"], target["kubeconfig"])
@@ -31,7 +31,7 @@ def maker(folder: Path) -> Callable[[Document], Executor]:
     return make
 
 
-def token(file: Path) -> str | None:
+def read_token(file: Path) -> str | None:
     """The token of a Ray cluster; None where there is no such file. Raises ConfigError for one that cannot be read.
 
     It is read whenever it is needed, so that a new one counts at once.

@@ -73,7 +73,7 @@ class Status:
     """Whether it runs without limits, because what enforced them was killed. Submitting it again helps."""
 
 
-def settled(seen: Status, *, stop_asked: bool) -> Status:
+def apply_stop(seen: Status, *, stop_asked: bool) -> Status:
     """`seen`, where a job that somebody stopped counts as stopped, however its end looks from outside.
 
     A job that came to its own end before the stop reached it keeps that end.

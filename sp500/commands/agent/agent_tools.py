@@ -83,7 +83,7 @@ def job_logs(desk: AgentContext, asked: requests.JobLogs) -> Answer:
     desk.queue.manage()
     job = desk.queue.job(asked.id)
     role = Role(asked.role) if asked.role else None
-    lines, before = results.bounded(texts(desk.queue.logs(job, role=role, tail=asked.tail, follow=False), job))
+    lines, before = results.limit_lines(texts(desk.queue.logs(job, role=role, tail=asked.tail, follow=False), job))
     note = f"({before} of these lines do not fit into one answer and are left out)" if before else ""
     nothing = "" if lines else f"(nothing is printed yet: {job.id} is {job.state}: {job.reason})"
     plain = {"id": job.id, "state": str(job.state), "lines": lines, "left_out": before}
@@ -158,8 +158,8 @@ def _awaited(desk: AgentContext, id: str, seconds: float) -> Job:
 
 
 def _told(desk: AgentContext, job: Job) -> Answer:
-    now, seen = desk.queue.seen(job)
-    lines, _ = results.bounded(status.last_lines(desk.queue, now, LAST_LINES))
+    now, seen = desk.queue.refresh(job)
+    lines, _ = results.limit_lines(status.last_lines(desk.queue, now, LAST_LINES))
     progress = job_progress.read(desk.queue, now, live=True)
     plain = status.plain(desk.queue, now, seen, progress)
     plain |= {"history": plain["history"][-LAST_CHANGES:], "log": lines}
@@ -210,6 +210,6 @@ def _check_flags(script: tuple[str, ...]) -> None:
     except subprocess.TimeoutExpired as error:
         raise ResourcesError(f"{script[0]} did not read its flags within {SECONDS_TO_CHECK} s; try again") from error
     if done.returncode:
-        said, _ = results.bounded(re.sub(r"[│╭╮╰╯─]+", "", done.stderr).splitlines())
+        said, _ = results.limit_lines(re.sub(r"[│╭╮╰╯─]+", "", done.stderr).splitlines())
         lines = [line.strip() for line in said if line.strip()]
         raise ConfigError("\n".join(["arguments: the experiment refuses them:", *lines]))

@@ -107,19 +107,19 @@ class Kubectl:
     @contextmanager
     def reading(self, *words: str) -> Iterator[IO[bytes]]:
         """The output of a command as it comes. Raises ResourcesError at the end when the command failed."""
-        with self._started(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+        with self._start(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             yield process.stdout
 
     @contextmanager
     def writing(self, *words: str) -> Iterator[IO[bytes]]:
         """The input of a command. Raises ResourcesError when the command failed or stopped to listen."""
-        with self._started(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        with self._start(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
             assert process.stdin is not None
             yield process.stdin
 
     @contextmanager
-    def _started(self, words: tuple[str, ...], stdin: int, stdout: int) -> Iterator[subprocess.Popen[bytes]]:
+    def _start(self, words: tuple[str, ...], stdin: int, stdout: int) -> Iterator[subprocess.Popen[bytes]]:
         with tempfile.TemporaryFile() as complaints:
             try:
                 process = subprocess.Popen(self.argv(*words), stdin=stdin, stdout=stdout, stderr=complaints)  # noqa: S603

@@ -30,7 +30,7 @@ def of_conditions(cluster: Document) -> list[str]:
     name = cluster.get("metadata", {}).get("name")
     wrong = {"ReplicaFailure": "the operator cannot create the pods", "RayClusterSuspended": "is suspended"}
     return [
-        f"raycluster {name}: {wrong[one['type']]}: {_said(one)}"
+        f"raycluster {name}: {wrong[one['type']]}: {_format_reason(one)}"
         for one in cluster.get("status", {}).get("conditions", [])
         if one["type"] in wrong and one["status"] == "True"
     ]
@@ -57,16 +57,16 @@ def _reasons(pod: Document) -> Iterator[str]:
     status = pod.get("status", {})
     scheduled = _condition(pod, "PodScheduled")
     if scheduled.get("status") == "False":
-        yield _said(scheduled)
+        yield _format_reason(scheduled)
     if status.get("reason"):  # of the pod as a whole: Evicted, DeadlineExceeded
-        yield _said(status)
+        yield _format_reason(status)
     for container in [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]:
         waiting = container.get("state", {}).get("waiting", {})
         ended = container.get("state", {}).get("terminated") or container.get("lastState", {}).get("terminated") or {}
         if waiting and waiting.get("reason") not in COMING:
-            yield f"container {container['name']} waits: {_said(waiting)}{_image(container, waiting)}"
+            yield f"container {container['name']} waits: {_format_reason(waiting)}{_image(container, waiting)}"
         if ended.get("exitCode"):
-            yield f"container {container['name']} ended: {_said(ended)} (exit code {ended['exitCode']})"
+            yield f"container {container['name']} ended: {_format_reason(ended)} (exit code {ended['exitCode']})"
 
 
 def _image(container: Document, waiting: Document) -> str:
@@ -76,5 +76,5 @@ def _image(container: Document, waiting: Document) -> str:
     return "" if named else f" ({image})"
 
 
-def _said(state: Document) -> str:
+def _format_reason(state: Document) -> str:
     return ": ".join(str(state[key]) for key in ("reason", "message") if state.get(key))

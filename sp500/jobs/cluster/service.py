@@ -45,7 +45,7 @@ def answers(service: Document) -> bool:
     return conditions.get("Ready") == "True" and running and not coming and endpoints > 0
 
 
-def failed(service: Document) -> bool:
+def has_failed(service: Document) -> bool:
     """Whether Ray Serve has given up on the newest spec."""
     status = section(service, "status")
     if status.get("observedGeneration", 0) < section(service, "metadata").get("generation", 0):
@@ -64,7 +64,7 @@ def wait(kubectl: Kubectl, name: str, *, seconds: float, say: Callable[[str], No
     looks = failures = 0
     before = {_event(one) for one in kubectl.items("get", "events")}
 
-    def found() -> Document:
+    def get_service() -> Document:
         """The RayService as it is now."""
         return kubectl.document("get", "rayservice", name)
 
@@ -74,14 +74,14 @@ def wait(kubectl: Kubectl, name: str, *, seconds: float, say: Callable[[str], No
         pods = kubectl.items("get", "pods", f"--selector={labels}")
         names = [name, *(pod["metadata"]["name"] for pod in pods if not reasons.ready(pod))]
         events = [one for one in kubectl.items("get", "events") if _event(one) not in before]
-        return list(complaints(found())) + reasons.of_pods(pods) + reasons.of_events(events, names)
+        return list(complaints(get_service())) + reasons.of_pods(pods) + reasons.of_events(events, names)
 
     def steady() -> bool:
         """Whether it has been answering for a while."""
         nonlocal looks, failures
-        service = found()
+        service = get_service()
         looks = looks + 1 if answers(service) else 0
-        failures = failures + 1 if failed(service) else 0
+        failures = failures + 1 if has_failed(service) else 0
         if failures >= FAILED_LOOKS:
             raise ResourcesError("\n  ".join([f"RayService {name} does not start:", *complaints(service)]))
         return looks >= LOOKS

@@ -19,7 +19,7 @@ def files(environment: Mapping[str, str]) -> list[Path]:
     return [Path(file).expanduser().absolute() for file in environment.get("KUBECONFIG", "").split(pathsep) if file]
 
 
-def chosen(environment: Mapping[str, str], name: str | None = None) -> tuple[str | None, str]:
+def select_context(environment: Mapping[str, str], name: str | None = None) -> tuple[str | None, str]:
     """Name and namespace of the context `name`, or of the current one; None as a name where there is no kubeconfig.
 
     Where no namespace is set, it is the one that scripts/deploy puts the claims into, as for the verbs of a cluster.

@@ -113,11 +113,11 @@ class KubeRayExecutor:
         if job["metadata"]["name"] != handle or given != self._api.namespace:
             wanted = f"{self._api.namespace}/{handle}"
             raise Refused(f"the request is for {given}/{job['metadata']['name']}, not {wanted}; make it anew for that")
-        made = self._made(RAYJOBS, job)
+        made = self._create(RAYJOBS, job)
         owner = {key: job[key] for key in ("apiVersion", "kind")} | {"name": handle, "uid": made["metadata"]["uid"]}
         for one in others:
             try:
-                self._made(CONFIG_MAPS, one | {"metadata": one["metadata"] | {"ownerReferences": [owner]}})
+                self._create(CONFIG_MAPS, one | {"metadata": one["metadata"] | {"ownerReferences": [owner]}})
             except Refused:  # its head would wait for the mount, and hold its nodes
                 self._api.delete(RAYJOBS, handle, made["metadata"]["uid"])
                 raise
@@ -173,7 +173,7 @@ class KubeRayExecutor:
         job = self._api.get(RAYJOBS, handle)
         return job if job and _mark(job) else None
 
-    def _made(self, resource: Resource, body: Document) -> Document:
+    def _create(self, resource: Resource, body: Document) -> Document:
         name, where = body["metadata"]["name"], f"namespace {self._api.namespace}"
         made = self._api.create(resource, body) or self._api.get(resource, name)
         if made is None:
@@ -208,7 +208,7 @@ class KubeRayExecutor:
                 if last:
                     return
                 reading.tail = None  # of a pod that comes later, every line is new
-                patience.answered()
+                patience.note_answer()
             except (Silent, Denied) as error:
                 if not follow or patience.ends(error):
                     raise
@@ -242,7 +242,7 @@ class Patience:
         self._known = self._silent = False
         self._denied: float | None = None
 
-    def answered(self) -> None:
+    def note_answer(self) -> None:
         """The server gave what was asked for."""
         self._answered, self._known, self._silent, self._denied = self._clock(), True, False, None
 

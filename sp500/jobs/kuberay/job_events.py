@@ -76,7 +76,7 @@ def _is_over(event: Document, job: Document, pods: Sequence[Document], silent: d
     if reason == "FailedToCreateHeadPod":
         return "head" in roles
     if reason == "FailedToCreateWorkerPod":
-        return roles.count("worker") >= wanted_workers(job)
+        return roles.count("worker") >= count_workers(job)
     if reason in {"FailedToCreateRayCluster", "FailedToCreateRayJobSubmitter"}:
         return ("head" if reason.endswith("Cluster") else "submitter") in roles
     if reason == "FailedScheduling" and (pod := silent.get(str(whom.get("name")))):
@@ -85,7 +85,7 @@ def _is_over(event: Document, job: Document, pods: Sequence[Document], silent: d
     return False
 
 
-def wanted_workers(job: Document) -> int:
+def count_workers(job: Document) -> int:
     """Pods of all its groups of workers."""
     groups = items(section(section(job, "spec"), "rayClusterSpec").get("workerGroupSpecs"))
     return sum(int(group.get("replicas") or 0) * int(group.get("numOfHosts") or 1) for group in groups)

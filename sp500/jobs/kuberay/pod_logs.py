@@ -66,7 +66,7 @@ class PodLog:
         for raw in lines:
             if raw.startswith(NO_LOG):
                 continue
-            moment, text = self._parsed(raw)
+            moment, text = self._parse(raw)
             if again[raw]:
                 again[raw] -= 1
             elif moment >= self._from:
@@ -88,7 +88,7 @@ class PodLog:
         if moment.second == self._last.second:
             self._given[raw] += 1
 
-    def _parsed(self, raw: str) -> tuple[Moment, str]:
+    def _parse(self, raw: str) -> tuple[Moment, str]:
         """A line without a time, as the kubelet's own complaints are, counts as of the last one's."""
         stamp = STAMP.match(raw)
         if not stamp:

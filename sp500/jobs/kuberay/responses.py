@@ -76,7 +76,7 @@ class Response:
         return float(asked) if asked.isdigit() else None
 
 
-def none(error: Exception) -> Response:
+def no_response(error: Exception) -> Response:
     """What an error of the connection counts as: its text, without the objects that urllib3 names in it."""
     said = getattr(error, "reason", None) or next((one for one in error.args if isinstance(one, str)), "")
     return Response(0, (str(said).split("): ", 1)[-1] or type(error).__name__).encode())
@@ -88,7 +88,7 @@ def unreachable(host: str, answer: Response) -> Silent:
     return Silent(f"the API server {host} does not answer ({why}). {HINT}")
 
 
-def no(method: str, path: str, answer: Response, host: str) -> ResourcesError:
+def explain_refusal(method: str, path: str, answer: Response, host: str) -> ResourcesError:
     """The error for an answer that is none of those expected."""
     told = f"{host} answers {answer.code} to {method} {path}: {answer.message}"
     if answer.code == 401 or (answer.code == 403 and ANONYMOUS in answer.message):

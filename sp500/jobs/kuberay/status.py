@@ -32,7 +32,7 @@ def state(job: Document) -> JobState:
     deployment, ray = str(status.get("jobDeploymentStatus", "")), str(status.get("jobStatus", ""))
     if deployment in OVER:
         return ENDS.get(ray, JobState.FAILED)
-    if rayjob_reasons.suspended(job):
+    if rayjob_reasons.is_suspended(job):
         return JobState.QUEUED if rayjob_reasons.queue(job) else JobState.PENDING
     return JobState.RUNNING if deployment == "Running" and ray not in {"", "PENDING"} else JobState.PENDING
 
@@ -65,7 +65,7 @@ def status(
         exit_code=_exit_code(told, now),
         started=began,
         ended=over,
-        placed=min(filter(None, map(_placed, pods)), default=None),
+        placed=min(filter(None, map(_placement_time, pods)), default=None),
         replicas={} if now.finished else replicas(job, pods),
         retryable=_retryable(told, now),
         # The last failure was repeated by nobody.
@@ -75,7 +75,7 @@ def status(
 
 def replicas(job: Document, pods: Iterable[Document]) -> dict[Role, Replicas]:
     """Ready and wanted pods of each role; no submitter in the modes without one."""
-    wanted = {Role.HEAD: 1, Role.WORKER: job_events.wanted_workers(job)}
+    wanted = {Role.HEAD: 1, Role.WORKER: job_events.count_workers(job)}
     if submits(job):
         wanted[Role.SUBMITTER] = 1
     up = [role(pod) for pod in pods if ready(pod)]
@@ -92,7 +92,7 @@ def role(pod: Document) -> Role:
     return Role(job_events.role(pod))
 
 
-def _placed(pod: Document) -> float | None:
+def _placement_time(pod: Document) -> float | None:
     """When a worker found its node; None for another pod, and for one that has none yet."""
     conditions = items(section(pod, "status").get("conditions"))
     scheduled = next((one for one in conditions if one.get("type") == "PodScheduled"), {})

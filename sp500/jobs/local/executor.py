@@ -76,7 +76,7 @@ class LocalExecutor:
             job.make()
             while not job.has(START):
                 if (lock := job.lock()) is not None:
-                    with _closed_after(lock):
+                    with _closing(lock):
                         self._start(job, lock, request)
                     return
                 if time.monotonic() > give_up:
@@ -98,7 +98,7 @@ class LocalExecutor:
             command, ending = job.read(COMMAND), job.ending()
             started = command["started"] if command else None
             if ending is None:
-                state, reason = _unended(job, command, watched=not at_rest)
+                state, reason = _current_state(job, command, watched=not at_rest)
                 runs = state is JobState.RUNNING
                 roles, lost = {Role.SUBMITTER: Replicas(int(runs), 1)}, state is JobState.LOST
                 return Status(
@@ -171,8 +171,8 @@ class LocalExecutor:
 
     def _attend(self, job: JobFolder) -> None:
         """Start another supervisor for a job whose own was killed, unless another process was faster."""
-        if (lock := _free(job)) is not None:
-            with _closed_after(lock):
+        if (lock := _wait_for_lock(job)) is not None:
+            with _closing(lock):
                 self._supervise(job, lock)
 
     def _supervise(self, job: JobFolder, lock: int) -> None:
@@ -195,7 +195,7 @@ class LocalExecutor:
 
 
 @contextmanager
-def _closed_after(descriptor: int) -> Iterator[None]:
+def _closing(descriptor: int) -> Iterator[None]:
     """Close an open file in any case: a lock left behind would stay held as long as this process lives."""
     try:
         yield
@@ -203,7 +203,7 @@ def _closed_after(descriptor: int) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _free(job: JobFolder) -> int | None:
+def _wait_for_lock(job: JobFolder) -> int | None:
     """The lock of a job that nobody watches; somebody who only looks at it is waited for."""
     while (lock := job.lock()) is None:
         with job.at_rest() as at_rest:
@@ -212,7 +212,7 @@ def _free(job: JobFolder) -> int | None:
     return lock
 
 
-def _unended(job: JobFolder, command: Document | None, *, watched: bool) -> tuple[JobState, str]:
+def _current_state(job: JobFolder, command: Document | None, *, watched: bool) -> tuple[JobState, str]:
     """State and reason of a job without an end."""
     if watched and command is None:
         return JobState.PENDING, "is being started on this machine"

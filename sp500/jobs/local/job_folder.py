@@ -124,13 +124,13 @@ class JobFolder:
 
     def lock(self) -> int | None:
         """An open file that holds the lock until its last copy is closed; None where somebody else has it."""
-        return _held(os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o600), fcntl.LOCK_EX)
+        return _try_lock(os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o600), fcntl.LOCK_EX)
 
     @contextmanager
     def at_rest(self) -> Iterator[bool]:
         """Whether nobody starts or watches the job; then nobody begins to while the block runs."""
         try:
-            descriptor = _held(os.open(self.path / LOCK, os.O_RDWR), fcntl.LOCK_SH)
+            descriptor = _try_lock(os.open(self.path / LOCK, os.O_RDWR), fcntl.LOCK_SH)
         except FileNotFoundError:
             yield True
             return
@@ -146,7 +146,7 @@ class JobFolder:
         shutil.rmtree(self.path)
 
 
-def _held(descriptor: int, kind: int) -> int | None:
+def _try_lock(descriptor: int, kind: int) -> int | None:
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:

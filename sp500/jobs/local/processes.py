@@ -51,7 +51,7 @@ class Waiting:
         return int(code), reason
 
 
-def prepared(request: Request, log: Path) -> Waiting:
+def prepare(request: Request, log: Path) -> Waiting:
     """A process in a group of its own for the command of `request`, whose output is appended to `log`.
 
     Its environment names the folder of `log` as its job's.
@@ -105,7 +105,7 @@ def adopt_orphans() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
-def reaped() -> tuple[dict[int, int], bool]:
+def reap_children() -> tuple[dict[int, int], bool]:
     """Exit code by number of the children that have ended, -n where signal n ended it; and whether any is left."""
     ended: dict[int, int] = {}
     try:
@@ -118,7 +118,7 @@ def reaped() -> tuple[dict[int, int], bool]:
 
 def end_descendants() -> None:
     """Kill every descendant of this process, and return when none is left."""
-    while reaped()[1]:
+    while reap_children()[1]:
         tell(_below(psutil.Process()), signal.SIGKILL)
         time.sleep(0.005)  # one may have been born meanwhile, so there is another look
 

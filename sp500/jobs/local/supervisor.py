@@ -44,13 +44,13 @@ def main(arguments: Sequence[str]) -> None:
     assert request is not None
     signals = Signals()
     if job.has(START):
-        conclude(job, job.ending() or taken_over(job, request, signals))
+        conclude(job, job.ending() or take_over(job, request, signals))
         return
     job.write(START, {"pid": os.getpid()})
     ending = Ending(JobState.FAILED, "its supervisor failed; the end of the log says why", retryable=True)
     try:
         processes.adopt_orphans()
-        ending = ran(job, request, signals)
+        ending = run(job, request, signals)
     finally:
         processes.end_descendants()
         conclude(job, ending)
@@ -67,7 +67,7 @@ class Signals:
         for number in (signal.SIGCHLD, *ENDING_SIGNALS):
             signal.signal(number, lambda *_: None)
 
-    def within(self, seconds: float) -> bytes:
+    def wait(self, seconds: float) -> bytes:
         """The numbers of those that came, after `seconds` or with the first one."""
         select.select([self._reader], [], [], seconds)
         try:
@@ -76,31 +76,31 @@ class Signals:
             return b""
 
 
-def ran(job: JobFolder, request: Request, signals: Signals) -> Ending:
+def run(job: JobFolder, request: Request, signals: Signals) -> Ending:
     """Run the command to its end, own or forced. Descendants may be left."""
     if job.has(STOP):
         return Ending(JobState.STOPPED, "stopped on request, before it began")
     started = time.time()
-    waiting = processes.prepared(request, job.log)
+    waiting = processes.prepare(request, job.log)
     begun, born = time.monotonic(), processes.birth(waiting.pid)
     job.write(COMMAND, {"pid": waiting.pid, "started": started, "begun": begun, "born": born})
     if fault := waiting.begin():
         code, reason = fault
         return Ending(JobState.FAILED, f"{reason} (exit code {code})", code)
-    return Watch(job, request, waiting.pid, Limits(job, request, begun, _held_by_children)).ending(signals)
+    return Watch(job, request, waiting.pid, Limits(job, request, begun, _measure_children)).ending(signals)
 
 
 class Limits:
     """What may force a job's end: a stop, a signal to its supervisor, its deadline, its memory."""
 
-    def __init__(self, job: JobFolder, request: Request, begun: float, held: Callable[[], int]) -> None:
+    def __init__(self, job: JobFolder, request: Request, begun: float, measure: Callable[[], int]) -> None:
         """`begun`: start of the command by this machine's monotonic clock; `held`: bytes of memory in use now."""
-        self._job, self._begun, self._held = job, begun, held
+        self._job, self._begun, self._measure = job, begun, measure
         self._seconds: float | None = request["deadline_seconds"]
         self._limit: int | None = request["memory_bytes"]
         self._sample_at = -inf if self._limit else inf
 
-    def passed(self, received: bytes) -> Ending | None:
+    def check(self, received: bytes) -> Ending | None:
         """The end that is due now, if any; `received`: numbers of the signals that came."""
         if self._job.has(STOP):
             return Ending(JobState.STOPPED, "stopped on request")
@@ -117,7 +117,7 @@ class Limits:
             return None
         from sp500.machine.memory import COST
 
-        held = self._held()
+        held = self._measure()
         self._sample_at = time.monotonic() + COST * (time.monotonic() - began)
         if held <= self._limit:
             return None
@@ -125,7 +125,7 @@ class Limits:
         return Ending(JobState.FAILED, f"{reason}; give the job more, or make it need less", OUT_OF_MEMORY)
 
 
-def _held_by_children() -> int:
+def _measure_children() -> int:
     """Memory of all processes below this one."""
     from sp500.machine.memory import pss_bytes, tree_pss_bytes
 
@@ -144,9 +144,9 @@ class Watch:
         """Wait for its end. One forced has the grace to end with all its children; its own end comes first."""
         forced, kill_at = None, inf
         while True:
-            cause = self._limits.passed(signals.within(TICK))
+            cause = self._limits.check(signals.wait(TICK))
             log_file.trim(self._job.log)
-            ended, left = processes.reaped()
+            ended, left = processes.reap_children()
             self._code = ended.get(self._pid, self._code)
             if forced is None and self._code is not None:
                 return of_exit(self._code)
@@ -182,7 +182,7 @@ class Orphans:
         self._known: list[psutil.Process] = []
         self._look_at = -inf
 
-    def living(self) -> list[psutil.Process]:
+    def find_living(self) -> list[psutil.Process]:
         """Those that live, looked for as often as costs 2 % of the time, and whenever none of the known ones lives."""
         from sp500.machine.memory import COST
 
@@ -197,18 +197,18 @@ class Orphans:
         """Whether the command itself does."""
         return any(each.pid == self._pid for each in self._known)
 
-    def held(self) -> int:
+    def measure_memory(self) -> int:
         """Memory of all of them in bytes."""
         from sp500.machine.memory import pss_bytes
 
         total = 0
-        for each in self.living():
+        for each in self.find_living():
             with suppress(OSError, psutil.Error):
                 total += pss_bytes(each.pid)
         return total
 
 
-def taken_over(job: JobFolder, request: Request, signals: Signals) -> Ending:
+def take_over(job: JobFolder, request: Request, signals: Signals) -> Ending:
     """Hold a job whose own supervisor is gone to its limits; when its command is gone, end what is left of it."""
     start, command = job.read(START), job.read(COMMAND)
     assert start is not None
@@ -217,10 +217,10 @@ def taken_over(job: JobFolder, request: Request, signals: Signals) -> Ending:
         return lost
     job.write(SECOND, {"pid": os.getpid()})
     orphans = Orphans(job, command["pid"], start["pid"], command["born"])
-    limits = Limits(job, request, command["begun"], orphans.held)
+    limits = Limits(job, request, command["begun"], orphans.measure_memory)
     forced, kill_at = None, inf
-    while left := orphans.living():
-        cause = limits.passed(signals.within(TICK))
+    while left := orphans.find_living():
+        cause = limits.check(signals.wait(TICK))
         log_file.trim(job.log)
         if forced is None and not orphans.command_lives():
             forced, kill_at = lost, -inf

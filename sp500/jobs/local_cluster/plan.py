@@ -74,7 +74,7 @@ def command(node: Node, *, ray: Path, port: int, dashboard: int, folder: Path) -
     return [str(ray), "start", *(["--head"] if node.head else []), "--block", "--disable-usage-stats", *flags]
 
 
-def not_rehearsed(cluster: Cluster, cpus: int, memory: int) -> list[str]:
+def list_differences(cluster: Cluster, cpus: int, memory: int) -> list[str]:
     """What this machine, of `cpus` and `memory` bytes, does not show of the cluster."""
     made = nodes(cluster, {})
     wanted = sum(node.cpus for node in made)

@@ -51,7 +51,7 @@ def up(made: Sequence[Node], state: Path, dashboard: int, say: Callable[[str], N
     state.mkdir(parents=True, exist_ok=True)
     # Sockets lie in there, whose paths may have 107 characters at most.
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=FOLDER))
-    _keep(state, folder, [])
+    _save(state, folder, [])
     secret, port = ray_token(), _any_port()
     started: list[psutil.Process] = []
     try:
@@ -59,7 +59,7 @@ def up(made: Sequence[Node], state: Path, dashboard: int, say: Callable[[str], N
             own = folder / str(number)
             argv = command(node, ray=Path(sys.executable).with_name("ray"), port=port, dashboard=dashboard, folder=own)
             started.append(_start(argv, node, state / f"{node.name}.log"))
-            _keep(state, folder, started)
+            _save(state, folder, started)
             # One after the other: nodes of one machine choose their ports by looking which are free.
             _until(lambda: _count(dashboard, secret) >= number, started[-1], state / f"{node.name}.log")  # noqa: B023
             say(f"{node.name} is up: {node.cpus} CPUs")
@@ -70,7 +70,7 @@ def up(made: Sequence[Node], state: Path, dashboard: int, say: Callable[[str], N
 
 def down(state: Path) -> int:
     """End every process of the rehearsal, and return how many `ray start` there were. None running is not an error."""
-    kept = _kept(state)
+    kept = _load(state)
     if kept is None:
         (state / PROCESSES).unlink(missing_ok=True)
         return 0
@@ -132,12 +132,12 @@ def _until(ready: Callable[[], bool], process: psutil.Process, log: Path) -> Non
         time.sleep(0.5)
 
 
-def _keep(state: Path, folder: Path, starts: Sequence[psutil.Process]) -> None:
+def _save(state: Path, folder: Path, starts: Sequence[psutil.Process]) -> None:
     plain = {"folder": str(folder), "starts": [[process.pid, process.create_time()] for process in starts]}
     write_atomic(state / PROCESSES, json.dumps(plain))
 
 
-def _kept(state: Path) -> tuple[Path, list[psutil.Process]] | None:
+def _load(state: Path) -> tuple[Path, list[psutil.Process]] | None:
     """Ray's folder and each `ray start` that still runs. A process id that belongs to another process does not count.
 
     None without a rehearsal, or with a damaged file, which a warning names.
@@ -173,7 +173,7 @@ def _is_ours(folder: str) -> bool:
 
 
 def _alive(state: Path) -> bool:
-    kept = _kept(state)
+    kept = _load(state)
     return kept is not None and bool(kept[1])
 
 

@@ -110,7 +110,7 @@ class Cluster:
     @property
     def v2(self) -> bool:
         """Whether version 2 of it is asked for explicitly, as the operator wants to see it."""
-        return self.autoscaler.get("version") == "v2" or switched_on(self.head.ray.env.get("RAY_enable_autoscaler_v2"))
+        return self.autoscaler.get("version") == "v2" or is_true(self.head.ray.env.get("RAY_enable_autoscaler_v2"))
 
     @property
     def version(self) -> tuple[int, int] | None:
@@ -130,7 +130,7 @@ def items(value: Any) -> list[Document]:
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
-def switched_on(value: Any) -> bool:
+def is_true(value: Any) -> bool:
     """Whether the operator takes a variable's value for yes."""
     return str(value).lower() in {"1", "true"}
 

@@ -97,10 +97,10 @@ def submitter(head: Group) -> Document:
         "imagePullSecrets": head.pod.get("imagePullSecrets"),
         "nodeSelector": head.pod.get("nodeSelector"),
         "tolerations": head.pod.get("tolerations"),
-        "containers": [_given(container)],
+        "containers": [_drop_none(container)],
     }
     labels = {"app.kubernetes.io/part-of": "sp500", "app.kubernetes.io/name": "submitter"}
-    return {"metadata": {"labels": labels}, "spec": _given(pod)}
+    return {"metadata": {"labels": labels}, "spec": _drop_none(pod)}
 
 
 def _head(group: Group, spec: JobSpec, image: Any, autoscalers: list[Document]) -> Document:
@@ -136,7 +136,7 @@ def _worker(group: Group, spec: JobSpec, image: Any) -> Document:
     if spec.gpus and spec.world_size > 1:
         known = {entry["name"] for entry in ray["env"]} | (HOST_NAMES if pod.get("hostNetwork") else set())
         ray["env"] += [{"name": name, "value": value} for name, value in NCCL.items() if name not in known]
-    wanted = _given(asked)
+    wanted = _drop_none(asked)
     ray["resources"] = {
         side: {key: value for key, value in section(given, side).items() if key != GPU} | wanted
         for side in ("requests", "limits")
@@ -225,5 +225,5 @@ def _with_pod(group: Group, pod: Document) -> Document:
     return group.body | {"template": group.body["template"] | {"spec": pod}}
 
 
-def _given(body: Document) -> Document:
+def _drop_none(body: Document) -> Document:
     return {key: value for key, value in body.items() if value is not None}

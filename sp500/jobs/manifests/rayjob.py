@@ -54,7 +54,7 @@ def build_rayjob(spec: JobSpec, cluster: Document) -> Document:
     """
     ray = ray_cluster(spec, cluster)
     argv = spec.command(f"{SETTINGS_FOLDER}/{SETTINGS_FILE}")
-    entrypoint = shlex.join(argv if spec.deadline is None else deadline.wrapped(argv, spec.deadline))
+    entrypoint = shlex.join(argv if spec.deadline is None else deadline.wrap_command(argv, spec.deadline))
     body = {
         "entrypoint": literal(entrypoint) if spec.mode == "K8sJobMode" else entrypoint,
         "runtimeEnvYAML": yaml.safe_dump({"working_dir": spec.working_dir}) if spec.working_dir else None,

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from sp500.jobs import names
-from sp500.jobs.manifests.manifest import Cluster, items, section, switched_on
+from sp500.jobs.manifests.manifest import Cluster, is_true, items, section
 from sp500.jobs.operator.violation import Violation
 
 V2_SWITCH = "RAY_enable_autoscaler_v2"
@@ -135,7 +135,7 @@ def autoscaler_version(cluster: Cluster) -> Iterator[Violation]:
         if V2_SWITCH not in group.ray.env:
             continue
         path = f"{group.ray.path}.env"
-        if not cluster.autoscaling and switched_on(group.ray.env[V2_SWITCH]):
+        if not cluster.autoscaling and is_true(group.ray.env[V2_SWITCH]):
             remedy = "set enableInTreeAutoscaling: true, or leave it out"
             yield Violation(path, f"has {V2_SWITCH} without an autoscaler", remedy)
         if cluster.autoscaler.get("version") is not None:

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from sp500.jobs.manifests.manifest import Document, clusters, items, section
-from sp500.jobs.operator.violation import Gates, Violation, closed
+from sp500.jobs.operator.violation import Gates, Violation, check_gate
 
 POLICIES = ("DeleteCluster", "DeleteWorkers", "DeleteSelf", "DeleteNone")
 # In this order: what a later one deletes contains what an earlier one does.
@@ -104,7 +104,7 @@ def limits(job: Document) -> Iterator[Violation]:
 def deletion_gate(job: Document, gates: Gates) -> Iterator[Violation]:
     """A deletionStrategy needs its feature gate, which is open unless somebody closed it."""
     if "deletionStrategy" in section(job, "spec"):
-        yield from closed("spec.deletionStrategy", "RayJobDeletionPolicy", gates)
+        yield from check_gate("spec.deletionStrategy", "RayJobDeletionPolicy", gates)
 
 
 def deletion(job: Document) -> Iterator[Violation]:

@@ -84,15 +84,15 @@ def submitter(job: Document) -> Iterator[Violation]:
         yield _trap(f"{found[0].path}.name", f"is {found[0].body.get('name')}", f"the operator looks for {SUBMITTER}")
     for cluster in clusters(job):
         head = cluster.head
-        if not head.containers or unrestricted(head.pod, head.pod_path, head.containers):
+        if not head.containers or find_security_gaps(head.pod, head.pod_path, head.containers):
             continue
         if not found:
             yield _trap(path, "is unset beside a restricted head", "the operator's default is not restricted; give one")
-        for where in unrestricted(template, f"{path}.spec", found):
+        for where in find_security_gaps(template, f"{path}.spec", found):
             yield _trap(where, "is not as restricted as the head", "take the head's security settings")
 
 
-def unrestricted(pod: Document, path: str, containers: list[Container]) -> list[str]:
+def find_security_gaps(pod: Document, path: str, containers: list[Container]) -> list[str]:
     """Paths at which a pod is not what Kubernetes' "restricted" standard asks of its security settings."""
     whole = section(pod, "securityContext")
     wrong = []

@@ -36,7 +36,7 @@ def private_service(cluster: Cluster) -> Iterator[Violation]:
         yield _violation("private-service", f"{path}.enableIngress", "is true", "set it to false, or leave it out")
 
 
-def unprivileged(pod: Pod) -> Iterator[Violation]:
+def no_privileged_container(pod: Pod) -> Iterator[Violation]:
     """No container is privileged."""
     for container in _containers(pod):
         if section(container.body, "securityContext").get("privileged"):
@@ -117,4 +117,4 @@ def _violation(rule: str, path: str, found: str, remedy: str) -> Violation:
 
 
 CLUSTER_RULES = (token_authentication, private_service, fixed_autoscaler_image)
-POD_RULES = (unprivileged, no_host_path, no_host_namespace, fixed_image)
+POD_RULES = (no_privileged_container, no_host_path, no_host_namespace, fixed_image)

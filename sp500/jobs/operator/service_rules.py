@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from sp500.jobs.manifests.manifest import Document, clusters, section
 from sp500.jobs.operator import job_rules
-from sp500.jobs.operator.violation import Gates, Violation, closed
+from sp500.jobs.operator.violation import Gates, Violation, check_gate
 
 GO_DURATION = re.compile(r"\+?(\d+(\.\d+)?(ns|us|µs|ms|s|m|h))+")
 UPGRADES = ("NewCluster", "NewClusterWithIncrementalUpgrade", "None")
@@ -87,7 +87,7 @@ def _steps(options: Document) -> Iterator[Violation]:
 
 def cron_gate(cron: Document, gates: Gates) -> Iterator[Violation]:
     """A RayCronJob needs its feature gate."""
-    yield from closed("spec", "RayCronJob", gates)
+    yield from check_gate("spec", "RayCronJob", gates)
 
 
 def schedule(cron: Document) -> Iterator[Violation]:

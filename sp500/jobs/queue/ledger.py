@@ -163,7 +163,7 @@ class Ledger:
             finally:
                 connection.close()  # rolls back what was not committed
         except sqlite3.DatabaseError as error:
-            raise explained(self.path, error) from error
+            raise translate_error(self.path, error) from error
 
 
 def private_folder(folder: Path) -> None:
@@ -184,7 +184,7 @@ def private_folder(folder: Path) -> None:
         folder.chmod(0o700)
 
 
-def explained(path: Path, error: sqlite3.DatabaseError) -> SP500Error:
+def translate_error(path: Path, error: sqlite3.DatabaseError) -> SP500Error:
     """An error of SQLite's in terms of its cause: only a damaged file is worth nothing any more."""
     code = getattr(error, "sqlite_errorcode", None)
     primary = None if code is None else code & 0xFF
@@ -284,7 +284,7 @@ class Entry:
         self.connection.execute("DELETE FROM jobs WHERE id = ?", (id,))
         self.connection.execute("DELETE FROM events WHERE id = ?", (id,))
 
-    def delivered(self, notice: Notice) -> None:
+    def remove_notice(self, notice: Notice) -> None:
         """Forget a notice."""
         self.connection.execute("DELETE FROM notices WHERE event = ?", (notice.number,))
 

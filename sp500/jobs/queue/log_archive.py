@@ -42,14 +42,14 @@ def keep(folder: Path, lines: Iterable[Line]) -> None:
         write_atomic(folder / FILE, text)
 
 
-def kept(folder: Path) -> bool:
+def has_log(folder: Path) -> bool:
     """Whether a log lies there."""
     return (folder / FILE).exists()
 
 
 def note(folder: Path, text: str) -> None:
     """Leave a line in place of a log, unless one was kept before."""
-    if not kept(folder):
+    if not has_log(folder):
         keep(folder, [Line(Role.SUBMITTER, "", text)])
 
 

@@ -84,7 +84,7 @@ class Manager:
 
     def turn(self, pool: ThreadPoolExecutor) -> bool:
         """Claim what may start, look after what has, and post it; whether anything is left to do."""
-        jobs = self._claimed()
+        jobs = self._claim_jobs()
         active: dict[str, list[Job]] = {}
         for job in jobs:
             if not job.waits:
@@ -122,7 +122,7 @@ class Manager:
         before, since = self._elapsed.get(job.handle, (0.0, self._ticks()))
         return before + self._ticks() - since
 
-    def _claimed(self) -> list[Job]:
+    def _claim_jobs(self) -> list[Job]:
         """The unfinished jobs, after those whose turn it is were claimed.
 
         While nothing is written to the ledger they are those of the last turn: thousands of waiting jobs would else
@@ -142,7 +142,7 @@ class Manager:
         with self.ledger.writing() as entry:
             jobs, uses = entry.jobs(unfinished=True), entry.uses(budget.midnight(now))
             waiting, active = [job for job in jobs if job.waits], [job for job in jobs if not job.waits]
-            left = budget.left(settings.budgets, uses, active, now)
+            left = budget.remaining_budgets(settings.budgets, uses, active, now)
             rooms = {job.target["on"]: settings.room(job.target["on"], self._machine) for job in waiting}
             rooms[KUEUE] = UNCOUNTED
             held = [_busy(job) for job in active if not job.queued_elsewhere]
@@ -188,7 +188,7 @@ class Manager:
 
     def _look_after_one(self, found: Job) -> None:
         executor = self._executor(found.target)
-        job, seen = self._handed_over(executor, found)
+        job, seen = self._hand_over(executor, found)
         if seen is None:
             self._stop(executor, job)
             seen = executor.status(job.handle)
@@ -204,7 +204,7 @@ class Manager:
         if changes["state"] == JobState.RUNNING and job.target["on"] != "local":
             self._progress.look(executor, job)
 
-    def _handed_over(self, executor: Executor, job: Job) -> tuple[Job, Status | None]:
+    def _hand_over(self, executor: Executor, job: Job) -> tuple[Job, Status | None]:
         """The job, with the executor; and its end where that refused it."""
         if job.submitted or job.stop_asked is not None:
             return job, None
@@ -227,9 +227,9 @@ class Manager:
 
     def _stop(self, executor: Executor, job: Job) -> None:
         """End a job that shall end, as often as it takes."""
-        if not (job.stop_asked is not None or retries.late(job, self._seconds(job))):
+        if not (job.stop_asked is not None or retries.is_late(job, self._seconds(job))):
             return
-        if job.target["on"] == "kuberay" and not log_archive.kept(log_archive.folder(self.folder, job)):
+        if job.target["on"] == "kuberay" and not log_archive.has_log(log_archive.folder(self.folder, job)):
             self._keep_log(executor, job)  # its pods go at once, and their logs with them
         executor.stop(job.handle)
 

@@ -122,7 +122,7 @@ class Queue:
         hint = f"did you mean {near[0]}?" if near else "sp500 jobs list shows those that are"
         raise ConfigError(f"no job {id!r} in {self.folder}; {hint}")
 
-    def seen(self, job: Job) -> tuple[Job, Status | None]:
+    def refresh(self, job: Job) -> tuple[Job, Status | None]:
         """The job as it is now, and what its executor tells; None where there is nothing to ask after."""
         if job.state.finished or not job.submitted:
             return job, None

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from sp500.errors import LimitExceeded
 from sp500.jobs.queue.job import Job
-from sp500.jobs.state import JobState, Status, one_line, settled
+from sp500.jobs.state import JobState, Status, apply_stop, one_line
 
 # Wait before the second start, doubled before each further one; those of the Job controller of Kubernetes.
 FIRST_WAIT, LONGEST_WAIT = 10.0, 360.0
@@ -30,7 +30,7 @@ def changes(
     if elapsed is None:
         elapsed = 0.0 if job.claimed is None else now - job.claimed
     seen = replace(seen, reason=one_line(seen.reason))
-    seen = settled(_overdue(job, seen, now, elapsed), stop_asked=_ended_by_stop(job, seen))
+    seen = apply_stop(_apply_deadline(job, seen, now, elapsed), stop_asked=_is_ended_by_stop(job, seen))
     times = {
         "started": seen.started if seen.started is not None else job.started,
         "placed": job.placed if job.placed is not None else seen.placed,
@@ -61,20 +61,20 @@ def changes(
     return times | final | {"ended": ended, "devices": [], "claimed": None}
 
 
-def _ended_by_stop(job: Job, seen: Status) -> bool:
+def _is_ended_by_stop(job: Job, seen: Status) -> bool:
     """Whether its end may have come of a stop: one that came before that, by another machine's clock too, did not."""
     return job.stop_asked is not None and (seen.ended is None or seen.ended > job.stop_asked - CLOCKS_APART)
 
 
-def late(job: Job, elapsed: float) -> bool:
+def is_late(job: Job, elapsed: float) -> bool:
     """Whether the present start, claimed `elapsed` seconds ago, has passed the deadline that the queue enforces."""
     return job.deadline is not None and job.claimed is not None and elapsed > job.deadline
 
 
-def _overdue(job: Job, seen: Status, now: float, elapsed: float) -> Status:
+def _apply_deadline(job: Job, seen: Status, now: float, elapsed: float) -> Status:
     """What ended because it was late has failed, and would be late again."""
     ended_ago = 0.0 if seen.ended is None else max(now - seen.ended, 0.0)
-    if not late(job, elapsed - ended_ago) or seen.state not in {JobState.FAILED, JobState.STOPPED}:
+    if not is_late(job, elapsed - ended_ago) or seen.state not in {JobState.FAILED, JobState.STOPPED}:
         return seen
     assert job.deadline is not None
     why = f"the deadline of {job.deadline:g} s passed"

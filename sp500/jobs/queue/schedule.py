@@ -113,7 +113,7 @@ def plan(
     decided = Plan()
     for job in sorted(queue, key=lambda job: (-job.priority, job.number)):
         room = rooms[job.on]
-        reason = _held_back(job, capacity[job.on], money, budgets, now)
+        reason = _blocking_reason(job, capacity[job.on], money, budgets, now)
         ends = math.inf if job.seconds is None else now + job.seconds
         if reason is None and room.admits(job.demand, ends):
             room.take(job.demand, ends)
@@ -121,13 +121,13 @@ def plan(
                 money[job.project] -= math.inf if job.cost is None else job.cost
             decided.start.append(job.id)
             continue
-        decided.reasons[job.id] = _no_room(job, room) if reason is None else reason
+        decided.reasons[job.id] = _explain_wait(job, room) if reason is None else reason
         if reason is None and not room.holder:
             room.keep(job)
     return decided
 
 
-def _held_back(
+def _blocking_reason(
     job: Waiting, capacity: Resources, left: Mapping[str, float], budgets: Mapping[str, float], now: float
 ) -> str | None:
     """Why a job would wait in an empty queue too."""
@@ -144,7 +144,7 @@ def _held_back(
     return None
 
 
-def _no_room(job: Waiting, room: _Room) -> str:
+def _explain_wait(job: Waiting, room: _Room) -> str:
     if not room.free.holds(job.demand):
         return f"waits for {room.free.short_of(job.demand)}"
     return f"waits behind {room.holder}, which needs the room first"

@@ -45,7 +45,7 @@ class RayClient(JobSubmissionClient):  # type: ignore[misc] # ray has no types
 
     def job(self, handle: str) -> Document | None:
         """What Ray tells of a job, its fields as JSON; None where it knows none of that name."""
-        return self._asked("GET", handle)
+        return self._request_json("GET", handle)
 
     def submit(self, handle: str, request: Document) -> None:
         """Upload the folder if that has to be, and start the job."""
@@ -60,12 +60,12 @@ class RayClient(JobSubmissionClient):  # type: ignore[misc] # ray has no types
 
     def stop(self, handle: str) -> bool:
         """Have the job's processes told to end; False where there are none, yet or any more."""
-        answer = self._asked("POST", handle, "/stop")
+        answer = self._request_json("POST", handle, "/stop")
         return answer is not None and bool(answer["stopped"])
 
     def remove(self, handle: str) -> None:
         """Have Ray forget a job that has ended."""
-        self._asked("DELETE", handle)
+        self._request_json("DELETE", handle)
 
     def log(self, handle: str) -> Iterator[str]:
         """All that its command printed so far, in pieces; nothing for an unknown job."""
@@ -93,7 +93,7 @@ class RayClient(JobSubmissionClient):  # type: ignore[misc] # ray has no types
                 if new:
                     yield new
 
-    def _asked(self, method: str, handle: str, more: str = "") -> Document | None:
+    def _request_json(self, method: str, handle: str, more: str = "") -> Document | None:
         answer = self._do_request(method, f"/api/jobs/{handle}{more}")
         if answer.status_code == 404 and f"Job {handle} does not exist" in answer.text:
             return None

@@ -117,7 +117,7 @@ class RayExecutor:
     def status(self, handle: str) -> Status:
         """What Ray tells of it now; LOST where the cluster answers and knows no such job."""
         job = self._client.job(handle)
-        return ray_status.lost(self._address, handle) if job is None else ray_status.status(job)
+        return ray_status.unknown_job_status(self._address, handle) if job is None else ray_status.status(job)
 
     def logs(self, handle: str, *, role: Role | None, tail: int | None, follow: bool) -> Iterator[Line]:
         """Lines of the command. Raises ConfigError for the other roles."""
@@ -159,7 +159,7 @@ class RayExecutor:
         if (job := self._client.job(handle)) is None:
             return
         entrypoint = job["entrypoint"]
-        splitter = LineSplitter(ray_status.announced(handle, entrypoint), hold=len(entrypoint) + LONGEST)
+        splitter = LineSplitter(ray_status.announcement_pattern(handle, entrypoint), hold=len(entrypoint) + LONGEST)
         read, last = 0, None if tail is None else Tail(tail)
         for piece in self._client.log(handle):
             read += len(piece)

@@ -40,13 +40,13 @@ def status(job: Document) -> Status:
     )
 
 
-def lost(address: str, handle: str) -> Status:
+def unknown_job_status(address: str, handle: str) -> Status:
     """Of a job that the cluster does not know."""
     reason = f"the cluster at {address} knows no job {handle}: it was started anew since, or the job was deleted there"
     return Status(JobState.LOST, reason, retryable=True)
 
 
-def announced(handle: str, entrypoint: str) -> re.Pattern[str]:
+def announcement_pattern(handle: str, entrypoint: str) -> re.Pattern[str]:
     """The two lines that Ray itself writes into the log of a command.
 
     The second falls anywhere among the command's first, even into the midst of one.
@@ -79,8 +79,8 @@ def _reason(job: Document, state: JobState, code: int | None) -> str:
     message = str(job.get("message") or "")
     if code:
         # What Ray says of it, on a line, and the end of the log.
-        log = announced(job["submission_id"], job["entrypoint"]).sub("", message.partition("\n")[2])
-        return _line(": ".join(filter(None, [_ended(code), _last_line(log)])))
+        log = announcement_pattern(job["submission_id"], job["entrypoint"]).sub("", message.partition("\n")[2])
+        return _line(": ".join(filter(None, [_describe_exit(code), _last_line(log)])))
     if job.get("error_type") == SETUP_FAILED:
         return _line(f"its environment on the cluster cannot be made, now or by a retry: {_last_line(message)}")
     # The identities of Ray's own actors are indented.
@@ -88,7 +88,7 @@ def _reason(job: Document, state: JobState, code: int | None) -> str:
     return _line(told) or f"Ray says {state.lower()}, and no more"
 
 
-def _ended(code: int) -> str:
+def _describe_exit(code: int) -> str:
     names = {128 + number: number.name for number in signal.Signals}
     return f"exit code {code}" + (f" ({names[code]})" if code in names else "")
 
