@@ -77,8 +77,8 @@ def fault(word: str, experiment: str) -> str:
         return f"{word[:40]!r}... has {len(word)} characters; at most {LONGEST_WORD}"
     if name and not _is_open(name, experiment):
         return f"--{name} {_explain_refusal(name, experiment)}"
-    if found := UNUSED.search(value):
-        return f"{word!r} has {found[0]!r}, which no setting needs; letters, digits and . _ : / + - ^ are taken"
+    if match := UNUSED.search(value):
+        return f"{word!r} has {match[0]!r}, which no setting needs; letters, digits and . _ : / + - ^ are taken"
     if not name and (not value or value.startswith("-")):
         return f"{word!r} is neither a flag nor a value; each is a word of its own, such as --train.epochs, 3"
     return _path_fault(word, value)

@@ -137,13 +137,13 @@ class Speedup(Result):
 def limit_lines(lines: Iterable[str], length: int = LOG_LENGTH) -> tuple[list[str], int]:
     """The last lines that fit into one answer, without control characters; and how many came before them."""
     every = [_printable(line) for line in lines]
-    kept: list[str] = []
+    last_lines: list[str] = []
     for line in reversed(every[-LINES:]):
         length -= len(line) + 1
         if length < 0:
             break
-        kept.append(line)
-    return kept[::-1], len(every) - len(kept)
+        last_lines.append(line)
+    return last_lines[::-1], len(every) - len(last_lines)
 
 
 def _printable(line: str) -> str:

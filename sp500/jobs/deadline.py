@@ -39,10 +39,10 @@ def main(arguments: Sequence[str], grace: float = GRACE_SECONDS) -> int:
     """Run the command to its end or to its deadline; the exit code."""
     seconds, since, *command = arguments
     began = psutil.Process(os.getpid() if since == "self" else int(since)).create_time()
-    left = began + float(seconds) - time.time()
-    if left <= 0:
+    seconds_left = began + float(seconds) - time.time()
+    if seconds_left <= 0:
         return _report_late(f"the deadline of {seconds} s passed before the command started")
-    ends = time.monotonic() + left
+    ends = time.monotonic() + seconds_left
     processes.adopt_orphans()
     try:
         child = subprocess.Popen(list(command), process_group=0, preexec_fn=_die_with_parent)  # noqa: S603, PLW1509
@@ -64,9 +64,9 @@ def main(arguments: Sequence[str], grace: float = GRACE_SECONDS) -> int:
 
 def _exit_code(child: subprocess.Popen[bytes]) -> int | None:
     """The command's exit code, once it has ended; orphans that ended are reaped as well."""
-    ended, _ = processes.reap_children()
-    if child.pid in ended:
-        child.returncode = ended[child.pid]
+    exit_codes, _ = processes.reap_children()
+    if child.pid in exit_codes:
+        child.returncode = exit_codes[child.pid]
     return child.returncode
 
 

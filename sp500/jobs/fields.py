@@ -60,15 +60,15 @@ def _check_memory(size: str) -> str:
     return size
 
 
-def _check_variables(given: dict[str, str]) -> dict[str, str]:
-    for name in given:
+def _check_variables(variables: dict[str, str]) -> dict[str, str]:
+    for name in variables:
         if not VARIABLE.fullmatch(name):
             raise ValueError(
                 f"invalid variable name {name!r}: use letters, digits and '_', and do not start with a digit"
             )
         if RESERVED.fullmatch(name):
             raise ValueError(f"{name} is the operator's own; leave it out")
-    return given
+    return variables
 
 
 def _refuse_secrets(env: dict[str, str]) -> dict[str, str]:
@@ -90,8 +90,8 @@ def _check_references(secrets: dict[str, str]) -> dict[str, str]:
 
 
 def _check_image(image: str) -> str:
-    found = IMAGE.fullmatch(image)
-    if not found or found["tag"] == "latest":
+    match = IMAGE.fullmatch(image)
+    if not match or match["tag"] == "latest":
         raise ValueError(f"{image!r} does not say which image; give a tag other than latest, or @sha256:...")
     return image
 
@@ -127,13 +127,13 @@ def _check_object_name(name: str) -> str:
     return name
 
 
-def _check_labels(given: dict[str, str]) -> dict[str, str]:
-    for key, value in given.items():
+def _check_labels(labels: dict[str, str]) -> dict[str, str]:
+    for key, value in labels.items():
         if not names.LABEL_KEY.fullmatch(key) or not names.LABEL_VALUE.fullmatch(value):
             raise ValueError(
                 f"invalid label {key}={value}: use at most 63 letters, digits, '-', '_' and '.' on each side"
             )
-    return given
+    return labels
 
 
 def _check_taint(text: str) -> str:

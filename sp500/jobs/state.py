@@ -73,14 +73,14 @@ class Status:
     """Whether it runs without limits, because what enforced them was killed. Submitting it again helps."""
 
 
-def apply_stop(seen: Status, *, stop_asked: bool) -> Status:
+def apply_stop(status: Status, *, stop_asked: bool) -> Status:
     """`seen`, where a job that somebody stopped counts as stopped, however its end looks from outside.
 
     A job that came to its own end before the stop reached it keeps that end.
     """
-    if not stop_asked or seen.state in {JobState.SUCCEEDED, JobState.STOPPED} or not seen.state.finished:
-        return seen
-    return replace(seen, state=JobState.STOPPED, reason="stopped on request", retryable=False)
+    if not stop_asked or status.state in {JobState.SUCCEEDED, JobState.STOPPED} or not status.state.finished:
+        return status
+    return replace(status, state=JobState.STOPPED, reason="stopped on request", retryable=False)
 
 
 def one_line(text: str) -> str:

@@ -166,7 +166,7 @@ def _told(desk: AgentContext, job: Job) -> Answer:
     return status.text(desk.queue, now, seen, progress, lines), plain
 
 
-def _limited(desk: AgentContext, asked: requests.SubmitJob, on: On) -> dict[str, Any]:
+def _limited(desk: AgentContext, asked: requests.SubmitJob, on: On) -> requests.JobFields:
     """The fields of the job, within the limits of this server and of the place. Raises SP500Error."""
     desk.limits.check_jobs(sum(job.project == desk.project for job in desk.queue.ledger.jobs(unfinished=True)))
     desk.limits.check_disk(desk.runs)
@@ -175,7 +175,7 @@ def _limited(desk: AgentContext, asked: requests.SubmitJob, on: On) -> dict[str,
     if on != "local":
         return job
     room = load(desk.queue.folder / queue_settings.FILE).room(on, queue_settings.machine())
-    return job | {"memory": desk.limits.worker_memory(asked, job["workers"], room)}
+    return {**job, "memory": desk.limits.worker_memory(asked, job["workers"], room)}
 
 
 def _most(desk: AgentContext, on: On, asked: requests.SubmitJob) -> tuple[float, str]:

@@ -39,7 +39,7 @@ class Kubectl:
         context = [f"--context={self.context}"] if self.context else []
         return ["kubectl", *context, f"--namespace={self.namespace}", *words]
 
-    def text(self, *words: str, given: str = "") -> str:
+    def text(self, *words: str, stdin: str = "") -> str:
         """The output of a command. Raises ResourcesError with kubectl's message when it fails.
 
         That is Unreachable if the API server does not answer, as while it restarts.
@@ -47,7 +47,7 @@ class Kubectl:
         try:
             done = subprocess.run(  # noqa: S603 - a list of words
                 self.argv(*words),
-                input=given,
+                input=stdin,
                 capture_output=True,
                 encoding="utf-8",
                 errors="surrogateescape",
@@ -70,9 +70,9 @@ class Kubectl:
         Raises Unreachable within seconds, where other commands try for a minute, and ConfigError where $KUBECONFIG
         names no file, since kubectl would then ask this machine.
         """
-        named = [Path(one) for one in os.environ.get("KUBECONFIG", "").split(os.pathsep) if one]
-        if named and not any(one.exists() for one in named):
-            raise ConfigError(f"KUBECONFIG names {named[0]}, which is not there")
+        paths = [Path(path) for path in os.environ.get("KUBECONFIG", "").split(os.pathsep) if path]
+        if paths and not any(path.exists() for path in paths):
+            raise ConfigError(f"KUBECONFIG names {paths[0]}, which is not there")
         try:
             self.text("get", "--raw=/version", "--request-timeout=5s")
         except Unreachable:
@@ -87,13 +87,13 @@ class Kubectl:
     def document(self, *words: str) -> Document:
         """What a command answers with `--output json`; empty where there is nothing."""
         answer = self.text(*words, "--output=json", "--ignore-not-found")
-        found: Document = json.loads(answer) if answer.strip() else {}
-        return found
+        content: Document = json.loads(answer) if answer.strip() else {}
+        return content
 
     def items(self, *words: str) -> list[Document]:
         """The members of the list that a command answers with."""
-        found: list[Document] = self.document(*words).get("items", [])
-        return found
+        members: list[Document] = self.document(*words).get("items", [])
+        return members
 
     def lacks_namespace(self) -> bool:
         """Whether the namespace is known to be missing; an account that may not ask knows nothing."""

@@ -25,8 +25,8 @@ def check(kubectl: Kubectl) -> None:
 
 def apply(kubectl: Kubectl, manifests: str) -> None:
     """Apply them, or none if the API server refuses one. Raises ResourcesError with its reasons."""
-    kubectl.text("apply", "--filename=-", "--dry-run=server", given=manifests)
-    kubectl.text("apply", "--filename=-", given=manifests)
+    kubectl.text("apply", "--filename=-", "--dry-run=server", stdin=manifests)
+    kubectl.text("apply", "--filename=-", stdin=manifests)
 
 
 def answers(service: Document) -> bool:
@@ -40,7 +40,9 @@ def answers(service: Document) -> bool:
     conditions = _conditions(status)
     coming = conditions.get("UpgradeInProgress") == "True"
     applications = section(section(status, "activeServiceStatus"), "applicationStatuses")
-    running = bool(applications) and all(section(applications, one).get("status") == "RUNNING" for one in applications)
+    running = bool(applications) and all(
+        section(applications, name).get("status") == "RUNNING" for name in applications
+    )
     endpoints = int(status.get("numServeEndpoints") or 0)
     return conditions.get("Ready") == "True" and running and not coming and endpoints > 0
 
@@ -52,7 +54,7 @@ def has_failed(service: Document) -> bool:
         return False
     which = "pendingServiceStatus" if _conditions(status).get("UpgradeInProgress") == "True" else "activeServiceStatus"
     applications = section(section(status, which), "applicationStatuses")
-    return any(section(applications, one).get("status") == "DEPLOY_FAILED" for one in applications)
+    return any(section(applications, name).get("status") == "DEPLOY_FAILED" for name in applications)
 
 
 def wait(kubectl: Kubectl, name: str, *, seconds: float, say: Callable[[str], None]) -> None:
@@ -62,7 +64,7 @@ def wait(kubectl: Kubectl, name: str, *, seconds: float, say: Callable[[str], No
     with the cluster's reasons after `seconds`, and earlier where Ray Serve has given up.
     """
     looks = failures = 0
-    before = {_event(one) for one in kubectl.items("get", "events")}
+    before = {_event(event) for event in kubectl.items("get", "events")}
 
     def get_service() -> Document:
         """The RayService as it is now."""
@@ -73,7 +75,7 @@ def wait(kubectl: Kubectl, name: str, *, seconds: float, say: Callable[[str], No
         labels = ",".join(f"{label}={value}" for label, value in COMPONENT.items())
         pods = kubectl.items("get", "pods", f"--selector={labels}")
         names = [name, *(pod["metadata"]["name"] for pod in pods if not reasons.ready(pod))]
-        events = [one for one in kubectl.items("get", "events") if _event(one) not in before]
+        events = [event for event in kubectl.items("get", "events") if _event(event) not in before]
         return list(complaints(get_service())) + reasons.of_pods(pods) + reasons.of_events(events, names)
 
     def steady() -> bool:
@@ -90,7 +92,7 @@ def wait(kubectl: Kubectl, name: str, *, seconds: float, say: Callable[[str], No
 
 
 def _conditions(status: Document) -> dict[str, str]:
-    return {str(one.get("type")): str(one.get("status")) for one in items(status.get("conditions"))}
+    return {str(condition.get("type")): str(condition.get("status")) for condition in items(status.get("conditions"))}
 
 
 def _event(event: Document) -> tuple[str, str]:
@@ -103,10 +105,10 @@ def complaints(service: Document) -> Iterator[str]:
         applications = section(section(section(service, "status"), which), "applicationStatuses")
         for name in applications:
             body = section(applications, name)
-            if body.get("status") != "RUNNING" and (said := str(body.get("message") or "").strip()):
-                yield f"application {name}: {body.get('status')}: {said.splitlines()[-1]}"
+            if body.get("status") != "RUNNING" and (message := str(body.get("message") or "").strip()):
+                yield f"application {name}: {body.get('status')}: {message.splitlines()[-1]}"
             deployments = section(body, "serveDeploymentStatuses")
-            for one in deployments:
-                its = section(deployments, one)
-                if its.get("status") != "HEALTHY" and (said := str(its.get("message") or "").strip()):
-                    yield f"deployment {one}: {its.get('status')}: {said.splitlines()[-1]}"
+            for deployment_name in deployments:
+                deployment = section(deployments, deployment_name)
+                if deployment.get("status") != "HEALTHY" and (message := str(deployment.get("message") or "").strip()):
+                    yield f"deployment {deployment_name}: {deployment.get('status')}: {message.splitlines()[-1]}"

@@ -82,18 +82,18 @@ class KubeApi:
 
     def items(self, resource: Resource, *, labels: str = "", fields: str = "") -> list[Document]:
         """The objects that the selectors choose, page by page; all in one where the pages expired meanwhile."""
-        path, found, token = self._path(resource), list[Document](), ""
+        path, objects, token = self._path(resource), list[Document](), ""
         query = {"limit": str(PAGE), "labelSelector": labels, "fieldSelector": fields}
         while True:
             answer = self._ask("GET", path, query | {"continue": token})
             if answer.code == 410 and token:
-                found, token, query = [], "", query | {"limit": ""}
+                objects, token, query = [], "", query | {"limit": ""}
                 continue
             page = answer.document_or(self._refusal("GET", path, answer))
-            found += items(page.get("items"))
+            objects += items(page.get("items"))
             token = str(section(page, "metadata").get("continue") or "")
             if not token:
-                return found
+                return objects
 
     def items_if_any(self, resource: Resource, *, labels: str) -> list[Document]:
         """As `items`, of one page; none where the server has no such kind, or this user may not read it."""
@@ -163,8 +163,8 @@ class KubeApi:
         if answer.code == 404:
             return None
         return {
-            str(one.get("name"))
-            for one in items(answer.document_or(self._refusal("GET", f"/{root}", answer)).get("resources"))
+            str(kind.get("name"))
+            for kind in items(answer.document_or(self._refusal("GET", f"/{root}", answer)).get("resources"))
         }
 
     def send_once(self, method: str, path: str, query: dict[str, str], body: Document | None) -> Response:
@@ -172,11 +172,11 @@ class KubeApi:
         from kubernetes.client.exceptions import ApiException
         from urllib3.exceptions import HTTPError
 
-        given = [(key, value) for key, value in query.items() if value]
+        parameters = [(key, value) for key, value in query.items() if value]
         content = "application/merge-patch+json" if method == "PATCH" else "application/json"
         headers = {"Accept": "application/json, */*"} | ({"Content-Type": content} if body else {})
         serialized = self.client.param_serialize(
-            method, path, query_params=given, header_params=headers, body=body, auth_settings=["BearerToken"]
+            method, path, query_params=parameters, header_params=headers, body=body, auth_settings=["BearerToken"]
         )
         try:
             response = self.client.call_api(*serialized, _request_timeout=(CONNECT, self.timeout))
@@ -214,8 +214,8 @@ class KubeApi:
 
 def _seconds_until_the_next(tries: RetryCallState) -> float:
     """What the server asks for, and else a random back-off."""
-    asked = _last_response(tries).wait
-    return wait_random_exponential(multiplier=0.25, max=4)(tries) if asked is None else asked
+    seconds = _last_response(tries).wait
+    return wait_random_exponential(multiplier=0.25, max=4)(tries) if seconds is None else seconds
 
 
 def _last_response(tries: RetryCallState) -> Response:

@@ -53,7 +53,7 @@ def reason(
     if now is JobState.QUEUED:
         return _line(_explain_queueing(job, workload), known)
     lost = job_events.head_lost(job, events) if now is JobState.FAILED else ""
-    said = {
+    text = {
         JobState.PENDING: _explain_pending,
         JobState.RUNNING: _explain_running,
         JobState.SUCCEEDED: lambda job: "the command ended with exit code 0" + _explain_cleanup(job),
@@ -61,8 +61,8 @@ def reason(
         JobState.STOPPED: lambda job: "stopped through Ray",
     }[now](job)
     if section(job, "metadata").get("deletionTimestamp"):
-        said = f"is being deleted; before that: {said}"
-    return _line("; ".join(filter(None, [lost, said])), known)
+        text = f"is being deleted; before that: {text}"
+    return _line("; ".join(filter(None, [lost, text])), known)
 
 
 def causes(job: Document, now: JobState, pods: Sequence[Document], events: Sequence[Document]) -> list[str]:
@@ -85,24 +85,24 @@ def _creation_time(pod: Document) -> str:
 
 def _of_pods(pods: Sequence[Document]) -> list[str]:
     """What keeps pods from being ready, by role: a new pod in the place of another is nothing new."""
-    said: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     for pod in pods:
         prefix = f"pod {pod['metadata']['name']}: "
         texts = [PULLING.sub("ImagePullBackOff", line.removeprefix(prefix)) for line in reasons.of_pods([pod])]
-        said.update((job_events.role(pod), text) for text in dict.fromkeys(texts))
-    return [f"{role if count == 1 else f'{count} {role}s'}: {text}" for (role, text), count in said.items()]
+        counts.update((job_events.role(pod), reason) for reason in dict.fromkeys(texts))
+    return [f"{role if count == 1 else f'{count} {role}s'}: {reason}" for (role, reason), count in counts.items()]
 
 
 def _explain_queueing(job: Document, workload: Document | None) -> str:
     conditions = items(section(workload or {}, "status").get("conditions"))
-    false = {str(one.get("type")): one for one in conditions if one.get("status") == "False"}
+    false = {str(condition.get("type")): condition for condition in conditions if condition.get("status") == "False"}
     for kind in ("QuotaReserved", "Admitted"):
         if why := section(false, kind).get("message"):
             return f"held by Kueue in queue {queue(job)}: {why}"
-    seen = (
+    unknown = (
         "it has not said why" if workload else "no Workload to read why (does the queue exist? may you list workloads?)"
     )
-    return f"held by Kueue in queue {queue(job)}; {seen}"
+    return f"held by Kueue in queue {queue(job)}; {unknown}"
 
 
 def _explain_pending(job: Document) -> str:
@@ -145,19 +145,22 @@ def _explain_running(job: Document) -> str:
 
 def _explain_cleanup(job: Document) -> str:
     """What went wrong after a success."""
-    told = section(job, "status")
-    return f"; after that: {_operator_message(told)}" if told.get("jobDeploymentStatus") != "Complete" else ""
+    status = section(job, "status")
+    return f"; after that: {_operator_message(status)}" if status.get("jobDeploymentStatus") != "Complete" else ""
 
 
 def _explain_failure(job: Document) -> str:
     return _operator_message(section(job, "status")) or "failed, and the operator does not say why"
 
 
-def _operator_message(told: Document) -> str:
+def _operator_message(status: Document) -> str:
     """The operator's reason and message; of the log that Ray appends to it the last line, such as a traceback's end."""
-    message, _, log = re.sub(r",? last available logs[^\n]*", "\0", str(told.get("message") or "")).partition("\0")
-    known = [str(told.get("reason") or ""), *(" ".join(text.split())[:LONGEST] for text in (message, _last_words(log)))]
-    return ": ".join(filter(None, known))
+    message, _, log = re.sub(r",? last available logs[^\n]*", "\0", str(status.get("message") or "")).partition("\0")
+    parts = [
+        str(status.get("reason") or ""),
+        *(" ".join(text.split())[:LONGEST] for text in (message, _last_words(log))),
+    ]
+    return ": ".join(filter(None, parts))
 
 
 def _last_words(log: str) -> str:
@@ -170,7 +173,7 @@ def _last_words(log: str) -> str:
     return " ".join(takewhile(lambda line: line.strip("─"), inside))
 
 
-def _line(said: str, known: Sequence[str]) -> str:
-    told = [cause[:LONGEST] for cause in known[:MOST]]
+def _line(state: str, known: Sequence[str]) -> str:
+    shown = [cause[:LONGEST] for cause in known[:MOST]]
     more = [f"and {len(known) - MOST} more"] if len(known) > MOST else []
-    return " ".join("; ".join([said, *told, *more]).split())
+    return " ".join("; ".join([state, *shown, *more]).split())

@@ -20,7 +20,7 @@ import yaml
 from sp500.errors import ConfigError, Unreachable
 from sp500.jobs.executor import Line
 from sp500.jobs.local import log_file, processes
-from sp500.jobs.local.job_folder import COMMAND, REQUEST, SECOND, SETTINGS, START, STOP, JobFolder
+from sp500.jobs.local.job_folder import REQUEST, SECOND, SETTINGS, START, STOP, Command, JobFolder
 from sp500.jobs.manifests.manifest import Document
 from sp500.jobs.spec import JobSpec
 from sp500.jobs.state import JobState, Replicas, Role, Status
@@ -95,8 +95,8 @@ class LocalExecutor:
         if not job.has(REQUEST):
             return Status(JobState.LOST, f"no job {handle} is kept in {self._folder}", retryable=True)
         with job.at_rest() as at_rest:  # asked before reading: a supervisor writes the end before it lets go
-            command, ending = job.read(COMMAND), job.ending()
-            started = command["started"] if command else None
+            command, ending = job.command(), job.ending()
+            started = command.started if command else None
             if ending is None:
                 state, reason = _current_state(job, command, watched=not at_rest)
                 runs = state is JobState.RUNNING
@@ -128,12 +128,12 @@ class LocalExecutor:
     def stop(self, handle: str) -> None:
         """Ask the job to end: SIGTERM to its group now, SIGKILL to all of it after the grace of its request."""
         job = self._job(handle)
-        seen = self.status(handle)
-        if not job.has(REQUEST) or (seen.state.finished and job.has(START)):
+        status = self.status(handle)
+        if not job.has(REQUEST) or (status.state.finished and job.has(START)):
             return
         with suppress(FileNotFoundError):  # deleted meanwhile
             job.ask_to_stop()
-        if seen.unattended:
+        if status.unattended:
             self._attend(job)
 
     def delete(self, handle: str) -> None:
@@ -143,8 +143,8 @@ class LocalExecutor:
         """
         job = self._job(handle)
         self.stop(handle)
-        known = job.request()
-        give_up = time.monotonic() + SOON + (known["grace_seconds"] if known else 0)
+        request = job.request()
+        give_up = time.monotonic() + SOON + (request["grace_seconds"] if request else 0)
         while not self.status(handle).state.finished:
             if time.monotonic() > give_up:
                 raise Unreachable(f"job {handle} was stopped and still runs; delete it again")
@@ -212,16 +212,16 @@ def _wait_for_lock(job: JobFolder) -> int | None:
     return lock
 
 
-def _current_state(job: JobFolder, command: Document | None, *, watched: bool) -> tuple[JobState, str]:
+def _current_state(job: JobFolder, command: Command | None, *, watched: bool) -> tuple[JobState, str]:
     """State and reason of a job without an end."""
     if watched and command is None:
         return JobState.PENDING, "is being started on this machine"
     if watched and command is not None:
-        asked = ", and was asked to end" if job.has(STOP) else ""
+        stopping = ", and was asked to end" if job.has(STOP) else ""
         second = ". Its first supervisor was killed, so its end will be LOST" if job.has(SECOND) else ""
-        return JobState.RUNNING, f"runs on this machine as process {command['pid']}{asked}{second}"
-    if (start := job.read(START)) is None:
+        return JobState.RUNNING, f"runs on this machine as process {command.pid}{stopping}{second}"
+    if (start := job.start()) is None:
         return JobState.LOST, "never began: its start was cut off; submitting it again starts it"
-    if command and processes.members(job.path, command["pid"], start["pid"], command["born"]):
-        return JobState.RUNNING, f"runs as process {command['pid']} without limits: its supervisor was killed"
+    if command and processes.members(job.path, command.pid, start.pid, command.born):
+        return JobState.RUNNING, f"runs as process {command.pid} without limits: its supervisor was killed"
     return JobState.LOST, "ended without an exit code: killed with its supervisor, or this machine was restarted"

@@ -19,14 +19,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from math import inf
 from pathlib import Path
 
 import psutil
 
 from sp500.jobs.local import log_file, processes
-from sp500.jobs.local.job_folder import COMMAND, SECOND, START, STOP, Ending, JobFolder, Request
+from sp500.jobs.local.job_folder import COMMAND, SECOND, START, STOP, Command, Ending, JobFolder, Request, Start
 from sp500.jobs.state import FINAL_CODES, JobState
 
 TICK = 0.2
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> None:
     if job.has(START):
         conclude(job, job.ending() or take_over(job, request, signals))
         return
-    job.write(START, {"pid": os.getpid()})
+    job.write(START, asdict(Start(os.getpid())))
     ending = Ending(JobState.FAILED, "its supervisor failed; the end of the log says why", retryable=True)
     try:
         processes.adopt_orphans()
@@ -82,12 +82,12 @@ def run(job: JobFolder, request: Request, signals: Signals) -> Ending:
         return Ending(JobState.STOPPED, "stopped on request, before it began")
     started = time.time()
     waiting = processes.prepare(request, job.log)
-    begun, born = time.monotonic(), processes.birth(waiting.pid)
-    job.write(COMMAND, {"pid": waiting.pid, "started": started, "begun": begun, "born": born})
+    command = Command(waiting.pid, started, begun=time.monotonic(), born=processes.birth(waiting.pid))
+    job.write(COMMAND, asdict(command))
     if fault := waiting.begin():
         code, reason = fault
         return Ending(JobState.FAILED, f"{reason} (exit code {code})", code)
-    return Watch(job, request, waiting.pid, Limits(job, request, begun, _measure_children)).ending(signals)
+    return Watch(job, request, waiting.pid, Limits(job, request, command.begun, _measure_children)).ending(signals)
 
 
 class Limits:
@@ -104,9 +104,9 @@ class Limits:
         """The end that is due now, if any; `received`: numbers of the signals that came."""
         if self._job.has(STOP):
             return Ending(JobState.STOPPED, "stopped on request")
-        if told := [number for number in ENDING_SIGNALS if number in received]:
-            reason = f"ended because its supervisor got {told[0].name}, as at a shutdown of this machine"
-            return Ending(JobState.FAILED, reason, 128 + told[0], retryable=True)
+        if received_signals := [number for number in ENDING_SIGNALS if number in received]:
+            reason = f"ended because its supervisor got {received_signals[0].name}, as at a shutdown of this machine"
+            return Ending(JobState.FAILED, reason, 128 + received_signals[0], retryable=True)
         if self._seconds is not None and time.monotonic() - self._begun >= self._seconds:
             return Ending(JobState.FAILED, f"took longer than its deadline of {self._seconds} s", OVERDUE)
         return self._over_memory()
@@ -117,11 +117,11 @@ class Limits:
             return None
         from sp500.machine.memory import COST
 
-        held = self._measure()
+        memory = self._measure()
         self._sample_at = time.monotonic() + COST * (time.monotonic() - began)
-        if held <= self._limit:
+        if memory <= self._limit:
             return None
-        reason = f"killed with {_mebibytes(held)} of memory in use, over its limit of {_mebibytes(self._limit)}"
+        reason = f"killed with {_mebibytes(memory)} of memory in use, over its limit of {_mebibytes(self._limit)}"
         return Ending(JobState.FAILED, f"{reason}; give the job more, or make it need less", OUT_OF_MEMORY)
 
 
@@ -146,8 +146,8 @@ class Watch:
         while True:
             cause = self._limits.check(signals.wait(TICK))
             log_file.trim(self._job.log)
-            ended, left = processes.reap_children()
-            self._code = ended.get(self._pid, self._code)
+            exit_codes, left = processes.reap_children()
+            self._code = exit_codes.get(self._pid, self._code)
             if forced is None and self._code is not None:
                 return of_exit(self._code)
             if forced is None and cause is not None:
@@ -176,7 +176,7 @@ def of_exit(code: int) -> Ending:
 class Orphans:
     """Processes of a job whose own supervisor is gone. Finding them costs time, so they are kept for a while."""
 
-    def __init__(self, job: JobFolder, pid: int, session: int, born: float) -> None:
+    def __init__(self, job: JobFolder, pid: int, session: int, born: float | None) -> None:
         self._arguments = job.path, pid, session, born
         self._pid = pid
         self._known: list[psutil.Process] = []
@@ -210,14 +210,14 @@ class Orphans:
 
 def take_over(job: JobFolder, request: Request, signals: Signals) -> Ending:
     """Hold a job whose own supervisor is gone to its limits; when its command is gone, end what is left of it."""
-    start, command = job.read(START), job.read(COMMAND)
+    start, command = job.start(), job.command()
     assert start is not None
     lost = Ending(JobState.LOST, "ended after its supervisor was killed, so its exit code is not known", retryable=True)
     if command is None:
         return lost
-    job.write(SECOND, {"pid": os.getpid()})
-    orphans = Orphans(job, command["pid"], start["pid"], command["born"])
-    limits = Limits(job, request, command["begun"], orphans.measure_memory)
+    job.write(SECOND, asdict(Start(os.getpid())))
+    orphans = Orphans(job, command.pid, start.pid, command.born)
+    limits = Limits(job, request, command.begun, orphans.measure_memory)
     forced, kill_at = None, inf
     while left := orphans.find_living():
         cause = limits.check(signals.wait(TICK))
@@ -235,10 +235,10 @@ def take_over(job: JobFolder, request: Request, signals: Signals) -> Ending:
 
 def conclude(job: JobFolder, ending: Ending) -> None:
     """Write how the job ended. On a full disk wait for room: an end that is not on disk would be lost."""
-    ended = replace(ending, ended=ending.ended or time.time())
+    dated = replace(ending, ended=ending.ended or time.time())
     while job.path.exists():
         try:
-            job.end(ended)
+            job.end(dated)
         except OSError:
             time.sleep(1)
         else:

@@ -38,7 +38,7 @@ FOLDER, PREFIX = Path("/tmp"), "sp500-ray-"  # noqa: S108 - made by mkdtemp; the
 log = logging.getLogger(__name__)
 
 
-def up(made: Sequence[Node], state: Path, dashboard: int, say: Callable[[str], None]) -> None:
+def up(nodes: Sequence[Node], state: Path, dashboard: int, say: Callable[[str], None]) -> None:
     """Start the nodes and wait until all are alive; the dashboard is at that port of 127.0.0.1.
 
     Raises ConfigError where a rehearsal is up already or the port is taken, ResourcesError for a node that does not
@@ -55,7 +55,7 @@ def up(made: Sequence[Node], state: Path, dashboard: int, say: Callable[[str], N
     secret, port = ray_token(), _any_port()
     started: list[psutil.Process] = []
     try:
-        for number, node in enumerate(made, 1):
+        for number, node in enumerate(nodes, 1):
             own = folder / str(number)
             argv = command(node, ray=Path(sys.executable).with_name("ray"), port=port, dashboard=dashboard, folder=own)
             started.append(_start(argv, node, state / f"{node.name}.log"))
@@ -70,11 +70,11 @@ def up(made: Sequence[Node], state: Path, dashboard: int, say: Callable[[str], N
 
 def down(state: Path) -> int:
     """End every process of the rehearsal, and return how many `ray start` there were. None running is not an error."""
-    kept = _load(state)
-    if kept is None:
+    rehearsal = _load(state)
+    if rehearsal is None:
         (state / PROCESSES).unlink(missing_ok=True)
         return 0
-    folder, starts = kept
+    folder, starts = rehearsal
     # A node's processes are its children; those of jobs name the folder that their session lies in.
     family = [child for process in starts for child in _descendants(process)]
     family += [process for process in psutil.process_iter() if _names(process, str(folder))]
@@ -173,8 +173,8 @@ def _is_ours(folder: str) -> bool:
 
 
 def _alive(state: Path) -> bool:
-    kept = _load(state)
-    return kept is not None and bool(kept[1])
+    rehearsal = _load(state)
+    return rehearsal is not None and bool(rehearsal[1])
 
 
 def _descendants(process: psutil.Process) -> list[psutil.Process]:

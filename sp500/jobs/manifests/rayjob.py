@@ -27,8 +27,8 @@ def build_documents(spec: JobSpec, cluster: Document) -> list[Document]:
 
     Raises ConfigError for one without workers.
     """
-    rendered = build_rayjob(spec, cluster)
-    return [config_map(spec, cluster), rendered] if spec.settings else [rendered]
+    rayjob = build_rayjob(spec, cluster)
+    return [config_map(spec, cluster), rayjob] if spec.settings else [rayjob]
 
 
 def config_map(spec: JobSpec, cluster: Document) -> Document:

@@ -37,9 +37,9 @@ def storage(cluster: Cluster, gates: Gates) -> Iterator[Violation]:
         if key in options:
             yield Violation(f"{path}.{key}", "is set for backend rocksdb", "leave it out")
     claim = section(options, "storage")
-    made = [key for key in ("size", "storageClassName", "accessModes") if key in claim]
-    if "claimName" in claim and made:
-        yield Violation(f"{path}.storage.{made[0]}", "conflicts with claimName", "name a claim or describe one")
+    described = [key for key in ("size", "storageClassName", "accessModes") if key in claim]
+    if "claimName" in claim and described:
+        yield Violation(f"{path}.storage.{described[0]}", "conflicts with claimName", "name a claim or describe one")
     yield from _own_storage(cluster.head)
 
 
@@ -50,12 +50,14 @@ def _own_storage(head: Group) -> Iterator[Violation]:
     yield from _check_reserved_names(head, "gcs-storage", "/data/gcs")
 
 
-def _check_reserved_names(group: Group, volume: str, folder: str) -> Iterator[Violation]:
+def _check_reserved_names(group: Group, volume_name: str, folder: str) -> Iterator[Violation]:
     """A volume's name and a folder that the operator needs."""
-    if any(one.get("name") == volume for one in items(group.pod.get("volumes"))):
-        yield Violation(f"{group.pod_path}.volumes", f"has {volume}, the operator's own", "name the volume otherwise")
+    if any(volume.get("name") == volume_name for volume in items(group.pod.get("volumes"))):
+        yield Violation(
+            f"{group.pod_path}.volumes", f"has {volume_name}, the operator's own", "name the volume otherwise"
+        )
     for container in group.containers:
-        if any(one.get("mountPath") == folder for one in items(container.body.get("volumeMounts"))):
+        if any(mount.get("mountPath") == folder for mount in items(container.body.get("volumeMounts"))):
             yield Violation(f"{container.path}.volumeMounts", f"has {folder}, the operator's own", "mount it elsewhere")
 
 
@@ -87,15 +89,17 @@ def network_policy(cluster: Cluster, gates: Gates) -> Iterator[Violation]:
     mode = str(policy.get("mode"))
     of_groups = items(policy.get("workerGroups"))
     parts: list[tuple[str, Document]] = [(f"{path}.{role}", section(policy, role)) for role in ("head", "worker")]
-    parts += [(f"{path}.workerGroups[{at}]", one) for at, one in enumerate(of_groups)]
+    parts += [(f"{path}.workerGroups[{at}]", body) for at, body in enumerate(of_groups)]
     for where, part in parts:
         if (side := OPEN_SIDE.get(mode)) and part.get(side):
             yield Violation(f"{where}.{side}", f"is set in mode {mode}", f"leave it out, or deny {side[:-5]} as well")
-    known = [group.body.get("groupName") for group in cluster.workers]
-    for at, one in enumerate(of_groups):
-        if one.get("groupName") not in known:
-            found = f"{one.get('groupName')!r} is not a worker group"
-            yield Violation(f"{path}.workerGroups[{at}].groupName", found, f"name one of {', '.join(map(str, known))}")
+    group_names = [group.body.get("groupName") for group in cluster.workers]
+    for at, body in enumerate(of_groups):
+        if body.get("groupName") not in group_names:
+            problem = f"{body.get('groupName')!r} is not a worker group"
+            yield Violation(
+                f"{path}.workerGroups[{at}].groupName", problem, f"name one of {', '.join(map(str, group_names))}"
+            )
     for group in cluster.workers:
         if not names.DNS_1123.fullmatch(name := str(group.body.get("groupName"))):
             remedy = "a NetworkPolicy selects by it; at most 63 of a-z, 0-9 and '-'"

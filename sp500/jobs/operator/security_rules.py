@@ -21,8 +21,8 @@ def token_authentication(cluster: Cluster) -> Iterator[Violation]:
     """The dashboard asks for a token. With `authOptions: {}` the operator makes one that no pod asks for."""
     path, mode = f"{cluster.path}.authOptions.mode", section(cluster.spec, "authOptions").get("mode")
     if mode != "token":
-        found = "is unset, so everybody who reaches the dashboard can run code" if mode is None else f"is {mode!r}"
-        yield _violation("token-authentication", path, found, "set mode: token")
+        problem = "is unset, so everybody who reaches the dashboard can run code" if mode is None else f"is {mode!r}"
+        yield _violation("token-authentication", path, problem, "set mode: token")
 
 
 def private_service(cluster: Cluster) -> Iterator[Violation]:
@@ -112,8 +112,8 @@ def _containers(pod: Pod) -> Iterator[Container]:
             yield Container(f"{path}.{kind}[{at}]", body)
 
 
-def _violation(rule: str, path: str, found: str, remedy: str) -> Violation:
-    return Violation(path, found, remedy, ours=True, rule=rule)
+def _violation(rule: str, path: str, problem: str, remedy: str) -> Violation:
+    return Violation(path, problem, remedy, ours=True, rule=rule)
 
 
 CLUSTER_RULES = (token_authentication, private_service, fixed_autoscaler_image)

@@ -145,9 +145,9 @@ class Manager:
             left = budget.remaining_budgets(settings.budgets, uses, active, now)
             rooms = {job.target["on"]: settings.room(job.target["on"], self._machine) for job in waiting}
             rooms[KUEUE] = UNCOUNTED
-            held = [_busy(job) for job in active if not job.queued_elsewhere]
+            busy = [_busy(job) for job in active if not job.queued_elsewhere]
             queue = [_waiting(job, now) for job in waiting]
-            plan = schedule.plan(queue, held, rooms, left, settings.budgets, now=now)
+            plan = schedule.plan(queue, busy, rooms, left, settings.budgets, now=now)
             used = {device for job in active for device in job.devices}
             devices = [device for device in range(int(self._machine.gpus)) if device not in used]
             self._write(entry, waiting, plan, devices, now)
@@ -186,21 +186,21 @@ class Manager:
                 faults += job.target["on"] != "local"
             self._change(job, {"reason": f"cannot be asked: {why}"})
 
-    def _look_after_one(self, found: Job) -> None:
-        executor = self._executor(found.target)
-        job, seen = self._hand_over(executor, found)
-        if seen is None:
+    def _look_after_one(self, known: Job) -> None:
+        executor = self._executor(known.target)
+        job, status = self._hand_over(executor, known)
+        if status is None:
             self._stop(executor, job)
-            seen = executor.status(job.handle)
-            if seen.unattended:
+            status = executor.status(job.handle)
+            if status.unattended:
                 executor.submit(job.handle, self.ledger.document(job.id, "request"))
-        changes = retries.changes(job, seen, self._clock(), self._first_wait, self._seconds(job))
+        changes = retries.changes(job, status, self._clock(), self._first_wait, self._seconds(job))
         again = changes["state"] == JobState.QUEUED and changes.get("submitted") is False
         if (again or JobState(str(changes["state"])).finished) and job.target["on"] != "local":
             self._keep_log(executor, job)
         if again and job.target["on"] == "kuberay":
             executor.delete(job.handle)  # its cluster would hold its nodes beside that of the next start
-        self._change(job, changes, seen.ended)
+        self._change(job, changes, status.ended)
         if changes["state"] == JobState.RUNNING and job.target["on"] != "local":
             self._progress.look(executor, job)
 

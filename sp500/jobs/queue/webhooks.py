@@ -30,9 +30,9 @@ def deliver(ledger: Ledger, clock: Callable[[], float], wait: float = FIRST_WAIT
         if url not in {None, notice.url} or notice.url in away or waits:
             away.add(notice.url)
             continue
-        taken = post(notice.url, notice.message)
+        accepted = post(notice.url, notice.message)
         with ledger.writing() as entry:
-            if taken or notice.tries + 1 >= MOST_TRIES:
+            if accepted or notice.tries + 1 >= MOST_TRIES:
                 entry.remove_notice(notice)
             else:
                 away.add(notice.url)

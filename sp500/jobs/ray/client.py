@@ -98,12 +98,12 @@ class RayClient(JobSubmissionClient):  # type: ignore[misc] # ray has no types
         if answer.status_code == 404 and f"Job {handle} does not exist" in answer.text:
             return None
         try:
-            found: Document = answer.json()
+            document: Document = answer.json()
         except ValueError as error:
             raise self._no_ray(answer) from error
         if answer.status_code == 404:
             raise self._no_ray(answer)
-        return found
+        return document
 
     def _do_request(
         self,
@@ -136,23 +136,23 @@ class RayClient(JobSubmissionClient):  # type: ignore[misc] # ray has no types
         self._check(answer, f"{method} {endpoint}")
         return answer
 
-    def _check(self, answer: Any, asked: str) -> None:
+    def _check(self, answer: Any, request: str) -> None:
         """Raise what an answer means that is neither done nor a 404."""
         if answer.status_code in {401, 403}:
             raise Unreachable(f"{self._address} {self._token_fault()}")  # with the right one it would answer
         if answer.is_redirect or 300 <= answer.status_code < 400:
             raise Refused(
-                f"{self._address} redirects {asked} to {answer.headers.get('Location')!r:.200}, where"
+                f"{self._address} redirects {request} to {answer.headers.get('Location')!r:.200}, where"
                 " nothing was sent. If that is the cluster, give its address with --address"
             )
         if answer.status_code < 400 or answer.status_code == 404:
             return
         # A traceback, or one in another, ended by a full stop.
         lines = [line for line in answer.text.splitlines() if re.search(r"\w", line)] or [str(answer.reason)]
-        said = f"{self._address} answers {answer.status_code} to {asked}: {lines[-1]:.300}"
+        message = f"{self._address} answers {answer.status_code} to {request}: {lines[-1]:.300}"
         if answer.status_code >= 500 or answer.status_code in MAY_PASS:
-            raise Unreachable(said)
-        raise Refused(said)
+            raise Unreachable(message)
+        raise Refused(message)
 
     def _token_fault(self) -> str:
         if self._token is None:
@@ -179,11 +179,11 @@ def json_string(key: str, chunks: Iterable[bytes]) -> Iterator[str]:
     for chunk in chunks:
         buffer += decoder.decode(chunk)
         if not begun:
-            if (found := opening.match(buffer)) is None:
+            if (match := opening.match(buffer)) is None:
                 if len(buffer) > SHORT:
                     break
                 continue
-            buffer, begun = buffer[found.end() :], True
+            buffer, begun = buffer[match.end() :], True
         whole = WHOLE.match(buffer)
         assert whole is not None
         size = whole.end()

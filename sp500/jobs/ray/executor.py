@@ -48,7 +48,7 @@ def request(spec: JobSpec, *, cwd: Path) -> Document:
     """
     _refuse(spec)
     assert cwd.is_absolute()
-    asked = {"workers": spec.workers, "cpus": spec.cpus, "memory": spec.memory, "gpus": spec.gpus or None}
+    resources = {"workers": spec.workers, "cpus": spec.cpus, "memory": spec.memory, "gpus": spec.gpus or None}
     return {
         "entrypoint": _entrypoint(spec),
         "runtime_env": {
@@ -57,7 +57,10 @@ def request(spec: JobSpec, *, cwd: Path) -> Document:
             "env_vars": {**GRACE, **spec.env},
         },
         # Ray takes text alone, and shows job_name in the dashboard.
-        "metadata": {"job_name": spec.name, **{key: str(value) for key, value in asked.items() if value is not None}},
+        "metadata": {
+            "job_name": spec.name,
+            **{key: str(value) for key, value in resources.items() if value is not None},
+        },
     }
 
 
@@ -238,8 +241,8 @@ def _refuse(spec: JobSpec) -> None:
             "environment of the cluster's pods"
         )
     for name, value in spec.env.items():
-        if found := REFERENCE.search(value):
-            raise ConfigError(f"env: {name} has {found[0]}, which Ray would replace on the cluster; give the value")
+        if match := REFERENCE.search(value):
+            raise ConfigError(f"env: {name} has {match[0]}, which Ray would replace on the cluster; give the value")
 
 
 def _entrypoint(spec: JobSpec) -> str:

@@ -84,8 +84,8 @@ def _reason(job: Document, state: JobState, code: int | None) -> str:
     if job.get("error_type") == SETUP_FAILED:
         return _line(f"its environment on the cluster cannot be made, now or by a retry: {_last_line(message)}")
     # The identities of Ray's own actors are indented.
-    told = " ".join(line for line in message.splitlines() if not line.startswith("\t"))
-    return _line(told) or f"Ray says {state.lower()}, and no more"
+    text = " ".join(line for line in message.splitlines() if not line.startswith("\t"))
+    return _line(text) or f"Ray says {state.lower()}, and no more"
 
 
 def _describe_exit(code: int) -> str:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 
 import psutil
 from executor_contract import ended, look, running, until
@@ -146,7 +147,7 @@ def test_job_whose_supervisor_was_killed_is_held_to_its_deadline_by_the_next(her
 def test_deadline_counts_from_the_commands_start_and_not_from_the_second_supervisor(here, ask, tmp_path):
     without_supervisor(here, tmp_path, ask(SLEEP, deadline_seconds=3600))
     job = JobFolder(tmp_path / "jobs/a")
-    job.write("command.json", job.read("command.json") | {"begun": time.monotonic() - 3600})
+    job.write("command.json", asdict(job.command()) | {"begun": time.monotonic() - 3600})
     here.submit("a", {})
     assert "deadline of 3600 s" in until(here, "a", ended).reason
 
