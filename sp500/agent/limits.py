@@ -1,4 +1,4 @@
-"""How many jobs an agent may have, and what they may take of this machine, where no cost holds them back."""
+"""Limits on an agent's jobs: their number, and their share of this machine, where nothing has a cost."""
 
 from __future__ import annotations
 

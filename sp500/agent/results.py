@@ -1,4 +1,4 @@
-"""What an agent is told, as plain data, and how much of a log one answer has."""
+"""Results of the tools as plain data, and the limits of log lines in one result."""
 
 from __future__ import annotations
 

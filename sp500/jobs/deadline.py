@@ -71,7 +71,7 @@ def _exit_code(child: subprocess.Popen[bytes]) -> int | None:
 
 
 def _end(leader: int, grace: float) -> None:
-    """Ask the group to end, and wait until nothing is left of it, for as long as `grace`."""
+    """Send SIGTERM to the group, and wait up to `grace` seconds until nothing is left of it."""
     processes.tell_group(leader, signal.SIGTERM)
     until = time.monotonic() + grace
     while processes.reap_children()[1] and time.monotonic() < until:
@@ -79,7 +79,7 @@ def _end(leader: int, grace: float) -> None:
 
 
 def _report_late(why: str) -> int:
-    """Say why, as the last line of the log, from which the operator takes the reason of a failure."""
+    """Print the reason as the last line of the log, where the operator looks for it."""
     print(f"sp500: {why} (exit code {LimitExceeded.exit_code})", file=sys.stderr, flush=True)
     return LimitExceeded.exit_code
 

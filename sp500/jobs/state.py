@@ -1,4 +1,4 @@
-"""What became of a job: the same seven states wherever it runs, each with a reason."""
+"""The state of a job: the same seven states on every executor, each with a reason."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class JobState(StrEnum):
-    """Where a job stands. No state is called unknown: a job that cannot be found any more is LOST."""
+    """The state of a job. There is no unknown state: a job that cannot be found any more is LOST."""
 
     QUEUED = "QUEUED"
     """Waits for its turn, its budget, or the time of its next try; Kueue may be what holds it."""
@@ -74,7 +74,7 @@ class Status:
 
 
 def apply_stop(status: Status, *, stop_asked: bool) -> Status:
-    """`seen`, where a job that somebody stopped counts as stopped, however its end looks from outside.
+    """`status`, except that a job whose stop was requested counts as stopped, however its end looks from outside.
 
     A job that came to its own end before the stop reached it keeps that end.
     """

@@ -1,4 +1,4 @@
-"""kubectl: run with lists of words, never through a shell; its complaints become errors."""
+"""Run kubectl with lists of arguments, never through a shell. Its error messages become exceptions."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ class Kubectl:
         return done.stdout
 
     def reach(self) -> None:
-        """Nothing where a server answers.
+        """Check that the server answers.
 
-        Raises Unreachable within seconds, where other commands try for a minute, and ConfigError where $KUBECONFIG
-        names no file, since kubectl would then ask this machine.
+        Raises Unreachable within seconds, while other commands try for a minute. Raises ConfigError if $KUBECONFIG
+        names no existing file, since kubectl would then ask this machine.
         """
         paths = [Path(path) for path in os.environ.get("KUBECONFIG", "").split(os.pathsep) if path]
         if paths and not any(path.exists() for path in paths):
@@ -147,7 +147,7 @@ class Kubectl:
 
 
 def _message(stderr: str) -> str:
-    """What kubectl says without its log; the log where that is all."""
+    """The message of kubectl without its log lines. The log lines if there is nothing else."""
     return LOGGED.sub("", stderr).strip() or stderr.strip()
 
 

@@ -112,7 +112,7 @@ def wait(kubectl: Kubectl, rollout: Rollout, *, seconds: float, say: Callable[[s
     overlay = rollout.overlay
 
     def why() -> list[str]:
-        """What the cluster says of why it is not ready, a line each."""
+        """The cluster's reasons why it is not ready, one line each."""
         pods = _pods(kubectl, overlay.name)
         names = [overlay.name, *overlay.claims, *(pod["metadata"]["name"] for pod in pods if not reasons.ready(pod))]
         lines = reasons.of_conditions(kubectl.document("get", "raycluster", overlay.name))
@@ -168,7 +168,7 @@ def _type(pod: Document) -> str:
 
 
 def _head(pods: Sequence[Document]) -> tuple[str, str] | None:
-    """What tells one head from the next: an operator that keeps a pod through its own upgrade only changes the hash."""
+    """Uid and hash of the head: an operator that keeps a pod through its own upgrade only changes the hash."""
     metadata = next((pod["metadata"] for pod in _alive(pods) if _type(pod) == "head"), None)
     return (metadata["uid"], str(section(metadata, "annotations").get(HASH))) if metadata else None
 

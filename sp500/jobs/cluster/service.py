@@ -60,8 +60,8 @@ def has_failed(service: Document) -> bool:
 def wait(kubectl: Kubectl, name: str, *, seconds: float, say: Callable[[str], None]) -> None:
     """Return when it answers at LOOKS looks in a row.
 
-    One look is not enough: the operator tells what Ray said before it got the new configuration. Raises ResourcesError
-    with the cluster's reasons after `seconds`, and earlier where Ray Serve has given up.
+    One look is not enough: the operator may report what Ray said before it got the new configuration.
+    Raises ResourcesError with the cluster's reasons after `seconds`, and earlier if Ray Serve has given up.
     """
     looks = failures = 0
     before = {_event(event) for event in kubectl.items("get", "events")}
@@ -71,7 +71,7 @@ def wait(kubectl: Kubectl, name: str, *, seconds: float, say: Callable[[str], No
         return kubectl.document("get", "rayservice", name)
 
     def why() -> list[str]:
-        """What the cluster says of why it does not answer."""
+        """The cluster's reasons why it does not answer."""
         labels = ",".join(f"{label}={value}" for label, value in COMPONENT.items())
         pods = kubectl.items("get", "pods", f"--selector={labels}")
         names = [name, *(pod["metadata"]["name"] for pod in pods if not reasons.ready(pod))]
@@ -100,7 +100,7 @@ def _event(event: Document) -> tuple[str, str]:
 
 
 def complaints(service: Document) -> Iterator[str]:
-    """What Ray Serve says of applications that do not run, and of their deployments, which have the reason."""
+    """Messages of Ray Serve on applications that do not run, and on their deployments, which have the reason."""
     for which in ("activeServiceStatus", "pendingServiceStatus"):
         applications = section(section(section(service, "status"), which), "applicationStatuses")
         for name in applications:

@@ -35,7 +35,7 @@ PENDING = {
 
 
 def is_suspended(job: Document) -> bool:
-    """Whether it holds no pods because somebody said so: Kueue, which sets it from the first, or a person."""
+    """Whether the job is suspended: by Kueue, which sets it from the start, or by a user."""
     deployment = section(job, "status").get("jobDeploymentStatus")
     return deployment in {"Suspending", "Suspended"} or section(job, "spec").get("suspend") is True
 

@@ -77,16 +77,16 @@ class KubeRayExecutor:
         self._pause, self._clock = pause, clock
 
     def reachable(self) -> None:
-        """Nothing where a RayJob can be submitted; asks once, for seconds at most.
+        """Check that a RayJob can be submitted. Asks once, for seconds at most.
 
-        Raises Unreachable where no server answers, and Refused where it knows no RayJobs, with the way out.
+        Raises Unreachable if no server answers, and Refused if it does not know RayJobs.
         """
         kinds = self._api.kinds(RAYJOBS.root) or set()
         if RAYJOBS.plural not in kinds:
             raise Refused(f"this cluster has no KubeRay operator; its administrator can install it with: {OPERATOR}")
 
     def check(self, request: Document) -> None:
-        """Nothing where the server would take such a job: one call, and one for each claim that its pods mount.
+        """Check that the server would accept such a job: one call, and one for each claim that its pods mount.
 
         Raises Refused with the server's reason, and for a claim that its pods would wait for. Warns of one that only
         the pods of one node can mount, where the job has several workers.
@@ -169,13 +169,13 @@ class KubeRayExecutor:
             self._api.delete(RAYJOBS, handle, job["metadata"]["uid"])
 
     def show_progress(self, handle: str, progress: RunProgress) -> None:
-        """Write it as an annotation of the RayJob, sp500/progress, where that says something else."""
+        """Write the progress into the annotation sp500/progress of the RayJob, if it changed."""
         job = self._own(handle)
         if job and section(job["metadata"], "annotations").get(PROGRESS) != progress.dump():
             self._api.annotate(RAYJOBS, handle, job["metadata"]["uid"], {PROGRESS: progress.dump()})
 
     def _own(self, handle: str) -> Document | None:
-        """The RayJob of a handle; None where there is none, or one that is not ours."""
+        """The RayJob of a handle. None if there is none, or if it is not ours."""
         job = self._api.get(RAYJOBS, handle)
         return job if job and _mark(job) else None
 
@@ -249,7 +249,7 @@ class Patience:
         self._denied: float | None = None
 
     def note_answer(self) -> None:
-        """The server gave what was asked for."""
+        """Record that the server answered."""
         self._answered, self._known, self._silent, self._denied = self._clock(), True, False, None
 
     def ends(self, error: Silent | Denied) -> bool:

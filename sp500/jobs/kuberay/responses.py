@@ -1,4 +1,4 @@
-"""What the API server answers, and what a no of it means for the user: what happened, who can repair it, and how."""
+"""Responses of the API server, and errors that say what happened, who can repair it, and how."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Response:
 
 
 def no_response(error: Exception) -> Response:
-    """What an error of the connection counts as: its text, without the objects that urllib3 names in it."""
+    """The response that stands for a connection error: its text, without the objects that urllib3 names in it."""
     reason = getattr(error, "reason", None) or next(
         (argument for argument in error.args if isinstance(argument, str)), ""
     )
@@ -91,7 +91,7 @@ def unreachable(host: str, answer: Response) -> Silent:
 
 
 def explain_refusal(method: str, path: str, answer: Response, host: str) -> ResourcesError:
-    """The error for an answer that is none of those expected."""
+    """The error for an unexpected response."""
     summary = f"{host} answers {answer.code} to {method} {path}: {answer.message}"
     if answer.code == 401 or (answer.code == 403 and ANONYMOUS in answer.message):
         return Denied(f"{summary}; your login is missing or has expired: log in again (`kubectl auth whoami` tells)")

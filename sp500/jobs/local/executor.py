@@ -1,7 +1,7 @@
-"""Jobs on this machine: one tree of processes each, beside a supervisor that outlives whoever submitted it.
+"""Jobs on this machine: one tree of processes each, with a supervisor that outlives the process that submitted it.
 
-Nothing is kept in this process: all that is known of a job lies in its folder, and what its files mean is written in
-`job_folder`. The price: a small process per running job, 15 MiB, and about 70 ms of CPU to start it.
+This process keeps no state: all that is known of a job is in its folder. `job_folder` explains the files.
+The price: a small process per running job, 15 MiB, and about 70 ms of CPU to start it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sp500.machine.units import size_bytes
 
 HANDLE = re.compile(r"[a-z][a-z0-9-]{0,46}")
 GRACE_SECONDS = 10
-# Within these a job that somebody else starts has begun, and one that is killed is gone.
+# Seconds within which a job that another process starts has begun, and one that is killed is gone.
 SOON = 30
 
 
@@ -90,7 +90,7 @@ class LocalExecutor:
             raise Unreachable(f"job {handle} cannot be started from {job.path}: {error.strerror}") from error
 
     def status(self, handle: str) -> Status:
-        """What its folder and its processes say."""
+        """The status from its folder and its processes."""
         job = self._job(handle)
         if not job.has(REQUEST):
             return Status(JobState.LOST, f"no job {handle} is kept in {self._folder}", retryable=True)
@@ -204,7 +204,7 @@ def _closing(descriptor: int) -> Iterator[None]:
 
 
 def _wait_for_lock(job: JobFolder) -> int | None:
-    """The lock of a job that nobody watches; somebody who only looks at it is waited for."""
+    """The lock of a job without a supervisor. Waits for processes that only read the status."""
     while (lock := job.lock()) is None:
         with job.at_rest() as at_rest:
             if not at_rest:
@@ -213,7 +213,7 @@ def _wait_for_lock(job: JobFolder) -> int | None:
 
 
 def _current_state(job: JobFolder, command: Command | None, *, watched: bool) -> tuple[JobState, str]:
-    """State and reason of a job without an end."""
+    """State and reason of a job that has not ended."""
     if watched and command is None:
         return JobState.PENDING, "is being started on this machine"
     if watched and command is not None:

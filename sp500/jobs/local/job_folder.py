@@ -137,11 +137,11 @@ class JobFolder:
         write_atomic(self.settings, text, mode=0o400)
 
     def ask_to_stop(self) -> None:
-        """Leave word for the supervisor."""
+        """Ask the supervisor to end the job."""
         (self.path / STOP).touch(mode=0o600)
 
     def end(self, ending: Ending) -> None:
-        """Say how the job ended."""
+        """Write how the job ended."""
         self.write(EXIT, asdict(ending))
 
     def ending(self) -> Ending | None:
@@ -151,12 +151,12 @@ class JobFolder:
         return Ending(**(content | {"state": JobState(content["state"])}))
 
     def lock(self) -> int | None:
-        """An open file that holds the lock until its last copy is closed; None where somebody else has it."""
+        """An open file that holds the lock until its last copy is closed. None if another process has it."""
         return _try_lock(os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o600), fcntl.LOCK_EX)
 
     @contextmanager
     def at_rest(self) -> Iterator[bool]:
-        """Whether nobody starts or watches the job; then nobody begins to while the block runs."""
+        """Whether no process starts or watches the job. If so, none begins to while the block runs."""
         try:
             descriptor = _try_lock(os.open(self.path / LOCK, os.O_RDWR), fcntl.LOCK_SH)
         except FileNotFoundError:

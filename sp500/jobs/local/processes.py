@@ -33,14 +33,14 @@ MARK = "SP500_JOB"
 
 @dataclass(frozen=True)
 class Waiting:
-    """A process that becomes the command when it is told to, and ends when nobody can tell it any more."""
+    """A process that becomes the command on a signal through a pipe. It ends when the pipe's other end is closed."""
 
     pid: int
     word: int
     answer: int
 
     def begin(self) -> tuple[int, str] | None:
-        """Let it become the command; the exit code and the reason where it cannot."""
+        """Start the command. Returns the exit code and the reason if that fails."""
         os.write(self.word, b"!")
         os.close(self.word)
         with os.fdopen(self.answer, "rb") as answer:

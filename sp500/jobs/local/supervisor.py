@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 class Signals:
-    """Signals that this process got, told when asked for instead of at any moment."""
+    """Signals that this process received, collected until `wait` returns them."""
 
     def __init__(self) -> None:
         self._reader, writer = os.pipe()
@@ -194,7 +194,7 @@ class Orphans:
         return self._known
 
     def command_lives(self) -> bool:
-        """Whether the command itself does."""
+        """Whether the command itself is alive."""
         return any(each.pid == self._pid for each in self._known)
 
     def measure_memory(self) -> int:

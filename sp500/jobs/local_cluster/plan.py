@@ -74,7 +74,7 @@ def command(node: Node, *, ray: Path, port: int, dashboard: int, folder: Path) -
 
 
 def list_differences(cluster: Cluster, cpus: int, memory: int) -> list[str]:
-    """What this machine, of `cpus` and `memory` bytes, does not show of the cluster."""
+    """How the rehearsal on this machine, with `cpus` and `memory` bytes, differs from the cluster."""
     local_nodes = nodes(cluster, {})
     total_cpus = sum(node.cpus for node in local_nodes)
     total_memory = sum(int(node.params.get("memory", 0)) for node in local_nodes)

@@ -25,7 +25,7 @@ def midnight(now: float) -> float:
 
 
 def find_unaffordable(jobs: Sequence[NewJob], ledger: Ledger, settings: QueueSettings, now: float) -> dict[str, str]:
-    """Which of these new jobs would wait for their project's money, by id, and why. Those that wait now come first."""
+    """Which new jobs would wait for their project's budget: reasons by id. Jobs that wait already come first."""
     unfinished = ledger.jobs(unfinished=True)
     active = [job for job in unfinished if not job.waits]
     have, short = remaining_budgets(settings.budgets, ledger.uses(midnight(now)), active, now), {}

@@ -1,4 +1,4 @@
-"""The queue on disk: one SQLite file that survives whoever writes it, and in which every job changes hands once.
+"""The queue on disk: one SQLite file that survives its writers, and in which each job is claimed once.
 
 Each change is one transaction that takes SQLite's write lock at its beginning, and each step from state to state names
 the state it starts from; so of two managers that would start a job, one finds that it is too late. The price: whoever
@@ -185,7 +185,7 @@ def private_folder(folder: Path) -> None:
 
 
 def translate_error(path: Path, error: sqlite3.DatabaseError) -> SP500Error:
-    """An error of SQLite's in terms of its cause: only a damaged file is worth nothing any more."""
+    """The error to raise for one of SQLite, by its cause."""
     code = getattr(error, "sqlite_errorcode", None)
     primary = None if code is None else code & 0xFF
     if primary in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
@@ -275,7 +275,7 @@ class Entry:
             self.connection.execute("INSERT INTO uses VALUES (?, ?, ?, ?, ?)", use)
 
     def ask_to_stop(self, id: str, at: float) -> None:
-        """Leave the word that a job shall end; the first one counts."""
+        """Record that a job should end. The first request counts."""
         self.connection.execute("UPDATE jobs SET stop_asked = coalesce(stop_asked, ?) WHERE id = ?", (at, id))
 
     def remove(self, id: str) -> None:

@@ -1,4 +1,4 @@
-"""The queue's manager: gives each job its turn, hands it to its executor, and writes down what becomes of it.
+"""The queue's manager: schedules each job, hands it to its executor, and records what becomes of it.
 
 All that it knows is in the ledger, so it may be killed at any point. A start is first claimed there, in one
 transaction, then handed over, then marked as handed over; a manager that finds it claimed but not marked hands it over
@@ -83,7 +83,7 @@ class Manager:
                     busy = self._ticks()
 
     def turn(self, pool: ThreadPoolExecutor) -> bool:
-        """Claim what may start, look after what has, and post it; whether anything is left to do."""
+        """Claim the jobs that may start, update those that have, post changes. Whether anything is left to do."""
         jobs = self._claim_jobs()
         active: dict[str, list[Job]] = {}
         for job in jobs:
@@ -99,7 +99,7 @@ class Manager:
         return self._post_notices() or bool(jobs)
 
     def _post_notices(self) -> bool:
-        """Have a courier for each receiver with undelivered notices; whether there are any."""
+        """Run a courier for each receiver with undelivered notices. Whether there are any."""
         urls = {notice.url for notice in self.ledger.notices()}
         self._couriers = {url: courier for url, courier in self._couriers.items() if not courier.done()}
         for url in urls - self._couriers.keys():
@@ -170,7 +170,7 @@ class Manager:
                 entry.change(job, now, reason=reason)
 
     def _look_after(self, jobs: Sequence[Job]) -> None:
-        """Start, stop and ask after the jobs of one target; its trouble is told by them, and holds up no other."""
+        """Start, stop and query the jobs of one target. Its errors go into their reasons, and delay no other target."""
         why, faults = "", 0
         for job in jobs:
             if faults < MOST_FAULTS:
@@ -205,7 +205,7 @@ class Manager:
             self._progress.look(executor, job)
 
     def _hand_over(self, executor: Executor, job: Job) -> tuple[Job, Status | None]:
-        """The job, with the executor; and its end where that refused it."""
+        """Submit the job to its executor. Returns the job, and its final status if it was refused."""
         if job.submitted or job.stop_asked is not None:
             return job, None
         try:
@@ -226,7 +226,7 @@ class Manager:
         return request
 
     def _stop(self, executor: Executor, job: Job) -> None:
-        """End a job that shall end, as often as it takes."""
+        """Stop a job that should end. Repeated at each look until it has."""
         if not (job.stop_asked is not None or retries.is_late(job, self._seconds(job))):
             return
         if job.target["on"] == "kuberay" and not log_archive.has_log(log_archive.folder(self.folder, job)):

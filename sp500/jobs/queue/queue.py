@@ -1,4 +1,4 @@
-"""The queue as those see it who use it: they add jobs, ask after them, and stop them; the manager does the rest."""
+"""The queue's interface for its users: add jobs, query them, stop them. The manager does the rest."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Queue:
         return self.folder / "logs"
 
     def add(self, jobs: Sequence[NewJob]) -> None:
-        """Queue all these jobs or none, and see that somebody manages them."""
+        """Queue all these jobs or none, and start a manager if none runs."""
         with self.ledger.writing() as entry:
             entry.add(jobs, time.time())
         self.manage()
@@ -123,7 +123,7 @@ class Queue:
         raise ConfigError(f"no job {id!r} in {self.folder}; {hint}")
 
     def refresh(self, job: Job) -> tuple[Job, Status | None]:
-        """The job as it is now, and what its executor tells; None where there is nothing to ask after."""
+        """The job as it is now, and its status from its executor. None if there is nothing to query."""
         if job.state.finished or not job.submitted:
             return job, None
         try:
@@ -193,7 +193,7 @@ class Queue:
         return [self.job(id) for id in ids]
 
     def delete(self, ids: Sequence[str], *, force: bool = False) -> list[str]:
-        """Forget jobs and remove what is kept of them: what may be left of them elsewhere, a line each.
+        """Remove jobs and what is kept of them. Returns what may be left of them elsewhere, one line each.
 
         Raises ConfigError for one that has not ended, and what its executor raises; with `force`, neither.
         """

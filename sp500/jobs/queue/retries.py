@@ -38,13 +38,7 @@ def changes(
     if not status.state.finished:
         reason = f"stopping: {status.reason}" if job.stop_asked is not None else status.reason
         return times | {"state": str(status.state), "reason": reason, "failures": max(job.failures, status.failures)}
-    # Of a job that never ran, what it was waiting for tells more than the deadline that it passed.
-    waited = (
-        job.state == JobState.PENDING and status.started is None and job.submitted and job.reason not in status.reason
-    )
-    reason = (
-        f"{status.reason}; before that: {job.reason}" if waited and status.state == JobState.FAILED else status.reason
-    )
+    reason = _final_reason(job, status)
     failed = status.state in {JobState.FAILED, JobState.LOST}
     failures = max(job.failures + failed, status.failures)
     if failed and status.retryable and job.starts <= job.retries:
@@ -63,6 +57,14 @@ def changes(
     ended = now if status.ended is None else status.ended
     final = {"state": str(status.state), "reason": reason, "exit_code": status.exit_code, "failures": failures}
     return times | final | {"ended": ended, "devices": [], "claimed": None}
+
+
+def _final_reason(job: Job, status: Status) -> str:
+    """The reason of an ended start. If it never ran, what it waited for says more than the deadline that it passed."""
+    waited = job.state == JobState.PENDING and status.started is None and job.submitted
+    if waited and status.state == JobState.FAILED and job.reason not in status.reason:
+        return f"{status.reason}; before that: {job.reason}"
+    return status.reason
 
 
 def _is_ended_by_stop(job: Job, status: Status) -> bool:

@@ -130,7 +130,7 @@ def plan(
 def _blocking_reason(
     job: Waiting, capacity: Resources, left: Mapping[str, float], budgets: Mapping[str, float], now: float
 ) -> str | None:
-    """Why a job would wait in an empty queue too."""
+    """Why a job would wait even in an empty queue. None if it would not."""
     if job.not_before > now:
         return ""  # what its last start left there tells it
     if not capacity.holds(job.demand):

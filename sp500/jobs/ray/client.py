@@ -1,4 +1,4 @@
-"""Ray's client of the Jobs API, told its cluster, token and patience instead of finding them in the environment.
+"""Ray's client of the Jobs API, with cluster, token and timeouts as parameters instead of from the environment.
 
 Left to itself it goes to RAY_ADDRESS, whatever address it is given, sends a token only under RAY_AUTH_MODE=token, and
 waits for an answer for ever. Importing this module imports ray, so that is done where a cluster is asked.
@@ -44,7 +44,7 @@ class RayClient(JobSubmissionClient):  # type: ignore[misc] # ray has no types
         self._proxies = {"http": "", "https": ""} if direct else None
 
     def job(self, handle: str) -> Document | None:
-        """What Ray tells of a job, its fields as JSON; None where it knows none of that name."""
+        """Ray's description of a job, its fields as JSON. None if Ray does not know it."""
         return self._request_json("GET", handle)
 
     def submit(self, handle: str, request: Document) -> None:
@@ -59,7 +59,7 @@ class RayClient(JobSubmissionClient):  # type: ignore[misc] # ray has no types
             raise Refused(f"{request['runtime_env']['working_dir']} cannot be packed: {error}") from error
 
     def stop(self, handle: str) -> bool:
-        """Have the job's processes told to end; False where there are none, yet or any more."""
+        """Ask Ray to end the job's processes. False if there are none, yet or any more."""
         answer = self._request_json("POST", handle, "/stop")
         return answer is not None and bool(answer["stopped"])
 

@@ -1,4 +1,4 @@
-"""What Ray tells of a job, as a status of ours. Pure: its fields as JSON in, state and reason out."""
+"""Translate Ray's description of a job into a Status. Pure: its fields as JSON in, state and reason out."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def status(job: Document) -> Status:
 
 
 def unknown_job_status(address: str, handle: str) -> Status:
-    """Of a job that the cluster does not know."""
+    """The status of a job that the cluster does not know."""
     reason = f"the cluster at {address} knows no job {handle}: it was started anew since, or the job was deleted there"
     return Status(JobState.LOST, reason, retryable=True)
 
