@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -44,7 +45,7 @@ def killed_at(step, act):
 
 
 def pid_of(folder, handle, name):
-    return JobFolder(folder / "jobs" / handle).read(f"{name}.json")["pid"]
+    return json.loads((folder / "jobs" / handle / f"{name}.json").read_text())["pid"]
 
 
 def gone(pid):
