@@ -72,13 +72,13 @@ NAMES: Mapping[str, frozenset[str]] = {"task": frozenset(TASKS), "model.kind": f
 
 def fault(word: str, experiment: str) -> str:
     """Why a word of the arguments is refused; empty where it is not."""
-    name, value = parted(word)
+    name, value = split_word(word)
     if len(word) > LONGEST_WORD:
         return f"{word[:40]!r}... has {len(word)} characters; at most {LONGEST_WORD}"
     if name and not _is_open(name, experiment):
-        return f"--{name} {_closed(name, experiment)}"
-    if found := UNUSED.search(value):
-        return f"{word!r} has {found[0]!r}, which no setting needs; letters, digits and . _ : / + - ^ are taken"
+        return f"--{name} {_explain_refusal(name, experiment)}"
+    if match := UNUSED.search(value):
+        return f"{word!r} has {match[0]!r}, which no setting needs; letters, digits and . _ : / + - ^ are taken"
     if not name and (not value or value.startswith("-")):
         return f"{word!r} is neither a flag nor a value; each is a word of its own, such as --train.epochs, 3"
     return _path_fault(word, value)
@@ -96,7 +96,7 @@ def file_fault(words: Iterable[str]) -> str:
     """Why a file that the words name is refused; empty where none is."""
     flag = ""
     for word in words:
-        name, value = parted(word)
+        name, value = split_word(word)
         flag = name or flag
         folder, endings, words_for_none = FILES.get(flag, ("", frozenset(), frozenset()))
         if value and value not in NAMES.get(flag, {value}):
@@ -110,7 +110,7 @@ def file_fault(words: Iterable[str]) -> str:
     return ""
 
 
-def parted(word: str) -> tuple[str, str]:
+def split_word(word: str) -> tuple[str, str]:
     """Name of a flag and its value; one of the two is empty where the word is only the other."""
     flag = FLAG.fullmatch(word)
     return (flag[1].replace("_", "-"), flag[2] or "") if flag else ("", word)
@@ -121,7 +121,7 @@ def _is_open(name: str, experiment: str) -> bool:
     return name in OPEN[experiment] or re.sub(r"(^|\.)no-", r"\1", name) in OPEN[experiment]
 
 
-def _closed(name: str, experiment: str) -> str:
+def _explain_refusal(name: str, experiment: str) -> str:
     if name in CLOSED:
         return f"is closed to agents: {CLOSED[name]}"
     near = difflib.get_close_matches(name, sorted(OPEN[experiment]), n=1)

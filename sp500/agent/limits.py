@@ -1,4 +1,4 @@
-"""How many jobs an agent may have, and what they may take of this machine, where no cost holds them back."""
+"""Limits on an agent's jobs: their number, and their share of this machine, where nothing has a cost."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ class Limits:
                 " (--max-disk of sp500 mcp). Ask the server's user to remove runs"
             )
 
-    def worker_memory(self, asked: SubmitJob, workers: int, room: Resources) -> str:
+    def worker_memory(self, request: SubmitJob, workers: int, room: Resources) -> str:
         """Memory of each worker of a job on this machine, which its supervisor enforces.
 
         A job that asks for none gets all that one job may have. Raises ConfigError for more than that.
         """
         most = int(room.memory) // 2 if self.memory_bytes is None else self.memory_bytes
-        each = size_bytes(asked.memory) if asked.memory else most // workers
+        each = size_bytes(request.memory) if request.memory else most // workers
         if each * workers > most or each < LEAST_MEMORY:
             raise ConfigError(
                 f"memory: {workers} workers of {each / MIB:.0f} MiB; each needs {LEAST_MEMORY // MIB} MiB or more, and"
                 f" one job may have {most / MIB:.0f} MiB on this machine (--max-memory of sp500 mcp)"
             )
-        return asked.memory or f"{each // MIB}MiB"
+        return request.memory or f"{each // MIB}MiB"
 
 
 def folder_bytes(folder: Path) -> int:

@@ -5,7 +5,7 @@ A request is checked here, before there is a queue or a process; what it leaves 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, TypedDict
 
 from pydantic import Field, field_validator, model_validator
 
@@ -57,7 +57,7 @@ class SubmitJob(Frozen):
     @property
     def values(self) -> list[str]:
         """The words that are values, also behind a flag's =."""
-        return [value for word in self.arguments if (value := arguments.parted(word)[1])]
+        return [value for word in self.arguments if (value := arguments.split_word(word)[1])]
 
     @model_validator(mode="after")
     def _is_open_to_agents(self) -> SubmitJob:
@@ -145,21 +145,40 @@ class EstimateSpeedup(Frozen):
         return workers
 
 
-def job(asked: SubmitJob, on: str) -> dict[str, Any]:
+class JobFields(TypedDict):
+    """Fields of a JobSpec that an agent may set."""
+
+    argv: tuple[str, ...]
+    workers: int
+    cpus: int | None
+    gpus: int
+    memory: str | None
+    expected: int | None
+    deadline: int | None
+
+
+def job(request: SubmitJob, on: str) -> JobFields:
     """The fields of the job for a place."""
-    without_ray = on == "local" and asked.experiment != "scale"
-    workers = asked.workers or (None if without_ray else 1)
-    wide = ("--num-workers", str(workers)) if workers and asked.experiment in DISTRIBUTED else ()
+    without_ray = on == "local" and request.experiment != "scale"
+    workers = request.workers or (None if without_ray else 1)
+    wide = ("--num-workers", str(workers)) if workers and request.experiment in DISTRIBUTED else ()
     # After the arguments: words after it would be its values.
-    argv = ("python", f"experiments/{asked.experiment}.py", *asked.arguments, *wide)
-    plain = asked.model_dump(include={"cpus", "gpus", "memory", "expected", "deadline"})
-    return plain | {"argv": argv, "workers": workers or 1}
+    argv = ("python", f"experiments/{request.experiment}.py", *request.arguments, *wide)
+    return {
+        "argv": argv,
+        "workers": workers or 1,
+        "cpus": request.cpus,
+        "gpus": request.gpus,
+        "memory": request.memory,
+        "expected": request.expected,
+        "deadline": request.deadline,
+    }
 
 
-def check_workers(asked: SubmitJob, most: float, where: str) -> None:
+def check_workers(request: SubmitJob, most: float, where: str) -> None:
     """Refuse a world size above `most`, the number of such workers that `where` holds, with ConfigError."""
     if most < 1:
-        raise ConfigError(f"cpus: {asked.cpus or 1} for one worker are more than {where} holds; give fewer")
-    if (asked.workers or 1) > most:
-        each = f", each of {asked.cpus} CPUs," if asked.cpus else ""
-        raise ConfigError(f"workers: {asked.workers}{each} are more than {where} holds; give 1 to {most:.0f}")
+        raise ConfigError(f"cpus: {request.cpus or 1} for one worker are more than {where} holds; give fewer")
+    if (request.workers or 1) > most:
+        each = f", each of {request.cpus} CPUs," if request.cpus else ""
+        raise ConfigError(f"workers: {request.workers}{each} are more than {where} holds; give 1 to {most:.0f}")

@@ -1,4 +1,4 @@
-"""What an agent is told, as plain data, and how much of a log one answer has."""
+"""Results of the tools as plain data, and the limits of log lines in one result."""
 
 from __future__ import annotations
 
@@ -134,23 +134,23 @@ class Speedup(Result):
     currency: str | None
 
 
-def bounded(lines: Iterable[str], length: int = LOG_LENGTH) -> tuple[list[str], int]:
+def limit_lines(lines: Iterable[str], length: int = LOG_LENGTH) -> tuple[list[str], int]:
     """The last lines that fit into one answer, without control characters; and how many came before them."""
     every = [_printable(line) for line in lines]
-    kept: list[str] = []
+    last_lines: list[str] = []
     for line in reversed(every[-LINES:]):
         length -= len(line) + 1
         if length < 0:
             break
-        kept.append(line)
-    return kept[::-1], len(every) - len(kept)
+        last_lines.append(line)
+    return last_lines[::-1], len(every) - len(last_lines)
 
 
 def _printable(line: str) -> str:
     text = "".join(sign for sign in ANSI.sub("", line) if sign.isprintable() or sign == "\t")
-    return shortened(text, LINE_LENGTH)
+    return shorten(text, LINE_LENGTH)
 
 
-def shortened(text: str, length: int) -> str:
+def shorten(text: str, length: int) -> str:
     """A text cut to so many characters."""
     return text if len(text) <= length else f"{text[: length - 3]}..."

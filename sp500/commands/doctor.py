@@ -43,7 +43,7 @@ class Doctor(Frozen):
 
 def _namespace(flags: Doctor, environment: Mapping[str, str]) -> str:
     try:
-        return flags.namespace or contexts.chosen(environment, flags.context)[1]
+        return flags.namespace or contexts.select_context(environment, flags.context)[1]
     except ConfigError:  # the check of the context tells it
         return "default"
 

@@ -19,7 +19,7 @@ from ray._private import auto_init_hook
 
 from sp500.distributed import capacity
 from sp500.errors import ResourcesError
-from sp500.ray_token import ensure_ray_token
+from sp500.machine.ray_token import ensure_ray_token
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ class Cluster:
 
         Raises ConfigError for a context that is not there, Unreachable for a kubeconfig of no use.
         """
-        self.context = contexts.chosen({"KUBECONFIG": source}, context)[0] if source else "in this pod"
+        self.context = contexts.select_context({"KUBECONFIG": source}, context)[0] if source else "in this pod"
         self._api = KubeApi(contexts.NAMESPACE, context, source or None)
         self.server = self._api.client.configuration.host
 
@@ -64,7 +64,7 @@ class Cluster:
 
     def _asked(self, path: str, query: dict[str, str] | None = None, body: Document | None = None) -> Document:
         """The answer as it came; empty where there is nothing."""
-        answer = self._api.once("POST" if body else "GET", path, query or {}, body)
+        answer = self._api.send_once("POST" if body else "GET", path, query or {}, body)
         if answer.code == NOT_FOUND:
             return {}
         if not answer.code:

@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from sp500.doctor.check import Check, Look, ok, skipped, wrong
-from sp500.ray_token import Token, find_token, token_path
+from sp500.machine.ray_token import Token, find_token, token_path
 
 SECONDS = 5
 # Ray's default port for the dashboard, which also serves the Jobs API.

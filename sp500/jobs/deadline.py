@@ -30,7 +30,7 @@ PR_SET_PDEATHSIG = 1
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-def wrapped(argv: Sequence[str], seconds: int) -> tuple[str, ...]:
+def wrap_command(argv: Sequence[str], seconds: int) -> tuple[str, ...]:
     """The argv with its deadline, for a container whose process 1 starts with the job."""
     return ("python", "-m", "sp500.jobs.deadline", str(seconds), "1", *argv)
 
@@ -39,10 +39,10 @@ def main(arguments: Sequence[str], grace: float = GRACE_SECONDS) -> int:
     """Run the command to its end or to its deadline; the exit code."""
     seconds, since, *command = arguments
     began = psutil.Process(os.getpid() if since == "self" else int(since)).create_time()
-    left = began + float(seconds) - time.time()
-    if left <= 0:
-        return _late(f"the deadline of {seconds} s passed before the command started")
-    ends = time.monotonic() + left
+    seconds_left = began + float(seconds) - time.time()
+    if seconds_left <= 0:
+        return _report_late(f"the deadline of {seconds} s passed before the command started")
+    ends = time.monotonic() + seconds_left
     processes.adopt_orphans()
     try:
         child = subprocess.Popen(list(command), process_group=0, preexec_fn=_die_with_parent)  # noqa: S603, PLW1509
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str], grace: float = GRACE_SECONDS) -> int:
         while (code := _exit_code(child)) is None:
             if time.monotonic() >= ends:
                 _end(child.pid, grace)
-                return _late(f"the deadline of {seconds} s passed; the command was ended")
+                return _report_late(f"the deadline of {seconds} s passed; the command was ended")
             time.sleep(LOOK_SECONDS)
     finally:
         processes.end_descendants()
@@ -64,22 +64,22 @@ def main(arguments: Sequence[str], grace: float = GRACE_SECONDS) -> int:
 
 def _exit_code(child: subprocess.Popen[bytes]) -> int | None:
     """The command's exit code, once it has ended; orphans that ended are reaped as well."""
-    ended, _ = processes.reaped()
-    if child.pid in ended:
-        child.returncode = ended[child.pid]
+    exit_codes, _ = processes.reap_children()
+    if child.pid in exit_codes:
+        child.returncode = exit_codes[child.pid]
     return child.returncode
 
 
 def _end(leader: int, grace: float) -> None:
-    """Ask the group to end, and wait until nothing is left of it, for as long as `grace`."""
+    """Send SIGTERM to the group, and wait up to `grace` seconds until nothing is left of it."""
     processes.tell_group(leader, signal.SIGTERM)
     until = time.monotonic() + grace
-    while processes.reaped()[1] and time.monotonic() < until:
+    while processes.reap_children()[1] and time.monotonic() < until:
         time.sleep(LOOK_SECONDS)
 
 
-def _late(why: str) -> int:
-    """Say why, as the last line of the log, from which the operator takes the reason of a failure."""
+def _report_late(why: str) -> int:
+    """Print the reason as the last line of the log, where the operator looks for it."""
     print(f"sp500: {why} (exit code {LimitExceeded.exit_code})", file=sys.stderr, flush=True)
     return LimitExceeded.exit_code
 

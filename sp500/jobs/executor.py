@@ -1,8 +1,7 @@
-"""Whoever runs jobs: this machine, a running Ray cluster, or KubeRay, behind five methods.
+"""The interface of executors: this machine, a running Ray cluster, or KubeRay, behind five methods.
 
-A job is known by its handle, a name that is used once. A request is plain data that holds all an executor needs, made
-beforehand by the executor's module (`local.request`, `ray_jobs.request`, `kuberay.request`), so that a dry run prints
-exactly what would be sent.
+A job is identified by its handle, a name that is used once. A request is plain data with all that an executor needs.
+The function `request` of the executor's module builds it, so that a dry run prints exactly what would be sent.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ class Line:
 
 @runtime_checkable
 class Executor(Protocol):
-    """Starts jobs and tells of them. Every method raises Unreachable where the other side does not answer."""
+    """Starts jobs and reports on them. Every method raises Unreachable if the other side does not answer."""
 
     def submit(self, handle: str, request: Document) -> None:
-        """Start the job; once, however often it is called with this handle, and by however many processes.
+        """Start the job. Only the first call with a handle has an effect, also among several processes.
 
-        Raises Refused where another try would end the same.
+        Raises Refused if another try would end the same.
         """
 
     def status(self, handle: str) -> Status:
-        """What is seen now; LOST for an unknown handle."""
+        """The present status. LOST for an unknown handle."""
 
     def logs(self, handle: str, *, role: Role | None, tail: int | None, follow: bool) -> Iterator[Line]:
         """Lines of one role or of all, oldest first: the last `tail` of each process, or all there are.
@@ -47,15 +46,15 @@ class Executor(Protocol):
         """
 
     def stop(self, handle: str) -> None:
-        """Ask the job to end, and see to it; `status` tells when it has. Nothing for one that has ended."""
+        """Ask the job to end. `status` reports when it has. Does nothing for a job that has ended."""
 
     def delete(self, handle: str) -> None:
-        """Remove what is kept of it; one that still runs is stopped. Does nothing for an unknown handle."""
+        """Remove what is kept of the job. Stops it if it still runs. Does nothing for an unknown handle."""
 
 
 @runtime_checkable
 class ProgressBoard(Protocol):
-    """An executor with a place where others than this queue see how far a job is."""
+    """An executor that can show a job's progress to users without access to this queue."""
 
     def show_progress(self, handle: str, progress: RunProgress) -> None:
-        """Write it there, unless it stands there already. Nothing for an unknown handle."""
+        """Write the progress, if it changed. Does nothing for an unknown handle."""

@@ -1,4 +1,4 @@
-"""The executor of a target: which one, and how it is reached."""
+"""Executors by target."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from sp500.jobs.manifests.manifest import Document
 
 
 def maker(folder: Path) -> Callable[[Document], Executor]:
-    """Makes executors for the jobs of the state folder `folder`. Each loads what it needs when it is first made."""
-    # One for all its jobs: it buries those of its supervisors that have ended.
+    """A function that makes the executor of a target, for jobs of the state folder `folder`. Imports on first use."""
+    # One for all its jobs: it reaps those of its supervisors that have ended.
     here = LocalExecutor(folder / "jobs")
 
     def make(target: Document) -> Executor:
@@ -23,7 +23,7 @@ def maker(folder: Path) -> Callable[[Document], Executor]:
         if target["on"] == "ray":
             from sp500.jobs.ray.executor import RayExecutor
 
-            return RayExecutor(target["address"], token(Path(target["token_file"])))
+            return RayExecutor(target["address"], read_token(Path(target["token_file"])))
         from sp500.jobs.kuberay.executor import KubeRayExecutor
 
         return KubeRayExecutor(target["namespace"], target["context"], target["kubeconfig"])
@@ -31,10 +31,10 @@ def maker(folder: Path) -> Callable[[Document], Executor]:
     return make
 
 
-def token(file: Path) -> str | None:
-    """The token of a Ray cluster; None where there is no such file. Raises ConfigError for one that cannot be read.
+def read_token(file: Path) -> str | None:
+    """The token of a Ray cluster. None if there is no such file. Raises ConfigError if it cannot be read.
 
-    It is read whenever it is needed, so that a new one counts at once.
+    Callers read it each time, so that a new token takes effect at once.
     """
     try:
         return file.read_text().strip() or None

@@ -37,7 +37,7 @@ URL = re.compile(r"https?://[\w.\[\]:-]+(/[!-~]*)?", re.ASCII)
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 
-def _command(argv: tuple[str, ...]) -> tuple[str, ...]:
+def _check_command(argv: tuple[str, ...]) -> tuple[str, ...]:
     if not argv or not argv[0]:
         raise ValueError("is empty; give a command, such as: -- python experiments/tune.py")
     if torn := [word for word in argv if not word.isprintable()]:
@@ -46,7 +46,7 @@ def _command(argv: tuple[str, ...]) -> tuple[str, ...]:
     return argv
 
 
-def _job_name(name: str) -> str:
+def _check_job_name(name: str) -> str:
     if len(name) > (longest := names.LONGEST["RayJob"]) or not names.DNS_1035.fullmatch(name):
         raise ValueError(
             f"invalid job name {name!r}: use at most {longest} of a-z, 0-9 and '-', and start with a letter"
@@ -54,31 +54,31 @@ def _job_name(name: str) -> str:
     return name
 
 
-def _memory(size: str) -> str:
+def _check_memory(size: str) -> str:
     if not LEAST_MEMORY <= size_bytes(size) < 2**63:
         raise ValueError(f"invalid worker memory {size!r}: give at least 256MiB")
     return size
 
 
-def _variables(given: dict[str, str]) -> dict[str, str]:
-    for name in given:
+def _check_variables(variables: dict[str, str]) -> dict[str, str]:
+    for name in variables:
         if not VARIABLE.fullmatch(name):
             raise ValueError(
                 f"invalid variable name {name!r}: use letters, digits and '_', and do not start with a digit"
             )
         if RESERVED.fullmatch(name):
             raise ValueError(f"{name} is the operator's own; leave it out")
-    return given
+    return variables
 
 
-def _not_secret(env: dict[str, str]) -> dict[str, str]:
+def _refuse_secrets(env: dict[str, str]) -> dict[str, str]:
     if secret := [name for name in env if SECRET_NAME.search(name) and name not in FOLDERS]:
         raise ValueError(f"{secret[0]} looks like a secret; give {secret[0]}=SECRET/KEY under secrets instead")
     _refuse_passwords(env.values())
     return env
 
 
-def _references(secrets: dict[str, str]) -> dict[str, str]:
+def _check_references(secrets: dict[str, str]) -> dict[str, str]:
     for name, reference in secrets.items():
         secret, _, key = reference.partition("/")
         if not names.SUBDOMAIN.fullmatch(secret) or not SECRET_KEY.fullmatch(key):
@@ -89,14 +89,14 @@ def _references(secrets: dict[str, str]) -> dict[str, str]:
     return secrets
 
 
-def _image(image: str) -> str:
-    found = IMAGE.fullmatch(image)
-    if not found or found["tag"] == "latest":
+def _check_image(image: str) -> str:
+    match = IMAGE.fullmatch(image)
+    if not match or match["tag"] == "latest":
         raise ValueError(f"{image!r} does not say which image; give a tag other than latest, or @sha256:...")
     return image
 
 
-def _archive(uri: str) -> str:
+def _check_archive(uri: str) -> str:
     if not ARCHIVE.fullmatch(uri):
         raise ValueError(
             f"{uri!r:.80} is not an https://, s3:// or gs:// URI of a .zip; --mode InteractiveMode takes a folder"
@@ -104,13 +104,13 @@ def _archive(uri: str) -> str:
     return uri
 
 
-def _url(url: str) -> str:
+def _check_url(url: str) -> str:
     if not URL.fullmatch(url):
         raise ValueError("is no address of a receiver; give http:// or https:// and a host")
     return url
 
 
-def _label(name: str) -> str:
+def _check_label(name: str) -> str:
     if not names.DNS_1123.fullmatch(name):
         raise ValueError(
             f"invalid Kubernetes name {name!r}: use at most 63 of a-z, 0-9 and '-', with a letter or digit at both ends"
@@ -118,7 +118,7 @@ def _label(name: str) -> str:
     return name
 
 
-def _object_name(name: str) -> str:
+def _check_object_name(name: str) -> str:
     if not names.SUBDOMAIN.fullmatch(name):
         raise ValueError(
             f"invalid Kubernetes name {name!r}: use at most 253 of a-z, 0-9, '-' and '.', with a letter or digit at "
@@ -127,16 +127,16 @@ def _object_name(name: str) -> str:
     return name
 
 
-def _labels(given: dict[str, str]) -> dict[str, str]:
-    for key, value in given.items():
+def _check_labels(labels: dict[str, str]) -> dict[str, str]:
+    for key, value in labels.items():
         if not names.LABEL_KEY.fullmatch(key) or not names.LABEL_VALUE.fullmatch(value):
             raise ValueError(
                 f"invalid label {key}={value}: use at most 63 letters, digits, '-', '_' and '.' on each side"
             )
-    return given
+    return labels
 
 
-def _taint(text: str) -> str:
+def _check_taint(text: str) -> str:
     label, _, effect = text.rpartition(":")
     key, _, value = label.partition("=")
     if effect not in EFFECTS or not names.LABEL_KEY.fullmatch(key) or not names.LABEL_VALUE.fullmatch(value):
@@ -149,19 +149,19 @@ def _refuse_passwords(words: Iterable[str]) -> None:
         raise ValueError("an address holds a password (://user:password@); give it under secrets")
 
 
-Command = Annotated[tuple[str, ...], AfterValidator(_command)]
-JobName = Annotated[str, AfterValidator(_job_name)]
+Command = Annotated[tuple[str, ...], AfterValidator(_check_command)]
+JobName = Annotated[str, AfterValidator(_check_job_name)]
 Positive = Annotated[int, Field(gt=0, le=MOST)]
 Whole = Annotated[int, Field(ge=0, le=MOST)]
 Retries = Annotated[int, Field(ge=0, le=99)]
 Priority = Annotated[int, Field(ge=-1000, le=1000)]
-Memory = Annotated[str, AfterValidator(_memory)]
-Environment = Annotated[dict[str, str], AfterValidator(_variables), AfterValidator(_not_secret)]
-SecretReferences = Annotated[dict[str, str], AfterValidator(_variables), AfterValidator(_references)]
-Image = Annotated[str, AfterValidator(_image)]
-Archive = Annotated[str, AfterValidator(_archive)]
-Url = Annotated[str, AfterValidator(_url)]
-Label = Annotated[str, AfterValidator(_label)]
-ObjectName = Annotated[str, AfterValidator(_object_name)]
-Labels = Annotated[dict[str, str], AfterValidator(_labels)]
-Taint = Annotated[str, AfterValidator(_taint)]
+Memory = Annotated[str, AfterValidator(_check_memory)]
+Environment = Annotated[dict[str, str], AfterValidator(_check_variables), AfterValidator(_refuse_secrets)]
+SecretReferences = Annotated[dict[str, str], AfterValidator(_check_variables), AfterValidator(_check_references)]
+Image = Annotated[str, AfterValidator(_check_image)]
+Archive = Annotated[str, AfterValidator(_check_archive)]
+Url = Annotated[str, AfterValidator(_check_url)]
+Label = Annotated[str, AfterValidator(_check_label)]
+ObjectName = Annotated[str, AfterValidator(_check_object_name)]
+Labels = Annotated[dict[str, str], AfterValidator(_check_labels)]
+Taint = Annotated[str, AfterValidator(_check_taint)]

@@ -20,5 +20,5 @@ def of_command(argv: Sequence[str]) -> str:
     """A job's name made from its command: that of its script, or else of its program."""
     script = next((word for word in argv if word.endswith(".py")), argv[0])
     plain = re.sub(r"[^a-z0-9]+", "-", PurePosixPath(script).name.removesuffix(".py").lower()).strip("-")
-    named = plain if DNS_1035.fullmatch(plain) else f"job-{plain}"
-    return named[: LONGEST["RayJob"]].rstrip("-")
+    name = plain if DNS_1035.fullmatch(plain) else f"job-{plain}"
+    return name[: LONGEST["RayJob"]].rstrip("-")

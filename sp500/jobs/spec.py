@@ -73,7 +73,7 @@ class JobSpec(BaseModel):
     """Environment, NAME=VALUE; nothing secret."""
     secrets: SecretReferences = {}
     """Environment from secrets, NAME=SECRET/KEY: the name of a Secret that exists and a key in it, never its value."""
-    settings: dict[str, Any] = {}
+    settings: dict[str, object] = {}
     """Settings of the experiment; the argv gets them as a read-only file under --config."""
     retries: Retries = 0
     """Starts after a failure, each of the same argv; on Kubernetes each on a new cluster."""

@@ -1,4 +1,4 @@
-"""What became of a job: the same seven states wherever it runs, each with a reason."""
+"""The state of a job: the same seven states on every executor, each with a reason."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class JobState(StrEnum):
-    """Where a job stands. No state is called unknown: a job that cannot be found any more is LOST."""
+    """The state of a job. There is no unknown state: a job that cannot be found any more is LOST."""
 
     QUEUED = "QUEUED"
     """Waits for its turn, its budget, or the time of its next try; Kueue may be what holds it."""
@@ -73,14 +73,14 @@ class Status:
     """Whether it runs without limits, because what enforced them was killed. Submitting it again helps."""
 
 
-def settled(seen: Status, *, stop_asked: bool) -> Status:
-    """`seen`, where a job that somebody stopped counts as stopped, however its end looks from outside.
+def apply_stop(status: Status, *, stop_asked: bool) -> Status:
+    """`status`, except that a job whose stop was requested counts as stopped, however its end looks from outside.
 
     A job that came to its own end before the stop reached it keeps that end.
     """
-    if not stop_asked or seen.state in {JobState.SUCCEEDED, JobState.STOPPED} or not seen.state.finished:
-        return seen
-    return replace(seen, state=JobState.STOPPED, reason="stopped on request", retryable=False)
+    if not stop_asked or status.state in {JobState.SUCCEEDED, JobState.STOPPED} or not status.state.finished:
+        return status
+    return replace(status, state=JobState.STOPPED, reason="stopped on request", retryable=False)
 
 
 def one_line(text: str) -> str:

@@ -41,15 +41,15 @@ def files(folder: Path) -> dict[str, int]:
     # Two sets, as in Ray: a `!pattern` of an ignore file brings no credentials back.
     specs = [PathSpec.from_lines("gitignore", lines) for lines in (left_out, CREDENTIALS)]
 
-    def ignored(path: str) -> bool:
+    def is_ignored(path: str) -> bool:
         return any(spec.match_file(path) for spec in specs)
 
     for parent, inner, names in os.walk(folder):
         here = Path(parent).relative_to(folder)
-        inner[:] = [name for name in inner if not ignored(f"{here / name}/")]
+        inner[:] = [name for name in inner if not is_ignored(f"{here / name}/")]
         for name in names:
             path = here / name
-            if not ignored(str(path)) and (folder / path).is_file():
+            if not is_ignored(str(path)) and (folder / path).is_file():
                 sizes[str(path)] = (folder / path).stat().st_size
     return sizes
 

@@ -1,1 +1,1 @@
-"""What this machine has: cores, memory and a disk."""
+"""What this machine has: cores, memory, a disk, and a token for Ray clusters."""

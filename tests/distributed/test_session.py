@@ -14,7 +14,7 @@ from ray._private.worker import global_worker
 from sp500.distributed import session, simulated_nodes
 from sp500.errors import ResourcesError
 from sp500.machine.memory import run_in_subprocess
-from sp500.ray_token import ensure_ray_token, ray_token
+from sp500.machine.ray_token import ensure_ray_token, ray_token
 
 NOBODY = 65534
 

@@ -1,7 +1,7 @@
 import pytest
 
 from sp500.doctor import ray_cluster
-from sp500.ray_token import Token, find_token, token_path
+from sp500.machine.ray_token import Token, find_token, token_path
 
 
 def looked(home, address=None, wanted=None, **environment):

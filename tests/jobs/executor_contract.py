@@ -15,7 +15,7 @@ import pytest
 
 from sp500.jobs.executor import Executor, Line
 from sp500.jobs.manifests.manifest import Document
-from sp500.jobs.state import JobState, Role, Status, settled
+from sp500.jobs.state import JobState, Role, Status, apply_stop
 
 LINES = [f"line {number}" for number in range(1, 6)]
 STOP_SECONDS = 15
@@ -117,7 +117,7 @@ class ExecutorContract:
         assert until(executor, handle, running).exit_code is None
         executor.stop(handle)
         seen = until(executor, handle, ended, seconds=STOP_SECONDS)
-        assert settled(seen, stop_asked=True).state is JobState.STOPPED
+        assert apply_stop(seen, stop_asked=True).state is JobState.STOPPED
 
     def test_stopping_twice_is_stopping_once(self, executor, endless, handle):
         executor.submit(handle, endless)

@@ -114,7 +114,7 @@ def test_command_does_not_outlive_a_wrapper_that_was_killed():
 
 
 def test_command_line_of_a_pod_counts_from_the_start_of_its_container():
-    assert deadline.wrapped(("python", "a.py"), 70) == (
+    assert deadline.wrap_command(("python", "a.py"), 70) == (
         "python",
         "-m",
         "sp500.jobs.deadline",

@@ -83,7 +83,7 @@ def job_logs(desk: AgentContext, asked: requests.JobLogs) -> Answer:
     desk.queue.manage()
     job = desk.queue.job(asked.id)
     role = Role(asked.role) if asked.role else None
-    lines, before = results.bounded(texts(desk.queue.logs(job, role=role, tail=asked.tail, follow=False), job))
+    lines, before = results.limit_lines(texts(desk.queue.logs(job, role=role, tail=asked.tail, follow=False), job))
     note = f"({before} of these lines do not fit into one answer and are left out)" if before else ""
     nothing = "" if lines else f"(nothing is printed yet: {job.id} is {job.state}: {job.reason})"
     plain = {"id": job.id, "state": str(job.state), "lines": lines, "left_out": before}
@@ -158,15 +158,15 @@ def _awaited(desk: AgentContext, id: str, seconds: float) -> Job:
 
 
 def _told(desk: AgentContext, job: Job) -> Answer:
-    now, seen = desk.queue.seen(job)
-    lines, _ = results.bounded(status.last_lines(desk.queue, now, LAST_LINES))
+    now, seen = desk.queue.refresh(job)
+    lines, _ = results.limit_lines(status.last_lines(desk.queue, now, LAST_LINES))
     progress = job_progress.read(desk.queue, now, live=True)
     plain = status.plain(desk.queue, now, seen, progress)
     plain |= {"history": plain["history"][-LAST_CHANGES:], "log": lines}
     return status.text(desk.queue, now, seen, progress, lines), plain
 
 
-def _limited(desk: AgentContext, asked: requests.SubmitJob, on: On) -> dict[str, Any]:
+def _limited(desk: AgentContext, asked: requests.SubmitJob, on: On) -> requests.JobFields:
     """The fields of the job, within the limits of this server and of the place. Raises SP500Error."""
     desk.limits.check_jobs(sum(job.project == desk.project for job in desk.queue.ledger.jobs(unfinished=True)))
     desk.limits.check_disk(desk.runs)
@@ -175,7 +175,7 @@ def _limited(desk: AgentContext, asked: requests.SubmitJob, on: On) -> dict[str,
     if on != "local":
         return job
     room = load(desk.queue.folder / queue_settings.FILE).room(on, queue_settings.machine())
-    return job | {"memory": desk.limits.worker_memory(asked, job["workers"], room)}
+    return {**job, "memory": desk.limits.worker_memory(asked, job["workers"], room)}
 
 
 def _most(desk: AgentContext, on: On, asked: requests.SubmitJob) -> tuple[float, str]:
@@ -210,6 +210,6 @@ def _check_flags(script: tuple[str, ...]) -> None:
     except subprocess.TimeoutExpired as error:
         raise ResourcesError(f"{script[0]} did not read its flags within {SECONDS_TO_CHECK} s; try again") from error
     if done.returncode:
-        said, _ = results.bounded(re.sub(r"[│╭╮╰╯─]+", "", done.stderr).splitlines())
+        said, _ = results.limit_lines(re.sub(r"[│╭╮╰╯─]+", "", done.stderr).splitlines())
         lines = [line.strip() for line in said if line.strip()]
         raise ConfigError("\n".join(["arguments: the experiment refuses them:", *lines]))

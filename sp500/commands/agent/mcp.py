@@ -182,6 +182,6 @@ def answer(desk: AgentContext, name: str, arguments: dict[str, Any]) -> CallTool
         text, plain = tool.act(desk, validate(tool.takes, arguments, name))
         told = tool.tells.model_validate(plain).model_dump(mode="json")
     except SP500Error as error:
-        text = results.shortened(str(error), LONGEST_ERROR)
+        text = results.shorten(str(error), LONGEST_ERROR)
         return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
     return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=told)

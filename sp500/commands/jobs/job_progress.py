@@ -38,7 +38,7 @@ def read(queue: Queue, job: Job, *, live: bool) -> RunProgress | None:
             return found
     except SP500Error:  # no log to read: `status` says so below its own title
         pass
-    return None if here else progress_reader.kept(queue.logs_folder, job)
+    return None if here else progress_reader.load_kept(queue.logs_folder, job)
 
 
 def words(progress: RunProgress | None, now: float) -> str:

@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
 def _told(flags: Status) -> tuple[str, int]:
     queue = queue_flags.queue(flags.state_dir)
     queue.manage()
-    job, seen = queue.seen(queue.job(flags.id))
+    job, seen = queue.refresh(queue.job(flags.id))
     lines, progress = last_lines(queue, job, flags.tail), job_progress.read(queue, job, live=True)
     if flags.json_output:
         return queue_flags.dumped(plain(queue, job, seen, progress) | {"log": lines}), 0

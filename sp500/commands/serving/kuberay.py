@@ -82,7 +82,7 @@ def _make_key(kubectl: Kubectl, key: str) -> None:
     # Through stdin, since an argument stands in the list of processes; created, since apply keeps a copy in clear text.
     given = json.dumps(body | {"stringData": {"key": key or secrets.token_urlsafe(32)}})
     try:
-        kubectl.text("create", "--filename=-", given=given)
+        kubectl.text("create", "--filename=-", stdin=given)
     except ResourcesError:
         if not kubectl.document("get", "secret", NAME):  # else another made it at the same moment
             raise

@@ -69,7 +69,7 @@ def _up(flags: Rehearse, state: Path) -> str:
             raise ConfigError(f"{folder}, for the claim {claim}: cannot be made ({error.strerror})") from error
     upload = working_dir.check(Path.cwd())
     processes.up(plan.nodes(cluster, folders), state, flags.port, lambda line: print(line, file=sys.stderr))
-    left = plan.not_rehearsed(cluster, os.cpu_count() or 1, psutil.virtual_memory().total)
+    left = plan.list_differences(cluster, os.cpu_count() or 1, psutil.virtual_memory().total)
     return "\n".join(
         [
             "Not rehearsed:",

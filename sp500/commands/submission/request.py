@@ -21,7 +21,7 @@ from sp500.jobs.queue.queue import Queue, new_id
 from sp500.jobs.queue.resources import Resources, of_rayjob, of_spec
 from sp500.jobs.spec import JobSpec
 from sp500.machine.disk import write_atomic
-from sp500.ray_token import token_path
+from sp500.machine.ray_token import token_path
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Place:
         if self.on == "ray":
             address = self._dashboard()
             return {"on": "ray", "address": address, "token_file": str(self._token_file(address))}
-        context, own = contexts.chosen(os.environ, self.context)
+        context, own = contexts.select_context(os.environ, self.context)
         namespace = spec.namespace or section(self.cluster, "metadata").get("namespace") or own
         # Whatever becomes the current context or folder later, the job stays where it is.
         kubeconfig = os.pathsep.join(map(str, contexts.files(os.environ))) or None
@@ -62,7 +62,7 @@ class Place:
 
             self.keep_token()
             there = self.target(specs[0])
-            if why := ray.insecure(there["address"], executors.token(Path(there["token_file"]))):
+            if why := ray.insecure(there["address"], executors.read_token(Path(there["token_file"]))):
                 print(f"warning: {why}", file=sys.stderr)
             queue.executor(there).status(new_id("nobody"))
             return

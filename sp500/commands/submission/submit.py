@@ -118,7 +118,7 @@ def queued(flags: Submit, specs: Sequence[JobSpec], *, for_agent: bool = False) 
     """Queue the jobs, all or none: what is told of each. Raises SP500Error for what can never start."""
     queue, settings, expected, jobs = _ready(flags, specs, for_agent=for_agent)
     _check(jobs, settings, queue)
-    short = budget.poor(jobs, queue.ledger, settings, time.time())
+    short = budget.find_unaffordable(jobs, queue.ledger, settings, time.time())
     if short and flags.strict:
         raise LimitExceeded(f"--strict: {next(iter(short.values()))}")
     currency = expected.table.currency if expected.table else settings.currency

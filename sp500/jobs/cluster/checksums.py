@@ -79,11 +79,11 @@ def parse_digests(output: str, folder: str) -> Contents:
     return {str(PurePosixPath(line[66:]).relative_to(folder)): line[:64] for line in lines}
 
 
-def difference(wanted: Contents, found: Contents) -> str:
+def difference(expected: Contents, actual: Contents) -> str:
     """How `found` differs from `wanted`, with the names of a few files; empty if it does not differ."""
-    missing = sorted(wanted.keys() - found.keys())
-    extra = sorted(found.keys() - wanted.keys())
-    changed = sorted(path for path in wanted.keys() & found.keys() if wanted[path] != found[path])
+    missing = sorted(expected.keys() - actual.keys())
+    extra = sorted(actual.keys() - expected.keys())
+    changed = sorted(path for path in expected.keys() & actual.keys() if expected[path] != actual[path])
     kinds = [("missing", missing), ("unexpected", extra), ("different", changed)]
     return "; ".join(f"{len(paths)} {kind}: {_first_few(paths)}" for kind, paths in kinds if paths)
 

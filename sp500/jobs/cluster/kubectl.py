@@ -1,4 +1,4 @@
-"""kubectl: run with lists of words, never through a shell; its complaints become errors."""
+"""Run kubectl with lists of arguments, never through a shell. Its error messages become exceptions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Kubectl:
         context = [f"--context={self.context}"] if self.context else []
         return ["kubectl", *context, f"--namespace={self.namespace}", *words]
 
-    def text(self, *words: str, given: str = "") -> str:
+    def text(self, *words: str, stdin: str = "") -> str:
         """The output of a command. Raises ResourcesError with kubectl's message when it fails.
 
         That is Unreachable if the API server does not answer, as while it restarts.
@@ -47,7 +47,7 @@ class Kubectl:
         try:
             done = subprocess.run(  # noqa: S603 - a list of words
                 self.argv(*words),
-                input=given,
+                input=stdin,
                 capture_output=True,
                 encoding="utf-8",
                 errors="surrogateescape",
@@ -65,14 +65,14 @@ class Kubectl:
         return done.stdout
 
     def reach(self) -> None:
-        """Nothing where a server answers.
+        """Check that the server answers.
 
-        Raises Unreachable within seconds, where other commands try for a minute, and ConfigError where $KUBECONFIG
-        names no file, since kubectl would then ask this machine.
+        Raises Unreachable within seconds, while other commands try for a minute. Raises ConfigError if $KUBECONFIG
+        names no existing file, since kubectl would then ask this machine.
         """
-        named = [Path(one) for one in os.environ.get("KUBECONFIG", "").split(os.pathsep) if one]
-        if named and not any(one.exists() for one in named):
-            raise ConfigError(f"KUBECONFIG names {named[0]}, which is not there")
+        paths = [Path(path) for path in os.environ.get("KUBECONFIG", "").split(os.pathsep) if path]
+        if paths and not any(path.exists() for path in paths):
+            raise ConfigError(f"KUBECONFIG names {paths[0]}, which is not there")
         try:
             self.text("get", "--raw=/version", "--request-timeout=5s")
         except Unreachable:
@@ -87,13 +87,13 @@ class Kubectl:
     def document(self, *words: str) -> Document:
         """What a command answers with `--output json`; empty where there is nothing."""
         answer = self.text(*words, "--output=json", "--ignore-not-found")
-        found: Document = json.loads(answer) if answer.strip() else {}
-        return found
+        content: Document = json.loads(answer) if answer.strip() else {}
+        return content
 
     def items(self, *words: str) -> list[Document]:
         """The members of the list that a command answers with."""
-        found: list[Document] = self.document(*words).get("items", [])
-        return found
+        members: list[Document] = self.document(*words).get("items", [])
+        return members
 
     def lacks_namespace(self) -> bool:
         """Whether the namespace is known to be missing; an account that may not ask knows nothing."""
@@ -107,19 +107,19 @@ class Kubectl:
     @contextmanager
     def reading(self, *words: str) -> Iterator[IO[bytes]]:
         """The output of a command as it comes. Raises ResourcesError at the end when the command failed."""
-        with self._started(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+        with self._start(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             yield process.stdout
 
     @contextmanager
     def writing(self, *words: str) -> Iterator[IO[bytes]]:
         """The input of a command. Raises ResourcesError when the command failed or stopped to listen."""
-        with self._started(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        with self._start(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
             assert process.stdin is not None
             yield process.stdin
 
     @contextmanager
-    def _started(self, words: tuple[str, ...], stdin: int, stdout: int) -> Iterator[subprocess.Popen[bytes]]:
+    def _start(self, words: tuple[str, ...], stdin: int, stdout: int) -> Iterator[subprocess.Popen[bytes]]:
         with tempfile.TemporaryFile() as complaints:
             try:
                 process = subprocess.Popen(self.argv(*words), stdin=stdin, stdout=stdout, stderr=complaints)  # noqa: S603
@@ -147,7 +147,7 @@ class Kubectl:
 
 
 def _message(stderr: str) -> str:
-    """What kubectl says without its log; the log where that is all."""
+    """The message of kubectl without its log lines. The log lines if there is nothing else."""
     return LOGGED.sub("", stderr).strip() or stderr.strip()
 
 

@@ -30,51 +30,53 @@ def of_conditions(cluster: Document) -> list[str]:
     name = cluster.get("metadata", {}).get("name")
     wrong = {"ReplicaFailure": "the operator cannot create the pods", "RayClusterSuspended": "is suspended"}
     return [
-        f"raycluster {name}: {wrong[one['type']]}: {_said(one)}"
-        for one in cluster.get("status", {}).get("conditions", [])
-        if one["type"] in wrong and one["status"] == "True"
+        f"raycluster {name}: {wrong[condition['type']]}: {_format_reason(condition)}"
+        for condition in cluster.get("status", {}).get("conditions", [])
+        if condition["type"] in wrong and condition["status"] == "True"
     ]
 
 
 def of_events(events: Sequence[Document], names: Iterable[str]) -> list[str]:
     """The last warning of each kind about the objects with these names, oldest first."""
-    wanted = set(names)
+    wanted_names = set(names)
     last: dict[tuple[str, str], str] = {}
-    for event in sorted(events, key=lambda one: str(one.get("lastTimestamp") or one.get("eventTime") or "")):
-        about = event.get("involvedObject", {})
-        if event.get("type") == "Warning" and about.get("name") in wanted:
-            whom = f"{str(about.get('kind')).lower()} {about['name']}"
-            last[whom, str(event.get("reason"))] = f"{whom}: {event.get('reason')}: {event.get('message')}"
+    for event in sorted(events, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or "")):
+        involved = event.get("involvedObject", {})
+        if event.get("type") == "Warning" and involved.get("name") in wanted_names:
+            subject = f"{str(involved.get('kind')).lower()} {involved['name']}"
+            last[subject, str(event.get("reason"))] = f"{subject}: {event.get('reason')}: {event.get('message')}"
     return list(last.values())
 
 
 def _condition(pod: Document, kind: str) -> Document:
     conditions = pod.get("status", {}).get("conditions", [])
-    return next((one for one in conditions if one["type"] == kind), {})
+    return next((condition for condition in conditions if condition["type"] == kind), {})
 
 
 def _reasons(pod: Document) -> Iterator[str]:
     status = pod.get("status", {})
     scheduled = _condition(pod, "PodScheduled")
     if scheduled.get("status") == "False":
-        yield _said(scheduled)
+        yield _format_reason(scheduled)
     if status.get("reason"):  # of the pod as a whole: Evicted, DeadlineExceeded
-        yield _said(status)
+        yield _format_reason(status)
     for container in [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]:
         waiting = container.get("state", {}).get("waiting", {})
-        ended = container.get("state", {}).get("terminated") or container.get("lastState", {}).get("terminated") or {}
+        terminated = (
+            container.get("state", {}).get("terminated") or container.get("lastState", {}).get("terminated") or {}
+        )
         if waiting and waiting.get("reason") not in COMING:
-            yield f"container {container['name']} waits: {_said(waiting)}{_image(container, waiting)}"
-        if ended.get("exitCode"):
-            yield f"container {container['name']} ended: {_said(ended)} (exit code {ended['exitCode']})"
+            yield f"container {container['name']} waits: {_format_reason(waiting)}{_image(container, waiting)}"
+        if code := terminated.get("exitCode"):
+            yield f"container {container['name']} ended: {_format_reason(terminated)} (exit code {code})"
 
 
 def _image(container: Document, waiting: Document) -> str:
     """The image, for a reason that is about it and whose message does not name it."""
     image = str(container.get("image", ""))
-    named = "Image" not in str(waiting.get("reason")) or image in str(waiting.get("message", ""))
-    return "" if named else f" ({image})"
+    is_named = "Image" not in str(waiting.get("reason")) or image in str(waiting.get("message", ""))
+    return "" if is_named else f" ({image})"
 
 
-def _said(state: Document) -> str:
+def _format_reason(state: Document) -> str:
     return ": ".join(str(state[key]) for key in ("reason", "message") if state.get(key))

@@ -14,7 +14,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import yaml
 
@@ -49,7 +48,9 @@ class Overlay:
     @property
     def claims(self) -> list[str]:
         """Names of its volume claims."""
-        return [one["metadata"]["name"] for one in self.documents if one["kind"] == "PersistentVolumeClaim"]
+        return [
+            document["metadata"]["name"] for document in self.documents if document["kind"] == "PersistentVolumeClaim"
+        ]
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,8 @@ class Rollout:
 
 def parse(text: str, where: str) -> Overlay:
     """The overlay that kustomize printed. Raises ConfigError unless it has one RayCluster, in a namespace."""
-    documents: list[Document] = [one for one in yaml.safe_load_all(text) if one]
-    clusters: list[dict[str, Any]] = [one["metadata"] for one in documents if one["kind"] == "RayCluster"]
+    documents: list[Document] = [document for document in yaml.safe_load_all(text) if document]
+    clusters: list[Document] = [document["metadata"] for document in documents if document["kind"] == "RayCluster"]
     if len(clusters) != 1 or "namespace" not in clusters[0]:
         raise ConfigError(f"{where}: expected one RayCluster with a namespace, found {clusters}")
     return Overlay(text, tuple(documents), clusters[0]["name"], clusters[0]["namespace"])
@@ -81,7 +82,7 @@ def apply(kubectl: Kubectl, overlay: Overlay, say: Callable[[str], None]) -> Rol
         raise ResourcesError(f"this cluster has no KubeRay operator; its administrator installs it with\n  {OPERATOR}")
     before = kubectl.document("get", "raycluster", overlay.name)
     pods = _pods(kubectl, overlay.name)
-    namespaces = [one for one in overlay.documents if one["kind"] == "Namespace"]
+    namespaces = [document for document in overlay.documents if document["kind"] == "Namespace"]
     if namespaces and not kubectl.document("get", "namespace", overlay.namespace):
         say(_apply(kubectl, yaml.safe_dump_all(namespaces)))
     try:
@@ -91,7 +92,7 @@ def apply(kubectl: Kubectl, overlay: Overlay, say: Callable[[str], None]) -> Rol
         hint = f"\n{IMMUTABLE_CLAIMS}" if claim else ""
         why = _without_patches(str(error))
         raise ResourcesError(f"the cluster refuses this overlay, and nothing of it was applied:\n{why}{hint}") from None
-    [spec] = [one["spec"] for one in answer.get("items", [answer]) if one["kind"] == "RayCluster"]
+    [spec] = [document["spec"] for document in answer.get("items", [answer]) if document["kind"] == "RayCluster"]
     say(_apply(kubectl, overlay.text))
     return Rollout(overlay, spec, _head(pods) if before and _replaces_pods(before["spec"], spec) else None)
 
@@ -111,7 +112,7 @@ def wait(kubectl: Kubectl, rollout: Rollout, *, seconds: float, say: Callable[[s
     overlay = rollout.overlay
 
     def why() -> list[str]:
-        """What the cluster says of why it is not ready, a line each."""
+        """The cluster's reasons why it is not ready, one line each."""
         pods = _pods(kubectl, overlay.name)
         names = [overlay.name, *overlay.claims, *(pod["metadata"]["name"] for pod in pods if not reasons.ready(pod))]
         lines = reasons.of_conditions(kubectl.document("get", "raycluster", overlay.name))
@@ -133,7 +134,7 @@ def wait(kubectl: Kubectl, rollout: Rollout, *, seconds: float, say: Callable[[s
 
 
 def _apply(kubectl: Kubectl, manifests: str, *flags: str) -> str:
-    return kubectl.text("apply", "--filename=-", *flags, given=manifests).rstrip()
+    return kubectl.text("apply", "--filename=-", *flags, stdin=manifests).rstrip()
 
 
 def _without_patches(message: str) -> str:
@@ -167,7 +168,7 @@ def _type(pod: Document) -> str:
 
 
 def _head(pods: Sequence[Document]) -> tuple[str, str] | None:
-    """What tells one head from the next: an operator that keeps a pod through its own upgrade only changes the hash."""
+    """Uid and hash of the head: an operator that keeps a pod through its own upgrade only changes the hash."""
     metadata = next((pod["metadata"] for pod in _alive(pods) if _type(pod) == "head"), None)
     return (metadata["uid"], str(section(metadata, "annotations").get(HASH))) if metadata else None
 

@@ -59,15 +59,15 @@ class RunsClaim:
         `overwrite`. Raises ResourcesError when the pod is lost.
         """
         records = self.kubectl.execute(self.pod, *FIND_RECORDS).split("\0")[:-1]
-        found = sorted(PurePosixPath(record).parent.name for record in records)
-        ended = [name for name in found if is_run_name(name)]
+        folders = sorted(PurePosixPath(record).parent.name for record in records)
+        ended = [name for name in folders if is_run_name(name)]
         self.folder.mkdir(parents=True, exist_ok=True)
         result = Fetched()
         missing = ConfigError(f"no ended run of that name on the claim; it has: {', '.join(ended) or 'none'}")
         result.failed = {name: missing for name in names if name not in ended}
         if not names:
-            wrong = DataError("not a valid run name; rename the folder on the claim to fetch it")
-            result.failed = {repr(name): wrong for name in found if name not in ended}
+            invalid = DataError("not a valid run name; rename the folder on the claim to fetch it")
+            result.failed = {repr(name): invalid for name in folders if name not in ended}
         for name in [name for name in ended if name in names or not names]:
             try:
                 listing = self._fetch_run(name, max_bytes, overwrite=overwrite)
@@ -90,12 +90,12 @@ class RunsClaim:
         here = self.folder / name
         if not (here / RECORD).is_file():
             raise ConfigError(f"{here}: has no {RECORD}, so the run has not ended")
-        wanted = {path: value for path, value in checksums.of_folder(here).items() if path not in LOCKS}
+        contents = {path: value for path, value in checksums.of_folder(here).items() if path not in LOCKS}
         return upload(
             self.kubectl,
             self.pod,
             here,
-            wanted,
+            contents,
             f"{MOUNT}/{name}",
             overwrite=False,
             ignored=LOCKS,
@@ -108,14 +108,14 @@ class RunsClaim:
         listing = checksums.parse_listing(self.kubectl.execute(self.pod, *checksums.list_argv(source)))
         self._check(listing, max_bytes)
         digests = self.kubectl.execute(self.pod, *checksums.digest_argv(source))
-        wanted = {**checksums.parse_digests(digests, source), **listing.links}
+        contents = {**checksums.parse_digests(digests, source), **listing.links}
         if here.exists():
-            how = checksums.difference(wanted, checksums.of_folder(here))
-            if not how:
+            changes = checksums.difference(contents, checksums.of_folder(here))
+            if not changes:
                 return None
             if not overwrite:
                 raise RunExists(
-                    f"the run in {self.folder} differs from the one on the claim and was kept ({how}); --overwrite"
+                    f"the run in {self.folder} differs from the one on the claim and was kept ({changes}); --overwrite"
                     " replaces it, --runs-dir OTHER fetches into another folder"
                 )
         # One level below the runs, so that a listing of the runs does not show it.
@@ -125,8 +125,8 @@ class RunsClaim:
                 "exec", self.pod, "--", "tar", "-cf", "-", "--hard-dereference", "-C", MOUNT, "--", f"./{name}"
             ) as stream:
                 links = _unpack(stream, Path(temporary), name, listing)
-            if how := checksums.difference(wanted, {**checksums.of_folder(incoming), **links}):
-                raise DataError(f"arrived damaged and was discarded ({how}); fetch it again")
+            if changes := checksums.difference(contents, {**checksums.of_folder(incoming), **links}):
+                raise DataError(f"arrived damaged and was discarded ({changes}); fetch it again")
             _create_links(incoming, links)
             _replace(here, incoming, Path(temporary, "replaced"))
         return listing

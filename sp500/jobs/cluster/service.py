@@ -25,8 +25,8 @@ def check(kubectl: Kubectl) -> None:
 
 def apply(kubectl: Kubectl, manifests: str) -> None:
     """Apply them, or none if the API server refuses one. Raises ResourcesError with its reasons."""
-    kubectl.text("apply", "--filename=-", "--dry-run=server", given=manifests)
-    kubectl.text("apply", "--filename=-", given=manifests)
+    kubectl.text("apply", "--filename=-", "--dry-run=server", stdin=manifests)
+    kubectl.text("apply", "--filename=-", stdin=manifests)
 
 
 def answers(service: Document) -> bool:
@@ -40,48 +40,50 @@ def answers(service: Document) -> bool:
     conditions = _conditions(status)
     coming = conditions.get("UpgradeInProgress") == "True"
     applications = section(section(status, "activeServiceStatus"), "applicationStatuses")
-    running = bool(applications) and all(section(applications, one).get("status") == "RUNNING" for one in applications)
+    running = bool(applications) and all(
+        section(applications, name).get("status") == "RUNNING" for name in applications
+    )
     endpoints = int(status.get("numServeEndpoints") or 0)
     return conditions.get("Ready") == "True" and running and not coming and endpoints > 0
 
 
-def failed(service: Document) -> bool:
+def has_failed(service: Document) -> bool:
     """Whether Ray Serve has given up on the newest spec."""
     status = section(service, "status")
     if status.get("observedGeneration", 0) < section(service, "metadata").get("generation", 0):
         return False
     which = "pendingServiceStatus" if _conditions(status).get("UpgradeInProgress") == "True" else "activeServiceStatus"
     applications = section(section(status, which), "applicationStatuses")
-    return any(section(applications, one).get("status") == "DEPLOY_FAILED" for one in applications)
+    return any(section(applications, name).get("status") == "DEPLOY_FAILED" for name in applications)
 
 
 def wait(kubectl: Kubectl, name: str, *, seconds: float, say: Callable[[str], None]) -> None:
     """Return when it answers at LOOKS looks in a row.
 
-    One look is not enough: the operator tells what Ray said before it got the new configuration. Raises ResourcesError
-    with the cluster's reasons after `seconds`, and earlier where Ray Serve has given up.
+    One look is not enough: the operator may report what Ray said before it got the new configuration.
+    Raises ResourcesError with the cluster's reasons after `seconds`, and earlier if Ray Serve has given up.
     """
     looks = failures = 0
-    before = {_event(one) for one in kubectl.items("get", "events")}
+    before = {_event(event) for event in kubectl.items("get", "events")}
 
-    def found() -> Document:
+    def get_service() -> Document:
         """The RayService as it is now."""
         return kubectl.document("get", "rayservice", name)
 
     def why() -> list[str]:
-        """What the cluster says of why it does not answer."""
+        """The cluster's reasons why it does not answer."""
         labels = ",".join(f"{label}={value}" for label, value in COMPONENT.items())
         pods = kubectl.items("get", "pods", f"--selector={labels}")
         names = [name, *(pod["metadata"]["name"] for pod in pods if not reasons.ready(pod))]
-        events = [one for one in kubectl.items("get", "events") if _event(one) not in before]
-        return list(complaints(found())) + reasons.of_pods(pods) + reasons.of_events(events, names)
+        events = [event for event in kubectl.items("get", "events") if _event(event) not in before]
+        return list(complaints(get_service())) + reasons.of_pods(pods) + reasons.of_events(events, names)
 
     def steady() -> bool:
         """Whether it has been answering for a while."""
         nonlocal looks, failures
-        service = found()
+        service = get_service()
         looks = looks + 1 if answers(service) else 0
-        failures = failures + 1 if failed(service) else 0
+        failures = failures + 1 if has_failed(service) else 0
         if failures >= FAILED_LOOKS:
             raise ResourcesError("\n  ".join([f"RayService {name} does not start:", *complaints(service)]))
         return looks >= LOOKS
@@ -90,7 +92,7 @@ def wait(kubectl: Kubectl, name: str, *, seconds: float, say: Callable[[str], No
 
 
 def _conditions(status: Document) -> dict[str, str]:
-    return {str(one.get("type")): str(one.get("status")) for one in items(status.get("conditions"))}
+    return {str(condition.get("type")): str(condition.get("status")) for condition in items(status.get("conditions"))}
 
 
 def _event(event: Document) -> tuple[str, str]:
@@ -98,15 +100,15 @@ def _event(event: Document) -> tuple[str, str]:
 
 
 def complaints(service: Document) -> Iterator[str]:
-    """What Ray Serve says of applications that do not run, and of their deployments, which have the reason."""
+    """Messages of Ray Serve on applications that do not run, and on their deployments, which have the reason."""
     for which in ("activeServiceStatus", "pendingServiceStatus"):
         applications = section(section(section(service, "status"), which), "applicationStatuses")
         for name in applications:
             body = section(applications, name)
-            if body.get("status") != "RUNNING" and (said := str(body.get("message") or "").strip()):
-                yield f"application {name}: {body.get('status')}: {said.splitlines()[-1]}"
+            if body.get("status") != "RUNNING" and (message := str(body.get("message") or "").strip()):
+                yield f"application {name}: {body.get('status')}: {message.splitlines()[-1]}"
             deployments = section(body, "serveDeploymentStatuses")
-            for one in deployments:
-                its = section(deployments, one)
-                if its.get("status") != "HEALTHY" and (said := str(its.get("message") or "").strip()):
-                    yield f"deployment {one}: {its.get('status')}: {said.splitlines()[-1]}"
+            for deployment_name in deployments:
+                deployment = section(deployments, deployment_name)
+                if deployment.get("status") != "HEALTHY" and (message := str(deployment.get("message") or "").strip()):
+                    yield f"deployment {deployment_name}: {deployment.get('status')}: {message.splitlines()[-1]}"

@@ -126,18 +126,18 @@ def running(
         return reasons.of_pods(pods()) + reasons.of_events(kubectl.items("get", "events"), [name, claim])
 
     body = json.dumps(manifest(name, claim, mount, image, read_only=read_only, memory=memory))
-    made = True
+    created = True
     try:
         try:
-            kubectl.text("apply", "--filename=-", given=body)
+            kubectl.text("apply", "--filename=-", stdin=body)
         except ResourcesError as error:  # a server that went silent may have made it all the same
-            made = isinstance(error, Unreachable)
+            created = isinstance(error, Unreachable)
             raise
         waiting.until(lambda: any(map(reasons.ready, pods())), why, what=f"pod {name}", seconds=seconds, say=say)
         yield name
     finally:
         try:
-            if made:
+            if created:
                 kubectl.text("delete", "pod", name, "--ignore-not-found", "--wait=false")
         except ResourcesError as error:  # must not hide what went wrong before
             say(f"pod {name} could not be deleted and ends by itself after {IDLE_SECONDS // 60} minutes ({error})")

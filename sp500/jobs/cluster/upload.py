@@ -53,18 +53,18 @@ def upload(
     present = kubectl.execute(pod, "find", mount, "-mindepth", "1", "-maxdepth", "1", "-print0").split("\0")
     if target in present:
         there = {path: value for path, value in _digests(kubectl, pod, target).items() if path not in ignored}
-        how = checksums.difference(wanted, there)
-        if not how:
+        changes = checksums.difference(wanted, there)
+        if not changes:
             return False
         if not overwrite:
-            raise DataError(f"{target} holds other files ({how}); {advice}")
+            raise DataError(f"{target} holds other files ({changes}); {advice}")
     kubectl.execute(pod, "find", mount, *ABANDONED, "-exec", "rm", "-rf", "{}", "+")
     kubectl.execute(pod, "mkdir", incoming)
     try:
         with kubectl.writing("exec", "--stdin", pod, "--", "tar", "-xf", "-", "-C", incoming) as stream:
             _pack(folder, list(wanted), stream)
-        if how := checksums.difference(wanted, _digests(kubectl, pod, incoming)):
-            raise DataError(f"{folder} arrived damaged and was discarded ({how}); upload it again")
+        if changes := checksums.difference(wanted, _digests(kubectl, pod, incoming)):
+            raise DataError(f"{folder} arrived damaged and was discarded ({changes}); upload it again")
         kubectl.execute(pod, *(REPLACE if overwrite else PLACE), incoming, target, replaced)
     finally:
         with suppress(ResourcesError):  # a later upload removes what this one cannot

@@ -26,7 +26,7 @@ def until(
     as well. Raises ResourcesError with all reasons after `seconds`.
     """
     end = clock() + seconds
-    said: set[str] = set()
+    reported: set[str] = set()
     while True:
         try:
             if done():
@@ -39,7 +39,7 @@ def until(
             why = why or ["the cluster gives no reason"]
             raise ResourcesError(f"{what} did not get ready within {seconds:g} s:\n  " + "\n  ".join(why))
         for reason in why:
-            if reason not in said:
-                said.add(reason)
+            if reason not in reported:
+                reported.add(reason)
                 say(f"  waiting for {what}: {reason}")
         pause(min(SECONDS_BETWEEN, left))

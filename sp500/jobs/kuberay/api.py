@@ -78,22 +78,22 @@ class KubeApi:
         answer = self._ask("GET", path)
         if answer.code == 404 and answer.names_an_object:
             return None
-        return answer.document_or(self._no("GET", path, answer))
+        return answer.document_or(self._refusal("GET", path, answer))
 
     def items(self, resource: Resource, *, labels: str = "", fields: str = "") -> list[Document]:
         """The objects that the selectors choose, page by page; all in one where the pages expired meanwhile."""
-        path, found, token = self._path(resource), list[Document](), ""
+        path, objects, token = self._path(resource), list[Document](), ""
         query = {"limit": str(PAGE), "labelSelector": labels, "fieldSelector": fields}
         while True:
             answer = self._ask("GET", path, query | {"continue": token})
             if answer.code == 410 and token:
-                found, token, query = [], "", query | {"limit": ""}
+                objects, token, query = [], "", query | {"limit": ""}
                 continue
-            page = answer.document_or(self._no("GET", path, answer))
-            found += items(page.get("items"))
+            page = answer.document_or(self._refusal("GET", path, answer))
+            objects += items(page.get("items"))
             token = str(section(page, "metadata").get("continue") or "")
             if not token:
-                return found
+                return objects
 
     def items_if_any(self, resource: Resource, *, labels: str) -> list[Document]:
         """As `items`, of one page; none where the server has no such kind, or this user may not read it."""
@@ -116,7 +116,7 @@ class KubeApi:
         answer = self._ask("POST", path, {"fieldValidation": "Strict", "dryRun": "All" if dry_run else ""}, body)
         if answer.code == 409 and answer.reason == "AlreadyExists":
             return None
-        error = self._no("POST", path, answer)
+        error = self._refusal("POST", path, answer)
         # An expired login has been renewed, and the next try passes.
         return answer.document_or(error if answer.code == 401 else Refused(str(error)))
 
@@ -128,7 +128,7 @@ class KubeApi:
         causes = items(section(answer.document, "details").get("causes"))
         another = answer.code == 422 and {cause.get("field") for cause in causes} == {"metadata.uid"}
         if answer.code not in {404, 409} and not another:
-            answer.document_or(self._no("PATCH", path, answer))
+            answer.document_or(self._refusal("PATCH", path, answer))
 
     def delete(self, resource: Resource, name: str, uid: str) -> None:
         """Delete this very object, after what belongs to it. Nothing where it is gone, or another has its name."""
@@ -136,7 +136,7 @@ class KubeApi:
         path = self._path(resource, name)
         answer = self._ask("DELETE", path, body=body)
         if answer.code not in {404, 409}:
-            answer.document_or(self._no("DELETE", path, answer))
+            answer.document_or(self._refusal("DELETE", path, answer))
 
     def log(self, pod: str, container: str, *, since: str | None, tail: int | None, patient: bool) -> bytes | None:
         """What a container printed since a time (RFC 3339), or the last lines of it; None where it has no log yet.
@@ -152,7 +152,7 @@ class KubeApi:
         if answer.code in {204, 400, 404}:  # the pod has no node; its container waits to start; it is gone
             return None
         if answer.code != 200:
-            raise self._no("GET", path, answer)
+            raise self._refusal("GET", path, answer)
         if tail and tail > 1 and len(answer.body) >= LOG_BYTES:  # the limit cuts the end off
             return self.log(pod, container, since=since, tail=tail // 4 or 1, patient=patient)
         return answer.body
@@ -163,32 +163,32 @@ class KubeApi:
         if answer.code == 404:
             return None
         return {
-            str(one.get("name"))
-            for one in items(answer.document_or(self._no("GET", f"/{root}", answer)).get("resources"))
+            str(kind.get("name"))
+            for kind in items(answer.document_or(self._refusal("GET", f"/{root}", answer)).get("resources"))
         }
 
-    def once(self, method: str, path: str, query: dict[str, str], body: Document | None) -> Response:
+    def send_once(self, method: str, path: str, query: dict[str, str], body: Document | None) -> Response:
         """The answer of one try; its code is 0 where there is none."""
         from kubernetes.client.exceptions import ApiException
         from urllib3.exceptions import HTTPError
 
-        given = [(key, value) for key, value in query.items() if value]
+        parameters = [(key, value) for key, value in query.items() if value]
         content = "application/merge-patch+json" if method == "PATCH" else "application/json"
         headers = {"Accept": "application/json, */*"} | ({"Content-Type": content} if body else {})
         serialized = self.client.param_serialize(
-            method, path, query_params=given, header_params=headers, body=body, auth_settings=["BearerToken"]
+            method, path, query_params=parameters, header_params=headers, body=body, auth_settings=["BearerToken"]
         )
         try:
             response = self.client.call_api(*serialized, _request_timeout=(CONNECT, self.timeout))
             return Response(response.status, response.read(), response.headers.get("Retry-After"))
         except (HTTPError, ApiException, OSError) as error:
-            return responses.none(error)
+            return responses.no_response(error)
 
     def _path(self, resource: Resource, name: str = "") -> str:
         return f"/{resource.root}/namespaces/{self.namespace}/{resource.plural}{f'/{name}' if name else ''}"
 
-    def _no(self, method: str, path: str, answer: Response) -> ResourcesError:
-        return responses.no(method, path, answer, self.client.configuration.host)
+    def _refusal(self, method: str, path: str, answer: Response) -> ResourcesError:
+        return responses.explain_refusal(method, path, answer, self.client.configuration.host)
 
     def _ask(
         self,
@@ -204,9 +204,9 @@ class KubeApi:
             stop=stop_after_attempt(tries) | stop_before_delay(LIMIT),
             wait=_seconds_until_the_next,
             sleep=self.pause,
-            retry_error_callback=_last,
+            retry_error_callback=_last_response,
         )
-        answer: Response = retrying(self.once, method, path, query or {}, body)
+        answer: Response = retrying(self.send_once, method, path, query or {}, body)
         if answer.passing:
             raise responses.unreachable(self.client.configuration.host, answer)
         return answer
@@ -214,11 +214,11 @@ class KubeApi:
 
 def _seconds_until_the_next(tries: RetryCallState) -> float:
     """What the server asks for, and else a random back-off."""
-    asked = _last(tries).wait
-    return wait_random_exponential(multiplier=0.25, max=4)(tries) if asked is None else asked
+    seconds = _last_response(tries).wait
+    return wait_random_exponential(multiplier=0.25, max=4)(tries) if seconds is None else seconds
 
 
-def _last(tries: RetryCallState) -> Response:
+def _last_response(tries: RetryCallState) -> Response:
     assert tries.outcome is not None
     answer: Response = tries.outcome.result()
     return answer

@@ -19,16 +19,20 @@ def files(environment: Mapping[str, str]) -> list[Path]:
     return [Path(file).expanduser().absolute() for file in environment.get("KUBECONFIG", "").split(pathsep) if file]
 
 
-def chosen(environment: Mapping[str, str], name: str | None = None) -> tuple[str | None, str]:
+def select_context(environment: Mapping[str, str], name: str | None = None) -> tuple[str | None, str]:
     """Name and namespace of the context `name`, or of the current one; None as a name where there is no kubeconfig.
 
     Where no namespace is set, it is the one that scripts/deploy puts the claims into, as for the verbs of a cluster.
     Raises ConfigError for a name that no file has.
     """
-    known = [found for file in files(environment) or [Path.home() / ".kube" / "config"] if (found := _read(file))]
-    current = name or next((str(one["current-context"]) for one in known if one.get("current-context")), None)
-    contexts = {str(one.get("name")): section(one, "context") for file in reversed(known) for one in _contexts(file)}
-    if name and known and name not in contexts:
+    kubeconfigs = [
+        content for file in files(environment) or [Path.home() / ".kube" / "config"] if (content := _read(file))
+    ]
+    current = name or next((str(file["current-context"]) for file in kubeconfigs if file.get("current-context")), None)
+    contexts = {
+        str(entry.get("name")): section(entry, "context") for file in reversed(kubeconfigs) for entry in _contexts(file)
+    }
+    if name and kubeconfigs and name not in contexts:
         raise ConfigError(f"--context {name}: no kubeconfig has it; there are: {', '.join(sorted(contexts)) or 'none'}")
     return current, str(section(contexts, str(current)).get("namespace") or NAMESPACE)
 
@@ -41,7 +45,7 @@ def _contexts(file: Document) -> list[Document]:
 def _read(file: Path) -> Document:
     """A kubeconfig; an empty one for what is not there or is none, which its client will tell."""
     try:
-        found = yaml.safe_load(file.read_text())
+        kubeconfig = yaml.safe_load(file.read_text())
     except (OSError, ValueError, yaml.YAMLError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return kubeconfig if isinstance(kubeconfig, dict) else {}

@@ -34,8 +34,8 @@ PENDING = {
 }
 
 
-def suspended(job: Document) -> bool:
-    """Whether it holds no pods because somebody said so: Kueue, which sets it from the first, or a person."""
+def is_suspended(job: Document) -> bool:
+    """Whether the job is suspended: by Kueue, which sets it from the start, or by a user."""
     deployment = section(job, "status").get("jobDeploymentStatus")
     return deployment in {"Suspending", "Suspended"} or section(job, "spec").get("suspend") is True
 
@@ -51,18 +51,18 @@ def reason(
     """One line for a job in the state `now`."""
     known = causes(job, now, pods, events)
     if now is JobState.QUEUED:
-        return _line(_queued(job, workload), known)
+        return _line(_explain_queueing(job, workload), known)
     lost = job_events.head_lost(job, events) if now is JobState.FAILED else ""
-    said = {
-        JobState.PENDING: _pending,
-        JobState.RUNNING: _running,
-        JobState.SUCCEEDED: lambda job: "the command ended with exit code 0" + _afterwards(job),
-        JobState.FAILED: _failed,
+    text = {
+        JobState.PENDING: _explain_pending,
+        JobState.RUNNING: _explain_running,
+        JobState.SUCCEEDED: lambda job: "the command ended with exit code 0" + _explain_cleanup(job),
+        JobState.FAILED: _explain_failure,
         JobState.STOPPED: lambda job: "stopped through Ray",
     }[now](job)
     if section(job, "metadata").get("deletionTimestamp"):
-        said = f"is being deleted; before that: {said}"
-    return _line("; ".join(filter(None, [lost, said])), known)
+        text = f"is being deleted; before that: {text}"
+    return _line("; ".join(filter(None, [lost, text])), known)
 
 
 def causes(job: Document, now: JobState, pods: Sequence[Document], events: Sequence[Document]) -> list[str]:
@@ -73,54 +73,54 @@ def causes(job: Document, now: JobState, pods: Sequence[Document], events: Seque
     # The end of a command that failed is its submitter's as well, and tells nothing more.
     submitters = [pod for pod in pods if job_events.role(pod) == "submitter"]
     # Of several only the newest counts: it took over from those that ended before.
-    gone = submitters if ray == "FAILED" else sorted(submitters, key=_created)[:-1]
+    gone = submitters if ray == "FAILED" else sorted(submitters, key=_creation_time)[:-1]
     telling = [pod for pod in pods if pod not in gone]
     ran = now is JobState.FAILED and ray not in {None, "", "PENDING"}
     return [*_of_pods(telling), *job_events.telling(job, telling, events, ran=ran)]
 
 
-def _created(pod: Document) -> str:
+def _creation_time(pod: Document) -> str:
     return str(pod["metadata"].get("creationTimestamp") or "")
 
 
 def _of_pods(pods: Sequence[Document]) -> list[str]:
     """What keeps pods from being ready, by role: a new pod in the place of another is nothing new."""
-    said: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     for pod in pods:
         prefix = f"pod {pod['metadata']['name']}: "
         texts = [PULLING.sub("ImagePullBackOff", line.removeprefix(prefix)) for line in reasons.of_pods([pod])]
-        said.update((job_events.role(pod), text) for text in dict.fromkeys(texts))
-    return [f"{role if count == 1 else f'{count} {role}s'}: {text}" for (role, text), count in said.items()]
+        counts.update((job_events.role(pod), reason) for reason in dict.fromkeys(texts))
+    return [f"{role if count == 1 else f'{count} {role}s'}: {reason}" for (role, reason), count in counts.items()]
 
 
-def _queued(job: Document, workload: Document | None) -> str:
+def _explain_queueing(job: Document, workload: Document | None) -> str:
     conditions = items(section(workload or {}, "status").get("conditions"))
-    false = {str(one.get("type")): one for one in conditions if one.get("status") == "False"}
+    false = {str(condition.get("type")): condition for condition in conditions if condition.get("status") == "False"}
     for kind in ("QuotaReserved", "Admitted"):
         if why := section(false, kind).get("message"):
             return f"held by Kueue in queue {queue(job)}: {why}"
-    seen = (
+    unknown = (
         "it has not said why" if workload else "no Workload to read why (does the queue exist? may you list workloads?)"
     )
-    return f"held by Kueue in queue {queue(job)}; {seen}"
+    return f"held by Kueue in queue {queue(job)}; {unknown}"
 
 
-def _pending(job: Document) -> str:
+def _explain_pending(job: Document) -> str:
     status, spec = section(job, "status"), section(job, "spec")
     deployment = str(status.get("jobDeploymentStatus", ""))
-    if suspended(job):
+    if is_suspended(job):
         return "suspended by somebody: spec.suspend holds it back until it is false again"
     if deployment == "Retrying":
         starts = int(spec.get("backoffLimit") or 0) + 1
         return f"{int(status.get('failed') or 0)} of {starts} starts failed; it starts again on a new cluster"
     if deployment == "Waiting":
-        return _yours(job)
+        return _explain_interactive(job)
     if status.get("jobStatus") == "PENDING":
         return "Ray has the command, and has not started it yet"
     return PENDING.get(deployment, f"the operator calls it {deployment}")
 
 
-def _yours(job: Document) -> str:
+def _explain_interactive(job: Document) -> str:
     """What a job in InteractiveMode waits for, in commands to copy."""
     name, ray = str(job["metadata"]["name"]), str(section(job, "status").get("rayClusterName"))
     namespace = shlex.quote(str(section(job, "metadata").get("namespace", "default")))
@@ -136,28 +136,31 @@ def _yours(job: Document) -> str:
     return "its cluster waits for you to submit the command: " + " ; ".join(steps).replace("& ;", "&")
 
 
-def _running(job: Document) -> str:
+def _explain_running(job: Document) -> str:
     ray = str(section(job, "status").get("jobStatus"))
     if ray == "RUNNING":
         return "the command runs"
     return f"the command has ended ({ray}); the operator waits for its submitter"
 
 
-def _afterwards(job: Document) -> str:
+def _explain_cleanup(job: Document) -> str:
     """What went wrong after a success."""
-    told = section(job, "status")
-    return f"; after that: {_said(told)}" if told.get("jobDeploymentStatus") != "Complete" else ""
+    status = section(job, "status")
+    return f"; after that: {_operator_message(status)}" if status.get("jobDeploymentStatus") != "Complete" else ""
 
 
-def _failed(job: Document) -> str:
-    return _said(section(job, "status")) or "failed, and the operator does not say why"
+def _explain_failure(job: Document) -> str:
+    return _operator_message(section(job, "status")) or "failed, and the operator does not say why"
 
 
-def _said(told: Document) -> str:
+def _operator_message(status: Document) -> str:
     """The operator's reason and message; of the log that Ray appends to it the last line, such as a traceback's end."""
-    message, _, log = re.sub(r",? last available logs[^\n]*", "\0", str(told.get("message") or "")).partition("\0")
-    known = [str(told.get("reason") or ""), *(" ".join(text.split())[:LONGEST] for text in (message, _last_words(log)))]
-    return ": ".join(filter(None, known))
+    message, _, log = re.sub(r",? last available logs[^\n]*", "\0", str(status.get("message") or "")).partition("\0")
+    parts = [
+        str(status.get("reason") or ""),
+        *(" ".join(text.split())[:LONGEST] for text in (message, _last_words(log))),
+    ]
+    return ": ".join(filter(None, parts))
 
 
 def _last_words(log: str) -> str:
@@ -170,7 +173,7 @@ def _last_words(log: str) -> str:
     return " ".join(takewhile(lambda line: line.strip("─"), inside))
 
 
-def _line(said: str, known: Sequence[str]) -> str:
-    told = [cause[:LONGEST] for cause in known[:MOST]]
+def _line(state: str, known: Sequence[str]) -> str:
+    shown = [cause[:LONGEST] for cause in known[:MOST]]
     more = [f"and {len(known) - MOST} more"] if len(known) > MOST else []
-    return " ".join("; ".join([said, *told, *more]).split())
+    return " ".join("; ".join([state, *shown, *more]).split())

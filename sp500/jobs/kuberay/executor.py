@@ -49,11 +49,15 @@ def request(spec: JobSpec, cluster: Document, handle: str) -> Document:
     sent. Raises ConfigError for a manifest that breaks a rule.
     """
     documents = build_documents(spec.model_copy(update={"name": handle}), cluster)
-    for one in documents:
-        rules.check(one)
-    written = json.dumps(sorted(documents, key=lambda one: one["kind"] != "RayJob"))
-    mark = {REQUEST: hashlib.sha256(written.encode()).hexdigest()}
-    return {"documents": [one | {"metadata": one["metadata"] | {"annotations": mark}} for one in json.loads(written)]}
+    for document in documents:
+        rules.check(document)
+    text = json.dumps(sorted(documents, key=lambda document: document["kind"] != "RayJob"))
+    mark = {REQUEST: hashlib.sha256(text.encode()).hexdigest()}
+    return {
+        "documents": [
+            document | {"metadata": document["metadata"] | {"annotations": mark}} for document in json.loads(text)
+        ]
+    }
 
 
 class KubeRayExecutor:
@@ -73,16 +77,16 @@ class KubeRayExecutor:
         self._pause, self._clock = pause, clock
 
     def reachable(self) -> None:
-        """Nothing where a RayJob can be submitted; asks once, for seconds at most.
+        """Check that a RayJob can be submitted. Asks once, for seconds at most.
 
-        Raises Unreachable where no server answers, and Refused where it knows no RayJobs, with the way out.
+        Raises Unreachable if no server answers, and Refused if it does not know RayJobs.
         """
         kinds = self._api.kinds(RAYJOBS.root) or set()
         if RAYJOBS.plural not in kinds:
             raise Refused(f"this cluster has no KubeRay operator; its administrator can install it with: {OPERATOR}")
 
     def check(self, request: Document) -> None:
-        """Nothing where the server would take such a job: one call, and one for each claim that its pods mount.
+        """Check that the server would accept such a job: one call, and one for each claim that its pods mount.
 
         Raises Refused with the server's reason, and for a claim that its pods would wait for. Warns of one that only
         the pods of one node can mount, where the job has several workers.
@@ -91,10 +95,10 @@ class KubeRayExecutor:
         self._api.create(RAYJOBS, job, dry_run=True)
         narrow = []
         for claim in sorted({name for cluster in clusters(job) for group in cluster.groups for name in _claims(group)}):
-            found = self._api.peek(CLAIMS, claim)
-            modes = section(found or {}, "spec").get("accessModes")
+            volume_claim = self._api.peek(CLAIMS, claim)
+            modes = section(volume_claim or {}, "spec").get("accessModes")
             narrow += [claim] if modes == ["ReadWriteOnce"] else []
-            if found is None:
+            if volume_claim is None:
                 raise Refused(
                     f"namespace {self._api.namespace} has no PersistentVolumeClaim {claim}, which the job's pods mount:"
                     " --namespace names the one that has it. scripts/deploy makes it, as does kubectl apply -f"
@@ -109,17 +113,19 @@ class KubeRayExecutor:
         Raises Refused for what the server will not have, and where somebody else's object has the name.
         """
         job, *others = request["documents"]
-        given = job["metadata"].get("namespace", self._api.namespace)
-        if job["metadata"]["name"] != handle or given != self._api.namespace:
-            wanted = f"{self._api.namespace}/{handle}"
-            raise Refused(f"the request is for {given}/{job['metadata']['name']}, not {wanted}; make it anew for that")
-        made = self._made(RAYJOBS, job)
-        owner = {key: job[key] for key in ("apiVersion", "kind")} | {"name": handle, "uid": made["metadata"]["uid"]}
-        for one in others:
+        namespace = job["metadata"].get("namespace", self._api.namespace)
+        if job["metadata"]["name"] != handle or namespace != self._api.namespace:
+            expected = f"{self._api.namespace}/{handle}"
+            raise Refused(
+                f"the request is for {namespace}/{job['metadata']['name']}, not {expected}; make it anew for that"
+            )
+        rayjob = self._create(RAYJOBS, job)
+        owner = {key: job[key] for key in ("apiVersion", "kind")} | {"name": handle, "uid": rayjob["metadata"]["uid"]}
+        for document in others:
             try:
-                self._made(CONFIG_MAPS, one | {"metadata": one["metadata"] | {"ownerReferences": [owner]}})
+                self._create(CONFIG_MAPS, document | {"metadata": document["metadata"] | {"ownerReferences": [owner]}})
             except Refused:  # its head would wait for the mount, and hold its nodes
-                self._api.delete(RAYJOBS, handle, made["metadata"]["uid"])
+                self._api.delete(RAYJOBS, handle, rayjob["metadata"]["uid"])
                 raise
 
     def status(self, handle: str) -> Status:
@@ -141,7 +147,7 @@ class KubeRayExecutor:
         events = [] if now is JobState.RUNNING else self._api.items(EVENTS, fields="type=Warning")
         if now is JobState.FAILED and (ray := rayjob_status.cluster(job)):
             own = self._api.items(EVENTS, fields=f"involvedObject.kind=RayCluster,involvedObject.name={ray}")
-            events += [one for one in own if one.get("type") != "Warning"]
+            events += [event for event in own if event.get("type") != "Warning"]
         return rayjob_status.status(job, pods=self._pods(job, None), events=events)
 
     def logs(self, handle: str, *, role: Role | None, tail: int | None, follow: bool) -> Iterator[Line]:
@@ -163,52 +169,52 @@ class KubeRayExecutor:
             self._api.delete(RAYJOBS, handle, job["metadata"]["uid"])
 
     def show_progress(self, handle: str, progress: RunProgress) -> None:
-        """Write it as an annotation of the RayJob, sp500/progress, where that says something else."""
+        """Write the progress into the annotation sp500/progress of the RayJob, if it changed."""
         job = self._own(handle)
         if job and section(job["metadata"], "annotations").get(PROGRESS) != progress.dump():
             self._api.annotate(RAYJOBS, handle, job["metadata"]["uid"], {PROGRESS: progress.dump()})
 
     def _own(self, handle: str) -> Document | None:
-        """The RayJob of a handle; None where there is none, or one that is not ours."""
+        """The RayJob of a handle. None if there is none, or if it is not ours."""
         job = self._api.get(RAYJOBS, handle)
         return job if job and _mark(job) else None
 
-    def _made(self, resource: Resource, body: Document) -> Document:
+    def _create(self, resource: Resource, body: Document) -> Document:
         name, where = body["metadata"]["name"], f"namespace {self._api.namespace}"
-        made = self._api.create(resource, body) or self._api.get(resource, name)
-        if made is None:
+        created = self._api.create(resource, body) or self._api.get(resource, name)
+        if created is None:
             raise Unreachable(f"{body['kind']} {name} in {where} went while it was looked at; try again")
-        if _mark(made) != _mark(body):
+        if _mark(created) != _mark(body):
             raise Refused(f"{where} has another {body['kind']} {name}, which was left as it is; take another name")
-        return made
+        return created
 
     def _pods(self, job: Document, role: Role | None) -> list[Document]:
         """Pods of the present cluster and of the submitter."""
-        found, ray = list[Document](), rayjob_status.cluster(job)
+        pods, ray = list[Document](), rayjob_status.cluster(job)
         if ray and role is not Role.SUBMITTER:
-            one = f",ray.io/node-type={role}" if role else ""
-            found += self._api.items(PODS, labels=f"ray.io/cluster={ray}{one}")
+            selector = f",ray.io/node-type={role}" if role else ""
+            pods += self._api.items(PODS, labels=f"ray.io/cluster={ray}{selector}")
         if role in {None, Role.SUBMITTER} and rayjob_status.submits(job):
-            found += self._api.items(PODS, labels=f"batch.kubernetes.io/job-name={job['metadata']['name']}")
-        return found
+            pods += self._api.items(PODS, labels=f"batch.kubernetes.io/job-name={job['metadata']['name']}")
+        return pods
 
     def _lines(self, handle: str, role: Role | None, tail: int | None, follow: bool) -> Iterator[Line]:
         """Look after look, the last of them after the job's end was seen; a server that is away is waited for."""
         reading, job, patience = Reading(tail), None, Patience(self._clock)
         while True:
             try:
-                seen = self._own(handle)
-                job = seen or job  # a deleted job's pods take their time
+                current = self._own(handle)
+                job = current or job  # a deleted job's pods take their time
                 if job and role is Role.SUBMITTER and not rayjob_status.submits(job):
                     raise ConfigError(
                         "role submitter: you submit this job's command yourself; `ray job logs` has what it prints"
                     )
-                last = not follow or seen is None or rayjob_status.state(seen).finished
+                last = not follow or current is None or rayjob_status.state(current).finished
                 yield from self._look(reading, self._pods(job, role) if job else [], last=last)
                 if last:
                     return
                 reading.tail = None  # of a pod that comes later, every line is new
-                patience.answered()
+                patience.note_answer()
             except (Silent, Denied) as error:
                 if not follow or patience.ends(error):
                     raise
@@ -216,18 +222,18 @@ class KubeRayExecutor:
 
     def _look(self, reading: Reading, pods: list[Document], *, last: bool) -> Iterator[Line]:
         """New lines of all pods by their time. A node that does not answer has another look, up to the last one."""
-        found, silent = list[tuple[Moment, Line]](), None
+        timed, silent = list[tuple[Moment, Line]](), None
         for pod in pods:
             name, container = pod["metadata"]["name"], pod["spec"]["containers"][0]["name"]
-            known = reading.log(pod, container)
+            pod_log = reading.log(pod, container)
             try:
-                read = self._api.log(name, container, since=known.since, tail=known.tail, patient=last)
+                read = self._api.log(name, container, since=pod_log.since, tail=pod_log.tail, patient=last)
             except Unreachable as error:
                 silent = error
                 continue
-            found += known.new(read or b"", complete=last)
+            timed += pod_log.new(read or b"", complete=last)
         owners = {pod["metadata"]["name"]: _owner(pod) for pod in pods}
-        for _, line in sorted(found, key=lambda one: one[0]):
+        for _, line in sorted(timed, key=lambda pair: pair[0]):
             if line.role is not Role.SUBMITTER or reading.repetitions.is_new(owners[line.source], line):
                 yield line
         if silent and last:
@@ -242,8 +248,8 @@ class Patience:
         self._known = self._silent = False
         self._denied: float | None = None
 
-    def answered(self) -> None:
-        """The server gave what was asked for."""
+    def note_answer(self) -> None:
+        """Record that the server answered."""
         self._answered, self._known, self._silent, self._denied = self._clock(), True, False, None
 
     def ends(self, error: Silent | Denied) -> bool:

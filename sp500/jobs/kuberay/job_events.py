@@ -28,11 +28,11 @@ def role(pod: Document) -> str:
 def telling(job: Document, pods: Sequence[Document], events: Sequence[Document], *, ran: bool) -> list[str]:
     """The warnings that still hold, one line each; a pod of the job goes by its role."""
     silent = {pod["metadata"]["name"]: pod for pod in pods if not reasons.ready(pod) and not reasons.of_pods([pod])}
-    about = [one for one in events if one.get("type") == "Warning" and one.get("reason") not in HARMLESS]
-    about = [one for one in about if _is_about(one, job, silent) and not _is_over(one, job, pods, silent)]
+    warnings = [event for event in events if event.get("type") == "Warning" and event.get("reason") not in HARMLESS]
+    warnings = [event for event in warnings if _is_about(event, job, silent) and not _is_over(event, job, pods, silent)]
     if ran:
-        about = [one for one in about if one.get("reason") in LOSSES]
-    lines = reasons.of_events(about, [str(section(one, "involvedObject").get("name")) for one in about])
+        warnings = [event for event in warnings if event.get("reason") in LOSSES]
+    lines = reasons.of_events(warnings, [str(section(event, "involvedObject").get("name")) for event in warnings])
     for name, pod in silent.items():
         lines = [line.replace(f"pod {name}: ", f"{role(pod)}: ") for line in lines]
     return list(dict.fromkeys(lines))
@@ -41,13 +41,13 @@ def telling(job: Document, pods: Sequence[Document], events: Sequence[Document],
 def head_lost(job: Document, events: Sequence[Document]) -> str:
     """How the head of the present cluster ended where the operator had to make another one; empty where it did not."""
     ray = _cluster(job)
-    own = [one for one in events if section(one, "involvedObject").get("name") == ray]
-    made = {str(one.get("message")) for one in own if one.get("reason") == "CreatedHeadPod"}
-    if not ray or len(made) < 2:
+    own = [event for event in events if section(event, "involvedObject").get("name") == ray]
+    heads = {str(event.get("message")) for event in own if event.get("reason") == "CreatedHeadPod"}
+    if not ray or len(heads) < 2:
         return ""
-    ends = [TERMINATED.search(str(one.get("message"))) for one in own if one.get("reason") == "DeletedHeadPod"]
-    known = [f"{end[2]}, exit code {end[1]}" for end in ends if end]
-    why = known[-1] if known else "its pod was deleted, or its node went"
+    ends = [TERMINATED.search(str(event.get("message"))) for event in own if event.get("reason") == "DeletedHeadPod"]
+    causes = [f"{end[2]}, exit code {end[1]}" for end in ends if end]
+    why = causes[-1] if causes else "its pod was deleted, or its node went"
     return f"its head was lost and replaced ({why}), and what ran on it is gone"
 
 
@@ -56,8 +56,8 @@ def _is_about(event: Document, job: Document, silent: dict[str, Document]) -> bo
 
     A pod that is gone, evicted or refused, is known by its name alone.
     """
-    whom = section(event, "involvedObject")
-    kind, name, ray = whom.get("kind"), str(whom.get("name")), _cluster(job)
+    subject = section(event, "involvedObject")
+    kind, name, ray = subject.get("kind"), str(subject.get("name")), _cluster(job)
     if kind in {"RayJob", "Job"}:
         return name == str(job["metadata"]["name"])
     if kind == "RayCluster":
@@ -69,23 +69,25 @@ def _is_about(event: Document, job: Document, silent: dict[str, Document]) -> bo
 
 def _is_over(event: Document, job: Document, pods: Sequence[Document], silent: dict[str, Document]) -> bool:
     """Whether what could not be made is there by now, and what had no room has a node."""
-    whom, reason = section(event, "involvedObject"), str(event.get("reason"))
+    subject, reason = section(event, "involvedObject"), str(event.get("reason"))
     roles = [role(pod) for pod in pods]
-    if whom.get("kind") == "Job":
+    if subject.get("kind") == "Job":
         return "submitter" in roles
     if reason == "FailedToCreateHeadPod":
         return "head" in roles
     if reason == "FailedToCreateWorkerPod":
-        return roles.count("worker") >= wanted_workers(job)
+        return roles.count("worker") >= count_workers(job)
     if reason in {"FailedToCreateRayCluster", "FailedToCreateRayJobSubmitter"}:
         return ("head" if reason.endswith("Cluster") else "submitter") in roles
-    if reason == "FailedScheduling" and (pod := silent.get(str(whom.get("name")))):
+    if reason == "FailedScheduling" and (pod := silent.get(str(subject.get("name")))):
         conditions = items(section(pod, "status").get("conditions"))
-        return any(one.get("type") == "PodScheduled" and one.get("status") == "True" for one in conditions)
+        return any(
+            condition.get("type") == "PodScheduled" and condition.get("status") == "True" for condition in conditions
+        )
     return False
 
 
-def wanted_workers(job: Document) -> int:
+def count_workers(job: Document) -> int:
     """Pods of all its groups of workers."""
     groups = items(section(section(job, "spec"), "rayClusterSpec").get("workerGroupSpecs"))
     return sum(int(group.get("replicas") or 0) * int(group.get("numOfHosts") or 1) for group in groups)

@@ -62,24 +62,24 @@ class PodLog:
         *lines, rest = read.decode(errors="replace").split("\n")
         if complete and rest:
             lines.append(rest)
-        again, found = Counter(self._given), list[tuple[Moment, Line]]()
+        again, new_lines = Counter(self._given), list[tuple[Moment, Line]]()
         for raw in lines:
             if raw.startswith(NO_LOG):
                 continue
-            moment, text = self._parsed(raw)
+            moment, text = self._parse(raw)
             if again[raw]:
                 again[raw] -= 1
             elif moment >= self._from:
-                found.append((moment, Line(self._role, self.pod, text)))
+                new_lines.append((moment, Line(self._role, self.pod, text)))
                 self._note(moment, raw)
-        if self._tail is None or (read and not found):
-            return found
-        return self._first(found)
+        if self._tail is None or (read and not new_lines):
+            return new_lines
+        return self._first(new_lines)
 
-    def _first(self, found: list[tuple[Moment, Line]]) -> list[tuple[Moment, Line]]:
+    def _first(self, lines: list[tuple[Moment, Line]]) -> list[tuple[Moment, Line]]:
         """What the first reading gives: from its first line on everything is known or new."""
-        self._from, tail, self._tail = found[0][0] if found else BEGINNING, self._tail, None
-        return found if tail else []
+        self._from, tail, self._tail = lines[0][0] if lines else BEGINNING, self._tail, None
+        return lines if tail else []
 
     def _note(self, moment: Moment, raw: str) -> None:
         if moment.second > self._last.second:
@@ -88,7 +88,7 @@ class PodLog:
         if moment.second == self._last.second:
             self._given[raw] += 1
 
-    def _parsed(self, raw: str) -> tuple[Moment, str]:
+    def _parse(self, raw: str) -> tuple[Moment, str]:
         """A line without a time, as the kubelet's own complaints are, counts as of the last one's."""
         stamp = STAMP.match(raw)
         if not stamp:

@@ -1,4 +1,4 @@
-"""What the API server answers, and what a no of it means for the user: what happened, who can repair it, and how."""
+"""Responses of the API server, and errors that say what happened, who can repair it, and how."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class Response:
     def document(self) -> Document:
         """The JSON object of the body; empty where it is none."""
         try:
-            found = json.loads(self.body)
+            body = json.loads(self.body)
         except ValueError:  # a proxy's page, "404 page not found"
             return {}
-        return found if isinstance(found, dict) else {}
+        return body if isinstance(body, dict) else {}
 
     def document_or(self, error: Exception) -> Document:
         """The document of a success. Raises `error` for anything else."""
@@ -61,8 +61,8 @@ class Response:
     @property
     def message(self) -> str:
         """The server's sentence for an error, in one line."""
-        said = self.document.get("message") or self.body.decode(errors="replace")[:300]
-        return " ".join(str(said).split())
+        text = self.document.get("message") or self.body.decode(errors="replace")[:300]
+        return " ".join(str(text).split())
 
     @property
     def names_an_object(self) -> bool:
@@ -72,14 +72,16 @@ class Response:
     @property
     def wait(self) -> float | None:
         """Seconds to wait before the next try."""
-        asked = self.retry_after or ""
-        return float(asked) if asked.isdigit() else None
+        seconds = self.retry_after or ""
+        return float(seconds) if seconds.isdigit() else None
 
 
-def none(error: Exception) -> Response:
-    """What an error of the connection counts as: its text, without the objects that urllib3 names in it."""
-    said = getattr(error, "reason", None) or next((one for one in error.args if isinstance(one, str)), "")
-    return Response(0, (str(said).split("): ", 1)[-1] or type(error).__name__).encode())
+def no_response(error: Exception) -> Response:
+    """The response that stands for a connection error: its text, without the objects that urllib3 names in it."""
+    reason = getattr(error, "reason", None) or next(
+        (argument for argument in error.args if isinstance(argument, str)), ""
+    )
+    return Response(0, (str(reason).split("): ", 1)[-1] or type(error).__name__).encode())
 
 
 def unreachable(host: str, answer: Response) -> Silent:
@@ -88,15 +90,17 @@ def unreachable(host: str, answer: Response) -> Silent:
     return Silent(f"the API server {host} does not answer ({why}). {HINT}")
 
 
-def no(method: str, path: str, answer: Response, host: str) -> ResourcesError:
-    """The error for an answer that is none of those expected."""
-    told = f"{host} answers {answer.code} to {method} {path}: {answer.message}"
+def explain_refusal(method: str, path: str, answer: Response, host: str) -> ResourcesError:
+    """The error for an unexpected response."""
+    summary = f"{host} answers {answer.code} to {method} {path}: {answer.message}"
     if answer.code == 401 or (answer.code == 403 and ANONYMOUS in answer.message):
-        return Denied(f"{told}; your login is missing or has expired: log in again (`kubectl auth whoami` tells)")
+        return Denied(f"{summary}; your login is missing or has expired: log in again (`kubectl auth whoami` tells)")
     if answer.code == 403 and " cannot " in answer.message:  # the words of RBAC; a quota's 403 has others
-        return Denied(f"{told}; {RIGHTS}")
+        return Denied(f"{summary}; {RIGHTS}")
     if answer.code == 404 and "ray.io" in path and not answer.names_an_object:
-        return Unreachable(f"{told}; this cluster has no KubeRay operator; its administrator installs it: {OPERATOR}")
+        return Unreachable(
+            f"{summary}; this cluster has no KubeRay operator; its administrator installs it: {OPERATOR}"
+        )
     if answer.code == 404 and section(answer.document, "details").get("kind") == "namespaces":
-        return Unreachable(f"{told}; give --namespace, `kubectl get namespaces` lists those that are there")
-    return Unreachable(told)
+        return Unreachable(f"{summary}; give --namespace, `kubectl get namespaces` lists those that are there")
+    return Unreachable(summary)

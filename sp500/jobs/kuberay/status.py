@@ -32,7 +32,7 @@ def state(job: Document) -> JobState:
     deployment, ray = str(status.get("jobDeploymentStatus", "")), str(status.get("jobStatus", ""))
     if deployment in OVER:
         return ENDS.get(ray, JobState.FAILED)
-    if rayjob_reasons.suspended(job):
+    if rayjob_reasons.is_suspended(job):
         return JobState.QUEUED if rayjob_reasons.queue(job) else JobState.PENDING
     return JobState.RUNNING if deployment == "Running" and ray not in {"", "PENDING"} else JobState.PENDING
 
@@ -56,18 +56,18 @@ def status(
     """
     if job is None:
         return Status(JobState.LOST, "the cluster has no RayJob of it: it was deleted, or never made")
-    now, told = state(job), section(job, "status")
-    began, over = _times(told, now)
-    failed = int(told.get("failed") or 0)
+    now, details = state(job), section(job, "status")
+    began, over = _times(details, now)
+    failed = int(details.get("failed") or 0)
     return Status(
         now,
         rayjob_reasons.reason(job, now, pods, events, workload),
-        exit_code=_exit_code(told, now),
+        exit_code=_exit_code(details, now),
         started=began,
         ended=over,
-        placed=min(filter(None, map(_placed, pods)), default=None),
+        placed=min(filter(None, map(_placement_time, pods)), default=None),
         replicas={} if now.finished else replicas(job, pods),
-        retryable=_retryable(told, now),
+        retryable=_retryable(details, now),
         # The last failure was repeated by nobody.
         failures=max(failed - 1, 0) if now is JobState.FAILED else failed,
     )
@@ -75,11 +75,11 @@ def status(
 
 def replicas(job: Document, pods: Iterable[Document]) -> dict[Role, Replicas]:
     """Ready and wanted pods of each role; no submitter in the modes without one."""
-    wanted = {Role.HEAD: 1, Role.WORKER: job_events.wanted_workers(job)}
+    counts = {Role.HEAD: 1, Role.WORKER: job_events.count_workers(job)}
     if submits(job):
-        wanted[Role.SUBMITTER] = 1
+        counts[Role.SUBMITTER] = 1
     up = [role(pod) for pod in pods if ready(pod)]
-    return {one: Replicas(up.count(one), count) for one, count in wanted.items()}
+    return {each: Replicas(up.count(each), count) for each, count in counts.items()}
 
 
 def submits(job: Document) -> bool:
@@ -92,40 +92,40 @@ def role(pod: Document) -> Role:
     return Role(job_events.role(pod))
 
 
-def _placed(pod: Document) -> float | None:
+def _placement_time(pod: Document) -> float | None:
     """When a worker found its node; None for another pod, and for one that has none yet."""
     conditions = items(section(pod, "status").get("conditions"))
-    scheduled = next((one for one in conditions if one.get("type") == "PodScheduled"), {})
+    scheduled = next((condition for condition in conditions if condition.get("type") == "PodScheduled"), {})
     if role(pod) is not Role.WORKER or scheduled.get("status") != "True":
         return None
     return _seconds(scheduled.get("lastTransitionTime"))
 
 
-def _retryable(told: Document, now: JobState) -> bool:
+def _retryable(details: Document, now: JobState) -> bool:
     """Whether another start could end otherwise."""
-    final = told.get("reason") == "DeadlineExceeded" or told.get("jobDeploymentStatus") == "ValidationFailed"
-    return now is JobState.FAILED and not final and _exit_code(told, now) not in FINAL_CODES
+    final = details.get("reason") == "DeadlineExceeded" or details.get("jobDeploymentStatus") == "ValidationFailed"
+    return now is JobState.FAILED and not final and _exit_code(details, now) not in FINAL_CODES
 
 
-def _exit_code(told: Document, now: JobState) -> int | None:
+def _exit_code(details: Document, now: JobState) -> int | None:
     if now is JobState.SUCCEEDED:
         return 0
     if now is not JobState.FAILED:
         return None
-    if told.get("reason") == "DeadlineExceeded":  # the operator was sooner than the entrypoint's own deadline
+    if details.get("reason") == "DeadlineExceeded":  # the operator was sooner than the entrypoint's own deadline
         return LimitExceeded.exit_code
-    found = EXIT_CODE.search(str(told.get("message") or ""))
-    if not found:
+    match = EXIT_CODE.search(str(details.get("message") or ""))
+    if not match:
         return None
-    code = int(found[1])
+    code = int(match[1])
     return 128 - code if code < 0 else code  # Python's -9 is a shell's 137
 
 
-def _times(told: Document, now: JobState) -> tuple[float | None, float | None]:
+def _times(details: Document, now: JobState) -> tuple[float | None, float | None]:
     """Start and end of the command; the operator's own end where Ray never told one."""
-    command = section(told, "rayJobInfo")
+    command = section(details, "rayJobInfo")
     began = _seconds(command.get("startTime")) if now is JobState.RUNNING or now.finished else None
-    over = _seconds(command.get("endTime") or told.get("endTime")) if now.finished else None
+    over = _seconds(command.get("endTime") or details.get("endTime")) if now.finished else None
     return began, over
 
 

@@ -1,7 +1,7 @@
-"""Jobs on this machine: one tree of processes each, beside a supervisor that outlives whoever submitted it.
+"""Jobs on this machine: one tree of processes each, with a supervisor that outlives the process that submitted it.
 
-Nothing is kept in this process: all that is known of a job lies in its folder, and what its files mean is written in
-`job_folder`. The price: a small process per running job, 15 MiB, and about 70 ms of CPU to start it.
+This process keeps no state: all that is known of a job is in its folder. `job_folder` explains the files.
+The price: a small process per running job, 15 MiB, and about 70 ms of CPU to start it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import yaml
 from sp500.errors import ConfigError, Unreachable
 from sp500.jobs.executor import Line
 from sp500.jobs.local import log_file, processes
-from sp500.jobs.local.job_folder import COMMAND, REQUEST, SECOND, SETTINGS, START, STOP, JobFolder
+from sp500.jobs.local.job_folder import REQUEST, SECOND, SETTINGS, START, STOP, Command, JobFolder
 from sp500.jobs.manifests.manifest import Document
 from sp500.jobs.spec import JobSpec
 from sp500.jobs.state import JobState, Replicas, Role, Status
@@ -28,7 +28,7 @@ from sp500.machine.units import size_bytes
 
 HANDLE = re.compile(r"[a-z][a-z0-9-]{0,46}")
 GRACE_SECONDS = 10
-# Within these a job that somebody else starts has begun, and one that is killed is gone.
+# Seconds within which a job that another process starts has begun, and one that is killed is gone.
 SOON = 30
 
 
@@ -76,7 +76,7 @@ class LocalExecutor:
             job.make()
             while not job.has(START):
                 if (lock := job.lock()) is not None:
-                    with _closed_after(lock):
+                    with _closing(lock):
                         self._start(job, lock, request)
                     return
                 if time.monotonic() > give_up:
@@ -90,15 +90,15 @@ class LocalExecutor:
             raise Unreachable(f"job {handle} cannot be started from {job.path}: {error.strerror}") from error
 
     def status(self, handle: str) -> Status:
-        """What its folder and its processes say."""
+        """The status from its folder and its processes."""
         job = self._job(handle)
         if not job.has(REQUEST):
             return Status(JobState.LOST, f"no job {handle} is kept in {self._folder}", retryable=True)
         with job.at_rest() as at_rest:  # asked before reading: a supervisor writes the end before it lets go
-            command, ending = job.read(COMMAND), job.ending()
-            started = command["started"] if command else None
+            command, ending = job.command(), job.ending()
+            started = command.started if command else None
             if ending is None:
-                state, reason = _unended(job, command, watched=not at_rest)
+                state, reason = _current_state(job, command, watched=not at_rest)
                 runs = state is JobState.RUNNING
                 roles, lost = {Role.SUBMITTER: Replicas(int(runs), 1)}, state is JobState.LOST
                 return Status(
@@ -128,12 +128,12 @@ class LocalExecutor:
     def stop(self, handle: str) -> None:
         """Ask the job to end: SIGTERM to its group now, SIGKILL to all of it after the grace of its request."""
         job = self._job(handle)
-        seen = self.status(handle)
-        if not job.has(REQUEST) or (seen.state.finished and job.has(START)):
+        status = self.status(handle)
+        if not job.has(REQUEST) or (status.state.finished and job.has(START)):
             return
         with suppress(FileNotFoundError):  # deleted meanwhile
             job.ask_to_stop()
-        if seen.unattended:
+        if status.unattended:
             self._attend(job)
 
     def delete(self, handle: str) -> None:
@@ -143,8 +143,8 @@ class LocalExecutor:
         """
         job = self._job(handle)
         self.stop(handle)
-        known = job.request()
-        give_up = time.monotonic() + SOON + (known["grace_seconds"] if known else 0)
+        request = job.request()
+        give_up = time.monotonic() + SOON + (request["grace_seconds"] if request else 0)
         while not self.status(handle).state.finished:
             if time.monotonic() > give_up:
                 raise Unreachable(f"job {handle} was stopped and still runs; delete it again")
@@ -171,8 +171,8 @@ class LocalExecutor:
 
     def _attend(self, job: JobFolder) -> None:
         """Start another supervisor for a job whose own was killed, unless another process was faster."""
-        if (lock := _free(job)) is not None:
-            with _closed_after(lock):
+        if (lock := _wait_for_lock(job)) is not None:
+            with _closing(lock):
                 self._supervise(job, lock)
 
     def _supervise(self, job: JobFolder, lock: int) -> None:
@@ -195,7 +195,7 @@ class LocalExecutor:
 
 
 @contextmanager
-def _closed_after(descriptor: int) -> Iterator[None]:
+def _closing(descriptor: int) -> Iterator[None]:
     """Close an open file in any case: a lock left behind would stay held as long as this process lives."""
     try:
         yield
@@ -203,8 +203,8 @@ def _closed_after(descriptor: int) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _free(job: JobFolder) -> int | None:
-    """The lock of a job that nobody watches; somebody who only looks at it is waited for."""
+def _wait_for_lock(job: JobFolder) -> int | None:
+    """The lock of a job without a supervisor. Waits for processes that only read the status."""
     while (lock := job.lock()) is None:
         with job.at_rest() as at_rest:
             if not at_rest:
@@ -212,16 +212,16 @@ def _free(job: JobFolder) -> int | None:
     return lock
 
 
-def _unended(job: JobFolder, command: Document | None, *, watched: bool) -> tuple[JobState, str]:
-    """State and reason of a job without an end."""
+def _current_state(job: JobFolder, command: Command | None, *, watched: bool) -> tuple[JobState, str]:
+    """State and reason of a job that has not ended."""
     if watched and command is None:
         return JobState.PENDING, "is being started on this machine"
     if watched and command is not None:
-        asked = ", and was asked to end" if job.has(STOP) else ""
+        stopping = ", and was asked to end" if job.has(STOP) else ""
         second = ". Its first supervisor was killed, so its end will be LOST" if job.has(SECOND) else ""
-        return JobState.RUNNING, f"runs on this machine as process {command['pid']}{asked}{second}"
-    if (start := job.read(START)) is None:
+        return JobState.RUNNING, f"runs on this machine as process {command.pid}{stopping}{second}"
+    if (start := job.start()) is None:
         return JobState.LOST, "never began: its start was cut off; submitting it again starts it"
-    if command and processes.members(job.path, command["pid"], start["pid"], command["born"]):
-        return JobState.RUNNING, f"runs as process {command['pid']} without limits: its supervisor was killed"
+    if command and processes.members(job.path, command.pid, start.pid, command.born):
+        return JobState.RUNNING, f"runs as process {command.pid} without limits: its supervisor was killed"
     return JobState.LOST, "ended without an exit code: killed with its supervisor, or this machine was restarted"

@@ -33,19 +33,17 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import Any, TypedDict
 
 from sp500.jobs.state import JobState
 from sp500.machine.disk import write_atomic
 
 REQUEST, START, COMMAND, SECOND, EXIT = "request.json", "start.json", "command.json", "second.json", "exit.json"
 SETTINGS, LOG, STOP, LOCK = "settings.yaml", "log", "stop", "lock"
-
-Content = dict[str, Any]
 
 
 class Request(TypedDict):
@@ -59,6 +57,26 @@ class Request(TypedDict):
     grace_seconds: float
     settings: str | None
     """Content of the settings file that the command reads."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """The supervisor that began the job: what start.json and second.json hold."""
+
+    pid: int
+
+
+@dataclass(frozen=True)
+class Command:
+    """The process of the command: what command.json holds."""
+
+    pid: int
+    started: float
+    """Its start, in seconds since 1970 (UTC)."""
+    begun: float
+    """Its start by this machine's monotonic clock."""
+    born: float | None
+    """Its start as the kernel has it, which `processes.birth` reads. None if it had ended already."""
 
 
 @dataclass(frozen=True)
@@ -88,19 +106,29 @@ class JobFolder:
         """Whether a file is there."""
         return (self.path / name).exists()
 
-    def read(self, name: str) -> Content | None:
-        """A file's content; None where there is no such file."""
+    def _read(self, name: str) -> Any:
+        """A file's content. None if there is no such file."""
         try:
-            content: Content = json.loads((self.path / name).read_bytes())
+            return json.loads((self.path / name).read_bytes())
         except FileNotFoundError:
             return None
-        return content
 
     def request(self) -> Request | None:
-        """What the supervisor runs; None where the job is not known."""
-        return cast("Request | None", self.read(REQUEST))
+        """What the supervisor runs. None if the job is not known."""
+        request: Request | None = self._read(REQUEST)
+        return request
 
-    def write(self, name: str, content: Content) -> None:
+    def start(self) -> Start | None:
+        """The supervisor that began the job. None if it has not begun."""
+        content = self._read(START)
+        return None if content is None else Start(**content)
+
+    def command(self) -> Command | None:
+        """The process of the command. None if there is none yet."""
+        content = self._read(COMMAND)
+        return None if content is None else Command(**content)
+
+    def write(self, name: str, content: Mapping[str, object]) -> None:
         """Write a file durably, for the user alone."""
         write_atomic(self.path / name, json.dumps(content, indent=1), mode=0o600)
 
@@ -109,28 +137,28 @@ class JobFolder:
         write_atomic(self.settings, text, mode=0o400)
 
     def ask_to_stop(self) -> None:
-        """Leave word for the supervisor."""
+        """Ask the supervisor to end the job."""
         (self.path / STOP).touch(mode=0o600)
 
     def end(self, ending: Ending) -> None:
-        """Say how the job ended."""
+        """Write how the job ended."""
         self.write(EXIT, asdict(ending))
 
     def ending(self) -> Ending | None:
         """How the job ended; None while it has not."""
-        if (content := self.read(EXIT)) is None:
+        if (content := self._read(EXIT)) is None:
             return None
         return Ending(**(content | {"state": JobState(content["state"])}))
 
     def lock(self) -> int | None:
-        """An open file that holds the lock until its last copy is closed; None where somebody else has it."""
-        return _held(os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o600), fcntl.LOCK_EX)
+        """An open file that holds the lock until its last copy is closed. None if another process has it."""
+        return _try_lock(os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o600), fcntl.LOCK_EX)
 
     @contextmanager
     def at_rest(self) -> Iterator[bool]:
-        """Whether nobody starts or watches the job; then nobody begins to while the block runs."""
+        """Whether no process starts or watches the job. If so, none begins to while the block runs."""
         try:
-            descriptor = _held(os.open(self.path / LOCK, os.O_RDWR), fcntl.LOCK_SH)
+            descriptor = _try_lock(os.open(self.path / LOCK, os.O_RDWR), fcntl.LOCK_SH)
         except FileNotFoundError:
             yield True
             return
@@ -146,7 +174,7 @@ class JobFolder:
         shutil.rmtree(self.path)
 
 
-def _held(descriptor: int, kind: int) -> int | None:
+def _try_lock(descriptor: int, kind: int) -> int | None:
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -33,25 +33,25 @@ MARK = "SP500_JOB"
 
 @dataclass(frozen=True)
 class Waiting:
-    """A process that becomes the command when it is told to, and ends when nobody can tell it any more."""
+    """A process that becomes the command on a signal through a pipe. It ends when the pipe's other end is closed."""
 
     pid: int
     word: int
     answer: int
 
     def begin(self) -> tuple[int, str] | None:
-        """Let it become the command; the exit code and the reason where it cannot."""
+        """Start the command. Returns the exit code and the reason if that fails."""
         os.write(self.word, b"!")
         os.close(self.word)
         with os.fdopen(self.answer, "rb") as answer:
-            said = answer.read().decode(errors="replace")
-        if not said:
+            message = answer.read().decode(errors="replace")
+        if not message:
             return None
-        code, _, reason = said.partition(" ")
+        code, _, reason = message.partition(" ")
         return int(code), reason
 
 
-def prepared(request: Request, log: Path) -> Waiting:
+def prepare(request: Request, log: Path) -> Waiting:
     """A process in a group of its own for the command of `request`, whose output is appended to `log`.
 
     Its environment names the folder of `log` as its job's.
@@ -87,10 +87,10 @@ def _become(request: Request, log: Path, wait: int, say: int) -> None:
         code, reason = NOT_FOUND, f"{argv[0]} cannot be started"
         os.execvpe(argv[0], argv, environment)  # noqa: S606 - a list of words
     except (OSError, ValueError) as error:  # ValueError: a zero byte
-        known = code if isinstance(error, FileNotFoundError) else NOT_STARTED
+        exit_code = code if isinstance(error, FileNotFoundError) else NOT_STARTED
         with suppress(OSError):
-            said = f"{known} {reason}: {getattr(error, 'strerror', None) or error}"
-            os.write(say, said.encode(errors="replace"))
+            message = f"{exit_code} {reason}: {getattr(error, 'strerror', None) or error}"
+            os.write(say, message.encode(errors="replace"))
     finally:
         os._exit(code)
 
@@ -105,20 +105,20 @@ def adopt_orphans() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
-def reaped() -> tuple[dict[int, int], bool]:
+def reap_children() -> tuple[dict[int, int], bool]:
     """Exit code by number of the children that have ended, -n where signal n ended it; and whether any is left."""
-    ended: dict[int, int] = {}
+    exit_codes: dict[int, int] = {}
     try:
         while (child := os.waitpid(-1, os.WNOHANG))[0]:
-            ended[child[0]] = os.waitstatus_to_exitcode(child[1])
+            exit_codes[child[0]] = os.waitstatus_to_exitcode(child[1])
     except ChildProcessError:
-        return ended, False
-    return ended, True
+        return exit_codes, False
+    return exit_codes, True
 
 
 def end_descendants() -> None:
     """Kill every descendant of this process, and return when none is left."""
-    while reaped()[1]:
+    while reap_children()[1]:
         tell(_below(psutil.Process()), signal.SIGKILL)
         time.sleep(0.005)  # one may have been born meanwhile, so there is another look
 
@@ -137,21 +137,23 @@ def birth(pid: int) -> float | None:
         return None
 
 
-def members(folder: Path, leader: int, session: int, born: float) -> list[psutil.Process]:
+def members(folder: Path, leader: int, session: int, born: float | None) -> list[psutil.Process]:
     """Living processes of the job in `folder`: those marked as its own, those of the group of its command, all below.
 
     `leader` began the group at `born` in a session. A number can belong to another process by now: then that one began
     at another time, or is of another session.
     """
     same_group = birth(leader) in {None, born}
-    found: set[psutil.Process] = set()
+    living: set[psutil.Process] = set()
     for pid in psutil.pids():
         with suppress(ProcessLookupError, PermissionError, psutil.Error):
             of_group = same_group and os.getpgid(pid) == leader and os.getsid(pid) == session
             if of_group or psutil.Process(pid).environ().get(MARK) == str(folder):
                 member = psutil.Process(pid)
-                found.update(one for one in (member, *_below(member)) if one.status() != psutil.STATUS_ZOMBIE)
-    return list(found)
+                living.update(
+                    process for process in (member, *_below(member)) if process.status() != psutil.STATUS_ZOMBIE
+                )
+    return list(living)
 
 
 def tell(processes: Iterable[psutil.Process], number: signal.Signals) -> None:

@@ -19,14 +19,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from math import inf
 from pathlib import Path
 
 import psutil
 
 from sp500.jobs.local import log_file, processes
-from sp500.jobs.local.job_folder import COMMAND, SECOND, START, STOP, Ending, JobFolder, Request
+from sp500.jobs.local.job_folder import COMMAND, SECOND, START, STOP, Command, Ending, JobFolder, Request, Start
 from sp500.jobs.state import FINAL_CODES, JobState
 
 TICK = 0.2
@@ -44,20 +44,20 @@ def main(arguments: Sequence[str]) -> None:
     assert request is not None
     signals = Signals()
     if job.has(START):
-        conclude(job, job.ending() or taken_over(job, request, signals))
+        conclude(job, job.ending() or take_over(job, request, signals))
         return
-    job.write(START, {"pid": os.getpid()})
+    job.write(START, asdict(Start(os.getpid())))
     ending = Ending(JobState.FAILED, "its supervisor failed; the end of the log says why", retryable=True)
     try:
         processes.adopt_orphans()
-        ending = ran(job, request, signals)
+        ending = run(job, request, signals)
     finally:
         processes.end_descendants()
         conclude(job, ending)
 
 
 class Signals:
-    """Signals that this process got, told when asked for instead of at any moment."""
+    """Signals that this process received, collected until `wait` returns them."""
 
     def __init__(self) -> None:
         self._reader, writer = os.pipe()
@@ -67,7 +67,7 @@ class Signals:
         for number in (signal.SIGCHLD, *ENDING_SIGNALS):
             signal.signal(number, lambda *_: None)
 
-    def within(self, seconds: float) -> bytes:
+    def wait(self, seconds: float) -> bytes:
         """The numbers of those that came, after `seconds` or with the first one."""
         select.select([self._reader], [], [], seconds)
         try:
@@ -76,37 +76,37 @@ class Signals:
             return b""
 
 
-def ran(job: JobFolder, request: Request, signals: Signals) -> Ending:
+def run(job: JobFolder, request: Request, signals: Signals) -> Ending:
     """Run the command to its end, own or forced. Descendants may be left."""
     if job.has(STOP):
         return Ending(JobState.STOPPED, "stopped on request, before it began")
     started = time.time()
-    waiting = processes.prepared(request, job.log)
-    begun, born = time.monotonic(), processes.birth(waiting.pid)
-    job.write(COMMAND, {"pid": waiting.pid, "started": started, "begun": begun, "born": born})
+    waiting = processes.prepare(request, job.log)
+    command = Command(waiting.pid, started, begun=time.monotonic(), born=processes.birth(waiting.pid))
+    job.write(COMMAND, asdict(command))
     if fault := waiting.begin():
         code, reason = fault
         return Ending(JobState.FAILED, f"{reason} (exit code {code})", code)
-    return Watch(job, request, waiting.pid, Limits(job, request, begun, _held_by_children)).ending(signals)
+    return Watch(job, request, waiting.pid, Limits(job, request, command.begun, _measure_children)).ending(signals)
 
 
 class Limits:
     """What may force a job's end: a stop, a signal to its supervisor, its deadline, its memory."""
 
-    def __init__(self, job: JobFolder, request: Request, begun: float, held: Callable[[], int]) -> None:
+    def __init__(self, job: JobFolder, request: Request, begun: float, measure: Callable[[], int]) -> None:
         """`begun`: start of the command by this machine's monotonic clock; `held`: bytes of memory in use now."""
-        self._job, self._begun, self._held = job, begun, held
+        self._job, self._begun, self._measure = job, begun, measure
         self._seconds: float | None = request["deadline_seconds"]
         self._limit: int | None = request["memory_bytes"]
         self._sample_at = -inf if self._limit else inf
 
-    def passed(self, received: bytes) -> Ending | None:
+    def check(self, received: bytes) -> Ending | None:
         """The end that is due now, if any; `received`: numbers of the signals that came."""
         if self._job.has(STOP):
             return Ending(JobState.STOPPED, "stopped on request")
-        if told := [number for number in ENDING_SIGNALS if number in received]:
-            reason = f"ended because its supervisor got {told[0].name}, as at a shutdown of this machine"
-            return Ending(JobState.FAILED, reason, 128 + told[0], retryable=True)
+        if received_signals := [number for number in ENDING_SIGNALS if number in received]:
+            reason = f"ended because its supervisor got {received_signals[0].name}, as at a shutdown of this machine"
+            return Ending(JobState.FAILED, reason, 128 + received_signals[0], retryable=True)
         if self._seconds is not None and time.monotonic() - self._begun >= self._seconds:
             return Ending(JobState.FAILED, f"took longer than its deadline of {self._seconds} s", OVERDUE)
         return self._over_memory()
@@ -117,15 +117,15 @@ class Limits:
             return None
         from sp500.machine.memory import COST
 
-        held = self._held()
+        memory = self._measure()
         self._sample_at = time.monotonic() + COST * (time.monotonic() - began)
-        if held <= self._limit:
+        if memory <= self._limit:
             return None
-        reason = f"killed with {_mebibytes(held)} of memory in use, over its limit of {_mebibytes(self._limit)}"
+        reason = f"killed with {_mebibytes(memory)} of memory in use, over its limit of {_mebibytes(self._limit)}"
         return Ending(JobState.FAILED, f"{reason}; give the job more, or make it need less", OUT_OF_MEMORY)
 
 
-def _held_by_children() -> int:
+def _measure_children() -> int:
     """Memory of all processes below this one."""
     from sp500.machine.memory import pss_bytes, tree_pss_bytes
 
@@ -144,10 +144,10 @@ class Watch:
         """Wait for its end. One forced has the grace to end with all its children; its own end comes first."""
         forced, kill_at = None, inf
         while True:
-            cause = self._limits.passed(signals.within(TICK))
+            cause = self._limits.check(signals.wait(TICK))
             log_file.trim(self._job.log)
-            ended, left = processes.reaped()
-            self._code = ended.get(self._pid, self._code)
+            exit_codes, left = processes.reap_children()
+            self._code = exit_codes.get(self._pid, self._code)
             if forced is None and self._code is not None:
                 return of_exit(self._code)
             if forced is None and cause is not None:
@@ -176,13 +176,13 @@ def of_exit(code: int) -> Ending:
 class Orphans:
     """Processes of a job whose own supervisor is gone. Finding them costs time, so they are kept for a while."""
 
-    def __init__(self, job: JobFolder, pid: int, session: int, born: float) -> None:
+    def __init__(self, job: JobFolder, pid: int, session: int, born: float | None) -> None:
         self._arguments = job.path, pid, session, born
         self._pid = pid
         self._known: list[psutil.Process] = []
         self._look_at = -inf
 
-    def living(self) -> list[psutil.Process]:
+    def find_living(self) -> list[psutil.Process]:
         """Those that live, looked for as often as costs 2 % of the time, and whenever none of the known ones lives."""
         from sp500.machine.memory import COST
 
@@ -194,33 +194,33 @@ class Orphans:
         return self._known
 
     def command_lives(self) -> bool:
-        """Whether the command itself does."""
+        """Whether the command itself is alive."""
         return any(each.pid == self._pid for each in self._known)
 
-    def held(self) -> int:
+    def measure_memory(self) -> int:
         """Memory of all of them in bytes."""
         from sp500.machine.memory import pss_bytes
 
         total = 0
-        for each in self.living():
+        for each in self.find_living():
             with suppress(OSError, psutil.Error):
                 total += pss_bytes(each.pid)
         return total
 
 
-def taken_over(job: JobFolder, request: Request, signals: Signals) -> Ending:
+def take_over(job: JobFolder, request: Request, signals: Signals) -> Ending:
     """Hold a job whose own supervisor is gone to its limits; when its command is gone, end what is left of it."""
-    start, command = job.read(START), job.read(COMMAND)
+    start, command = job.start(), job.command()
     assert start is not None
     lost = Ending(JobState.LOST, "ended after its supervisor was killed, so its exit code is not known", retryable=True)
     if command is None:
         return lost
-    job.write(SECOND, {"pid": os.getpid()})
-    orphans = Orphans(job, command["pid"], start["pid"], command["born"])
-    limits = Limits(job, request, command["begun"], orphans.held)
+    job.write(SECOND, asdict(Start(os.getpid())))
+    orphans = Orphans(job, command.pid, start.pid, command.born)
+    limits = Limits(job, request, command.begun, orphans.measure_memory)
     forced, kill_at = None, inf
-    while left := orphans.living():
-        cause = limits.passed(signals.within(TICK))
+    while left := orphans.find_living():
+        cause = limits.check(signals.wait(TICK))
         log_file.trim(job.log)
         if forced is None and not orphans.command_lives():
             forced, kill_at = lost, -inf
@@ -235,10 +235,10 @@ def taken_over(job: JobFolder, request: Request, signals: Signals) -> Ending:
 
 def conclude(job: JobFolder, ending: Ending) -> None:
     """Write how the job ended. On a full disk wait for room: an end that is not on disk would be lost."""
-    ended = replace(ending, ended=ending.ended or time.time())
+    dated = replace(ending, ended=ending.ended or time.time())
     while job.path.exists():
         try:
-            job.end(ended)
+            job.end(dated)
         except OSError:
             time.sleep(1)
         else:

@@ -11,9 +11,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from sp500.jobs.manifests.manifest import Cluster, Group, items, quantity, section
+from sp500.jobs.manifests.manifest import Cluster, Document, Group, items, quantity, section
 
 # What the operator reads of rayStartParams, and a node here too; the rest is about addresses and ports.
 TAKEN = ("num-cpus", "memory", "object-store-memory", "resources", "labels")
@@ -40,18 +39,18 @@ def nodes(cluster: Cluster, folders: Mapping[str, Path]) -> list[Node]:
 
     `folders` stand for the claims, by name: a variable whose value lies on a claim's mount gets the folder's path.
     """
-    found = [_node(cluster.head, "head", folders, head=True)]
+    local_nodes = [_node(cluster.head, "head", folders, head=True)]
     for group in cluster.workers:
         name = str(group.body.get("groupName"))
         count = int(group.body.get("replicas") or group.body.get("minReplicas") or 0)
-        found += [_node(group, f"{name}-{number}", folders, head=False) for number in range(count)]
-    return found
+        local_nodes += [_node(group, f"{name}-{number}", folders, head=False) for number in range(count)]
+    return local_nodes
 
 
 def claims(cluster: Cluster) -> list[str]:
     """Names of the claims that pods mount."""
-    named = (section(volume, "persistentVolumeClaim").get("claimName") for volume in _volumes(cluster))
-    return sorted({str(name) for name in named if name})
+    names = (section(volume, "persistentVolumeClaim").get("claimName") for volume in _volumes(cluster))
+    return sorted({str(name) for name in names if name})
 
 
 def command(node: Node, *, ray: Path, port: int, dashboard: int, folder: Path) -> list[str]:
@@ -74,25 +73,27 @@ def command(node: Node, *, ray: Path, port: int, dashboard: int, folder: Path) -
     return [str(ray), "start", *(["--head"] if node.head else []), "--block", "--disable-usage-stats", *flags]
 
 
-def not_rehearsed(cluster: Cluster, cpus: int, memory: int) -> list[str]:
-    """What this machine, of `cpus` and `memory` bytes, does not show of the cluster."""
-    made = nodes(cluster, {})
-    wanted = sum(node.cpus for node in made)
-    promised = sum(int(node.params.get("memory", 0)) for node in made)
-    told = [
+def list_differences(cluster: Cluster, cpus: int, memory: int) -> list[str]:
+    """How the rehearsal on this machine, with `cpus` and `memory` bytes, differs from the cluster."""
+    local_nodes = nodes(cluster, {})
+    total_cpus = sum(node.cpus for node in local_nodes)
+    total_memory = sum(int(node.params.get("memory", 0)) for node in local_nodes)
+    differences = [
         "image, claims, network policies, pod security, the service account: there are no pods",
         "memory limits: Ray counts them, nothing ends a process that takes more",
     ]
     if cluster.autoscaling:
-        told.append("autoscaling: each group has the replicas that it starts with")
+        differences.append("autoscaling: each group has the replicas that it starts with")
     limits = [section(section(group.ray.body, "resources"), "limits") for group in cluster.groups]
     if any(name.endswith(GPU) for names in limits for name in names):
-        told.append("GPUs: no node has one here")
-    if wanted > cpus:
-        told.append(f"speed: the nodes' {wanted} CPUs share the {cpus} of this machine")
-    if promised > memory:
-        told.append(f"room: the nodes' {promised / 2**30:.1f} GiB share the {memory / 2**30:.1f} GiB of this machine")
-    return told
+        differences.append("GPUs: no node has one here")
+    if total_cpus > cpus:
+        differences.append(f"speed: the nodes' {total_cpus} CPUs share the {cpus} of this machine")
+    if total_memory > memory:
+        differences.append(
+            f"room: the nodes' {total_memory / 2**30:.1f} GiB share the {memory / 2**30:.1f} GiB of this machine"
+        )
+    return differences
 
 
 def _node(group: Group, name: str, folders: Mapping[str, Path], *, head: bool) -> Node:
@@ -132,9 +133,9 @@ def _here(value: str, mounts: Mapping[str, Path | None]) -> str:
     return value
 
 
-def _volumes(cluster: Cluster) -> list[dict[str, Any]]:
+def _volumes(cluster: Cluster) -> list[Document]:
     return [volume for group in cluster.groups for volume in _of(group, "volumes")]
 
 
-def _of(group: Group, key: str) -> list[dict[str, Any]]:
+def _of(group: Group, key: str) -> list[Document]:
     return items(group.pod.get(key))

@@ -28,7 +28,7 @@ import psutil
 from sp500.errors import ConfigError, ResourcesError
 from sp500.jobs.local_cluster.plan import Node, command
 from sp500.machine.disk import write_atomic
-from sp500.ray_token import ray_token
+from sp500.machine.ray_token import ray_token
 
 PATIENCE_SECONDS = 180
 GRACE_SECONDS = 10
@@ -38,7 +38,7 @@ FOLDER, PREFIX = Path("/tmp"), "sp500-ray-"  # noqa: S108 - made by mkdtemp; the
 log = logging.getLogger(__name__)
 
 
-def up(made: Sequence[Node], state: Path, dashboard: int, say: Callable[[str], None]) -> None:
+def up(nodes: Sequence[Node], state: Path, dashboard: int, say: Callable[[str], None]) -> None:
     """Start the nodes and wait until all are alive; the dashboard is at that port of 127.0.0.1.
 
     Raises ConfigError where a rehearsal is up already or the port is taken, ResourcesError for a node that does not
@@ -51,15 +51,15 @@ def up(made: Sequence[Node], state: Path, dashboard: int, say: Callable[[str], N
     state.mkdir(parents=True, exist_ok=True)
     # Sockets lie in there, whose paths may have 107 characters at most.
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=FOLDER))
-    _keep(state, folder, [])
+    _save(state, folder, [])
     secret, port = ray_token(), _any_port()
     started: list[psutil.Process] = []
     try:
-        for number, node in enumerate(made, 1):
+        for number, node in enumerate(nodes, 1):
             own = folder / str(number)
             argv = command(node, ray=Path(sys.executable).with_name("ray"), port=port, dashboard=dashboard, folder=own)
             started.append(_start(argv, node, state / f"{node.name}.log"))
-            _keep(state, folder, started)
+            _save(state, folder, started)
             # One after the other: nodes of one machine choose their ports by looking which are free.
             _until(lambda: _count(dashboard, secret) >= number, started[-1], state / f"{node.name}.log")  # noqa: B023
             say(f"{node.name} is up: {node.cpus} CPUs")
@@ -70,11 +70,11 @@ def up(made: Sequence[Node], state: Path, dashboard: int, say: Callable[[str], N
 
 def down(state: Path) -> int:
     """End every process of the rehearsal, and return how many `ray start` there were. None running is not an error."""
-    kept = _kept(state)
-    if kept is None:
+    rehearsal = _load(state)
+    if rehearsal is None:
         (state / PROCESSES).unlink(missing_ok=True)
         return 0
-    folder, starts = kept
+    folder, starts = rehearsal
     # A node's processes are its children; those of jobs name the folder that their session lies in.
     family = [child for process in starts for child in _descendants(process)]
     family += [process for process in psutil.process_iter() if _names(process, str(folder))]
@@ -132,12 +132,12 @@ def _until(ready: Callable[[], bool], process: psutil.Process, log: Path) -> Non
         time.sleep(0.5)
 
 
-def _keep(state: Path, folder: Path, starts: Sequence[psutil.Process]) -> None:
+def _save(state: Path, folder: Path, starts: Sequence[psutil.Process]) -> None:
     plain = {"folder": str(folder), "starts": [[process.pid, process.create_time()] for process in starts]}
     write_atomic(state / PROCESSES, json.dumps(plain))
 
 
-def _kept(state: Path) -> tuple[Path, list[psutil.Process]] | None:
+def _load(state: Path) -> tuple[Path, list[psutil.Process]] | None:
     """Ray's folder and each `ray start` that still runs. A process id that belongs to another process does not count.
 
     None without a rehearsal, or with a damaged file, which a warning names.
@@ -173,8 +173,8 @@ def _is_ours(folder: str) -> bool:
 
 
 def _alive(state: Path) -> bool:
-    kept = _kept(state)
-    return kept is not None and bool(kept[1])
+    rehearsal = _load(state)
+    return rehearsal is not None and bool(rehearsal[1])
 
 
 def _descendants(process: psutil.Process) -> list[psutil.Process]:

@@ -25,7 +25,7 @@ class Container:
     body: Document
 
     @property
-    def env(self) -> dict[str, Any]:
+    def env(self) -> dict[str, object]:
         """Value per variable; None for one that comes from elsewhere."""
         return {str(entry.get("name")): entry.get("value") for entry in items(self.body.get("env"))}
 
@@ -59,8 +59,8 @@ class Group:
     @property
     def containers(self) -> list[Container]:
         """Containers of its pods; the operator takes the first for Ray's."""
-        found = items(self.pod.get("containers"))
-        return [Container(f"{self.pod_path}.containers[{at}]", one) for at, one in enumerate(found)]
+        bodies = items(self.pod.get("containers"))
+        return [Container(f"{self.pod_path}.containers[{at}]", body) for at, body in enumerate(bodies)]
 
     @property
     def ray(self) -> Container:
@@ -84,8 +84,8 @@ class Cluster:
     @property
     def workers(self) -> list[Group]:
         """The worker groups."""
-        found = items(self.spec.get("workerGroupSpecs"))
-        return [Group(f"{self.path}.workerGroupSpecs[{at}]", one) for at, one in enumerate(found)]
+        bodies = items(self.spec.get("workerGroupSpecs"))
+        return [Group(f"{self.path}.workerGroupSpecs[{at}]", body) for at, body in enumerate(bodies)]
 
     @property
     def groups(self) -> list[Group]:
@@ -110,37 +110,37 @@ class Cluster:
     @property
     def v2(self) -> bool:
         """Whether version 2 of it is asked for explicitly, as the operator wants to see it."""
-        return self.autoscaler.get("version") == "v2" or switched_on(self.head.ray.env.get("RAY_enable_autoscaler_v2"))
+        return self.autoscaler.get("version") == "v2" or is_true(self.head.ray.env.get("RAY_enable_autoscaler_v2"))
 
     @property
     def version(self) -> tuple[int, int] | None:
         """Major and minor of rayVersion; None where it is unset or no version."""
-        found = re.fullmatch(r"v?(\d+)\.(\d+)(\.\d+)?([-+].*)?", str(self.spec.get("rayVersion", "")))
-        return (int(found[1]), int(found[2])) if found else None
+        match = re.fullmatch(r"v?(\d+)\.(\d+)(\.\d+)?([-+].*)?", str(self.spec.get("rayVersion", "")))
+        return (int(match[1]), int(match[2])) if match else None
 
 
 def section(body: Document, key: str) -> Document:
     """The mapping under `key`; an empty one where there is none."""
-    found = body.get(key)
-    return found if isinstance(found, dict) else {}
+    value = body.get(key)
+    return value if isinstance(value, dict) else {}
 
 
 def items(value: Any) -> list[Document]:
     """The mappings of a list; none if it is not a list."""
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
-def switched_on(value: Any) -> bool:
+def is_true(value: object) -> bool:
     """Whether the operator takes a variable's value for yes."""
     return str(value).lower() in {"1", "true"}
 
 
 def quantity(value: Any) -> float | None:
     """Number of a Kubernetes quantity such as 3Gi, 500m or 2; None for what is none."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(m|[kMGT]|[KMGT]i)?", str(value))
-    if not found:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(m|[kMGT]|[KMGT]i)?", str(value))
+    if not match:
         return None
-    return float(found[1]) * (0.001 if found[2] == "m" else SUFFIXES[found[2] or ""])
+    return float(match[1]) * (0.001 if match[2] == "m" else SUFFIXES[match[2] or ""])
 
 
 def clusters(document: Document) -> Iterator[Cluster]:

@@ -45,19 +45,19 @@ def settings_map(spec: JobSpec) -> str:
 
 def ray_cluster(spec: JobSpec, cluster: Document) -> Document:
     """Spec of the RayCluster document with the job's pods. Raises ConfigError for a document without workers."""
-    found = Cluster("spec", section(cluster, "spec"), {})
-    if not found.workers:
+    template = Cluster("spec", section(cluster, "spec"), {})
+    if not template.workers:
         raise ConfigError(
             "spec.workerGroupSpecs of the cluster is empty; it needs the group that a job's workers are of"
         )
     # Of several groups, the one that has GPUs if the job wants some, and none if it does not.
-    suits = [group for group in found.workers if bool(group.ray.resource("limits", GPU)) == bool(spec.gpus)]
-    kept = {key: value for key, value in found.spec.items() if key not in NOT_A_JOBS}
-    image = found.head.ray.body.get("image")
-    head = _head(found.head, spec, image, items(found.autoscaler.get("volumeMounts")))
-    worker = _worker((suits or found.workers)[0], spec, image)
+    suits = [group for group in template.workers if bool(group.ray.resource("limits", GPU)) == bool(spec.gpus)]
+    settings = {key: value for key, value in template.spec.items() if key not in NOT_A_JOBS}
+    image = template.head.ray.body.get("image")
+    head = _head(template.head, spec, image, items(template.autoscaler.get("volumeMounts")))
+    worker = _worker((suits or template.workers)[0], spec, image)
     _announce_size(head, worker)
-    return kept | {"headGroupSpec": head, "workerGroupSpecs": [worker]}
+    return settings | {"headGroupSpec": head, "workerGroupSpecs": [worker]}
 
 
 def _announce_size(head: Document, worker: Document) -> None:
@@ -70,10 +70,10 @@ def _announce_size(head: Document, worker: Document) -> None:
         "GPU": int(quantity(limits.get(GPU)) or 0),
     }
     # Without a number of CPUs, the scripts ask Ray instead.
-    known = [{"name": CLUSTER_WORKERS, "value": json.dumps(size)}] if size["CPU"] else []
+    entries = [{"name": CLUSTER_WORKERS, "value": json.dumps(size)}] if size["CPU"] else []
     for group in (head, worker):
         ray = group["template"]["spec"]["containers"][0]
-        ray["env"] = known + [entry for entry in ray["env"] if entry["name"] != CLUSTER_WORKERS]
+        ray["env"] = entries + [entry for entry in ray["env"] if entry["name"] != CLUSTER_WORKERS]
 
 
 def submitter(head: Group) -> Document:
@@ -97,17 +97,17 @@ def submitter(head: Group) -> Document:
         "imagePullSecrets": head.pod.get("imagePullSecrets"),
         "nodeSelector": head.pod.get("nodeSelector"),
         "tolerations": head.pod.get("tolerations"),
-        "containers": [_given(container)],
+        "containers": [_drop_none(container)],
     }
     labels = {"app.kubernetes.io/part-of": "sp500", "app.kubernetes.io/name": "submitter"}
-    return {"metadata": {"labels": labels}, "spec": _given(pod)}
+    return {"metadata": {"labels": labels}, "spec": _drop_none(pod)}
 
 
 def _head(group: Group, spec: JobSpec, image: Any, autoscalers: list[Document]) -> Document:
     """`autoscalers`: the mounts of the autoscaler's container, which is gone, and nobody else's volumes with it."""
     pod = _pod(group, spec, image)
     ray = pod["containers"][0]
-    used = {mount["name"] for one in _containers(pod) for mount in items(one.get("volumeMounts"))}
+    used = {mount["name"] for container in _containers(pod) for mount in items(container.get("volumeMounts"))}
     gone = {mount["name"] for mount in autoscalers} - used
     if gone:
         pod["volumes"] = [volume for volume in pod["volumes"] if volume["name"] not in gone]
@@ -125,10 +125,10 @@ def _head(group: Group, spec: JobSpec, image: Any, autoscalers: list[Document]) 
 def _worker(group: Group, spec: JobSpec, image: Any) -> Document:
     pod = _pod(group, spec, image)
     ray = pod["containers"][0]
-    given = section(ray, "resources")
+    resources = section(ray, "resources")
     # What Ray counts: the limits, and requests where there are none.
-    own = _times(section(given, "requests") | section(given, "limits"), _scale(group, spec))
-    asked = {
+    own = _times(section(resources, "requests") | section(resources, "limits"), _scale(group, spec))
+    requested = {
         "cpu": str(spec.cpus) if spec.cpus else own.get("cpu"),
         "memory": spec.memory.removesuffix("B") if spec.memory else own.get("memory"),
         GPU: str(spec.gpus) if spec.gpus else None,
@@ -136,16 +136,16 @@ def _worker(group: Group, spec: JobSpec, image: Any) -> Document:
     if spec.gpus and spec.world_size > 1:
         known = {entry["name"] for entry in ray["env"]} | (HOST_NAMES if pod.get("hostNetwork") else set())
         ray["env"] += [{"name": name, "value": value} for name, value in NCCL.items() if name not in known]
-    wanted = _given(asked)
+    amounts = _drop_none(requested)
     ray["resources"] = {
-        side: {key: value for key, value in section(given, side).items() if key != GPU} | wanted
+        side: {key: value for key, value in section(resources, side).items() if key != GPU} | amounts
         for side in ("requests", "limits")
     }
     if spec.node_labels:
         pod["nodeSelector"] = section(pod, "nodeSelector") | spec.node_labels
     if taints := [*spec.tolerations, *([f"{GPU}:NoSchedule"] if spec.gpus else [])]:
         known = pod.get("tolerations", [])
-        pod["tolerations"] = known + [one for one in map(_toleration, taints) if one not in known]
+        pod["tolerations"] = known + [toleration for toleration in map(_toleration, taints) if toleration not in known]
     body = _with_pod(group, pod)
     # The operator reads CPUs, GPUs and memory off the limits.
     params = {key: value for key, value in group.params.items() if key not in {"num-cpus", "num-gpus", "memory"}}
@@ -217,13 +217,13 @@ def literal(text: str) -> str:
 def _toleration(taint: str) -> Document:
     label, _, effect = taint.rpartition(":")
     key, equals, value = label.partition("=")
-    meant = {"operator": "Equal", "value": value} if equals else {"operator": "Exists"}
-    return {"key": key, **meant, "effect": effect}
+    match = {"operator": "Equal", "value": value} if equals else {"operator": "Exists"}
+    return {"key": key, **match, "effect": effect}
 
 
 def _with_pod(group: Group, pod: Document) -> Document:
     return group.body | {"template": group.body["template"] | {"spec": pod}}
 
 
-def _given(body: Document) -> Document:
+def _drop_none(body: Document) -> Document:
     return {key: value for key, value in body.items() if value is not None}

@@ -27,8 +27,8 @@ def build_documents(spec: JobSpec, cluster: Document) -> list[Document]:
 
     Raises ConfigError for one without workers.
     """
-    rendered = build_rayjob(spec, cluster)
-    return [config_map(spec, cluster), rendered] if spec.settings else [rendered]
+    rayjob = build_rayjob(spec, cluster)
+    return [config_map(spec, cluster), rayjob] if spec.settings else [rayjob]
 
 
 def config_map(spec: JobSpec, cluster: Document) -> Document:
@@ -54,7 +54,7 @@ def build_rayjob(spec: JobSpec, cluster: Document) -> Document:
     """
     ray = ray_cluster(spec, cluster)
     argv = spec.command(f"{SETTINGS_FOLDER}/{SETTINGS_FILE}")
-    entrypoint = shlex.join(argv if spec.deadline is None else deadline.wrapped(argv, spec.deadline))
+    entrypoint = shlex.join(argv if spec.deadline is None else deadline.wrap_command(argv, spec.deadline))
     body = {
         "entrypoint": literal(entrypoint) if spec.mode == "K8sJobMode" else entrypoint,
         "runtimeEnvYAML": yaml.safe_dump({"working_dir": spec.working_dir}) if spec.working_dir else None,

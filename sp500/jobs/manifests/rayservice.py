@@ -43,18 +43,18 @@ def build_rayservice(cluster: Document, *, model: str = "main", image: str = "",
     `image` needs the extra; left out, it is the document's with the suffix `-serve`. Raises ConfigError for a document
     without workers, and where it names its image by a digest, to which there is no suffix.
     """
-    found, metadata = Cluster("spec", section(cluster, "spec"), {}), section(cluster, "metadata")
-    if not found.workers:
+    template, metadata = Cluster("spec", section(cluster, "spec"), {}), section(cluster, "metadata")
+    if not template.workers:
         raise ConfigError("spec.workerGroupSpecs of the cluster is empty; replicas run on workers")
-    old, group = str(found.head.ray.body.get("image")), found.workers[0]
+    old, group = str(template.head.ray.body.get("image")), template.workers[0]
     if "@" in old and not image:
         raise ConfigError(f"the cluster's image {old} is named by digest: give --image of one with the extra `serve`")
     new = image or f"{old}-serve"
     gpus = group.ray.resource("limits", GPU)
     cpus = math.ceil(quantity(group.ray.resource("limits", "cpu")) or 1)  # as the operator counts
     most = int(group.body.get("maxReplicas", 1))
-    ray = {key: value for key, value in found.spec.items() if key != "upgradeStrategy"} | {
-        "headGroupSpec": _group(found.head, old, new),
+    ray = {key: value for key, value in template.spec.items() if key != "upgradeStrategy"} | {
+        "headGroupSpec": _group(template.head, old, new),
         "workerGroupSpecs": [_worker(group, old, new)],
     }
     where = namespace or metadata.get("namespace")
@@ -122,6 +122,6 @@ def _group(group: Group, old: str, new: str) -> Document:
         if container.get("image") == old:
             container["image"] = new
     ray = pod["containers"][0]
-    kept = [entry for entry in ray.get("env", []) if entry["name"] not in {CLUSTER_WORKERS, *FAST_PROXY}]
-    ray["env"] = kept + [{"name": name, "value": value} for name, value in FAST_PROXY.items()]
+    entries = [entry for entry in ray.get("env", []) if entry["name"] not in {CLUSTER_WORKERS, *FAST_PROXY}]
+    ray["env"] = entries + [{"name": name, "value": value} for name, value in FAST_PROXY.items()]
     return body

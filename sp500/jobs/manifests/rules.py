@@ -20,9 +20,9 @@ UPGRADES = ("Recreate", "None")
 
 def check(document: Document, gates: Gates = OPEN) -> None:
     """Raise ConfigError that lists every violation, with a line each."""
-    if found := violations(document, gates):
+    if broken := violations(document, gates):
         name = section(document, "metadata").get("name", "")
-        raise ConfigError("\n".join(f"{document.get('kind')} {name}: {one}" for one in found))
+        raise ConfigError("\n".join(f"{document.get('kind')} {name}: {violation}" for violation in broken))
 
 
 def violations(document: Document, gates: Gates = OPEN) -> list[Violation]:
@@ -33,20 +33,20 @@ def violations(document: Document, gates: Gates = OPEN) -> list[Violation]:
     kind = document.get("kind")
     if kind not in names.LONGEST:
         return []
-    found = [*name(document), *upgrades(document)]
+    broken = [*name(document), *upgrades(document)]
     for cluster in clusters(document):
-        found += _of_cluster(cluster, gates)
+        broken += _of_cluster(cluster, gates)
     if kind == "RayCluster":
-        found += conditions(document)
+        broken += conditions(document)
     if kind == "RayJob":
-        found += _of_job(document, gates)
+        broken += _of_job(document, gates)
     if kind == "RayService":
-        found += chain.from_iterable(rule(document) for rule in service_rules.SERVICE_RULES)
+        broken += chain.from_iterable(rule(document) for rule in service_rules.SERVICE_RULES)
     if kind == "RayCronJob":
-        found += chain.from_iterable(rule(document) for rule in service_rules.CRON_RULES)
-        found += chain.from_iterable(rule(document, gates) for rule in service_rules.CRON_GATED)
-        found += _of_template(document, gates)
-    return found
+        broken += chain.from_iterable(rule(document) for rule in service_rules.CRON_RULES)
+        broken += chain.from_iterable(rule(document, gates) for rule in service_rules.CRON_GATED)
+        broken += _of_template(document, gates)
+    return broken
 
 
 def name(document: Document) -> Iterator[Violation]:
@@ -54,13 +54,13 @@ def name(document: Document) -> Iterator[Violation]:
     metadata, kind = section(document, "metadata"), str(document["kind"])
     if "name" not in metadata and "generateName" in metadata:
         return
-    given, longest = str(metadata.get("name", "")), names.LONGEST[kind]
-    if len(given) > longest:
-        found = f"{given!r} has {len(given)} characters"
-        yield Violation("metadata.name", found, f"a {kind} has {longest} at most, since the operator adds to it")
-    elif not names.DNS_1035.fullmatch(given):
+    object_name, longest = str(metadata.get("name", "")), names.LONGEST[kind]
+    if len(object_name) > longest:
+        problem = f"{object_name!r} has {len(object_name)} characters"
+        yield Violation("metadata.name", problem, f"a {kind} has {longest} at most, since the operator adds to it")
+    elif not names.DNS_1035.fullmatch(object_name):
         yield Violation(
-            "metadata.name", f"{given!r} is not a valid name", "a-z, 0-9 and '-', a letter first and no '-' last"
+            "metadata.name", f"{object_name!r} is not a valid name", "a-z, 0-9 and '-', a letter first and no '-' last"
         )
 
 
@@ -81,10 +81,10 @@ def upgrades(document: Document) -> Iterator[Violation]:
 def conditions(document: Document) -> Iterator[Violation]:
     """A cluster is not at once suspended and about to be."""
     states = items(section(document, "status").get("conditions"))
-    true = {one.get("type") for one in states if one.get("status") == "True"}
+    true = {state.get("type") for state in states if state.get("status") == "True"}
     if {"RayClusterSuspending", "RayClusterSuspended"} <= true:
-        found = "has RayClusterSuspending and RayClusterSuspended both true"
-        yield Violation("status.conditions", found, "the status is damaged; delete the cluster and make it anew")
+        problem = "has RayClusterSuspending and RayClusterSuspended both true"
+        yield Violation("status.conditions", problem, "the status is damaged; delete the cluster and make it anew")
 
 
 def _of_cluster(cluster: Cluster, gates: Gates) -> Iterator[Violation]:
@@ -108,6 +108,6 @@ def _of_template(cron: Document, gates: Gates) -> Iterator[Violation]:
         "metadata": {"generateName": "cron-"},
         "spec": section(section(cron, "spec"), "jobTemplate"),
     }
-    for one in violations(job, gates):
-        path = one.path.replace("spec", "spec.jobTemplate", 1)
-        yield Violation(path, one.found, one.remedy, one.ours, one.rule)
+    for violation in violations(job, gates):
+        path = violation.path.replace("spec", "spec.jobTemplate", 1)
+        yield Violation(path, violation.found, violation.remedy, violation.ours, violation.rule)

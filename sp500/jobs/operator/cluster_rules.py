@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from sp500.jobs import names
-from sp500.jobs.manifests.manifest import Cluster, items, section, switched_on
+from sp500.jobs.manifests.manifest import Cluster, is_true, items, section
 from sp500.jobs.operator.violation import Violation
 
 V2_SWITCH = "RAY_enable_autoscaler_v2"
@@ -26,9 +26,9 @@ def containers(cluster: Cluster) -> Iterator[Violation]:
 
 def group_names(cluster: Cluster) -> Iterator[Violation]:
     """No two worker groups have one name."""
-    counted = Counter(group.body.get("groupName") for group in cluster.workers)
+    counts = Counter(group.body.get("groupName") for group in cluster.workers)
     for group in cluster.workers:
-        if counted[name := group.body.get("groupName")] > 1:
+        if counts[name := group.body.get("groupName")] > 1:
             yield Violation(
                 f"{group.path}.groupName", f"{name!r} is the name of several groups", "name each differently"
             )
@@ -86,12 +86,12 @@ def priority(cluster: Cluster) -> Iterator[Violation]:
     for group in cluster.workers:
         if not group.body.get("priority"):
             continue
-        path, found = f"{group.path}.priority", f"is {group.body['priority']}"
+        path, problem = f"{group.path}.priority", f"is {group.body['priority']}"
         if cluster.version is None or cluster.version < (2, 56):
-            yield Violation(path, f"{found} with {_version(cluster)}", "it needs Ray 2.56; raise rayVersion")
+            yield Violation(path, f"{problem} with {_version(cluster)}", "it needs Ray 2.56; raise rayVersion")
         if not cluster.v2:
             yield Violation(
-                path, f"{found} without autoscaler v2", "set autoscalerOptions.version: v2, or leave it out"
+                path, f"{problem} without autoscaler v2", "set autoscalerOptions.version: v2, or leave it out"
             )
 
 
@@ -105,12 +105,12 @@ def redis_names(cluster: Cluster) -> Iterator[Violation]:
     tolerant = "gcsFaultToleranceOptions" in cluster.spec or str(marked).lower() == "true"
     if "RAY_REDIS_ADDRESS" in head.ray.env and not tolerant:
         yield Violation(f"{head.ray.path}.env", "has RAY_REDIS_ADDRESS", f"give the address as {options}.redisAddress")
-    for path, there in (
+    for path, name in (
         (f"{head.path}.rayStartParams", "redis-username" if "redis-username" in head.params else ""),
         (f"{head.ray.path}.env", "REDIS_USERNAME" if "REDIS_USERNAME" in head.ray.env else ""),
     ):
-        if there:
-            yield Violation(path, f"has {there}", f"give the name as {options}.redisUsername")
+        if name:
+            yield Violation(path, f"has {name}", f"give the name as {options}.redisUsername")
 
 
 def fault_tolerance(cluster: Cluster) -> Iterator[Violation]:
@@ -135,7 +135,7 @@ def autoscaler_version(cluster: Cluster) -> Iterator[Violation]:
         if V2_SWITCH not in group.ray.env:
             continue
         path = f"{group.ray.path}.env"
-        if not cluster.autoscaling and switched_on(group.ray.env[V2_SWITCH]):
+        if not cluster.autoscaling and is_true(group.ray.env[V2_SWITCH]):
             remedy = "set enableInTreeAutoscaling: true, or leave it out"
             yield Violation(path, f"has {V2_SWITCH} without an autoscaler", remedy)
         if cluster.autoscaler.get("version") is not None:
@@ -173,8 +173,8 @@ def token(cluster: Cluster) -> Iterator[Violation]:
 
 
 def _version(cluster: Cluster) -> str:
-    given = cluster.spec.get("rayVersion")
-    return "no rayVersion" if given is None else f"rayVersion {given!r}"
+    version = cluster.spec.get("rayVersion")
+    return "no rayVersion" if version is None else f"rayVersion {version!r}"
 
 
 RULES = (

@@ -9,18 +9,18 @@ from collections.abc import Iterator
 
 from sp500.jobs import names
 from sp500.jobs.manifests.manifest import Cluster, Document, Group, items, section
-from sp500.jobs.operator.violation import Gates, Violation, closed
+from sp500.jobs.operator.violation import Gates, Violation, check_gate
 
 STORAGE_BACKENDS = ("GCS", "S3", "AZUREBLOB", "ALIYUNOSS")
 # What each mode leaves open, so that rules for it have no meaning.
 OPEN_SIDE = {"DenyAllEgress": "ingressRules", "DenyAllIngress": "egressRules"}
 
 
-def suspended_groups(cluster: Cluster, gates: Gates) -> Iterator[Violation]:
+def group_suspension(cluster: Cluster, gates: Gates) -> Iterator[Violation]:
     """A worker group is suspended where the gate is open and no autoscaler would start it again."""
     for group in cluster.workers:
         if group.body.get("suspend") is True:
-            yield from closed(f"{group.path}.suspend", "RayJobDeletionPolicy", gates)
+            yield from check_gate(f"{group.path}.suspend", "RayJobDeletionPolicy", gates)
             if cluster.autoscaling:
                 yield Violation(f"{group.path}.suspend", "is true with an autoscaler", "leave one of the two out")
 
@@ -32,14 +32,14 @@ def storage(cluster: Cluster, gates: Gates) -> Iterator[Violation]:
         if "storage" in options:
             yield Violation(f"{path}.storage", "is set for backend redis", "set backend: rocksdb, or leave it out")
         return
-    yield from closed(f"{path}.backend", "GCSFaultToleranceEmbeddedStorage", gates)
+    yield from check_gate(f"{path}.backend", "GCSFaultToleranceEmbeddedStorage", gates)
     for key in ("redisAddress", "redisUsername", "redisPassword"):
         if key in options:
             yield Violation(f"{path}.{key}", "is set for backend rocksdb", "leave it out")
     claim = section(options, "storage")
-    made = [key for key in ("size", "storageClassName", "accessModes") if key in claim]
-    if "claimName" in claim and made:
-        yield Violation(f"{path}.storage.{made[0]}", "conflicts with claimName", "name a claim or describe one")
+    described = [key for key in ("size", "storageClassName", "accessModes") if key in claim]
+    if "claimName" in claim and described:
+        yield Violation(f"{path}.storage.{described[0]}", "conflicts with claimName", "name a claim or describe one")
     yield from _own_storage(cluster.head)
 
 
@@ -47,15 +47,17 @@ def _own_storage(head: Group) -> Iterator[Violation]:
     for name in ("RAY_gcs_storage", "RAY_gcs_storage_path"):
         if name in head.ray.env:
             yield Violation(f"{head.ray.path}.env", f"has {name} for backend rocksdb", "leave it to the operator")
-    yield from _taken(head, "gcs-storage", "/data/gcs")
+    yield from _check_reserved_names(head, "gcs-storage", "/data/gcs")
 
 
-def _taken(group: Group, volume: str, folder: str) -> Iterator[Violation]:
+def _check_reserved_names(group: Group, volume_name: str, folder: str) -> Iterator[Violation]:
     """A volume's name and a folder that the operator needs."""
-    if any(one.get("name") == volume for one in items(group.pod.get("volumes"))):
-        yield Violation(f"{group.pod_path}.volumes", f"has {volume}, the operator's own", "name the volume otherwise")
+    if any(volume.get("name") == volume_name for volume in items(group.pod.get("volumes"))):
+        yield Violation(
+            f"{group.pod_path}.volumes", f"has {volume_name}, the operator's own", "name the volume otherwise"
+        )
     for container in group.containers:
-        if any(one.get("mountPath") == folder for one in items(container.body.get("volumeMounts"))):
+        if any(mount.get("mountPath") == folder for mount in items(container.body.get("volumeMounts"))):
             yield Violation(f"{container.path}.volumeMounts", f"has {folder}, the operator's own", "mount it elsewhere")
 
 
@@ -64,7 +66,7 @@ def history(cluster: Cluster, gates: Gates) -> Iterator[Violation]:
     if "historyServerOptions" not in cluster.spec:
         return
     path = f"{cluster.path}.historyServerOptions"
-    yield from closed(path, "RayClusterHistoryServer", gates)
+    yield from check_gate(path, "RayClusterHistoryServer", gates)
     collector = section(section(cluster.spec, "historyServerOptions"), "collectorOptions")
     if not collector.get("image"):
         yield Violation(f"{path}.collectorOptions.image", "is unset", "name the collector's image")
@@ -83,19 +85,21 @@ def network_policy(cluster: Cluster, gates: Gates) -> Iterator[Violation]:
     if "networkPolicy" not in cluster.spec:
         return
     policy, path = section(cluster.spec, "networkPolicy"), f"{cluster.path}.networkPolicy"
-    yield from closed(path, "RayClusterNetworkPolicy", gates)
+    yield from check_gate(path, "RayClusterNetworkPolicy", gates)
     mode = str(policy.get("mode"))
     of_groups = items(policy.get("workerGroups"))
     parts: list[tuple[str, Document]] = [(f"{path}.{role}", section(policy, role)) for role in ("head", "worker")]
-    parts += [(f"{path}.workerGroups[{at}]", one) for at, one in enumerate(of_groups)]
+    parts += [(f"{path}.workerGroups[{at}]", body) for at, body in enumerate(of_groups)]
     for where, part in parts:
         if (side := OPEN_SIDE.get(mode)) and part.get(side):
             yield Violation(f"{where}.{side}", f"is set in mode {mode}", f"leave it out, or deny {side[:-5]} as well")
-    known = [group.body.get("groupName") for group in cluster.workers]
-    for at, one in enumerate(of_groups):
-        if one.get("groupName") not in known:
-            found = f"{one.get('groupName')!r} is not a worker group"
-            yield Violation(f"{path}.workerGroups[{at}].groupName", found, f"name one of {', '.join(map(str, known))}")
+    group_names = [group.body.get("groupName") for group in cluster.workers]
+    for at, body in enumerate(of_groups):
+        if body.get("groupName") not in group_names:
+            problem = f"{body.get('groupName')!r} is not a worker group"
+            yield Violation(
+                f"{path}.workerGroups[{at}].groupName", problem, f"name one of {', '.join(map(str, group_names))}"
+            )
     for group in cluster.workers:
         if not names.DNS_1123.fullmatch(name := str(group.body.get("groupName"))):
             remedy = "a NetworkPolicy selects by it; at most 63 of a-z, 0-9 and '-'"
@@ -106,7 +110,7 @@ def tls(cluster: Cluster, gates: Gates) -> Iterator[Violation]:
     """With the operator's TLS, no variable, volume or folder of it is set by hand."""
     if "tlsOptions" not in cluster.spec:
         return
-    yield from closed(f"{cluster.path}.tlsOptions", "RayClusterMTLS", gates)
+    yield from check_gate(f"{cluster.path}.tlsOptions", "RayClusterMTLS", gates)
     places = [(group.ray.path, list(group.ray.env)) for group in cluster.groups]
     autoscaler = [str(entry.get("name")) for entry in items(cluster.autoscaler.get("env"))]
     for path, variables in [*places, (f"{cluster.path}.autoscalerOptions", autoscaler)]:
@@ -114,7 +118,7 @@ def tls(cluster: Cluster, gates: Gates) -> Iterator[Violation]:
             if name == "RAY_USE_TLS" or name.startswith("RAY_TLS_"):
                 yield Violation(f"{path}.env", f"has {name} beside tlsOptions", "leave it to the operator")
     for group in cluster.groups:
-        yield from _taken(group, "ray-tls", "/etc/ray/tls")
+        yield from _check_reserved_names(group, "ray-tls", "/etc/ray/tls")
 
 
-RULES = (suspended_groups, storage, history, network_policy, tls)
+RULES = (group_suspension, storage, history, network_policy, tls)

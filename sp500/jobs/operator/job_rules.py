@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from sp500.jobs.manifests.manifest import Document, clusters, items, section
-from sp500.jobs.operator.violation import Gates, Violation, closed
+from sp500.jobs.operator.violation import Gates, Violation, check_gate
 
 POLICIES = ("DeleteCluster", "DeleteWorkers", "DeleteSelf", "DeleteNone")
 # In this order: what a later one deletes contains what an earlier one does.
@@ -104,7 +104,7 @@ def limits(job: Document) -> Iterator[Violation]:
 def deletion_gate(job: Document, gates: Gates) -> Iterator[Violation]:
     """A deletionStrategy needs its feature gate, which is open unless somebody closed it."""
     if "deletionStrategy" in section(job, "spec"):
-        yield from closed("spec.deletionStrategy", "RayJobDeletionPolicy", gates)
+        yield from check_gate("spec.deletionStrategy", "RayJobDeletionPolicy", gates)
 
 
 def deletion(job: Document) -> Iterator[Violation]:
@@ -127,27 +127,27 @@ def deletion(job: Document) -> Iterator[Violation]:
                 f"{path}.{key}.policy", f"is {policy}", f"give one of {', '.join(POLICIES)}, or deletionRules"
             )
         if policy == "DeleteNone" and _shuts_down(spec):
-            found = "is DeleteNone beside shutdownAfterJobFinishes"
-            yield Violation(f"{path}.{key}.policy", found, "leave one of the two out")
+            problem = "is DeleteNone beside shutdownAfterJobFinishes"
+            yield Violation(f"{path}.{key}.policy", problem, "leave one of the two out")
 
 
 def deletion_rules(job: Document) -> Iterator[Violation]:
     """Each rule has one condition and no twin; what deletes more comes no sooner."""
-    found = _deletion_rules(job)
-    for at, rule in enumerate(found):
+    rules = _deletion_rules(job)
+    for at, rule in enumerate(rules):
         path, condition = f"{RULES_PATH}[{at}].condition", section(rule, "condition")
         if ("jobStatus" in condition) == ("jobDeploymentStatus" in condition):
             yield Violation(path, "needs one of jobStatus and jobDeploymentStatus", "give exactly one")
         if _seconds(rule) < 0:
             yield Violation(f"{path}.ttlSeconds", f"is {_seconds(rule)}", "give 0 or more")
-    twins = Counter(f"{rule.get('policy')} on {_condition(rule)}" for rule in found)
+    twins = Counter(f"{rule.get('policy')} on {_condition(rule)}" for rule in rules)
     for twin in (twin for twin, count in twins.items() if count > 1):
         yield Violation(RULES_PATH, f"has {twin} more than once", "keep one of them")
-    for at, late in enumerate(found):
-        for soon in found:
+    for at, late in enumerate(rules):
+        for soon in rules:
             if _condition(soon) == _condition(late) and _contains(late, soon) and _seconds(late) < _seconds(soon):
-                what = f"{_seconds(late)} lets {late['policy']} come before {soon['policy']}"
-                yield Violation(f"{RULES_PATH}[{at}].condition.ttlSeconds", what, f"give {_seconds(soon)} or more")
+                problem = f"{_seconds(late)} lets {late['policy']} come before {soon['policy']}"
+                yield Violation(f"{RULES_PATH}[{at}].condition.ttlSeconds", problem, f"give {_seconds(soon)} or more")
 
 
 def deletion_reach(job: Document) -> Iterator[Violation]:

@@ -43,16 +43,16 @@ def memory(cluster: Cluster) -> Iterator[Violation]:
             yield _trap(f"{path}.limits.memory", "is unset, so Ray takes the node's memory for its own", "set it")
         # Kubernetes takes the limit for a request that is unset.
         elif request is not None and quantity(request) != quantity(limit):
-            found = f"is {request}, the limit {limit}"
-            yield _trap(f"{path}.requests.memory", found, "make them equal: Ray counts on the limit")
+            problem = f"is {request}, the limit {limit}"
+            yield _trap(f"{path}.requests.memory", problem, "make them equal: Ray counts on the limit")
         yield from _object_store(group, quantity(limit))
 
 
 def _object_store(group: Group, limit: float | None) -> Iterator[Violation]:
     store = quantity(group.params.get("object-store-memory"))
     if store is not None and limit is not None and store >= limit:
-        path, found = f"{group.path}.rayStartParams.object-store-memory", f"is {store:.0f} bytes of {limit:.0f}"
-        yield _trap(path, found, "it is part of the pod's memory; about a third leaves room for the work")
+        path, problem = f"{group.path}.rayStartParams.object-store-memory", f"is {store:.0f} bytes of {limit:.0f}"
+        yield _trap(path, problem, "it is part of the pod's memory; about a third leaves room for the work")
 
 
 def ray_version(cluster: Cluster) -> Iterator[Violation]:
@@ -77,22 +77,24 @@ def submitter(job: Document) -> Iterator[Violation]:
     template = section(section(spec, "submitterPodTemplate"), "spec")
     if spec.get("submissionMode", "K8sJobMode") != "K8sJobMode":
         return
-    found = [
-        Container(f"{path}.spec.containers[{at}]", one) for at, one in enumerate(items(template.get("containers")))
+    containers = [
+        Container(f"{path}.spec.containers[{at}]", body) for at, body in enumerate(items(template.get("containers")))
     ]
-    if found and found[0].body.get("name") != SUBMITTER:
-        yield _trap(f"{found[0].path}.name", f"is {found[0].body.get('name')}", f"the operator looks for {SUBMITTER}")
+    if containers and containers[0].body.get("name") != SUBMITTER:
+        yield _trap(
+            f"{containers[0].path}.name", f"is {containers[0].body.get('name')}", f"the operator looks for {SUBMITTER}"
+        )
     for cluster in clusters(job):
         head = cluster.head
-        if not head.containers or unrestricted(head.pod, head.pod_path, head.containers):
+        if not head.containers or find_security_gaps(head.pod, head.pod_path, head.containers):
             continue
-        if not found:
+        if not containers:
             yield _trap(path, "is unset beside a restricted head", "the operator's default is not restricted; give one")
-        for where in unrestricted(template, f"{path}.spec", found):
+        for where in find_security_gaps(template, f"{path}.spec", containers):
             yield _trap(where, "is not as restricted as the head", "take the head's security settings")
 
 
-def unrestricted(pod: Document, path: str, containers: list[Container]) -> list[str]:
+def find_security_gaps(pod: Document, path: str, containers: list[Container]) -> list[str]:
     """Paths at which a pod is not what Kubernetes' "restricted" standard asks of its security settings."""
     whole = section(pod, "securityContext")
     wrong = []
@@ -115,12 +117,12 @@ def deadlines(job: Document) -> Iterator[Violation]:
     spec = section(job, "spec")
     start, end = spec.get("preRunningDeadlineSeconds"), spec.get("activeDeadlineSeconds")
     if isinstance(start, int) and isinstance(end, int) and start >= end:
-        found = f"{start} is not before activeDeadlineSeconds {end}"
-        yield _trap("spec.preRunningDeadlineSeconds", found, "make it less")
+        problem = f"{start} is not before activeDeadlineSeconds {end}"
+        yield _trap("spec.preRunningDeadlineSeconds", problem, "make it less")
 
 
-def _trap(path: str, found: str, remedy: str) -> Violation:
-    return Violation(path, found, remedy, ours=True)
+def _trap(path: str, problem: str, remedy: str) -> Violation:
+    return Violation(path, problem, remedy, ours=True)
 
 
 CLUSTER_RULES = (ray_first, dashboard_port, memory, ray_version, autoscaler_version)

@@ -21,8 +21,8 @@ def token_authentication(cluster: Cluster) -> Iterator[Violation]:
     """The dashboard asks for a token. With `authOptions: {}` the operator makes one that no pod asks for."""
     path, mode = f"{cluster.path}.authOptions.mode", section(cluster.spec, "authOptions").get("mode")
     if mode != "token":
-        found = "is unset, so everybody who reaches the dashboard can run code" if mode is None else f"is {mode!r}"
-        yield _violation("token-authentication", path, found, "set mode: token")
+        problem = "is unset, so everybody who reaches the dashboard can run code" if mode is None else f"is {mode!r}"
+        yield _violation("token-authentication", path, problem, "set mode: token")
 
 
 def private_service(cluster: Cluster) -> Iterator[Violation]:
@@ -36,7 +36,7 @@ def private_service(cluster: Cluster) -> Iterator[Violation]:
         yield _violation("private-service", f"{path}.enableIngress", "is true", "set it to false, or leave it out")
 
 
-def unprivileged(pod: Pod) -> Iterator[Violation]:
+def no_privileged_container(pod: Pod) -> Iterator[Violation]:
     """No container is privileged."""
     for container in _containers(pod):
         if section(container.body, "securityContext").get("privileged"):
@@ -112,9 +112,9 @@ def _containers(pod: Pod) -> Iterator[Container]:
             yield Container(f"{path}.{kind}[{at}]", body)
 
 
-def _violation(rule: str, path: str, found: str, remedy: str) -> Violation:
-    return Violation(path, found, remedy, ours=True, rule=rule)
+def _violation(rule: str, path: str, problem: str, remedy: str) -> Violation:
+    return Violation(path, problem, remedy, ours=True, rule=rule)
 
 
 CLUSTER_RULES = (token_authentication, private_service, fixed_autoscaler_image)
-POD_RULES = (unprivileged, no_host_path, no_host_namespace, fixed_image)
+POD_RULES = (no_privileged_container, no_host_path, no_host_namespace, fixed_image)

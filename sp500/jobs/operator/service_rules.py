@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from sp500.jobs.manifests.manifest import Document, clusters, section
 from sp500.jobs.operator import job_rules
-from sp500.jobs.operator.violation import Gates, Violation, closed
+from sp500.jobs.operator.violation import Gates, Violation, check_gate
 
 GO_DURATION = re.compile(r"\+?(\d+(\.\d+)?(ns|us|µs|ms|s|m|h))+")
 UPGRADES = ("NewCluster", "NewClusterWithIncrementalUpgrade", "None")
@@ -28,10 +28,10 @@ SHORTHANDS = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnigh
 def initializing_timeout(service: Document) -> Iterator[Violation]:
     """How long a service may take to start is a positive time."""
     annotations = section(section(service, "metadata"), "annotations")
-    given = annotations.get("ray.io/initializing-timeout")
-    if given is None:
+    timeout = annotations.get("ray.io/initializing-timeout")
+    if timeout is None:
         return
-    text = str(given)
+    text = str(timeout)
     whole = re.fullmatch(r"\d+", text) or GO_DURATION.fullmatch(text)
     if not whole or not re.search(r"[1-9]", text):
         path = "metadata.annotations[ray.io/initializing-timeout]"
@@ -60,8 +60,8 @@ def upgrade(service: Document) -> Iterator[Violation]:
         return
     for cluster in clusters(service):
         if not cluster.autoscaling:
-            found = "is not true for an incremental upgrade"
-            yield Violation(f"{cluster.path}.enableInTreeAutoscaling", found, "set it to true")
+            problem = "is not true for an incremental upgrade"
+            yield Violation(f"{cluster.path}.enableInTreeAutoscaling", problem, "set it to true")
     yield from _steps(section(section(spec, "upgradeStrategy"), "clusterUpgradeOptions"))
 
 
@@ -87,18 +87,18 @@ def _steps(options: Document) -> Iterator[Violation]:
 
 def cron_gate(cron: Document, gates: Gates) -> Iterator[Violation]:
     """A RayCronJob needs its feature gate."""
-    yield from closed("spec", "RayCronJob", gates)
+    yield from check_gate("spec", "RayCronJob", gates)
 
 
 def schedule(cron: Document) -> Iterator[Violation]:
     """When to start is a standard cron schedule, and where that time holds stands in timeZone."""
     spec = section(cron, "spec")
-    given = str(spec.get("schedule", ""))
-    if "TZ=" in given:
-        yield Violation("spec.schedule", f"{given!r} names a time zone", "give it as spec.timeZone")
-    elif wrong := _not_cron(given):
+    text = str(spec.get("schedule", ""))
+    if "TZ=" in text:
+        yield Violation("spec.schedule", f"{text!r} names a time zone", "give it as spec.timeZone")
+    elif wrong := _not_cron(text):
         yield Violation(
-            "spec.schedule", f"{given!r} is not a valid schedule ({wrong})", "give five fields, such as 0 3 * * 1-5"
+            "spec.schedule", f"{text!r} is not a valid schedule ({wrong})", "give five fields, such as 0 3 * * 1-5"
         )
     zone = spec.get("timeZone")
     if zone is None:
@@ -116,21 +116,21 @@ def _not_cron(text: str) -> str:
     fields = text.split()
     if len(fields) != len(CRON):
         return f"{len(fields)} fields"
-    for field, (name, low, high, known) in zip(fields, CRON, strict=True):
+    for field, (name, low, high, names) in zip(fields, CRON, strict=True):
         for part in field.lower().split(","):
-            if not _in_range(part, low, high, known):
+            if not _in_range(part, low, high, names):
                 return f"{name} {field}"
     return ""
 
 
-def _in_range(part: str, low: int, high: int, known: tuple[str, ...]) -> bool:
+def _in_range(part: str, low: int, high: int, names: tuple[str, ...]) -> bool:
     """Whether `part` is *, a number, or a range, with or without a step."""
     span, slash, step = part.partition("/")
     if slash and not (step.isdigit() and int(step) > 0):
         return False
     if span in {"*", "?"}:
         return True
-    ends = [known.index(end) + low if end in known else int(end) if end.isdigit() else -1 for end in span.split("-", 1)]
+    ends = [names.index(end) + low if end in names else int(end) if end.isdigit() else -1 for end in span.split("-", 1)]
     return all(low <= end <= high for end in ends) and ends == sorted(ends)
 
 

@@ -31,7 +31,7 @@ class Violation:
 Gates = frozenset[str]
 
 
-def closed(path: str, gate: str, gates: Gates) -> list[Violation]:
+def check_gate(path: str, gate: str, gates: Gates) -> list[Violation]:
     """The violation of using a field whose gate is not open."""
     if gate in gates:
         return []

@@ -24,11 +24,11 @@ def midnight(now: float) -> float:
     return now - now % DAY
 
 
-def poor(jobs: Sequence[NewJob], ledger: Ledger, settings: QueueSettings, now: float) -> dict[str, str]:
-    """Which of these new jobs would wait for their project's money, by id, and why. Those that wait now come first."""
+def find_unaffordable(jobs: Sequence[NewJob], ledger: Ledger, settings: QueueSettings, now: float) -> dict[str, str]:
+    """Which new jobs would wait for their project's budget: reasons by id. Jobs that wait already come first."""
     unfinished = ledger.jobs(unfinished=True)
     active = [job for job in unfinished if not job.waits]
-    have, short = left(settings.budgets, ledger.uses(midnight(now)), active, now), {}
+    have, short = remaining_budgets(settings.budgets, ledger.uses(midnight(now)), active, now), {}
     queue: list[Job | NewJob] = [*(job for job in unfinished if job.waits), *jobs]
     for job in queue:
         if job.project not in have:
@@ -52,7 +52,9 @@ def _short(cost: float | None, daily: float, money: float, currency: str) -> str
     )
 
 
-def left(budgets: Mapping[str, float], uses: Iterable[Use], active: Iterable[Job], now: float) -> dict[str, float]:
+def remaining_budgets(
+    budgets: Mapping[str, float], uses: Iterable[Use], active: Iterable[Job], now: float
+) -> dict[str, float]:
     """What each project with a budget may still promise to new jobs.
 
     Counted are what ended starts used of this day, and what the active ones will have used at their expected end. One

@@ -1,4 +1,4 @@
-"""A job as the queue knows it: what was asked, and what became of it."""
+"""A job as the queue knows it: the request and its progress."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Order:
     """Whether Kueue is its queue, so that capacity here does not count."""
     demand: Resources
     seconds: float | None
-    """How long it may take at most, as far as anybody can tell."""
+    """Longest expected run time. None if unknown."""
     hourly: float
     """What an hour of it costs."""
     retries: int

@@ -1,4 +1,4 @@
-"""The queue on disk: one SQLite file that survives whoever writes it, and in which every job changes hands once.
+"""The queue on disk: one SQLite file that survives its writers, and in which each job is claimed once.
 
 Each change is one transaction that takes SQLite's write lock at its beginning, and each step from state to state names
 the state it starts from; so of two managers that would start a job, one finds that it is too late. The price: whoever
@@ -132,8 +132,8 @@ class Ledger:
             row = connection.execute(f"SELECT {column} FROM jobs WHERE id = ?", (id,)).fetchone()  # noqa: S608
         if row is None:
             raise ConfigError(f"job {id} was deleted")
-        found: Document = json.loads(row[0])
-        return found
+        content: Document = json.loads(row[0])
+        return content
 
     def events(self, id: str) -> list[tuple[float, JobState, str]]:
         """Time, state and reason of each change, oldest first."""
@@ -163,29 +163,29 @@ class Ledger:
             finally:
                 connection.close()  # rolls back what was not committed
         except sqlite3.DatabaseError as error:
-            raise explained(self.path, error) from error
+            raise translate_error(self.path, error) from error
 
 
 def private_folder(folder: Path) -> None:
     """Make a folder that only its user can enter. Raises ConfigError where another user owns it or may write to it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.stat()
-    if found.st_uid != os.getuid():
+    stat = folder.stat()
+    if stat.st_uid != os.getuid():
         raise ConfigError(
-            f"--state-dir {folder} belongs to user {found.st_uid}, and this is user {os.getuid()}. Give a folder of"
+            f"--state-dir {folder} belongs to user {stat.st_uid}, and this is user {os.getuid()}. Give a folder of"
             " your own: it holds the environments of jobs, and whoever writes to it runs commands as you"
         )
-    if found.st_mode & 0o022:
+    if stat.st_mode & 0o022:
         raise ConfigError(
-            f"--state-dir {folder} may be written to by other users (mode {found.st_mode & 0o777:o}), who could run"
+            f"--state-dir {folder} may be written to by other users (mode {stat.st_mode & 0o777:o}), who could run"
             f" commands as you. If it is yours alone: chmod 700 {folder}"
         )
-    if found.st_mode & 0o077:
+    if stat.st_mode & 0o077:
         folder.chmod(0o700)
 
 
-def explained(path: Path, error: sqlite3.DatabaseError) -> SP500Error:
-    """An error of SQLite's in terms of its cause: only a damaged file is worth nothing any more."""
+def translate_error(path: Path, error: sqlite3.DatabaseError) -> SP500Error:
+    """The error to raise for one of SQLite, by its cause."""
     code = getattr(error, "sqlite_errorcode", None)
     primary = None if code is None else code & 0xFF
     if primary in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
@@ -263,8 +263,8 @@ class Entry:
         )
         state, reason = changes.get("state", job.state), changes.get("reason", job.reason)
         # Why a job waits for its turn changes with every other job, and is not part of this one's history.
-        told = state != JobState.QUEUED or job.state != JobState.QUEUED
-        if done.rowcount and told and (state, reason) != (job.state, job.reason):
+        is_history = state != JobState.QUEUED or job.state != JobState.QUEUED
+        if done.rowcount and is_history and (state, reason) != (job.state, job.reason):
             self._event(job.id, at, JobState(str(state)), str(reason), notify=state != job.state)
         return bool(done.rowcount)
 
@@ -275,7 +275,7 @@ class Entry:
             self.connection.execute("INSERT INTO uses VALUES (?, ?, ?, ?, ?)", use)
 
     def ask_to_stop(self, id: str, at: float) -> None:
-        """Leave the word that a job shall end; the first one counts."""
+        """Record that a job should end. The first request counts."""
         self.connection.execute("UPDATE jobs SET stop_asked = coalesce(stop_asked, ?) WHERE id = ?", (at, id))
 
     def remove(self, id: str) -> None:
@@ -284,7 +284,7 @@ class Entry:
         self.connection.execute("DELETE FROM jobs WHERE id = ?", (id,))
         self.connection.execute("DELETE FROM events WHERE id = ?", (id,))
 
-    def delivered(self, notice: Notice) -> None:
+    def remove_notice(self, notice: Notice) -> None:
         """Forget a notice."""
         self.connection.execute("DELETE FROM notices WHERE event = ?", (notice.number,))
 
@@ -298,15 +298,15 @@ class Entry:
         done = self.connection.execute("INSERT INTO events (id, at, state, reason) VALUES (?, ?, ?, ?)", event)
         row = self.connection.execute("SELECT notify, name, project FROM jobs WHERE id = ?", (id,)).fetchone()
         if notify and row[0]:
-            told = {"number": done.lastrowid, "id": id, "name": row[1], "project": row[2]}
-            message = json.dumps(told | {"state": str(state), "reason": reason, "at": at})
+            fields = {"number": done.lastrowid, "id": id, "name": row[1], "project": row[2]}
+            message = json.dumps(fields | {"state": str(state), "reason": reason, "at": at})
             values = (done.lastrowid, row[0], message, at)
             self.connection.execute("INSERT INTO notices (event, url, message, at) VALUES (?, ?, ?, ?)", values)
 
 
 def _job(row: Sequence[object]) -> Job:
-    found = dict(zip([*COLUMNS.split(", "), "paid"], row, strict=True))
-    demand = Resources(*(found.pop(name) for name in ("cpus", "gpus", "memory")))  # type: ignore[arg-type]
-    found |= {name: bool(found[name]) for name in ("queued_elsewhere", "submitted")}
-    target, devices = json.loads(str(found.pop("target"))), tuple(json.loads(str(found.pop("devices"))))
-    return Job(**found | {"state": JobState(str(found["state"]))}, demand=demand, target=target, devices=devices)  # type: ignore[arg-type]
+    fields = dict(zip([*COLUMNS.split(", "), "paid"], row, strict=True))
+    demand = Resources(*(fields.pop(name) for name in ("cpus", "gpus", "memory")))  # type: ignore[arg-type]
+    fields |= {name: bool(fields[name]) for name in ("queued_elsewhere", "submitted")}
+    target, devices = json.loads(str(fields.pop("target"))), tuple(json.loads(str(fields.pop("devices"))))
+    return Job(**fields | {"state": JobState(str(fields["state"]))}, demand=demand, target=target, devices=devices)  # type: ignore[arg-type]

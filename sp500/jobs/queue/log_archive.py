@@ -28,28 +28,28 @@ def folder(logs: Path, job: Job) -> Path:
 
 def keep(folder: Path, lines: Iterable[Line]) -> None:
     """Write the last lines of each process to `folder`, in place of what was kept; an empty log replaces nothing."""
-    kept: defaultdict[tuple[Role, str], deque[tuple[int, Line]]] = defaultdict(deque)
+    last_lines: defaultdict[tuple[Role, str], deque[tuple[int, Line]]] = defaultdict(deque)
     sizes: Counter[tuple[Role, str]] = Counter()
     for number, line in enumerate(lines):
         process = line.role, line.source
-        kept[process].append((number, replace(line, text=line.text[:LONGEST])))
-        sizes[process] += len(kept[process][-1][1].text) + 1
-        while len(kept[process]) > LINES or sizes[process] > CHARACTERS:
-            sizes[process] -= len(kept[process].popleft()[1].text) + 1
-    text = "".join(json.dumps(asdict(line)) + "\n" for _, line in merge(*kept.values(), key=itemgetter(0)))
+        last_lines[process].append((number, replace(line, text=line.text[:LONGEST])))
+        sizes[process] += len(last_lines[process][-1][1].text) + 1
+        while len(last_lines[process]) > LINES or sizes[process] > CHARACTERS:
+            sizes[process] -= len(last_lines[process].popleft()[1].text) + 1
+    text = "".join(json.dumps(asdict(line)) + "\n" for _, line in merge(*last_lines.values(), key=itemgetter(0)))
     if text:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomic(folder / FILE, text)
 
 
-def kept(folder: Path) -> bool:
+def has_log(folder: Path) -> bool:
     """Whether a log lies there."""
     return (folder / FILE).exists()
 
 
 def note(folder: Path, text: str) -> None:
     """Leave a line in place of a log, unless one was kept before."""
-    if not kept(folder):
+    if not has_log(folder):
         keep(folder, [Line(Role.SUBMITTER, "", text)])
 
 
@@ -60,16 +60,16 @@ def read(folder: Path, *, role: Role | None = None, tail: int | None = None) -> 
     except FileNotFoundError:
         return None
     lines = [Line(Role(row["role"]), row["source"], row["text"]) for row in map(json.loads, rows)]
-    chosen = [line for line in lines if role in {None, line.role}]
-    return iter(chosen) if tail is None else _last(chosen, tail)
+    selected = [line for line in lines if role in {None, line.role}]
+    return iter(selected) if tail is None else _last(selected, tail)
 
 
 def _last(lines: list[Line], tail: int) -> Iterator[Line]:
     count: defaultdict[tuple[Role, str], int] = defaultdict(int)
-    found: deque[Line] = deque()
+    last_lines: deque[Line] = deque()
     for line in reversed(lines):
         process = line.role, line.source
         if count[process] < tail:
-            found.appendleft(line)
+            last_lines.appendleft(line)
         count[process] += 1
-    return iter(found)
+    return iter(last_lines)

@@ -1,4 +1,4 @@
-"""The queue's manager: gives each job its turn, hands it to its executor, and writes down what becomes of it.
+"""The queue's manager: schedules each job, hands it to its executor, and records what becomes of it.
 
 All that it knows is in the ledger, so it may be killed at any point. A start is first claimed there, in one
 transaction, then handed over, then marked as handed over; a manager that finds it claimed but not marked hands it over
@@ -83,8 +83,8 @@ class Manager:
                     busy = self._ticks()
 
     def turn(self, pool: ThreadPoolExecutor) -> bool:
-        """Claim what may start, look after what has, and post it; whether anything is left to do."""
-        jobs = self._claimed()
+        """Claim the jobs that may start, update those that have, post changes. Whether anything is left to do."""
+        jobs = self._claim_jobs()
         active: dict[str, list[Job]] = {}
         for job in jobs:
             if not job.waits:
@@ -99,7 +99,7 @@ class Manager:
         return self._post_notices() or bool(jobs)
 
     def _post_notices(self) -> bool:
-        """Have a courier for each receiver with undelivered notices; whether there are any."""
+        """Run a courier for each receiver with undelivered notices. Whether there are any."""
         urls = {notice.url for notice in self.ledger.notices()}
         self._couriers = {url: courier for url, courier in self._couriers.items() if not courier.done()}
         for url in urls - self._couriers.keys():
@@ -122,7 +122,7 @@ class Manager:
         before, since = self._elapsed.get(job.handle, (0.0, self._ticks()))
         return before + self._ticks() - since
 
-    def _claimed(self) -> list[Job]:
+    def _claim_jobs(self) -> list[Job]:
         """The unfinished jobs, after those whose turn it is were claimed.
 
         While nothing is written to the ledger they are those of the last turn: thousands of waiting jobs would else
@@ -142,12 +142,12 @@ class Manager:
         with self.ledger.writing() as entry:
             jobs, uses = entry.jobs(unfinished=True), entry.uses(budget.midnight(now))
             waiting, active = [job for job in jobs if job.waits], [job for job in jobs if not job.waits]
-            left = budget.left(settings.budgets, uses, active, now)
+            left = budget.remaining_budgets(settings.budgets, uses, active, now)
             rooms = {job.target["on"]: settings.room(job.target["on"], self._machine) for job in waiting}
             rooms[KUEUE] = UNCOUNTED
-            held = [_busy(job) for job in active if not job.queued_elsewhere]
+            busy = [_busy(job) for job in active if not job.queued_elsewhere]
             queue = [_waiting(job, now) for job in waiting]
-            plan = schedule.plan(queue, held, rooms, left, settings.budgets, now=now)
+            plan = schedule.plan(queue, busy, rooms, left, settings.budgets, now=now)
             used = {device for job in active for device in job.devices}
             devices = [device for device in range(int(self._machine.gpus)) if device not in used]
             self._write(entry, waiting, plan, devices, now)
@@ -170,7 +170,7 @@ class Manager:
                 entry.change(job, now, reason=reason)
 
     def _look_after(self, jobs: Sequence[Job]) -> None:
-        """Start, stop and ask after the jobs of one target; its trouble is told by them, and holds up no other."""
+        """Start, stop and query the jobs of one target. Its errors go into their reasons, and delay no other target."""
         why, faults = "", 0
         for job in jobs:
             if faults < MOST_FAULTS:
@@ -186,26 +186,26 @@ class Manager:
                 faults += job.target["on"] != "local"
             self._change(job, {"reason": f"cannot be asked: {why}"})
 
-    def _look_after_one(self, found: Job) -> None:
-        executor = self._executor(found.target)
-        job, seen = self._handed_over(executor, found)
-        if seen is None:
+    def _look_after_one(self, known: Job) -> None:
+        executor = self._executor(known.target)
+        job, status = self._hand_over(executor, known)
+        if status is None:
             self._stop(executor, job)
-            seen = executor.status(job.handle)
-            if seen.unattended:
+            status = executor.status(job.handle)
+            if status.unattended:
                 executor.submit(job.handle, self.ledger.document(job.id, "request"))
-        changes = retries.changes(job, seen, self._clock(), self._first_wait, self._seconds(job))
+        changes = retries.changes(job, status, self._clock(), self._first_wait, self._seconds(job))
         again = changes["state"] == JobState.QUEUED and changes.get("submitted") is False
         if (again or JobState(str(changes["state"])).finished) and job.target["on"] != "local":
             self._keep_log(executor, job)
         if again and job.target["on"] == "kuberay":
             executor.delete(job.handle)  # its cluster would hold its nodes beside that of the next start
-        self._change(job, changes, seen.ended)
+        self._change(job, changes, status.ended)
         if changes["state"] == JobState.RUNNING and job.target["on"] != "local":
             self._progress.look(executor, job)
 
-    def _handed_over(self, executor: Executor, job: Job) -> tuple[Job, Status | None]:
-        """The job, with the executor; and its end where that refused it."""
+    def _hand_over(self, executor: Executor, job: Job) -> tuple[Job, Status | None]:
+        """Submit the job to its executor. Returns the job, and its final status if it was refused."""
         if job.submitted or job.stop_asked is not None:
             return job, None
         try:
@@ -226,10 +226,10 @@ class Manager:
         return request
 
     def _stop(self, executor: Executor, job: Job) -> None:
-        """End a job that shall end, as often as it takes."""
-        if not (job.stop_asked is not None or retries.late(job, self._seconds(job))):
+        """Stop a job that should end. Repeated at each look until it has."""
+        if not (job.stop_asked is not None or retries.is_late(job, self._seconds(job))):
             return
-        if job.target["on"] == "kuberay" and not log_archive.kept(log_archive.folder(self.folder, job)):
+        if job.target["on"] == "kuberay" and not log_archive.has_log(log_archive.folder(self.folder, job)):
             self._keep_log(executor, job)  # its pods go at once, and their logs with them
         executor.stop(job.handle)
 

@@ -32,7 +32,7 @@ def read(executor: Executor, handle: str) -> RunProgress | None:
     return parse(line.text for line in lines)
 
 
-def kept(logs: Path, job: Job) -> RunProgress | None:
+def load_kept(logs: Path, job: Job) -> RunProgress | None:
     """What was kept of a job's present start, under the folder of all logs; None for nothing."""
     try:
         return load((log_archive.folder(logs, job) / FILE).read_text())
@@ -69,7 +69,7 @@ class ProgressReader:
             self._faults[job.handle] = str(error)
 
     def _keep(self, job: Job, progress: RunProgress) -> None:
-        if progress != kept(self._logs, job):
+        if progress != load_kept(self._logs, job):
             folder = log_archive.folder(self._logs, job)
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_atomic(folder / FILE, progress.dump(), mode=0o600)

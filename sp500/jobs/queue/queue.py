@@ -1,4 +1,4 @@
-"""The queue as those see it who use it: they add jobs, ask after them, and stop them; the manager does the rest."""
+"""The queue's interface for its users: add jobs, query them, stop them. The manager does the rest."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Queue:
         return self.folder / "logs"
 
     def add(self, jobs: Sequence[NewJob]) -> None:
-        """Queue all these jobs or none, and see that somebody manages them."""
+        """Queue all these jobs or none, and start a manager if none runs."""
         with self.ledger.writing() as entry:
             entry.add(jobs, time.time())
         self.manage()
@@ -115,15 +115,15 @@ class Queue:
 
     def job(self, id: str) -> Job:
         """The job of that id. Raises ConfigError, with the nearest id, for one that is not here."""
-        if found := self.ledger.jobs([id]):
-            return found[0]
-        known = [job.id for job in self.ledger.jobs()]
-        near = difflib.get_close_matches(id, known, n=1, cutoff=0.4)
+        if jobs := self.ledger.jobs([id]):
+            return jobs[0]
+        ids = [job.id for job in self.ledger.jobs()]
+        near = difflib.get_close_matches(id, ids, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]}?" if near else "sp500 jobs list shows those that are"
         raise ConfigError(f"no job {id!r} in {self.folder}; {hint}")
 
-    def seen(self, job: Job) -> tuple[Job, Status | None]:
-        """The job as it is now, and what its executor tells; None where there is nothing to ask after."""
+    def refresh(self, job: Job) -> tuple[Job, Status | None]:
+        """The job as it is now, and its status from its executor. None if there is nothing to query."""
         if job.state.finished or not job.submitted:
             return job, None
         try:
@@ -146,16 +146,16 @@ class Queue:
             if start > job.starts:
                 raise ConfigError(f"--start {start}: {job.id} has had {job.starts} starts")
             earlier = replace(job, starts=start)
-            kept = log_archive.read(log_archive.folder(self.logs_folder, earlier), role=role, tail=tail)
-            if kept is not None:
-                yield from kept
+            archived = log_archive.read(log_archive.folder(self.logs_folder, earlier), role=role, tail=tail)
+            if archived is not None:
+                yield from archived
                 return
             yield from self.executor(job.target).logs(earlier.handle, role=role, tail=tail, follow=False)
             return
         if job.state.finished:
-            kept = log_archive.read(log_archive.folder(self.logs_folder, job), role=role, tail=tail)
-            if kept is not None:
-                yield from kept
+            archived = log_archive.read(log_archive.folder(self.logs_folder, job), role=role, tail=tail)
+            if archived is not None:
+                yield from archived
                 return
         while follow and not (job.submitted or job.state.finished):
             self.manage()
@@ -183,17 +183,17 @@ class Queue:
     def wait(self, ids: Sequence[str], seconds: float | None = None) -> list[Job]:
         """The jobs when all have ended. Raises LimitExceeded when some have not after `seconds`."""
         end = None if seconds is None else time.monotonic() + seconds
-        known = [self.job(id).id for id in ids]
-        while left := [job for job in self.ledger.jobs(known) if not job.state.finished]:
+        full_ids = [self.job(id).id for id in ids]
+        while left := [job for job in self.ledger.jobs(full_ids) if not job.state.finished]:
             if end is not None and time.monotonic() >= end:
-                told = "; ".join(f"{job.id} is {job.state}: {job.reason}" for job in left)
-                raise LimitExceeded(f"not ended within {seconds:g} s: {told.rstrip('.')}. It goes on")
+                states = "; ".join(f"{job.id} is {job.state}: {job.reason}" for job in left)
+                raise LimitExceeded(f"not ended within {seconds:g} s: {states.rstrip('.')}. It goes on")
             self.manage()
             time.sleep(SECONDS_BETWEEN_LOOKS)
         return [self.job(id) for id in ids]
 
     def delete(self, ids: Sequence[str], *, force: bool = False) -> list[str]:
-        """Forget jobs and remove what is kept of them: what may be left of them elsewhere, a line each.
+        """Remove jobs and what is kept of them. Returns what may be left of them elsewhere, one line each.
 
         Raises ConfigError for one that has not ended, and what its executor raises; with `force`, neither.
         """

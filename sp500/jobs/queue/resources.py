@@ -29,14 +29,14 @@ class Resources:
         """Whether `other` fits in."""
         return self.cpus >= other.cpus and self.gpus >= other.gpus and self.memory >= other.memory
 
-    def short_of(self, wanted: Resources) -> str:
+    def short_of(self, demand: Resources) -> str:
         """What `wanted` does not find here, in words: `4 CPUs (1 free)`."""
         lacking = [
             f"{_count(need, unit)} ({_count(max(have, 0), '')} free)"
             for have, need, unit in (
-                (self.cpus, wanted.cpus, " CPU"),
-                (self.gpus, wanted.gpus, " GPU"),
-                (self.memory / 2**30, wanted.memory / 2**30, " GiB"),
+                (self.cpus, demand.cpus, " CPU"),
+                (self.gpus, demand.gpus, " GPU"),
+                (self.memory / 2**30, demand.memory / 2**30, " GiB"),
             )
             if have < need
         ]
@@ -61,20 +61,20 @@ def of_spec(spec: JobSpec) -> Resources:
 
 def of_rayjob(job: Document) -> Resources:
     """The requests of all its pods, as a namespace's quota counts them."""
-    held = (Resources(count * each.cpus, count * each.gpus, count * each.memory) for count, each in pods_of(job))
-    return sum(held, Resources())
+    totals = (Resources(count * each.cpus, count * each.gpus, count * each.memory) for count, each in pods_of(job))
+    return sum(totals, Resources())
 
 
 def pods_of(job: Document) -> list[tuple[int, Resources]]:
     """How many pods of each kind a RayJob has, and what each requests: head, groups of workers, submitter."""
-    found = [
+    pods = [
         (int(group.body.get("replicas") or 0) if at else 1, _requests(group.containers))
         for cluster in clusters(job)
         for at, group in enumerate(cluster.groups)
     ]
     submitter = section(section(section(job, "spec"), "submitterPodTemplate"), "spec")
-    containers = [Container("", one) for one in items(submitter.get("containers"))]
-    return [*found, (1, _requests(containers))] if containers else found
+    containers = [Container("", body) for body in items(submitter.get("containers"))]
+    return [*pods, (1, _requests(containers))] if containers else pods
 
 
 def _requests(containers: Iterable[Container]) -> Resources:

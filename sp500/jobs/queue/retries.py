@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from sp500.errors import LimitExceeded
 from sp500.jobs.queue.job import Job
-from sp500.jobs.state import JobState, Status, one_line, settled
+from sp500.jobs.state import JobState, Status, apply_stop, one_line
 
 # Wait before the second start, doubled before each further one; those of the Job controller of Kubernetes.
 FIRST_WAIT, LONGEST_WAIT = 10.0, 360.0
@@ -21,7 +21,7 @@ def wait(failures: int, first: float = FIRST_WAIT) -> float:
 
 
 def changes(
-    job: Job, seen: Status, now: float, first_wait: float = FIRST_WAIT, elapsed: float | None = None
+    job: Job, status: Status, now: float, first_wait: float = FIRST_WAIT, elapsed: float | None = None
 ) -> dict[str, object]:
     """Columns of the ledger that change with what was seen of the present start.
 
@@ -29,21 +29,19 @@ def changes(
     """
     if elapsed is None:
         elapsed = 0.0 if job.claimed is None else now - job.claimed
-    seen = replace(seen, reason=one_line(seen.reason))
-    seen = settled(_overdue(job, seen, now, elapsed), stop_asked=_ended_by_stop(job, seen))
+    status = replace(status, reason=one_line(status.reason))
+    status = apply_stop(_apply_deadline(job, status, now, elapsed), stop_asked=_is_ended_by_stop(job, status))
     times = {
-        "started": seen.started if seen.started is not None else job.started,
-        "placed": job.placed if job.placed is not None else seen.placed,
+        "started": status.started if status.started is not None else job.started,
+        "placed": job.placed if job.placed is not None else status.placed,
     }
-    if not seen.state.finished:
-        reason = f"stopping: {seen.reason}" if job.stop_asked is not None else seen.reason
-        return times | {"state": str(seen.state), "reason": reason, "failures": max(job.failures, seen.failures)}
-    # Of a job that never ran, what it was waiting for tells more than the deadline that it passed.
-    waited = job.state == JobState.PENDING and seen.started is None and job.submitted and job.reason not in seen.reason
-    reason = f"{seen.reason}; before that: {job.reason}" if waited and seen.state == JobState.FAILED else seen.reason
-    failed = seen.state in {JobState.FAILED, JobState.LOST}
-    failures = max(job.failures + failed, seen.failures)
-    if failed and seen.retryable and job.starts <= job.retries:
+    if not status.state.finished:
+        reason = f"stopping: {status.reason}" if job.stop_asked is not None else status.reason
+        return times | {"state": str(status.state), "reason": reason, "failures": max(job.failures, status.failures)}
+    reason = _final_reason(job, status)
+    failed = status.state in {JobState.FAILED, JobState.LOST}
+    failures = max(job.failures + failed, status.failures)
+    if failed and status.retryable and job.starts <= job.retries:
         at = now + wait(failures, first_wait)
         return {
             "state": str(JobState.QUEUED),
@@ -56,29 +54,37 @@ def changes(
             "started": None,
             "placed": None,
         }
-    ended = now if seen.ended is None else seen.ended
-    final = {"state": str(seen.state), "reason": reason, "exit_code": seen.exit_code, "failures": failures}
+    ended = now if status.ended is None else status.ended
+    final = {"state": str(status.state), "reason": reason, "exit_code": status.exit_code, "failures": failures}
     return times | final | {"ended": ended, "devices": [], "claimed": None}
 
 
-def _ended_by_stop(job: Job, seen: Status) -> bool:
+def _final_reason(job: Job, status: Status) -> str:
+    """The reason of an ended start. If it never ran, what it waited for says more than the deadline that it passed."""
+    waited = job.state == JobState.PENDING and status.started is None and job.submitted
+    if waited and status.state == JobState.FAILED and job.reason not in status.reason:
+        return f"{status.reason}; before that: {job.reason}"
+    return status.reason
+
+
+def _is_ended_by_stop(job: Job, status: Status) -> bool:
     """Whether its end may have come of a stop: one that came before that, by another machine's clock too, did not."""
-    return job.stop_asked is not None and (seen.ended is None or seen.ended > job.stop_asked - CLOCKS_APART)
+    return job.stop_asked is not None and (status.ended is None or status.ended > job.stop_asked - CLOCKS_APART)
 
 
-def late(job: Job, elapsed: float) -> bool:
+def is_late(job: Job, elapsed: float) -> bool:
     """Whether the present start, claimed `elapsed` seconds ago, has passed the deadline that the queue enforces."""
     return job.deadline is not None and job.claimed is not None and elapsed > job.deadline
 
 
-def _overdue(job: Job, seen: Status, now: float, elapsed: float) -> Status:
+def _apply_deadline(job: Job, status: Status, now: float, elapsed: float) -> Status:
     """What ended because it was late has failed, and would be late again."""
-    ended_ago = 0.0 if seen.ended is None else max(now - seen.ended, 0.0)
-    if not late(job, elapsed - ended_ago) or seen.state not in {JobState.FAILED, JobState.STOPPED}:
-        return seen
+    ended_ago = 0.0 if status.ended is None else max(now - status.ended, 0.0)
+    if not is_late(job, elapsed - ended_ago) or status.state not in {JobState.FAILED, JobState.STOPPED}:
+        return status
     assert job.deadline is not None
     why = f"the deadline of {job.deadline:g} s passed"
-    return replace(seen, state=JobState.FAILED, reason=why, exit_code=LimitExceeded.exit_code, retryable=False)
+    return replace(status, state=JobState.FAILED, reason=why, exit_code=LimitExceeded.exit_code, retryable=False)
 
 
 def clock(at: float) -> str:

@@ -85,10 +85,10 @@ class _Room:
     def keep(self, job: Waiting) -> None:
         """Reserve for `job` the first room that will be enough."""
         self.holder, coming = job.id, self.free
-        for one in sorted(self.busy, key=lambda one: one.ends):
-            coming += one.demand
+        for busy in sorted(self.busy, key=lambda busy: busy.ends):
+            coming += busy.demand
             if coming.holds(job.demand):
-                self.since, self.spare = one.ends, coming - job.demand
+                self.since, self.spare = busy.ends, coming - job.demand
                 return
 
 
@@ -106,31 +106,31 @@ def plan(
     `capacity`: all the room there is, by `on`. `left`: what each project that has a budget may still spend today;
     `budgets`: what it may spend in a day.
     """
-    rooms = {on: _Room(room, [one for one in busy if one.on == on]) for on, room in capacity.items()}
+    rooms = {on: _Room(room, [job for job in busy if job.on == on]) for on, room in capacity.items()}
     for room in rooms.values():
-        room.free -= sum((one.demand for one in room.busy), Resources())
+        room.free -= sum((job.demand for job in room.busy), Resources())
     money = dict(left)
-    decided = Plan()
+    result = Plan()
     for job in sorted(queue, key=lambda job: (-job.priority, job.number)):
         room = rooms[job.on]
-        reason = _held_back(job, capacity[job.on], money, budgets, now)
+        reason = _blocking_reason(job, capacity[job.on], money, budgets, now)
         ends = math.inf if job.seconds is None else now + job.seconds
         if reason is None and room.admits(job.demand, ends):
             room.take(job.demand, ends)
             if job.project in money:
                 money[job.project] -= math.inf if job.cost is None else job.cost
-            decided.start.append(job.id)
+            result.start.append(job.id)
             continue
-        decided.reasons[job.id] = _no_room(job, room) if reason is None else reason
+        result.reasons[job.id] = _explain_wait(job, room) if reason is None else reason
         if reason is None and not room.holder:
             room.keep(job)
-    return decided
+    return result
 
 
-def _held_back(
+def _blocking_reason(
     job: Waiting, capacity: Resources, left: Mapping[str, float], budgets: Mapping[str, float], now: float
 ) -> str | None:
-    """Why a job would wait in an empty queue too."""
+    """Why a job would wait even in an empty queue. None if it would not."""
     if job.not_before > now:
         return ""  # what its last start left there tells it
     if not capacity.holds(job.demand):
@@ -144,7 +144,7 @@ def _held_back(
     return None
 
 
-def _no_room(job: Waiting, room: _Room) -> str:
+def _explain_wait(job: Waiting, room: _Room) -> str:
     if not room.free.holds(job.demand):
         return f"waits for {room.free.short_of(job.demand)}"
     return f"waits behind {room.holder}, which needs the room first"

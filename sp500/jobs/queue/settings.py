@@ -50,12 +50,12 @@ class QueueSettings(BaseModel):
 
     def room(self, on: str, machine: Resources) -> Resources:
         """All that jobs of one executor may hold together, on this machine."""
-        given = self.capacity.get(on, Capacity())  # type: ignore[call-overload]
+        limits = self.capacity.get(on, Capacity())  # type: ignore[call-overload]
         base = machine if on == "local" else UNCOUNTED
         return Resources(
-            base.cpus if given.cpus is None else given.cpus,
-            base.gpus if given.gpus is None else min(given.gpus, base.gpus),  # more than the driver has are nowhere
-            base.memory if given.memory is None else size_bytes(given.memory),
+            base.cpus if limits.cpus is None else limits.cpus,
+            base.gpus if limits.gpus is None else min(limits.gpus, base.gpus),  # more than the driver has are nowhere
+            base.memory if limits.memory is None else size_bytes(limits.memory),
         )
 
 

@@ -30,10 +30,10 @@ def deliver(ledger: Ledger, clock: Callable[[], float], wait: float = FIRST_WAIT
         if url not in {None, notice.url} or notice.url in away or waits:
             away.add(notice.url)
             continue
-        taken = post(notice.url, notice.message)
+        accepted = post(notice.url, notice.message)
         with ledger.writing() as entry:
-            if taken or notice.tries + 1 >= MOST_TRIES:
-                entry.delivered(notice)
+            if accepted or notice.tries + 1 >= MOST_TRIES:
+                entry.remove_notice(notice)
             else:
                 away.add(notice.url)
                 entry.put_off(notice, clock() + min(wait * 2**notice.tries, LONGEST_WAIT))
@@ -46,7 +46,7 @@ def post(url: str, message: dict[str, object], seconds: float = SECONDS_TO_ANSWE
     """
     import aiohttp
 
-    async def posted() -> bool:
+    async def send() -> bool:
         headers = {"User-Agent": "sp500"}
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=seconds), trust_env=True) as session,
@@ -55,6 +55,6 @@ def post(url: str, message: dict[str, object], seconds: float = SECONDS_TO_ANSWE
             return 200 <= answer.status < 300
 
     try:
-        return asyncio.run(posted())
+        return asyncio.run(send())
     except (OSError, aiohttp.ClientError, ValueError):  # TimeoutError is an OSError
         return False

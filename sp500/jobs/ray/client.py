@@ -1,4 +1,4 @@
-"""Ray's client of the Jobs API, told its cluster, token and patience instead of finding them in the environment.
+"""Ray's client of the Jobs API, with cluster, token and timeouts as parameters instead of from the environment.
 
 Left to itself it goes to RAY_ADDRESS, whatever address it is given, sends a token only under RAY_AUTH_MODE=token, and
 waits for an answer for ever. Importing this module imports ray, so that is done where a cluster is asked.
@@ -44,8 +44,8 @@ class RayClient(JobSubmissionClient):  # type: ignore[misc] # ray has no types
         self._proxies = {"http": "", "https": ""} if direct else None
 
     def job(self, handle: str) -> Document | None:
-        """What Ray tells of a job, its fields as JSON; None where it knows none of that name."""
-        return self._asked("GET", handle)
+        """Ray's description of a job, its fields as JSON. None if Ray does not know it."""
+        return self._request_json("GET", handle)
 
     def submit(self, handle: str, request: Document) -> None:
         """Upload the folder if that has to be, and start the job."""
@@ -59,13 +59,13 @@ class RayClient(JobSubmissionClient):  # type: ignore[misc] # ray has no types
             raise Refused(f"{request['runtime_env']['working_dir']} cannot be packed: {error}") from error
 
     def stop(self, handle: str) -> bool:
-        """Have the job's processes told to end; False where there are none, yet or any more."""
-        answer = self._asked("POST", handle, "/stop")
+        """Ask Ray to end the job's processes. False if there are none, yet or any more."""
+        answer = self._request_json("POST", handle, "/stop")
         return answer is not None and bool(answer["stopped"])
 
     def remove(self, handle: str) -> None:
         """Have Ray forget a job that has ended."""
-        self._asked("DELETE", handle)
+        self._request_json("DELETE", handle)
 
     def log(self, handle: str) -> Iterator[str]:
         """All that its command printed so far, in pieces; nothing for an unknown job."""
@@ -93,17 +93,17 @@ class RayClient(JobSubmissionClient):  # type: ignore[misc] # ray has no types
                 if new:
                     yield new
 
-    def _asked(self, method: str, handle: str, more: str = "") -> Document | None:
+    def _request_json(self, method: str, handle: str, more: str = "") -> Document | None:
         answer = self._do_request(method, f"/api/jobs/{handle}{more}")
         if answer.status_code == 404 and f"Job {handle} does not exist" in answer.text:
             return None
         try:
-            found: Document = answer.json()
+            document: Document = answer.json()
         except ValueError as error:
             raise self._no_ray(answer) from error
         if answer.status_code == 404:
             raise self._no_ray(answer)
-        return found
+        return document
 
     def _do_request(
         self,
@@ -136,23 +136,23 @@ class RayClient(JobSubmissionClient):  # type: ignore[misc] # ray has no types
         self._check(answer, f"{method} {endpoint}")
         return answer
 
-    def _check(self, answer: Any, asked: str) -> None:
+    def _check(self, answer: Any, request: str) -> None:
         """Raise what an answer means that is neither done nor a 404."""
         if answer.status_code in {401, 403}:
             raise Unreachable(f"{self._address} {self._token_fault()}")  # with the right one it would answer
         if answer.is_redirect or 300 <= answer.status_code < 400:
             raise Refused(
-                f"{self._address} redirects {asked} to {answer.headers.get('Location')!r:.200}, where"
+                f"{self._address} redirects {request} to {answer.headers.get('Location')!r:.200}, where"
                 " nothing was sent. If that is the cluster, give its address with --address"
             )
         if answer.status_code < 400 or answer.status_code == 404:
             return
         # A traceback, or one in another, ended by a full stop.
         lines = [line for line in answer.text.splitlines() if re.search(r"\w", line)] or [str(answer.reason)]
-        said = f"{self._address} answers {answer.status_code} to {asked}: {lines[-1]:.300}"
+        message = f"{self._address} answers {answer.status_code} to {request}: {lines[-1]:.300}"
         if answer.status_code >= 500 or answer.status_code in MAY_PASS:
-            raise Unreachable(said)
-        raise Refused(said)
+            raise Unreachable(message)
+        raise Refused(message)
 
     def _token_fault(self) -> str:
         if self._token is None:
@@ -179,11 +179,11 @@ def json_string(key: str, chunks: Iterable[bytes]) -> Iterator[str]:
     for chunk in chunks:
         buffer += decoder.decode(chunk)
         if not begun:
-            if (found := opening.match(buffer)) is None:
+            if (match := opening.match(buffer)) is None:
                 if len(buffer) > SHORT:
                     break
                 continue
-            buffer, begun = buffer[found.end() :], True
+            buffer, begun = buffer[match.end() :], True
         whole = WHOLE.match(buffer)
         assert whole is not None
         size = whole.end()

@@ -48,7 +48,7 @@ def request(spec: JobSpec, *, cwd: Path) -> Document:
     """
     _refuse(spec)
     assert cwd.is_absolute()
-    asked = {"workers": spec.workers, "cpus": spec.cpus, "memory": spec.memory, "gpus": spec.gpus or None}
+    resources = {"workers": spec.workers, "cpus": spec.cpus, "memory": spec.memory, "gpus": spec.gpus or None}
     return {
         "entrypoint": _entrypoint(spec),
         "runtime_env": {
@@ -57,7 +57,10 @@ def request(spec: JobSpec, *, cwd: Path) -> Document:
             "env_vars": {**GRACE, **spec.env},
         },
         # Ray takes text alone, and shows job_name in the dashboard.
-        "metadata": {"job_name": spec.name, **{key: str(value) for key, value in asked.items() if value is not None}},
+        "metadata": {
+            "job_name": spec.name,
+            **{key: str(value) for key, value in resources.items() if value is not None},
+        },
     }
 
 
@@ -117,7 +120,7 @@ class RayExecutor:
     def status(self, handle: str) -> Status:
         """What Ray tells of it now; LOST where the cluster answers and knows no such job."""
         job = self._client.job(handle)
-        return ray_status.lost(self._address, handle) if job is None else ray_status.status(job)
+        return ray_status.unknown_job_status(self._address, handle) if job is None else ray_status.status(job)
 
     def logs(self, handle: str, *, role: Role | None, tail: int | None, follow: bool) -> Iterator[Line]:
         """Lines of the command. Raises ConfigError for the other roles."""
@@ -159,7 +162,7 @@ class RayExecutor:
         if (job := self._client.job(handle)) is None:
             return
         entrypoint = job["entrypoint"]
-        splitter = LineSplitter(ray_status.announced(handle, entrypoint), hold=len(entrypoint) + LONGEST)
+        splitter = LineSplitter(ray_status.announcement_pattern(handle, entrypoint), hold=len(entrypoint) + LONGEST)
         read, last = 0, None if tail is None else Tail(tail)
         for piece in self._client.log(handle):
             read += len(piece)
@@ -238,8 +241,8 @@ def _refuse(spec: JobSpec) -> None:
             "environment of the cluster's pods"
         )
     for name, value in spec.env.items():
-        if found := REFERENCE.search(value):
-            raise ConfigError(f"env: {name} has {found[0]}, which Ray would replace on the cluster; give the value")
+        if match := REFERENCE.search(value):
+            raise ConfigError(f"env: {name} has {match[0]}, which Ray would replace on the cluster; give the value")
 
 
 def _entrypoint(spec: JobSpec) -> str:

@@ -1,4 +1,4 @@
-"""What Ray tells of a job, as a status of ours. Pure: its fields as JSON in, state and reason out."""
+"""Translate Ray's description of a job into a Status. Pure: its fields as JSON in, state and reason out."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def status(job: Document) -> Status:
     )
 
 
-def lost(address: str, handle: str) -> Status:
-    """Of a job that the cluster does not know."""
+def unknown_job_status(address: str, handle: str) -> Status:
+    """The status of a job that the cluster does not know."""
     reason = f"the cluster at {address} knows no job {handle}: it was started anew since, or the job was deleted there"
     return Status(JobState.LOST, reason, retryable=True)
 
 
-def announced(handle: str, entrypoint: str) -> re.Pattern[str]:
+def announcement_pattern(handle: str, entrypoint: str) -> re.Pattern[str]:
     """The two lines that Ray itself writes into the log of a command.
 
     The second falls anywhere among the command's first, even into the midst of one.
@@ -79,16 +79,16 @@ def _reason(job: Document, state: JobState, code: int | None) -> str:
     message = str(job.get("message") or "")
     if code:
         # What Ray says of it, on a line, and the end of the log.
-        log = announced(job["submission_id"], job["entrypoint"]).sub("", message.partition("\n")[2])
-        return _line(": ".join(filter(None, [_ended(code), _last_line(log)])))
+        log = announcement_pattern(job["submission_id"], job["entrypoint"]).sub("", message.partition("\n")[2])
+        return _line(": ".join(filter(None, [_describe_exit(code), _last_line(log)])))
     if job.get("error_type") == SETUP_FAILED:
         return _line(f"its environment on the cluster cannot be made, now or by a retry: {_last_line(message)}")
     # The identities of Ray's own actors are indented.
-    told = " ".join(line for line in message.splitlines() if not line.startswith("\t"))
-    return _line(told) or f"Ray says {state.lower()}, and no more"
+    text = " ".join(line for line in message.splitlines() if not line.startswith("\t"))
+    return _line(text) or f"Ray says {state.lower()}, and no more"
 
 
-def _ended(code: int) -> str:
+def _describe_exit(code: int) -> str:
     names = {128 + number: number.name for number in signal.Signals}
     return f"exit code {code}" + (f" ({names[code]})" if code in names else "")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sp500.jobs.cluster.service import answers, complaints, failed
+from sp500.jobs.cluster.service import answers, complaints, has_failed
 
 
 def service(**changed):
@@ -75,11 +75,11 @@ def test_reason_of_a_deployment_is_told_with_that_of_its_application():
 
 
 def test_service_has_failed_where_its_newest_cluster_has():
-    assert failed(service(activeServiceStatus={"applicationStatuses": FAILED}))
+    assert has_failed(service(activeServiceStatus={"applicationStatuses": FAILED}))
     # KubeRay keeps a pending status without applications where no cluster is on its way.
-    assert failed(service(activeServiceStatus={"applicationStatuses": FAILED}, pendingServiceStatus={"x": {}}))
+    assert has_failed(service(activeServiceStatus={"applicationStatuses": FAILED}, pendingServiceStatus={"x": {}}))
     upgrading = [{"type": "Ready", "status": "True"}, {"type": "UpgradeInProgress", "status": "True"}]
-    assert failed(service(pendingServiceStatus={"applicationStatuses": FAILED}, conditions=upgrading))
-    assert not failed(service(activeServiceStatus={"applicationStatuses": FAILED}, conditions=upgrading))
-    assert not failed(service(activeServiceStatus={"applicationStatuses": FAILED}, observedGeneration=1))
-    assert not failed(service())
+    assert has_failed(service(pendingServiceStatus={"applicationStatuses": FAILED}, conditions=upgrading))
+    assert not has_failed(service(activeServiceStatus={"applicationStatuses": FAILED}, conditions=upgrading))
+    assert not has_failed(service(activeServiceStatus={"applicationStatuses": FAILED}, observedGeneration=1))
+    assert not has_failed(service())

@@ -24,35 +24,35 @@ def environment(tmp_path):
 
 
 def test_current_context_is_kept_by_name_with_its_namespace(environment):
-    assert contexts.chosen(environment(("dev", [("prod", "live"), ("dev", "team")]))) == ("dev", "team")
+    assert contexts.select_context(environment(("dev", [("prod", "live"), ("dev", "team")]))) == ("dev", "team")
 
 
 def test_context_asked_for_is_found_also_without_a_current_one(environment):
-    assert contexts.chosen(environment((None, [("prod", "live")])), "prod") == ("prod", "live")
+    assert contexts.select_context(environment((None, [("prod", "live")])), "prod") == ("prod", "live")
 
 
 def test_context_without_a_namespace_means_the_projects_own(environment):
-    assert contexts.chosen(environment(("dev", [("dev", None)]))) == ("dev", "sp500")
+    assert contexts.select_context(environment(("dev", [("dev", None)]))) == ("dev", "sp500")
 
 
 def test_of_several_files_the_first_that_tells_counts(environment):
     files = environment((None, [("dev", "first")]), ("dev", [("dev", "second"), ("prod", "live")]))
-    assert contexts.chosen(files) == ("dev", "first")
-    assert contexts.chosen(files, "prod") == ("prod", "live")
+    assert contexts.select_context(files) == ("dev", "first")
+    assert contexts.select_context(files, "prod") == ("prod", "live")
 
 
 def test_context_that_no_file_has_is_refused_with_those_that_are(environment):
     with pytest.raises(ConfigError, match=r"--context prd: no kubeconfig has it; there are: dev, prod"):
-        contexts.chosen(environment(("dev", [("dev", None), ("prod", None)])), "prd")
+        contexts.select_context(environment(("dev", [("dev", None), ("prod", None)])), "prd")
 
 
 def test_without_a_kubeconfig_there_is_no_context(tmp_path):
-    assert contexts.chosen({"KUBECONFIG": str(tmp_path / "none")}) == (None, "sp500")
+    assert contexts.select_context({"KUBECONFIG": str(tmp_path / "none")}) == (None, "sp500")
 
 
 def test_what_is_no_kubeconfig_is_left_to_its_client(tmp_path):
     (tmp_path / "config").write_text("- a list")
-    assert contexts.chosen({"KUBECONFIG": str(tmp_path / "config")}) == (None, "sp500")
+    assert contexts.select_context({"KUBECONFIG": str(tmp_path / "config")}) == (None, "sp500")
 
 
 def test_relative_files_stay_where_they_are_whatever_the_folder_is_later(tmp_path, monkeypatch):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 
 import psutil
 from executor_contract import ended, look, running, until
@@ -43,7 +45,7 @@ def killed_at(step, act):
 
 
 def pid_of(folder, handle, name):
-    return JobFolder(folder / "jobs" / handle).read(f"{name}.json")["pid"]
+    return json.loads((folder / "jobs" / handle / f"{name}.json").read_text())["pid"]
 
 
 def gone(pid):
@@ -146,7 +148,7 @@ def test_job_whose_supervisor_was_killed_is_held_to_its_deadline_by_the_next(her
 def test_deadline_counts_from_the_commands_start_and_not_from_the_second_supervisor(here, ask, tmp_path):
     without_supervisor(here, tmp_path, ask(SLEEP, deadline_seconds=3600))
     job = JobFolder(tmp_path / "jobs/a")
-    job.write("command.json", job.read("command.json") | {"begun": time.monotonic() - 3600})
+    job.write("command.json", asdict(job.command()) | {"begun": time.monotonic() - 3600})
     here.submit("a", {})
     assert "deadline of 3600 s" in until(here, "a", ended).reason
 

@@ -274,7 +274,7 @@ def test_manager_starts_another_supervisor_for_a_job_whose_own_was_killed(site):
     with site.managed():
         while site.job("a").state != JobState.RUNNING:
             time.sleep(0.02)
-        os.kill(JobFolder(site.folder / "jobs" / "a").read("start.json")["pid"], signal.SIGKILL)
+        os.kill(JobFolder(site.folder / "jobs" / "a").start().pid, signal.SIGKILL)
         site.until_ended("a")
     assert (site.job("a").state, site.job("a").exit_code) == (JobState.FAILED, 4)
     assert "deadline of 4 s" in site.job("a").reason

@@ -75,7 +75,7 @@ def test_success_that_a_stop_came_too_late_for_is_a_success():
 
 def test_deadline_of_the_queue_makes_a_stop_a_failure_with_its_exit_code():
     late = job(deadline=50.0)
-    assert retries.late(late, 100.0)
+    assert retries.is_late(late, 100.0)
     found = retries.changes(late, Status(JobState.STOPPED, "stopped", ended=NOW), NOW)
     assert (found["state"], found["reason"], found["exit_code"]) == ("FAILED", "the deadline of 50 s passed", 4)
 
@@ -112,33 +112,33 @@ def test_failures_that_an_executor_repeated_itself_are_counted():
 def test_budget_counts_what_was_used_today_and_what_runs_will_use():
     uses = [Use("a", "p", NOW - 7200, NOW - 3600, 1.0), Use("b", "q", NOW - 7200, NOW, 99.0)]
     running = job(hourly=2.0, seconds=1800.0, claimed=NOW - 900)
-    assert budget.left({"p": 10.0}, uses, [running], NOW) == {"p": pytest.approx(10 - 1.0 - 2.0 * 0.5)}
+    assert budget.remaining_budgets({"p": 10.0}, uses, [running], NOW) == {"p": pytest.approx(10 - 1.0 - 2.0 * 0.5)}
 
 
 def test_use_of_yesterday_costs_today_only_from_midnight_on():
     uses = [Use("a", "p", budget.midnight(NOW) - 3600, budget.midnight(NOW) + 1800, 1.0)]
-    assert budget.left({"p": 10.0}, uses, [], NOW) == {"p": pytest.approx(9.5)}
+    assert budget.remaining_budgets({"p": 10.0}, uses, [], NOW) == {"p": pytest.approx(9.5)}
 
 
 def test_job_that_runs_longer_than_expected_may_take_all_that_is_left():
     running = job(hourly=1.0, seconds=60.0, claimed=NOW - 3600)
-    assert budget.left({"p": 10.0, "q": 3.0}, [], [running], NOW) == {"p": 0.0, "q": 3.0}
-    assert budget.left({"p": 10.0}, [], [running], NOW - 3600 + 59)["p"] > 9.9
+    assert budget.remaining_budgets({"p": 10.0, "q": 3.0}, [], [running], NOW) == {"p": 0.0, "q": 3.0}
+    assert budget.remaining_budgets({"p": 10.0}, [], [running], NOW - 3600 + 59)["p"] > 9.9
 
 
 def test_job_without_an_end_takes_all_that_is_left():
-    assert budget.left({"p": 10.0}, [], [job(hourly=0.01)], NOW) == {"p": 0.0}
+    assert budget.remaining_budgets({"p": 10.0}, [], [job(hourly=0.01)], NOW) == {"p": 0.0}
 
 
 def test_start_that_its_cluster_never_took_costs_nothing_however_long_it_is_tried():
     trying = job(hourly=1.0, seconds=3600.0, claimed=NOW - 36000, submitted=False)
-    assert budget.left({"p": 10.0}, [], [trying], NOW) == {"p": pytest.approx(9.0)}
+    assert budget.remaining_budgets({"p": 10.0}, [], [trying], NOW) == {"p": pytest.approx(9.0)}
 
 
 def test_time_that_kueue_holds_a_job_back_costs_nothing():
     held = job(hourly=1.0, seconds=3600.0, claimed=NOW - 36000, started=None, queued_elsewhere=True)
     assert held.cost(NOW) == 0.0
-    assert budget.left({"p": 10.0}, [], [held], NOW) == {"p": pytest.approx(9.0)}
+    assert budget.remaining_budgets({"p": 10.0}, [], [held], NOW) == {"p": pytest.approx(9.0)}
 
 
 def test_start_that_has_ended_and_was_settled_costs_no_more_whoever_queued_it():
@@ -151,7 +151,7 @@ def test_start_that_has_ended_and_was_settled_costs_no_more_whoever_queued_it():
 
 
 def test_job_that_costs_nothing_takes_nothing():
-    assert budget.left({"p": 10.0}, [], [job()], NOW) == {"p": 10.0}
+    assert budget.remaining_budgets({"p": 10.0}, [], [job()], NOW) == {"p": 10.0}
 
 
 def test_highest_cost_is_that_of_its_hours():

@@ -35,7 +35,7 @@ from sp500.jobs.ray import status as ray_status
 from sp500.jobs.ray.executor import RayExecutor
 from sp500.jobs.spec import JobSpec
 from sp500.jobs.state import JobState, Role
-from sp500.ray_token import ray_token
+from sp500.machine.ray_token import ray_token
 
 ROOT = Path(__file__).parents[3]
 HEAD = Node("head", True, {"num-cpus": "0"}, {})

@@ -1,7 +1,7 @@
-"""The token of Ray clusters: where Ray finds it, and that of this machine, in Ray's own file.
+"""The token for Ray clusters: where Ray's client finds it, and the token file of this machine.
 
-Ray 2.60 makes `~/.ray/auth_token` readable by every user of the machine, and whoever has the token runs code as its
-owner. So the file is made here, before Ray starts, for its owner alone.
+Ray 2.60 makes `~/.ray/auth_token` readable by every user of the machine, and anybody with the token can run code as its
+owner. So this module creates the file before Ray starts, readable by its owner only.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from sp500.errors import ResourcesError
 
 @dataclass(frozen=True)
 class Token:
-    """What Ray's client would send, and whence."""
+    """The token that Ray's client would send, and its source."""
 
     text: str = field(default="", repr=False)
     source: str = ""
-    """The variable or file it comes from; empty where there is none."""
+    """The variable or file that it comes from. Empty if there is none."""
     fault: str = ""
     """Why it cannot be sent."""
 
@@ -52,7 +52,7 @@ def find_token(environment: Mapping[str, str], home: Path) -> Token:
 
 
 def ray_token() -> str:
-    """The token of this user; the file is made if it is missing, and closed to others. Raises ResourcesError."""
+    """The token of this user. Creates the file if it is missing, readable by its owner only. Raises ResourcesError."""
     path = token_path({}, Path.home())
     try:
         path.parent.mkdir(exist_ok=True)
@@ -70,7 +70,7 @@ def ray_token() -> str:
 
 
 def ensure_ray_token() -> None:
-    """Make the token's file, unless the environment names another token or none is wanted."""
-    named = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
-    if not named and os.environ.get("RAY_AUTH_MODE", "token").lower() == "token":
+    """Create the token file, unless the environment names another token or turns authentication off."""
+    elsewhere = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
+    if not elsewhere and os.environ.get("RAY_AUTH_MODE", "token").lower() == "token":
         ray_token()
