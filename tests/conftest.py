@@ -14,6 +14,9 @@ import pandas as pd
 import pytest
 from jaxtyping import install_import_hook
 
+# Threads of torch that wait for each other do not spin: with more processes than cores, spinning took 25 of 27 seconds.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 assert not [name for name in sys.modules if name.startswith("sp500.")], "imported before its types could be checked"
 # The tower: an int is a float, as in PEP 484.
 install_import_hook("sp500", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
