@@ -4,6 +4,7 @@ Unknown fields are errors unless the CRD keeps them, `nullable` admits null, and
 The CRD's CEL rules and number formats are not evaluated.
 """
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -45,8 +46,9 @@ def closed(schema: Any) -> Any:
     return result
 
 
+@functools.cache
 def of_crd(path: Path, version: str = "v1") -> Schema:
-    """The closed schema of one version of the resource that the file defines."""
+    """The closed schema of one version of the resource that the file defines; read once, so not to be changed."""
     crd = yaml.load(path.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     [schema] = [one["schema"]["openAPIV3Schema"] for one in crd["spec"]["versions"] if one["name"] == version]
     result = closed(schema)

@@ -2,8 +2,8 @@
 
 import copy
 
+import core_schema
 import crd_schema
-import kubernetes_validate
 import pod_rules
 import pytest
 import yaml
@@ -54,10 +54,10 @@ def test_its_claims_are_those_of_the_raycluster():
 def test_core_documents_fit_their_schemas(release):
     for document in documents():
         if document["kind"] != "RayService":
-            kubernetes_validate.validate(document, release, strict=True)
+            core_schema.validate(document, release)
     [service] = of_kind(documents(), "RayService")
     for pod in service_pods(service):
-        kubernetes_validate.validate(pod, release, strict=True)
+        core_schema.validate(pod, release)
 
 
 @EACH_TREE
