@@ -181,8 +181,8 @@ def test_kubeconfig_that_is_named_and_not_there_is_wrong(tmp_path):
 
 
 def test_kubeconfig_at_home_is_found(tmp_path):
-    assert kubernetes_cluster.configured({}, tmp_path) is None
+    assert kubernetes_cluster.find_kubeconfig({}, tmp_path) is None
     (tmp_path / ".kube").mkdir()
     (tmp_path / ".kube" / "config").write_text("")
-    assert kubernetes_cluster.configured({}, tmp_path) == str(tmp_path / ".kube" / "config")
-    assert kubernetes_cluster.configured({"KUBECONFIG": "other"}, tmp_path) == "other"
+    assert kubernetes_cluster.find_kubeconfig({}, tmp_path) == str(tmp_path / ".kube" / "config")
+    assert kubernetes_cluster.find_kubeconfig({"KUBECONFIG": "other"}, tmp_path) == "other"
