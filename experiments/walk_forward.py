@@ -71,7 +71,7 @@ def build_settings_class(argv: Sequence[str]) -> type[WalkForward]:
 
 
 def run(argv: Sequence[str]) -> int:
-    """The experiment under the chosen config, to its exit code."""
+    """Run the experiment with the chosen config, and return its exit code."""
     try:
         model = build_settings_class(argv)
     except SP500Error as error:

@@ -49,8 +49,9 @@ def _namespace(flags: Doctor, environment: Mapping[str, str]) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the checks, to the exit code: 0 where all is well, 1 where something is wrong, 2 where torchvision is of
-    another build than torch.
+    """Print the checks and return the exit code.
+
+    0: all is well. 1: something is wrong. 2: torchvision is of another build than torch.
     """
 
     def run() -> tuple[str, int]:

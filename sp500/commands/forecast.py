@@ -61,7 +61,7 @@ class Forecast(Frozen):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the forecast, to the exit code."""
+    """Print the forecast and return the exit code."""
 
     def run() -> tuple[str, int]:
         """The table or the JSON object, and the exit code."""

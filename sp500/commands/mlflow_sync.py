@@ -55,7 +55,7 @@ class Sync(Frozen):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Sync, to the exit code: 1 where runs are missing in MLflow."""
+    """Sync and return the exit code: 1 where runs are missing in MLflow."""
 
     def run() -> tuple[str, int]:
         flags = tyro.cli(Sync, prog="sp500 mlflow sync", args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))

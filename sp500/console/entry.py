@@ -92,7 +92,7 @@ def run_experiment(
     plan: Callable[[C], Mapping[str, object]] | None = None,
     answer: Callable[[RunRecord], Mapping[str, object]] | None = None,
 ) -> int:
-    """Run one experiment to its exit code.
+    """Run one experiment and return its exit code.
 
     `main(config, run)` returns the run's record without writing it. `plan(config)` adds to the output of a dry run.
     `answer(record)` is the JSON object (default: the record).
@@ -114,7 +114,7 @@ def run_experiment(
 
 
 def run_script(model: type[F], act: Callable[[F], Answer], argv: Sequence[str]) -> int:
-    """Parse, act, print, to the exit code."""
+    """Parse, act, print, and return the exit code."""
 
     def run() -> tuple[str, int]:
         config = parse(model, argv)

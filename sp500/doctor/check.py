@@ -68,7 +68,7 @@ def run_probes(probes: Iterable[Probe]) -> list[Check]:
             checks += probe()
         except Exception as error:  # noqa: BLE001 - whatever is broken here is what the others may explain
             why = " ".join(f"{type(error).__name__}: {error}".split())
-            checks.append(wrong(name, f"cannot be looked at ({why})", "the other checks may tell why"))
+            checks.append(wrong(name, f"the check failed ({why})", "the other checks may show the reason"))
     return checks
 
 

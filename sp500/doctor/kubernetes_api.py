@@ -29,7 +29,7 @@ class Cluster:
         self.server = self._api.client.configuration.host
 
     def version(self) -> str:
-        """Of Kubernetes."""
+        """The version of Kubernetes."""
         answer = self._ask("/version")
         if "gitVersion" not in answer:
             raise ResourcesError(STRANGER)

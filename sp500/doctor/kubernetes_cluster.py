@@ -102,7 +102,7 @@ def cluster(
         version = reached.version()
     except ResourcesError as error:
         way_out = "log in again" if isinstance(error, Refused) else "start the cluster, or choose another --context"
-        return [wrong(NAMES[0], f"{place}: no version told ({_line(error)})", way_out), *_skip_rest()]
+        return [wrong(NAMES[0], f"{place}: no version reported ({_line(error)})", way_out), *_skip_rest()]
     return [ok(NAMES[0], f"{place}, Kubernetes {version}"), *_kuberay(reached), *_ours(reached, namespace)]
 
 

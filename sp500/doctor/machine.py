@@ -40,7 +40,7 @@ class Memory:
     """Bytes of memory."""
 
     total: int
-    """Of the machine, or the limit of the container."""
+    """Memory of the machine, or the limit of the container."""
     free: int
     """What may still be taken."""
     limit: int | None = None
@@ -57,7 +57,7 @@ class Space:
 
     @property
     def used_share(self) -> float:
-        """As Ray counts it: what is not free for this user is used."""
+        """The used share as Ray counts it: what is not free for this user is used."""
         return 1 - self.free / self.total if self.total else 1.0
 
 

@@ -72,7 +72,7 @@ def cluster(
 
 
 def judge_answers(url: str, bare: Answer, signed: Answer | None, *, mode: str, token: Token, ours: str) -> list[Check]:
-    """What the answers without and with a token tell; `signed` is None where Ray's client would send none."""
+    """The checks from the answers without and with a token. `signed` is None where Ray's client would send none."""
     way_out = f"start it, or forward its port {DASHBOARD_PORT}, or correct RAY_ADDRESS"
     if bare.failure:
         return [wrong(NAMES[0], f"{url} does not answer ({bare.failure})", way_out), *_skip_rest()]
@@ -106,7 +106,7 @@ def version(theirs: str, ours: str) -> Check:
     """The cluster's Ray against the one here."""
     name = NAMES[2]
     if not theirs:
-        return skipped(name, "told only to a client with the right token")
+        return skipped(name, "reported only to a client with the right token")
     if theirs == ours:
         return ok(name, f"{theirs}, as here")
     return wrong(

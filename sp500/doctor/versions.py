@@ -1,6 +1,6 @@
-"""Whether the installed packages fit together, and torch's CUDA to the driver: told by metadata, importing neither.
+"""Whether the installed packages fit together, and torch's CUDA to the driver.
 
-So it answers at once, and also where importing them is what fails.
+It reads metadata and imports none of them, so it answers at once, and also where an import fails.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ def test_answer_that_breaks_one_check_leaves_the_others(looked, kubernetes):
     kubernetes.deployment = lambda: {"metadata": {"name": "kuberay-operator"}}
     checks = looked()
     assert wrong(checks) == {"kuberay operator"}
-    assert "cannot be looked at (KeyError" in checks["kuberay operator"].found
+    assert "the check failed (KeyError" in checks["kuberay operator"].found
 
 
 def test_context_that_the_kubeconfig_lacks_is_wrong_and_the_others_are_named(looked):

@@ -74,7 +74,7 @@ class Mcp(Frozen):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serve, to the exit code."""
+    """Serve and return the exit code."""
 
     def run() -> tuple[str, int]:
         """No text, since stdout carries the protocol."""

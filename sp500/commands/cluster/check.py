@@ -48,7 +48,7 @@ class CheckedDocument:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print a line per broken rule, to the exit code."""
+    """Print a line per broken rule, and return the exit code."""
 
     def run() -> tuple[str, int]:
         flags = tyro.cli(Check, prog="sp500 cluster check", args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))

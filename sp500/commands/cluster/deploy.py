@@ -26,7 +26,7 @@ class Deploy(cluster_flags.ClusterFlags):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Deploy, to the exit code."""
+    """Deploy and return the exit code."""
     return cluster_flags.run_verb(Deploy, argv, "cluster deploy", _deploy)
 
 

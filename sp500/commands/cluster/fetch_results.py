@@ -30,7 +30,7 @@ class FetchResults(cluster_flags.TransferFlags):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Fetch, to the exit code."""
+    """Fetch the runs and return the exit code."""
     return cluster_flags.run_verb(FetchResults, argv, "cluster fetch-results", _fetch)
 
 

@@ -22,7 +22,7 @@ class UploadData(cluster_flags.TransferFlags):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Upload, to the exit code."""
+    """Upload the folder and return the exit code."""
     return cluster_flags.run_verb(UploadData, argv, "cluster upload-data", _upload)
 
 

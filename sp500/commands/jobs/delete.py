@@ -15,7 +15,7 @@ class Delete(queue_flags.SomeJobs):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Delete, to the exit code."""
+    """Delete the jobs and return the exit code."""
     return queue_flags.run_verb(Delete, argv, "jobs delete", _delete)
 
 

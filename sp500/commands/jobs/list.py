@@ -30,7 +30,7 @@ class List(queue_flags.QueueFlags):
 
 
 def main(argv: Sequence[str]) -> int:
-    """List, to the exit code."""
+    """List the jobs and return the exit code."""
     return queue_flags.run_verb(List, argv, "jobs list", _list)
 
 

@@ -27,7 +27,7 @@ class Logs(queue_flags.OneJob):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print, to the exit code."""
+    """Print the log and return the exit code."""
     return queue_flags.run_verb(Logs, argv, "jobs logs", _print, hint="the job goes on")
 
 

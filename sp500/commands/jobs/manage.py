@@ -32,7 +32,7 @@ class Manage(queue_flags.QueueFlags):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Manage, to the exit code: 0 when idle or when another does it."""
+    """Manage the queue and return the exit code: 0 when it is idle or has another manager."""
     return queue_flags.run_verb(Manage, argv, "jobs manage", _manage, hint="jobs that run go on")
 
 

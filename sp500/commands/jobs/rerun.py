@@ -21,7 +21,7 @@ class Rerun(queue_flags.OneJob):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Queue it, to the exit code."""
+    """Queue the job and return the exit code."""
     return queue_flags.run_verb(Rerun, argv, "jobs rerun", _rerun)
 
 

@@ -40,7 +40,7 @@ class StatusJson(queue_flags.JobJson):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Show it, to the exit code."""
+    """Show the job and return the exit code."""
     return queue_flags.run_verb(Status, argv, "jobs status", _show)
 
 

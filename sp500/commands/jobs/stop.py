@@ -16,7 +16,7 @@ class Stop(queue_flags.SomeJobs):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Stop, to the exit code: 4 when a job had not ended after the time."""
+    """Stop the jobs and return the exit code: 4 when a job has not ended in time."""
     return queue_flags.run_verb(Stop, argv, "jobs stop", _stop, hint="the jobs are asked to stop all the same")
 
 

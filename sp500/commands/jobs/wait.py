@@ -18,7 +18,7 @@ class Wait(queue_flags.SomeJobs):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Wait, to the exit code."""
+    """Wait and return the exit code."""
     return queue_flags.run_verb(Wait, argv, "jobs wait", _wait, hint="the jobs go on; sp500 jobs stop ends them")
 
 

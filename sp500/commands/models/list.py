@@ -13,7 +13,7 @@ class List(ModelFlags):
 
 
 def main(argv: Sequence[str]) -> int:
-    """List, to the exit code."""
+    """List the models and return the exit code."""
     return run_verb(List, argv, "models list", _list)
 
 

@@ -23,7 +23,7 @@ from sp500.jobs.cluster.kubectl import Kubectl
 from sp500.jobs.cluster.runs_claim import RunsClaim
 
 MEMORY = "1Gi"
-"""Of the pod: it loads the run that is promoted, as the servers will."""
+"""Memory of the pod: it loads the run that is promoted, as the servers will."""
 ELSEWHERE = ("--on", "--namespace", "--context", "--runs-dir")
 """Flags that say where, and not what."""
 POD_ERROR = re.compile(r"kubectl exec: (?P<kind>\w+): (?P<text>.*)\ncommand terminated with exit code \d+", re.DOTALL)
@@ -55,7 +55,7 @@ def run_verb(
     act: Callable[[F], tuple[Mapping[str, object], str]],
     sent: Callable[[F], str] = lambda _: "",
 ) -> int:
-    """Parse, act, and print its plain data or its text, to the exit code.
+    """Parse, act, print plain data or text, and return the exit code.
 
     With --on kuberay the same verb runs in a pod of the cluster; the local run that `sent` names goes there first.
     """

@@ -37,12 +37,12 @@ class Promote(ModelFlags):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Promote, to the exit code."""
+    """Promote the run and return the exit code."""
     return run_verb(Promote, argv, "models promote", _promote, sent=_check_name)
 
 
 def _check_name(flags: Promote) -> str:
-    """Of the run: no path is made of it before, here or in a pod."""
+    """The run's name. It is checked before it becomes part of a path, here or in a pod."""
     if not RUN_NAME.fullmatch(flags.run):
         raise ConfigError(f"{flags.run}: expected the name of a run in {flags.runs_dir}")
     return flags.run

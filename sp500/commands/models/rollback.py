@@ -17,7 +17,7 @@ class Rollback(ModelFlags):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Roll back, to the exit code."""
+    """Roll back and return the exit code."""
     return run_verb(Rollback, argv, "models rollback", _rollback)
 
 

@@ -21,7 +21,7 @@ class Score(ModelFlags):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print a line for each run that answered, to the exit code."""
+    """Print a line for each run that answered, and return the exit code."""
     return run_verb(Score, argv, "models score", _score)
 
 

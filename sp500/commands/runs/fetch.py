@@ -38,7 +38,7 @@ class Fetch(Frozen):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Fetch, to the exit code: 1 where a damaged version was left out."""
+    """Fetch the run and return the exit code: 1 where a damaged version was left out."""
 
     def run() -> tuple[str, int]:
         flags = tyro.cli(Fetch, prog="sp500 runs fetch", args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))

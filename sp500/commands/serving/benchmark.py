@@ -124,7 +124,7 @@ def text(rows: Sequence[ServeRow]) -> str:
 
 
 def _folder(runs: Path, name: str) -> Path:
-    """Of the run that answers under this name."""
+    """Folder of the run that answers under this name."""
     champion = Registry(runs).read(name).champion
     return runs / (champion.run if champion else name)
 

@@ -66,7 +66,7 @@ class Serve(Frozen):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serve until a signal, to the exit code."""
+    """Serve until a signal and return the exit code."""
 
     def run() -> tuple[str, int]:
         """The table of a benchmark, or nothing once the server has ended; and the exit code."""

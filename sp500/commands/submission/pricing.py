@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sp500.runs.cost import Pods, RateTable
     from sp500.runs.record import RunRecord
 
-# Ended jobs of the same name that tell how long the next may last.
+# Ended jobs of the same name that the estimate of the next one uses.
 REMEMBERED = 5
 # From a node to the command on a cluster made for the job, with the image on its node: 22 s to 50 s were measured.
 CLUSTER_START = 40.0

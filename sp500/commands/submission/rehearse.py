@@ -39,7 +39,7 @@ class Rehearse(Frozen):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Start or end the rehearsal, to the exit code."""
+    """Start or end the rehearsal, and return the exit code."""
 
     def run() -> tuple[str, int]:
         flags = tyro.cli(Rehearse, prog="sp500 jobs rehearse", args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))

@@ -47,7 +47,7 @@ class RenderService(Frozen):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the manifests as YAML, to the exit code."""
+    """Print the manifests as YAML, and return the exit code."""
 
     def run() -> tuple[str, int]:
         """The text, and 0."""

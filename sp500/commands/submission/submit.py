@@ -62,7 +62,7 @@ class Submit(job_flags.JobFlags):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Submit, to the exit code."""
+    """Submit and return the exit code."""
 
     def run() -> tuple[str, int]:
         flags, specs = _parse(argv)

@@ -87,7 +87,7 @@ def text(submitted: SubmittedJson) -> str:
 
 
 def place(job: Job) -> str:
-    """Where a job runs, by the words that tell one such place from another."""
+    """Where a job runs: the kind of place, and its namespace, context or address."""
     parts = {"namespace": "namespace ", "context": "context ", "address": ""}
     known = [f"{word}{job.target[key]}" for key, word in parts.items() if job.target.get(key)]
     return ", ".join([job.target["on"], *known])
