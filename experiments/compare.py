@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sp500.commands import rate_table
-from sp500.console.entry import Answer, Flags, script
+from sp500.console.entry import Answer, Flags, run_script
 from sp500.errors import ConfigError, DiskError
 from sp500.runs.store import REPORT, RunStore
 
@@ -48,8 +48,9 @@ def main(config: Compare) -> Answer:
         records.append(record)
     out = config.out or config.runs_dir / REPORT
     if config.dry_run:
-        plan: dict[str, Any] = {"runs": [record.name for record in records], "out": str(out), "damaged": damaged}
-        return Answer(plan, "\n".join([f"would compare {len(records)} runs into {out}", *plan["runs"], *damaged]))
+        names = [record.name for record in records]
+        plan = {"runs": names, "out": str(out), "damaged": damaged}
+        return Answer(plan, "\n".join([f"would compare {len(records)} runs into {out}", *names, *damaged]))
     try:
         report = page.write(records, epochs, trials, out, rates=rates, unended=runs.unended, damaged=damaged)
     except DiskError:
@@ -60,4 +61,4 @@ def main(config: Compare) -> Answer:
 
 
 if __name__ == "__main__":
-    sys.exit(script(Compare, main, sys.argv[1:]))
+    sys.exit(run_script(Compare, main, sys.argv[1:]))

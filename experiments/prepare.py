@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import ConfigDict
 
 from sp500.config import PRICE_TASKS
-from sp500.console.entry import Command, experiment
+from sp500.console.entry import Command, run_experiment
 from sp500.credentials import Address
 from sp500.runs.record import RunRecord, ended
 from sp500.runs.store import Run
@@ -46,4 +46,4 @@ def main(config: Prepare, run: Run) -> RunRecord:
 
 
 if __name__ == "__main__":
-    sys.exit(experiment(Prepare, main, sys.argv[1:], answer=lambda record: dict(record.data)))
+    sys.exit(run_experiment(Prepare, main, sys.argv[1:], answer=lambda record: dict(record.data)))

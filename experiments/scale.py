@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import ClassVar
 
-from sp500.console.entry import Command, experiment
+from sp500.console.entry import Command, run_experiment
 from sp500.console.progress import Progress
 from sp500.runs.record import RunRecord
 from sp500.runs.store import Run
@@ -30,4 +30,4 @@ def main(config: Scale, run: Run) -> RunRecord:
 
 
 if __name__ == "__main__":
-    sys.exit(experiment(Scale, main, sys.argv[1:], plan=scale.expected))
+    sys.exit(run_experiment(Scale, main, sys.argv[1:], plan=scale.expected))

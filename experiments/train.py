@@ -6,7 +6,7 @@ import sys
 from datetime import UTC, datetime
 from typing import ClassVar
 
-from sp500.console.entry import Command, experiment
+from sp500.console.entry import Command, run_experiment
 from sp500.console.progress import Progress
 from sp500.runs.progress import epoch_meter, unit
 from sp500.runs.record import EpochMetrics, RunRecord
@@ -35,4 +35,4 @@ def main(config: Train, run: Run) -> RunRecord:
 
 
 if __name__ == "__main__":
-    sys.exit(experiment(Train, main, sys.argv[1:]))
+    sys.exit(run_experiment(Train, main, sys.argv[1:]))

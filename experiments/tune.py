@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from sp500 import formatting
-from sp500.console.entry import Command, experiment
+from sp500.console.entry import Command, run_experiment
 from sp500.console.progress import Progress
 from sp500.progress import Meter, Unit
 from sp500.runs import arm_timing, compare
@@ -57,7 +58,7 @@ class Live:
         self._progress = Progress("trial", total, done=done, meter=meter).__enter__()
 
     def advance(self, result: TrialResult, running: int) -> None:
-        """One more has ended."""
+        """One more config has ended."""
         assert self._progress is not None
         self._failed += result.status != "ok"
         loss = result.reason if result.valid_loss is None else f"{result.valid_loss:.6g}"
@@ -67,8 +68,8 @@ class Live:
         )
 
 
-def answer(record: RunRecord) -> dict[str, Any]:
-    """The record, with what `compare.searches` says under `search` whichever arms ran."""
+def answer(record: RunRecord) -> Mapping[str, object]:
+    """The record; `search` also has the keys of `compare.searches`, whichever arms ran."""
     plain = record.model_dump(mode="json")
     if record.arm == "all" or record.search is None:
         return plain
@@ -76,4 +77,4 @@ def answer(record: RunRecord) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(experiment(Tune, main, sys.argv[1:], plan=search.expected, answer=answer))
+    sys.exit(run_experiment(Tune, main, sys.argv[1:], plan=search.expected, answer=answer))

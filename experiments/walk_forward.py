@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from pydantic import ValidationError, create_model
 
-from sp500.console.entry import Command, defaults, experiment, from_file
+from sp500.console.entry import Command, defaults, from_file, run_experiment
 from sp500.console.progress import Progress
 from sp500.errors import ConfigError, SP500Error
 from sp500.progress import Meter, Unit
@@ -44,40 +44,40 @@ def main(config: WalkForward, run: Run) -> RunRecord:
         return run_walk_forward(config, run, show)
 
 
-def based(argv: Sequence[str]) -> type[WalkForward]:
-    """The settings, with the config of --best-of as their defaults. Raises ConfigError."""
+def build_settings_class(argv: Sequence[str]) -> type[WalkForward]:
+    """The settings class, with the config of --best-of as its defaults. Raises ConfigError."""
     flags = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     flags.add_argument("--best-of", "--best_of")
     flags.add_argument("--config", type=Path)
     flags.add_argument("--runs-dir", "--runs_dir", "--io.save-dir", "--io.save_dir", type=Path)
-    given = flags.parse_known_args(argv)[0]
-    file = from_file(WalkForward, given.config) if given.config else defaults(WalkForward)
-    name = given.best_of or file.best_of
+    options = flags.parse_known_args(argv)[0]
+    file = from_file(WalkForward, options.config) if options.config else defaults(WalkForward)
+    name = options.best_of or file.best_of
     if not name:
         return WalkForward
     try:
-        folder = given.runs_dir or file.io.save_dir
-        found = chosen_run(name, folder).best_config(folder / name)
+        folder = options.runs_dir or file.io.save_dir
+        config = chosen_run(name, folder).best_config(folder / name)
         fields: dict[str, Any] = {}
         for key in ("task", "data", "model", "train", "eval"):
             field = copy(WalkForward.model_fields[key])
-            field.default = getattr(found, key)
+            field.default = getattr(config, key)
             fields[key] = (field.annotation, field)
         model = create_model("WalkForward", __base__=WalkForward, __doc__=WalkForward.__doc__, **fields)
-        model()  # what is wrong with these settings is told as the run's fault, not as a flag's
+        model()  # an error in these settings is reported as the run's, not as a flag's
     except ValidationError as error:
         raise ConfigError(f"--best-of {name}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
     return model
 
 
 def run(argv: Sequence[str]) -> int:
-    """The experiment under the chosen config, to its exit code."""
+    """Run the experiment with the chosen config, and return its exit code."""
     try:
-        model = based(argv)
+        model = build_settings_class(argv)
     except SP500Error as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return error.exit_code
-    return experiment(model, main, argv, plan=expected)
+    return run_experiment(model, main, argv, plan=expected)
 
 
 if __name__ == "__main__":

@@ -59,15 +59,15 @@ VERBS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The verb's exit code; 2 for a verb that is none, 130 where Ctrl-C comes before the verb can take it."""
+    """The verb's exit code; 2 for an unknown verb, 130 where Ctrl-C comes before the verb can handle it."""
     try:
-        return _called(argv)
+        return _dispatch(argv)
     except KeyboardInterrupt:
         print("interrupted before anything was done", file=sys.stderr)
         return 130
 
 
-def _called(argv: Sequence[str] | None) -> int:
+def _dispatch(argv: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     for verb, (module, _) in VERBS.items():
         own = verb.split()
@@ -76,28 +76,28 @@ def _called(argv: Sequence[str] | None) -> int:
     if words[:1] == ["--version"]:
         print(__version__)
         return 0
-    asked = [word for word in words if not word.startswith("-")]
-    listed = {verb: what for verb, (_, what) in VERBS.items() if verb.split()[: len(asked)] == asked}
-    if listed and words[len(asked) :] in ([], ["--help"], ["-h"]):
+    prefix = [word for word in words if not word.startswith("-")]
+    matches = {verb: summary for verb, (_, summary) in VERBS.items() if verb.split()[: len(prefix)] == prefix}
+    if matches and words[len(prefix) :] in ([], ["--help"], ["-h"]):
         try:
-            print(_listing(listed), flush=True)
+            print(_listing(matches), flush=True)
         except BrokenPipeError:  # the reader (head, less) has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
-    print(_unknown(" ".join(asked) or words[0]), file=sys.stderr)
+    print(_unknown(" ".join(prefix) or words[0]), file=sys.stderr)
     return 2
 
 
 def _listing(verbs: dict[str, str]) -> str:
     width = max(map(len, verbs))
-    lines = [f"  sp500 {verb:<{width}}  {what}" for verb, what in verbs.items()]
+    lines = [f"  sp500 {verb:<{width}}  {summary}" for verb, summary in verbs.items()]
     return "\n".join(["usage: sp500 VERB [flags]; sp500 VERB --help shows its flags", "", *lines])
 
 
-def _unknown(given: str) -> str:
-    near = difflib.get_close_matches(given, VERBS, n=1, cutoff=0.3)
+def _unknown(verb: str) -> str:
+    near = difflib.get_close_matches(verb, VERBS, n=1, cutoff=0.3)
     hint = f"did you mean sp500 {near[0]}?" if near else f"verbs: {', '.join(VERBS)}"
-    return f"sp500 {given}: no such verb; {hint}"
+    return f"sp500 {verb}: no such verb; {hint}"
 
 
 if __name__ == "__main__":

@@ -23,9 +23,9 @@ def test_text_keeps_its_colors_and_commands_no_terminal(text, shown):
 
 def test_result_and_message_of_a_script_are_printable():
     code = (
-        "from sp500.console.output import concluded; from sp500.errors import DataError\n"
+        "from sp500.console.output import run_command; from sp500.errors import DataError\n"
         "def fail(): raise DataError('ticker \\x1b]0;x')\n"
-        "concluded(lambda: ('ticker \\x1b]0;x', 0), only_json=False); concluded(fail, only_json=False)"
+        "run_command(lambda: ('ticker \\x1b]0;x', 0), only_json=False); run_command(fail, only_json=False)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("ticker ]0;x\n", "DataError: ticker ]0;x\n")

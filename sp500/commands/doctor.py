@@ -13,7 +13,7 @@ from rich.console import Console
 
 from sp500.commands import folders
 from sp500.config import Frozen
-from sp500.console.output import concluded
+from sp500.console.output import run_command
 from sp500.doctor import check, kubernetes_cluster, machine, ray_cluster, versions, vision
 from sp500.errors import ConfigError
 from sp500.jobs.kuberay import contexts
@@ -44,40 +44,41 @@ class Doctor(Frozen):
 def _namespace(flags: Doctor, environment: Mapping[str, str]) -> str:
     try:
         return flags.namespace or contexts.select_context(environment, flags.context)[1]
-    except ConfigError:  # the check of the context tells it
+    except ConfigError:  # the check of the context reports it
         return "default"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the checks, to the exit code: 0 where all is well, 1 where something is wrong, 2 where torchvision is of
-    another build than torch.
+    """Print the checks and return the exit code.
+
+    0: all is well. 1: something is wrong. 2: torchvision is of another build than torch.
     """
 
-    def acted() -> tuple[str, int]:
+    def run() -> tuple[str, int]:
         flags = tyro.cli(Doctor, prog="sp500 doctor", args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
-        checks = check.examined(looks(flags))
-        told = json.dumps(check.plain(checks), indent=1) if flags.json_output else check.text(checks, Console())
-        return told, check.exit_code(checks)
+        checks = check.run_probes(probes(flags))
+        text = json.dumps(check.plain(checks), indent=1) if flags.json_output else check.text(checks, Console())
+        return text, check.exit_code(checks)
 
-    return concluded(acted, only_json="--json" in argv)
+    return run_command(run, only_json="--json" in argv)
 
 
-def looks(flags: Doctor) -> list[check.Look]:
-    """All there is to look at, in the order that it is told."""
+def probes(flags: Doctor) -> list[check.Probe]:
+    """All checks, in the order that they are printed."""
     environment, home = os.environ, Path.home()
     namespace = _namespace(flags, environment)
     runs = flags.runs_dir or folders.runs(environment)
-    ray = versions.installed("ray")
+    ray = versions.find_package("ray")
     return [
-        *versions.looks(),
-        vision.look(),
-        *machine.looks(runs, flags.state_dir or folders.state(environment), environment),
-        *ray_cluster.looks(
-            flags.address, environment, home, ray.version if ray else "", wanted=_wanted(flags.on, "ray")
+        *versions.probes(),
+        vision.probe(),
+        *machine.probes(runs, flags.state_dir or folders.state(environment), environment),
+        *ray_cluster.probes(
+            flags.address, environment, home, ray.version if ray else "", wanted=_is_wanted(flags.on, "ray")
         ),
-        kubernetes_cluster.look(environment, home, flags.context, namespace, wanted=_wanted(flags.on, "kuberay")),
+        kubernetes_cluster.probe(environment, home, flags.context, namespace, wanted=_is_wanted(flags.on, "kuberay")),
     ]
 
 
-def _wanted(asked: str | None, cluster: str) -> bool | None:
-    return None if asked is None else asked == cluster
+def _is_wanted(on: str | None, cluster: str) -> bool | None:
+    return None if on is None else on == cluster

@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from sp500.commands import folders, rate_table
 from sp500.config import Frozen
-from sp500.console.output import concluded
+from sp500.console.output import run_command
 from sp500.errors import ConfigError
 from sp500.runs.experiments import Experiment
 from sp500.schema import explain
@@ -52,8 +52,8 @@ class Forecast(Frozen):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _told_in_our_words(cls, data: Any, validate: Callable[[Any], Forecast]) -> Forecast:
-        """What is wrong becomes a ConfigError here: tyro would show pydantic's own words."""
+    def _explain_errors(cls, data: Any, validate: Callable[[Any], Forecast]) -> Forecast:
+        """Turn pydantic's errors into a ConfigError: tyro would print pydantic's own text."""
         try:
             return validate(data)
         except ValidationError as error:
@@ -61,26 +61,26 @@ class Forecast(Frozen):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the forecast, to the exit code."""
+    """Print the forecast and return the exit code."""
 
-    def acted() -> tuple[str, int]:
+    def run() -> tuple[str, int]:
         """The table or the JSON object, and the exit code."""
         base = Forecast(runs_dir=folders.runs(os.environ))
         flags = tyro.cli(
             Forecast, prog="sp500 jobs forecast", default=base, args=list(argv), config=(tyro.conf.FlagCreatePairsOff,)
         )
         table = rate_table.read(flags.rates)
-        found = told(flags, table)
+        forecast = build_forecast(flags, table)
         if flags.json_output:
-            return json.dumps(found, indent=1, allow_nan=False), 0
+            return json.dumps(forecast, indent=1, allow_nan=False), 0
         from sp500.report import costs
 
-        return costs.text(found, table), 0
+        return costs.text(forecast, table), 0
 
-    return concluded(acted, only_json="--json" in argv)
+    return run_command(run, only_json="--json" in argv)
 
 
-def told(flags: Forecast, table: RateTable | None) -> results.Forecast:
+def build_forecast(flags: Forecast, table: RateTable | None) -> results.Forecast:
     """The forecast as plain data. Raises ConfigError for a node type that the table lacks, or a damaged record."""
     from sp500.runs import forecast
     from sp500.runs.store import RunStore
@@ -88,8 +88,8 @@ def told(flags: Forecast, table: RateTable | None) -> results.Forecast:
     if flags.node_type and (table is None or flags.node_type not in table.types):
         known = f"the table has {', '.join(table.types)}" if table else "there is no table of rates: give --rates FILE"
         raise ConfigError(f"--node-type {flags.node_type}: {known}")
-    asked = forecast.Question(**flags.model_dump(include=set(forecast.Question.model_fields)))
-    found = forecast.forecast(RunStore(flags.runs_dir).scan().records, asked, table)
+    question = forecast.Question(**flags.model_dump(include=set(forecast.Question.model_fields)))
+    result = forecast.forecast(RunStore(flags.runs_dir).scan().records, question, table)
     if not flags.runs_dir.is_dir():
-        found["assumption"] = f"The folder {flags.runs_dir} does not exist. {found['assumption']}"
-    return found
+        result["assumption"] = f"The folder {flags.runs_dir} does not exist. {result['assumption']}"
+    return result

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from sp500.commands import folders, rate_table
 from sp500.config import Frozen
-from sp500.console.output import concluded, printable
+from sp500.console.output import printable, run_command
 from sp500.credentials import has_password, mask
 from sp500.errors import ConfigError
 from sp500.formatting import join, some
@@ -55,9 +55,9 @@ class Sync(Frozen):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Sync, to the exit code: 1 where runs are missing in MLflow."""
+    """Sync and return the exit code: 1 where runs are missing in MLflow."""
 
-    def acted() -> tuple[str, int]:
+    def run() -> tuple[str, int]:
         flags = tyro.cli(Sync, prog="sp500 mlflow sync", args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
         _refuse_password(flags.uri)
         from sp500.tracking import address, sync
@@ -76,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
                 print(printable(text), flush=True)
             time.sleep(SECONDS)
 
-    return concluded(acted, only_json="--json" in argv)
+    return run_command(run, only_json="--json" in argv)
 
 
 def _refuse_password(uri: str) -> None:
@@ -118,8 +118,8 @@ def _text(done: Synced, target: Address) -> str:
     ]
     same = sum(change.state == "same" for change in done.changes)
     left_out = sum(change.left_out for change in done.changes)
-    counted = f"{some(len(done.changes), 'run')} in {mask(target.uri)}, {same} of them unchanged"
-    return "\n".join([*lines, counted + (f"; left out as not finite: {some(left_out, 'value')}" if left_out else "")])
+    summary = f"{some(len(done.changes), 'run')} in {mask(target.uri)}, {same} of them unchanged"
+    return "\n".join([*lines, summary + (f"; left out as not finite: {some(left_out, 'value')}" if left_out else "")])
 
 
 def _plain(done: Synced, target: Address, experiment: str) -> str:

@@ -15,7 +15,7 @@ DEFAULT = Path("cluster/rates.yaml")
 
 
 def read(path: Path | None) -> RateTable | None:
-    """The file's table; of no file the one of this folder's `cluster/rates.yaml`, None where that is not there.
+    """The table in `path`. Default: `cluster/rates.yaml` of this folder, or None where that does not exist.
 
     Raises ConfigError that names file, key, and what was expected.
     """
@@ -24,5 +24,5 @@ def read(path: Path | None) -> RateTable | None:
     if path is None and not DEFAULT.exists():
         return None
     file = path or DEFAULT
-    given = entry.mapping(file, "--rates", "a table of rates: currency, date, source, types, rule")
-    return validate(RateTable, given, f"--rates {file}")
+    settings = entry.read_mapping(file, "--rates", "a table of rates: currency, date, source, types, rule")
+    return validate(RateTable, settings, f"--rates {file}")

@@ -1,4 +1,4 @@
-"""What every script shares: settings file under flags, a run folder, progress, one JSON, exit codes.
+"""What every script shares: a settings file under the flags, a run folder, progress, one JSON object, exit codes.
 
 A script is a frozen settings model and a function; this module does the rest, so that all of them answer --help in
 under a second, refuse a wrong flag alike, and say what went wrong in one message.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -19,7 +19,7 @@ import yaml
 
 from sp500 import execution
 from sp500.config import RUN_NAME, TASK_DEFAULTS, Frozen
-from sp500.console.output import concluded
+from sp500.console.output import run_command
 from sp500.credentials import mask
 from sp500.errors import ConfigError
 from sp500.execution import Experiment
@@ -44,9 +44,9 @@ class Flags(Frozen):
     json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
     """One JSON object on stdout; all else goes to stderr."""
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """Effective settings as plain data."""
-        plain: dict[str, Any] = mask(self.model_dump(mode="json", exclude=set(Flags.model_fields)))
+        plain: dict[str, object] = mask(self.model_dump(mode="json", exclude=set(Flags.model_fields)))
         return plain
 
 
@@ -79,52 +79,52 @@ C = TypeVar("C", bound=Command)
 class Answer:
     """What a script prints: plain data for --json, text for a reader; and its exit code."""
 
-    plain: dict[str, Any]
+    plain: Mapping[str, object]
     text: str
     code: int = 0
 
 
-def experiment(
+def run_experiment(
     model: type[C],
     main: Callable[[C, Run], RunRecord],
     argv: Sequence[str],
     *,
-    plan: Callable[[C], dict[str, Any]] | None = None,
-    answer: Callable[[RunRecord], dict[str, Any]] | None = None,
+    plan: Callable[[C], Mapping[str, object]] | None = None,
+    answer: Callable[[RunRecord], Mapping[str, object]] | None = None,
 ) -> int:
-    """Run one experiment to its exit code.
+    """Run one experiment and return its exit code.
 
-    `main(config, run)` returns the run's record without writing it. `plan(config)` adds what a dry run tells;
+    `main(config, run)` returns the run's record without writing it. `plan(config)` adds to the output of a dry run.
     `answer(record)` is the JSON object (default: the record).
     """
 
     def act(config: C) -> Answer:
         """What the script prints."""
         if config.dry_run:
-            plain = execution.outline(config) | (plan(config) if plan else {})
+            plain = {**execution.outline(config), **(plan(config) if plan else {})}
             return Answer(plain, yaml.safe_dump(plain, sort_keys=False))
         record = execution.execute(config, main)
         from sp500.report import terminal
 
-        plain = answer(record) if answer else record.model_dump(mode="json")
+        result = answer(record) if answer else record.model_dump(mode="json")
         code = 0 if record.status in {"ok", "out_of_memory"} else 1
-        return Answer(plain, terminal.text(record, config.io.save_dir), code)
+        return Answer(result, terminal.text(record, config.io.save_dir), code)
 
-    return script(model, act, argv)
+    return run_script(model, act, argv)
 
 
-def script(model: type[F], act: Callable[[F], Answer], argv: Sequence[str]) -> int:
-    """Parse, act, print, to the exit code."""
+def run_script(model: type[F], act: Callable[[F], Answer], argv: Sequence[str]) -> int:
+    """Parse, act, print, and return the exit code."""
 
-    def acted() -> tuple[str, int]:
+    def run() -> tuple[str, int]:
         config = parse(model, argv)
         if config.print_config:
             return yaml.safe_dump(config.settings(), sort_keys=False), 0
         answer = act(config)
         return json.dumps(answer.plain, indent=1) if config.json_output else answer.text, answer.code
 
-    return concluded(
-        acted, only_json="--json" in argv, hint="--resume continues the run" if issubclass(model, Command) else ""
+    return run_command(
+        run, only_json="--json" in argv, hint="--resume continues the run" if issubclass(model, Command) else ""
     )
 
 
@@ -140,25 +140,25 @@ def parse(model: type[F], argv: Sequence[str]) -> F:
     if not file and "--resume" in argv and isinstance(base, Command):
         folder = Path(flag(argv, "--runs-dir", "--io.save-dir") or base.io.save_dir)
         if name and RUN_NAME.fullmatch(name):  # another name leads out of the folder, and is refused further down
-            kept = folder / name / "config.yaml"
-            file = str(kept) if kept.exists() else None
+            settings_file = folder / name / "config.yaml"
+            file = str(settings_file) if settings_file.exists() else None
     if file:
         base = from_file(model, Path(file), flag(argv, "--task"))
     if file and folder and isinstance(base, Command):
-        # The run is where it was found: one that was fetched was made in another folder.
+        # A run that was fetched names the folder that it was made in.
         base = base.model_copy(update={"io": base.io.model_copy(update={"save_dir": folder})})
     if "--resume" in argv and isinstance(base, Command) and not file and not name:
         raise ConfigError("--resume: which run? Name it with --name (and --runs-dir)")
     if options and isinstance(base, Command):
-        given = base.model.model_copy(update={"options": base.model.options | options})
-        base = base.model_copy(update={"model": given})
+        network = base.model.model_copy(update={"options": base.model.options | options})
+        base = base.model_copy(update={"model": network})
     config = tyro.cli(model, default=base, args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
     return _with_aliases(config) if isinstance(config, Command) else config
 
 
-def _split_options(argv: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+def _split_options(argv: Sequence[str]) -> tuple[list[str], dict[str, object]]:
     """The flags without `--model.options.NAME VALUE`, which tyro cannot know of, and these; a value is read as YAML."""
-    rest, options = list[str](), dict[str, Any]()
+    rest, options = list[str](), dict[str, object]()
     words = iter(argv)
     for word in words:
         if not word.startswith(OPTION):
@@ -180,14 +180,14 @@ def from_file(model: type[F], path: Path, task: str | None = None) -> F:
 
     Raises ConfigError that names file, key and nearest key.
     """
-    given = mapping(path, "--config", "sections such as data, model and train")
-    given = make_absolute(given, path.expanduser().parent, run=path.name == "config.yaml")
-    io, own_task = given.get("io"), given.get("task")
-    if isinstance(io, dict) and isinstance(io.get("run_name"), str):
+    settings = read_mapping(path, "--config", "sections such as data, model and train")
+    settings = make_absolute(settings, path.expanduser().parent, run=path.name == "config.yaml")
+    if isinstance(io := settings.get("io"), dict) and isinstance(io.get("run_name"), str):
         # Earlier files have names with capitals and spaces.
         io["run_name"] = re.sub(r"[^a-z0-9._-]+", "-", io["run_name"].lower())
-    base = defaults(model, task or (own_task if isinstance(own_task, str) else None))
-    return validate(model, merge(base.model_dump(), given), f"--config {path}")
+    named = settings.get("task")
+    base = defaults(model, task or (named if isinstance(named, str) else None))
+    return validate(model, merge(base.model_dump(), settings), f"--config {path}")
 
 
 def defaults(model: type[F], task: str | None = None) -> F:
@@ -220,16 +220,17 @@ def _world_size() -> int | None:
     return int(text)
 
 
-def mapping(path: Path, flag: str, expected: str) -> dict[str, Any]:
+def read_mapping(path: Path, flag: str, expected: str) -> dict[str, object]:
     """A YAML file that holds one mapping; empty for an empty file. Raises ConfigError that names flag and file."""
-    found = documents(path, flag)
-    given = (found[0] if found else None) or {}
-    if len(found) > 1 or not isinstance(given, dict):
-        raise ConfigError(f"{flag} {path}: expected {expected}, found {found if len(found) > 1 else given!r:.60}")
-    return given
+    documents = read_documents(path, flag)
+    settings = (documents[0] if documents else None) or {}
+    if len(documents) > 1 or not isinstance(settings, dict):
+        content = documents if len(documents) > 1 else settings
+        raise ConfigError(f"{flag} {path}: expected {expected}, found {content!r:.60}")
+    return settings
 
 
-def documents(path: Path, flag: str) -> list[Any]:
+def read_documents(path: Path, flag: str) -> list[Any]:
     """The documents of a YAML file. Raises ConfigError that names flag and file."""
     try:
         return list(yaml.safe_load_all(path.expanduser().read_text()))
@@ -240,13 +241,13 @@ def documents(path: Path, flag: str) -> list[Any]:
 
 
 def _with_aliases(config: C) -> C:
-    given: dict[str, Any] = {}
+    overrides: dict[str, dict[str, object]] = {}
     for flag, (section, key) in type(config).aliases.items():
         if (value := getattr(config, flag)) is not None:
-            given.setdefault(section, {})[key] = value
-    if not given:
+            overrides.setdefault(section, {})[key] = value
+    if not overrides:
         return config
-    return validate(type(config), merge(config.model_dump(), given), "flags")
+    return validate(type(config), merge(config.model_dump(), overrides), "flags")
 
 
 def flag(argv: Sequence[str], *names: str) -> str | None:

@@ -16,8 +16,8 @@ from sp500.execution import Interrupted
 CONTROL = re.compile(r"(?!\x1b\[[0-9;]*m)[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-def concluded(act: Callable[[], tuple[str, int]], *, only_json: bool, hint: str = "") -> int:
-    """Act, print the text that comes of it, and return its exit code.
+def run_command(act: Callable[[], tuple[str, int]], *, only_json: bool, hint: str = "") -> int:
+    """Act, print the resulting text, and return the exit code.
 
     Any SP500Error becomes one message and its exit code, a signal 128 and its number; `hint` says how to go on then.
     """
@@ -42,7 +42,7 @@ def concluded(act: Callable[[], tuple[str, int]], *, only_json: bool, hint: str 
 
 def _public_name(error: SP500Error) -> str:
     """The class of the error that sp500.errors has; those of single modules are of no use to a reader."""
-    return next(each.__name__ for each in type(error).__mro__ if each.__module__ == SP500Error.__module__)
+    return next(base.__name__ for base in type(error).__mro__ if base.__module__ == SP500Error.__module__)
 
 
 class Output:
@@ -92,6 +92,6 @@ def printable(text: str) -> str:
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     # Another signal while cleaning up must not cut the clean-up short with a traceback.
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, signal.SIG_IGN)
+    for other in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(other, signal.SIG_IGN)
     raise Interrupted(128 + number)

@@ -1,4 +1,4 @@
-"""What a look at one thing found: fine, wrong with a way out, or not looked at; and how all of them are told.
+"""The result of one check: fine, wrong with a way out, or skipped; and how the results are printed.
 
 ok       ray            2.60.0
 wrong    token file     /home/me/.ray/auth_token has mode 0644, so others can read it: chmod 600 ...
@@ -7,10 +7,9 @@ skipped  ray address    no RAY_ADDRESS and no --address
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -27,20 +26,20 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at."""
+    """One thing that was checked."""
 
     name: str
     state: State
     found: str
-    """What there is, on one line; of one that was skipped, why."""
+    """What there is, on one line. For a skipped check: the reason."""
     advice: str = ""
     """What to do, where something is wrong."""
     code: int = 1
     """Exit code of doctor, where something is wrong."""
 
 
-# The name of what is looked at, and the look.
-Look = tuple[str, Callable[[], Sequence[Check]]]
+# The name of what is checked, and the function that checks it.
+Probe = tuple[str, Callable[[], Sequence[Check]]]
 
 STYLES = {State.OK: "green", State.WRONG: "bold red", State.SKIPPED: "dim"}
 GAP = 2
@@ -57,19 +56,19 @@ def wrong(name: str, found: str, advice: str, code: int = 1) -> Check:
 
 
 def skipped(name: str, why: str) -> Check:
-    """Not looked at."""
+    """Not checked."""
     return Check(name, State.SKIPPED, why)
 
 
-def examined(looks: Iterable[Look]) -> list[Check]:
-    """All checks, in order. A look that fails is itself a check that is wrong, and hides none of the others."""
+def run_probes(probes: Iterable[Probe]) -> list[Check]:
+    """All checks, in order. A probe that fails is itself a check that is wrong, and hides none of the others."""
     checks: list[Check] = []
-    for name, look in looks:
+    for name, probe in probes:
         try:
-            checks += look()
+            checks += probe()
         except Exception as error:  # noqa: BLE001 - whatever is broken here is what the others may explain
             why = " ".join(f"{type(error).__name__}: {error}".split())
-            checks.append(wrong(name, f"cannot be looked at ({why})", "the other checks may tell why"))
+            checks.append(wrong(name, f"the check failed ({why})", "the other checks may show the reason"))
     return checks
 
 
@@ -83,17 +82,17 @@ def exit_code(checks: Iterable[Check]) -> int:
     return max((check.code for check in checks if check.state == State.WRONG), default=0)
 
 
-def plain(checks: Sequence[Check]) -> dict[str, Any]:
+def plain(checks: Sequence[Check]) -> Mapping[str, object]:
     """The checks as data for --json."""
-    told = [{key: value for key, value in asdict(check).items() if key != "code"} for check in checks]
-    return {"checks": told, "ok": well(checks)}
+    rows = [{key: value for key, value in asdict(check).items() if key != "code"} for check in checks]
+    return {"checks": rows, "ok": well(checks)}
 
 
 def text(checks: Sequence[Check], console: Console) -> str:
     """The checks for a reader: one line each, or in a terminal a table that keeps to its width; then their count."""
-    told = _table(checks, console) if console.is_terminal else "\n".join(_lines(checks))
+    lines = _table(checks, console) if console.is_terminal else "\n".join(_lines(checks))
     counts = {state: sum(check.state == state for check in checks) for state in (State.WRONG, State.OK, State.SKIPPED)}
-    return f"{told}\n\n" + ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    return f"{lines}\n\n" + ", ".join(f"{count} {state}" for state, count in counts.items() if count)
 
 
 def _lines(checks: Sequence[Check]) -> Iterable[str]:
@@ -111,10 +110,10 @@ def _table(checks: Sequence[Check], console: Console) -> str:
     table.add_column(overflow="fold")
     for check in checks:
         style = STYLES[check.state]
-        told = Text(check.found, style="dim" if check.state == State.SKIPPED else "")
+        cell = Text(check.found, style="dim" if check.state == State.SKIPPED else "")
         if check.advice:
-            told.append(f"\n{check.advice}", style="bold")
-        table.add_row(Text(check.state, style=style), Text(check.name), told)
-    with console.capture() as captured:
+            cell.append(f"\n{check.advice}", style="bold")
+        table.add_row(Text(check.state, style=style), Text(check.name), cell)
+    with console.capture() as capture:
         console.print(table)
-    return captured.get().rstrip("\n")
+    return capture.get().rstrip("\n")

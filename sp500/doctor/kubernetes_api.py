@@ -29,47 +29,47 @@ class Cluster:
         self.server = self._api.client.configuration.host
 
     def version(self) -> str:
-        """Of Kubernetes."""
-        found = self._asked("/version")
-        if "gitVersion" not in found:
+        """The version of Kubernetes."""
+        answer = self._ask("/version")
+        if "gitVersion" not in answer:
             raise ResourcesError(STRANGER)
-        return str(found["gitVersion"])
+        return str(answer["gitVersion"])
 
     def kinds(self, group: str, version: str) -> set[str]:
         """Plural names of the resources that a version of an API group serves; none for one that is not there."""
-        return {one["name"] for one in self._asked(f"/apis/{group}/{version}").get("resources", [])}
+        return {resource["name"] for resource in self._ask(f"/apis/{group}/{version}").get("resources", [])}
 
     def deployments(self, selector: str) -> list[Document]:
         """Deployments with these labels, of all namespaces."""
-        found: list[Document] = self._asked("/apis/apps/v1/deployments", {"labelSelector": selector})["items"]
-        return found
+        deployments: list[Document] = self._ask("/apis/apps/v1/deployments", {"labelSelector": selector})["items"]
+        return deployments
 
     def permits(self, namespace: str, verb: str, group: str, resource: str, name: str) -> bool:
         """Whether this user may do that; `resource` may be RESOURCE/SUBRESOURCE."""
         kind, _, part = resource.partition("/")
-        given = {"namespace": namespace, "verb": verb, "group": group, "resource": kind, "subresource": part}
-        attributes = {key: value for key, value in {**given, "name": name}.items() if value}
+        fields = {"namespace": namespace, "verb": verb, "group": group, "resource": kind, "subresource": part}
+        attributes = {key: value for key, value in {**fields, "name": name}.items() if value}
         review = {"kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1"}
         path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-        found = self._asked(path, body=review | {"spec": {"resourceAttributes": attributes}})
-        return bool(found["status"]["allowed"])
+        answer = self._ask(path, body=review | {"spec": {"resourceAttributes": attributes}})
+        return bool(answer["status"]["allowed"])
 
     def claim(self, namespace: str, name: str) -> Document:
         """A PersistentVolumeClaim; empty where there is none."""
-        return self._asked(f"/api/v1/namespaces/{quote(namespace)}/persistentvolumeclaims/{name}")
+        return self._ask(f"/api/v1/namespaces/{quote(namespace)}/persistentvolumeclaims/{name}")
 
     def service(self, namespace: str, name: str) -> Document:
         """A RayService; empty where there is none."""
-        return self._asked(f"/apis/ray.io/v1/namespaces/{quote(namespace)}/rayservices/{name}")
+        return self._ask(f"/apis/ray.io/v1/namespaces/{quote(namespace)}/rayservices/{name}")
 
-    def _asked(self, path: str, query: dict[str, str] | None = None, body: Document | None = None) -> Document:
+    def _ask(self, path: str, query: dict[str, str] | None = None, body: Document | None = None) -> Document:
         """The answer as it came; empty where there is nothing."""
         answer = self._api.send_once("POST" if body else "GET", path, query or {}, body)
         if answer.code == NOT_FOUND:
             return {}
         if not answer.code:
             raise Unreachable(answer.message)
-        told = f"HTTP {answer.code}: {answer.message}"
+        message = f"HTTP {answer.code}: {answer.message}"
         if answer.code in (UNAUTHORIZED, FORBIDDEN):
-            raise Refused(told)
-        return answer.document_or(ResourcesError(STRANGER if answer.code < 300 else told))
+            raise Refused(message)
+        return answer.document_or(ResourcesError(STRANGER if answer.code < 300 else message))

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from sp500.doctor.check import Check, Look, examined, ok, skipped, wrong
+from sp500.doctor.check import Check, Probe, ok, run_probes, skipped, wrong
 from sp500.errors import ConfigError, Refused, ResourcesError, Unreachable, extra
 from sp500.formatting import some
 from sp500.jobs.cluster import service
@@ -66,13 +66,13 @@ ROLE = {
     ("pods/portforward", "", ""): "create",
     ("secrets", "", "sp500"): "get",
 }
-RIGHTS = tuple(Right(verb, *what) for what, verbs in ROLE.items() for verb in verbs.split())
+RIGHTS = tuple(Right(verb, *resource) for resource, verbs in ROLE.items() for verb in verbs.split())
 
 
-def look(
+def probe(
     environment: Mapping[str, str], home: Path, context: str | None, namespace: str, *, wanted: bool | None
-) -> Look:
-    """What to look at. `wanted`: True where a cluster is asked for, False where none is, None where one may be set."""
+) -> Probe:
+    """The check. `wanted`: True where a cluster is asked for, False where none is, None where one may be set."""
     return NAMES[0], lambda: cluster(environment, home, context, namespace, wanted=wanted)
 
 
@@ -82,28 +82,31 @@ def cluster(
     """All there is to say of the cluster that `environment` configures."""
     if wanted is False:
         return [skipped(name, "jobs run elsewhere (--on)") for name in NAMES]
-    source = configured(environment, home)
+    source = find_kubeconfig(environment, home)
     if source is None:
         found = "no kubeconfig (KUBECONFIG, ~/.kube/config), and this is not a pod with a service account"
         if not wanted:
-            return [skipped(NAMES[0], found), *_unasked("no kubeconfig")]
-        return [wrong(NAMES[0], found, "get one from the cluster's administrator, or run scripts/kind-up"), *_unasked()]
+            return [skipped(NAMES[0], found), *_skip_rest("no kubeconfig")]
+        return [
+            wrong(NAMES[0], found, "get one from the cluster's administrator, or run scripts/kind-up"),
+            *_skip_rest(),
+        ]
     try:
         with extra("cluster"):
             from sp500.doctor import kubernetes_api
         reached = kubernetes_api.Cluster(source, context)
     except (ConfigError, Unreachable) as error:
-        return [wrong(NAMES[0], _line(error), "repair it, or name another with KUBECONFIG or --context"), *_unasked()]
-    who = f"context {reached.context}, {reached.server}"
+        return [wrong(NAMES[0], _line(error), "repair it, or name another with KUBECONFIG or --context"), *_skip_rest()]
+    place = f"context {reached.context}, {reached.server}"
     try:
         version = reached.version()
     except ResourcesError as error:
         way_out = "log in again" if isinstance(error, Refused) else "start the cluster, or choose another --context"
-        return [wrong(NAMES[0], f"{who}: no version told ({_line(error)})", way_out), *_unasked()]
-    return [ok(NAMES[0], f"{who}, Kubernetes {version}"), *_kuberay(reached), *_ours(reached, namespace)]
+        return [wrong(NAMES[0], f"{place}: no version reported ({_line(error)})", way_out), *_skip_rest()]
+    return [ok(NAMES[0], f"{place}, Kubernetes {version}"), *_kuberay(reached), *_ours(reached, namespace)]
 
 
-def configured(environment: Mapping[str, str], home: Path) -> str | None:
+def find_kubeconfig(environment: Mapping[str, str], home: Path) -> str | None:
     """Where a cluster is configured: path of a kubeconfig, empty in a pod with an account, None where it is nowhere."""
     usual = home / ".kube" / "config"
     if named := environment.get("KUBECONFIG") or (str(usual) if usual.exists() else ""):
@@ -122,27 +125,28 @@ def kinds(served: set[str]) -> Check:
 def operator(deployments: list[Document], *, served: bool) -> Check:
     """KubeRay's version and whether it runs. `served`: its resources are, so that somebody's operator may be hidden."""
     name = NAMES[2]
-    found = [one for one in deployments if "operator" in one["metadata"]["name"]]
-    if not found:
+    operators = [deployment for deployment in deployments if "operator" in deployment["metadata"]["name"]]
+    if not operators:
         if served:
             return skipped(name, "none to be seen, but its resources are served: the provider may run it elsewhere")
         return wrong(name, "there is none", f"install it: {OPERATOR}")
-    one = found[0]
-    image = one["spec"]["template"]["spec"]["containers"][0]["image"]
-    told = f"{image} in namespace {one['metadata']['namespace']}"
-    if not one.get("status", {}).get("readyReplicas"):
-        where = f"--namespace {one['metadata']['namespace']} describe deployment {one['metadata']['name']}"
-        return wrong(name, f"{told} is not ready, so no job starts", f"kubectl {where}")
+    deployment = operators[0]
+    namespace = deployment["metadata"]["namespace"]
+    image = deployment["spec"]["template"]["spec"]["containers"][0]["image"]
+    found = f"{image} in namespace {namespace}"
+    if not deployment.get("status", {}).get("readyReplicas"):
+        where = f"--namespace {namespace} describe deployment {deployment['metadata']['name']}"
+        return wrong(name, f"{found} is not ready, so no job starts", f"kubectl {where}")
     tag = re.search(r":v?(\d+)\.(\d+)[^:/]*$", image.partition("@")[0])
     written_for = ".".join(map(str, KUBERAY))
     if tag is None:
-        return ok(name, f"{told}; its version is not in the tag, the manifests are written for {written_for}")
+        return ok(name, f"{found}; its version is not in the tag, the manifests are written for {written_for}")
     version = (int(tag[1]), int(tag[2]))
     if version < KUBERAY:
-        older = f"{told} is older than {written_for}, which the manifests are written for"
+        older = f"{found} is older than {written_for}, which the manifests are written for"
         return wrong(name, older, f"upgrade it: {OPERATOR}")
     newer = f", newer than {written_for}, which the manifests are written for" if version > KUBERAY else ""
-    return ok(name, told + newer)
+    return ok(name, found + newer)
 
 
 def permissions(missing: list[Right], namespace: str) -> Check:
@@ -152,43 +156,43 @@ def permissions(missing: list[Right], namespace: str) -> Check:
         return ok(name, f"all {len(RIGHTS)} that jobs need in namespace {namespace}")
     verbs = defaultdict(list)
     for right in missing:
-        whole = ".".join(filter(None, (right.resource, right.group)))
-        verbs[f"{whole} {right.name}".rstrip()].append(right.verb)
-    told = "; ".join(f"{' '.join(verbs[what])} {what}" for what in verbs)
+        resource = ".".join(filter(None, (right.resource, right.group)))
+        verbs[f"{resource} {right.name}".rstrip()].append(right.verb)
+    lacking = "; ".join(f"{' '.join(verbs[resource])} {resource}" for resource in verbs)
     advice = (
         "an administrator of the namespace must bind the Role of cluster/base/rbac.yaml to this user:"
         f" kubectl --namespace {namespace} create rolebinding NAME --role=sp500-jobs --user=USER"
     )
-    return wrong(name, f"not permitted in namespace {namespace}: {told}", advice)
+    return wrong(name, f"not permitted in namespace {namespace}: {lacking}", advice)
 
 
-def claim(name: str, found: Document, namespace: str) -> Check:
-    """A claim's state and mode; `found` is empty where there is none."""
+def claim(name: str, document: Document, namespace: str) -> Check:
+    """A claim's state and mode; `document` is empty where there is none."""
     title = f"claim {name}"
-    if not found:
+    if not document:
         return wrong(title, f"namespace {namespace} has none", "scripts/deploy OVERLAY makes it, or kubectl apply")
-    phase = found.get("status", {}).get("phase", "Pending")
-    modes = ", ".join(found["spec"]["accessModes"])
+    phase = document.get("status", {}).get("phase", "Pending")
+    modes = ", ".join(document["spec"]["accessModes"])
     if phase != "Bound":
         advice = f"kubectl --namespace {namespace} describe pvc {name} says why; some bind with their first pod only"
         return wrong(title, f"{phase}, {modes}", advice)
-    size = found["status"].get("capacity", {}).get("storage", "unknown size")
+    size = document["status"].get("capacity", {}).get("storage", "unknown size")
     alone = ": for pods of one node" if modes == "ReadWriteOnce" else ""
     return ok(title, f"Bound, {size}, {modes}{alone}")
 
 
-def serving(found: Document, namespace: str) -> Check:
-    """Whether the RayService answers; `found` is empty where there is none."""
-    if not found:
+def serving(document: Document, namespace: str) -> Check:
+    """Whether the RayService answers; `document` is empty where there is none."""
+    if not document:
         return skipped(SERVING, f"namespace {namespace} has no RayService {rayservice.NAME}")
-    endpoints = found.get("status", {}).get("numServeEndpoints") or 0
+    endpoints = document.get("status", {}).get("numServeEndpoints") or 0
     taking = f"{some(endpoints, 'pod')} take{'s' if endpoints == 1 else ''} requests"
-    if service.answers(found):
+    if service.answers(document):
         return ok(SERVING, f"RayService {rayservice.NAME}: {taking}")
-    said = "; ".join([taking, *service.complaints(found)])
+    state = "; ".join([taking, *service.complaints(document)])
     pods = f"pods --selector {next('='.join(label) for label in rayservice.COMPONENT.items())}"
     advice = f"kubectl --namespace {namespace} describe rayservice {rayservice.NAME}, and describe {pods}"
-    return wrong(SERVING, f"RayService {rayservice.NAME} is not as its spec: {said}", advice)
+    return wrong(SERVING, f"RayService {rayservice.NAME} is not as its spec: {state}", advice)
 
 
 def _kuberay(reached: Cluster) -> list[Check]:
@@ -201,17 +205,17 @@ def _kuberay(reached: Cluster) -> list[Check]:
     def deployment() -> list[Check]:
         return [operator(reached.deployments(OPERATOR_LABELS), served=bool(served))]
 
-    return examined([(NAMES[1], _permitted(NAMES[1], crds)), (NAMES[2], _permitted(NAMES[2], deployment))])
+    return run_probes([(NAMES[1], _skip_refused(NAMES[1], crds)), (NAMES[2], _skip_refused(NAMES[2], deployment))])
 
 
 def _ours(reached: Cluster, namespace: str) -> list[Check]:
-    def allowed(right: Right) -> bool:
+    def is_allowed(right: Right) -> bool:
         return reached.permits(namespace, right.verb, right.group, right.resource, right.name)
 
     def rights() -> list[Check]:
         with ThreadPoolExecutor(AT_ONCE) as pool:
             try:
-                answers = list(pool.map(allowed, RIGHTS))
+                answers = list(pool.map(is_allowed, RIGHTS))
             except Refused as error:  # any user who is logged in may ask
                 return [wrong(NAMES[3], f"this user may not ask for its rights ({_line(error)})", "log in")]
         return [permissions([right for right, yes in zip(RIGHTS, answers, strict=True) if not yes], namespace)]
@@ -220,24 +224,24 @@ def _ours(reached: Cluster, namespace: str) -> list[Check]:
         (f"claim {name}", lambda name=name: [claim(name, reached.claim(namespace, name), namespace)]) for name in CLAIMS
     ]
     served = (SERVING, lambda: [serving(reached.service(namespace, rayservice.NAME), namespace)])
-    return examined([(NAMES[3], rights), *((title, _permitted(title, ask)) for title, ask in (*claims, served))])
+    return run_probes([(NAMES[3], rights), *((title, _skip_refused(title, ask)) for title, ask in (*claims, served))])
 
 
-def _permitted(name: str, ask: Callable[[], list[Check]]) -> Callable[[], list[Check]]:
+def _skip_refused(name: str, ask: Callable[[], list[Check]]) -> Callable[[], list[Check]]:
     """`ask`, where missing permission is acceptable: jobs do without it."""
 
-    def asked() -> list[Check]:
+    def ask_or_skip() -> list[Check]:
         try:
             return ask()
         except Refused as error:
             return [skipped(name, f"this user may not look ({_line(error)})")]
 
-    return asked
+    return ask_or_skip
 
 
 def _line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def _unasked(why: str = "no Kubernetes cluster answers") -> list[Check]:
+def _skip_rest(why: str = "no Kubernetes cluster answers") -> list[Check]:
     return [skipped(name, why) for name in NAMES[1:]]

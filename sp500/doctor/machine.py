@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from sp500.doctor.check import Check, Look, ok, skipped, wrong
+from sp500.doctor.check import Check, Probe, ok, skipped, wrong
 from sp500.formatting import GIB, size
 from sp500.jobs.queue.settings import machine
 from sp500.machine.cores import CGROUP, cpu_limit
@@ -40,7 +40,7 @@ class Memory:
     """Bytes of memory."""
 
     total: int
-    """Of the machine, or the limit of the container."""
+    """Memory of the machine, or the limit of the container."""
     free: int
     """What may still be taken."""
     limit: int | None = None
@@ -57,17 +57,17 @@ class Space:
 
     @property
     def used_share(self) -> float:
-        """As Ray counts it: what is not free for this user is used."""
+        """The used share as Ray counts it: what is not free for this user is used."""
         return 1 - self.free / self.total if self.total else 1.0
 
 
-def looks(runs: Path, state: Path, environment: Mapping[str, str], cgroup: Path = CGROUP) -> list[Look]:
-    """What to look at; `runs` and `state` are folders that need not exist yet."""
+def probes(runs: Path, state: Path, environment: Mapping[str, str], cgroup: Path = CGROUP) -> list[Probe]:
+    """The checks of this module; `runs` and `state` are folders that need not exist yet."""
     temporary, runs, state = (path.expanduser().absolute() for path in (temporary_folder(environment), runs, state))
     return [
         ("cores", lambda: [cores(int(machine().cpus), cpu_limit(cgroup))]),
         ("memory", lambda: [memory(memory_here(cgroup))]),
-        (SHARED, lambda: [shared_memory(shared_here(), memory_here(cgroup).free)]),
+        (SHARED, lambda: [shared_memory(free_shared_bytes(), memory_here(cgroup).free)]),
         ("temporary folder", lambda: [spill(temporary, space(temporary), refusal(temporary))]),
         ("runs folder", lambda: [folder("runs folder", runs, space(runs), refusal(runs), "--runs-dir")]),
         ("state folder", lambda: [folder("state folder", state, space(state), refusal(state), "--state-dir")]),
@@ -84,14 +84,16 @@ def cores(allowed: int, limit: float | None) -> Check:
     return ok("cores", found)
 
 
-def memory(found: Memory) -> Check:
+def memory(available: Memory) -> Check:
     """Whether Ray and one process that trains fit."""
-    limited = ", the limit of this container" if found.limit else ""
-    told = f"{size(found.free)} free of {size(found.total)}{limited}"
-    if found.free < LEAST_MEMORY:
-        advice = "end what else runs here, or raise the container's limit" if found.limit else "end what else runs here"
-        return wrong("memory", f"{told}; Ray and a process that trains take {size(LEAST_MEMORY)}", advice)
-    return ok("memory", told)
+    limited = ", the limit of this container" if available.limit else ""
+    found = f"{size(available.free)} free of {size(available.total)}{limited}"
+    if available.free < LEAST_MEMORY:
+        advice = (
+            "end what else runs here, or raise the container's limit" if available.limit else "end what else runs here"
+        )
+        return wrong("memory", f"{found}; Ray and a process that trains take {size(LEAST_MEMORY)}", advice)
+    return ok("memory", found)
 
 
 def store_bytes(shared: int, free: int) -> int:
@@ -104,14 +106,14 @@ def shared_memory(shared: int | None, free: int) -> Check:
     if shared is None:
         return skipped(SHARED, "no such folder here; Ray keeps its objects in the temporary folder")
     store = store_bytes(shared, free)
-    told = f"{size(shared)} free; Ray's object store takes {size(store)} ({STORE_SHARE:.0%} of the free memory)"
+    found = f"{size(shared)} free; Ray's object store takes {size(store)} ({STORE_SHARE:.0%} of the free memory)"
     if shared >= store:
-        return ok(SHARED, told)
+        return ok(SHARED, found)
     # Ray asks for a tenth more than it takes.
     wanted = f"{int(1.1 * store / 2**20) + 1}m"
     return wrong(
         SHARED,
-        f"{told}, and what does not fit goes to a disk, slowly",
+        f"{found}, and what does not fit goes to a disk, slowly",
         f"start the container with --shm-size={wanted}, or: mount -o remount,size={wanted} {SHARED}",
     )
 
@@ -129,10 +131,10 @@ def folder(name: str, path: Path, space: Space, refused: str, setting: str) -> C
     """Whether `path` can be written to and has room; `refused` says why not, `setting` names another folder."""
     if refused:
         return wrong(name, f"{path}: cannot be written to ({refused})", f"name another folder with {setting}")
-    told = f"{path}: {size(space.free)} free of {size(space.total)}"
+    found = f"{path}: {size(space.free)} free of {size(space.total)}"
     if space.free < ROOM:
-        return wrong(name, f"{told}, a full disk", f"free {size(ROOM)} or more, or name another folder with {setting}")
-    return ok(name, told)
+        return wrong(name, f"{found}, a full disk", f"free {size(ROOM)} or more, or name another folder with {setting}")
+    return ok(name, found)
 
 
 def temporary_folder(environment: Mapping[str, str]) -> Path:
@@ -142,13 +144,13 @@ def temporary_folder(environment: Mapping[str, str]) -> Path:
 
 def existing(path: Path) -> Path:
     """The folder itself, or the nearest above it that exists; `path` is absolute."""
-    return next(one for one in (path, *path.parents) if one.exists())
+    return next(folder for folder in (path, *path.parents) if folder.exists())
 
 
 def space(path: Path) -> Space:
     """Room where `path` lies, or would lie."""
-    found = shutil.disk_usage(existing(path))
-    return Space(found.total, found.free)
+    usage = shutil.disk_usage(existing(path))
+    return Space(usage.total, usage.free)
 
 
 def refusal(path: Path) -> str:
@@ -164,7 +166,7 @@ def refusal(path: Path) -> str:
     return ""
 
 
-def shared_here() -> int | None:
+def free_shared_bytes() -> int | None:
     """Free bytes of /dev/shm; None on a system without it."""
     return space(Path(SHARED)).free if Path(SHARED).exists() else None
 
@@ -175,13 +177,13 @@ def memory_here(cgroup: Path = CGROUP) -> Memory:
     limit = total_bytes(cgroup)
     if limit >= here.total:
         return Memory(here.total, here.available)
-    one = cgroup / "memory" / "memory.usage_in_bytes"
-    used = one if one.exists() else cgroup / "memory.current"
-    taken = int(used.read_text()) - _cached(used.with_name("memory.stat").read_text())
+    version_1 = cgroup / "memory" / "memory.usage_in_bytes"
+    used = version_1 if version_1.exists() else cgroup / "memory.current"
+    taken = int(used.read_text()) - _page_cache_bytes(used.with_name("memory.stat").read_text())
     return Memory(limit, min(here.available, limit - taken), limit)
 
 
-def _cached(stat: str) -> int:
+def _page_cache_bytes(stat: str) -> int:
     """Bytes of files in memory, which the kernel gives back; cgroups of version 1 count those below them apart."""
     counts = dict(line.split() for line in stat.splitlines())
     prefix = "total_" if "total_inactive_file" in counts else ""

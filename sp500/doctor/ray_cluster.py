@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from sp500.doctor.check import Check, Look, ok, skipped, wrong
+from sp500.doctor.check import Check, Probe, ok, skipped, wrong
 from sp500.machine.ray_token import Token, find_token, token_path
 
 SECONDS = 5
@@ -38,10 +38,10 @@ class Answer:
         return bool(self.version) or self.status in (UNAUTHORIZED, FORBIDDEN)
 
 
-def looks(
+def probes(
     address: str | None, environment: Mapping[str, str], home: Path, ours: str, *, wanted: bool | None
-) -> list[Look]:
-    """What to look at. `wanted`: True where a cluster is asked for, False where none is, None where one may be set.
+) -> list[Probe]:
+    """The checks. `wanted`: True where a cluster is asked for, False where none is, None where one may be set.
 
     `ours` is the version of Ray that is installed here.
     """
@@ -55,32 +55,32 @@ def cluster(
     address: str | None, environment: Mapping[str, str], home: Path, ours: str, *, wanted: bool | None
 ) -> list[Check]:
     """The cluster at `address`, or where the environment says: its address, our token, its version."""
-    given = address or environment.get("RAY_API_SERVER_ADDRESS") or environment.get("RAY_ADDRESS")
+    configured = address or environment.get("RAY_API_SERVER_ADDRESS") or environment.get("RAY_ADDRESS")
     if wanted is False:
         return [skipped(name, "jobs run elsewhere (--on)") for name in NAMES]
-    if not given:
+    if not configured:
         return _nothing(wanted=bool(wanted))
-    url = dashboard(given)
+    url = dashboard(configured)
     if not url:
         advice = f"name the dashboard: http://HOST:{DASHBOARD_PORT}"
-        return [wrong(NAMES[0], f"jobs cannot be sent to the address {given}", advice), *_unasked()]
+        return [wrong(NAMES[0], f"jobs cannot be sent to the address {configured}", advice), *_skip_rest()]
     mode, token = environment.get("RAY_AUTH_MODE", ""), find_token(environment, home)
-    bare = asked(url)
+    bare = ask_version(url)
     sends = mode.lower() == "token" and bool(token.text)
-    signed = asked(url, token.text) if bare.status == UNAUTHORIZED and sends else None
-    return judged(url, bare, signed, mode=mode, token=token, ours=ours)
+    signed = ask_version(url, token.text) if bare.status == UNAUTHORIZED and sends else None
+    return judge_answers(url, bare, signed, mode=mode, token=token, ours=ours)
 
 
-def judged(url: str, bare: Answer, signed: Answer | None, *, mode: str, token: Token, ours: str) -> list[Check]:
-    """What the answers without and with a token tell; `signed` is None where Ray's client would send none."""
+def judge_answers(url: str, bare: Answer, signed: Answer | None, *, mode: str, token: Token, ours: str) -> list[Check]:
+    """The checks from the answers without and with a token. `signed` is None where Ray's client would send none."""
     way_out = f"start it, or forward its port {DASHBOARD_PORT}, or correct RAY_ADDRESS"
     if bare.failure:
-        return [wrong(NAMES[0], f"{url} does not answer ({bare.failure})", way_out), *_unasked()]
+        return [wrong(NAMES[0], f"{url} does not answer ({bare.failure})", way_out), *_skip_rest()]
     if not bare.is_ray:
         found = f"{url} answers, but not as Ray's dashboard does (HTTP {bare.status})"
-        return [wrong(NAMES[0], found, f"name the dashboard: http://HOST:{DASHBOARD_PORT}"), *_unasked()]
-    told = signed.version if signed else bare.version
-    return [ok(NAMES[0], f"{url} answers"), token_check(bare, signed, mode, token), version(told, ours)]
+        return [wrong(NAMES[0], found, f"name the dashboard: http://HOST:{DASHBOARD_PORT}"), *_skip_rest()]
+    theirs = signed.version if signed else bare.version
+    return [ok(NAMES[0], f"{url} answers"), token_check(bare, signed, mode, token), version(theirs, ours)]
 
 
 def token_check(bare: Answer, signed: Answer | None, mode: str, token: Token) -> Check:
@@ -106,7 +106,7 @@ def version(theirs: str, ours: str) -> Check:
     """The cluster's Ray against the one here."""
     name = NAMES[2]
     if not theirs:
-        return skipped(name, "told only to a client with the right token")
+        return skipped(name, "reported only to a client with the right token")
     if theirs == ours:
         return ok(name, f"{theirs}, as here")
     return wrong(
@@ -139,7 +139,7 @@ def dashboard(address: str) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{DASHBOARD_PORT}" if host else ""
 
 
-def asked(url: str, token: str = "") -> Answer:
+def ask_version(url: str, token: str = "") -> Answer:
     """What the dashboard at `url` says of its version, with Ray's header where there is a token."""
     headers = {"authorization": f"Bearer {token}"} if token else {}
     try:
@@ -157,12 +157,12 @@ def asked(url: str, token: str = "") -> Answer:
 
 def _nothing(*, wanted: bool) -> list[Check]:
     if not wanted:
-        return [skipped(NAMES[0], "no RAY_ADDRESS and no --address"), *_unasked("no address")]
+        return [skipped(NAMES[0], "no RAY_ADDRESS and no --address"), *_skip_rest("no address")]
     advice = f"export RAY_ADDRESS=http://HOST:{DASHBOARD_PORT}; scripts/rehearse starts a cluster on this machine"
-    return [wrong(NAMES[0], "no RAY_ADDRESS and no --address", advice), *_unasked()]
+    return [wrong(NAMES[0], "no RAY_ADDRESS and no --address", advice), *_skip_rest()]
 
 
-def _unasked(why: str = "no Ray cluster answers") -> list[Check]:
+def _skip_rest(why: str = "no Ray cluster answers") -> list[Check]:
     return [skipped(name, why) for name in NAMES[1:]]
 
 

@@ -1,6 +1,6 @@
-"""Whether the installed packages fit together, and torch's CUDA to the driver: told by metadata, importing neither.
+"""Whether the installed packages fit together, and torch's CUDA to the driver.
 
-So it answers at once, and also where importing them is what fails.
+It reads metadata and imports none of them, so it answers at once, and also where an import fails.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from sp500.doctor.check import Check, Look, ok, wrong
+from sp500.doctor.check import Check, Probe, ok, wrong
 
 OURS = "sp500"
 # The two that have a line of their own.
 SHOWN = ("torch", "ray")
 INSTALL = "scripts/install makes .venv with the versions that were tested together"
 NVIDIA_SECONDS = 10
-# Faults that are told one by one.
+# Faults that are printed one by one.
 MOST = 3
 
 
@@ -38,7 +38,7 @@ class Package:
     """Versions of Python that it runs on."""
 
 
-Installed = Callable[[str], Package | None]
+FindPackage = Callable[[str], Package | None]
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,11 @@ class Gpus:
     """Newest CUDA that it runs, MAJOR.MINOR."""
 
 
-def looks() -> list[Look]:
-    """What to look at."""
+def probes() -> list[Probe]:
+    """The checks of this module."""
     return [
-        ("python", lambda: [python(platform.python_version(), installed(OURS))]),
-        ("requirements", lambda: packages(installed)),
+        ("python", lambda: [python(platform.python_version(), find_package(OURS))]),
+        ("requirements", lambda: packages(find_package)),
         ("cuda", lambda: [cuda(torch_cuda(), gpus())]),
     ]
 
@@ -82,62 +82,65 @@ def python(found: str, ours: Package | None) -> Check:
     return wrong("python", f"{found}, where {OURS} needs {ours.python}", f"set PYTHON to such a one: {INSTALL}")
 
 
-def packages(installed: Installed) -> list[Check]:
+def packages(find_package: FindPackage) -> list[Check]:
     """Torch and Ray by themselves, then all that we require and what that requires in turn."""
-    visited, misfits = walked(installed)
-    ours = {one.name: one for one in misfits if one.owner == OURS and one.name in SHOWN}
-    return [*(_shown(name, installed(name), ours.get(name)) for name in SHOWN), _others(visited, misfits, ours)]
+    visited, misfits = walk_requirements(find_package)
+    ours = {misfit.name: misfit for misfit in misfits if misfit.owner == OURS and misfit.name in SHOWN}
+    return [
+        *(_check_package(name, find_package(name), ours.get(name)) for name in SHOWN),
+        _others(visited, misfits, ours),
+    ]
 
 
-def walked(installed: Installed) -> tuple[set[str], list[Misfit]]:
+def walk_requirements(find_package: FindPackage) -> tuple[set[str], list[Misfit]]:
     """Names of what is installed and required, by us or beneath; and each requirement missing or not admitted."""
-    seen: set[tuple[str, str]] = set()
+    visited: set[tuple[str, str]] = set()
     misfits: dict[str, Misfit] = {}
     waiting = [(OURS, "")]
     while waiting:
         owner, extra = waiting.pop()
-        found = installed(owner)
-        if found is None or (owner, extra) in seen:
+        package = find_package(owner)
+        if package is None or (owner, extra) in visited:
             continue
-        seen.add((owner, extra))
-        for requirement in map(Requirement, found.requires):
+        visited.add((owner, extra))
+        for requirement in map(Requirement, package.requires):
             if requirement.marker and not requirement.marker.evaluate({"extra": extra}):
                 continue
             name = canonicalize_name(requirement.name)
-            has = installed(name)
-            if has is None or not requirement.specifier.contains(has.version, prereleases=True):
-                one = Misfit(name, has.version if has else "", str(requirement.specifier), owner)
-                misfits[str(one)] = one
+            required = find_package(name)
+            if required is None or not requirement.specifier.contains(required.version, prereleases=True):
+                misfit = Misfit(name, required.version if required else "", str(requirement.specifier), owner)
+                misfits[str(misfit)] = misfit
             waiting += [(name, extra) for extra in ("", *requirement.extras)]
-    return {name for name, _ in seen} - {OURS}, list(misfits.values())
+    return {name for name, _ in visited} - {OURS}, list(misfits.values())
 
 
-def _shown(name: str, found: Package | None, misfit: Misfit | None) -> Check:
-    if misfit or not found:
+def _check_package(name: str, package: Package | None, misfit: Misfit | None) -> Check:
+    if misfit or not package:
         return wrong(name, str(misfit or "is missing"), INSTALL)
-    return ok(name, found.version)
+    return ok(name, package.version)
 
 
-def _others(visited: set[str], misfits: list[Misfit], told: Mapping[str, Misfit]) -> Check:
+def _others(visited: set[str], misfits: list[Misfit], shown: Mapping[str, Misfit]) -> Check:
     name = "requirements"
     if not visited:
         return wrong(name, f"{OURS} is not installed, so what it requires is not known", INSTALL)
-    if left := [str(one) for one in misfits if one not in told.values()]:
+    if left := [str(misfit) for misfit in misfits if misfit not in shown.values()]:
         more = f" and {len(left) - MOST} more" if len(left) > MOST else ""
         return wrong(name, "; ".join(left[:MOST]) + more, INSTALL)
-    return ok(name, f"{len(visited)} packages fit together" if not told else "all others fit together")
+    return ok(name, f"{len(visited)} packages fit together" if not shown else "all others fit together")
 
 
-def installed(name: str) -> Package | None:
+def find_package(name: str) -> Package | None:
     """What is installed under that name; None for nothing, or for what an install left half done."""
     try:
-        found = metadata.distribution(name)
-        fields = found.metadata
+        distribution = metadata.distribution(name)
+        fields = distribution.metadata
     except (metadata.PackageNotFoundError, FileNotFoundError):
         return None
     # Not fields[name]: once importlib_metadata is imported, fields are its own, which raise for one that is missing.
     version, python = ((fields.get_all(name) or [""])[0] for name in ("Version", "Requires-Python"))
-    return Package(version, tuple(found.requires or ()), python) if version else None
+    return Package(version, tuple(distribution.requires or ()), python) if version else None
 
 
 def torch_cuda() -> str | None:
@@ -162,12 +165,12 @@ def gpus() -> Gpus | str | None:
     except subprocess.TimeoutExpired:
         return f"no answer within {NVIDIA_SECONDS} s"
     if listed.returncode or whole.returncode:
-        said = (listed.stdout + listed.stderr + whole.stdout + whole.stderr).strip()
-        return said.splitlines()[0] if said else f"exit code {listed.returncode or whole.returncode}"
-    return told(listed.stdout, whole.stdout)
+        output = (listed.stdout + listed.stderr + whole.stdout + whole.stderr).strip()
+        return output.splitlines()[0] if output else f"exit code {listed.returncode or whole.returncode}"
+    return parse_nvidia_smi(listed.stdout, whole.stdout)
 
 
-def told(listed: str, whole: str) -> Gpus | str:
+def parse_nvidia_smi(listed: str, whole: str) -> Gpus | str:
     """The driver in what `nvidia-smi --list-gpus` and `nvidia-smi` print."""
     cuda = re.search(r"CUDA (?:UMD )?Version\s*:\s*(\d+\.\d+)", whole)
     if not cuda:
@@ -184,7 +187,7 @@ def cuda(build: str | None, driver: Gpus | str | None) -> Check:
         return wrong(
             "cuda", f"nvidia-smi fails: {driver}", "repair the NVIDIA driver, or remove it where there is no GPU"
         )
-    found = f"{_counted(driver.names)}, driver for CUDA {driver.cuda}; {torch}"
+    found = f"{_count_names(driver.names)}, driver for CUDA {driver.cuda}; {torch}"
     if build is None:
         return wrong(
             "cuda", found, f"install a build of torch for CUDA {driver.cuda} or older, or the GPUs stay unused"
@@ -199,7 +202,7 @@ def _nvidia(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=NVIDIA_SECONDS)  # noqa: S603
 
 
-def _counted(names: Sequence[str]) -> str:
+def _count_names(names: Sequence[str]) -> str:
     return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from sp500.doctor.check import Check, Look, ok, wrong
+from sp500.doctor.check import Check, Probe, ok, wrong
 
 NAME = "torchvision"
 INDEX = "https://download.pytorch.org/whl"
@@ -25,8 +25,8 @@ WRONG_BUILD = 2
 """Exit code: not the machine but what is installed is wrong."""
 
 
-def look() -> Look:
-    """What to look at."""
+def probe() -> Probe:
+    """The check of this module."""
     return NAME, torchvision
 
 

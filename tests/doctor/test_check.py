@@ -13,11 +13,11 @@ def terminal(width, **given):
     return Console(file=io.StringIO(), width=width, force_terminal=True, color_system="standard", **given)
 
 
-def test_look_that_fails_is_wrong_and_hides_no_other():
+def test_probe_that_fails_is_wrong_and_hides_no_other():
     def broken():
         raise RuntimeError("no such\nthing")
 
-    checks = check.examined([("a", lambda: [ok("a", "1")]), ("b", broken), ("c", lambda: [ok("c", "3")])])
+    checks = check.run_probes([("a", lambda: [ok("a", "1")]), ("b", broken), ("c", lambda: [ok("c", "3")])])
     assert [one.name for one in checks] == ["a", "b", "c"]
     assert (checks[1].state, "RuntimeError: no such thing" in checks[1].found) == ("wrong", True)
 

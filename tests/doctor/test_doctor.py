@@ -47,7 +47,7 @@ import json, os, sys
 from pathlib import Path
 from sp500.doctor import check, machine, versions
 folder = Path(sys.argv[1])
-checks = check.examined([*versions.looks(), *machine.looks(folder, folder, os.environ)])
+checks = check.run_probes([*versions.probes(), *machine.probes(folder, folder, os.environ)])
 print(json.dumps([one.name for one in checks if one.state == "wrong"]))
 """
 

@@ -151,7 +151,7 @@ def test_answer_that_breaks_one_check_leaves_the_others(looked, kubernetes):
     kubernetes.deployment = lambda: {"metadata": {"name": "kuberay-operator"}}
     checks = looked()
     assert wrong(checks) == {"kuberay operator"}
-    assert "cannot be looked at (KeyError" in checks["kuberay operator"].found
+    assert "the check failed (KeyError" in checks["kuberay operator"].found
 
 
 def test_context_that_the_kubeconfig_lacks_is_wrong_and_the_others_are_named(looked):
@@ -181,8 +181,8 @@ def test_kubeconfig_that_is_named_and_not_there_is_wrong(tmp_path):
 
 
 def test_kubeconfig_at_home_is_found(tmp_path):
-    assert kubernetes_cluster.configured({}, tmp_path) is None
+    assert kubernetes_cluster.find_kubeconfig({}, tmp_path) is None
     (tmp_path / ".kube").mkdir()
     (tmp_path / ".kube" / "config").write_text("")
-    assert kubernetes_cluster.configured({}, tmp_path) == str(tmp_path / ".kube" / "config")
-    assert kubernetes_cluster.configured({"KUBECONFIG": "other"}, tmp_path) == "other"
+    assert kubernetes_cluster.find_kubeconfig({}, tmp_path) == str(tmp_path / ".kube" / "config")
+    assert kubernetes_cluster.find_kubeconfig({"KUBECONFIG": "other"}, tmp_path) == "other"

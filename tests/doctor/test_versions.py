@@ -67,7 +67,7 @@ def test_requirements_that_go_round_come_to_an_end():
 
 def test_installed_packages_agree_with_pip():
     done = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True, check=False)
-    ours = {check.name: check.state for check in versions.packages(versions.installed)}
+    ours = {check.name: check.state for check in versions.packages(versions.find_package)}
     if done.returncode == 0:
         assert set(ours.values()) == {"ok"}
     else:
@@ -75,10 +75,10 @@ def test_installed_packages_agree_with_pip():
 
 
 def test_installed_version_is_the_one_that_the_package_says():
-    found = versions.installed("ray")
+    found = versions.find_package("ray")
     assert found is not None
     assert found.version == metadata.version("ray")
-    assert versions.installed("no-such-package") is None
+    assert versions.find_package("no-such-package") is None
 
 
 @pytest.mark.parametrize(("found", "state"), [("3.11.7", "ok"), ("3.10.14", "wrong"), ("3.12.0", "wrong")])
@@ -107,7 +107,7 @@ def test_cuda_is_wrong_where_torch_is_of_a_later_major_version_than_the_driver(b
 
 @pytest.mark.parametrize("whole", [WHOLE, WHOLE.replace("CUDA Version", "CUDA UMD Version")])
 def test_driver_is_read_from_what_nvidia_smi_prints(whole):
-    assert versions.told(LISTED, whole) == Gpus(("NVIDIA H200", "NVIDIA H200"), "12.8")
+    assert versions.parse_nvidia_smi(LISTED, whole) == Gpus(("NVIDIA H200", "NVIDIA H200"), "12.8")
 
 
 @pytest.fixture
@@ -149,7 +149,9 @@ def test_fields_and_files_that_are_missing_are_read_alike_by_both_finders(finder
         (tmp_path / f"{name}-1.5.dist-info").mkdir()
         if text:
             (tmp_path / f"{name}-1.5.dist-info" / "METADATA").write_text(text)
-    program = f"import sys, {finder}; from sp500.doctor.versions import installed; print(*map(installed, sys.argv[1:]))"
+    program = (
+        f"import sys, {finder}; from sp500.doctor.versions import find_package; print(*map(find_package, sys.argv[1:]))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program, "plain", "unnamed", "half"],
         capture_output=True,

@@ -76,7 +76,7 @@ def test_flag_and_settings_go_over_the_jobs_workers(workers, tmp_path):
 
 
 def test_config_that_walk_forward_takes_from_a_run_leaves_the_jobs_workers(workers):
-    assert workers(walk_forward.based(["--folds", "2"]), size="2") == 2
+    assert workers(walk_forward.build_settings_class(["--folds", "2"]), size="2") == 2
 
 
 @pytest.mark.parametrize("size", ["0", "-1", "two", "1.5"])

@@ -1,4 +1,4 @@
-"""The six tools of an agent over the queue: each takes a checked request, and tells a text and the same as data."""
+"""The six tools of an agent over the queue: each takes a checked request, and returns a text and the same as data."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WIDTH = 160
 LAST_LINES, LAST_CHANGES = 5, 20
 # For a script to read its flags, on a busy machine.
 SECONDS_TO_CHECK = 60
-Answer = tuple[str, dict[str, Any]]
+Answer = tuple[str, Mapping[str, object]]
 
 
 @dataclass(frozen=True)
@@ -55,74 +55,77 @@ class AgentContext:
     """What the project's jobs may take where no cost holds them back."""
 
 
-def submit_job(desk: AgentContext, asked: requests.SubmitJob) -> Answer:
+def submit_job(context: AgentContext, request: requests.SubmitJob) -> Answer:
     """Queue it, after the experiment's own script has taken its flags."""
-    on = asked.on or desk.on[0]
-    if on not in desk.on:
-        raise ConfigError(f"on: {on} is not allowed here; this server submits to {', '.join(desk.on)}")
-    job = _limited(desk, asked, on)
+    on = request.on or context.on[0]
+    if on not in context.on:
+        raise ConfigError(f"on: {on} is not allowed here; this server submits to {', '.join(context.on)}")
+    job = _apply_limits(context, request, on)
     folder = Path.cwd()
-    if outside := [value for value in asked.values if not (folder / value).resolve().is_relative_to(folder)]:
+    if outside := [value for value in request.values if not (folder / value).resolve().is_relative_to(folder)]:
         raise ConfigError(f"arguments: {outside[0]} leads out of the project by a link; name a file inside it")
     if on == "local":  # a cluster's image and runs may be others
         _check_flags(job["argv"][1:])
-    ways = {key: value for key, value in desk.flags.items() if key != "namespace" or on == "kuberay"}
-    flags = submit.Submit(**ways, **job, on=on, project=desk.project)
-    (told,) = submit.queued(flags, [flags.spec()], for_agent=True)
-    follow = [f"{tool} {told['id']}" for tool in ("job_status", "job_logs", "stop_job")]
-    return text.text(told | {"follow": follow}), told
+    place_flags = {key: value for key, value in context.flags.items() if key != "namespace" or on == "kuberay"}
+    flags = submit.Submit(**place_flags, **job, on=on, project=context.project)
+    (submitted,) = submit.submit_jobs(flags, [flags.spec()], for_agent=True)
+    follow = [f"{tool} {submitted['id']}" for tool in ("job_status", "job_logs", "stop_job")]
+    return text.text({**submitted, "follow": follow}), submitted
 
 
-def job_status(desk: AgentContext, asked: requests.JobStatus) -> Answer:
+def job_status(context: AgentContext, request: requests.JobStatus) -> Answer:
     """Its state now, or at its end if that comes in time."""
-    return _told(desk, _awaited(desk, asked.id, asked.wait))
+    return _describe(context, _wait_for(context, request.id, request.wait))
 
 
-def job_logs(desk: AgentContext, asked: requests.JobLogs) -> Answer:
+def job_logs(context: AgentContext, request: requests.JobLogs) -> Answer:
     """The last lines."""
-    desk.queue.manage()
-    job = desk.queue.job(asked.id)
-    role = Role(asked.role) if asked.role else None
-    lines, before = results.limit_lines(texts(desk.queue.logs(job, role=role, tail=asked.tail, follow=False), job))
+    context.queue.manage()
+    job = context.queue.job(request.id)
+    role = Role(request.role) if request.role else None
+    lines, before = results.limit_lines(texts(context.queue.logs(job, role=role, tail=request.tail, follow=False), job))
     note = f"({before} of these lines do not fit into one answer and are left out)" if before else ""
     nothing = "" if lines else f"(nothing is printed yet: {job.id} is {job.state}: {job.reason})"
     plain = {"id": job.id, "state": str(job.state), "lines": lines, "left_out": before}
     return "\n".join(filter(None, [note, *lines, nothing])), plain
 
 
-def stop_job(desk: AgentContext, asked: requests.StopJob) -> Answer:
-    """Ask it to end, and tell whether it has."""
-    job = desk.queue.job(asked.id)
-    if job.project != desk.project:
-        raise ConfigError(f"id: {job.id} is of project {job.project}; agents stop jobs of project {desk.project} alone")
-    desk.queue.stop([job.id])
-    return _told(desk, _awaited(desk, job.id, asked.wait))
+def stop_job(context: AgentContext, request: requests.StopJob) -> Answer:
+    """Ask it to end, and report whether it has."""
+    job = context.queue.job(request.id)
+    if job.project != context.project:
+        raise ConfigError(
+            f"id: {job.id} is of project {job.project}; agents stop jobs of project {context.project} alone"
+        )
+    context.queue.stop([job.id])
+    return _describe(context, _wait_for(context, job.id, request.wait))
 
 
-def list_jobs(desk: AgentContext, asked: requests.ListJobs) -> Answer:
+def list_jobs(context: AgentContext, request: requests.ListJobs) -> Answer:
     """The newest, as a table."""
-    desk.queue.manage()
-    found = [job for job in desk.queue.ledger.jobs() if asked.state in {None, job.state}]
-    shown = found[-asked.limit :]
-    progress = listing.progress_of(desk.queue, shown)
+    context.queue.manage()
+    matches = [job for job in context.queue.ledger.jobs() if request.state in {None, job.state}]
+    shown = matches[-request.limit :]
+    progress = listing.progress_of(context.queue, shown)
     jobs = [queue_flags.plain(job, progress=progress[job.id]) for job in shown]
-    plain = {"jobs": jobs, "older": len(found) - len(shown)}
+    older = len(matches) - len(shown)
+    plain = {"jobs": jobs, "older": older}
     if not shown:
-        return f"no jobs{f' that are {asked.state}' if asked.state else ''}", plain
-    more = f"\n{plain['older']} older ones are not shown" if plain["older"] else ""
+        return f"no jobs{f' that are {request.state}' if request.state else ''}", plain
+    more = f"\n{older} older ones are not shown" if older else ""
     return listing.table(shown, progress, WIDTH) + more, plain
 
 
-def estimate_speedup(desk: AgentContext, asked: requests.EstimateSpeedup) -> Answer:
+def estimate_speedup(context: AgentContext, request: requests.EstimateSpeedup) -> Answer:
     """The forecast of `sp500 jobs forecast`."""
     rates = rate_table.read(None)
-    found = forecast.told(forecast.Forecast(**asked.model_dump(), runs_dir=desk.runs), rates)
-    return costs.text(found, rates), dict(found)
+    result = forecast.build_forecast(forecast.Forecast(**request.model_dump(), runs_dir=context.runs), rates)
+    return costs.text(result, rates), dict(result)
 
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool, and how it is to be taken; its description is that of what it takes."""
+    """A tool and its hints. Its description is the docstring of its request."""
 
     act: Callable[[AgentContext, Any], Answer]
     takes: type[Frozen]
@@ -148,43 +151,43 @@ TOOLS = {
 }
 
 
-def _awaited(desk: AgentContext, id: str, seconds: float) -> Job:
+def _wait_for(context: AgentContext, id: str, seconds: float) -> Job:
     """The job at its end, or after so many seconds."""
-    desk.queue.manage()
+    context.queue.manage()
     try:
-        return desk.queue.wait([id], seconds)[0]
+        return context.queue.wait([id], seconds)[0]
     except LimitExceeded:
-        return desk.queue.job(id)
+        return context.queue.job(id)
 
 
-def _told(desk: AgentContext, job: Job) -> Answer:
-    now, seen = desk.queue.refresh(job)
-    lines, _ = results.limit_lines(status.last_lines(desk.queue, now, LAST_LINES))
-    progress = job_progress.read(desk.queue, now, live=True)
-    plain = status.plain(desk.queue, now, seen, progress)
-    plain |= {"history": plain["history"][-LAST_CHANGES:], "log": lines}
-    return status.text(desk.queue, now, seen, progress, lines), plain
+def _describe(context: AgentContext, job: Job) -> Answer:
+    job, state = context.queue.refresh(job)
+    lines, _ = results.limit_lines(status.last_lines(context.queue, job, LAST_LINES))
+    progress = job_progress.read(context.queue, job, live=True)
+    plain = status.plain(context.queue, job, state, progress)
+    answer = {**plain, "history": plain["history"][-LAST_CHANGES:], "log": lines}
+    return status.text(context.queue, job, state, progress, lines), answer
 
 
-def _limited(desk: AgentContext, asked: requests.SubmitJob, on: On) -> requests.JobFields:
+def _apply_limits(context: AgentContext, request: requests.SubmitJob, on: On) -> requests.JobFields:
     """The fields of the job, within the limits of this server and of the place. Raises SP500Error."""
-    desk.limits.check_jobs(sum(job.project == desk.project for job in desk.queue.ledger.jobs(unfinished=True)))
-    desk.limits.check_disk(desk.runs)
-    requests.check_workers(asked, *_most(desk, on, asked))
-    job = requests.job(asked, on)
+    context.limits.check_jobs(sum(job.project == context.project for job in context.queue.ledger.jobs(unfinished=True)))
+    context.limits.check_disk(context.runs)
+    requests.check_workers(request, *_most(context, on, request))
+    job = requests.job(request, on)
     if on != "local":
         return job
-    room = load(desk.queue.folder / queue_settings.FILE).room(on, queue_settings.machine())
-    return {**job, "memory": desk.limits.worker_memory(asked, job["workers"], room)}
+    room = load(context.queue.folder / queue_settings.FILE).room(on, queue_settings.machine())
+    return {**job, "memory": context.limits.worker_memory(request, job["workers"], room)}
 
 
-def _most(desk: AgentContext, on: On, asked: requests.SubmitJob) -> tuple[float, str]:
+def _most(context: AgentContext, on: On, request: requests.SubmitJob) -> tuple[float, str]:
     """How many workers a place holds, and what says so. Raises ConfigError if it is not configured."""
-    file, cpus = desk.queue.folder / queue_settings.FILE, asked.cpus or 1
+    file, cpus = context.queue.folder / queue_settings.FILE, request.cpus or 1
     room = load(file).room(on, queue_settings.machine())
     if on == "local":
         return room.cpus // cpus, f"this machine ({room.text()})"
-    uncounted = [name for name in ("cpus", "gpus", "memory") if getattr(asked, name) and getattr(room, name) == inf]
+    uncounted = [name for name in ("cpus", "gpus", "memory") if getattr(request, name) and getattr(room, name) == inf]
     if uncounted:
         raise ConfigError(
             f"{', '.join(uncounted)}: the capacity of {on} is not configured; leave it out, and workers are those of "
@@ -193,14 +196,14 @@ def _most(desk: AgentContext, on: On, asked: requests.SubmitJob) -> tuple[float,
     if room.cpus < inf:
         return room.cpus // cpus, f"the capacity of {on} ({room.text()})"
     if on == "kuberay":
-        path = desk.flags["cluster"]
-        groups = [group for one in manifest.clusters(ray_cluster(path)) for group in one.workers]
+        path = context.flags["cluster"]
+        groups = [group for cluster in manifest.clusters(ray_cluster(path)) for group in cluster.workers]
         return sum(int(group.body.get("maxReplicas") or 0) for group in groups), f"the cluster of {path}"
     raise ConfigError(f"on: the capacity of {on} is not configured; write capacity: {{{on}: {{cpus: N}}}} into {file}")
 
 
 def _check_flags(script: tuple[str, ...]) -> None:
-    """Have an experiment read its flags and do nothing. Raises ConfigError with what it says of them."""
+    """Have an experiment read its flags and do nothing. Raises ConfigError with its message."""
     try:
         done = subprocess.run(  # noqa: S603 - a list of words
             [sys.executable, *script, "--print-config"],
@@ -210,6 +213,6 @@ def _check_flags(script: tuple[str, ...]) -> None:
     except subprocess.TimeoutExpired as error:
         raise ResourcesError(f"{script[0]} did not read its flags within {SECONDS_TO_CHECK} s; try again") from error
     if done.returncode:
-        said, _ = results.limit_lines(re.sub(r"[│╭╮╰╯─]+", "", done.stderr).splitlines())
-        lines = [line.strip() for line in said if line.strip()]
+        output, _ = results.limit_lines(re.sub(r"[│╭╮╰╯─]+", "", done.stderr).splitlines())
+        lines = [line.strip() for line in output if line.strip()]
         raise ConfigError("\n".join(["arguments: the experiment refuses them:", *lines]))

@@ -18,7 +18,7 @@ from sp500 import __version__
 from sp500.commands import folders
 from sp500.commands.jobs import queue_flags
 from sp500.config import Frozen
-from sp500.console.output import concluded
+from sp500.console.output import run_command
 from sp500.errors import ConfigError, SP500Error, extra
 from sp500.jobs.fields import Label, Memory
 from sp500.jobs.queue.settings import On
@@ -74,9 +74,9 @@ class Mcp(Frozen):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serve, to the exit code."""
+    """Serve and return the exit code."""
 
-    def acted() -> tuple[str, int]:
+    def run() -> tuple[str, int]:
         """No text, since stdout carries the protocol."""
         with extra("agent"):
             import anyio
@@ -85,10 +85,10 @@ def main(argv: Sequence[str]) -> int:
         flags = tyro.cli(Mcp, prog="sp500 mcp", args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _end)
-        anyio.run(_serve, desk(flags))
+        anyio.run(_serve, build_context(flags))
         return "", 0
 
-    return concluded(acted, only_json=False)
+    return run_command(run, only_json=False)
 
 
 def _end(number: int, _: FrameType | None) -> None:
@@ -99,7 +99,7 @@ def _end(number: int, _: FrameType | None) -> None:
     os._exit(128 + number)
 
 
-def desk(flags: Mcp) -> AgentContext:
+def build_context(flags: Mcp) -> AgentContext:
     """Where its jobs go; the process goes into the project's folder. Raises ConfigError where no project is."""
     from sp500.agent.limits import Limits
     from sp500.commands.agent.agent_tools import AgentContext
@@ -112,22 +112,22 @@ def desk(flags: Mcp) -> AgentContext:
     # Jobs start in the folder and with the environment of this process.
     os.chdir(folder)
     os.environ["SP500_RUNS_DIR"] = str(runs)
-    ways = flags.model_dump(include={"cluster", "context", "namespace", "address"}) | {"state_dir": queue.folder}
+    place_flags = flags.model_dump(include={"cluster", "context", "namespace", "address"}) | {"state_dir": queue.folder}
     memory = size_bytes(flags.max_memory) if flags.max_memory else None
     limits = Limits(flags.max_jobs, memory, size_bytes(flags.max_disk))
-    return AgentContext(queue, runs, flags.on, flags.project, ways, limits)
+    return AgentContext(queue, runs, flags.on, flags.project, place_flags, limits)
 
 
-async def _serve(desk: AgentContext) -> None:
+async def _serve(context: AgentContext) -> None:
     from mcp.server.stdio import stdio_server
 
-    one = server(desk)
+    server = build_server(context)
     async with stdio_server() as (reading, writing):
-        await one.run(reading, writing, one.create_initialization_options())
+        await server.run(reading, writing, server.create_initialization_options())
 
 
-def server(desk: AgentContext) -> Server[Any]:
-    """The server of a desk. Its tools act in threads, so that one that waits holds up no other.
+def build_server(context: AgentContext) -> Server[Any]:
+    """The MCP server. Its tools act in threads, so that one that waits holds up no other.
 
     Those that wait have threads of their own, and jobs are taken one after the other, so that each counts for the next.
     """
@@ -135,17 +135,19 @@ def server(desk: AgentContext) -> Server[Any]:
     from mcp.server.lowlevel import Server
     from mcp.types import ListToolsResult
 
-    async def listed(*_: object) -> ListToolsResult:
+    async def list_tools(*_: object) -> ListToolsResult:
         return ListToolsResult(tools=tools())
 
     waits, submits = CapacityLimiter(THREADS), CapacityLimiter(1)
     limiters = {"job_status": waits, "stop_job": waits, "submit_job": submits}
 
-    async def called(_: object, asked: Any) -> CallToolResult:
-        act = partial(answer, desk, asked.name, asked.arguments or {})
-        return await to_thread.run_sync(act, limiter=limiters.get(asked.name))
+    async def call_in_thread(_: object, request: Any) -> CallToolResult:
+        act = partial(call_tool, context, request.name, request.arguments or {})
+        return await to_thread.run_sync(act, limiter=limiters.get(request.name))
 
-    return Server("sp500", version=__version__, instructions=INSTRUCTIONS, on_list_tools=listed, on_call_tool=called)
+    return Server(
+        "sp500", version=__version__, instructions=INSTRUCTIONS, on_list_tools=list_tools, on_call_tool=call_in_thread
+    )
 
 
 def tools() -> list[Tool]:
@@ -166,8 +168,8 @@ def tools() -> list[Tool]:
     ]
 
 
-def answer(desk: AgentContext, name: str, arguments: dict[str, Any]) -> CallToolResult:
-    """What a tool tells; a refusal is an error with its reason."""
+def call_tool(context: AgentContext, name: str, arguments: dict[str, object]) -> CallToolResult:
+    """Call a tool. A refusal is an error with its reason."""
     from mcp.types import CallToolResult, TextContent
 
     from sp500.agent import results
@@ -179,9 +181,9 @@ def answer(desk: AgentContext, name: str, arguments: dict[str, Any]) -> CallTool
         if (size := len(json.dumps(arguments))) > LONGEST_REQUEST:
             raise ConfigError(f"the arguments have {size} characters; at most {LONGEST_REQUEST} are taken")
         tool = TOOLS[name]
-        text, plain = tool.act(desk, validate(tool.takes, arguments, name))
-        told = tool.tells.model_validate(plain).model_dump(mode="json")
+        text, plain = tool.act(context, validate(tool.takes, arguments, name))
+        content = tool.tells.model_validate(plain).model_dump(mode="json")
     except SP500Error as error:
         text = results.shorten(str(error), LONGEST_ERROR)
         return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
-    return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=told)
+    return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=content)

@@ -38,7 +38,7 @@ class Check(Frozen):
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedDocument:
     """One document: where it is from, and the rules that it breaks."""
 
     file: str
@@ -48,30 +48,36 @@ class Checked:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print a line per broken rule, to the exit code."""
+    """Print a line per broken rule, and return the exit code."""
 
-    def acted() -> tuple[str, int]:
+    def run() -> tuple[str, int]:
         flags = tyro.cli(Check, prog="sp500 cluster check", args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
-        found = [one for file in flags.files for one in check(file, frozenset(flags.gates))]
-        if not found:
-            given = " ".join(map(str, flags.files)) or "no file given"
-            raise ConfigError(f"{given}: expected YAML with {', '.join(names.LONGEST)}")
-        code = BROKEN if any(one.violations for one in found) else 0
-        return json.dumps({"documents": [asdict(one) for one in found]}) if flags.json_output else listed(found), code
+        documents = [document for file in flags.files for document in check(file, frozenset(flags.gates))]
+        if not documents:
+            files = " ".join(map(str, flags.files)) or "no file given"
+            raise ConfigError(f"{files}: expected YAML with {', '.join(names.LONGEST)}")
+        code = BROKEN if any(document.violations for document in documents) else 0
+        if flags.json_output:
+            return json.dumps({"documents": [asdict(document) for document in documents]}), code
+        return format_violations(documents), code
 
-    return output.concluded(acted, only_json="--json" in argv)
+    return output.run_command(run, only_json="--json" in argv)
 
 
-def check(file: Path, gates: frozenset[str]) -> Iterator[Checked]:
+def check(file: Path, gates: frozenset[str]) -> Iterator[CheckedDocument]:
     """The documents of a file that the rules know. Raises ConfigError for a file that cannot be read or is not YAML."""
     path = Path("/dev/stdin") if file == Path("-") else file
-    for document in entry.documents(path, "manifest"):
+    for document in entry.read_documents(path, "manifest"):
         if isinstance(document, dict) and document.get("kind") in names.LONGEST:
             name = str(section(document, "metadata").get("name", ""))
-            yield Checked(str(file), document["kind"], name, tuple(rules.violations(document, gates)))
+            yield CheckedDocument(str(file), document["kind"], name, tuple(rules.violations(document, gates)))
 
 
-def listed(found: Sequence[Checked]) -> str:
+def format_violations(documents: Sequence[CheckedDocument]) -> str:
     """A line per broken rule, and one that counts."""
-    lines = [f"{one.file}: {one.kind} {one.name}: {violation}" for one in found for violation in one.violations]
-    return "\n".join([*lines, f"{some(len(found), 'document')} checked, {some(len(lines), 'broken rule')}"])
+    lines = [
+        f"{document.file}: {document.kind} {document.name}: {violation}"
+        for document in documents
+        for violation in document.violations
+    ]
+    return "\n".join([*lines, f"{some(len(documents), 'document')} checked, {some(len(lines), 'broken rule')}"])

@@ -44,17 +44,17 @@ class TransferFlags(ClusterFlags):
     """Replace what is there under that name."""
 
 
-def concluded(model: type[F], argv: Sequence[str], verb: str, act: Callable[[F], tuple[str, int]]) -> int:
+def run_verb(model: type[F], argv: Sequence[str], verb: str, act: Callable[[F], tuple[str, int]]) -> int:
     """Parse the flags and act: its text on stdout, its exit code. Exits with 2 on a wrong flag."""
 
-    def acted() -> tuple[str, int]:
+    def run() -> tuple[str, int]:
         flags = tyro.cli(model, prog=f"sp500 {verb}", args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
         try:
             return act(flags)
         except OSError as error:  # a full disk, a folder that may not be read: its text names the file
             raise ResourcesError(str(error)) from error
 
-    return output.concluded(acted, only_json=False)
+    return output.run_command(run, only_json=False)
 
 
 def send(kubectl: Kubectl, flags: ClusterFlags, folder: Path, name: str = "", *, overwrite: bool = False) -> str:
@@ -66,10 +66,10 @@ def send(kubectl: Kubectl, flags: ClusterFlags, folder: Path, name: str = "", *,
         raise ConfigError(f"{folder}: no such folder to upload")
     name = name or folder.resolve().name
     target, advice = f"{data_claim.MOUNT}/{name}", "--overwrite replaces them, --name NAME uploads under another name"
-    wanted = data_claim.local_contents(folder, name)
+    contents = data_claim.local_contents(folder, name)
     with pod(kubectl, flags, data_claim.CLAIM, data_claim.MOUNT, read_only=False) as running:
-        sent = upload(kubectl, running, folder, wanted, target, overwrite=overwrite, advice=advice)
-    result = f"uploaded: {len(wanted)} files, checksums equal" if sent else "is there already, file by file"
+        sent = upload(kubectl, running, folder, contents, target, overwrite=overwrite, advice=advice)
+    result = f"uploaded: {len(contents)} files, checksums equal" if sent else "is there already, file by file"
     return f"{target} {result}"
 
 

@@ -26,8 +26,8 @@ class Deploy(cluster_flags.ClusterFlags):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Deploy, to the exit code."""
-    return cluster_flags.concluded(Deploy, argv, "cluster deploy", _deploy)
+    """Deploy and return the exit code."""
+    return cluster_flags.run_verb(Deploy, argv, "cluster deploy", _deploy)
 
 
 def _deploy(flags: Deploy) -> tuple[str, int]:

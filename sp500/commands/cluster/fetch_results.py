@@ -30,8 +30,8 @@ class FetchResults(cluster_flags.TransferFlags):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Fetch, to the exit code."""
-    return cluster_flags.concluded(FetchResults, argv, "cluster fetch-results", _fetch)
+    """Fetch the runs and return the exit code."""
+    return cluster_flags.run_verb(FetchResults, argv, "cluster fetch-results", _fetch)
 
 
 def _fetch(flags: FetchResults) -> tuple[str, int]:

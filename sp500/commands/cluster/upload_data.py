@@ -22,10 +22,10 @@ class UploadData(cluster_flags.TransferFlags):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Upload, to the exit code."""
-    return cluster_flags.concluded(UploadData, argv, "cluster upload-data", _uploaded)
+    """Upload the folder and return the exit code."""
+    return cluster_flags.run_verb(UploadData, argv, "cluster upload-data", _upload)
 
 
-def _uploaded(flags: UploadData) -> tuple[str, int]:
+def _upload(flags: UploadData) -> tuple[str, int]:
     kubectl = Kubectl(flags.namespace, flags.context)
     return cluster_flags.send(kubectl, flags, flags.folder, flags.name, overwrite=flags.overwrite), 0

@@ -15,12 +15,12 @@ class Delete(queue_flags.SomeJobs):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Delete, to the exit code."""
-    return queue_flags.verb(Delete, argv, "jobs delete", _deleted)
+    """Delete the jobs and return the exit code."""
+    return queue_flags.run_verb(Delete, argv, "jobs delete", _delete)
 
 
-def _deleted(flags: Delete) -> tuple[str, int]:
+def _delete(flags: Delete) -> tuple[str, int]:
     left = queue_flags.queue(flags.state_dir).delete(flags.ids, force=flags.force)
     if flags.json_output:
-        return queue_flags.dumped({"deleted": list(flags.ids), "left": left}), 0
+        return queue_flags.dump_json({"deleted": list(flags.ids), "left": left}), 0
     return "\n".join([f"deleted: {', '.join(flags.ids)}", *left]), 0

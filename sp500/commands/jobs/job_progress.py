@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from sp500 import formatting
 from sp500.commands import folders
@@ -23,6 +23,19 @@ from sp500.runs.store import Run
 SKEW_SECONDS = 60.0
 
 
+class ProgressJson(TypedDict):
+    """Progress as JSON; times in seconds since 1970."""
+
+    kind: str
+    done: int
+    total: int
+    at_most: bool
+    samples_per_second: float | None
+    best_loss: float | None
+    eta_seconds: float | None
+    updated: float
+
+
 def read(queue: Queue, job: Job, *, live: bool) -> RunProgress | None:
     """Progress of a job; None for one that does not run, and where nothing is known yet.
 
@@ -31,18 +44,18 @@ def read(queue: Queue, job: Job, *, live: bool) -> RunProgress | None:
     if job.state is not JobState.RUNNING:
         return None
     here = job.target["on"] == "local"
-    if found := _from_folder(queue, job):
-        return found
+    if progress := _from_folder(queue, job):
+        return progress
     try:
-        if (here or live) and (found := progress_reader.read(queue.executor(job.target), job.handle)):
-            return found
+        if (here or live) and (progress := progress_reader.read(queue.executor(job.target), job.handle)):
+            return progress
     except SP500Error:  # no log to read: `status` says so below its own title
         pass
     return None if here else progress_reader.load_kept(queue.logs_folder, job)
 
 
 def words(progress: RunProgress | None, now: float) -> str:
-    """Progress in few words: 'epoch 7/25, 1.2k/s, best 0.981, 3.0 min left'; a dash for none."""
+    """Progress as short text: 'epoch 7/25, 1.2k/s, best 0.981, 3.0 min left'; a dash where it is unknown."""
     if progress is None:
         return formatting.NOTHING
     left = progress.eta_seconds(now)
@@ -56,8 +69,8 @@ def words(progress: RunProgress | None, now: float) -> str:
     return ", ".join(parts)
 
 
-def plain(progress: RunProgress | None, now: float) -> dict[str, Any] | None:
-    """Progress for JSON; None for none."""
+def plain(progress: RunProgress | None, now: float) -> ProgressJson | None:
+    """Progress for JSON; None where it is unknown."""
     if progress is None:
         return None
     return {
@@ -92,12 +105,12 @@ def _from_folder(queue: Queue, job: Job) -> RunProgress | None:
     if folder is None or job.started is None:
         return None
     try:
-        found = run_progress.read(Run(folder))
+        timed = run_progress.read(Run(folder))
     except ConfigError:  # a damaged file; the run's own resume and the report name it
         return None
-    if found is None or found[0].timestamp() < job.started - (0.0 if here else SKEW_SECONDS):
+    if timed is None or timed[0].timestamp() < job.started - (0.0 if here else SKEW_SECONDS):
         return None
-    return found[1]
+    return timed[1]
 
 
 def run_folder(spec: Mapping[str, Any], request: Mapping[str, Any], *, here: bool) -> Path | None:
@@ -111,9 +124,9 @@ def run_folder(spec: Mapping[str, Any], request: Mapping[str, Any], *, here: boo
     name = flag(spec["argv"], "--name", "--io.run-name") or settings.get("name") or io.get("run_name")
     if not isinstance(name, str) or not RUN_NAME.fullmatch(name):
         return None
-    given = flag(spec["argv"], "--runs-dir", "--io.save-dir") or settings.get("runs_dir") or io.get("save_dir")
+    runs_dir = flag(spec["argv"], "--runs-dir", "--io.save-dir") or settings.get("runs_dir") or io.get("save_dir")
     environment = request["environment"] if here else spec["env"]
-    runs = Path(given or folders.runs(environment)).expanduser()
+    runs = Path(runs_dir or folders.runs(environment)).expanduser()
     if here:
         return Path(request["cwd"]) / runs / name
     return runs / name if runs.is_absolute() else None

@@ -30,22 +30,22 @@ class List(queue_flags.QueueFlags):
 
 
 def main(argv: Sequence[str]) -> int:
-    """List, to the exit code."""
-    return queue_flags.verb(List, argv, "jobs list", _listed)
+    """List the jobs and return the exit code."""
+    return queue_flags.run_verb(List, argv, "jobs list", _list)
 
 
-def _listed(flags: List) -> tuple[str, int]:
+def _list(flags: List) -> tuple[str, int]:
     queue = queue_flags.queue(flags.state_dir)
     queue.manage()
-    found = [job for job in queue.ledger.jobs() if flags.project in {None, job.project}]
-    ended = [job for job in found if job.state.finished]
-    shown = found if flags.all else [*ended[-ENDED:], *(job for job in found if not job.state.finished)]
+    jobs = [job for job in queue.ledger.jobs() if flags.project in {None, job.project}]
+    ended = [job for job in jobs if job.state.finished]
+    shown = jobs if flags.all else [*ended[-ENDED:], *(job for job in jobs if not job.state.finished)]
     progress = progress_of(queue, shown)
     if flags.json_output:
-        return queue_flags.dumped([queue_flags.plain(job, progress=progress[job.id]) for job in shown]), 0
+        return queue_flags.dump_json([queue_flags.plain(job, progress=progress[job.id]) for job in shown]), 0
     if not shown:
         return f"no jobs in {queue.folder}", 0
-    hidden = len(found) - len(shown)
+    hidden = len(jobs) - len(shown)
     return table(shown, progress) + (f"\n{hidden} more have ended: --all" if hidden else ""), 0
 
 
@@ -64,11 +64,11 @@ def table(jobs: Sequence[Job], progress: Mapping[str, RunProgress | None], width
         shown.add_column(column, overflow="fold")
     now = time.time()
     for job in jobs:
-        cells = [job.id, job.target["on"], str(job.state), queue_flags.lasted(job, now), job.project]
+        cells = [job.id, job.target["on"], str(job.state), queue_flags.format_run_time(job, now), job.project]
         if any_progress:
             cells.append(job_progress.words(progress.get(job.id), now))
         # As text: a reason may have brackets, which rich takes for its markup.
-        shown.add_row(*map(Text, (*cells, _shortened(job.reason))))
+        shown.add_row(*map(Text, (*cells, _shorten(job.reason))))
     # A pipe has no width; a reason is not to be folded into a column of nothing there.
     console = Console(width=width or (None if sys.stdout.isatty() else 200))
     with console.capture() as capture:
@@ -76,5 +76,5 @@ def table(jobs: Sequence[Job], progress: Mapping[str, RunProgress | None], width
     return "\n".join(line.rstrip() for line in capture.get().splitlines() if line.strip())
 
 
-def _shortened(reason: str) -> str:
+def _shorten(reason: str) -> str:
     return reason if len(reason) <= 160 else f"{reason[:157]}..."

@@ -27,19 +27,19 @@ class Logs(queue_flags.OneJob):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print, to the exit code."""
-    return queue_flags.verb(Logs, argv, "jobs logs", _printed, hint="the job goes on")
+    """Print the log and return the exit code."""
+    return queue_flags.run_verb(Logs, argv, "jobs logs", _print, hint="the job goes on")
 
 
-def _printed(flags: Logs) -> tuple[str, int]:
+def _print(flags: Logs) -> tuple[str, int]:
     queue = queue_flags.queue(flags.state_dir)
     queue.manage()
     job = queue.job(flags.id)
     role = Role(flags.role) if flags.role else None
     lines = queue.logs(job, role=role, tail=flags.tail, follow=flags.follow, start=flags.start)
     if flags.json_output:
-        told = [{"role": str(line.role), "source": line.source, "text": line.text} for line in lines]
-        return queue_flags.dumped(told), 0
+        rows = [{"role": str(line.role), "source": line.source, "text": line.text} for line in lines]
+        return queue_flags.dump_json(rows), 0
     for line in lines:
         print(text(line, job), flush=flags.follow)
     if not job.starts and not flags.follow:

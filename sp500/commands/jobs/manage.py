@@ -32,11 +32,11 @@ class Manage(queue_flags.QueueFlags):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Manage, to the exit code: 0 when idle or when another does it."""
-    return queue_flags.verb(Manage, argv, "jobs manage", _managed, hint="jobs that run go on")
+    """Manage the queue and return the exit code: 0 when it is idle or has another manager."""
+    return queue_flags.run_verb(Manage, argv, "jobs manage", _manage, hint="jobs that run go on")
 
 
-def _managed(flags: Manage) -> tuple[str, int]:
+def _manage(flags: Manage) -> tuple[str, int]:
     queue = queue_flags.queue(flags.state_dir)
     manager = Manager(
         queue.ledger,
@@ -60,7 +60,10 @@ def _managed(flags: Manage) -> tuple[str, int]:
 
 
 def settings(path: Path) -> Callable[[], QueueSettings]:
-    """Reads the file again when it has changed. A wrong one raises ConfigError at first, later it is told and left."""
+    """A function that reads the file again when it has changed.
+
+    An invalid file raises ConfigError at first. Later it is reported, and the settings stay.
+    """
     known: tuple[int, QueueSettings] = (-1, QueueSettings())
 
     def read() -> QueueSettings:
@@ -70,19 +73,19 @@ def settings(path: Path) -> Callable[[], QueueSettings]:
         if stamp == known[0]:
             return known[1]
         try:
-            found = load(path)
+            current = load(path)
         except ConfigError as error:
             if known[0] < 0:
                 raise
             print(f"{datetime.now(UTC):%F %T} the settings stay as they were: {error}", file=sys.stderr, flush=True)
-            found = known[1]
-        known = stamp, found
-        return found
+            current = known[1]
+        known = stamp, current
+        return current
 
     return read
 
 
 def load(path: Path) -> QueueSettings:
     """The settings of a file, the defaults where there is none. Raises ConfigError that names file and field."""
-    given = entry.mapping(path, "queue settings", "capacity, currency and budgets") if path.exists() else {}
-    return validate(QueueSettings, given, str(path))
+    fields = entry.read_mapping(path, "queue settings", "capacity, currency and budgets") if path.exists() else {}
+    return validate(QueueSettings, fields, str(path))

@@ -1,4 +1,4 @@
-"""What the verbs of the queue share: its folder, how an executor is made of a target, and how a job is told."""
+"""What the verbs of the queue share: its folder, its flags, and a job as JSON."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, NotRequired, TypedDict, TypeVar
 
 import tyro
 
 from sp500.commands import folders
 from sp500.commands.jobs import job_progress
 from sp500.config import Frozen
-from sp500.console.output import concluded
+from sp500.console.output import run_command
 from sp500.errors import ConfigError
 from sp500.jobs import executors
 from sp500.jobs.queue.job import Job
@@ -49,16 +49,40 @@ class SomeJobs(QueueFlags):
     """Ids of jobs, as `submit` printed them."""
 
 
-def verb(model: type[F], argv: Sequence[str], name: str, act: Callable[[F], tuple[str, int]], hint: str = "") -> int:
+class JobJson(TypedDict):
+    """A job as JSON; times in seconds since 1970."""
+
+    id: str
+    name: str
+    on: str
+    state: str
+    reason: str
+    exit_code: int | None
+    project: str
+    priority: int
+    starts: int
+    failures: int
+    created: float
+    started: float | None
+    ended: float | None
+    cost: float
+    progress: job_progress.ProgressJson | None
+    replicas: NotRequired[dict[str, dict[str, int]]]
+    """By role: processes or pods that are ready, and wanted."""
+
+
+def run_verb(
+    model: type[F], argv: Sequence[str], name: str, act: Callable[[F], tuple[str, int]], hint: str = ""
+) -> int:
     """Parse the flags and act: its text on stdout, its exit code. Exits with 2 on a wrong flag."""
 
-    def acted() -> tuple[str, int]:
+    def run() -> tuple[str, int]:
         flags = tyro.cli(model, prog=f"sp500 {name}", args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
         if isinstance(flags, SomeJobs) and not flags.ids:
             raise ConfigError("no job is named; sp500 jobs list shows them")
         return act(flags)
 
-    return concluded(acted, only_json="--json" in argv, hint=hint)
+    return run_command(run, only_json="--json" in argv, hint=hint)
 
 
 def folder(state_dir: Path | None) -> Path:
@@ -73,10 +97,10 @@ def queue(state_dir: Path | None) -> Queue:
     return Queue(here, executors.maker(here), manager)
 
 
-def plain(job: Job, seen: Status | None = None, progress: RunProgress | None = None) -> dict[str, Any]:
-    """A job as JSON tells it; times in seconds since 1970."""
+def plain(job: Job, status: Status | None = None, progress: RunProgress | None = None) -> JobJson:
+    """A job for JSON."""
     now = time.time()
-    told = {
+    row: JobJson = {
         "id": job.id,
         "name": job.name,
         "on": job.target["on"],
@@ -93,19 +117,21 @@ def plain(job: Job, seen: Status | None = None, progress: RunProgress | None = N
         "cost": job.cost(now),
         "progress": job_progress.plain(progress, now),
     }
-    if seen is not None:
-        replicas = {str(role): {"ready": one.ready, "wanted": one.wanted} for role, one in seen.replicas.items()}
-        told["replicas"] = replicas
-    return told
+    if status is not None:
+        row["replicas"] = {
+            str(role): {"ready": replicas.ready, "wanted": replicas.wanted}
+            for role, replicas in status.replicas.items()
+        }
+    return row
 
 
-def dumped(data: object) -> str:
+def dump_json(data: object) -> str:
     """JSON as all verbs print it."""
     return json.dumps(data, indent=1)
 
 
-def lasted(job: Job, now: float) -> str:
-    """How long a job has run, as `1:02:03`; a dash for one that has not."""
+def format_run_time(job: Job, now: float) -> str:
+    """How long a job has run, as `1:02:03`; a dash for one that has not started."""
     if job.started is None:
         return "-"
     seconds = int((now if job.ended is None else job.ended) - job.started)

@@ -21,11 +21,11 @@ class Rerun(queue_flags.OneJob):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Queue it, to the exit code."""
-    return queue_flags.verb(Rerun, argv, "jobs rerun", _queued)
+    """Queue the job and return the exit code."""
+    return queue_flags.run_verb(Rerun, argv, "jobs rerun", _rerun)
 
 
-def _queued(flags: Rerun) -> tuple[str, int]:
+def _rerun(flags: Rerun) -> tuple[str, int]:
     queue = queue_flags.queue(flags.state_dir)
     old = queue.job(flags.id)
     again, spec = new_id(old.name), queue.ledger.document(old.id, "spec")
@@ -35,8 +35,8 @@ def _queued(flags: Rerun) -> tuple[str, int]:
         request = kuberay.request(JobSpec(**spec | {"retries": 0}), ray_cluster(flags.cluster), again)
     else:
         request = queue.ledger.document(old.id, "request")
-    order = {one.name: getattr(old, one.name) for one in fields(Order)}
+    order = {field.name: getattr(old, field.name) for field in fields(Order)}
     queue.add([NewJob(**order | {"id": again}, spec=spec, request=request)])
     if flags.json_output:
-        return queue_flags.dumped(queue_flags.plain(queue.job(again))), 0
+        return queue_flags.dump_json(queue_flags.plain(queue.job(again))), 0
     return f"{again} is queued; follow it: sp500 jobs logs {again} --follow", 0

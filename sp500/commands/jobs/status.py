@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TypedDict
 
 from pydantic import Field
 
@@ -14,7 +14,7 @@ from sp500.errors import ResourcesError
 from sp500.jobs.queue.job import Job, Notice
 from sp500.jobs.queue.queue import Queue
 from sp500.jobs.queue.retries import clock
-from sp500.jobs.state import Status as Seen
+from sp500.jobs.state import Status as JobStatus
 from sp500.progress import RunProgress
 
 
@@ -25,31 +25,47 @@ class Status(queue_flags.OneJob):
     """Lines of the log to show, of each process."""
 
 
+class ChangeJson(TypedDict):
+    """A change of a job's state."""
+
+    at: float
+    state: str
+    reason: str
+
+
+class StatusJson(queue_flags.JobJson):
+    """A job and its history as JSON."""
+
+    history: list[ChangeJson]
+
+
 def main(argv: Sequence[str]) -> int:
-    """Tell, to the exit code."""
-    return queue_flags.verb(Status, argv, "jobs status", _told)
+    """Show the job and return the exit code."""
+    return queue_flags.run_verb(Status, argv, "jobs status", _show)
 
 
-def _told(flags: Status) -> tuple[str, int]:
+def _show(flags: Status) -> tuple[str, int]:
     queue = queue_flags.queue(flags.state_dir)
     queue.manage()
-    job, seen = queue.refresh(queue.job(flags.id))
+    job, status = queue.refresh(queue.job(flags.id))
     lines, progress = last_lines(queue, job, flags.tail), job_progress.read(queue, job, live=True)
     if flags.json_output:
-        return queue_flags.dumped(plain(queue, job, seen, progress) | {"log": lines}), 0
-    return text(queue, job, seen, progress, lines), 0
+        return queue_flags.dump_json({**plain(queue, job, status, progress), "log": lines}), 0
+    return text(queue, job, status, progress, lines), 0
 
 
-def plain(queue: Queue, job: Job, seen: Seen | None, progress: RunProgress | None) -> dict[str, Any]:
+def plain(queue: Queue, job: Job, status: JobStatus | None, progress: RunProgress | None) -> StatusJson:
     """The job and its history, for JSON."""
-    history = [{"at": at, "state": str(state), "reason": reason} for at, state, reason in queue.ledger.events(job.id)]
-    return queue_flags.plain(job, seen, progress) | {"history": history}
+    history: list[ChangeJson] = [
+        {"at": at, "state": str(state), "reason": reason} for at, state, reason in queue.ledger.events(job.id)
+    ]
+    return {**queue_flags.plain(job, status, progress), "history": history}
 
 
-def text(queue: Queue, job: Job, seen: Seen | None, progress: RunProgress | None, lines: Sequence[str]) -> str:
+def text(queue: Queue, job: Job, status: JobStatus | None, progress: RunProgress | None, lines: Sequence[str]) -> str:
     """The same for a reader, above the last lines of its log."""
-    untold = [notice for notice in queue.ledger.notices() if notice.message["id"] == job.id]
-    return "\n".join([*_head(job, seen, progress, untold), *_history(queue, job), *_indented("log", lines)])
+    pending = [notice for notice in queue.ledger.notices() if notice.message["id"] == job.id]
+    return "\n".join([*_head(job, status, progress, pending), *_history(queue, job), *_indent("log", lines)])
 
 
 def last_lines(queue: Queue, job: Job, tail: int) -> list[str]:
@@ -60,31 +76,31 @@ def last_lines(queue: Queue, job: Job, tail: int) -> list[str]:
         return [f"the log cannot be read: {error}"]
 
 
-def _head(job: Job, seen: Seen | None, progress: RunProgress | None, untold: Sequence[Notice]) -> list[str]:
+def _head(job: Job, status: JobStatus | None, progress: RunProgress | None, pending: Sequence[Notice]) -> list[str]:
     now = time.time()
     where = {key: value for key, value in job.target.items() if key not in {"token_file", "kubeconfig"}}
     rows = {
         "state": str(job.state),
         "reason": job.reason,
         "on": ", ".join(filter(None, where.values())),
-        "ran": queue_flags.lasted(job, now),
+        "ran": queue_flags.format_run_time(job, now),
         **({"progress": job_progress.words(progress, now)} if progress else {}),
         "exit code": "-" if job.exit_code is None else str(job.exit_code),
         **({"cost": f"{job.cost(now):.2f}, at {job.hourly:.2f} per hour"} if job.hourly else {}),
         "starts": f"{job.starts}" + (f", {job.failures} failed" if job.failures else ""),
     }
-    if untold:
-        rows["notify"] = f"{len(untold)} changes not taken yet, after {max(one.tries for one in untold)} tries"
-    if seen is not None and seen.replicas:
-        rows["processes"] = ", ".join(f"{role} {one.ready}/{one.wanted}" for role, one in seen.replicas.items())
+    if pending:
+        rows["notify"] = f"{len(pending)} changes not taken yet, after {max(notice.tries for notice in pending)} tries"
+    if status is not None and status.replicas:
+        rows["processes"] = ", ".join(
+            f"{role} {replicas.ready}/{replicas.wanted}" for role, replicas in status.replicas.items()
+        )
     return [job.id, *(f"  {key:<10} {value}" for key, value in rows.items())]
 
 
 def _history(queue: Queue, job: Job) -> list[str]:
-    return _indented(
-        "history", [f"{clock(at)}  {state}: {reason}" for at, state, reason in queue.ledger.events(job.id)]
-    )
+    return _indent("history", [f"{clock(at)}  {state}: {reason}" for at, state, reason in queue.ledger.events(job.id)])
 
 
-def _indented(title: str, lines: Sequence[str]) -> list[str]:
+def _indent(title: str, lines: Sequence[str]) -> list[str]:
     return [f"  {title}", *(f"    {line}" for line in lines)] if lines else []

@@ -16,11 +16,11 @@ class Stop(queue_flags.SomeJobs):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Stop, to the exit code: 4 when a job had not ended after the time."""
-    return queue_flags.verb(Stop, argv, "jobs stop", _stopped, hint="the jobs are asked to stop all the same")
+    """Stop the jobs and return the exit code: 4 when a job has not ended in time."""
+    return queue_flags.run_verb(Stop, argv, "jobs stop", _stop, hint="the jobs are asked to stop all the same")
 
 
-def _stopped(flags: Stop) -> tuple[str, int]:
+def _stop(flags: Stop) -> tuple[str, int]:
     queue = queue_flags.queue(flags.state_dir)
     queue.stop(flags.ids)
     try:
@@ -28,5 +28,5 @@ def _stopped(flags: Stop) -> tuple[str, int]:
     except LimitExceeded:
         jobs, code = [queue.job(id) for id in flags.ids], LimitExceeded.exit_code
     if flags.json_output:
-        return queue_flags.dumped([queue_flags.plain(job) for job in jobs]), code
+        return queue_flags.dump_json([queue_flags.plain(job) for job in jobs]), code
     return "\n".join(f"{job.id} is {job.state}: {job.reason}" for job in jobs), code

@@ -18,15 +18,15 @@ class Wait(queue_flags.SomeJobs):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Wait, to the exit code."""
-    return queue_flags.verb(Wait, argv, "jobs wait", _waited, hint="the jobs go on; sp500 jobs stop ends them")
+    """Wait and return the exit code."""
+    return queue_flags.run_verb(Wait, argv, "jobs wait", _wait, hint="the jobs go on; sp500 jobs stop ends them")
 
 
-def _waited(flags: Wait) -> tuple[str, int]:
+def _wait(flags: Wait) -> tuple[str, int]:
     jobs = queue_flags.queue(flags.state_dir).wait(flags.ids, flags.timeout)
     code = next(filter(None, map(exit_code, jobs)), 0)
     if flags.json_output:
-        return queue_flags.dumped([queue_flags.plain(job) for job in jobs]), code
+        return queue_flags.dump_json([queue_flags.plain(job) for job in jobs]), code
     return "\n".join(f"{job.id} is {job.state}: {job.reason}" for job in jobs), code
 
 

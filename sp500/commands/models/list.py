@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from sp500.commands.models.model_flags import ModelFlags, verb
+from sp500.commands.models.model_flags import ModelFlags, run_verb
 from sp500.serving.registry import Model, Registry
 
 
@@ -14,24 +13,27 @@ class List(ModelFlags):
 
 
 def main(argv: Sequence[str]) -> int:
-    """List, to the exit code."""
-    return verb(List, argv, "models list", _listed)
+    """List the models and return the exit code."""
+    return run_verb(List, argv, "models list", _list)
 
 
-def _listed(flags: List) -> tuple[dict[str, Any], str]:
+def _list(flags: List) -> tuple[Mapping[str, object], str]:
     registry = Registry(flags.runs_dir)
     models = [registry.read(name) for name in registry.names()]
     text = "\n".join(line for model in models for line in lines(model))
-    return {"models": [one.model_dump(mode="json") for one in models]}, text or f"no models in {registry.folder}"
+    return {"models": [model.model_dump(mode="json") for model in models]}, text or f"no models in {registry.folder}"
 
 
 def lines(model: Model) -> list[str]:
     """The model's name, and a line for each version."""
-    found = [model.name]
-    for one in model.versions:
-        roles = ["champion"] if model.champion == one else []
-        roles += [f"canary, {model.canary.share:.0%}"] if model.canary and model.canary.version == one.version else []
-        roles += ["shadow"] if model.shadow == one.version else []
-        when = f"{one.promoted:%Y-%m-%d %H:%M}"
-        found.append(f"  {one.version}  {one.run}  promoted {when} by {one.by}  {' and '.join(roles)}".rstrip())
-    return found
+    rows = [model.name]
+    for version in model.versions:
+        roles = ["champion"] if model.champion == version else []
+        roles += (
+            [f"canary, {model.canary.share:.0%}"] if model.canary and model.canary.version == version.version else []
+        )
+        roles += ["shadow"] if model.shadow == version.version else []
+        when = f"{version.promoted:%Y-%m-%d %H:%M}"
+        row = f"  {version.version}  {version.run}  promoted {when} by {version.by}  {' and '.join(roles)}"
+        rows.append(row.rstrip())
+    return rows

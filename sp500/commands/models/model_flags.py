@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import tyro
 from pydantic import Field
@@ -16,18 +16,18 @@ from sp500 import errors
 from sp500.commands import folders
 from sp500.commands.cluster import cluster_flags
 from sp500.config import Frozen
-from sp500.console.output import concluded
+from sp500.console.output import run_command
 from sp500.errors import ResourcesError, SP500Error
 from sp500.jobs.cluster import runs_claim
 from sp500.jobs.cluster.kubectl import Kubectl
 from sp500.jobs.cluster.runs_claim import RunsClaim
 
 MEMORY = "1Gi"
-"""Of the pod: it loads the run that is promoted, as the servers will."""
+"""Memory of the pod: it loads the run that is promoted, as the servers will."""
 ELSEWHERE = ("--on", "--namespace", "--context", "--runs-dir")
 """Flags that say where, and not what."""
-SAID = re.compile(r"kubectl exec: (?P<kind>\w+): (?P<text>.*)\ncommand terminated with exit code \d+", re.DOTALL)
-"""What the verb said in the pod before it failed."""
+POD_ERROR = re.compile(r"kubectl exec: (?P<kind>\w+): (?P<text>.*)\ncommand terminated with exit code \d+", re.DOTALL)
+"""The error of the verb in the pod."""
 
 
 class ModelFlags(Frozen):
@@ -48,19 +48,19 @@ class ModelFlags(Frozen):
 F = TypeVar("F", bound=ModelFlags)
 
 
-def verb(
+def run_verb(
     kind: type[F],
     argv: Sequence[str],
     name: str,
-    act: Callable[[F], tuple[dict[str, Any], str]],
+    act: Callable[[F], tuple[Mapping[str, object], str]],
     sent: Callable[[F], str] = lambda _: "",
 ) -> int:
-    """Parse, act, and print its plain data or its text, to the exit code.
+    """Parse, act, print plain data or text, and return the exit code.
 
     With --on kuberay the same verb runs in a pod of the cluster; the local run that `sent` names goes there first.
     """
 
-    def acted() -> tuple[str, int]:
+    def run() -> tuple[str, int]:
         config = (tyro.conf.FlagCreatePairsOff,)
         flags = tyro.cli(kind, prog=f"sp500 {name}", args=list(argv), config=config)
         if flags.on == "kuberay":
@@ -68,7 +68,7 @@ def verb(
         plain, text = act(flags)
         return json.dumps(plain, indent=1) if flags.json_output else text, 0
 
-    return concluded(acted, only_json="--json" in argv)
+    return run_command(run, only_json="--json" in argv)
 
 
 def _in_a_pod(flags: ModelFlags, name: str, argv: Sequence[str], run: str) -> str:
@@ -90,22 +90,22 @@ def _in_a_pod(flags: ModelFlags, name: str, argv: Sequence[str], run: str) -> st
         try:
             return kubectl.execute(running, *words).rstrip()
         except ResourcesError as error:
-            raise _as_there(error) from error
+            raise _parse_error(error) from error
 
 
-def _as_there(error: ResourcesError) -> SP500Error:
+def _parse_error(error: ResourcesError) -> SP500Error:
     """The error of the verb in the pod, as it would be here; `error` itself where it is of the way there."""
-    found = SAID.fullmatch(str(error))
-    kind = getattr(errors, found["kind"], None) if found else None
-    return kind(found["text"]) if found and isinstance(kind, type) and issubclass(kind, SP500Error) else error
+    match = POD_ERROR.fullmatch(str(error))
+    kind = getattr(errors, match["kind"], None) if match else None
+    return kind(match["text"]) if match and isinstance(kind, type) and issubclass(kind, SP500Error) else error
 
 
 def _without_place(argv: Sequence[str]) -> list[str]:
-    kept, words = list[str](), iter(argv)
+    rest, words = list[str](), iter(argv)
     for word in words:
         flag, equals, _ = word.partition("=")
         if flag.replace("_", "-") not in ELSEWHERE:
-            kept.append(word)
+            rest.append(word)
         elif not equals:
             next(words, None)
-    return kept
+    return rest

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import tyro
 from pydantic import Field, model_validator
 
 from sp500.commands.models.list import lines
-from sp500.commands.models.model_flags import ModelFlags, verb
+from sp500.commands.models.model_flags import ModelFlags, run_verb
 from sp500.config import RUN_NAME
 from sp500.errors import ConfigError
 from sp500.serving.registry import DEFAULT, Registry
@@ -37,19 +37,19 @@ class Promote(ModelFlags):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Promote, to the exit code."""
-    return verb(Promote, argv, "models promote", _promoted, sent=_name)
+    """Promote the run and return the exit code."""
+    return run_verb(Promote, argv, "models promote", _promote, sent=_check_name)
 
 
-def _name(flags: Promote) -> str:
-    """Of the run: no path is made of it before, here or in a pod."""
+def _check_name(flags: Promote) -> str:
+    """The run's name. It is checked before it becomes part of a path, here or in a pod."""
     if not RUN_NAME.fullmatch(flags.run):
         raise ConfigError(f"{flags.run}: expected the name of a run in {flags.runs_dir}")
     return flags.run
 
 
-def _promoted(flags: Promote) -> tuple[dict[str, Any], str]:
-    _name(flags)
+def _promote(flags: Promote) -> tuple[Mapping[str, object], str]:
+    _check_name(flags)
     from sp500.serving.models import interface
     from sp500.serving.predictor import Predictor
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from sp500.commands.models.list import lines
-from sp500.commands.models.model_flags import ModelFlags, verb
+from sp500.commands.models.model_flags import ModelFlags, run_verb
 from sp500.serving.registry import DEFAULT, Registry
 
 
@@ -18,10 +17,10 @@ class Rollback(ModelFlags):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Roll back, to the exit code."""
-    return verb(Rollback, argv, "models rollback", _rolled_back)
+    """Roll back and return the exit code."""
+    return run_verb(Rollback, argv, "models rollback", _rollback)
 
 
-def _rolled_back(flags: Rollback) -> tuple[dict[str, Any], str]:
+def _rollback(flags: Rollback) -> tuple[Mapping[str, object], str]:
     model = Registry(flags.runs_dir).rollback(flags.model)
     return model.model_dump(mode="json"), "\n".join(lines(model))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sp500.commands.models.model_flags import ModelFlags, verb
+from sp500.commands.models.model_flags import ModelFlags, run_verb
 from sp500.errors import ConfigError
 from sp500.formatting import percent
 from sp500.serving.registry import DEFAULT, Registry
@@ -21,11 +21,11 @@ class Score(ModelFlags):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print a line for each run that answered, to the exit code."""
-    return verb(Score, argv, "models score", _scored)
+    """Print a line for each run that answered, and return the exit code."""
+    return run_verb(Score, argv, "models score", _score)
 
 
-def _scored(flags: Score) -> tuple[dict[str, Any], str]:
+def _score(flags: Score) -> tuple[Mapping[str, object], str]:
     from sp500.data.sources import load
     from sp500.runs.store import Run
     from sp500.serving import answers, scores
@@ -36,10 +36,10 @@ def _scored(flags: Score) -> tuple[dict[str, Any], str]:
     record = Run(folder).record() if champion else None
     if record is None:
         raise ConfigError(f"model {flags.model} has no champion in {registry.folder}; see sp500 models list")
-    given = answers.read(registry.folder / answers.FOLDER / flags.model)
+    log = answers.read(registry.folder / answers.FOLDER / flags.model)
     config = record.best_config(folder)
     data = config.data.model_copy(update={"end": None, **({"source": flags.source} if flags.source else {})})
-    rows = scores.score_answers(given, load(data).close, threshold=config.eval.threshold, horizon=data.horizon)
+    rows = scores.score_answers(log, load(data).close, threshold=config.eval.threshold, horizon=data.horizon)
     return {"model": flags.model, "runs": rows}, "\n".join(map(_line, rows))
 
 

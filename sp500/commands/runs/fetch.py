@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, field_validator
 
 from sp500.commands import folders
 from sp500.config import Frozen, archive_uri
-from sp500.console.output import concluded
+from sp500.console.output import run_command
 from sp500.runs.store import RunStore
 
 
@@ -38,13 +38,13 @@ class Fetch(Frozen):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Fetch, to the exit code: 1 where a damaged version was left out."""
+    """Fetch the run and return the exit code: 1 where a damaged version was left out."""
 
-    def acted() -> tuple[str, int]:
+    def run() -> tuple[str, int]:
         flags = tyro.cli(Fetch, prog="sp500 runs fetch", args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
         return _fetch(flags)
 
-    return concluded(acted, only_json="--json" in argv)
+    return run_command(run, only_json="--json" in argv)
 
 
 def _fetch(flags: Fetch) -> tuple[str, int]:

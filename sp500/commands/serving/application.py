@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from pydantic import Field
 
@@ -29,10 +28,12 @@ class Arguments(Frozen):
     """Run the Python that lies in a run's folder (source/) although it was never given on this machine."""
 
 
-def build(args: dict[str, Any]) -> serve.Application:
+def build(args: dict[str, object]) -> serve.Application:
     """The application, for Ray Serve to deploy. Raises ValidationError for `args` that are not `Arguments`."""
-    given = Arguments.model_validate(args)
-    factory = partial(make, given.runs_dir.absolute(), given.name, "", given.key_file, given.trust_source)
+    arguments = Arguments.model_validate(args)
+    factory = partial(
+        make, arguments.runs_dir.absolute(), arguments.name, "", arguments.key_file, arguments.trust_source
+    )
     return serve.application(factory, gate=PORT)
 
 

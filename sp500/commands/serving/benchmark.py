@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from os import environ
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote
 
 import numpy as np
@@ -73,14 +73,14 @@ def measure(runs: Path, name: str, seconds: float, *, trust_source: bool = False
     x = Predictor(_folder(runs, name), trust_source=trust_source).recipe.test_input.numbers
     for kind in KINDS:
         words = [name, "--runs-dir", str(runs), *(["--trust-source"] if trust_source else [])]
-        with _started(kind, words) as server:
+        with _start_server(kind, words) as server:
             for path, body in _bodies(x, server).items():
                 load.load(server.url + path, body, clients=1, seconds=1.0, key=server.key)  # made at the first request
                 rows += [_row(server, path, body, clients, seconds) for clients in CLIENTS]
     return _keep(runs, name, rows, started), rows
 
 
-def _row(server: Server, path: str, body: dict[str, Any], clients: int, seconds: float) -> ServeRow:
+def _row(server: Server, path: str, body: dict[str, object], clients: int, seconds: float) -> ServeRow:
     before = tree_cpu_seconds(server.pid)
     times = load.load(server.url + path, body, clients=clients, seconds=seconds, key=server.key)
     return {
@@ -104,8 +104,8 @@ def _keep(runs: Path, name: str, rows: list[ServeRow], started: datetime) -> Pat
     config = record.best_config(folder)
     with RunStore(runs).open(f"serve-{name}-{started:%Y%m%d-%H%M%S}") as run:
         run.write_config(config.model_dump(mode="json"))
-        kept = ended(config, name=run.path.name, experiment="serve", arm="all", started=started, serving=rows)
-        run.write_record(kept)
+        record = ended(config, name=run.path.name, experiment="serve", arm="all", started=started, serving=rows)
+        run.write_record(record)
     return run.path
 
 
@@ -124,40 +124,40 @@ def text(rows: Sequence[ServeRow]) -> str:
 
 
 def _folder(runs: Path, name: str) -> Path:
-    """Of the run that answers under this name."""
+    """Folder of the run that answers under this name."""
     champion = Registry(runs).read(name).champion
     return runs / (champion.run if champion else name)
 
 
 @contextmanager
-def _started(kind: Kind, words: list[str]) -> Iterator[Server]:
+def _start_server(kind: Kind, words: list[str]) -> Iterator[Server]:
     """`sp500 serve` with these words on a free port, until the block ends."""
     on_ray = ["--on", "ray", "--replicas", str(kind.replicas)] if kind.replicas else []
     argv = [sys.executable, "-m", "sp500.cli", "serve", *words, *on_ray, "--port", "0"]
     key = secrets.token_urlsafe(16) if kind.fast_proxy else ""
     proxy = {KEY: key, **FAST_PROXY} if kind.fast_proxy else {}
     environment = {name: value for name, value in environ.items() if name not in {KEY, RAY, *FAST_PROXY}} | proxy
-    begun = time.perf_counter()
+    start = time.perf_counter()
     with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, env=environment) as process:  # noqa: S603
         try:
             assert process.stderr is not None
-            said = list[str]()
+            lines = list[str]()
             for line in process.stderr:
-                said.append(line)
+                lines.append(line)
                 if line.startswith("http://"):
                     break
             else:
-                raise SP500Error(f"sp500 serve {' '.join(words)} did not start: {''.join(said[-5:]).strip()}")
+                raise SP500Error(f"sp500 serve {' '.join(words)} did not start: {''.join(lines[-5:]).strip()}")
             # A full pipe would stop the server.
             threading.Thread(target=process.stderr.read, daemon=True).start()
-            url = said[-1].split()[0]
-            _ready(url)
-            yield Server(kind, url, key, process.pid, time.perf_counter() - begun)
+            url = lines[-1].split()[0]
+            _wait_until_ready(url)
+            yield Server(kind, url, key, process.pid, time.perf_counter() - start)
         finally:
             process.send_signal(signal.SIGTERM)
 
 
-def _ready(url: str) -> None:
+def _wait_until_ready(url: str) -> None:
     """Return when the model answers. Ray's proxies know of a replica a moment after it runs."""
     end = time.monotonic() + READY_SECONDS
     while (answer := requests.get(f"{url}/readyz", timeout=READY_SECONDS)).status_code != 200:
@@ -166,11 +166,11 @@ def _ready(url: str) -> None:
         time.sleep(0.2)
 
 
-def _bodies(x: np.ndarray, server: Server) -> dict[str, dict[str, Any]]:
+def _bodies(x: np.ndarray, server: Server) -> dict[str, dict[str, object]]:
     """A body for each path that the model answers."""
     headers = {"authorization": f"Bearer {server.key}"}
     tickers = requests.get(f"{server.url}/v1/prices", timeout=120, headers=headers).json()["tickers"]
-    bodies: dict[str, dict[str, Any]] = {"/v1/windows": {"x": x.tolist()}}
+    bodies: dict[str, dict[str, object]] = {"/v1/windows": {"x": x.tolist()}}
     if tickers:
         address = f"{server.url}/v1/prices/{quote(tickers[0], safe='')}"
         bodies["/v1/forecast"] = requests.get(address, timeout=120, headers=headers).json()

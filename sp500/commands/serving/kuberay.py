@@ -32,7 +32,7 @@ def deploy(
     kubectl.reach()
     service.check(kubectl)
     _make_key(kubectl, key)
-    missing = [one for one in documents if one["kind"] != CLAIM or not _exists(kubectl, one)]
+    missing = [document for document in documents if document["kind"] != CLAIM or not _exists(kubectl, document)]
     service.apply(kubectl, manifest.text(missing))
     service.wait(kubectl, NAME, seconds=seconds, say=say)
     where = " ".join(kubectl.argv()[1:])
@@ -46,14 +46,16 @@ def deploy(
 
 def load(path: Path, model: str, *, image: str = "", trust_source: bool = False) -> list[Document]:
     """The manifests, in which the RayService serves `model`. Raises ConfigError for none, several or broken rules."""
-    documents: list[Document] = [one for one in entry.documents(path, "--manifest") if isinstance(one, dict)]
-    if any(not one.get("kind") or not section(one, "metadata").get("name") for one in documents):
+    documents: list[Document] = [
+        document for document in entry.read_documents(path, "--manifest") if isinstance(document, dict)
+    ]
+    if any(not document.get("kind") or not section(document, "metadata").get("name") for document in documents):
         raise ConfigError(f"--manifest {path}: a document lacks kind or metadata.name")
-    found = [one for one in documents if one["kind"] == "RayService"]
-    if len(found) != 1:
-        raise ConfigError(f"--manifest {path}: expected one document of kind RayService, found {len(found)}")
-    rules.check(found[0])
-    name, spec = section(found[0], "metadata").get("name"), section(found[0], "spec")
+    services = [document for document in documents if document["kind"] == "RayService"]
+    if len(services) != 1:
+        raise ConfigError(f"--manifest {path}: expected one document of kind RayService, found {len(services)}")
+    rules.check(services[0])
+    name, spec = section(services[0], "metadata").get("name"), section(services[0], "spec")
     if name != NAME:
         raise ConfigError(
             f"--manifest {path}: the RayService is named {name}; expected {NAME}, as its Secret and Service"
@@ -80,9 +82,9 @@ def _make_key(kubectl: Kubectl, key: str) -> None:
         return
     body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": NAME, "labels": LABELS}}
     # Through stdin, since an argument stands in the list of processes; created, since apply keeps a copy in clear text.
-    given = json.dumps(body | {"stringData": {"key": key or secrets.token_urlsafe(32)}})
+    manifest_text = json.dumps(body | {"stringData": {"key": key or secrets.token_urlsafe(32)}})
     try:
-        kubectl.text("create", "--filename=-", stdin=given)
+        kubectl.text("create", "--filename=-", stdin=manifest_text)
     except ResourcesError:
         if not kubectl.document("get", "secret", NAME):  # else another made it at the same moment
             raise

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from sp500.commands import folders
 from sp500.config import Frozen
-from sp500.console.output import concluded
+from sp500.console.output import run_command
 from sp500.errors import ConfigError, extra
 from sp500.execution import Interrupted
 from sp500.formatting import some
@@ -66,9 +66,9 @@ class Serve(Frozen):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serve until a signal, to the exit code."""
+    """Serve until a signal and return the exit code."""
 
-    def acted() -> tuple[str, int]:
+    def run() -> tuple[str, int]:
         """The table of a benchmark, or nothing once the server has ended; and the exit code."""
         flags = tyro.cli(
             Serve,
@@ -85,18 +85,18 @@ def main(argv: Sequence[str]) -> int:
         if flags.benchmark:
             from sp500.commands.serving import benchmark
 
-            kept, rows = benchmark.measure(
+            run_folder, rows = benchmark.measure(
                 flags.runs_dir.absolute(), flags.name, flags.seconds, trust_source=flags.trust_source
             )
-            plain = json.dumps({"run": kept.name, "rows": rows}, indent=1)
-            return plain if flags.json_output else f"{benchmark.text(rows)}\nkept for the report: {kept}", 0
+            plain = json.dumps({"run": run_folder.name, "rows": rows}, indent=1)
+            return plain if flags.json_output else f"{benchmark.text(rows)}\nkept for the report: {run_folder}", 0
         try:
             (_serve_here if flags.on == "local" else _serve_on_ray)(flags, secret)
         except Interrupted:  # it has answered what it had taken
             return "", 0
         return "", 0
 
-    return concluded(acted, only_json="--json" in argv)
+    return run_command(run, only_json="--json" in argv)
 
 
 def _serve_on_kuberay(flags: Serve) -> str:
@@ -108,7 +108,7 @@ def _serve_on_kuberay(flags: Serve) -> str:
         flags.manifest,
         flags.name,
         image=flags.image,
-        key=_given_key(flags),
+        key=_read_key(flags),
         trust_source=flags.trust_source,
         seconds=flags.timeout,
     )
@@ -122,8 +122,8 @@ def _serve_here(flags: Serve, secret: str) -> None:
 
     with _listen(flags.host, flags.port) as listening:
         served, answers = models.open_model(flags.runs_dir, flags.name, trust_source=flags.trust_source)
-        made = app.create(served, key=Key(secret, flags.key_file), answers=answers)
-        config = uvicorn.Config(made, log_level="warning", access_log=False, timeout_graceful_shutdown=10)
+        application = app.create(served, key=Key(secret, flags.key_file), answers=answers)
+        config = uvicorn.Config(application, log_level="warning", access_log=False, timeout_graceful_shutdown=10)
         _say(flags.host, listening.getsockname()[1], served.description)
         uvicorn.Server(config).run(sockets=[listening])
 
@@ -145,8 +145,8 @@ def _serve_on_ray(flags: Serve, secret: str) -> None:
         signal.pause()
 
 
-def _say(host: str, port: int, what: str) -> None:
-    print(f"http://{host}:{port} answers with {what}; API: /docs", file=sys.stderr, flush=True)
+def _say(host: str, port: int, description: str) -> None:
+    print(f"http://{host}:{port} answers with {description}; API: /docs", file=sys.stderr, flush=True)
 
 
 def _refuse_others(flags: Serve) -> None:
@@ -159,22 +159,22 @@ def _refuse_others(flags: Serve) -> None:
 
 def key(flags: Serve) -> str:
     """What requests have to bring; empty: nothing. Raises ConfigError where an address that others reach has none."""
-    found = _given_key(flags)
-    if not found and not _is_own(flags.host):
+    secret = _read_key(flags)
+    if not secret and not _is_own(flags.host):
         raise ConfigError(f"--host {flags.host}: others can reach this address; set {KEY} or give --key-file FILE")
-    return found
+    return secret
 
 
-def _given_key(flags: Serve) -> str:
-    found = os.environ.get(KEY, "").strip()
+def _read_key(flags: Serve) -> str:
+    secret = os.environ.get(KEY, "").strip()
     if flags.key_file:
         try:
-            found = flags.key_file.read_text().strip()
+            secret = flags.key_file.read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"--key-file {flags.key_file}: cannot be read ({error})") from None
-        if not found:
+        if not secret:
             raise ConfigError(f"--key-file {flags.key_file}: is empty")
-    return found
+    return secret
 
 
 def _is_own(host: str) -> bool:
@@ -192,7 +192,6 @@ def _reason(error: OSError) -> str:
 def _listen(host: str, port: int) -> socket.socket:
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        made = socket.create_server(address[:2], family=family, backlog=2048)
+        return socket.create_server(address[:2], family=family, backlog=2048)
     except OSError as error:
         raise ConfigError(f"--host {host} --port {port}: cannot listen there ({_reason(error)})") from None
-    return made

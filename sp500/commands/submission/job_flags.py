@@ -31,8 +31,8 @@ class JobFlags(JobSpec):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _told_in_one_message(cls, data: Any, validate: Callable[[Any], F]) -> F:
-        """What is wrong becomes a ConfigError here, since tyro's own words would show what may be a secret."""
+    def _explain_errors(cls, data: Any, validate: Callable[[Any], F]) -> F:
+        """Turn pydantic's errors into a ConfigError: tyro would print values that may be secret."""
         try:
             return validate(data)
         except ValidationError as error:
@@ -69,9 +69,9 @@ def parse(model: type[F], argv: Sequence[str], verb: str) -> F:
 
 def _base(model: type[F], file: str | None, words: list[str]) -> F:
     """What the flags change: the file's job, or the defaults."""
-    given = entry.mapping(Path(file), "--file", "a job, such as argv, workers and memory") if file else {}
+    settings = entry.read_mapping(Path(file), "--file", "a job, such as argv, workers and memory") if file else {}
     try:
-        return model(**given | ({"argv": words} if words else {}))
+        return model.model_validate(settings | ({"argv": words} if words else {}))
     except ConfigError as error:
         raise ConfigError(f"--file {file}: {error}" if file else str(error)) from None
 
@@ -93,27 +93,27 @@ def pairs(of: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, str]] | N
     return PrimitiveConstructorSpec(
         nargs="*",
         metavar="NAME=VALUE",
-        instance_from_str=_paired,
+        instance_from_str=_parse_pairs,
         is_instance=lambda value: isinstance(value, dict),
         str_from_instance=lambda value: [f"{name}={text}" for name, text in value.items()],
     )
 
 
 @WRITTEN.primitive_rule
-def settings_file(of: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, Any]] | None:
+def settings_file(of: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, object]] | None:
     """Settings are read from a file."""
-    if of.type != dict[str, Any]:
+    if of.type != JobSpec.model_fields["settings"].annotation:
         return None
     return PrimitiveConstructorSpec(
         nargs=1,
         metavar="FILE",
-        instance_from_str=lambda words: entry.mapping(Path(words[0]), "--settings", "settings of the experiment"),
+        instance_from_str=lambda words: entry.read_mapping(Path(words[0]), "--settings", "settings of the experiment"),
         is_instance=lambda value: isinstance(value, dict),
         str_from_instance=lambda value: [yaml.safe_dump(value, default_flow_style=True).strip()],
     )
 
 
-def _paired(words: list[str]) -> dict[str, str]:
+def _parse_pairs(words: list[str]) -> dict[str, str]:
     split_words = [word.partition("=") for word in words]
     if wrong := [name for name, equals, _ in split_words if not equals]:
         raise ValueError(f"expected NAME=VALUE, found {wrong[0]!r}")

@@ -1,4 +1,4 @@
-"""What a job is expected to take and to cost, before it starts: by the user's word, earlier jobs, earlier runs."""
+"""Estimates a job's duration and cost before it starts: by the user's estimate, earlier jobs or earlier runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sp500.runs.cost import Pods, RateTable
     from sp500.runs.record import RunRecord
 
-# Ended jobs of the same name that tell how long the next may last.
+# Ended jobs of the same name that the estimate of the next one uses.
 REMEMBERED = 5
 # From a node to the command on a cluster made for the job, with the image on its node: 22 s to 50 s were measured.
 CLUSTER_START = 40.0
@@ -33,8 +33,8 @@ Seconds = tuple[float | None, float | None]
 
 
 @dataclass(frozen=True)
-class Expected:
-    """What a forecast goes by."""
+class Estimator:
+    """Estimates durations and costs of jobs."""
 
     table: RateTable | None = None
     """Rates; None: all is free."""
@@ -54,7 +54,7 @@ class Expected:
         """
         own = (spec.expected, spec.expected) if spec.expected else None
         if self.for_agent:
-            known = [each for each in (own, self._by_jobs(spec, on), self._by_runs(spec, on)) if each]
+            known = [span for span in (own, self._by_jobs(spec, on), self._by_runs(spec, on)) if span]
             low = min((low for low, _ in known if low is not None), default=None)
             high = spec.deadline or max((high for _, high in known if high is not None), default=None)
         else:
@@ -84,11 +84,11 @@ class Expected:
         if self.node_type and self.node_type not in types:
             raise ConfigError(f"--node-type {self.node_type}: the table of rates has {', '.join(types)}")
         if on == "local":
-            held = [_pods(of_spec(spec), 1, self.node_type or rule.alone)]
+            pods = [_pods(of_spec(spec), 1, self.node_type or rule.alone)]
         else:
             kind = self.node_type or (rule.gpu if spec.gpus else rule.cluster)
-            held = _on_cluster(spec, on, request, kind, self.table)
-        return cost.quote(held, None, self.table).hour
+            pods = _on_cluster(spec, on, request, kind, self.table)
+        return cost.quote(pods, None, self.table).hour
 
     def _by_jobs(self, spec: JobSpec, on: str) -> Seconds | None:
         alike = [
@@ -96,20 +96,20 @@ class Expected:
             if (job.name, job.target["on"], job.state) == (spec.name, on, JobState.SUCCEEDED)
         ]  # fmt: skip
         # A cluster made for the job is paid for from the first node on, not from the start of the command.
-        began = [(job.placed or job.started, job.ended) for job in alike[-REMEMBERED:]]
-        lasted = [end - begin for begin, end in began if begin and end]
-        return (min(lasted), max(lasted)) if lasted else None
+        spans = [(job.placed or job.started, job.ended) for job in alike[-REMEMBERED:]]
+        durations = [end - begin for begin, end in spans if begin and end]
+        return (min(durations), max(durations)) if durations else None
 
     def _by_runs(self, spec: JobSpec, on: str) -> Seconds | None:
-        """As runs of the same script took, and the start of a cluster made for it; its name is the experiment's."""
+        """The range of earlier runs of the same script, plus the start of a cluster made for the job."""
         script = next((PurePath(word) for word in spec.argv if word.endswith(".py")), None)
         if script is None or script.parent.name != "experiments" or not self.runs_dir.is_dir():
             return None
         from sp500.runs import forecast
 
-        found = forecast.estimate(self._records, script.stem, spec.workers)
+        span = forecast.estimate(self._records, script.stem, spec.workers)
         start = CLUSTER_START if on == "kuberay" else 0.0
-        return (found[0] + start, found[1] + start) if found else None
+        return (span[0] + start, span[1] + start) if span else None
 
     @cached_property
     def _records(self) -> list[RunRecord]:
@@ -119,25 +119,27 @@ class Expected:
         return list(RunStore(self.runs_dir).scan().records)
 
 
-def expected(table: RateTable | None, node_type: str, earlier: Sequence[Job], *, for_agent: bool = False) -> Expected:
-    """With the runs of this folder, or of SP500_RUNS_DIR."""
-    return Expected(table, node_type, earlier, folders.runs(os.environ), for_agent)
+def build_estimator(
+    table: RateTable | None, node_type: str, earlier: Sequence[Job], *, for_agent: bool = False
+) -> Estimator:
+    """An estimator that reads the runs of this folder, or of SP500_RUNS_DIR."""
+    return Estimator(table, node_type, earlier, folders.runs(os.environ), for_agent)
 
 
 def _on_cluster(spec: JobSpec, on: str, request: Document, kind: str, table: RateTable) -> list[Pods]:
     """Workers as `kind`; on Kubernetes the head and the submitter are made for the job as well."""
     spot = any(word in text.lower() for text in (*spec.node_labels, *spec.tolerations) for word in SPOT)
     if on == "ray":
-        each, node = of_spec(spec), table.types[kind].node
-        memory = each.memory / spec.workers or node.gib * 2**30
-        return [_pods(Resources(each.cpus / spec.workers, spec.gpus, memory), spec.workers, kind, spot=spot)]
+        total, node = of_spec(spec), table.types[kind].node
+        memory = total.memory / spec.workers or node.gib * 2**30
+        return [_pods(Resources(total.cpus / spec.workers, spec.gpus, memory), spec.workers, kind, spot=spot)]
     (_, head), (count, worker), *submitter = (pods for job in request["documents"] for pods in pods_of(job))
-    beside = [_pods(each, 1, table.rule.cluster) for each in (head, *(each for _, each in submitter))]
-    return [_pods(worker, count, kind, spot=spot), *beside]
+    others = [_pods(pod, 1, table.rule.cluster) for pod in (head, *(pod for _, pod in submitter))]
+    return [_pods(worker, count, kind, spot=spot), *others]
 
 
-def _pods(each: Resources, count: int, kind: str, *, spot: bool = False) -> Pods:
+def _pods(pod: Resources, count: int, kind: str, *, spot: bool = False) -> Pods:
     from sp500.runs.cost import Pods
 
-    size = {"cpus": each.cpus, "gpus": each.gpus, "gib": each.memory / 2**30}
+    size = {"cpus": pod.cpus, "gpus": pod.gpus, "gib": pod.memory / 2**30}
     return Pods(**size, count=count, node_type=kind, spot=spot)

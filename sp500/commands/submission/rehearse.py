@@ -14,7 +14,7 @@ import tyro
 from sp500.commands import folders
 from sp500.commands.submission.render import ray_cluster
 from sp500.config import Frozen
-from sp500.console.output import concluded
+from sp500.console.output import run_command
 from sp500.errors import ConfigError
 from sp500.jobs import working_dir
 from sp500.jobs.local_cluster import plan, processes
@@ -39,9 +39,9 @@ class Rehearse(Frozen):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Start or end the rehearsal, to the exit code."""
+    """Start or end the rehearsal, and return the exit code."""
 
-    def acted() -> tuple[str, int]:
+    def run() -> tuple[str, int]:
         flags = tyro.cli(Rehearse, prog="sp500 jobs rehearse", args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
         state = flags.state_dir or folders.state(os.environ) / "rehearsal"
         if flags.down:
@@ -49,32 +49,32 @@ def main(argv: Sequence[str]) -> int:
             return (f"{count} nodes ended" if count else "no rehearsal is up"), 0
         return _up(flags, state), 0
 
-    return concluded(acted, only_json=False)
+    return run_command(run, only_json=False)
 
 
 def _up(flags: Rehearse, state: Path) -> str:
     try:
-        found = ray_cluster(flags.manifest)
+        document = ray_cluster(flags.manifest)
     except ConfigError as error:
         raise ConfigError(str(error).replace("--cluster ", "", 1)) from None
-    rules.check(found)
-    [cluster] = manifest.clusters(found)
-    folders = {
+    rules.check(document)
+    [cluster] = manifest.clusters(document)
+    mounts = {
         claim: flags.runs_dir.resolve() if claim == RUNS else state / "claims" / claim for claim in plan.claims(cluster)
     }
-    for claim, folder in folders.items():
+    for claim, folder in mounts.items():
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"{folder}, for the claim {claim}: cannot be made ({error.strerror})") from error
     upload = working_dir.check(Path.cwd())
-    processes.up(plan.nodes(cluster, folders), state, flags.port, lambda line: print(line, file=sys.stderr))
+    processes.up(plan.nodes(cluster, mounts), state, flags.port, lambda line: print(line, file=sys.stderr))
     left = plan.list_differences(cluster, os.cpu_count() or 1, psutil.virtual_memory().total)
     return "\n".join(
         [
             "Not rehearsed:",
             *(f"  - {line}" for line in left),
-            f"The claims are {', '.join(f'{claim} = {folder}' for claim, folder in folders.items())}.",
+            f"The claims are {', '.join(f'{claim} = {folder}' for claim, folder in mounts.items())}.",
             f"A job uploads {upload / 2**20:.1f} MiB of this folder. What a client sets, and then does:",
             "",
             "    export RAY_AUTH_MODE=token",

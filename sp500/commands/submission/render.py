@@ -12,7 +12,7 @@ import tyro
 from sp500.commands.submission import job_flags
 from sp500.config import Frozen
 from sp500.console import entry
-from sp500.console.output import concluded
+from sp500.console.output import run_command
 from sp500.errors import ConfigError
 from sp500.jobs.manifests import manifest, rules
 from sp500.jobs.manifests.manifest import Document
@@ -47,9 +47,9 @@ class RenderService(Frozen):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the manifests as YAML, to the exit code."""
+    """Print the manifests as YAML, and return the exit code."""
 
-    def acted() -> tuple[str, int]:
+    def run() -> tuple[str, int]:
         """The text, and 0."""
         words = job_flags.split(argv)[0]
         if "--serve" in words:
@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
             rendered, as_json = manifests(flags), flags.json_output
         return json.dumps({"documents": rendered}, indent=1) if as_json else manifest.text(rendered), 0
 
-    return concluded(acted, only_json="--json" in job_flags.split(argv)[0])
+    return run_command(run, only_json="--json" in job_flags.split(argv)[0])
 
 
 def manifests(flags: Render) -> list[Document]:
@@ -69,8 +69,8 @@ def manifests(flags: Render) -> list[Document]:
     spec, cluster = flags.spec(), ray_cluster(flags.cluster)
     rules.check(cluster)
     rendered = build_documents(spec, cluster)
-    for one in rendered:
-        rules.check(one)
+    for document in rendered:
+        rules.check(document)
     return rendered
 
 
@@ -86,9 +86,11 @@ def service(flags: RenderService) -> Document:
 def ray_cluster(path: Path) -> Document:
     """The RayCluster among a file's documents. Raises ConfigError for none or several."""
     file = Path("/dev/stdin") if path == Path("-") else path
-    found = [
-        one for one in entry.documents(file, "--cluster") if isinstance(one, dict) and one.get("kind") == "RayCluster"
+    clusters = [
+        document
+        for document in entry.read_documents(file, "--cluster")
+        if isinstance(document, dict) and document.get("kind") == "RayCluster"
     ]
-    if len(found) != 1:
-        raise ConfigError(f"--cluster {path}: expected one document of kind RayCluster, found {len(found)}")
-    return found[0]
+    if len(clusters) != 1:
+        raise ConfigError(f"--cluster {path}: expected one document of kind RayCluster, found {len(clusters)}")
+    return clusters[0]

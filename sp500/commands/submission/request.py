@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sp500.commands.submission.pricing import Expected
+from sp500.commands.submission.pricing import Estimator
 from sp500.credentials import without_password
 from sp500.errors import ConfigError
 from sp500.jobs.kuberay import contexts
@@ -52,7 +52,7 @@ class Place:
         return {"on": "kuberay", "namespace": namespace, "context": context, "kubeconfig": kubeconfig}
 
     def reach(self, specs: Sequence[JobSpec], queue: Queue) -> None:
-        """Nothing where the cluster takes jobs from us. Raises ResourcesError where it does not, with the way out.
+        """Check that the cluster takes jobs from us. Raises ResourcesError where it does not, with the way out.
 
         On Kubernetes the first job for each namespace is sent as a dry run.
         """
@@ -61,24 +61,24 @@ class Place:
             from sp500.jobs.ray import executor as ray
 
             self.keep_token()
-            there = self.target(specs[0])
-            if why := ray.insecure(there["address"], executors.read_token(Path(there["token_file"]))):
+            target = self.target(specs[0])
+            if why := ray.insecure(target["address"], executors.read_token(Path(target["token_file"]))):
                 print(f"warning: {why}", file=sys.stderr)
-            queue.executor(there).status(new_id("nobody"))
+            queue.executor(target).status(new_id("nobody"))
             return
         from sp500.jobs.kuberay.executor import KubeRayExecutor
 
         for spec in {self.target(spec)["namespace"]: spec for spec in reversed(specs)}.values():
-            there = self.target(spec)
-            executor = KubeRayExecutor(there["namespace"], there["context"], there["kubeconfig"])
+            target = self.target(spec)
+            executor = KubeRayExecutor(target["namespace"], target["context"], target["kubeconfig"])
             executor.reachable()
             executor.check(self.request(spec, new_id(spec.name)))
 
     def keep_token(self) -> None:
         """Keep RAY_AUTH_TOKEN, which the manager does not see, in a file that only its owner can read."""
-        if self.on == "ray" and (given := os.environ.get("RAY_AUTH_TOKEN")):
+        if self.on == "ray" and (token := os.environ.get("RAY_AUTH_TOKEN")):
             self.tokens.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_atomic(self._token_file(self._dashboard()), given, mode=0o600)
+            write_atomic(self._token_file(self._dashboard()), token, mode=0o600)
 
     def _token_file(self, address: str) -> Path:
         if os.environ.get("RAY_AUTH_TOKEN"):
@@ -102,7 +102,7 @@ class Place:
 
     def request(self, spec: JobSpec, id: str) -> Document:
         """What the executor will get. Raises ConfigError for what this place cannot do."""
-        spec = sent(spec, self.on)
+        spec = add_world_size(spec, self.on)
         if self.on == "local":
             return local.request(spec, cwd=Path.cwd(), environment=os.environ, python=sys.executable)
         if self.on == "ray":
@@ -118,7 +118,7 @@ class Place:
         return kuberay.request(spec.model_copy(update={"retries": 0}), self.cluster, id)
 
 
-def sent(spec: JobSpec, on: str) -> JobSpec:
+def add_world_size(spec: JobSpec, on: str) -> JobSpec:
     """The job with its world size in its environment, where its command is to train on workers.
 
     On a cluster that is always so. On this machine one worker is the process itself, without Ray.
@@ -128,7 +128,7 @@ def sent(spec: JobSpec, on: str) -> JobSpec:
     return spec.model_copy(update={"env": spec.environment})
 
 
-def prepared(spec: JobSpec, place: Place, expected: Expected) -> NewJob:
+def prepare_job(spec: JobSpec, place: Place, estimator: Estimator) -> NewJob:
     """The job as the queue takes it."""
     id = new_id(spec.name)
     request = place.request(spec, id)
@@ -142,8 +142,8 @@ def prepared(spec: JobSpec, place: Place, expected: Expected) -> NewJob:
         priority=spec.priority,
         queued_elsewhere=place.on == "kuberay" and spec.queue is not None,
         demand=_demand(spec, place.on, request),
-        seconds=expected.seconds(spec, place.on)[1],
-        hourly=expected.hourly(spec, place.on, request),
+        seconds=estimator.seconds(spec, place.on)[1],
+        hourly=estimator.hourly(spec, place.on, request),
         retries=spec.retries,
         # On Kubernetes the operator enforces the deadline, on this machine the job's supervisor.
         deadline=spec.deadline if place.on == "ray" else None,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 import yaml
@@ -17,12 +17,12 @@ from sp500.commands import rate_table
 from sp500.commands.jobs import queue_flags
 from sp500.commands.jobs.manage import load
 from sp500.commands.submission import job_flags, pricing
-from sp500.commands.submission.pricing import Expected
+from sp500.commands.submission.pricing import Estimator
 from sp500.commands.submission.render import ray_cluster
-from sp500.commands.submission.request import Place, prepared
-from sp500.commands.submission.text import masked, plan, text
+from sp500.commands.submission.request import Place, prepare_job
+from sp500.commands.submission.text import SubmittedJson, mask_request, plan, text
 from sp500.console import entry
-from sp500.console.output import concluded
+from sp500.console.output import run_command
 from sp500.errors import ConfigError, LimitExceeded, ResourcesError
 from sp500.jobs.manifests import manifest, rules
 from sp500.jobs.queue import budget
@@ -62,76 +62,78 @@ class Submit(job_flags.JobFlags):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Submit, to the exit code."""
+    """Submit and return the exit code."""
 
-    def acted() -> tuple[str, int]:
-        flags, specs = _parsed(argv)
-        return _submitted(flags, specs), 0
+    def run() -> tuple[str, int]:
+        flags, specs = _parse(argv)
+        return _submit(flags, specs), 0
 
-    return concluded(acted, only_json="--json" in job_flags.split(argv)[0])
+    return run_command(run, only_json="--json" in job_flags.split(argv)[0])
 
 
-def _parsed(argv: Sequence[str]) -> tuple[Submit, list[JobSpec]]:
+def _parse(argv: Sequence[str]) -> tuple[Submit, list[JobSpec]]:
     """The flags, and the jobs of the command line or of the file."""
     words, command = job_flags.split(argv)
     file = entry.flag(words, "--file")
-    given = entry.mapping(Path(file), "--file", "a job, or jobs: with a list of them") if file else {}
-    if "jobs" not in given:
+    settings = entry.read_mapping(Path(file), "--file", "a job, or jobs: with a list of them") if file else {}
+    if "jobs" not in settings:
         flags = job_flags.parse(Submit, argv, "jobs submit")
         return flags, [flags.spec()]
     assert file is not None
     flags = job_flags.parse(Submit, [*_without(words, "--file"), "--", "jobs"], "jobs submit")
     set_too = flags.spec().model_dump(exclude={"argv", "name"}, exclude_defaults=True)
     if command or set_too:
-        what = f"--{next(iter(set_too)).replace('_', '-')}" if set_too else "a command after --"
-        raise ConfigError(f"--file {file} has a list of jobs, and {what} describes one; write it into the file")
-    return flags, _batch(file, given)
+        flag = f"--{next(iter(set_too)).replace('_', '-')}" if set_too else "a command after --"
+        raise ConfigError(f"--file {file} has a list of jobs, and {flag} describes one; write it into the file")
+    return flags, _batch(file, settings)
 
 
-def _batch(file: str, given: dict[str, Any]) -> list[JobSpec]:
+def _batch(file: str, settings: Mapping[str, object]) -> list[JobSpec]:
     """The jobs of a file. Keys next to `jobs:` are defaults of each job."""
-    listed, shared = given["jobs"], {key: value for key, value in given.items() if key != "jobs"}
-    if not isinstance(listed, list) or not listed or not all(isinstance(one, dict) for one in listed):
+    jobs, shared = settings["jobs"], {key: value for key, value in settings.items() if key != "jobs"}
+    if not isinstance(jobs, list) or not jobs or not all(isinstance(job, dict) for job in jobs):
         raise ConfigError(f"--file {file}: jobs: expected a list of jobs, each with its argv")
-    return [validate(JobSpec, shared | one, f"--file {file}: jobs[{at}]") for at, one in enumerate(listed)]
+    return [validate(JobSpec, shared | job, f"--file {file}: jobs[{at}]") for at, job in enumerate(jobs)]
 
 
 def _without(words: list[str], flag: str) -> list[str]:
     """The words but for a flag and its value."""
-    kept = [word for word in words if not word.startswith(f"{flag}=")]
-    at = kept.index(flag) if flag in kept else len(kept)
-    return kept[:at] + kept[at + 2 :]
+    rest = [word for word in words if not word.startswith(f"{flag}=")]
+    at = rest.index(flag) if flag in rest else len(rest)
+    return rest[:at] + rest[at + 2 :]
 
 
-def _submitted(flags: Submit, specs: list[JobSpec]) -> str:
+def _submit(flags: Submit, specs: list[JobSpec]) -> str:
     if flags.dry_run:
         return _dry(_ready(flags, specs)[-1], as_json=flags.json_output)
-    plans = queued(flags, specs)
+    plans = submit_jobs(flags, specs)
     if flags.json_output:
-        return queue_flags.dumped(plans[0] if len(plans) == 1 else {"jobs": plans})
+        return queue_flags.dump_json(plans[0] if len(plans) == 1 else {"jobs": plans})
     if len(plans) > 1:
         return "\n".join(f"{plan['id']} is queued: {plan['plan']['command']}" for plan in plans)
     return text(plans[0])
 
 
-def queued(flags: Submit, specs: Sequence[JobSpec], *, for_agent: bool = False) -> list[dict[str, Any]]:
-    """Queue the jobs, all or none: what is told of each. Raises SP500Error for what can never start."""
-    queue, settings, expected, jobs = _ready(flags, specs, for_agent=for_agent)
+def submit_jobs(flags: Submit, specs: Sequence[JobSpec], *, for_agent: bool = False) -> list[SubmittedJson]:
+    """Queue the jobs, all or none, and describe each. Raises SP500Error for a job that can never start."""
+    queue, settings, estimator, jobs = _ready(flags, specs, for_agent=for_agent)
     _check(jobs, settings, queue)
     short = budget.find_unaffordable(jobs, queue.ledger, settings, time.time())
     if short and flags.strict:
         raise LimitExceeded(f"--strict: {next(iter(short.values()))}")
-    currency = expected.table.currency if expected.table else settings.currency
+    currency = estimator.table.currency if estimator.table else settings.currency
     queue.add(jobs)
     added = zip(queue.ledger.jobs([job.id for job in jobs]), specs, strict=True)
     waiting = [job for job in queue.ledger.jobs(unfinished=True) if job.waits]
-    return [plan(job, spec, expected, waiting, currency=currency, poor=short.get(job.id, "")) for job, spec in added]
+    return [
+        plan(job, spec, estimator, waiting, currency=currency, shortfall=short.get(job.id, "")) for job, spec in added
+    ]
 
 
 def _ready(
     flags: Submit, specs: Sequence[JobSpec], *, for_agent: bool = False
-) -> tuple[Queue, QueueSettings, Expected, list[NewJob]]:
-    """The queue, its settings, what is expected, and the jobs as the queue takes them."""
+) -> tuple[Queue, QueueSettings, Estimator, list[NewJob]]:
+    """The queue, its settings, the estimator, and the jobs as the queue takes them."""
     queue = queue_flags.queue(flags.state_dir)
     place = _place(flags, specs, queue)
     settings = load(queue.folder / queue_settings.FILE)
@@ -141,15 +143,15 @@ def _ready(
             f"{queue.folder / queue_settings.FILE}: budgets are in {settings.currency}, rates in {table.currency};"
             " give both in one currency"
         )
-    expected = pricing.expected(table, flags.node_type, queue.ledger.jobs(), for_agent=for_agent)
-    return queue, settings, expected, [prepared(spec, place, expected) for spec in specs]
+    estimator = pricing.build_estimator(table, flags.node_type, queue.ledger.jobs(), for_agent=for_agent)
+    return queue, settings, estimator, [prepare_job(spec, place, estimator) for spec in specs]
 
 
 def _place(flags: Submit, specs: Sequence[JobSpec], queue: Queue) -> Place:
     """Where the jobs go. Raises ResourcesError for a cluster that is out of reach where no fallback was asked for."""
     here = Place("local", {})
     if flags.on == "local":
-        _tell_unused(specs)
+        _warn_unused(specs)
         return here
     place = Place(flags.on, {}, flags.context, flags.address, queue.folder / "tokens")
     if flags.on == "kuberay":
@@ -164,20 +166,20 @@ def _place(flags: Submit, specs: Sequence[JobSpec], queue: Queue) -> Place:
         if not flags.fallback:
             raise ResourcesError(f"{error}\n  --fallback would run it on this machine") from error
         print(f"--fallback: on this machine, since there is no way to the cluster: {error}", file=sys.stderr)
-        _tell_unused(specs)
+        _warn_unused(specs)
         return here
     return place
 
 
-def _tell_unused(specs: Sequence[JobSpec]) -> None:
-    """Say what of a job has no meaning on this machine, so that the same file may serve everywhere."""
-    given = {name for spec in specs for name in spec.model_dump(exclude_defaults=True)}
-    if unused := sorted(given & {*KUBERNETES_ONLY, "working_dir"}):
+def _warn_unused(specs: Sequence[JobSpec]) -> None:
+    """Warn of settings without a meaning on this machine: the same file may be used everywhere."""
+    names = {name for spec in specs for name in spec.model_dump(exclude_defaults=True)}
+    if unused := sorted(names & {*KUBERNETES_ONLY, "working_dir"}):
         print(f"on this machine these have no meaning: {', '.join(unused)}", file=sys.stderr)
 
 
 def _check(jobs: Sequence[NewJob], settings: QueueSettings, queue: Queue) -> None:
-    """Refuse what can never start, and tell of projects that no budget holds where others have one."""
+    """Refuse jobs that can never start, and warn of projects without a budget where others have one."""
     machine = queue_settings.machine()
     for job in jobs:
         room = settings.room(job.target["on"], machine)
@@ -195,8 +197,8 @@ def _check(jobs: Sequence[NewJob], settings: QueueSettings, queue: Queue) -> Non
 def _dry(jobs: Sequence[NewJob], *, as_json: bool) -> str:
     """What would be sent: manifests for Kubernetes, else the request; secrets of the environment are not shown."""
     if jobs[0].target["on"] == "kuberay" and not as_json:
-        return manifest.text([one for job in jobs for one in job.request["documents"]])
-    told = [{"id": job.id, "target": job.target, "request": masked(job.request, job.spec)} for job in jobs]
+        return manifest.text([document for job in jobs for document in job.request["documents"]])
+    rows = [{"id": job.id, "target": job.target, "request": mask_request(job.request, job.spec)} for job in jobs]
     if as_json:
-        return queue_flags.dumped(told[0] if len(told) == 1 else {"jobs": told})
-    return yaml.safe_dump_all(told, sort_keys=False, width=110)
+        return queue_flags.dump_json(rows[0] if len(rows) == 1 else {"jobs": rows})
+    return yaml.safe_dump_all(rows, sort_keys=False, width=110)

@@ -1,15 +1,15 @@
-"""What `submit` tells: where a job goes, what it takes, when it starts, how long it lasts, and how to follow it."""
+"""What `submit` prints: where a job goes, what it takes, when it starts, how long it lasts, and how to follow it."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypedDict
 
 from sp500 import formatting
 from sp500.commands.jobs import queue_flags
-from sp500.commands.submission.pricing import Expected
-from sp500.commands.submission.request import sent
+from sp500.commands.submission.pricing import Estimator
+from sp500.commands.submission.request import add_world_size
 from sp500.jobs.manifests.manifest import Document
 from sp500.jobs.queue import budget
 from sp500.jobs.queue.job import Job
@@ -18,21 +18,45 @@ from sp500.jobs.spec import WORLD_SIZE, JobSpec
 AT_ONCE = "as soon as there is room"
 
 
+class PlanJson(TypedDict):
+    """What is expected of a job."""
+
+    command: str
+    place: str
+    takes: str
+    world_size: int | None
+    queued_before: int
+    starts: str
+    seconds: list[float | None]
+    """From and to; None where it is not known."""
+    cost: list[float | None]
+    currency: str
+
+
+class SubmittedJson(queue_flags.JobJson):
+    """A job that was queued, and what is expected of it."""
+
+    plan: PlanJson
+    follow: list[str]
+    """Commands, or calls of tools, that follow the job."""
+
+
 def plan(
-    job: Job, spec: JobSpec, expected: Expected, waiting: Sequence[Job], *, currency: str, poor: str
-) -> dict[str, Any]:
-    """The job that was queued, and what is expected of it, for JSON. `poor`: what money it waits for."""
-    shortest, longest = expected.seconds(spec, job.target["on"])
-    rivals = [one for one in waiting if one.target["on"] == job.target["on"]]
-    before = [one for one in rivals if (-one.priority, one.number) < (-job.priority, job.number)]
-    return queue_flags.plain(job) | {
+    job: Job, spec: JobSpec, estimator: Estimator, waiting: Sequence[Job], *, currency: str, shortfall: str
+) -> SubmittedJson:
+    """The job that was queued, and what is expected of it, for JSON. `shortfall`: the money that it waits for."""
+    shortest, longest = estimator.seconds(spec, job.target["on"])
+    rivals = [other for other in waiting if other.target["on"] == job.target["on"]]
+    before = [other for other in rivals if (-other.priority, other.number) < (-job.priority, job.number)]
+    return {
+        **queue_flags.plain(job),
         "plan": {
             "command": shlex.join(spec.argv),
             "place": place(job),
             "takes": job.demand.text(),
             "world_size": world_size(spec, job.target["on"]),
             "queued_before": len(before),
-            "starts": f"when the budget lets it: {poor}" if poor else "",
+            "starts": f"when the budget lets it: {shortfall}" if shortfall else "",
             "seconds": [shortest, longest],
             "cost": [budget.highest_cost(job.hourly, shortest), budget.highest_cost(job.hourly, longest)],
             "currency": currency,
@@ -41,9 +65,9 @@ def plan(
     }
 
 
-def text(told: dict[str, Any]) -> str:
+def text(submitted: SubmittedJson) -> str:
     """The same for a reader."""
-    expected = told["plan"]
+    expected = submitted["plan"]
     before = expected["queued_before"]
     rows = {
         "command": expected["command"],
@@ -52,27 +76,30 @@ def text(told: dict[str, Any]) -> str:
         "starts": expected["starts"] or (f"after {before} that wait before it" if before else AT_ONCE),
         "lasts": _range(expected["seconds"], formatting.seconds) or "unknown; set it with --expected SECONDS",
         "costs": _range(expected["cost"], lambda cost: f"{formatting.money(cost)} {expected['currency']}") or "unknown",
-        "follow": "\n            ".join(told["follow"]),
+        "follow": "\n            ".join(submitted["follow"]),
     }
     return "\n".join(
-        [f"{told['id']} is queued, to run on {expected['place']}", *(f"  {key:<9} {row}" for key, row in rows.items())]
+        [
+            f"{submitted['id']} is queued, to run on {expected['place']}",
+            *(f"  {key:<9} {row}" for key, row in rows.items()),
+        ]
     )
 
 
 def place(job: Job) -> str:
-    """Where a job runs, by the words that tell one such place from another."""
+    """Where a job runs: the kind of place, and its namespace, context or address."""
     parts = {"namespace": "namespace ", "context": "context ", "address": ""}
     known = [f"{word}{job.target[key]}" for key, word in parts.items() if job.target.get(key)]
     return ", ".join([job.target["on"], *known])
 
 
 def world_size(spec: JobSpec, on: str) -> int | None:
-    """Workers that the experiment trains on by default; None where it is told none."""
-    told = sent(spec, on).env.get(WORLD_SIZE, "")
-    return int(told) if told.isdecimal() else None
+    """Workers that the experiment trains on by default; None where the job sets no world size."""
+    value = add_world_size(spec, on).env.get(WORLD_SIZE, "")
+    return int(value) if value.isdecimal() else None
 
 
-def masked(request: Document, spec: Document) -> Document:
+def mask_request(request: Document, spec: Document) -> Document:
     """The request with the values that the job itself sets, and only the names of what it has of the shell."""
     if "environment" not in request:
         return request
@@ -85,7 +112,7 @@ def masked(request: Document, spec: Document) -> Document:
 
 
 def _range(span: Sequence[float | None], say: Callable[[float | None], str]) -> str:
-    """Both ends as `say` words them; empty if the upper one is unknown."""
+    """Both ends as `say` formats them; empty if the upper one is unknown."""
     low, high = span
     if high is None:
         return ""

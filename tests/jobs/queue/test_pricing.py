@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from sp500.commands import rate_table
-from sp500.commands.submission.pricing import Expected
-from sp500.commands.submission.request import Place, prepared
+from sp500.commands.submission.pricing import Estimator
+from sp500.commands.submission.request import Place, prepare_job
 from sp500.errors import ConfigError
 from sp500.jobs.queue.job import Job
 from sp500.jobs.queue.resources import Resources
@@ -32,7 +32,7 @@ def expected(tmp_path):
     """With a table of round rates, and earlier jobs."""
     (tmp_path / "rates.yaml").write_text(yaml.safe_dump(RATES))
     table = rate_table.read(tmp_path / "rates.yaml")
-    return lambda node_type="", earlier=(), runs_dir=tmp_path: Expected(table, node_type, earlier, runs_dir)
+    return lambda node_type="", earlier=(), runs_dir=tmp_path: Estimator(table, node_type, earlier, runs_dir)
 
 
 @pytest.fixture
@@ -45,33 +45,33 @@ def there(cluster):
 
 
 def test_job_of_this_machine_costs_its_cpus(expected, there, make):
-    job = prepared(make(workers=3, cpus=2, expected=1800), there("local"), expected())
+    job = prepare_job(make(workers=3, cpus=2, expected=1800), there("local"), expected())
     assert (job.hourly, job.seconds) == (3.0, 1800)  # 3 x 2 CPUs x 0.50
 
 
 def test_job_on_a_running_cluster_costs_its_workers(expected, there, make):
-    job = prepared(make(workers=2, cpus=3, memory="4GiB"), there("ray"), expected())
+    job = prepare_job(make(workers=2, cpus=3, memory="4GiB"), there("ray"), expected())
     assert job.hourly == 8.0  # 2 x (3 CPUs x 1 + 4 GiB x 0.25)
 
 
 def test_worker_that_does_not_say_has_the_memory_of_its_node(expected, there, make):
-    job = prepared(make(workers=1, cpus=1), there("ray"), expected())
+    job = prepare_job(make(workers=1, cpus=1), there("ray"), expected())
     assert job.hourly == 3.0  # 1 CPU x 1 + 8 GiB x 0.25
 
 
 def test_job_with_gpus_is_priced_as_the_node_that_has_them(expected, there, make):
-    job = prepared(make(workers=2, cpus=3, gpus=1, memory="4GiB"), there("ray"), expected())
+    job = prepare_job(make(workers=2, cpus=3, gpus=1, memory="4GiB"), there("ray"), expected())
     assert job.hourly == 28.0  # 2 x (3 + 10 + 1)
 
 
 def test_node_type_given_goes_before_the_rule_and_an_unknown_one_is_refused(expected, there, make):
-    assert prepared(make(workers=1, cpus=4), there("local"), expected("rack")).hourly == 4.0
+    assert prepare_job(make(workers=1, cpus=4), there("local"), expected("rack")).hourly == 4.0
     with pytest.raises(ConfigError, match=r"--node-type rak: the table of rates has card, home, rack"):
-        prepared(make(), there("local"), expected("rak"))
+        prepare_job(make(), there("local"), expected("rak"))
 
 
 def test_job_on_kubernetes_costs_all_its_pods(expected, there, make):
-    job = prepared(make(workers=2, cpus=3, memory="4GiB"), there("kuberay"), expected())
+    job = prepare_job(make(workers=2, cpus=3, memory="4GiB"), there("kuberay"), expected())
     pods = {one["kind"]: one for one in job.request["documents"]}["RayJob"]["spec"]
     head = pods["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]["resources"]["requests"]
     # Workers 8.00 as above; the submitter has 0.25 CPU and half a GiB; the head is read off the manifest.
@@ -82,7 +82,7 @@ def test_job_on_kubernetes_costs_all_its_pods(expected, there, make):
 
 def test_workers_on_spot_nodes_cost_less_and_the_head_does_not(expected, there, make):
     full, spot = (
-        prepared(make(workers=2, cpus=3, memory="4GiB", node_labels=labels), there("kuberay"), expected()).hourly
+        prepare_job(make(workers=2, cpus=3, memory="4GiB", node_labels=labels), there("kuberay"), expected()).hourly
         for labels in ({}, {"cloud.google.com/gke-spot": "true"})
     )
     assert full - spot == pytest.approx(4.0)  # half of the workers' 8.00
@@ -125,11 +125,11 @@ def test_nothing_is_expected_of_a_job_that_nobody_knows(expected, make):
 
 
 def test_without_a_table_all_is_free(there, make):
-    assert prepared(make(), there("local"), Expected()).hourly == 0.0
+    assert prepare_job(make(), there("local"), Estimator()).hourly == 0.0
 
 
 def test_failed_start_is_the_queues_to_repeat_wherever_it_runs(there, make):
     for on in ("local", "ray", "kuberay"):
-        assert prepared(make(retries=2), there(on), Expected()).retries == 2
-    job = prepared(make(retries=2), there("kuberay"), Expected())
+        assert prepare_job(make(retries=2), there(on), Estimator()).retries == 2
+    job = prepare_job(make(retries=2), there("kuberay"), Estimator())
     assert job.request["documents"][0]["spec"]["backoffLimit"] == 0
