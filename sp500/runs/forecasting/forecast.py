@@ -13,10 +13,11 @@ from math import isclose
 from statistics import fmean, median
 
 from sp500.config import Frozen
-from sp500.runs import cost, usl
+from sp500.runs import cost
 from sp500.runs.cost import Pods, RateTable
 from sp500.runs.experiments import Experiment
-from sp500.runs.observations import Observation, chosen, counts, most, pace, place
+from sp500.runs.forecasting import usl
+from sp500.runs.forecasting.observations import Observation, chosen, counts, most, pace, place
 from sp500.runs.record import RunRecord
 from sp500.runs.results import Backtest, Basis, Forecast, ForecastRow, LeftOut
 
