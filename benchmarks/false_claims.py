@@ -89,7 +89,7 @@ def search_claims_skill(seed: int, epochs: int, axes: Mapping[str, Sequence[floa
     from sp500.config import DataConfig, ModelConfig, RunConfig, TrainConfig
     from sp500.report.search.results import newest
     from sp500.report.search.verdicts import luck
-    from sp500.runs.record import ended
+    from sp500.runs.record import make_record
     from sp500.runs.results import ChosenConfig, SearchSummary
     from sp500.training.loop import fit
     from sp500.training.worker import SoloWorker, device
@@ -112,7 +112,7 @@ def search_claims_skill(seed: int, epochs: int, axes: Mapping[str, Sequence[floa
     outputs = fit(made.task, made.dataset, chosen, SoloWorker(device("cpu"))).outputs
     judged = made.task.judge(outputs, made.dataset)
     deflated = metrics.deflated_excess(judged["valid"]["excess"], [one.valid_excess_sharpe for one in results])
-    record = ended(
+    record = make_record(
         chosen,
         name=f"search-{seed}",
         experiment="tune",

@@ -41,10 +41,10 @@ def covered(law: tuple[float, ...], counts: Sequence[int], varies: float, draws:
     for seed in range(draws):
         generator = np.random.default_rng(seed)
         noise = np.exp(varies * generator.standard_normal((2, len(counts) + 1)))
-        start = [truth.begun(count) * factor for count, factor in zip(counts, noise[0], strict=False)]
-        work = [truth.trained(count) * factor for count, factor in zip(counts, noise[1], strict=False)]
+        start = [truth.start_seconds(count) * factor for count, factor in zip(counts, noise[0], strict=False)]
+        work = [truth.work_seconds(count) * factor for count, factor in zip(counts, noise[1], strict=False)]
         low, high = usl.fit(counts, start, work, seed=seed).interval(AHEAD)
-        inside += low <= truth.begun(AHEAD) * noise[0, -1] + truth.trained(AHEAD) * noise[1, -1] <= high
+        inside += low <= truth.start_seconds(AHEAD) * noise[0, -1] + truth.work_seconds(AHEAD) * noise[1, -1] <= high
     return inside
 
 

@@ -20,7 +20,7 @@ from sp500.formatting import referred
 from sp500.machine.disk import FULL, disk_error
 from sp500.machine.memory import exhausted
 from sp500.plugins import source
-from sp500.runs.record import RunRecord, Status, ended
+from sp500.runs.record import RunRecord, Status, make_record
 from sp500.runs.store import Run, RunStore
 
 log = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ def _archiving(config: Experiment, run: Run) -> AbstractContextManager[None]:
     from sp500.runs.archive import copying, fetching
 
     fetching.catch_up(config.io.archive, run, config.fingerprint, resume=config.resume)
-    return copying.archived(config.io.archive, run, config.fingerprint)
+    return copying.copy_run(config.io.archive, run, config.fingerprint)
 
 
 def _attempt(config: E, main: Callable[[E, Run], RunRecord], run: Run, earlier: float) -> RunRecord:
@@ -106,7 +106,7 @@ def _attempt(config: E, main: Callable[[E, Run], RunRecord], run: Run, earlier: 
 
     def end(status: Status, reason: str) -> RunRecord:
         """Write the record of a run that did not end well. A full disk must not hide the error that ended it."""
-        record = _after(earlier, _unfinished(config, run, status, reason))
+        record = _after(earlier, _make_unfinished(config, run, status, reason))
         try:
             run.write_record(record)
         except DiskError as error:
@@ -199,19 +199,19 @@ def _flat(settings: dict[str, Any], section: str = "") -> Iterator[tuple[str, An
 
 def _begin(config: Experiment, run: Run) -> float:
     """Keep what a kill must not lose, before anything is done; gives the seconds of earlier attempts."""
-    earlier = run.spent()
+    earlier = run.spent_seconds()
     run.write_config(config.settings())
-    begun = _unfinished(config, run, "stopped", "killed, or not ended yet", started=datetime.now(UTC))
-    run.write_started(_after(earlier, begun))
+    begun = _make_unfinished(config, run, "stopped", "killed, or not ended yet", started=datetime.now(UTC))
+    run.write_start(_after(earlier, begun))
     return earlier
 
 
-def _unfinished(
+def _make_unfinished(
     config: Experiment, run: Run, status: Status, reason: str, *, started: datetime | None = None
 ) -> RunRecord:
     """A record without results, of a run that has begun now or when it was kept that it did."""
-    begun = None if started else run.started()
-    record = ended(
+    begun = None if started else run.start_record()
+    record = make_record(
         config,
         name=run.name,
         experiment=config.experiment,

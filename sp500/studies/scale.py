@@ -11,7 +11,7 @@ from sp500.errors import ConfigError, SP500Error
 from sp500.execution import execute
 from sp500.machine.memory import run_in_subprocess
 from sp500.runs import scaling
-from sp500.runs.record import RunRecord, Status, ended
+from sp500.runs.record import RunRecord, Status, make_record
 from sp500.runs.results import ScaleRow
 from sp500.runs.store import Run, RunStore
 from sp500.studies.settings import ArmSettings, Budgeted, ScaleSettings
@@ -33,7 +33,7 @@ def run_scale(
         on_arm(arm, rows[-1])
     if not any(row["status"] == "ok" for row in rows):
         raise SP500Error("no arm ended well: " + "; ".join(f"{row['arm']}: {row['reason']}" for row in rows))
-    return ended(config, name=run.name, experiment="scale", arm="all", scale=rows)
+    return make_record(config, name=run.name, experiment="scale", arm="all", scale=rows)
 
 
 def each(config: ScaleSettings, name: str) -> list[ArmSettings]:
@@ -70,7 +70,7 @@ def attempt(one: ArmSettings) -> RunRecord:
         assert one.io.run_name is not None
         record = RunStore(Path(one.io.save_dir)).record(one.io.run_name)
         status: Status = "out_of_memory" if isinstance(error, MemoryError) else "failed"
-        return record or ended(
+        return record or make_record(
             one, name=one.io.run_name, experiment="scale", arm=one.kind, status=status, reason=str(error)
         )
 

@@ -24,7 +24,7 @@ from sp500.data.shards.reader import ShardSet
 from sp500.data.windows import Dataset, masked
 from sp500.errors import ConfigError, DataError
 from sp500.machine.memory import PeakMemory, limit_memory
-from sp500.runs.record import RunRecord, process_started
+from sp500.runs.record import RunRecord, process_start
 from sp500.runs.results import DataCard, ShardFacts
 from sp500.runs.store import Run
 from sp500.studies.train import described, judged
@@ -170,7 +170,7 @@ def _alone(config: RunConfig, run: Run, dataset: Dataset, arm: str, batches: str
     worker = SoloWorker(device(config.train.device), run.append_epoch)
     checkpoints = checkpoint.of_run(run.checkpoints, config, dataset)
     result = fit(catalog.task(config), dataset, config, worker, checkpoints, train=batches)
-    return _judged(config, run, dataset, result, arm=arm, started=process_started())
+    return _judged(config, run, dataset, result, arm=arm, started=process_start())
 
 
 def _judged(

@@ -72,7 +72,7 @@ def search(
     suggested = suggester(plan.method, config, plan.space, plan.trials, config.train.seed)
     ledger = _ledger(run, plan.space, made, suggested)
     done, started = len(ledger.results), time.monotonic()
-    run.write_planned(suggested.total)
+    run.write_plan(suggested.total)
     on_start(suggested.total, done)
 
     def keep(result: TrialResult, running: int) -> None:

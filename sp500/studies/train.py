@@ -20,7 +20,7 @@ from sp500.formatting import size
 from sp500.machine.disk import write_atomic
 from sp500.machine.memory import PeakMemory
 from sp500.models.batch_norm import LIMIT, normalizes_batches
-from sp500.runs.record import EpochMetrics, RunRecord, ended, process_started
+from sp500.runs.record import EpochMetrics, RunRecord, make_record, process_start
 from sp500.runs.results import DataCard, Metrics, SeedRow
 from sp500.runs.store import Run
 from sp500.tasks import catalog
@@ -50,7 +50,7 @@ def train(
     several `seeds` the model is trained and judged for as many, of which the first is the run's own. Raises SP500Error.
     """
     config = catalog.resolve(config)
-    started = started or process_started()
+    started = started or process_start()
     task = catalog.task(config)
     with PeakMemory() as peak:
         dataset = dataset or catalog.prepare(task, config)
@@ -134,7 +134,7 @@ def described(
     """Record, without metrics, of a fit that has just ended; its epochs go to the run's folder."""
     fitted, warm = (datetime.now(UTC) - started).total_seconds(), result.warm_seconds
     run.write_epochs(result.epochs)
-    return ended(
+    return make_record(
         config,
         name=run.name,
         experiment=experiment,

@@ -21,8 +21,8 @@ from sp500.config import RunConfig
 from sp500.data.folds import Folds
 from sp500.data.windows import Dataset
 from sp500.errors import ConfigError, SP500Error
-from sp500.runs.checked_lines import append_line, damaged_line, read_lines
-from sp500.runs.record import RunRecord, ended, process_started
+from sp500.runs.checked_lines import append_line, line_error, read_lines
+from sp500.runs.record import RunRecord, make_record, process_start
 from sp500.runs.results import FoldDates, FoldRow, Metrics, Spread
 from sp500.runs.store import Run
 from sp500.tasks import catalog
@@ -46,12 +46,12 @@ def record(config: RunConfig, run: Run, folds: Folds, on_row: Keep | None = None
     if not good:
         raise SP500Error("\n".join([f"all {len(rows)} folds failed:", *(f"  {row['reason']}" for row in rows[:5])]))
     largest = max(row["peak_worker_bytes"] for row in good)
-    return ended(
+    return make_record(
         config,
         name=run.name,
         experiment="walk_forward",
         arm="ray" if config.num_workers else "solo",
-        setup_seconds=(begun - process_started()).total_seconds(),
+        setup_seconds=(begun - process_start()).total_seconds(),
         train_seconds=(datetime.now(UTC) - begun).total_seconds(),
         cluster=cluster,
         samples=sum(row["samples"] for row in good),
@@ -92,7 +92,7 @@ def _row(path: Path, number: int, line: dict[str, Any]) -> FoldRow:
     try:
         return FOLD_ROW.validate_python(line)
     except ValidationError as error:
-        raise damaged_line(path, number, str(error.errors()[0]["msg"])) from None
+        raise line_error(path, number, str(error.errors()[0]["msg"])) from None
 
 
 def summary(rows: Sequence[FoldRow]) -> Metrics:

@@ -22,7 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from sp500.errors import ConfigError
 from sp500.formatting import size
-from sp500.runs.checked_lines import damaged_line, read_lines
+from sp500.runs.checked_lines import line_error, read_lines
 from sp500.runs.cost import RateTable, cost
 from sp500.runs.record import EpochMetrics, RunRecord
 from sp500.runs.results import FoldRow
@@ -113,12 +113,12 @@ def read_entries(run: Run, *, rates: RateTable | None = None, weights: bool = Fa
     Raises ConfigError for damaged files.
     """
     is_open = run.is_open()  # first: a run that ends meanwhile has its record
-    unended = run.unended()
+    unended = run.attempt_without_record()
     record = unended or run.record()
     if record is None:
         return []
     going_on = unended is not None and is_open
-    attempt = (run.started() or record).started.isoformat()
+    attempt = (run.start_record() or record).started.isoformat()
     status: Status = "RUNNING" if going_on else "KILLED" if unended else STATUS[record.status]
     points, left_out = _make_points(run.epochs(), record.finished)
     if status == "FINISHED":
@@ -193,7 +193,7 @@ def _folds(folder: Path) -> list[FoldRow]:
         try:
             row = FOLD_ROW.validate_python(line)
         except ValidationError as error:
-            raise damaged_line(path, number, str(error.errors()[0]["msg"])) from None
+            raise line_error(path, number, str(error.errors()[0]["msg"])) from None
         rows[row["fold"]] = row  # of a fold that failed and was tried again the last
     return [rows[number] for number in sorted(rows)]
 

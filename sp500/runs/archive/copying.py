@@ -38,7 +38,7 @@ Stamp = tuple[int, int, int]
 
 
 @contextmanager
-def archived(uri: str, run: Run, fingerprint: str) -> Iterator[None]:
+def copy_run(uri: str, run: Run, fingerprint: str) -> Iterator[None]:
     """Copy the run to the archive while the block runs, and what is missing after it."""
     copier = Copier(uri, run, fingerprint)
     patience = None
@@ -120,8 +120,8 @@ class Copier:
             self._copy_files(archive, ending=ending)
         self._prune(archive)
         self._copy_files(archive, ending=ending, record=True)
-        if ending and self._listing != self._expected():
-            self._write_listing(archive, self._expected())
+        if ending and self._listing != self._make_listing():
+            self._write_listing(archive, self._make_listing())
 
     def _open(self) -> Archived:
         """Find out what the archive has of this run. Raises RunExists where that is another one."""
@@ -179,12 +179,12 @@ class Copier:
             return
         for name, (data, _) in changed.items():
             self._files[name] = (*self._files.get(name, ()), versions.digest(data))
-        self._write_listing(archive, self._expected())
+        self._write_listing(archive, self._make_listing())
         for name, (data, stamp) in changed.items():
             archive.write(name, data)
             self._files[name], self._stamps[name] = (versions.digest(data),), stamp
 
-    def _expected(self) -> Listing:
+    def _make_listing(self) -> Listing:
         return Listing(run=self._run.name, fingerprint=self._fingerprint, files=dict(self._files))
 
     def _write_listing(self, archive: Archived, listing: Listing) -> None:

@@ -49,7 +49,7 @@ def fetch(store: RunStore, name: str, uri: str) -> Fetched:
             raise ConfigError(f"{archived.uri} is not a run: it has no archive.json. Check the name and the address")
         entries = archived.folder.entries()
         if not local.path.exists():
-            with _staged(store.root, f".{name}.fetch") as staged:
+            with _make_staging_folder(store.root, f".{name}.fetch") as staged:
                 fetched = _download(archived, listing, entries, staged, versions_in(entries))
                 _finish(staged)
                 if _rename(staged, local.path):
@@ -119,7 +119,7 @@ def _answering(uri: str, local: Path) -> Iterator[None]:
 
 
 def _check_same(run: Run, listing: Listing) -> None:
-    begun = run.started() or run.record()
+    begun = run.start_record() or run.record()
     if (begun and begun.fingerprint != listing.fingerprint) or (not begun and (run.path / "config.yaml").exists()):
         raise RunExists(f"{run.path} is a run of other settings than {listing.run!r} in the archive. Move it away")
 
@@ -131,7 +131,7 @@ def _merge(archived: Archived, listing: Listing, entries: dict[str, Entry], run:
         return Fetched()
     for rest in run.path.glob(".fetch-*"):  # of killed ones: the run's lock lets one fetch at a time
         shutil.rmtree(rest, ignore_errors=True)
-    with _staged(run.path, ".fetch") as staged:
+    with _make_staging_folder(run.path, ".fetch") as staged:
         missing = {name for name in names if not _is_whole(run.path / name)}
         fetched = _download(archived, listing, entries, staged, missing)
         folders = by_folder(set(fetched.versions))
@@ -241,7 +241,7 @@ def _set_time(path: Path, seconds: float) -> None:
 
 
 @contextmanager
-def _staged(parent: Path, name: str) -> Iterator[Path]:
+def _make_staging_folder(parent: Path, name: str) -> Iterator[Path]:
     """A folder for what is not verified yet; gone afterwards."""
     folder = parent / f"{name}-{secrets.token_hex(4)}"
     with explained(folder):

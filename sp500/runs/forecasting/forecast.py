@@ -17,7 +17,7 @@ from sp500.runs import cost
 from sp500.runs.cost import Pods, RateTable
 from sp500.runs.experiments import Experiment
 from sp500.runs.forecasting import usl
-from sp500.runs.forecasting.observations import Observation, chosen, counts, most, pace, place
+from sp500.runs.forecasting.observations import Observation, choose_runs, counts, most, pace, place
 from sp500.runs.record import RunRecord
 from sp500.runs.results import Backtest, Basis, Forecast, ForecastRow, LeftOut
 
@@ -45,7 +45,7 @@ class Question(Frozen):
 
 def forecast(records: Sequence[RunRecord], asked: Question, table: RateTable | None) -> Forecast:
     """A row per number of workers. Raises KeyError for a node type that the table lacks."""
-    used, left_out = chosen(records, asked.experiment)
+    used, left_out = choose_runs(records, asked.experiment)
     currency = table.currency if table else None
     if not used:
         rows = [_default(workers) for workers in asked.workers]
@@ -80,7 +80,7 @@ def fit(used: Sequence[Observation], samples: int) -> usl.Fit:
         usl.variation([one.work for one in repeats] for repeats in groups.values()),
     )
     fitted = usl.fit(workers, start, [each * whole for each in pace(used)], varies=varies)
-    return fitted.scaled(samples / whole)
+    return fitted.scale(samples / whole)
 
 
 def backtest(used: Sequence[Observation]) -> Backtest | None:
@@ -164,7 +164,7 @@ def _with_costs(row: ForecastRow, newest: RunRecord, asked: Question, table: Rat
     if asked.node_type:
         size = table.types[asked.node_type].node.model_dump()
         pods = (Pods(**size, count=workers, node_type=asked.node_type, spot=asked.spot), *cost.around(table))
-    elif cost.rented(newest):
+    elif cost.is_rented(newest):
         one = cost.worker(newest, table)
         pods = (one.model_copy(update={"count": workers, "spot": asked.spot or one.spot}), *cost.around(table))
     else:
@@ -202,7 +202,7 @@ def _assumption(used: Sequence[Observation], fitted: usl.Fit, asked: Question) -
     if max(asked.workers) > there[-1]:
         more = f"More than {there[-1]} {'worker was' if there[-1] == 1 else 'workers were'} not measured"
         said.append(f"{more}; the law is taken to go on")
-    if not cost.rented(used[-1].record):
+    if not cost.is_rented(used[-1].record):
         said.append(
             f"All runs shared {where.removeprefix('simulated nodes on ')}: this is what more workers would do there, "
             "and not what more machines would buy"

@@ -54,14 +54,14 @@ class Observation:
         return self.record.finished
 
 
-def chosen(records: Sequence[RunRecord], experiment: str) -> tuple[list[Observation], list[LeftOut]]:
+def choose_runs(records: Sequence[RunRecord], experiment: str) -> tuple[list[Observation], list[LeftOut]]:
     """The runs of one key with the most numbers of workers, the newest such; and why each other run is left out."""
     groups: dict[tuple[str, str, str, bool], list[Observation]] = {}
     left_out: list[LeftOut] = []
     for record in records:
         if record.experiment != experiment or record.arm in cost.PARTS:
             continue
-        found = measured(record)
+        found = observe(record)
         if isinstance(found, str):
             left_out.append({"run": record.name, "why": found})
         else:
@@ -74,7 +74,7 @@ def chosen(records: Sequence[RunRecord], experiment: str) -> tuple[list[Observat
     return best, left_out
 
 
-def measured(record: RunRecord) -> Observation | str:
+def observe(record: RunRecord) -> Observation | str:
     """A run with workers that ended well at one go, or why it is none.
 
     Of a search the workers are the cores that its trials ran on side by side.
@@ -127,7 +127,7 @@ def most(used: Sequence[Observation]) -> int:
 
 def place(record: RunRecord) -> str:
     """The kind of machine that a run ran on, in words."""
-    if cost.rented(record):
+    if cost.is_rented(record):
         cpus = record.machine.cluster.get("worker_CPU")
         return f"a cluster's nodes of {cpus:g} CPUs" if cpus else "a cluster"
     cores = f"the {record.machine.cpus} cores of one machine"
