@@ -58,7 +58,7 @@ class Count:
         return f"{self.claim}: {self.count} of {self.of} ({rate}); at most {self.limit} allowed"
 
 
-def counted(claim: str, claims: Iterable[bool]) -> Count:
+def tally(claim: str, claims: Iterable[bool]) -> Count:
     """The claims that were made, and the largest number that the rate of errors explains."""
     made = list(claims)
     interval = stats.binomtest(sum(made), len(made)).proportion_ci(method="exact")
@@ -178,10 +178,10 @@ def main(arguments: Sequence[str]) -> int:
     with ProcessPoolExecutor(asked.processes, get_context("spawn")) as pool:
         skilled = pool.map(claims, range(searches))
         words = list(pool.map(partial(linear_verdict, epochs=linear_epochs), range(1000, 1000 + walks)))
-        counts += [counted("searches that claim skill above 95 %", skilled)] if searches else []
+        counts += [tally("searches that claim skill above 95 %", skilled)] if searches else []
     if walks:
         counts += [
-            counted(f"linear models called {name}", [word == name for word in words]) for name in ("better", "worse")
+            tally(f"linear models called {name}", [word == name for word in words]) for name in ("better", "worse")
         ]
     print(json.dumps([asdict(one) for one in counts]) if asked.json else "\n".join(one.text for one in counts))
     return int(any(one.count > one.limit for one in counts))

@@ -33,7 +33,7 @@ VARIES = (0.03, 0.1)
 AHEAD = 8
 
 
-def covered(law: tuple[float, ...], counts: Sequence[int], varies: float, draws: int) -> int:
+def count_covered(law: tuple[float, ...], counts: Sequence[int], varies: float, draws: int) -> int:
     """How many of so many further runs lay in the range."""
     from sp500.runs.forecasting import usl
 
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     for design, counts in DESIGNS.items():
         for varies in VARIES:
             for name, law in LAWS.items():
-                inside = covered(law, counts, varies, asked.draws)
+                inside = count_covered(law, counts, varies, asked.draws)
                 ends = stats.binomtest(inside, asked.draws).proportion_ci(method="exact")
                 row = {"runs": design, "varies": varies, "law": name, "coverage": inside / asked.draws}
                 rows.append(row | {"low": float(ends.low), "high": float(ends.high)})

@@ -43,33 +43,33 @@ def measure_ratios(folder: Path, say: Callable[[str], None]) -> dict[str, float]
         found[name] = value
         say(f"{name} {value:.3f}")
 
-    def measured(name: str, *flags: str) -> Search:
+    def measure(name: str, *flags: str) -> Search:
         search = _search(folder, name, *flags)
         say(f"{name}: {search.seconds:.1f} s")
         return search
 
     def compare_arms(name: str, *flags: str) -> dict[str, Search]:
-        arms = {arm: measured(f"{name}-{arm}", "--mode", arm, *flags) for arm in ARMS}
+        arms = {arm: measure(f"{name}-{arm}", "--mode", arm, *flags) for arm in ARMS}
         keep(f"{name}_sequential_over_packed", arms["sequential"].seconds / arms["packed"].seconds)
         keep(f"{name}_packed_over_ray", arms["packed"].seconds / arms["ray"].seconds)
         return arms
 
     large = compare_arms("grid108", "--space", "grid108")
-    unpacked = measured("grid108-unpacked", "--space", "grid108", "--mode", "packed", "--pack", "off")
+    unpacked = measure("grid108-unpacked", "--space", "grid108", "--mode", "packed", "--pack", "off")
     keep("grid108_unpacked_over_packed", unpacked.seconds / large["packed"].seconds)
     small = compare_arms("grid18", "--space", "grid18")
     keep("grid18_first_trial_seconds", small["packed"].first_trial_seconds)
     compare_arms("lstm12", *LSTM)
-    few, many = (_tiny(folder, count, measured) for count in (100, 1000))
+    few, many = (_tiny(folder, count, measure) for count in (100, 1000))
     keep("cost_per_trial_1000_over_100", many / few)
     return found
 
 
-def _tiny(folder: Path, count: int, measured: Callable[..., Search]) -> float:
+def _tiny(folder: Path, count: int, measure: Callable[..., Search]) -> float:
     """Seconds per trial of a search over that many tiny configs."""
     space = folder / f"tiny{count}.yaml"
     space.write_text(f"train.seed: {list(range(count))}\n")
-    search = measured(f"tiny{count}", "--mode", "packed", "--space", str(space), *TINY)
+    search = measure(f"tiny{count}", "--mode", "packed", "--space", str(space), *TINY)
     return float(search.record["seconds"]["search"]) / count
 
 

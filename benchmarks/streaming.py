@@ -71,7 +71,7 @@ def measure_ratios(folder: Path, say: Callable[[str], None]) -> dict[str, float]
     keep(streaming_over_ceiling_mlp=_warm(run_in_subprocess(_from_shards, mlp)) / ceiling)
     one = _on_ray(mlp, 1, folder)
     keep(ray1_over_ceiling_mlp=_warm(one) / ceiling)
-    keep(ray1_over_stored_windows=_warm(one) / _warm(_stored_windows(mlp, folder)))
+    keep(ray1_over_stored_windows=_warm(one) / _warm(_train_on_stored(mlp, folder)))
     keep(ray2_over_torch2_mlp=_warm(_on_ray(mlp, 2, folder)) / _warm(_two_processes(mlp)))
     lstm = _case(folder, LSTM, 1, epochs=3)
     keep(ray1_over_ceiling_lstm=_warm(_on_ray(lstm, 1, folder)) / _warm(run_in_subprocess(_from_memory, lstm)))
@@ -105,7 +105,7 @@ def _case(folder: Path, model: ModelConfig, multiplier: int, *, name: str = "sha
         model=model,
         train=TrainConfig(batch_size=1024, early_stop_patience=0, **train),
     )
-    source = scale_arms.prepared(config).source()
+    source = scale_arms.prepare(config).source()
     return Case(config, writer.write(source, str(folder.resolve() / name / source.fingerprint)))
 
 
@@ -116,7 +116,7 @@ def _warm(result: FitResult) -> float:
 
 
 def _dataset(case: Case, multiplier: int | None) -> Dataset:
-    return scale_arms.prepared(case.config).dataset("float32", multiplier=multiplier)
+    return scale_arms.prepare(case.config).dataset("float32", multiplier=multiplier)
 
 
 def _from_memory(case: Case) -> FitResult:
@@ -188,7 +188,7 @@ class _Stored:
             yield Batch(batch["x"].reshape(count, *self._shape), batch["y"], numbers, count, count, count, count)
 
 
-def _stored_windows(case: Case, folder: Path) -> FitResult:
+def _train_on_stored(case: Case, folder: Path) -> FitResult:
     """One Ray worker over windows that were written to Parquet as they are."""
     path = folder / "windows"
     shutil.rmtree(path, ignore_errors=True)

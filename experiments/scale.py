@@ -30,4 +30,4 @@ def main(config: Scale, run: Run) -> RunRecord:
 
 
 if __name__ == "__main__":
-    sys.exit(experiment(Scale, main, sys.argv[1:], plan=scale.expected))
+    sys.exit(experiment(Scale, main, sys.argv[1:], plan=scale.preview))

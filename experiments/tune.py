@@ -76,4 +76,4 @@ def answer(record: RunRecord) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(experiment(Tune, main, sys.argv[1:], plan=search.expected, answer=answer))
+    sys.exit(experiment(Tune, main, sys.argv[1:], plan=search.preview, answer=answer))

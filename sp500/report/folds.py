@@ -83,7 +83,7 @@ def lines(record: RunRecord) -> list[str]:
     for name, found in {"model": record.metrics["test"], **naive}.items():
         spreads = [_spread(key, found[key]) for key in SHOWN if key in found]
         told.append(f"  mean over folds, {name}: {', '.join(spreads)}")
-    if held := [ratio for row in _good(record) if (ratio := _held(row).get(RATIO)) is not None]:
+    if held := [ratio for row in _good(record) if (ratio := _buy_and_hold(row).get(RATIO)) is not None]:
         told.append(f"  mean over folds, {formatting.BUY_AND_HOLD}: {_spread(RATIO, _moments(held))}")
     return [*told, verdict(record)]
 
@@ -103,7 +103,7 @@ def line(row: FoldRow) -> str:
 
 def _ratios(row: FoldRow) -> list[str]:
     """Net Sharpe ratios of the model and of buy-and-hold with their intervals."""
-    parts = (("", row["test"]), (f"{formatting.BUY_AND_HOLD} ", _held(row)))
+    parts = (("", row["test"]), (f"{formatting.BUY_AND_HOLD} ", _buy_and_hold(row)))
     return [
         f"{name}{metric.title} {metric.text(part)}"
         for name, part in parts
@@ -205,13 +205,13 @@ def _columns(record: RunRecord) -> list[Column]:
     compared = next(metric for metric in shown if metric.key == key)
     gain = Metric("Against naive", "value", partial(percent, digits=2, sign=True))
     rest = [metric for metric in shown if metric is not compared]
-    held = [metric for metric in rest if metric.key == RATIO and any(map(_held, rows))]
+    held = [metric for metric in rest if metric.key == RATIO and any(map(_buy_and_hold, rows))]
     return [
         (compared.title, _test, compared),
         (f"Naive {compared.title}", _rival, compared),
         (gain.title, _gain, gain),
         *((metric.title, _test, metric) for metric in rest),
-        *((f"{metric.title}, {formatting.BUY_AND_HOLD}", _held, metric) for metric in held),
+        *((f"{metric.title}, {formatting.BUY_AND_HOLD}", _buy_and_hold, metric) for metric in held),
     ]
 
 
@@ -223,7 +223,7 @@ def _gain(row: FoldRow) -> Improvement:
     return row["improvement"]
 
 
-def _held(row: FoldRow) -> Metrics:
+def _buy_and_hold(row: FoldRow) -> Metrics:
     """What buy-and-hold did on the fold's test; empty where nothing was traded."""
     held: Metrics = row["test"].get("buy_and_hold") or {}
     return held
@@ -236,11 +236,11 @@ def _rival(row: FoldRow) -> Metrics:
 def _figure(record: RunRecord) -> Figure:
     """Dot and whisker per fold and for the mean."""
     # matplotlib takes a second to load, which a terminal need not wait for.
-    from sp500.report.plot_style import INK, canvas, drawn, styled
+    from sp500.report.plot_style import INK, apply_style, canvas, render
 
     rows = _good(record)
     labels = [f"{row['fold']}: {' to '.join(row['splits']['test'])}" for row in rows]
-    with styled():
+    with apply_style():
         made, axes = canvas(0.89 + 0.27 * len(rows), [*labels, "mean"], right=1.6, below=0.45)
         for place, row in enumerate(rows):
             _whisker(axes, place, row["improvement"], "o", row["best_epoch"])
@@ -257,7 +257,7 @@ def _figure(record: RunRecord) -> Figure:
             "crosses the line cannot be told from the naive forecast. The diamond is the mean of the folds with its "
             "interval by Student's t."
         )
-        return drawn(made, "folds", caption)
+        return render(made, "folds", caption)
 
 
 def _whisker(

@@ -18,7 +18,7 @@ from markupsafe import Markup
 from sp500 import formatting
 from sp500.machine.disk import write_atomic
 from sp500.report import costs, folds, serving, tables
-from sp500.report.models.results import group_runs, list_unjudged, make_rows
+from sp500.report.models.results import group_runs, list_without_metrics, make_rows
 from sp500.report.models.section import model_parts, model_sentences
 from sp500.report.scale.results import collect
 from sp500.report.scale.section import scale_parts, scale_sentences
@@ -86,7 +86,7 @@ def write(
     `unended` left no record and only cost something; `damaged` says what is wrong with each run that cannot be read.
     """
     paid, served = costs.of(records, unended, rates), serving.newest(records)
-    groups, failed = group_runs(records), list_unjudged(records)
+    groups, failed = group_runs(records), list_without_metrics(records)
     searched, walked, scaled = newest(records, trials), folds.newest(records), collect(records)
     said = {
         "models": model_sentences(groups),
@@ -110,7 +110,7 @@ def write(
     }
     rows = {"folds": folds.numbers(walked), "models": make_rows(groups, failed), **serving.numbers(served)}
     numbers = rows | {"search": searched.numbers, **scaled.numbers, **paid.numbers}
-    return _written(out, records, numbers | ({"damaged": list(damaged)} if damaged else {}), said, parts)
+    return _write_files(out, records, numbers | ({"damaged": list(damaged)} if damaged else {}), said, parts)
 
 
 def title(name: str) -> str:
@@ -125,7 +125,7 @@ def summary(report: Report) -> str:
     return "\n".join([*lines, f"report: {report.path}"])
 
 
-def _written(
+def _write_files(
     out: Path,
     records: Sequence[RunRecord],
     numbers: dict[str, Any],
@@ -174,12 +174,12 @@ def _html(records: Sequence[RunRecord], said: Mapping[str, list[str]], sections:
 def _markdown(records: Sequence[RunRecord], said: Mapping[str, list[str]], sections: Sequence[Section]) -> str:
     lines = ["# What the runs found", "", f"{_span(records)}. Figures: index.html.", ""]
     lines += [
-        f"- **{title(name)}.** {tables.escaped(' '.join(sentences))}" for name, sentences in said.items() if sentences
+        f"- **{title(name)}.** {tables.escape(' '.join(sentences))}" for name, sentences in said.items() if sentences
     ]
     for section in sections:
         lines += ["", f"## {section.title}", ""]
         for part in section.parts:
             lines += [part.markdown(), ""] if isinstance(part, Table) else []
-            lines += [tables.escaped(part), ""] if isinstance(part, str) else []
+            lines += [tables.escape(part), ""] if isinstance(part, str) else []
         lines += [] if section.parts else [f"{section.missing[0]}: `{section.missing[1]}`"]
     return "\n".join(lines) + "\n"

@@ -59,7 +59,7 @@ class Figure:
 
 
 @contextmanager
-def styled() -> Iterator[None]:
+def apply_style() -> Iterator[None]:
     """The report's look, for as long as a figure is drawn; also a decorator."""
     with mpl.rc_context(STYLE):
         yield
@@ -86,7 +86,7 @@ def bar(axes: Axes, place: int, value: float, text: str, color: str) -> None:
     axes.spines["bottom"].set_visible(False)
 
 
-def drawn(made: Canvas, salt: str, caption: str) -> Figure:
+def render(made: Canvas, salt: str, caption: str) -> Figure:
     """The canvas as SVG with its caption; `salt` is the figure's name, its own on the page."""
     file = io.StringIO()
     nothing: dict[str, Any] = dict.fromkeys(("Creator", "Date", "Format", "Type"))

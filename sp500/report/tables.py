@@ -52,10 +52,10 @@ class Table:
     def markdown(self) -> str:
         """The table as GitHub shows it; what could be markup in a cell is escaped."""
         lines = [[column.title for column in self.columns], *(row.cells for row in self.rows)]
-        text = ["| " + " | ".join(map(escaped, line)) + " |" for line in lines]
+        text = ["| " + " | ".join(map(escape, line)) + " |" for line in lines]
         rule = "|" + "|".join("---:" if column.numeric else "---" for column in self.columns) + "|"
-        note = ["", escaped(self.note)] if self.note else []
-        return "\n".join([f"**{escaped(self.caption)}**", "", text[0], rule, *text[1:], *note])
+        note = ["", escape(self.note)] if self.note else []
+        return "\n".join([f"**{escape(self.caption)}**", "", text[0], rule, *text[1:], *note])
 
 
 def table(
@@ -160,7 +160,7 @@ def throughput(records: Sequence[RunRecord]) -> list[Table]:
     return [table("Speed of training", lines, text=("Run", "Device", "Of"), note=note)] if lines else []
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """Text without markup, for Markdown: a name or a ticker makes no link, image, emphasis or cell."""
     plain = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
     return re.sub(r"[\\|`*\[\]]", r"\\\g<0>", plain)

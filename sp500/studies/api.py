@@ -53,10 +53,10 @@ def scale(*, name: str | None = None, runs_dir: str | Path = "runs", **settings:
 
 def walk_forward(*, name: str | None = None, runs_dir: str | Path = "runs", **settings: Any) -> RunRecord:
     """Re-train one config on every fold of the dates; `best_of` takes the config of an ended run in `runs_dir`."""
-    from sp500.studies.walk_forward import chosen_run, run_walk_forward
+    from sp500.studies.walk_forward import find_run, run_walk_forward
 
     if settings.get("best_of"):
-        chosen = chosen_run(settings["best_of"], Path(runs_dir)).best_config(Path(runs_dir) / settings["best_of"])
+        chosen = find_run(settings["best_of"], Path(runs_dir)).best_config(Path(runs_dir) / settings["best_of"])
         settings = merge(chosen.model_dump(include=set(SECTIONS)), settings)
     return execute(_settings(WalkForwardSettings, name, runs_dir, settings), run_walk_forward)
 

@@ -94,7 +94,7 @@ def train(one: ArmSettings, run: Run) -> RunRecord:
     return scale_arms.on_ray(config, run, nodes=nodes, memory_bytes=budget, root=root, skip_bad=skip_bad)
 
 
-def expected(config: ScaleSettings) -> dict[str, Any]:
+def preview(config: ScaleSettings) -> dict[str, Any]:
     """What a dry run tells: rows and bytes per size, and what each arm is expected to take."""
     from sp500.studies import scale_estimate
 

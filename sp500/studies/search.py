@@ -37,7 +37,7 @@ def run_search(
     """
     planned, stopped = plan(config), Event()
     with ThreadPoolExecutor(1, thread_name_prefix="beside") as beside, ExitStack() as cluster:
-        begin = _begins_with_ray(planned) and _connected()
+        begin = _begins_with_ray(planned) and _connect_ray()
         # The data is prepared while Ray starts, and the best config trained while Ray ends. Ray was imported before:
         # two threads that import it and torch at once may meet half of a module.
         coming = beside.submit(_prepare, config.run_config(), run, planned)
@@ -57,7 +57,7 @@ def run_search(
             stopped.set()
 
 
-def expected(config: SearchSettings) -> dict[str, Any]:
+def preview(config: SearchSettings) -> dict[str, Any]:
     """What a dry run shows: the space, how configs are chosen, and how many."""
     planned = plan(config.model_copy(update={"mode": "auto"}) if config.mode == "all" else config)
     trials = planned.trials or planned.space.size
@@ -88,7 +88,7 @@ def _with_arm(planned: Plan, base: RunConfig, made: dict[str, TrialData | str], 
     return replace(planned, arm=arm)
 
 
-def _connected() -> AbstractContextManager[None]:
+def _connect_ray() -> AbstractContextManager[None]:
     """Ray, imported where it is used."""
     from sp500.distributed import session
 

@@ -139,7 +139,7 @@ def _with_search(
         rerun=searched.ledger.rerun,
         trial_seconds=sum(one.seconds for one in results.values()),
         cores=searched.cores,
-        best=_named(best),
+        best=_describe(best),
         by_dataset=_best_by_dataset(results.values()),
         deflated_sharpe=metrics.deflated_excess(excess, sharpes),
     )
@@ -183,10 +183,10 @@ def _best_by_dataset(results: Iterable[TrialResult]) -> list[ChosenConfig]:
     best: dict[str, TrialResult] = {}
     for one in sorted((one for one in results if one.score is not None), key=lambda one: one.score or 0.0):
         best.setdefault(one.dataset, one)
-    return [{"dataset": name, **_named(one)} for name, one in best.items()]
+    return [{"dataset": name, **_describe(one)} for name, one in best.items()]
 
 
-def _named(result: TrialResult) -> ChosenConfig:
+def _describe(result: TrialResult) -> ChosenConfig:
     assert result.valid_loss is not None
     return {"id": result.id, "overrides": result.overrides, "valid_loss": result.valid_loss, "score": result.score}
 

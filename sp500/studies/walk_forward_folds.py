@@ -41,7 +41,7 @@ def record(config: RunConfig, run: Run, folds: Folds, on_row: Keep | None = None
     when all do.
     """
     begun = datetime.now(UTC)
-    rows, cluster = _walked(config, folds, run, on_row or (lambda row: None))
+    rows, cluster = _run_all(config, folds, run, on_row or (lambda row: None))
     good = [row for row in rows if row["status"] == "ok"]
     if not good:
         raise SP500Error("\n".join([f"all {len(rows)} folds failed:", *(f"  {row['reason']}" for row in rows[:5])]))
@@ -68,15 +68,15 @@ def fold(config: RunConfig, folds: Folds, number: int) -> FoldRow:
     """One fold, counted from 1, trained and judged; one that fails says why and spoils no other."""
     started = time.perf_counter()
     try:
-        found = _judged(config, folds, number)
+        found = _train_fold(config, folds, number)
     except Exception as error:  # noqa: BLE001 - one bad fold, whatever is wrong with it, must not end the others
         reason = str(error) if isinstance(error, SP500Error) else f"{type(error).__name__}: {error}"
-        found = _failed(folds.dates(number), reason)
+        found = _failed_row(folds.dates(number), reason)
     found["seconds"] = time.perf_counter() - started
     return found
 
 
-def kept(path: Path, sha256: str) -> dict[int, FoldRow]:
+def read_rows(path: Path, sha256: str) -> dict[int, FoldRow]:
     """Rows of the folds that ended well, by number; failed ones are tried again.
 
     A line cut off by a kill counts for nothing. Raises ConfigError for a damaged line or folds on other prices.
@@ -126,7 +126,7 @@ def _spread(rows: Sequence[Mapping[str, object]]) -> dict[str, Spread]:
     }
 
 
-def _failed(dates: FoldDates, reason: str) -> FoldRow:
+def _failed_row(dates: FoldDates, reason: str) -> FoldRow:
     return {
         "fold": dates["fold"],
         "splits": dates["splits"],
@@ -137,7 +137,7 @@ def _failed(dates: FoldDates, reason: str) -> FoldRow:
     }
 
 
-def _judged(config: RunConfig, folds: Folds, number: int) -> FoldRow:
+def _train_fold(config: RunConfig, folds: Folds, number: int) -> FoldRow:
     # A fold trains alone, however many train at once.
     config = config.run_config().model_copy(update={"num_workers": 0})
     task = catalog.task(config)
@@ -170,10 +170,10 @@ def _judged(config: RunConfig, folds: Folds, number: int) -> FoldRow:
     }
 
 
-def _walked(config: RunConfig, folds: Folds, run: Run, on_row: Keep) -> tuple[list[FoldRow], dict[str, float] | None]:
+def _run_all(config: RunConfig, folds: Folds, run: Run, on_row: Keep) -> tuple[list[FoldRow], dict[str, float] | None]:
     """Rows of all folds in order of date, and what the cluster has where Ray ran them."""
     sha256, path = folds.prices.sha256, run.path / "folds.jsonl"
-    rows = kept(path, sha256)
+    rows = read_rows(path, sha256)
     for row in rows.values():
         on_row(row)
 
@@ -189,7 +189,7 @@ def _walked(config: RunConfig, folds: Folds, run: Run, on_row: Keep) -> tuple[li
 
         def keep_result(number: int, row: FoldRow | Exception) -> None:
             if isinstance(row, Exception):
-                row = _failed(folds.dates(number), f"{type(row).__name__}: {row}".splitlines()[0])
+                row = _failed_row(folds.dates(number), f"{type(row).__name__}: {row}".splitlines()[0])
             keep(row)
 
         cluster = run_tasks(fold, config.run_config(), folds, missing, run=run, on_result=keep_result)

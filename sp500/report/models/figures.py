@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator, NullFormatter
 from sp500 import formatting
 from sp500.config import PRICE_TASKS
 from sp500.report.models.results import Group, ModelRow
-from sp500.report.plot_style import BLUE, GREY, INK, ORANGE, RULE, WIDTH, Figure, canvas, drawn, styled
+from sp500.report.plot_style import BLUE, GREY, INK, ORANGE, RULE, WIDTH, Figure, apply_style, canvas, render
 from sp500.runs.record import EpochMetrics
 
 VERDICT = {"better": BLUE, "worse": ORANGE}
@@ -29,7 +29,7 @@ DOTS = 40
 """Models in the figure of improvements: more make it longer than anyone reads."""
 
 
-@styled()
+@apply_style()
 def improvements(group: Group) -> Figure | None:
     """Dot and whisker per model: the improvement over the best naive forecast and its 95 % interval."""
     # Where the naive forecast is never wrong, an improvement has no value.
@@ -58,10 +58,10 @@ def improvements(group: Group) -> Figure | None:
         f"Improvement over the best naive forecast ({over}) in {metric}: a dot with its 95% interval. A model whose "
         f"interval crosses the line cannot be told from the naive forecast.{_best_of(shown, rows)}"
     )
-    return drawn(made, "improvements" + group.name, caption)
+    return render(made, "improvements" + group.name, caption)
 
 
-@styled()
+@apply_style()
 def curves(group: Group, epochs: Mapping[str, Sequence[EpochMetrics]]) -> Figure | None:
     """Small multiples: training and validation loss per epoch against their values at the best epoch."""
     rows = [row for row in group.models if len(epochs.get(row["run"], ())) > 1]
@@ -95,10 +95,10 @@ def curves(group: Group, epochs: Mapping[str, Sequence[EpochMetrics]]) -> Figure
         "while training falls, a model may be overfitting."
         f"{start if relative else ' Dashed: the untrained model.'}{_best_of(shown, rows)}"
     )
-    return drawn(made, "curves" + group.name, caption)
+    return render(made, "curves" + group.name, caption)
 
 
-@styled()
+@apply_style()
 def growth(group: Group) -> Figure | None:
     """What 1 became over the test by trading the best model's forecasts, and by holding."""
     best = next((row for row in group.models if row["growth"]), None)
@@ -123,10 +123,10 @@ def growth(group: Group) -> Figure | None:
     )
     if lines["model"] == lines["buy_and_hold"]:
         caption += " The two are the same: it says up on every day."
-    return drawn(made, "growth" + group.name, caption)
+    return render(made, "growth" + group.name, caption)
 
 
-@styled()
+@apply_style()
 def confusion(group: Group) -> Figure | None:
     """Classes of the test as squares: rows are the truth, columns what the best model said."""
     of_many = (row for row in group.models if 2 < len(row["test"].get("confusion_matrix") or ()) <= MOST_CLASSES)
@@ -156,7 +156,7 @@ def confusion(group: Group) -> Figure | None:
         f"Confusion matrix of {best['name']} on the test: windows of each class by what was said. Off the diagonal are "
         "its errors."
     )
-    return drawn(made, "confusion" + group.name, caption)
+    return render(made, "confusion" + group.name, caption)
 
 
 def _best_of(shown: Sequence[Any], rows: Sequence[Any]) -> str:

@@ -119,7 +119,7 @@ def group_runs(records: Sequence[RunRecord]) -> list[Group]:
     return sorted(found, key=lambda group: -len(group.models))
 
 
-def list_unjudged(records: Sequence[RunRecord]) -> list[ModelRow]:
+def list_without_metrics(records: Sequence[RunRecord]) -> list[ModelRow]:
     """Rows of runs that ended without test metrics: failed, stopped, out of memory."""
     runs = [record for record in records if record.experiment in JUDGED and record.status != "ok"]
     return [_model(record, None, []) for record in runs if not record.metrics.get("test")]
@@ -135,7 +135,7 @@ def make_rows(found: Sequence[Group], ended: Sequence[ModelRow]) -> list[ModelRo
 
 def _newest_of_each(records: Sequence[RunRecord]) -> list[tuple[RunRecord, list[str]]]:
     """The newest judged run per settings, arm and workers, with the names of those that it replaces."""
-    doubles = _told_elsewhere(records)
+    doubles = _find_doubles(records)
     kept: dict[tuple[Any, ...], list[RunRecord]] = {}
     for record in records:
         if record.experiment in JUDGED and record.metrics.get("test") and record.name not in doubles:
@@ -146,7 +146,7 @@ def _newest_of_each(records: Sequence[RunRecord]) -> list[tuple[RunRecord, list[
     return sorted(newest, key=lambda pair: pair[0].finished)
 
 
-def _told_elsewhere(records: Sequence[RunRecord]) -> set[str]:
+def _find_doubles(records: Sequence[RunRecord]) -> set[str]:
     """Runs whose chosen model another row shows: a search in all modes copies its packed arm's."""
     judged = {record.name for record in records if record.metrics.get("test")}
     doubles: set[str] = set()

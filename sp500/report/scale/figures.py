@@ -23,10 +23,10 @@ from sp500.report.plot_style import (
     WIDTH,
     Figure,
     Look,
+    apply_style,
     bar,
     canvas,
-    drawn,
-    styled,
+    render,
 )
 from sp500.report.scale.results import PLACE, Row, Scale, at, by_arm, rate
 from sp500.runs.results import Speedup
@@ -56,7 +56,7 @@ def figures(found: Scale) -> list[Figure]:
     return [bars(found) if one_size else sizes(found), *([workers(found)] if found.strong or found.weak else [])]
 
 
-@styled()
+@apply_style()
 def bars(found: Scale) -> Figure:
     """One size: speed and peak memory of each arm as bars."""
     labels = [row["label"] for row in found.rows]
@@ -82,10 +82,10 @@ def bars(found: Scale) -> Figure:
     right.set_xlim(0, max(limit, right.get_xlim()[1]))
     right.axvline(limit, color=INK, linestyle="--", linewidth=0.9)
     caption += f" Dashed: the budget of a node, {formatting.size(limit)}."
-    return drawn(made, "scale", caption)
+    return render(made, "scale", caption)
 
 
-@styled()
+@apply_style()
 def sizes(found: Scale) -> Figure:
     """Several sizes: speed and peak memory against size, a line per arm."""
     made = Canvas(figsize=(WIDTH, 3.75))
@@ -104,10 +104,10 @@ def sizes(found: Scale) -> Figure:
         "Training windows per second at the warm rate, and peak memory of the largest process, or node of Ray, against "
         f"the size of the training set, in multiples of the original (log scale).{crosses}"
     )
-    return drawn(made, "scale", caption)
+    return render(made, "scale", caption)
 
 
-@styled()
+@apply_style()
 def workers(found: Scale) -> Figure:
     """Strong and weak scaling: speed-up against workers, beside the ideal."""
     made = Canvas(figsize=(WIDTH, 2.8))
@@ -115,11 +115,11 @@ def workers(found: Scale) -> Figure:
     left, right = made.subplots(1, 2)
     several = len({row["place"] for row in (*found.strong, *found.weak)}) > 1
 
-    def named(size: str, row: Speedup) -> tuple[str, Speedup]:
+    def name(size: str, row: Speedup) -> tuple[str, Speedup]:
         return size + (f", {PLACE[row['place']]}" if several else ""), row
 
-    strong = [named(at(row["multiplier"]), row) for row in found.strong]
-    weak = [named(f"{at(row['multiplier_per_worker'])} each", row) for row in found.weak]
+    strong = [name(at(row["multiplier"]), row) for row in found.strong]
+    weak = [name(f"{at(row['multiplier_per_worker'])} each", row) for row in found.weak]
     panels = (
         (left, strong, "strong: the same set on more workers"),
         (right, weak, "weak: a set that grows with the workers"),
@@ -133,7 +133,7 @@ def workers(found: Scale) -> Figure:
     caption = "Windows per second over those of the fewest workers, at the warm rate; dashed: the ideal."
     if any(row["place"] == "machine" for row in (*found.strong, *found.weak)):
         caption += f" On one machine all workers shared its {formatting.some(found.cores, 'core')}."
-    return drawn(made, "workers", caption)
+    return render(made, "workers", caption)
 
 
 def _looks(rows: Sequence[Row]) -> dict[str, Look]:

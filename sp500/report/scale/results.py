@@ -69,7 +69,7 @@ def collect(records: Sequence[RunRecord]) -> Scale:
             order = row["multiplier"], PLACES.index(row["place"]), ARMS.index(row["arm"]), row["num_workers"]
             runs.setdefault(order, []).append(row)
     several = len({row["place"] for row in rows}) > 1
-    kept = [_merged(repeats, several=several) for _, repeats in sorted(runs.items())]
+    kept = [_merge(repeats, several=several) for _, repeats in sorted(runs.items())]
     return Scale(kept, scaling.break_even(kept), scaling.strong(kept), scaling.weak(kept))
 
 
@@ -78,7 +78,7 @@ def _kind(row: ScaleRow) -> tuple[str, bool]:
     return row["place"], row["num_workers"] > 0
 
 
-def _merged(repeats: Sequence[ScaleRow], *, several: bool) -> Row:
+def _merge(repeats: Sequence[ScaleRow], *, several: bool) -> Row:
     newest = repeats[-1]
     rates = [rate for row in repeats if row["status"] == "ok" for rate in row["epoch_rates"]]
     workers = newest["num_workers"]

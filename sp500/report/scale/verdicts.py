@@ -35,7 +35,7 @@ def sentences(found: Scale, cost_of: CostOf = no_cost) -> list[str]:
     if not found.rows:
         return []
     gains = [*cluster(found.rows, cost_of), *streaming(found.rows), *break_even(found)]
-    return [*gains, *numbers(found.rows), *budget(found.rows), *one_machine(found), *failed(found.rows)]
+    return [*gains, *numbers(found.rows), *budget(found.rows), *one_machine(found), *failures(found.rows)]
 
 
 def cluster(rows: Sequence[Row], cost_of: CostOf = no_cost) -> list[str]:
@@ -67,7 +67,10 @@ def streaming(rows: Sequence[Row]) -> list[str]:
         return ["The gain from streaming is unknown: run the arms in_memory and streaming."]
     both = _ok(arrays).keys() & _ok(streamed).keys()
     if not both:
-        return ["The speed of streaming is unknown: no size completed with both arms.", *_fitted(arrays, streamed)]
+        return [
+            "The speed of streaming is unknown: no size completed with both arms.",
+            *_too_large(arrays, streamed),
+        ]
     first, second = streamed[max(both)], arrays[max(both)]
     peak, other = first["peak_memory_bytes"], second["peak_memory_bytes"]
     memory = "memory was not measured"
@@ -76,7 +79,7 @@ def streaming(rows: Sequence[Row]) -> list[str]:
         memory = f"{verdict} memory, {ratio(peak / other)} the peak ({size(peak)} compared with {size(other)})"
     return [
         f"Streaming at {at(max(both))}, compared with arrays in memory: {_speed(first, second)}; {memory}.",
-        *_fitted(arrays, streamed),
+        *_too_large(arrays, streamed),
     ]
 
 
@@ -153,7 +156,7 @@ def one_machine(found: Scale) -> list[str]:
     ]
 
 
-def failed(rows: Sequence[Row]) -> list[str]:
+def failures(rows: Sequence[Row]) -> list[str]:
     """Arms that did not end well, and why."""
     said = []
     for name, sized in by_arm(rows).items():
@@ -213,7 +216,7 @@ def _beyond(alone: Sizes, rays: Sequence[Sizes], cost_of: CostOf) -> list[str]:
     return []
 
 
-def _fitted(arrays: Sizes, streamed: Sizes) -> list[str]:
+def _too_large(arrays: Sizes, streamed: Sizes) -> list[str]:
     """Sizes that arrays were too large for."""
     large = [multiplier for multiplier, row in arrays.items() if row["status"] == "out_of_memory"]
     if not large:

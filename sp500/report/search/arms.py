@@ -11,7 +11,7 @@ from typing import Any
 
 from sp500 import formatting
 from sp500.formatting import TIMES, fixed, gap, listed, seconds, some
-from sp500.report.plot_style import BLUE, GREY, ORANGE, Figure, bar, canvas, drawn, styled
+from sp500.report.plot_style import BLUE, GREY, ORANGE, Figure, apply_style, bar, canvas, render
 from sp500.report.tables import Table, table
 from sp500.runs.compare import ARMS
 
@@ -76,7 +76,7 @@ def break_even_table(numbers: Numbers) -> Table | None:
     return table(caption, lines, text=("Sooner from",), note=MODEL)
 
 
-@styled()
+@apply_style()
 def figure(numbers: Numbers) -> Figure | None:
     """The seconds of each arm as bars."""
     timed = {arm: row for arm, row in (numbers["arms"] or {}).items() if row["seconds"] is not None}
@@ -86,7 +86,7 @@ def figure(numbers: Numbers) -> Figure | None:
     made, axes = canvas(0.06 + 0.3 * len(timed), labels, right=0.6)
     for place, (arm, row) in enumerate(timed.items()):
         bar(axes, place, row["seconds"], formatting.seconds(row["seconds"]), COLORS[arm])
-    return drawn(made, "seconds", "Seconds from the start of the process to its end; shorter is better.")
+    return render(made, "seconds", "Seconds from the start of the process to its end; shorter is better.")
 
 
 def _split(numbers: Numbers) -> str:
@@ -106,12 +106,12 @@ def _split(numbers: Numbers) -> str:
         f"packing{cores}": (numbers["packing_speedup"], "one after another"),
         "Ray Tune": (numbers["ray_speedup"], "packing"),
     }
-    bought = [_bought(name, times, over) for name, (times, over) in parts.items() if times is not None]
+    bought = [_describe_gain(name, times, over) for name, (times, over) in parts.items() if times is not None]
     head = f"{listed(bought)}: " if bought else ""
     return f"{head[:1].upper()}{head[1:]}{configs} took {listed(timed)}.{apart}"
 
 
-def _bought(name: str, times: float, over: str) -> str:
+def _describe_gain(name: str, times: float, over: str) -> str:
     """'packing was 3.4 times as fast as one after another'."""
     if f"{times:.1f}" == "1.0":
         return f"{name} took about as long as {over} (1.0{TIMES})"

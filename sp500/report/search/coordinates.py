@@ -12,8 +12,8 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
 from sp500 import formatting
-from sp500.report.plot_style import BLUE, GREY, INK, MUTED, RULE, WIDTH, Figure, drawn, styled
-from sp500.report.search.hyperparameters import Setting, Trial, ceiling, ended, label, names, varied
+from sp500.report.plot_style import BLUE, GREY, INK, MUTED, RULE, WIDTH, Figure, apply_style, render
+from sp500.report.search.hyperparameters import Setting, Trial, ceiling, drop_failed, label, list_varied, names
 from sp500.report.search.results import NAIVE, Search
 
 AXES, BEST, LINES = 8, 10, 300
@@ -22,11 +22,11 @@ APART = 0.055
 """Values closer than this share of an axis do not both get a label."""
 
 
-@styled()
+@apply_style()
 def coordinates(found: Search) -> Figure | None:
     """Parallel coordinates: a line per trial over the varied settings to its loss, the best ones on top."""
-    trials = sorted(ended(found.trials), key=lambda trial: (trial.loss, trial.id))
-    settings = _chosen(found, varied(trials))
+    trials = sorted(drop_failed(found.trials), key=lambda trial: (trial.loss, trial.id))
+    settings = _choose(found, list_varied(trials))
     losses = [trial.loss for trial in trials]
     if not settings or len(set(losses)) < 2:
         return None
@@ -48,10 +48,10 @@ def coordinates(found: Search) -> Figure | None:
     caption += NAIVE if found.relative else ""
     if len(shown) < len(trials):
         caption += f" The {len(shown)} best of {len(trials):,}."
-    every = len(varied(trials))
+    every = len(list_varied(trials))
     if len(settings) < every:
         caption += f" {len(settings)} of {every} settings that varied."
-    return drawn(made, "coordinates", caption)
+    return render(made, "coordinates", caption)
 
 
 def _lines(axes: Axes, trials: Sequence[Trial], settings: Sequence[Setting], top: float) -> None:
@@ -73,7 +73,7 @@ def _best(trials: Sequence[Any]) -> int:
     return min(BEST, max(1, len(trials) // 3))
 
 
-def _chosen(found: Search, settings: list[Setting]) -> list[Setting]:
+def _choose(found: Search, settings: list[Setting]) -> list[Setting]:
     """The settings that fit: the most important where that is known."""
     if isinstance(found.importance, str):
         return settings[: AXES - 1]
@@ -106,7 +106,7 @@ def _scale(axes: Axes, place: int, title: str, labels: Sequence[tuple[float, str
 def _labels(setting: Setting) -> list[tuple[float, str]]:
     """Heights and texts of a setting's values: all where they are few, else round ones."""
     if len(setting.values) <= 6 or not setting.numeric:
-        return _spaced([(setting.place(value), label(value)) for value in setting.values])
+        return _drop_overlapping([(setting.place(value), label(value)) for value in setting.values])
     low, high = setting.values[0], setting.values[-1]
     if setting.log:
         powers = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
@@ -114,10 +114,10 @@ def _labels(setting: Setting) -> list[tuple[float, str]]:
     else:
         values = [float(value) for value in MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, high)]
     inside = [(setting.place(value), label(value)) for value in values if low <= value <= high]
-    return _spaced([(0.0, label(float(low))), (1.0, label(float(high))), *inside])
+    return _drop_overlapping([(0.0, label(float(low))), (1.0, label(float(high))), *inside])
 
 
-def _spaced(labels: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
+def _drop_overlapping(labels: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
     """Those that do not stand upon one another, the first come first."""
     kept: list[tuple[float, str]] = []
     for height, text in labels:
@@ -132,4 +132,4 @@ def _loss_labels(losses: Sequence[float], top: float) -> list[tuple[float, str]]
     digits = max(0, -math.floor(math.log10(ticks[1] - ticks[0]) + 1e-9))
     edge = f"{formatting.fixed(top, digits + 1)} or more" if max(losses) > top else formatting.fixed(top, digits + 1)
     inside = [((value - low) / (top - low), formatting.fixed(value, digits)) for value in ticks if low <= value <= top]
-    return _spaced([(1.0, edge), (0.0, formatting.fixed(low, digits + 1)), *inside])
+    return _drop_overlapping([(1.0, edge), (0.0, formatting.fixed(low, digits + 1)), *inside])

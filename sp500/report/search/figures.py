@@ -10,10 +10,10 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
 from sp500 import formatting
-from sp500.report.plot_style import BLUE, ORANGE, WIDTH, Figure, Look, bar, canvas, drawn, styled
+from sp500.report.plot_style import BLUE, ORANGE, WIDTH, Figure, Look, apply_style, bar, canvas, render
 from sp500.report.search import arms
 from sp500.report.search.coordinates import coordinates
-from sp500.report.search.hyperparameters import ceiling, ended, names, varied
+from sp500.report.search.hyperparameters import ceiling, drop_failed, list_varied, names
 from sp500.report.search.results import NAIVE, Search, Side
 
 FAILED = "failed"
@@ -33,16 +33,16 @@ def figures(found: Search) -> list[Figure | str]:
     return kept
 
 
-@styled()
+@apply_style()
 def history(found: Search) -> Figure | None:
     """Validation loss of every trial in time, and the best so far as a line."""
-    sides = [side for side in found.sides if ended(list(side.trials.values()))]
+    sides = [side for side in found.sides if drop_failed(list(side.trials.values()))]
     if not sides:
         return None
     elapsed = [side.elapsed for side in sides]
     clock = None if None in elapsed else max(at for times in elapsed if times for at in times.values())
     unit, name = _unit(clock) if clock is not None else (1.0, "")
-    losses = [one.loss for side in sides for one in ended(list(side.trials.values()))]
+    losses = [one.loss for side in sides for one in drop_failed(list(side.trials.values()))]
     low, top = min(losses), ceiling(losses)
     made = Canvas(figsize=(WIDTH, 3.1))
     made.subplots_adjust(0.075, 0.46 / 3.1, 0.99, 1 - 0.42 / 3.1)
@@ -65,29 +65,30 @@ def history(found: Search) -> Figure | None:
     marks, texts = axes.get_legend_handles_labels()
     kept = dict(sorted(zip(texts, marks, strict=True), key=lambda pair: pair[0] == FAILED))
     axes.legend(kept.values(), kept, loc="lower left", bbox_to_anchor=(-0.01, 1), ncols=4, borderaxespad=0.2)
-    return drawn(made, "history", _told(sides, losses, top) + (NAIVE if found.relative else ""))
+    return render(made, "history", _describe(sides, losses, top) + (NAIVE if found.relative else ""))
 
 
-@styled()
+@apply_style()
 def importance(found: Search) -> Figure | None:
     """Share of each setting in the variation of the loss, as bars."""
     if isinstance(found.importance, str):
         return None
-    short = names(varied(ended(found.trials)))
+    finished = drop_failed(found.trials)
+    short = names(list_varied(finished))
     made, axes = canvas(0.16 + 0.25 * len(found.importance), [short[key] for key in found.importance], right=0.6)
     for place, share in enumerate(found.importance.values()):
         bar(axes, place, share, "<1%" if share < 0.01 else formatting.percent(share, 0), BLUE)
     caption = (
-        f"Importance: how much of the variation of the validation loss over {len(ended(found.trials)):,} trials each "
+        f"Importance: how much of the variation of the validation loss over {len(finished):,} trials each "
         "setting explains (Optuna's fANOVA), in shares of what all explain."
     )
-    return drawn(made, "importance", caption)
+    return render(made, "importance", caption)
 
 
 def _trials(axes: Axes, side: Side, places: dict[str, float], top: float) -> None:
     """A mark per trial, outliers on the edge at `top`, failed ones above it; the best so far as a step line."""
     look = LOOKS[side.record.arm] | {"color": arms.COLORS[side.record.arm]}
-    good = {one.id: one.loss for one in ended(list(side.trials.values()))}
+    good = {one.id: one.loss for one in drop_failed(list(side.trials.values()))}
     far = {key for key, loss in good.items() if loss > top}
     near = [key for key in good if key not in far]
     axes.plot([places[key] for key in near], [good[key] for key in near], linestyle="none", label=side.name, **look)
@@ -101,7 +102,7 @@ def _trials(axes: Axes, side: Side, places: dict[str, float], top: float) -> Non
         axes.plot(failed, [0.965] * len(failed), transform=edge, label=FAILED, **look)
 
 
-def _told(sides: Sequence[Side], losses: Sequence[float], top: float) -> str:
+def _describe(sides: Sequence[Side], losses: Sequence[float], top: float) -> str:
     two = " of each arm" if len(sides) > 1 else ""
     far = sum(loss > top for loss in losses)
     edge = f" A triangle on the edge: a loss above {top:.4g} ({far} of {len(losses):,})." if far else ""

@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 
 from sp500 import metrics
 from sp500.report.search.arms import NAMES
-from sp500.report.search.hyperparameters import Trial, ended, importance
+from sp500.report.search.hyperparameters import Trial, drop_failed, importance
 from sp500.runs import compare
 from sp500.runs.record import RunRecord
 from sp500.runs.results import SearchComparison, SearchSummary
@@ -113,18 +113,18 @@ def newest(records: Sequence[RunRecord], trials: Mapping[str, Sequence[TrialResu
     arms, timed = compare.newest_search(records)
     numbers = compare.searches(arms)
     if timed is not None and timed.search is not None:
-        numbers = _timed(timed.search)
+        numbers = _comparison(timed.search)
     ran = [(NAMES[arm], arms[arm], trials.get(arms[arm].name, [])) for arm in compare.ARMS if arm in arms]
     relative = any(len({trial.dataset for trial in kept}) > 1 for _, _, kept in ran)
     sides = [_side(*one, relative=relative) for one in ran]
     newer = max((side.record for side in sides), key=lambda record: record.finished, default=None)
     told = timed or newer
-    shown = _shown(sides, told)
+    shown = _choose_side(sides, told)
     weights = importance(list(shown.trials.values()) if shown else [])
     return Search(numbers, sides, shown, told, weights, relative)
 
 
-def _timed(search: SearchSummary) -> SearchComparison:
+def _comparison(search: SearchSummary) -> SearchComparison:
     """What a search in all modes says of its arms."""
     return {
         "configs": search["configs"],
@@ -151,7 +151,7 @@ def best_so_far(side: Side) -> list[Best]:
     found: list[Best] = []
     elapsed = side.elapsed
     for number, (key, one) in enumerate(side.trials.items(), 1):
-        if ended([one]) and (not found or one.loss < found[-1]["loss"]):
+        if drop_failed([one]) and (not found or one.loss < found[-1]["loss"]):
             at = None if elapsed is None else elapsed[key]
             found.append({"trial": number, "seconds": at, "loss": one.loss})
     return found
@@ -170,7 +170,7 @@ def _loss(result: TrialResult, relative: bool) -> float:
     return math.inf if loss is None else loss
 
 
-def _shown(sides: Sequence[Side], told: RunRecord | None) -> Side | None:
+def _choose_side(sides: Sequence[Side], told: RunRecord | None) -> Side | None:
     """A search in all modes names the best of one of its arms, whose losses may differ from the others' by rounding."""
     best = told.search["best"] if told and told.search else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sp500 import formatting
 from sp500.formatting import fixed, percent, seconds
 from sp500.report.models import scores
-from sp500.report.search.hyperparameters import Trial, ended
+from sp500.report.search.hyperparameters import Trial, drop_failed
 from sp500.report.search.results import Search, Side
 from sp500.report.tables import Table, table
 
@@ -15,7 +15,7 @@ TOP, REASONS = 5, 20
 
 def tables(found: Search) -> list[Table]:
     """The best configs, the chosen one on validation and test, and why others failed."""
-    made = (best_trials(found), by_dataset(found), both_splits(found), failed_trials(found))
+    made = (best_trials(found), by_dataset(found), both_splits(found), failures(found))
     return [one for one in made if one is not None]
 
 
@@ -23,7 +23,7 @@ def best_trials(found: Search) -> Table | None:
     """The configs with the lowest validation loss, with the seconds that each arm took for them."""
     if not found.trials:
         return None
-    top = sorted(ended(found.trials), key=lambda trial: (trial.loss, trial.id))[:TOP]
+    top = sorted(drop_failed(found.trials), key=lambda trial: (trial.loss, trial.id))[:TOP]
     traded = any(trial.valid_excess_sharpe is not None for trial in top)
     packed = any(trial.pack > 1 for side in found.sides for trial in side.trials.values())
     lines = []
@@ -91,7 +91,7 @@ def both_splits(found: Search) -> Table | None:
     return table(caption, lines, text=("Model", "Split"), kinds=kinds, note=" ".join(notes))
 
 
-def failed_trials(found: Search) -> Table | None:
+def failures(found: Search) -> Table | None:
     """Why configs failed, the commonest reason first; the same reason stands once."""
     failed: dict[str, list[tuple[Side, str, Trial]]] = {}
     for side in found.sides:
