@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sp500.errors import SP500Error
 from sp500.runs.compare import ARMS
@@ -28,11 +27,11 @@ TINY = ("--data.start", "2015-01-01", "--model.hidden", "4", "--model.layers", "
 
 @dataclass(frozen=True)
 class Search:
-    """One search: seconds from start to exit, seconds to its first finished trial, and its record."""
+    """One search: seconds from start to exit, to its first finished trial, and of its trials alone."""
 
     seconds: float
     first_trial_seconds: float
-    record: dict[str, Any]
+    trials_seconds: float
 
 
 def measure_ratios(folder: Path, say: Callable[[str], None]) -> dict[str, float]:
@@ -70,7 +69,7 @@ def _tiny(folder: Path, count: int, measure: Callable[..., Search]) -> float:
     space = folder / f"tiny{count}.yaml"
     space.write_text(f"train.seed: {list(range(count))}\n")
     search = measure(f"tiny{count}", "--mode", "packed", "--space", str(space), *TINY)
-    return float(search.record["seconds"]["search"]) / count
+    return search.trials_seconds / count
 
 
 def _search(folder: Path, name: str, *flags: str) -> Search:
@@ -82,7 +81,7 @@ def _search(folder: Path, name: str, *flags: str) -> Search:
         raise SP500Error(f"{name} ended with exit code {done.returncode}: {done.stderr[-500:]}")
     ledger = (folder / "runs" / name / "trials.jsonl").read_text().splitlines()
     first = min(_epoch_seconds(json.loads(line)["finished"]) for line in ledger)
-    return Search(seconds, first - started, json.loads(done.stdout))
+    return Search(seconds, first - started, float(json.loads(done.stdout)["seconds"]["search"]))
 
 
 def _epoch_seconds(stamp: str) -> float:

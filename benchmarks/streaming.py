@@ -180,7 +180,7 @@ class _Stored:
     def epoch(self, epoch: int, batch_size: int, *, shuffle: bool, seed: int) -> Iterator[Batch]:
         """Every window once."""
         del epoch, seed
-        options: dict[str, Any] = {"local_shuffle_buffer_size": 8 * batch_size} if shuffle else {}
+        options = {"local_shuffle_buffer_size": 8 * batch_size} if shuffle else {}
         for batch in self._data.iter_torch_batches(batch_size=batch_size, **options):
             count = len(batch["y"])
             # Numbers that only dropout reads, where any will do.
@@ -202,7 +202,7 @@ def _train_on_stored(case: Case, folder: Path) -> FitResult:
         pq.write_table(pa.table({"x": x, "y": chunk.targets}), path / shard.name)
     dataset, run = _dataset(case, 1), _fresh(folder)
 
-    def train(settings: dict[str, Any]) -> FitResult:
+    def train(settings: dict[str, object]) -> FitResult:
         del settings
         batches = _Stored(ray.train.get_dataset_shard("train"), case.shards.windows, shape)
         return fit(catalog.task(case.config), dataset, case.config, RayWorker(get_device(), run), train=batches)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 import yaml
 
@@ -48,13 +48,13 @@ class Experiment(RunConfig):
         """Which arm of a comparison this run is."""
         return "ray" if self.num_workers else "solo"
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """Effective settings as plain data, re-runnable with --config: without the flags and the run's name."""
-        plain: dict[str, Any] = source.portable(mask(self.model_dump(mode="json", exclude=FLAGS | set(self.aliases))))
+        plain = source.portable(mask(self.model_dump(mode="json", exclude=FLAGS | set(self.aliases))))
         del plain["io"]["run_name"]
         return plain
 
-    def decisive(self) -> dict[str, Any]:
+    def decisive(self) -> dict[str, object]:
         """What a resumed run must have in common with the run it continues, besides the fingerprint."""
         added = set(type(self).model_fields) - set(RunConfig.model_fields) - FLAGS - set(self.aliases)
         return self.model_dump(mode="json", include=added)
@@ -135,7 +135,7 @@ def _attempt(config: E, main: Callable[[E, Run], RunRecord], run: Run, earlier: 
     return record
 
 
-def outline(config: Experiment) -> dict[str, Any]:
+def outline(config: Experiment) -> dict[str, object]:
     """What would be run, for --dry-run."""
     name = run_name(config)
     return {
@@ -188,7 +188,7 @@ def _difference(kept: Experiment, given: Experiment) -> str:
     return ", ".join(f"{name} {ours.get(name)}, not {theirs.get(name)}" for name in names[:3])
 
 
-def _flat(settings: dict[str, Any], section: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(settings: dict[str, object], section: str = "") -> Iterator[tuple[str, object]]:
     """Dotted settings."""
     for name, value in settings.items():
         if isinstance(value, dict):

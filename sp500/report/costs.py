@@ -59,7 +59,7 @@ class Costs:
         return f"{money(cost.amount)} {self.currency} at the rates of {self.held}" if cost else ""
 
     @property
-    def numbers(self) -> dict[str, Any]:
+    def numbers(self) -> dict[str, object]:
         """Its part of report.json."""
         plain = {
             run: {

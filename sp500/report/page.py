@@ -65,7 +65,7 @@ class Report:
 
     path: Path
     """index.html; report.md and report.json lie beside it."""
-    numbers: dict[str, Any]
+    numbers: dict[str, object]
     """What report.json holds: `search`, `scale` and what was computed of it, `models`, `costs`, `forecast`."""
     verdicts: dict[str, list[str]]
     """Sentences by section."""
@@ -128,7 +128,7 @@ def summary(report: Report) -> str:
 def _write_files(
     out: Path,
     records: Sequence[RunRecord],
-    numbers: dict[str, Any],
+    numbers: dict[str, object],
     said: Mapping[str, list[str]],
     parts: Mapping[str, Sequence[Any]],
 ) -> Report:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
-from typing import Any
+from typing import Any, TypedDict
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -46,8 +46,17 @@ STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "lines.linewidth": 1.6,
 }
-Look = dict[str, Any]
-"""Keyword arguments of matplotlib."""
+
+
+class Look(TypedDict, total=False):
+    """Keyword arguments of matplotlib's lines and marks."""
+
+    color: str
+    linestyle: str
+    marker: str
+    markerfacecolor: str
+    markersize: float
+    markeredgewidth: float
 
 
 @dataclass(frozen=True)
@@ -89,7 +98,7 @@ def bar(axes: Axes, place: int, value: float, text: str, color: str) -> None:
 def render(made: Canvas, salt: str, caption: str) -> Figure:
     """The canvas as SVG with its caption; `salt` is the figure's name, its own on the page."""
     file = io.StringIO()
-    nothing: dict[str, Any] = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     # The salt keeps the ids of two drawings on one page apart, and the same from one report to the next.
     with mpl.rc_context({"svg.hashsalt": salt}):
         made.savefig(file, format="svg", transparent=True, metadata=nothing)

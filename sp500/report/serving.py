@@ -35,7 +35,7 @@ def price_per_thousand(row: ServeRow, rates: RateTable) -> float | None:
     return 1e3 * (cpu + memory) / HOUR
 
 
-def numbers(record: RunRecord | None) -> dict[str, Any]:
+def numbers(record: RunRecord | None) -> dict[str, object]:
     """Its part of report.json."""
     return {"serving": record.serving} if record else {}
 

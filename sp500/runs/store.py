@@ -15,12 +15,11 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import yaml
 from filelock import FileLock, Timeout
@@ -116,7 +115,7 @@ class Run:
             raise ConfigError(f"{path} is not a run record ({_first_line(error)}). Move its folder away") from error
         return record
 
-    def write_config(self, settings: dict[str, Any]) -> None:
+    def write_config(self, settings: Mapping[str, object]) -> None:
         """Keep the effective settings, re-runnable with --config."""
         write_atomic(self.path / "config.yaml", yaml.safe_dump(settings, sort_keys=False))
 

@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,5 +123,5 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(data, "sha256").hexdigest()
 
 
-def _canonical(plain: dict[str, Any]) -> bytes:
+def _canonical(plain: Mapping[str, object]) -> bytes:
     return json.dumps(plain, sort_keys=True).encode()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from sp500.errors import ConfigError, SP500Error
 from sp500.execution import execute
@@ -94,9 +93,9 @@ def train(one: ArmSettings, run: Run) -> RunRecord:
     return scale_arms.on_ray(config, run, nodes=nodes, memory_bytes=budget, root=root, skip_bad=skip_bad)
 
 
-def preview(config: ScaleSettings) -> dict[str, Any]:
+def preview(config: ScaleSettings) -> dict[str, object]:
     """What a dry run tells: rows and bytes per size, and what each arm is expected to take."""
     from sp500.studies import scale_estimate
 
     runs = [(one.kind, one.run_config()) for one in each(config, "plan")]
-    return scale_estimate.table(runs, config.limit_bytes)
+    return {**scale_estimate.table(runs, config.limit_bytes)}

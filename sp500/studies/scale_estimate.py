@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TypedDict
 
 from sp500.config import RunConfig
 from sp500.data.shards.stream import buffer_windows
@@ -32,13 +32,43 @@ COPIED_PER_SECOND = 2_000_000
 RAY_SHARE = 0.85
 
 
-def table(runs: Sequence[tuple[str, RunConfig]], memory_bytes: int) -> dict[str, Any]:
+class ArmEstimate(TypedDict):
+    """What one arm is expected to take at one size."""
+
+    arm: str
+    num_workers: int
+    expected_seconds: float
+    expected_peak_memory_bytes: int
+    expected_status: str
+
+
+class SizeEstimate(TypedDict):
+    """A size of the dataset, and its arms."""
+
+    multiplier: int
+    rows: int
+    windows: int
+    bytes_on_disk: int
+    bytes_materialised: int
+    arms: list[ArmEstimate]
+
+
+class Estimate(TypedDict):
+    """What a scale experiment is expected to take."""
+
+    memory_limit_bytes: int
+    samples_per_second_alone: int
+    """Windows per second of one process."""
+    sizes: list[SizeEstimate]
+
+
+def table(runs: Sequence[tuple[str, RunConfig]], memory_bytes: int) -> Estimate:
     """Per size: windows and bytes; per run (arm, settings): expected seconds, memory and how it will end."""
-    sizes: dict[int, dict[str, Any]] = {}
+    sizes: dict[int, SizeEstimate] = {}
     speed, base, original = _measure(runs[0][1])
     for kind, config in runs:
         source = replace(original, multiplier=config.data.multiplier)
-        size = sizes.setdefault(config.data.multiplier, _size(source, config) | {"arms": []})
+        size = sizes.setdefault(config.data.multiplier, _size(source, config))
         memory = _memory(kind, config, source, base)
         size["arms"].append(
             {
@@ -62,7 +92,7 @@ def _measure(config: RunConfig) -> tuple[float, int, Source]:
     return result.samples / (result.train_seconds - result.first_batch_seconds), pss_bytes(), ready.source()
 
 
-def _size(source: Source, config: RunConfig) -> dict[str, Any]:
+def _size(source: Source, config: RunConfig) -> SizeEstimate:
     layout = source.layout
     return {
         "multiplier": config.data.multiplier,
@@ -70,6 +100,7 @@ def _size(source: Source, config: RunConfig) -> dict[str, Any]:
         "windows": source.windows,
         "bytes_on_disk": (source.windows if layout.whole else source.rows) * layout.line_bytes,
         "bytes_materialised": _materialised_bytes(source, config),
+        "arms": [],
     }
 
 

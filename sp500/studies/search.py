@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sp500.config import RunConfig
 from sp500.machine.units import size_bytes
@@ -57,7 +57,7 @@ def run_search(
             stopped.set()
 
 
-def preview(config: SearchSettings) -> dict[str, Any]:
+def preview(config: SearchSettings) -> dict[str, object]:
     """What a dry run shows: the space, how configs are chosen, and how many."""
     planned = plan(config.model_copy(update={"mode": "auto"}) if config.mode == "all" else config)
     trials = planned.trials or planned.space.size

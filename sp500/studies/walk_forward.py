@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sp500.errors import ConfigError
 from sp500.runs.record import RunRecord
@@ -27,7 +27,7 @@ def run_walk_forward(
     return walk_forward_folds.record(config, run, cut_folds(config), on_row)
 
 
-def preview(config: WalkForwardSettings) -> dict[str, Any]:
+def preview(config: WalkForwardSettings) -> dict[str, object]:
     """What a dry run shows: the dates of every fold."""
     folds = cut_folds(config)
     return {"folds": [folds.dates(number + 1) for number in range(len(folds))]}

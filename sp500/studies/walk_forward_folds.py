@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -88,7 +87,7 @@ def read_rows(path: Path, sha256: str) -> dict[int, FoldRow]:
     return {row["fold"]: row for row in rows if row["status"] == "ok"}
 
 
-def _row(path: Path, number: int, line: dict[str, Any]) -> FoldRow:
+def _row(path: Path, number: int, line: dict[str, object]) -> FoldRow:
     try:
         return FOLD_ROW.validate_python(line)
     except ValidationError as error:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
@@ -212,14 +212,14 @@ def _make_points(epochs: Sequence[EpochMetrics], last: datetime) -> tuple[list[P
     return points, left_out
 
 
-def _results(record: RunRecord) -> dict[str, Any]:
+def _results(record: RunRecord) -> dict[str, object]:
     scalars = {name: getattr(record, name) for name in SCALARS}
     known = {name: value for name, value in scalars.items() if value is not None}
     # A section of their own: the epochs have `samples` and `seconds`, too.
     return {**record.metrics, "run": {**known, "seconds": record.seconds.model_dump()}}
 
 
-def _numbers(values: Mapping[str, Any], section: str = "") -> Iterator[tuple[str, float | None]]:
+def _numbers(values: Mapping[str, object], section: str = "") -> Iterator[tuple[str, float | None]]:
     """Numbers by dotted name. None stands for one that was not finite, which JSON cannot hold."""
     for name, value in values.items():
         key = f"{section}{name}"
@@ -248,7 +248,7 @@ def _key(name: str) -> str:
     return re.sub(r"[^\w. -]", "_", name, flags=re.ASCII)[:LONGEST_KEY]
 
 
-def _settings(run: Run, record: RunRecord) -> dict[str, Any]:
+def _settings(run: Run, record: RunRecord) -> dict[str, object]:
     """The effective settings, without where the run lies, which may change."""
     try:
         settings = yaml.safe_load((run.path / "config.yaml").read_text())
@@ -259,12 +259,12 @@ def _settings(run: Run, record: RunRecord) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name != "io"}
 
 
-def _params(settings: Mapping[str, Any]) -> dict[str, str]:
+def _params(settings: Mapping[str, object]) -> dict[str, str]:
     """Settings by dotted name; those that are not set are left out."""
     return {_key(name): _text(value)[:LONGEST_PARAM] for name, value in _flat(settings) if value not in (None, [], {})}
 
 
-def _flat(settings: Mapping[str, Any], section: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(settings: Mapping[str, object], section: str = "") -> Iterator[tuple[str, object]]:
     for name, value in settings.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{section}{name}.")

@@ -231,7 +231,7 @@ def _tell_apart(rows: list[ModelRow], records: Sequence[RunRecord]) -> None:
             rows[place]["name"] = f"{name} ({apart})" if len(places) > 1 else name
 
 
-def _settings(record: RunRecord) -> dict[str, Any]:
+def _settings(record: RunRecord) -> dict[str, object]:
     """What can tell two models of a group apart, most telling first."""
     config = record.config
     data = {

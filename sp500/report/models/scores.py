@@ -18,7 +18,7 @@ from sp500.formatting import NOTHING, TIMES, fixed, percent
 from sp500.report.models.results import Group, ModelRow, NaiveRow
 from sp500.report.tables import Cells, Table, no_cells, table
 from sp500.runs.record import RunRecord
-from sp500.runs.results import Improvement
+from sp500.runs.results import Improvement, Metrics
 
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -109,7 +109,7 @@ def _spread(values: Sequence[float], unit: str = "") -> str:
     return f"{fixed(fmean(values), sign=True)}{unit} ± {fixed(stdev(values))} ({ends})"
 
 
-def columns(tests: list[dict[str, Any]]) -> list[Metric]:
+def columns(tests: Sequence[Metrics]) -> list[Metric]:
     """Every metric that some row has."""
     shown: list[Metric] = []
     for key, title in SCALED.items():

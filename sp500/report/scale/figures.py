@@ -139,12 +139,12 @@ def workers(found: Scale) -> Figure:
 def _looks(rows: Sequence[Row]) -> dict[str, Look]:
     """Colour and mark of every arm, under its label."""
     first = {name: sized[0]["arm"] for name, sized in by_arm(rows).items()}
-    looks = {}
+    looks: dict[str, Look] = {}
     rays = islice(cycle(RAY), len(first))
     for name, sized in by_arm(rows).items():
         look = ALONE.get(first[name]) or next(rays)
         # What ran on the cluster without Ray has the colour of its arm, dashed.
-        dashed = {"linestyle": "--"} if first[name] in ALONE and sized[0]["place"] == "cluster" else {}
+        dashed: Look = {"linestyle": "--"} if first[name] in ALONE and sized[0]["place"] == "cluster" else {}
         looks[name] = look | dashed
     return looks
 

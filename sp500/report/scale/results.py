@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sp500 import formatting
 from sp500.formatting import METRIC, NOTHING, TIMES, fixed, percent, seconds, size
@@ -40,7 +39,7 @@ class Scale:
     weak: list[WeakScaling]
 
     @property
-    def numbers(self) -> dict[str, Any]:
+    def numbers(self) -> dict[str, object]:
         """Its part of report.json."""
         laws = {"break_even": self.break_even, "strong_scaling": self.strong, "weak_scaling": self.weak}
         return {"scale": self.rows, **laws}

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from sp500 import metrics
 from sp500.report.search.arms import NAMES
@@ -89,7 +89,7 @@ class Search:
         return max((summary["failed"] for summary in told if summary), default=0)
 
     @property
-    def numbers(self) -> dict[str, Any]:
+    def numbers(self) -> dict[str, object]:
         """Its part of report.json; nulls where no search ran."""
         metrics = self.told.metrics if self.told else {}
         test = {key: value for key, value in metrics.get("test", {}).items() if key != "improvement"}
