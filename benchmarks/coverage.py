@@ -86,8 +86,8 @@ def main(arguments: Sequence[str]) -> int:
             generator = np.random.default_rng(days)
             noise = returns(days, asked.draws, generator, clustered=clustered)
             kinds = {f"improvement, {kind}": signals(noise, kind, generator) for kind in ("news", "slow", "yesterday")}
-            found = {name: count_missed_improvements(noise, signal) for name, signal in kinds.items()}
-            for name, (above, below) in (found | {"Sharpe ratio": count_missed_sharpes(noise)}).items():
+            missed = {name: count_missed_improvements(noise, signal) for name, signal in kinds.items()}
+            for name, (above, below) in (missed | {"Sharpe ratio": count_missed_sharpes(noise)}).items():
                 covered = asked.draws - above - below
                 ends = stats.binomtest(covered, asked.draws).proportion_ci(method="exact")
                 row = {"interval": name, "days": days, "clustered": clustered, "coverage": covered / asked.draws}

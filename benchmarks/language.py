@@ -59,9 +59,9 @@ def plain(config: RunConfig, dataset: Dataset) -> float:
 
 def run_loop(config: RunConfig, dataset: Dataset) -> tuple[float, float]:
     """Bytes per second of the training loop, evaluation apart, and bits per byte on the validation part."""
-    found = fit(Language(config), dataset, config, SoloWorker(torch.device("cpu")), splits=())
-    assert found.best_loss is not None
-    return found.samples * dataset.window / found.train_seconds, found.best_loss / 0.6931471805599453
+    result = fit(Language(config), dataset, config, SoloWorker(torch.device("cpu")), splits=())
+    assert result.best_loss is not None
+    return result.samples * dataset.window / result.train_seconds, result.best_loss / 0.6931471805599453
 
 
 def main() -> None:

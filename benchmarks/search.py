@@ -36,10 +36,10 @@ class Search:
 
 def measure_ratios(folder: Path, say: Callable[[str], None]) -> dict[str, float]:
     """All ratios; `say` hears each as it comes."""
-    found: dict[str, float] = {}
+    ratios: dict[str, float] = {}
 
     def keep(name: str, value: float) -> None:
-        found[name] = value
+        ratios[name] = value
         say(f"{name} {value:.3f}")
 
     def measure(name: str, *flags: str) -> Search:
@@ -61,7 +61,7 @@ def measure_ratios(folder: Path, say: Callable[[str], None]) -> dict[str, float]
     compare_arms("lstm12", *LSTM)
     few, many = (_tiny(folder, count, measure) for count in (100, 1000))
     keep("cost_per_trial_1000_over_100", many / few)
-    return found
+    return ratios
 
 
 def _tiny(folder: Path, count: int, measure: Callable[..., Search]) -> float:

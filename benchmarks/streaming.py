@@ -60,23 +60,23 @@ class Case:
 
 def measure_ratios(folder: Path, say: Callable[[str], None]) -> dict[str, float]:
     """All ratios, each measured side by side in this run; `say` hears each as it comes."""
-    found: dict[str, float] = {}
+    ratios: dict[str, float] = {}
 
     def keep(**numbers: float) -> None:
-        found.update(numbers)
+        ratios.update(numbers)
         say(", ".join(f"{name} {value:.3f}" for name, value in numbers.items()))
 
     mlp = _case(folder, MLP, SMALL, epochs=4)
     ceiling = _warm(run_in_subprocess(_from_memory, mlp))
     keep(streaming_over_ceiling_mlp=_warm(run_in_subprocess(_from_shards, mlp)) / ceiling)
-    one = _on_ray(mlp, 1, folder)
-    keep(ray1_over_ceiling_mlp=_warm(one) / ceiling)
-    keep(ray1_over_stored_windows=_warm(one) / _warm(_train_on_stored(mlp, folder)))
+    ray_one = _on_ray(mlp, 1, folder)
+    keep(ray1_over_ceiling_mlp=_warm(ray_one) / ceiling)
+    keep(ray1_over_stored_windows=_warm(ray_one) / _warm(_train_on_stored(mlp, folder)))
     keep(ray2_over_torch2_mlp=_warm(_on_ray(mlp, 2, folder)) / _warm(_two_processes(mlp)))
     lstm = _case(folder, LSTM, 1, epochs=3)
     keep(ray1_over_ceiling_lstm=_warm(_on_ray(lstm, 1, folder)) / _warm(run_in_subprocess(_from_memory, lstm)))
     keep(ray2_over_torch2_lstm=_warm(_on_ray(lstm, 2, folder)) / _warm(_two_processes(lstm)))
-    return found | _large(folder, keep)
+    return ratios | _large(folder, keep)
 
 
 def _large(folder: Path, keep: Callable[..., None]) -> dict[str, float]:
@@ -89,14 +89,14 @@ def _large(folder: Path, keep: Callable[..., None]) -> dict[str, float]:
     results = [run_in_subprocess(_from_shards, case) for case in (small, large)]
     speeds = [result.samples / result.train_seconds for result in results]
     windows = large.shards.windows * large.shards.layout.window * large.shards.layout.row_bytes
-    found = {
+    sizes = {
         "worker_memory_large_over_small": results[1].peak_worker_bytes / results[0].peak_worker_bytes,
         "seconds_per_sample_large_over_small": speeds[0] / speeds[1],
         "disk_over_materialised": large.shards.bytes / windows,
         "writing_over_training": written / speeds[1],
     }
-    keep(**found)
-    return found
+    keep(**sizes)
+    return sizes
 
 
 def _case(folder: Path, model: ModelConfig, multiplier: int, *, name: str = "shards", **train: int) -> Case:

@@ -162,28 +162,29 @@ def _check_same(run: Run, config: Experiment, *, ended: bool) -> None:
         return
     try:
         plain = yaml.safe_load(path.read_text())
-        kept = type(config).model_validate(source.anchored(plain, run.path) if isinstance(plain, dict) else plain)
+        stored = type(config).model_validate(source.anchored(plain, run.path) if isinstance(plain, dict) else plain)
     except (OSError, yaml.YAMLError, ValueError) as error:  # a decoder's and pydantic's errors are ValueErrors
         raise ConfigError(
             f"{path} cannot be used ({str(error).splitlines()[0]}), so it is not known whether the run has the same "
             "settings. Put the file back or choose another --name"
         ) from error
     pairs = [
-        (one.fingerprint, one.decisive(), *((one.eval, one.num_workers) if ended else ())) for one in (kept, config)
+        (settings.fingerprint, settings.decisive(), *((settings.eval, settings.num_workers) if ended else ()))
+        for settings in (stored, config)
     ]
     if pairs[0] != pairs[1]:
         raise ConfigError(
-            f"run {run.name!r} has other settings than these ({_difference(kept, config) or path}): --resume continues "
-            "it with its own settings; for new settings take another --name"
+            f"run {run.name!r} has other settings than these ({_difference(stored, config) or path}): --resume "
+            "continues it with its own settings; for new settings take another --name"
         )
 
 
-def _difference(kept: Experiment, given: Experiment) -> str:
+def _difference(stored: Experiment, wanted: Experiment) -> str:
     """The first settings that decide numbers and differ, as they are kept and given."""
-    for one, other in ((kept.own_task, given.own_task), (kept.model.own, given.model.own)):
-        if one and other and one.identity != other.identity:
-            return f"{other.path} differs from the run's {one.path}"
-    ours, theirs = (dict(_flat(one.settings())) for one in (kept, given))
+    for own, other in ((stored.own_task, wanted.own_task), (stored.model.own, wanted.model.own)):
+        if own and other and own.identity != other.identity:
+            return f"{other.path} differs from the run's {own.path}"
+    ours, theirs = (dict(_flat(config.settings())) for config in (stored, wanted))
     names = [name for name in ours | theirs if ours.get(name) != theirs.get(name) and not name.startswith(IDLE)]
     return ", ".join(f"{name} {ours.get(name)}, not {theirs.get(name)}" for name in names[:3])
 

@@ -88,7 +88,7 @@ def write(
     paid, served = costs.of(records, unended, rates), serving.newest(records)
     groups, failed = group_runs(records), list_without_metrics(records)
     searched, walked, scaled = newest(records, trials), folds.newest(records), collect(records)
-    said = {
+    verdicts = {
         "models": model_sentences(groups),
         "search": search_sentences(searched, records),
         "folds": folds.sentences(walked),
@@ -110,7 +110,7 @@ def write(
     }
     rows = {"folds": folds.numbers(walked), "models": make_rows(groups, failed), **serving.numbers(served)}
     numbers = rows | {"search": searched.numbers, **scaled.numbers, **paid.numbers}
-    return _write_files(out, records, numbers | ({"damaged": list(damaged)} if damaged else {}), said, parts)
+    return _write_files(out, records, numbers | ({"damaged": list(damaged)} if damaged else {}), verdicts, parts)
 
 
 def title(name: str) -> str:
@@ -120,7 +120,7 @@ def title(name: str) -> str:
 
 def summary(report: Report) -> str:
     """The verdicts and the report's path, in plain lines."""
-    lines = [f"{name}: {said}" for name, sentences in report.verdicts.items() for said in sentences]
+    lines = [f"{name}: {sentence}" for name, sentences in report.verdicts.items() for sentence in sentences]
     lines += [f"{name}: {_hint(name)}" for name, sentences in report.verdicts.items() if not sentences]
     return "\n".join([*lines, f"report: {report.path}"])
 
@@ -129,13 +129,13 @@ def _write_files(
     out: Path,
     records: Sequence[RunRecord],
     numbers: dict[str, object],
-    said: Mapping[str, list[str]],
+    verdicts: Mapping[str, list[str]],
     parts: Mapping[str, Sequence[Any]],
 ) -> Report:
     """Sections that a command could fill are shown empty; of the others those that have something to say."""
-    shown = [name for name in parts if name in COMMANDS or said[name]]
+    shown = [name for name in parts if name in COMMANDS or verdicts[name]]
     sections = [Section(name, tuple(parts[name])) for name in shown]
-    report = Report(out / "index.html", numbers, {name: found for name, found in said.items() if name in shown})
+    report = Report(out / "index.html", numbers, {name: lines for name, lines in verdicts.items() if name in shown})
     out.mkdir(parents=True, exist_ok=True)
     write_atomic(out / "report.json", json.dumps(report.numbers, indent=1, allow_nan=False) + "\n")
     write_atomic(out / "report.md", _markdown(records, report.verdicts, sections))
@@ -152,12 +152,12 @@ def _span(records: Sequence[RunRecord]) -> str:
     """How many runs, and from when to when; no clock, so the same runs make the same page."""
     if not records:
         return "no runs"
-    first, last = min(one.started for one in records), max(one.finished for one in records)
+    first, last = min(record.started for record in records), max(record.finished for record in records)
     days = dict.fromkeys((f"{first:%Y-%m-%d}", f"{last:%Y-%m-%d}"))
     return f"{formatting.some(len(records), 'run')}, {' to '.join(days)}"
 
 
-def _html(records: Sequence[RunRecord], said: Mapping[str, list[str]], sections: Sequence[Section]) -> str:
+def _html(records: Sequence[RunRecord], verdicts: Mapping[str, list[str]], sections: Sequence[Section]) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -168,13 +168,15 @@ def _html(records: Sequence[RunRecord], said: Mapping[str, list[str]], sections:
     environment.tests["table"] = lambda part: isinstance(part, Table)
     environment.filters["svg"] = lambda figure: Markup(figure.svg)  # noqa: S704
     template = environment.get_template("page.html.jinja")
-    return template.render(span=_span(records), verdicts=said, sections=sections)
+    return template.render(span=_span(records), verdicts=verdicts, sections=sections)
 
 
-def _markdown(records: Sequence[RunRecord], said: Mapping[str, list[str]], sections: Sequence[Section]) -> str:
+def _markdown(records: Sequence[RunRecord], verdicts: Mapping[str, list[str]], sections: Sequence[Section]) -> str:
     lines = ["# What the runs found", "", f"{_span(records)}. Figures: index.html.", ""]
     lines += [
-        f"- **{title(name)}.** {tables.escape(' '.join(sentences))}" for name, sentences in said.items() if sentences
+        f"- **{title(name)}.** {tables.escape(' '.join(sentences))}"
+        for name, sentences in verdicts.items()
+        if sentences
     ]
     for section in sections:
         lines += ["", f"## {section.title}", ""]

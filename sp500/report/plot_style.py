@@ -78,13 +78,13 @@ def canvas(
     height: float, labels: Sequence[str], *, right: float, above: float = 0.03, below: float = 0.03
 ) -> tuple[Canvas, Axes]:
     """A chart with one labelled line per item, first on top; margins in inches, the left one fits the labels."""
-    made = Canvas(figsize=(WIDTH, height))
+    chart = Canvas(figsize=(WIDTH, height))
     left = LETTER * max(map(len, labels)) + 0.1
-    made.subplots_adjust(left / WIDTH, below / height, 1 - right / WIDTH, 1 - above / height)
-    axes = made.subplots()
+    chart.subplots_adjust(left / WIDTH, below / height, 1 - right / WIDTH, 1 - above / height)
+    axes = chart.subplots()
     axes.set(ylim=(len(labels) - 0.4, -0.6), yticks=range(len(labels)))
     axes.set_yticklabels(labels, color=INK, fontsize=9)
-    return made, axes
+    return chart, axes
 
 
 def bar(axes: Axes, place: int, value: float, text: str, color: str) -> None:
@@ -95,13 +95,13 @@ def bar(axes: Axes, place: int, value: float, text: str, color: str) -> None:
     axes.spines["bottom"].set_visible(False)
 
 
-def render(made: Canvas, salt: str, caption: str) -> Figure:
+def render(chart: Canvas, salt: str, caption: str) -> Figure:
     """The canvas as SVG with its caption; `salt` is the figure's name, its own on the page."""
     file = io.StringIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     # The salt keeps the ids of two drawings on one page apart, and the same from one report to the next.
     with mpl.rc_context({"svg.hashsalt": salt}):
-        made.savefig(file, format="svg", transparent=True, metadata=nothing)
+        chart.savefig(file, format="svg", transparent=True, metadata=nothing)
     svg = file.getvalue()
     svg = re.sub(r' xmlns(:xlink)?="[^"]*"', "", svg[svg.index("<svg") :])
     return Figure(svg.replace("<svg", f'<svg role="img" aria-label="{escape(caption)}"', 1), caption)

@@ -76,11 +76,11 @@ def _when(plain: ServeRow, others: list[ServeRow]) -> str:
 
 def _most(rows: Sequence[ServeRow], path: str) -> dict[str, ServeRow]:
     """Per server the row with the most requests a second."""
-    found: dict[str, ServeRow] = {}
+    best: dict[str, ServeRow] = {}
     for row in rows:
-        if row["path"] == path and row["per_second"] >= found.get(row["server"], row)["per_second"]:
-            found[row["server"]] = row
-    return found
+        if row["path"] == path and row["per_second"] >= best.get(row["server"], row)["per_second"]:
+            best[row["server"]] = row
+    return best
 
 
 def parts(record: RunRecord | None, rates: RateTable | None) -> tuple[Any, ...]:

@@ -172,8 +172,8 @@ def list_pods(record: RunRecord, table: RateTable) -> tuple[Pods, ...]:
     As many nodes as it has workers, at most those that there are; a search has all. A run in one process has its
     machine, and in a pod what stands beside the workers.
     """
-    one = worker(record, table)
-    return (one.model_copy(update={"count": _workers(record)}), *around(table)) if is_rented(record) else (one,)
+    own = worker(record, table)
+    return (own.model_copy(update={"count": _workers(record)}), *around(table)) if is_rented(record) else (own,)
 
 
 def worker(record: RunRecord, table: RateTable) -> Pods:
@@ -196,7 +196,7 @@ def worker(record: RunRecord, table: RateTable) -> Pods:
 
 def around(table: RateTable) -> tuple[Pods, ...]:
     """What a job's cluster has besides its workers."""
-    return tuple(Pods(**one.model_dump(), node_type=table.rule.cluster) for one in table.beside)
+    return tuple(Pods(**node.model_dump(), node_type=table.rule.cluster) for node in table.beside)
 
 
 def _workers(record: RunRecord) -> int:

@@ -80,13 +80,13 @@ def of_trials(trials: Iterable[Trial], planned: PlannedSearch) -> RunProgress:
 
 
 def _trials(path: Path) -> list[Trial]:
-    found = []
+    trials = []
     for number, line in enumerate(read_lines(path), 1):
         try:
-            found.append(Trial.model_validate(line))
+            trials.append(Trial.model_validate(line))
         except ValidationError as error:
             raise line_error(path, number, str(error.errors()[0]["msg"])) from None
-    return found
+    return trials
 
 
 def _settings(folder: Path, train: object) -> TrainConfig:

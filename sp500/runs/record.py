@@ -231,8 +231,8 @@ def machine(threads: int, cluster: dict[str, float] | None = None) -> Machine:
 
 def versions() -> dict[str, str]:
     """Python, libraries, this package, and the git commit with `-dirty` where the tree was changed."""
-    found = {name: metadata.version(name) for name in LIBRARIES}
-    return {"python": platform.python_version(), **found, "sp500": __version__, "git": _git_commit()}
+    libraries = {name: metadata.version(name) for name in LIBRARIES}
+    return {"python": platform.python_version(), **libraries, "sp500": __version__, "git": _git_commit()}
 
 
 def process_start() -> datetime:

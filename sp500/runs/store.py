@@ -63,8 +63,8 @@ class Run:
         """Keep what the run was given, as soon as that is known, so that a killed run has its price."""
         if begun := self.start_record():
             nodes = begun.machine.simulated_nodes if simulated_nodes is None else simulated_nodes
-            given = {"cluster": cluster, "simulated_nodes": nodes}
-            self.write_start(begun.model_copy(update={"machine": begun.machine.model_copy(update=given)}))
+            facts = {"cluster": cluster, "simulated_nodes": nodes}
+            self.write_start(begun.model_copy(update={"machine": begun.machine.model_copy(update=facts)}))
 
     def write_plan(self, trials: int) -> None:
         """Keep how many configs a search is about to try, and that it begins now."""
@@ -154,12 +154,12 @@ class Run:
 
         def watch() -> None:
             """Look three times a second, and once more at the end."""
-            seen = {epoch.epoch for epoch in self.epochs()}
+            reported = {epoch.epoch for epoch in self.epochs()}
             while True:
                 last = done.wait(0.3)
                 for epoch in self.epochs():
-                    if epoch.epoch not in seen:
-                        seen.add(epoch.epoch)
+                    if epoch.epoch not in reported:
+                        reported.add(epoch.epoch)
                         on_epoch(epoch)
                 if last:
                     return

@@ -85,10 +85,10 @@ def of(folder: Path) -> list[Version]:
 
 def parse(name: str) -> Version:
     """The version of that name. Raises ValueError."""
-    found = NAME.fullmatch(name)
-    if not found:
+    match = NAME.fullmatch(name)
+    if not match:
         raise ValueError(f"{name} is not a version")
-    return int(found[1]), int(found[2] or 0)
+    return int(match[1]), int(match[2] or 0)
 
 
 def name(version: Version) -> str:

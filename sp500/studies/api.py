@@ -65,7 +65,7 @@ def _settings(model: type[S], name: str | None, runs_dir: str | Path, settings: 
     """Checked settings; sections that the study has other defaults for keep these under what is given."""
     if "io" in settings:
         raise ConfigError("io: give the run's `name`, its folder `runs_dir` and its `archive` in its place")
-    given = {key: value for key, value in settings.items() if value is not None or key not in SECTIONS}
-    given["io"] = {"run_name": name, "save_dir": runs_dir, "archive": given.pop("archive", None)}
+    sections = {key: value for key, value in settings.items() if value is not None or key not in SECTIONS}
+    sections["io"] = {"run_name": name, "save_dir": runs_dir, "archive": sections.pop("archive", None)}
     base = merge(model().model_dump(), TASK_DEFAULTS.get(str(settings.get("task", "")), {}))
-    return validate(model, merge(base, given), f"{model.experiment} settings")
+    return validate(model, merge(base, sections), f"{model.experiment} settings")

@@ -67,12 +67,12 @@ def fold(config: RunConfig, folds: Folds, number: int) -> FoldRow:
     """One fold, counted from 1, trained and judged; one that fails says why and spoils no other."""
     started = time.perf_counter()
     try:
-        found = _train_fold(config, folds, number)
+        row = _train_fold(config, folds, number)
     except Exception as error:  # noqa: BLE001 - one bad fold, whatever is wrong with it, must not end the others
         reason = str(error) if isinstance(error, SP500Error) else f"{type(error).__name__}: {error}"
-        found = _failed_row(folds.dates(number), reason)
-    found["seconds"] = time.perf_counter() - started
-    return found
+        row = _failed_row(folds.dates(number), reason)
+    row["seconds"] = time.perf_counter() - started
+    return row
 
 
 def read_rows(path: Path, sha256: str) -> dict[int, FoldRow]:
@@ -114,14 +114,14 @@ def summary(rows: Sequence[FoldRow]) -> Metrics:
 
 
 def _spread(rows: Sequence[Mapping[str, object]]) -> dict[str, Spread]:
-    found: dict[str, list[float]] = {}
+    numbers: dict[str, list[float]] = {}
     for row in rows:
         for key, value in row.items():
             if isinstance(value, float):
-                found.setdefault(key, []).append(value)
+                numbers.setdefault(key, []).append(value)
     return {
         key: {"mean": fmean(values), "deviation": stdev(values) if len(values) > 1 else None, "count": len(values)}
-        for key, values in found.items()
+        for key, values in numbers.items()
     }
 
 

@@ -122,8 +122,8 @@ def read_entries(run: Run, *, rates: RateTable | None = None, weights: bool = Fa
     status: Status = "RUNNING" if going_on else "KILLED" if unended else STATUS[record.status]
     points, left_out = _make_points(run.epochs(), record.finished)
     if status == "FINISHED":
-        found, missing = _place(_numbers(_results(record)), record.best_epoch or 0, record.finished)
-        points, left_out = [*points, *found], left_out + missing
+        results, missing = _place(_numbers(_results(record)), record.best_epoch or 0, record.finished)
+        points, left_out = [*points, *results], left_out + missing
     own = Entry(
         run=record.name,
         part="",
@@ -207,8 +207,8 @@ def _make_points(epochs: Sequence[EpochMetrics], last: datetime) -> tuple[list[P
     for epoch in reversed(epochs):
         end = epoch.finished or end
         numbers = epoch.model_dump(exclude={"epoch", "finished"}, exclude_none=True)
-        found, missing = _place(_numbers(numbers), epoch.epoch, end)
-        points, left_out, end = found + points, left_out + missing, end - timedelta(seconds=epoch.seconds)
+        placed, missing = _place(_numbers(numbers), epoch.epoch, end)
+        points, left_out, end = placed + points, left_out + missing, end - timedelta(seconds=epoch.seconds)
     return points, left_out
 
 
@@ -233,9 +233,9 @@ def _numbers(values: Mapping[str, object], section: str = "") -> Iterator[tuple[
 
 def _place(numbers: Iterator[tuple[str, float | None]], step: int, when: datetime) -> tuple[list[Point], int]:
     """Numbers as points at one step, and how many were not finite."""
-    found = list(numbers)
-    finite = {_key(name): float(value) for name, value in found if value is not None and math.isfinite(value)}
-    missing = sum(value is None or not math.isfinite(value) for _, value in found)
+    pairs = list(numbers)
+    finite = {_key(name): float(value) for name, value in pairs if value is not None and math.isfinite(value)}
+    missing = sum(value is None or not math.isfinite(value) for _, value in pairs)
     return [Point(name, value, step, _milliseconds(when)) for name, value in finite.items()], missing
 
 
@@ -302,9 +302,9 @@ def _files(folder: Path, *, weights: bool) -> list[File]:
 
 
 def _file(path: Path) -> File:
-    found = path.stat()
+    status = path.stat()
     folder = "best" if path.suffix == ".safetensors" else ""
-    return File(path, folder, _sha256(path.resolve(), found.st_size, found.st_mtime_ns))
+    return File(path, folder, _sha256(path.resolve(), status.st_size, status.st_mtime_ns))
 
 
 @lru_cache(maxsize=10_000)

@@ -68,8 +68,8 @@ def collect(records: Sequence[RunRecord]) -> Scale:
             order = row["multiplier"], PLACES.index(row["place"]), ARMS.index(row["arm"]), row["num_workers"]
             runs.setdefault(order, []).append(row)
     several = len({row["place"] for row in rows}) > 1
-    kept = [_merge(repeats, several=several) for _, repeats in sorted(runs.items())]
-    return Scale(kept, scaling.break_even(kept), scaling.strong(kept), scaling.weak(kept))
+    merged = [_merge(repeats, several=several) for _, repeats in sorted(runs.items())]
+    return Scale(merged, scaling.break_even(merged), scaling.strong(merged), scaling.weak(merged))
 
 
 def _kind(row: ScaleRow) -> tuple[str, bool]:
@@ -108,9 +108,9 @@ def share(row: Row) -> float | None:
     return peak / limit if peak else None
 
 
-def tables(found: Scale, more: Cells = no_cells) -> list[Table]:
+def tables(scale: Scale, more: Cells = no_cells) -> list[Table]:
     """What each arm did with each size, and what more workers gave; `more` gives further columns by run."""
-    return [_arms(found.rows, more), *([_scaling(found)] if found.strong or found.weak else [])]
+    return [_arms(scale.rows, more), *([_scaling(scale)] if scale.strong or scale.weak else [])]
 
 
 def _arms(rows: Sequence[Row], more: Cells) -> Table:
@@ -160,9 +160,9 @@ def _peak(row: Row) -> str:
     return size(row["peak_memory_bytes"]) + ("" if of_budget is None else f" ({percent(of_budget, 0)})")
 
 
-def _scaling(found: Scale) -> Table:
-    sized: list[tuple[str, str, Speedup]] = [("strong", at(row["multiplier"]), row) for row in found.strong]
-    sized += [("weak", f"{at(weak['multiplier_per_worker'])} per worker", weak) for weak in found.weak]
+def _scaling(scale: Scale) -> Table:
+    sized: list[tuple[str, str, Speedup]] = [("strong", at(row["multiplier"]), row) for row in scale.strong]
+    sized += [("weak", f"{at(weak['multiplier_per_worker'])} per worker", weak) for weak in scale.weak]
     lines = [
         {
             "Scaling": kind,
@@ -179,6 +179,6 @@ def _scaling(found: Scale) -> Table:
         "Strong: the same set on more workers. Weak: a set that grows with the workers. Speed-up: windows/s over those "
         "of the fewest workers. Efficiency: the speed-up over what as many times the workers would ideally give."
     )
-    if any(row["place"] == "machine" for row in (*found.strong, *found.weak)):
-        note += f" On one machine all workers shared its {formatting.some(found.cores, 'core')}."
+    if any(row["place"] == "machine" for row in (*scale.strong, *scale.weak)):
+        note += f" On one machine all workers shared its {formatting.some(scale.cores, 'core')}."
     return table("More workers of Ray", lines, text=("Scaling", "Where", "Data"), note=note)

@@ -32,11 +32,11 @@ def sentences(numbers: Numbers) -> list[str]:
     arms = numbers["arms"] or {}
     if not arms:
         return []
-    told = [_split(numbers), _agreement(numbers), *_break_even(numbers)]
+    lines = [_split(numbers), _agreement(numbers), *_break_even(numbers)]
     if missing := [arm for arm in ARMS if arm not in arms]:
         flags = listed([f"--mode {arm}" for arm in missing])
-        told.append(f"To tell what packing and Ray Tune each bought, run experiments/tune.py with {flags} too.")
-    return [sentence for sentence in told if sentence]
+        lines.append(f"To tell what packing and Ray Tune each bought, run experiments/tune.py with {flags} too.")
+    return [sentence for sentence in lines if sentence]
 
 
 def arms_table(numbers: Numbers) -> Table:
@@ -65,11 +65,11 @@ def arms_table(numbers: Numbers) -> Table:
 
 def break_even_table(numbers: Numbers) -> Table | None:
     """From how many configs Ray Tune is sooner, by its cores."""
-    found = numbers["break_even"]
-    if not found:
+    crossing = numbers["break_even"]
+    if not crossing:
         return None
     lines = [
-        {"Cores of Ray Tune": str(row["cores"]), "Sooner from": _configs(row["configs"])} for row in found["configs"]
+        {"Cores of Ray Tune": str(row["cores"]), "Sooner from": _configs(row["configs"])} for row in crossing["configs"]
     ]
     cores = numbers["arms"]["packed"]["cores"]
     caption = f"Ray Tune against packs without it on {some(cores, 'core')}"
@@ -83,10 +83,10 @@ def figure(numbers: Numbers) -> Figure | None:
     if len(timed) < 2:
         return None
     labels = [f"{NAMES[arm]}, {some(row['cores'], 'core')}" for arm, row in timed.items()]
-    made, axes = canvas(0.06 + 0.3 * len(timed), labels, right=0.6)
+    chart, axes = canvas(0.06 + 0.3 * len(timed), labels, right=0.6)
     for place, (arm, row) in enumerate(timed.items()):
         bar(axes, place, row["seconds"], formatting.seconds(row["seconds"]), COLORS[arm])
-    return render(made, "seconds", "Seconds from the start of the process to its end; shorter is better.")
+    return render(chart, "seconds", "Seconds from the start of the process to its end; shorter is better.")
 
 
 def _split(numbers: Numbers) -> str:
@@ -132,10 +132,10 @@ def _agreement(numbers: Numbers) -> str:
 
 
 def _break_even(numbers: Numbers) -> list[str]:
-    found = numbers["break_even"]
-    if not found:
+    crossing = numbers["break_even"]
+    if not crossing:
         return []
-    arms, rows = numbers["arms"], found["configs"]
+    arms, rows = numbers["arms"], crossing["configs"]
     packed = f"packs without it on {some(arms['packed']['cores'], 'core')}"
     pays = next((row for row in rows if row["configs"] is not None), None)
     if pays is None:

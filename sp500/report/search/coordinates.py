@@ -23,35 +23,35 @@ APART = 0.055
 
 
 @apply_style()
-def coordinates(found: Search) -> Figure | None:
+def coordinates(search: Search) -> Figure | None:
     """Parallel coordinates: a line per trial over the varied settings to its loss, the best ones on top."""
-    trials = sorted(drop_failed(found.trials), key=lambda trial: (trial.loss, trial.id))
-    settings = _choose(found, list_varied(trials))
+    trials = sorted(drop_failed(search.trials), key=lambda trial: (trial.loss, trial.id))
+    settings = _choose(search, list_varied(trials))
     losses = [trial.loss for trial in trials]
     if not settings or len(set(losses)) < 2:
         return None
     shown, titles, top = trials[:LINES], names(settings), ceiling(losses)
-    made = Canvas(figsize=(WIDTH, 3.6))
-    made.subplots_adjust(0.075, 0.03, 0.925, 1 - 0.6 / 3.6)
-    axes = made.subplots()
+    chart = Canvas(figsize=(WIDTH, 3.6))
+    chart.subplots_adjust(0.075, 0.03, 0.925, 1 - 0.6 / 3.6)
+    axes = chart.subplots()
     axes.set(xlim=(0, len(settings)), ylim=(-0.03, 1.03), xticks=[], yticks=[])
     axes.spines["bottom"].set_visible(False)
     _lines(axes, shown, settings, top)
     for place, setting in enumerate(settings):
         _scale(axes, place, titles[setting.key] + ("\nlog scale" if setting.log else ""), _labels(setting))
-    _scale(axes, len(settings), found.loss.replace(" /", "\n/"), _loss_labels(losses, top))
+    _scale(axes, len(settings), search.loss.replace(" /", "\n/"), _loss_labels(losses, top))
     blue = f"the {_best(trials)} best in blue, the best of all in bold" if _best(trials) > 1 else "the best in blue"
     caption = (
         f"Every trial as a line through its settings to its validation loss: {blue}. Where blue lines meet, a setting "
         "did well."
     )
-    caption += NAIVE if found.relative else ""
+    caption += NAIVE if search.relative else ""
     if len(shown) < len(trials):
         caption += f" The {len(shown)} best of {len(trials):,}."
     every = len(list_varied(trials))
     if len(settings) < every:
         caption += f" {len(settings)} of {every} settings that varied."
-    return render(made, "coordinates", caption)
+    return render(chart, "coordinates", caption)
 
 
 def _lines(axes: Axes, trials: Sequence[Trial], settings: Sequence[Setting], top: float) -> None:
@@ -73,12 +73,12 @@ def _best(trials: Sequence[Any]) -> int:
     return min(BEST, max(1, len(trials) // 3))
 
 
-def _choose(found: Search, settings: list[Setting]) -> list[Setting]:
+def _choose(search: Search, settings: list[Setting]) -> list[Setting]:
     """The settings that fit: the most important where that is known."""
-    if isinstance(found.importance, str):
+    if isinstance(search.importance, str):
         return settings[: AXES - 1]
-    kept = list(found.importance)[: AXES - 1]
-    return [one for one in settings if one.key in kept]
+    important = list(search.importance)[: AXES - 1]
+    return [setting for setting in settings if setting.key in important]
 
 
 def _scale(axes: Axes, place: int, title: str, labels: Sequence[tuple[float, str]]) -> None:
@@ -119,11 +119,11 @@ def _labels(setting: Setting) -> list[tuple[float, str]]:
 
 def _drop_overlapping(labels: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
     """Those that do not stand upon one another, the first come first."""
-    kept: list[tuple[float, str]] = []
+    apart: list[tuple[float, str]] = []
     for height, text in labels:
-        if all(abs(height - other) > APART for other, _ in kept):
-            kept.append((height, text))
-    return kept
+        if all(abs(height - other) > APART for other, _ in apart):
+            apart.append((height, text))
+    return apart
 
 
 def _loss_labels(losses: Sequence[float], top: float) -> list[tuple[float, str]]:

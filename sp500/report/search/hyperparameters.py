@@ -43,19 +43,19 @@ class Setting:
     def place(self, value: Any) -> float:
         """Where a value stands on the setting's scale, 0 to 1."""
         if not self.numeric:
-            return [_as_text(one) for one in self.values].index(_as_text(value)) / (len(self.values) - 1)
-        low, high, at = (math.log(one) if self.log else one for one in (self.values[0], self.values[-1], value))
+            return [_as_text(part) for part in self.values].index(_as_text(value)) / (len(self.values) - 1)
+        low, high, at = (math.log(part) if self.log else part for part in (self.values[0], self.values[-1], value))
         return float((at - low) / (high - low))
 
 
 def list_varied(trials: Sequence[Trial]) -> list[Setting]:
     """Settings with more than one value among the trials, in the order of the search space."""
-    found = []
+    settings = []
     for key in dict.fromkeys(key for trial in trials for key in trial.overrides):
         different = {_as_text(value): value for trial in trials for value in [trial.overrides.get(key)]}
         if len(different) > 1:
-            found.append(_setting(key, list(different.values())))
-    return found
+            settings.append(_setting(key, list(different.values())))
+    return settings
 
 
 def importance(trials: Sequence[Trial]) -> dict[str, float] | str:
@@ -75,13 +75,13 @@ def importance(trials: Sequence[Trial]) -> dict[str, float] | str:
         return "every trial ended with the same loss"
     import optuna
 
-    told = optuna.logging.get_verbosity()
+    verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study()
-    optuna.logging.set_verbosity(told)
-    distributions, top = {one.key: _distribution(one) for one in settings}, ceiling(losses)
+    optuna.logging.set_verbosity(verbosity)
+    distributions, top = {setting.key: _distribution(setting) for setting in settings}, ceiling(losses)
     for trial in sorted(scored, key=lambda trial: trial.id):
-        params = {one.key: _param(one, trial.overrides.get(one.key)) for one in settings}
+        params = {setting.key: _param(setting, trial.overrides.get(setting.key)) for setting in settings}
         loss = min(trial.loss, top)
         study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=loss))
     evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
@@ -91,7 +91,7 @@ def importance(trials: Sequence[Trial]) -> dict[str, float] | str:
 
 def drop_failed(trials: Sequence[Trial]) -> list[Trial]:
     """Trials with a loss."""
-    return [one for one in trials if math.isfinite(one.loss)]
+    return [trial for trial in trials if math.isfinite(trial.loss)]
 
 
 def ceiling(losses: Sequence[float]) -> float:
@@ -102,8 +102,11 @@ def ceiling(losses: Sequence[float]) -> float:
 
 def names(settings: Sequence[Setting]) -> dict[str, str]:
     """Each key as short as it can be without another reading the same: 'lr', or 'train.lr' beside 'model.lr'."""
-    short = [one.key.rsplit(".", 1)[-1] for one in settings]
-    return {one.key: name if short.count(name) == 1 else one.key for one, name in zip(settings, short, strict=True)}
+    short = [setting.key.rsplit(".", 1)[-1] for setting in settings]
+    return {
+        setting.key: name if short.count(name) == 1 else setting.key
+        for setting, name in zip(settings, short, strict=True)
+    }
 
 
 def label(value: Any) -> str:
@@ -142,4 +145,4 @@ def _distribution(setting: Setting) -> BaseDistribution:
 
     if setting.numeric:
         return FloatDistribution(float(setting.values[0]), float(setting.values[-1]), log=setting.log)
-    return CategoricalDistribution([_as_text(one) for one in setting.values])
+    return CategoricalDistribution([_as_text(value) for value in setting.values])

@@ -121,7 +121,7 @@ class Fit:
 
     def scale(self, times: float) -> Fit:
         """The fit of so many times the samples."""
-        return replace(self, law=self.law.scale(times), draws=tuple(one.scale(times) for one in self.draws))
+        return replace(self, law=self.law.scale(times), draws=tuple(draw.scale(times) for draw in self.draws))
 
     def interval(self, workers: int) -> tuple[float, float]:
         """Range in which 90 % of further runs are expected; the law's own seconds lie in it."""
@@ -150,7 +150,7 @@ def fit(
     takes = law.work_seconds(counts) * works.factors((DRAWS, len(counts)), generator)
     sigmas, kappas = (generator.uniform(*span, DRAWS) for span in (SIGMA_SPAN, KAPPA_SPAN))
     draws = tuple(_law(counts, *drawn) for drawn in zip(starts, takes, sigmas, kappas, strict=True))
-    factors = np.stack([one.factors((DRAWS,), generator) for one in (begins, works)], axis=1)
+    factors = np.stack([variations.factors((DRAWS,), generator) for variations in (begins, works)], axis=1)
     return Fit(law, draws, factors, _list_assumptions(counts, took), works)
 
 
@@ -194,8 +194,8 @@ def _start(counts: np.ndarray, begun: np.ndarray) -> tuple[float, float]:
 
 def _least(columns: Sequence[np.ndarray], took: np.ndarray) -> list[float]:
     """Parameters, none below zero, with the least squares of relative errors."""
-    found, _ = nnls(np.stack(columns, axis=1) / took[:, None], np.ones_like(took))
-    return [float(value) for value in found]
+    parameters, _ = nnls(np.stack(columns, axis=1) / took[:, None], np.ones_like(took))
+    return [float(value) for value in parameters]
 
 
 def _slower(counts: np.ndarray, took: np.ndarray) -> bool:
