@@ -49,7 +49,7 @@ def signals(noise: np.ndarray, kind: str, generator: np.random.Generator) -> np.
     return drawn
 
 
-def missed_improvements(noise: np.ndarray, signal: np.ndarray) -> tuple[int, int]:
+def count_missed_improvements(noise: np.ndarray, signal: np.ndarray) -> tuple[int, int]:
     """How many intervals of the improvement lay above 0, and how many below."""
     from sp500 import metrics
     from sp500.formatting import against_naive
@@ -61,7 +61,7 @@ def missed_improvements(noise: np.ndarray, signal: np.ndarray) -> tuple[int, int
     return verdicts.count("better"), verdicts.count("worse")
 
 
-def missed_sharpes(noise: np.ndarray) -> tuple[int, int]:
+def count_missed_sharpes(noise: np.ndarray) -> tuple[int, int]:
     """How many intervals of the Sharpe ratio lay above the true one, and how many below."""
     from sp500 import metrics
 
@@ -86,8 +86,8 @@ def main(arguments: Sequence[str]) -> int:
             generator = np.random.default_rng(days)
             noise = returns(days, asked.draws, generator, clustered=clustered)
             kinds = {f"improvement, {kind}": signals(noise, kind, generator) for kind in ("news", "slow", "yesterday")}
-            found = {name: missed_improvements(noise, signal) for name, signal in kinds.items()}
-            for name, (above, below) in (found | {"Sharpe ratio": missed_sharpes(noise)}).items():
+            missed = {name: count_missed_improvements(noise, signal) for name, signal in kinds.items()}
+            for name, (above, below) in (missed | {"Sharpe ratio": count_missed_sharpes(noise)}).items():
                 covered = asked.draws - above - below
                 ends = stats.binomtest(covered, asked.draws).proportion_ci(method="exact")
                 row = {"interval": name, "days": days, "clustered": clustered, "coverage": covered / asked.draws}

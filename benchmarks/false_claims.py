@@ -58,12 +58,12 @@ class Count:
         return f"{self.claim}: {self.count} of {self.of} ({rate}); at most {self.limit} allowed"
 
 
-def counted(claim: str, claims: Iterable[bool]) -> Count:
+def tally(claim: str, claims: Iterable[bool]) -> Count:
     """The claims that were made, and the largest number that the rate of errors explains."""
-    made = list(claims)
-    interval = stats.binomtest(sum(made), len(made)).proportion_ci(method="exact")
-    limit = int(stats.binom.ppf(0.95, len(made), RATE))
-    return Count(claim, sum(made), len(made), float(interval.low), float(interval.high), limit)
+    outcomes = list(claims)
+    interval = stats.binomtest(sum(outcomes), len(outcomes)).proportion_ci(method="exact")
+    limit = int(stats.binom.ppf(0.95, len(outcomes), RATE))
+    return Count(claim, sum(outcomes), len(outcomes), float(interval.low), float(interval.high), limit)
 
 
 def write_walk(folder: Path, seed: int, signal: float = 0.0) -> Path:
@@ -89,7 +89,7 @@ def search_claims_skill(seed: int, epochs: int, axes: Mapping[str, Sequence[floa
     from sp500.config import DataConfig, ModelConfig, RunConfig, TrainConfig
     from sp500.report.search.results import newest
     from sp500.report.search.verdicts import luck
-    from sp500.runs.record import ended
+    from sp500.runs.record import make_record
     from sp500.runs.results import ChosenConfig, SearchSummary
     from sp500.training.loop import fit
     from sp500.training.worker import SoloWorker, device
@@ -102,17 +102,19 @@ def search_claims_skill(seed: int, epochs: int, axes: Mapping[str, Sequence[floa
             model=ModelConfig(layers=1),
             train=TrainConfig(epochs=epochs, early_stop_patience=0, seed=seed, threads=1, device="cpu"),
         )
-        made = trial_data.prepare([base])[trial_data.key(base)]
-    assert isinstance(made, trial_data.TrialData)
+        data = trial_data.prepare([base])[trial_data.key(base)]
+    assert isinstance(data, trial_data.TrialData)
     trials = space.grid(base, axes)
-    results = [result for pack in packs.packs(trials, "auto") for found in packs.run(made, pack) for result in found]
+    results = [result for pack in packs.packs(trials, "auto") for batch in packs.run(data, pack) for result in batch]
     best = min(results, key=lambda result: result.score if result.score is not None else float("inf"))
     assert best.valid_loss is not None
     chosen = space.trial(base, best.overrides).config
-    outputs = fit(made.task, made.dataset, chosen, SoloWorker(device("cpu"))).outputs
-    judged = made.task.judge(outputs, made.dataset)
-    deflated = metrics.deflated_excess(judged["valid"]["excess"], [one.valid_excess_sharpe for one in results])
-    record = ended(
+    outputs = fit(data.task, data.dataset, chosen, SoloWorker(device("cpu"))).outputs
+    judged = data.task.judge(outputs, data.dataset)
+    deflated = metrics.deflated_excess(
+        judged["valid"]["excess"], [trial_result.valid_excess_sharpe for trial_result in results]
+    )
+    record = make_record(
         chosen,
         name=f"search-{seed}",
         experiment="tune",
@@ -123,10 +125,10 @@ def search_claims_skill(seed: int, epochs: int, axes: Mapping[str, Sequence[floa
             method="grid",
             key=str(seed),
             configs=len(results),
-            failed=sum(one.status != "ok" for one in results),
+            failed=sum(trial_result.status != "ok" for trial_result in results),
             resumed=0,
             rerun=0,
-            trial_seconds=sum(one.seconds for one in results),
+            trial_seconds=sum(trial_result.seconds for trial_result in results),
             cores=1,
             best=ChosenConfig(id=best.id, overrides=best.overrides, valid_loss=best.valid_loss, score=best.score),
             by_dataset=[],
@@ -178,13 +180,13 @@ def main(arguments: Sequence[str]) -> int:
     with ProcessPoolExecutor(asked.processes, get_context("spawn")) as pool:
         skilled = pool.map(claims, range(searches))
         words = list(pool.map(partial(linear_verdict, epochs=linear_epochs), range(1000, 1000 + walks)))
-        counts += [counted("searches that claim skill above 95 %", skilled)] if searches else []
+        counts += [tally("searches that claim skill above 95 %", skilled)] if searches else []
     if walks:
         counts += [
-            counted(f"linear models called {name}", [word == name for word in words]) for name in ("better", "worse")
+            tally(f"linear models called {name}", [word == name for word in words]) for name in ("better", "worse")
         ]
-    print(json.dumps([asdict(one) for one in counts]) if asked.json else "\n".join(one.text for one in counts))
-    return int(any(one.count > one.limit for one in counts))
+    print(json.dumps([asdict(count) for count in counts]) if asked.json else "\n".join(count.text for count in counts))
+    return int(any(count.count > count.limit for count in counts))
 
 
 if __name__ == "__main__":

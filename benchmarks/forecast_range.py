@@ -33,18 +33,18 @@ VARIES = (0.03, 0.1)
 AHEAD = 8
 
 
-def covered(law: tuple[float, ...], counts: Sequence[int], varies: float, draws: int) -> int:
+def count_covered(law: tuple[float, ...], counts: Sequence[int], varies: float, draws: int) -> int:
     """How many of so many further runs lay in the range."""
-    from sp500.runs import usl
+    from sp500.runs.forecasting import usl
 
     truth, inside = usl.Law(*law), 0
     for seed in range(draws):
         generator = np.random.default_rng(seed)
         noise = np.exp(varies * generator.standard_normal((2, len(counts) + 1)))
-        start = [truth.begun(count) * factor for count, factor in zip(counts, noise[0], strict=False)]
-        work = [truth.trained(count) * factor for count, factor in zip(counts, noise[1], strict=False)]
+        start = [truth.start_seconds(count) * factor for count, factor in zip(counts, noise[0], strict=False)]
+        work = [truth.work_seconds(count) * factor for count, factor in zip(counts, noise[1], strict=False)]
         low, high = usl.fit(counts, start, work, seed=seed).interval(AHEAD)
-        inside += low <= truth.begun(AHEAD) * noise[0, -1] + truth.trained(AHEAD) * noise[1, -1] <= high
+        inside += low <= truth.start_seconds(AHEAD) * noise[0, -1] + truth.work_seconds(AHEAD) * noise[1, -1] <= high
     return inside
 
 
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     for design, counts in DESIGNS.items():
         for varies in VARIES:
             for name, law in LAWS.items():
-                inside = covered(law, counts, varies, asked.draws)
+                inside = count_covered(law, counts, varies, asked.draws)
                 ends = stats.binomtest(inside, asked.draws).proportion_ci(method="exact")
                 row = {"runs": design, "varies": varies, "law": name, "coverage": inside / asked.draws}
                 rows.append(row | {"low": float(ends.low), "high": float(ends.high)})

@@ -57,11 +57,11 @@ def plain(config: RunConfig, dataset: Dataset) -> float:
     return config.train.max_steps * config.batch_size * dataset.window / (time.perf_counter() - started)
 
 
-def looped(config: RunConfig, dataset: Dataset) -> tuple[float, float]:
+def run_loop(config: RunConfig, dataset: Dataset) -> tuple[float, float]:
     """Bytes per second of the training loop, evaluation apart, and bits per byte on the validation part."""
-    found = fit(Language(config), dataset, config, SoloWorker(torch.device("cpu")), splits=())
-    assert found.best_loss is not None
-    return found.samples * dataset.window / found.train_seconds, found.best_loss / 0.6931471805599453
+    result = fit(Language(config), dataset, config, SoloWorker(torch.device("cpu")), splits=())
+    assert result.best_loss is not None
+    return result.samples * dataset.window / result.train_seconds, result.best_loss / 0.6931471805599453
 
 
 def main() -> None:
@@ -74,7 +74,7 @@ def main() -> None:
     config = recipe(asked.steps, asked.source)
     dataset = Language(config).prepare(config)
     plain(config.model_copy(update={"train": config.train.model_copy(update={"max_steps": 10})}), dataset)  # warm up
-    turns = [(plain(config, dataset), *looped(config, dataset)) for _ in range(asked.turns)]
+    turns = [(plain(config, dataset), *run_loop(config, dataset)) for _ in range(asked.turns)]
     ratios = [loop / alone for alone, loop, _ in turns]
     result = {
         "plain_bytes_per_second": statistics.median(alone for alone, *_ in turns),

@@ -67,18 +67,18 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     flags = parser.parse_args()
-    found: dict[str, Figures] = {}
+    runs: dict[str, Figures] = {}
     for name, train in ARMS.items():
-        found[name] = run_in_subprocess(measure, flags.layers, flags.width, flags.steps, train)
-        one, (speed, memory) = (
-            found[name],
-            (found[name][key] / found["plain"][key] for key in ("tokens_per_second", "mib")),
+        runs[name] = run_in_subprocess(measure, flags.layers, flags.width, flags.steps, train)
+        first, (speed, memory) = (
+            runs[name],
+            (runs[name][key] / runs["plain"][key] for key in ("tokens_per_second", "mib")),
         )
-        line = f"{one['tokens_per_second']:8.0f} tokens/s (x {speed:.2f}) {one['mib']:6.0f} MiB (x {memory:.2f})"
+        line = f"{first['tokens_per_second']:8.0f} tokens/s (x {speed:.2f}) {first['mib']:6.0f} MiB (x {memory:.2f})"
         if not flags.json:
-            print(f"{name:<20}{line}  loss {one['loss']:.4f}", flush=True)
+            print(f"{name:<20}{line}  loss {first['loss']:.4f}", flush=True)
     has = sorted(LOW_PRECISION & set(Path("/proc/cpuinfo").read_text().split()))
-    print(json.dumps(found | {"bfloat16_of_this_cpu": has}) if flags.json else f"bfloat16 of this CPU: {has or 'none'}")
+    print(json.dumps(runs | {"bfloat16_of_this_cpu": has}) if flags.json else f"bfloat16 of this CPU: {has or 'none'}")
 
 
 if __name__ == "__main__":

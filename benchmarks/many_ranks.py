@@ -49,8 +49,8 @@ def train_once(worker: Worker, folder: Path, parallel: str, ranks: int) -> tuple
         }
     )
     task = catalog.task(config)
-    found = task.prepare(config)
-    dataset = replace(found, valid=None, test=first(found, 4))
+    prepared = task.prepare(config)
+    dataset = replace(prepared, valid=None, test=first(prepared, 4))
     checkpoints = Checkpoints(folder, "ranks")
     result = fit(task, dataset, config, worker, checkpoints)
     return result.epochs[0].train_loss, checkpoints.best() if worker.rank == 0 else {}
@@ -104,9 +104,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="sp500-ranks-") as name:
         folder = Path(name)
         alone = train_once(SoloWorker(CPU), folder / "alone", "ddp", flags.ranks)
-        found = {way: measure(flags.ranks, way, folder / way, alone) for way in ("ddp", "fsdp")}
-    print(json.dumps({"ranks": flags.ranks, "loss": alone[0], **found}, indent=1))
-    gaps = [row[gap] for row in found.values() for gap in ("loss_gap", "largest_weight_gap")]
+        figures = {way: measure(flags.ranks, way, folder / way, alone) for way in ("ddp", "fsdp")}
+    print(json.dumps({"ranks": flags.ranks, "loss": alone[0], **figures}, indent=1))
+    gaps = [row[gap] for row in figures.values() for gap in ("loss_gap", "largest_weight_gap")]
     return int(not max(gaps) <= TOLERANCE)
 
 

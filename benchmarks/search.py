@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sp500.errors import SP500Error
 from sp500.runs.compare import ARMS
@@ -28,49 +27,49 @@ TINY = ("--data.start", "2015-01-01", "--model.hidden", "4", "--model.layers", "
 
 @dataclass(frozen=True)
 class Search:
-    """One search: seconds from start to exit, seconds to its first finished trial, and its record."""
+    """One search: seconds from start to exit, to its first finished trial, and of its trials alone."""
 
     seconds: float
     first_trial_seconds: float
-    record: dict[str, Any]
+    trials_seconds: float
 
 
 def measure_ratios(folder: Path, say: Callable[[str], None]) -> dict[str, float]:
     """All ratios; `say` hears each as it comes."""
-    found: dict[str, float] = {}
+    ratios: dict[str, float] = {}
 
     def keep(name: str, value: float) -> None:
-        found[name] = value
+        ratios[name] = value
         say(f"{name} {value:.3f}")
 
-    def measured(name: str, *flags: str) -> Search:
+    def measure(name: str, *flags: str) -> Search:
         search = _search(folder, name, *flags)
         say(f"{name}: {search.seconds:.1f} s")
         return search
 
     def compare_arms(name: str, *flags: str) -> dict[str, Search]:
-        arms = {arm: measured(f"{name}-{arm}", "--mode", arm, *flags) for arm in ARMS}
+        arms = {arm: measure(f"{name}-{arm}", "--mode", arm, *flags) for arm in ARMS}
         keep(f"{name}_sequential_over_packed", arms["sequential"].seconds / arms["packed"].seconds)
         keep(f"{name}_packed_over_ray", arms["packed"].seconds / arms["ray"].seconds)
         return arms
 
     large = compare_arms("grid108", "--space", "grid108")
-    unpacked = measured("grid108-unpacked", "--space", "grid108", "--mode", "packed", "--pack", "off")
+    unpacked = measure("grid108-unpacked", "--space", "grid108", "--mode", "packed", "--pack", "off")
     keep("grid108_unpacked_over_packed", unpacked.seconds / large["packed"].seconds)
     small = compare_arms("grid18", "--space", "grid18")
     keep("grid18_first_trial_seconds", small["packed"].first_trial_seconds)
     compare_arms("lstm12", *LSTM)
-    few, many = (_tiny(folder, count, measured) for count in (100, 1000))
+    few, many = (_tiny(folder, count, measure) for count in (100, 1000))
     keep("cost_per_trial_1000_over_100", many / few)
-    return found
+    return ratios
 
 
-def _tiny(folder: Path, count: int, measured: Callable[..., Search]) -> float:
+def _tiny(folder: Path, count: int, measure: Callable[..., Search]) -> float:
     """Seconds per trial of a search over that many tiny configs."""
     space = folder / f"tiny{count}.yaml"
     space.write_text(f"train.seed: {list(range(count))}\n")
-    search = measured(f"tiny{count}", "--mode", "packed", "--space", str(space), *TINY)
-    return float(search.record["seconds"]["search"]) / count
+    search = measure(f"tiny{count}", "--mode", "packed", "--space", str(space), *TINY)
+    return search.trials_seconds / count
 
 
 def _search(folder: Path, name: str, *flags: str) -> Search:
@@ -82,7 +81,7 @@ def _search(folder: Path, name: str, *flags: str) -> Search:
         raise SP500Error(f"{name} ended with exit code {done.returncode}: {done.stderr[-500:]}")
     ledger = (folder / "runs" / name / "trials.jsonl").read_text().splitlines()
     first = min(_epoch_seconds(json.loads(line)["finished"]) for line in ledger)
-    return Search(seconds, first - started, json.loads(done.stdout))
+    return Search(seconds, first - started, float(json.loads(done.stdout)["seconds"]["search"]))
 
 
 def _epoch_seconds(stamp: str) -> float:

@@ -23,12 +23,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import psutil
 import requests
 import torch
+from pydantic import JsonValue
 from torch import nn
 
 import sp500
@@ -110,7 +111,7 @@ SERVERS = (
 COLUMNS = ("server", "clients", "per_second", "p50_ms", "p99_ms", "cpu_ms", "memory_mib", "failed", "load")
 
 
-def train_run(folder: Path) -> tuple[dict[str, Any], np.ndarray]:
+def train_run(folder: Path) -> tuple[dict[str, JsonValue], np.ndarray]:
     """Train `runs/small` and write its layers as `model.pt`; return a body and the outputs that it must get."""
     sp500.train(name="small", runs_dir=folder / "runs", model={"kind": "mlp"}, train={"epochs": 3})
     predictor = sp500.Predictor(folder / "runs" / "small")
@@ -159,7 +160,7 @@ def start_server(server: Server, python: Path, folder: Path) -> Iterator[tuple[s
             os.killpg(process.pid, signal.SIGKILL)  # what SIGTERM did not end, and what lost its parent before
 
 
-def check_answer(url: str, process: psutil.Popen, log: Path, body: dict[str, Any], expected: np.ndarray) -> None:
+def check_answer(url: str, process: psutil.Popen, log: Path, body: dict[str, JsonValue], expected: np.ndarray) -> None:
     """Wait for the first answer. Raises SP500Error if the server ends or gives other outputs than the run."""
     end, outputs = time.monotonic() + READY_SECONDS, None
     while outputs is None:
@@ -173,8 +174,8 @@ def check_answer(url: str, process: psutil.Popen, log: Path, body: dict[str, Any
 
 
 def measure_server(
-    server: Server, folder: Path, flags: argparse.Namespace, body: dict[str, Any], expected: np.ndarray
-) -> Iterator[dict[str, Any]]:
+    server: Server, folder: Path, flags: argparse.Namespace, body: dict[str, JsonValue], expected: np.ndarray
+) -> Iterator[dict[str, object]]:
     """A row per number of clients. Raises SP500Error where the server does not install, start or answer as the run."""
     python = install_package(server.package, flags.environments) if server.package else Path(sys.executable)
     with start_server(server, python, folder) as (url, process):
@@ -202,7 +203,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32], help="clients at once (default: 1 8 32)")
     parser.add_argument("--environments", type=Path, default=CACHE, help=f"of BentoML and LitServe (default: {CACHE})")
     parser.add_argument("--json", action="store_true", help="print one JSON array")
-    flags, rows = parser.parse_args(), list[dict[str, Any]]()
+    flags, rows = parser.parse_args(), list[dict[str, object]]()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the servers as well
     table = sys.stderr if flags.json else sys.stdout
     with tempfile.TemporaryDirectory(prefix="benchmark-") as temporary:

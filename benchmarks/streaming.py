@@ -60,23 +60,23 @@ class Case:
 
 def measure_ratios(folder: Path, say: Callable[[str], None]) -> dict[str, float]:
     """All ratios, each measured side by side in this run; `say` hears each as it comes."""
-    found: dict[str, float] = {}
+    ratios: dict[str, float] = {}
 
     def keep(**numbers: float) -> None:
-        found.update(numbers)
+        ratios.update(numbers)
         say(", ".join(f"{name} {value:.3f}" for name, value in numbers.items()))
 
     mlp = _case(folder, MLP, SMALL, epochs=4)
     ceiling = _warm(run_in_subprocess(_from_memory, mlp))
     keep(streaming_over_ceiling_mlp=_warm(run_in_subprocess(_from_shards, mlp)) / ceiling)
-    one = _on_ray(mlp, 1, folder)
-    keep(ray1_over_ceiling_mlp=_warm(one) / ceiling)
-    keep(ray1_over_stored_windows=_warm(one) / _warm(_stored_windows(mlp, folder)))
+    ray_one = _on_ray(mlp, 1, folder)
+    keep(ray1_over_ceiling_mlp=_warm(ray_one) / ceiling)
+    keep(ray1_over_stored_windows=_warm(ray_one) / _warm(_train_on_stored(mlp, folder)))
     keep(ray2_over_torch2_mlp=_warm(_on_ray(mlp, 2, folder)) / _warm(_two_processes(mlp)))
     lstm = _case(folder, LSTM, 1, epochs=3)
     keep(ray1_over_ceiling_lstm=_warm(_on_ray(lstm, 1, folder)) / _warm(run_in_subprocess(_from_memory, lstm)))
     keep(ray2_over_torch2_lstm=_warm(_on_ray(lstm, 2, folder)) / _warm(_two_processes(lstm)))
-    return found | _large(folder, keep)
+    return ratios | _large(folder, keep)
 
 
 def _large(folder: Path, keep: Callable[..., None]) -> dict[str, float]:
@@ -89,14 +89,14 @@ def _large(folder: Path, keep: Callable[..., None]) -> dict[str, float]:
     results = [run_in_subprocess(_from_shards, case) for case in (small, large)]
     speeds = [result.samples / result.train_seconds for result in results]
     windows = large.shards.windows * large.shards.layout.window * large.shards.layout.row_bytes
-    found = {
+    sizes = {
         "worker_memory_large_over_small": results[1].peak_worker_bytes / results[0].peak_worker_bytes,
         "seconds_per_sample_large_over_small": speeds[0] / speeds[1],
         "disk_over_materialised": large.shards.bytes / windows,
         "writing_over_training": written / speeds[1],
     }
-    keep(**found)
-    return found
+    keep(**sizes)
+    return sizes
 
 
 def _case(folder: Path, model: ModelConfig, multiplier: int, *, name: str = "shards", **train: int) -> Case:
@@ -105,7 +105,7 @@ def _case(folder: Path, model: ModelConfig, multiplier: int, *, name: str = "sha
         model=model,
         train=TrainConfig(batch_size=1024, early_stop_patience=0, **train),
     )
-    source = scale_arms.prepared(config).source()
+    source = scale_arms.prepare(config).source()
     return Case(config, writer.write(source, str(folder.resolve() / name / source.fingerprint)))
 
 
@@ -116,7 +116,7 @@ def _warm(result: FitResult) -> float:
 
 
 def _dataset(case: Case, multiplier: int | None) -> Dataset:
-    return scale_arms.prepared(case.config).dataset("float32", multiplier=multiplier)
+    return scale_arms.prepare(case.config).dataset("float32", multiplier=multiplier)
 
 
 def _from_memory(case: Case) -> FitResult:
@@ -180,7 +180,7 @@ class _Stored:
     def epoch(self, epoch: int, batch_size: int, *, shuffle: bool, seed: int) -> Iterator[Batch]:
         """Every window once."""
         del epoch, seed
-        options: dict[str, Any] = {"local_shuffle_buffer_size": 8 * batch_size} if shuffle else {}
+        options = {"local_shuffle_buffer_size": 8 * batch_size} if shuffle else {}
         for batch in self._data.iter_torch_batches(batch_size=batch_size, **options):
             count = len(batch["y"])
             # Numbers that only dropout reads, where any will do.
@@ -188,7 +188,7 @@ class _Stored:
             yield Batch(batch["x"].reshape(count, *self._shape), batch["y"], numbers, count, count, count, count)
 
 
-def _stored_windows(case: Case, folder: Path) -> FitResult:
+def _train_on_stored(case: Case, folder: Path) -> FitResult:
     """One Ray worker over windows that were written to Parquet as they are."""
     path = folder / "windows"
     shutil.rmtree(path, ignore_errors=True)
@@ -202,7 +202,7 @@ def _stored_windows(case: Case, folder: Path) -> FitResult:
         pq.write_table(pa.table({"x": x, "y": chunk.targets}), path / shard.name)
     dataset, run = _dataset(case, 1), _fresh(folder)
 
-    def train(settings: dict[str, Any]) -> FitResult:
+    def train(settings: dict[str, object]) -> FitResult:
         del settings
         batches = _Stored(ray.train.get_dataset_shard("train"), case.shards.windows, shape)
         return fit(catalog.task(case.config), dataset, case.config, RayWorker(get_device(), run), train=batches)

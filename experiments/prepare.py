@@ -10,7 +10,7 @@ from pydantic import ConfigDict
 from sp500.config import PRICE_TASKS
 from sp500.console.entry import Command, run_experiment
 from sp500.credentials import Address
-from sp500.runs.record import RunRecord, ended
+from sp500.runs.record import RunRecord, make_record
 from sp500.runs.store import Run
 
 
@@ -42,7 +42,7 @@ def main(config: Prepare, run: Run) -> RunRecord:
         card = catalog.prepare(catalog.task(resolved), resolved).card
     if config.task in PRICE_TASKS and not config.data.npz_path:
         card["feature_summary"] = pipeline.summary(config.data)
-    return ended(config, name=run.name, experiment=config.experiment, arm=config.arm, data=card)
+    return make_record(config, name=run.name, experiment=config.experiment, arm=config.arm, data=card)
 
 
 if __name__ == "__main__":

@@ -30,4 +30,4 @@ def main(config: Scale, run: Run) -> RunRecord:
 
 
 if __name__ == "__main__":
-    sys.exit(run_experiment(Scale, main, sys.argv[1:], plan=scale.expected))
+    sys.exit(run_experiment(Scale, main, sys.argv[1:], plan=scale.preview))

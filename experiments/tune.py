@@ -77,4 +77,4 @@ def answer(record: RunRecord) -> Mapping[str, object]:
 
 
 if __name__ == "__main__":
-    sys.exit(run_experiment(Tune, main, sys.argv[1:], plan=search.expected, answer=answer))
+    sys.exit(run_experiment(Tune, main, sys.argv[1:], plan=search.preview, answer=answer))

@@ -21,7 +21,7 @@ from sp500.runs.record import RunRecord
 from sp500.runs.results import FoldRow
 from sp500.runs.store import Run
 from sp500.studies.settings import WalkForwardSettings
-from sp500.studies.walk_forward import chosen_run, expected, run_walk_forward
+from sp500.studies.walk_forward import find_run, preview, run_walk_forward
 
 
 class WalkForward(WalkForwardSettings, Command):
@@ -57,7 +57,7 @@ def build_settings_class(argv: Sequence[str]) -> type[WalkForward]:
         return WalkForward
     try:
         folder = options.runs_dir or file.io.save_dir
-        config = chosen_run(name, folder).best_config(folder / name)
+        config = find_run(name, folder).best_config(folder / name)
         fields: dict[str, Any] = {}
         for key in ("task", "data", "model", "train", "eval"):
             field = copy(WalkForward.model_fields[key])
@@ -77,7 +77,7 @@ def run(argv: Sequence[str]) -> int:
     except SP500Error as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return error.exit_code
-    return run_experiment(model, main, argv, plan=expected)
+    return run_experiment(model, main, argv, plan=preview)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 import yaml
 
@@ -20,7 +20,7 @@ from sp500.formatting import reference_name
 from sp500.machine.disk import FULL, disk_error
 from sp500.machine.memory import is_out_of_memory
 from sp500.plugins import source
-from sp500.runs.record import RunRecord, Status, ended
+from sp500.runs.record import RunRecord, Status, make_record
 from sp500.runs.store import Run, RunStore
 
 log = logging.getLogger(__name__)
@@ -48,15 +48,12 @@ class Experiment(RunConfig):
         """Which arm of a comparison this run is."""
         return "ray" if self.num_workers else "solo"
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """Effective settings as plain data, re-runnable with --config: without the flags and the run's name."""
-        plain: dict[str, Any] = source.make_portable(
-            mask(self.model_dump(mode="json", exclude=FLAGS | set(self.aliases)))
-        )
-        del plain["io"]["run_name"]
-        return plain
+        left_out = dict.fromkeys(FLAGS | set(self.aliases), True) | {"io": {"run_name"}}
+        return source.make_portable(mask(self.model_dump(mode="json", exclude=left_out)))
 
-    def decisive(self) -> dict[str, Any]:
+    def decisive(self) -> dict[str, object]:
         """What a resumed run must have in common with the run it continues, besides the fingerprint."""
         added = set(type(self).model_fields) - set(RunConfig.model_fields) - FLAGS - set(self.aliases)
         return self.model_dump(mode="json", include=added)
@@ -100,7 +97,7 @@ def _archiving(config: Experiment, run: Run) -> AbstractContextManager[None]:
     from sp500.runs.archive import copying, fetching
 
     fetching.catch_up(config.io.archive, run, config.fingerprint, resume=config.resume)
-    return copying.archived(config.io.archive, run, config.fingerprint)
+    return copying.copy_run(config.io.archive, run, config.fingerprint)
 
 
 def _attempt(config: E, main: Callable[[E, Run], RunRecord], run: Run, earlier: float) -> RunRecord:
@@ -108,7 +105,7 @@ def _attempt(config: E, main: Callable[[E, Run], RunRecord], run: Run, earlier: 
 
     def end(status: Status, reason: str) -> RunRecord:
         """Write the record of a run that did not end well. A full disk must not hide the error that ended it."""
-        record = _after(earlier, _unfinished(config, run, status, reason))
+        record = _after(earlier, _make_unfinished(config, run, status, reason))
         try:
             run.write_record(record)
         except DiskError as error:
@@ -137,7 +134,7 @@ def _attempt(config: E, main: Callable[[E, Run], RunRecord], run: Run, earlier: 
     return record
 
 
-def outline(config: Experiment) -> dict[str, Any]:
+def outline(config: Experiment) -> dict[str, object]:
     """What would be run, for --dry-run."""
     name = run_name(config)
     return {
@@ -164,33 +161,36 @@ def _check_same(run: Run, config: Experiment, *, ended: bool) -> None:
         return
     try:
         plain = yaml.safe_load(path.read_text())
-        kept = type(config).model_validate(source.make_absolute(plain, run.path) if isinstance(plain, dict) else plain)
+        stored = type(config).model_validate(
+            source.make_absolute(plain, run.path) if isinstance(plain, dict) else plain
+        )
     except (OSError, yaml.YAMLError, ValueError) as error:  # a decoder's and pydantic's errors are ValueErrors
         raise ConfigError(
             f"{path} cannot be used ({str(error).splitlines()[0]}), so it is not known whether the run has the same "
             "settings. Put the file back or choose another --name"
         ) from error
     pairs = [
-        (one.fingerprint, one.decisive(), *((one.eval, one.num_workers) if ended else ())) for one in (kept, config)
+        (settings.fingerprint, settings.decisive(), *((settings.eval, settings.num_workers) if ended else ()))
+        for settings in (stored, config)
     ]
     if pairs[0] != pairs[1]:
         raise ConfigError(
-            f"run {run.name!r} has other settings than these ({_difference(kept, config) or path}): --resume continues "
-            "it with its own settings; for new settings take another --name"
+            f"run {run.name!r} has other settings than these ({_difference(stored, config) or path}): --resume "
+            "continues it with its own settings; for new settings take another --name"
         )
 
 
-def _difference(kept: Experiment, given: Experiment) -> str:
+def _difference(stored: Experiment, wanted: Experiment) -> str:
     """The first settings that decide numbers and differ, as they are kept and given."""
-    for one, other in ((kept.own_task, given.own_task), (kept.model.own, given.model.own)):
-        if one and other and one.identity != other.identity:
-            return f"{other.path} differs from the run's {one.path}"
-    ours, theirs = (dict(_flat(one.settings())) for one in (kept, given))
+    for own, other in ((stored.own_task, wanted.own_task), (stored.model.own, wanted.model.own)):
+        if own and other and own.identity != other.identity:
+            return f"{other.path} differs from the run's {own.path}"
+    ours, theirs = (dict(_flat(config.settings())) for config in (stored, wanted))
     names = [name for name in ours | theirs if ours.get(name) != theirs.get(name) and not name.startswith(IDLE)]
     return ", ".join(f"{name} {ours.get(name)}, not {theirs.get(name)}" for name in names[:3])
 
 
-def _flat(settings: dict[str, Any], section: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(settings: dict[str, object], section: str = "") -> Iterator[tuple[str, object]]:
     """Dotted settings."""
     for name, value in settings.items():
         if isinstance(value, dict):
@@ -201,19 +201,19 @@ def _flat(settings: dict[str, Any], section: str = "") -> Iterator[tuple[str, An
 
 def _begin(config: Experiment, run: Run) -> float:
     """Keep what a kill must not lose, before anything is done; gives the seconds of earlier attempts."""
-    earlier = run.spent()
+    earlier = run.spent_seconds()
     run.write_config(config.settings())
-    begun = _unfinished(config, run, "stopped", "killed, or not ended yet", started=datetime.now(UTC))
-    run.write_started(_after(earlier, begun))
+    begun = _make_unfinished(config, run, "stopped", "killed, or not ended yet", started=datetime.now(UTC))
+    run.write_start(_after(earlier, begun))
     return earlier
 
 
-def _unfinished(
+def _make_unfinished(
     config: Experiment, run: Run, status: Status, reason: str, *, started: datetime | None = None
 ) -> RunRecord:
     """A record without results, of a run that has begun now or when it was kept that it did."""
-    begun = None if started else run.started()
-    record = ended(
+    begun = None if started else run.start_record()
+    record = make_record(
         config,
         name=run.name,
         experiment=config.experiment,

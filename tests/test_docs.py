@@ -33,7 +33,7 @@ from markdown_it.token import Token
 
 from sp500 import cli
 from sp500.config import RunConfig
-from sp500.runs.record import ended
+from sp500.runs.record import make_record
 from sp500.runs.store import RunStore
 
 ROOT = Path(__file__).parent.parent
@@ -200,7 +200,7 @@ def runs(workplace: Path) -> Path:
     config = RunConfig()
     with RunStore(workplace / "runs").open("search") as run:
         run.write_config(config.model_dump(mode="json"))
-        run.write_record(ended(config, name="search", experiment="train", arm="solo"))
+        run.write_record(make_record(config, name="search", experiment="train", arm="solo"))
     return workplace / "runs"
 
 

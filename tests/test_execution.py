@@ -15,7 +15,7 @@ import pytest
 from sp500.config import IOConfig
 from sp500.errors import ConfigError, DiskError, SP500Error
 from sp500.execution import Experiment, execute
-from sp500.runs.record import EpochMetrics, RunRecord, ended
+from sp500.runs.record import EpochMetrics, RunRecord, make_record
 from sp500.runs.store import Run, RunStore
 
 EPOCH = EpochMetrics(epoch=1, train_loss=1.0, valid_loss=None, samples=10, seconds=1.0)
@@ -46,7 +46,7 @@ def settings(folder: Path, **changes: object) -> Waiting:
 
 
 def well(config: Waiting, run: Run) -> RunRecord:
-    return ended(config, name=run.name, experiment="train", arm=config.arm)
+    return make_record(config, name=run.name, experiment="train", arm=config.arm)
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def killed(tmp_path: Path) -> RunStore:
         assert process.stdout.readline() == b"trained\n"
         process.kill()
     store = RunStore(tmp_path)
-    began = Run(tmp_path / "one").started()
+    began = Run(tmp_path / "one").start_record()
     assert began is not None
     at = began.started.timestamp() + 100
     os.utime(tmp_path / "one" / "epochs.jsonl", (at, at))

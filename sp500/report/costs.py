@@ -13,12 +13,13 @@ from typing import Any
 from sp500 import formatting
 from sp500.formatting import NOTHING, fixed, money, percent, seconds, some
 from sp500.report.tables import Table, table
-from sp500.runs import cost, forecast
+from sp500.runs import cost
 from sp500.runs.cost import Cost, RateTable
 from sp500.runs.experiments import EXPERIMENTS, TITLES, Experiment
+from sp500.runs.forecasting import forecast
+from sp500.runs.forecasting.usl import VARIES
 from sp500.runs.record import RunRecord
 from sp500.runs.results import Basis, Forecast, ForecastRow
-from sp500.runs.usl import VARIES
 
 COUNTED = (
     "A run on a cluster pays for its workers' nodes and what runs next to them (head, submitter), one on one machine "
@@ -46,10 +47,10 @@ class Costs:
         """Columns of a run's row: its cost, and with `windows` that of a million of them."""
         if not self.by_run:
             return {}
-        found = self.by_run.get(run or "")
-        cells = {f"Cost, {self.currency}": money(found.amount) if found else NOTHING}
+        cost_row = self.by_run.get(run or "")
+        cells = {f"Cost, {self.currency}": money(cost_row.amount) if cost_row else NOTHING}
         if windows:
-            cells[f"{self.currency} per million"] = money(found.per_million if found else None)
+            cells[f"{self.currency} per million"] = money(cost_row.per_million if cost_row else None)
         return cells
 
     def cost_text(self, run: str) -> str:
@@ -58,89 +59,89 @@ class Costs:
         return f"{money(cost.amount)} {self.currency} at the rates of {self.held}" if cost else ""
 
     @property
-    def numbers(self) -> dict[str, Any]:
+    def numbers(self) -> dict[str, object]:
         """Its part of report.json."""
         plain = {
             run: {
-                "cost": one.amount,
-                "node_seconds": one.node_seconds,
-                "per_trial": one.per_trial,
-                "per_million": one.per_million,
+                "cost": run_cost.amount,
+                "node_seconds": run_cost.node_seconds,
+                "per_trial": run_cost.per_trial,
+                "per_million": run_cost.per_million,
             }
-            for run, one in self.by_run.items()
+            for run, run_cost in self.by_run.items()
         }
-        told = {"currency": self.currency or None, "rates_of": str(self.held) if self.held else None, "runs": plain}
-        return {"costs": told, "forecast": dict(self.ahead)}
+        costs = {"currency": self.currency or None, "rates_of": str(self.held) if self.held else None, "runs": plain}
+        return {"costs": costs, "forecast": dict(self.ahead)}
 
 
 def of(records: Sequence[RunRecord], unended: Sequence[RunRecord], rates: RateTable | None) -> Costs:
     """The costs of ended runs and of those that left no record, and forecasts from them."""
     asked = {name: forecast.Question(experiment=name) for name in EXPERIMENTS}
     every = {name: forecast.forecast(records, question, rates) for name, question in asked.items()}
-    ahead = {name: one for name, one in every.items() if one["backtest"]}
+    ahead = {name: run_cost for name, run_cost in every.items() if run_cost["backtest"]}
     latest = {record.name: record for record in (*records, *unended)} if rates else {}
-    found = {name: one for name, record in latest.items() if rates and (one := cost.cost(record, rates))}
-    if not rates or not any(one.amount or one.rented for one in found.values()):
+    run_costs = {name: run_cost for name, record in latest.items() if rates and (run_cost := cost.cost(record, rates))}
+    if not rates or not any(run_cost.amount or run_cost.rented for run_cost in run_costs.values()):
         return Costs(ahead=ahead)
-    wasted = sum(one.amount for name, one in found.items() if latest[name].status != "ok")
-    killed = tuple(one.name for one in unended if one.name in found)
-    return Costs(found, rates.currency, rates.date, rates.source, killed, wasted, ahead)
+    wasted = sum(run_cost.amount for name, run_cost in run_costs.items() if latest[name].status != "ok")
+    killed = tuple(run_cost.name for run_cost in unended if run_cost.name in run_costs)
+    return Costs(run_costs, rates.currency, rates.date, rates.source, killed, wasted, ahead)
 
 
 def sentences(costs: Costs) -> list[str]:
     """What all runs cost together, and how far the forecasts missed what is known."""
-    said = []
+    lines = []
     if costs.by_run:
-        total = money(sum(one.amount for one in costs.by_run.values()))
+        total = money(sum(item.amount for item in costs.by_run.values()))
         wasted = f", {money(costs.wasted)} of it for runs that did not end well" if costs.wasted else ""
         assumed = f"at rates of {costs.held}, which are assumptions"
-        free = "" if any(one.amount for one in costs.by_run.values()) else ", since the table has their machines at 0"
-        said.append(f"{some(len(costs.by_run), 'run')} cost {total} {costs.currency}{wasted}{free}, {assumed}.")
-    return said + [f"{TITLES[name]}: {backtest(one)}" for name, one in costs.ahead.items()]
+        free = "" if any(item.amount for item in costs.by_run.values()) else ", since the table has their machines at 0"
+        lines.append(f"{some(len(costs.by_run), 'run')} cost {total} {costs.currency}{wasted}{free}, {assumed}.")
+    return lines + [f"{TITLES[name]}: {backtest(item)}" for name, item in costs.ahead.items()]
 
 
 def parts(costs: Costs) -> tuple[Any, ...]:
     """Tables of the forecasts and remarks on the rates."""
-    made: list[Any] = []
-    for name, one in costs.ahead.items():
-        made += [forecast_table(f"Forecast: {TITLES[name].lower()}", one), one["assumption"]]
+    shown: list[Any] = []
+    for name, ahead in costs.ahead.items():
+        shown += [forecast_table(f"Forecast: {TITLES[name].lower()}", ahead), ahead["assumption"]]
     if costs.by_run:
-        made.append(f"Rates of {costs.held}, which are assumptions: {costs.source}. {COUNTED}")
+        shown.append(f"Rates of {costs.held}, which are assumptions: {costs.source}. {COUNTED}")
     if costs.unended:
         named = formatting.join(list(costs.unended))
-        made.append(f"Without a record, killed or still running, and counted up to the last file written: {named}.")
-    return tuple(part for part in made if part)
+        shown.append(f"Without a record, killed or still running, and counted up to the last file written: {named}.")
+    return tuple(part for part in shown if part)
 
 
 def search_table(costs: Costs, sides: Mapping[str, RunRecord]) -> Table | None:
     """What each arm of a search cost, by its name."""
     lines = []
     for name, record in sides.items():
-        if found := costs.by_run.get(record.name):
-            each = {f"{costs.currency} per finished config": money(found.per_trial)}
-            nodes = {"Node-seconds": fixed(found.node_seconds, 0)}
+        if run_cost := costs.by_run.get(record.name):
+            each = {f"{costs.currency} per finished config": money(run_cost.per_trial)}
+            nodes = {"Node-seconds": fixed(run_cost.node_seconds, 0)}
             lines.append({"Arm": name} | costs.cells(record.name) | each | nodes)
     return table("What the search cost", lines, text=("Arm",)) if lines else None
 
 
-def forecast_table(caption: str, found: Forecast) -> Table:
+def forecast_table(caption: str, ahead: Forecast) -> Table:
     """A row per number of workers."""
     lines = []
-    for row in found["rows"]:
+    for row in ahead["rows"]:
         line = {"Workers": str(row["workers"]), "Start to end": seconds(row["seconds"])}
-        line |= {_range_title(found["basis"]): _range(row), "Measured": seconds(row["measured"])}
+        line |= {_range_title(ahead["basis"]): _range(row), "Measured": seconds(row["measured"])}
         line |= {"Speed-up": formatting.ratio(row["speedup"]), "Efficiency": percent(row["efficiency"], 0)}
-        paid = found["currency"] and not _free(found)
-        lines.append(line | ({f"Cost, {found['currency']}": money(row["cost"])} if paid else {}))
-    basis = found["basis"]
+        paid = ahead["currency"] and not _free(ahead)
+        lines.append(line | ({f"Cost, {ahead['currency']}": money(row["cost"])} if paid else {}))
+    basis = ahead["basis"]
     size = f", {fixed(basis['samples'], 0)} windows" if basis.get("samples") else ""
-    note = " ".join(filter(None, [_law(basis), _free(found)]))
+    note = " ".join(filter(None, [_law(basis), _free(ahead)]))
     return table(f"{caption}{size}", lines, text=("Workers",), note=note)
 
 
-def backtest(found: Forecast) -> str:
+def backtest(ahead: Forecast) -> str:
     """What the law, fitted without the most workers, said of them."""
-    tested = found["backtest"]
+    tested = ahead["backtest"]
     if tested is None:
         return "The forecast could not be tested: that takes runs with two numbers of workers."
     fitted = formatting.join([str(count) for count in tested["fitted_on"]])
@@ -154,24 +155,24 @@ def backtest(found: Forecast) -> str:
     )
 
 
-def text(found: Forecast, rates: RateTable | None) -> str:
+def text(ahead: Forecast, rates: RateTable | None) -> str:
     """A forecast in a terminal."""
-    basis = found["basis"]
-    shown = forecast_table("forecast", found)
+    basis = ahead["basis"]
+    shown = forecast_table("forecast", ahead)
     titles = [column.title for column in shown.columns]
     cells = [titles, *(list(row.cells) for row in shown.rows)]
     widths = [max(len(line[place]) for line in cells) for place in range(len(titles))]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in cells]
     # Where nothing was measured all numbers are an assumption, which is to be read before them.
-    before, after = ([], [found["assumption"]]) if basis["used"] else ([found["assumption"], ""], [])
+    before, after = ([], [ahead["assumption"]]) if basis["used"] else ([ahead["assumption"], ""], [])
     lines = [*before, *lines]
     if shown.note:
         lines += ["", shown.note, f"Runs: {', '.join(basis['used'])}."]
-    lines += [f"Left out: {one['run']} ({one['why']})." for one in basis["left_out"]]
+    lines += [f"Left out: {left['run']} ({left['why']})." for left in basis["left_out"]]
     lines += filter(None, after)
-    tested = backtest(found)
-    lines.append(f"Tested on what is known: {tested}" if found["backtest"] else tested)
-    if rates and not _free(found):
+    tested = backtest(ahead)
+    lines.append(f"Tested on what is known: {tested}" if ahead["backtest"] else tested)
+    if rates and not _free(ahead):
         lines.append(f"Rates of {rates.date}, assumptions: {rates.source}.")
     return "\n".join(lines)
 
@@ -187,11 +188,11 @@ def _range_title(basis: Basis) -> str:
     return f"Range if runs vary by {percent(basis.get('varies', VARIES), 0)}"
 
 
-def _free(found: Forecast) -> str:
+def _free(ahead: Forecast) -> str:
     """Why there is no cost to show, where the table has a rate of nothing."""
-    if not found["currency"] or any(row["cost"] is None or row["cost"] for row in found["rows"]):
+    if not ahead["currency"] or any(row["cost"] is None or row["cost"] for row in ahead["rows"]):
         return ""
-    return f"No cost: the table of rates has {found['basis']['node_type']}, the type of these machines, at 0."
+    return f"No cost: the table of rates has {ahead['basis']['node_type']}, the type of these machines, at 0."
 
 
 def _law(basis: Basis) -> str:

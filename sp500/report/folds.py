@@ -37,8 +37,8 @@ SHOWN = ("mse", "accuracy", "directional_accuracy", RATIO)
 
 def newest(records: Sequence[RunRecord]) -> RunRecord | None:
     """The newest walk-forward run that ended well, among records, oldest first."""
-    found = [record for record in records if record.folds and record.metrics]
-    return found[-1] if found else None
+    walked = [record for record in records if record.folds and record.metrics]
+    return walked[-1] if walked else None
 
 
 def numbers(record: RunRecord | None) -> list[FoldRow]:
@@ -57,15 +57,15 @@ def verdict(record: RunRecord) -> str:
     subject = Group(record.name, record.config["task"], record, [], []).subject
     metric = METRIC.get(rows[0]["improvement"]["metric"], "test error")
     trained = [row for row in rows if row["best_epoch"] != 0]
-    kept = f"{some(len(rows) - len(trained), 'fold')} kept the naive forecast that training starts from"
+    unchanged = f"{some(len(rows) - len(trained), 'fold')} kept the naive forecast that training starts from"
     if trained:
         better = f"{record.metrics['better']} of {some(len(trained), 'fold')}"
-        told = f"in {better} the model's {metric} was below that of the best naive forecast"
-        told += f"; {kept}" if len(trained) < len(rows) else ""
-        told += f". {_mean(record.metrics['improvement'])}"
+        outcome = f"in {better} the model's {metric} was below that of the best naive forecast"
+        outcome += f"; {unchanged}" if len(trained) < len(rows) else ""
+        outcome += f". {_mean(record.metrics['improvement'])}"
     else:
-        told = f"{kept}, so there is nothing to compare."
-    return f"{subject}, {name} re-trained for every fold: {told}{_but(record)}"
+        outcome = f"{unchanged}, so there is nothing to compare."
+    return f"{subject}, {name} re-trained for every fold: {outcome}{_but(record)}"
 
 
 def parts(record: RunRecord | None) -> tuple[Any, ...]:
@@ -78,14 +78,14 @@ def parts(record: RunRecord | None) -> tuple[Any, ...]:
 
 def lines(record: RunRecord) -> list[str]:
     """The run in a terminal: every fold, mean and spread, and the verdict."""
-    told = [f"  {line(row)}" for row in record.folds or ()]
-    naive = {f"naive {name}": found for name, found in record.metrics["naive"].items()}
-    for name, found in {"model": record.metrics["test"], **naive}.items():
-        spreads = [_spread(key, found[key]) for key in SHOWN if key in found]
-        told.append(f"  mean over folds, {name}: {', '.join(spreads)}")
-    if held := [ratio for row in _good(record) if (ratio := _held(row).get(RATIO)) is not None]:
-        told.append(f"  mean over folds, {formatting.BUY_AND_HOLD}: {_spread(RATIO, _moments(held))}")
-    return [*told, verdict(record)]
+    printed = [f"  {line(row)}" for row in record.folds or ()]
+    naive = {f"naive {name}": scores for name, scores in record.metrics["naive"].items()}
+    for name, scores in {"model": record.metrics["test"], **naive}.items():
+        spreads = [_spread(key, scores[key]) for key in SHOWN if key in scores]
+        printed.append(f"  mean over folds, {name}: {', '.join(spreads)}")
+    if held := [ratio for row in _good(record) if (ratio := _buy_and_hold(row).get(RATIO)) is not None]:
+        printed.append(f"  mean over folds, {formatting.BUY_AND_HOLD}: {_spread(RATIO, _moments(held))}")
+    return [*printed, verdict(record)]
 
 
 def line(row: FoldRow) -> str:
@@ -103,7 +103,7 @@ def line(row: FoldRow) -> str:
 
 def _ratios(row: FoldRow) -> list[str]:
     """Net Sharpe ratios of the model and of buy-and-hold with their intervals."""
-    parts = (("", row["test"]), (f"{formatting.BUY_AND_HOLD} ", _held(row)))
+    parts = (("", row["test"]), (f"{formatting.BUY_AND_HOLD} ", _buy_and_hold(row)))
     return [
         f"{name}{metric.title} {metric.text(part)}"
         for name, part in parts
@@ -124,9 +124,9 @@ def _moments(values: Sequence[float]) -> Spread:
     return {"mean": fmean(values), "deviation": stdev(values) if len(values) > 1 else None, "count": len(values)}
 
 
-def _spread(key: str, found: Spread) -> str:
-    spread = "" if found["deviation"] is None else f" (spread {found['deviation']:.3g})"
-    return f"{key} {found['mean']:.6g}{spread}"
+def _spread(key: str, moments: Spread) -> str:
+    spread = "" if moments["deviation"] is None else f" (spread {moments['deviation']:.3g})"
+    return f"{key} {moments['mean']:.6g}{spread}"
 
 
 def _mean(gain: Spread | None) -> str:
@@ -154,21 +154,21 @@ def _half_width(gain: Spread) -> float | None:
 def _but(record: RunRecord) -> str:
     """What stands against the verdict: folds that failed, or whose dates the choice of the config has seen."""
     failed = record.metrics["failed"]
-    told = f" {some(failed, 'fold')} failed." if failed else ""
-    seen = [str(row["fold"]) for row in _good(record) if row["blind"] is False]
-    if seen:
-        one = len(seen) == 1
-        told += (
-            f" {'Fold' if one else 'Folds'} {formatting.join(seen)} {'is' if one else 'are'} not blind: the search "
-            "that chose the config validated on dates of the test or after."
+    remarks = f" {some(failed, 'fold')} failed." if failed else ""
+    seen_folds = [str(row["fold"]) for row in _good(record) if row["blind"] is False]
+    if seen_folds:
+        single = len(seen_folds) == 1
+        remarks += (
+            f" {'Fold' if single else 'Folds'} {formatting.join(seen_folds)} {'is' if single else 'are'} not blind: "
+            "the search that chose the config validated on dates of the test or after."
         )
-    return told
+    return remarks
 
 
 def _table(record: RunRecord) -> Table:
     """One line per fold, then mean and spread."""
     task, numeric = record.config["task"], _columns(record)
-    made = []
+    cell_rows = []
     for row in record.folds or ():
         cells = {"Fold": str(row["fold"])} | dict(zip(("Test from", "to"), row["splits"]["test"], strict=True))
         if row["status"] == "ok":
@@ -179,13 +179,13 @@ def _table(record: RunRecord) -> Table:
             cells |= {"95% interval, %": bounds_percent(gain), "Verdict": word}
             cells |= {"Best naive": formatting.naive_name(gain["over"], task)}
             cells |= {title: metric.text(part(row)) for title, part, metric in numeric[3:]}
-        made.append(cells)
+        cell_rows.append(cells)
     for name, of in (("Mean", fmean), ("Spread", stdev)):
         cells = {"Fold": name}
         for title, part, metric in numeric:
             values = [value for row in _good(record) if (value := part(row).get(metric.key)) is not None]
             cells[title] = metric.number(of(values)).lstrip("+" if of is stdev else "") if len(values) > 1 else NOTHING
-        made.append(cells)
+        cell_rows.append(cells)
     kinds = ["" if row["status"] == "ok" else "bad" for row in record.folds or ()]
     note = (
         "Trained on: training windows, all before the test and purged of what overlaps it. Best naive: the naive "
@@ -194,7 +194,7 @@ def _table(record: RunRecord) -> Table:
         "turnover, annualised, with its 95% interval."
     )
     text = ("Fold", "Test from", "to", "Verdict", "Best naive")
-    return table(f"Every fold of {record.name}", made, text=text, kinds=[*kinds, "naive", "naive"], note=note)
+    return table(f"Every fold of {record.name}", cell_rows, text=text, kinds=[*kinds, "naive", "naive"], note=note)
 
 
 def _columns(record: RunRecord) -> list[Column]:
@@ -205,13 +205,13 @@ def _columns(record: RunRecord) -> list[Column]:
     compared = next(metric for metric in shown if metric.key == key)
     gain = Metric("Against naive", "value", partial(percent, digits=2, sign=True))
     rest = [metric for metric in shown if metric is not compared]
-    held = [metric for metric in rest if metric.key == RATIO and any(map(_held, rows))]
+    held = [metric for metric in rest if metric.key == RATIO and any(map(_buy_and_hold, rows))]
     return [
         (compared.title, _test, compared),
         (f"Naive {compared.title}", _rival, compared),
         (gain.title, _gain, gain),
         *((metric.title, _test, metric) for metric in rest),
-        *((f"{metric.title}, {formatting.BUY_AND_HOLD}", _held, metric) for metric in held),
+        *((f"{metric.title}, {formatting.BUY_AND_HOLD}", _buy_and_hold, metric) for metric in held),
     ]
 
 
@@ -223,7 +223,7 @@ def _gain(row: FoldRow) -> Improvement:
     return row["improvement"]
 
 
-def _held(row: FoldRow) -> Metrics:
+def _buy_and_hold(row: FoldRow) -> Metrics:
     """What buy-and-hold did on the fold's test; empty where nothing was traded."""
     held: Metrics = row["test"].get("buy_and_hold") or {}
     return held
@@ -236,19 +236,19 @@ def _rival(row: FoldRow) -> Metrics:
 def _figure(record: RunRecord) -> Figure:
     """Dot and whisker per fold and for the mean."""
     # matplotlib takes a second to load, which a terminal need not wait for.
-    from sp500.report.plot_style import INK, canvas, drawn, styled
+    from sp500.report.plot_style import INK, apply_style, canvas, render
 
     rows = _good(record)
     labels = [f"{row['fold']}: {' to '.join(row['splits']['test'])}" for row in rows]
-    with styled():
-        made, axes = canvas(0.89 + 0.27 * len(rows), [*labels, "mean"], right=1.6, below=0.45)
+    with apply_style():
+        chart, axes = canvas(0.89 + 0.27 * len(rows), [*labels, "mean"], right=1.6, below=0.45)
         for place, row in enumerate(rows):
             _whisker(axes, place, row["improvement"], "o", row["best_epoch"])
         if mean := record.metrics["improvement"]:
             half, middle = _half_width(mean), mean["mean"]
             ends = {"low": None, "high": None} if half is None else {"low": middle - half, "high": middle + half}
-            kept = 0 if all(row["best_epoch"] == 0 for row in rows) else None
-            _whisker(axes, len(rows), {"value": middle, **ends}, "D", kept)
+            best_epoch = 0 if all(row["best_epoch"] == 0 for row in rows) else None
+            _whisker(axes, len(rows), {"value": middle, **ends}, "D", best_epoch)
         axes.axvline(0, color=INK, linewidth=0.8)
         metric = METRIC.get(rows[0]["improvement"]["metric"], "error")
         axes.set(xlabel=f"{metric} below that of the best naive forecast, %   (right of the line: better)")
@@ -257,7 +257,7 @@ def _figure(record: RunRecord) -> Figure:
             "crosses the line cannot be told from the naive forecast. The diamond is the mean of the folds with its "
             "interval by Student's t."
         )
-        return drawn(made, "folds", caption)
+        return render(chart, "folds", caption)
 
 
 def _whisker(

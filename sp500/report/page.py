@@ -18,7 +18,7 @@ from markupsafe import Markup
 from sp500 import formatting
 from sp500.machine.disk import write_atomic
 from sp500.report import costs, folds, serving, tables
-from sp500.report.models.results import group_runs, list_unjudged, make_rows
+from sp500.report.models.results import group_runs, list_without_metrics, make_rows
 from sp500.report.models.section import model_parts, model_sentences
 from sp500.report.scale.results import collect
 from sp500.report.scale.section import scale_parts, scale_sentences
@@ -65,7 +65,7 @@ class Report:
 
     path: Path
     """index.html; report.md and report.json lie beside it."""
-    numbers: dict[str, Any]
+    numbers: dict[str, object]
     """What report.json holds: `search`, `scale` and what was computed of it, `models`, `costs`, `forecast`."""
     verdicts: dict[str, list[str]]
     """Sentences by section."""
@@ -86,9 +86,9 @@ def write(
     `unended` left no record and only cost something; `damaged` says what is wrong with each run that cannot be read.
     """
     paid, served = costs.of(records, unended, rates), serving.newest(records)
-    groups, failed = group_runs(records), list_unjudged(records)
+    groups, failed = group_runs(records), list_without_metrics(records)
     searched, walked, scaled = newest(records, trials), folds.newest(records), collect(records)
-    said = {
+    verdicts = {
         "models": model_sentences(groups),
         "search": search_sentences(searched, records),
         "folds": folds.sentences(walked),
@@ -110,7 +110,7 @@ def write(
     }
     rows = {"folds": folds.numbers(walked), "models": make_rows(groups, failed), **serving.numbers(served)}
     numbers = rows | {"search": searched.numbers, **scaled.numbers, **paid.numbers}
-    return _written(out, records, numbers | ({"damaged": list(damaged)} if damaged else {}), said, parts)
+    return _write_files(out, records, numbers | ({"damaged": list(damaged)} if damaged else {}), verdicts, parts)
 
 
 def title(name: str) -> str:
@@ -120,22 +120,22 @@ def title(name: str) -> str:
 
 def summary(report: Report) -> str:
     """The verdicts and the report's path, in plain lines."""
-    lines = [f"{name}: {said}" for name, sentences in report.verdicts.items() for said in sentences]
+    lines = [f"{name}: {sentence}" for name, sentences in report.verdicts.items() for sentence in sentences]
     lines += [f"{name}: {_hint(name)}" for name, sentences in report.verdicts.items() if not sentences]
     return "\n".join([*lines, f"report: {report.path}"])
 
 
-def _written(
+def _write_files(
     out: Path,
     records: Sequence[RunRecord],
-    numbers: dict[str, Any],
-    said: Mapping[str, list[str]],
+    numbers: dict[str, object],
+    verdicts: Mapping[str, list[str]],
     parts: Mapping[str, Sequence[Any]],
 ) -> Report:
     """Sections that a command could fill are shown empty; of the others those that have something to say."""
-    shown = [name for name in parts if name in COMMANDS or said[name]]
+    shown = [name for name in parts if name in COMMANDS or verdicts[name]]
     sections = [Section(name, tuple(parts[name])) for name in shown]
-    report = Report(out / "index.html", numbers, {name: found for name, found in said.items() if name in shown})
+    report = Report(out / "index.html", numbers, {name: lines for name, lines in verdicts.items() if name in shown})
     out.mkdir(parents=True, exist_ok=True)
     write_atomic(out / "report.json", json.dumps(report.numbers, indent=1, allow_nan=False) + "\n")
     write_atomic(out / "report.md", _markdown(records, report.verdicts, sections))
@@ -152,12 +152,12 @@ def _span(records: Sequence[RunRecord]) -> str:
     """How many runs, and from when to when; no clock, so the same runs make the same page."""
     if not records:
         return "no runs"
-    first, last = min(one.started for one in records), max(one.finished for one in records)
+    first, last = min(record.started for record in records), max(record.finished for record in records)
     days = dict.fromkeys((f"{first:%Y-%m-%d}", f"{last:%Y-%m-%d}"))
     return f"{formatting.some(len(records), 'run')}, {' to '.join(days)}"
 
 
-def _html(records: Sequence[RunRecord], said: Mapping[str, list[str]], sections: Sequence[Section]) -> str:
+def _html(records: Sequence[RunRecord], verdicts: Mapping[str, list[str]], sections: Sequence[Section]) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -168,18 +168,20 @@ def _html(records: Sequence[RunRecord], said: Mapping[str, list[str]], sections:
     environment.tests["table"] = lambda part: isinstance(part, Table)
     environment.filters["svg"] = lambda figure: Markup(figure.svg)  # noqa: S704
     template = environment.get_template("page.html.jinja")
-    return template.render(span=_span(records), verdicts=said, sections=sections)
+    return template.render(span=_span(records), verdicts=verdicts, sections=sections)
 
 
-def _markdown(records: Sequence[RunRecord], said: Mapping[str, list[str]], sections: Sequence[Section]) -> str:
+def _markdown(records: Sequence[RunRecord], verdicts: Mapping[str, list[str]], sections: Sequence[Section]) -> str:
     lines = ["# What the runs found", "", f"{_span(records)}. Figures: index.html.", ""]
     lines += [
-        f"- **{title(name)}.** {tables.escaped(' '.join(sentences))}" for name, sentences in said.items() if sentences
+        f"- **{title(name)}.** {tables.escape(' '.join(sentences))}"
+        for name, sentences in verdicts.items()
+        if sentences
     ]
     for section in sections:
         lines += ["", f"## {section.title}", ""]
         for part in section.parts:
             lines += [part.markdown(), ""] if isinstance(part, Table) else []
-            lines += [tables.escaped(part), ""] if isinstance(part, str) else []
+            lines += [tables.escape(part), ""] if isinstance(part, str) else []
         lines += [] if section.parts else [f"{section.missing[0]}: `{section.missing[1]}`"]
     return "\n".join(lines) + "\n"

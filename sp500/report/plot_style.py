@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
-from typing import Any
+from typing import Any, TypedDict
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -46,8 +46,17 @@ STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "lines.linewidth": 1.6,
 }
-Look = dict[str, Any]
-"""Keyword arguments of matplotlib."""
+
+
+class Look(TypedDict, total=False):
+    """Keyword arguments of matplotlib's lines and marks."""
+
+    color: str
+    linestyle: str
+    marker: str
+    markerfacecolor: str
+    markersize: float
+    markeredgewidth: float
 
 
 @dataclass(frozen=True)
@@ -59,7 +68,7 @@ class Figure:
 
 
 @contextmanager
-def styled() -> Iterator[None]:
+def apply_style() -> Iterator[None]:
     """The report's look, for as long as a figure is drawn; also a decorator."""
     with mpl.rc_context(STYLE):
         yield
@@ -69,13 +78,13 @@ def canvas(
     height: float, labels: Sequence[str], *, right: float, above: float = 0.03, below: float = 0.03
 ) -> tuple[Canvas, Axes]:
     """A chart with one labelled line per item, first on top; margins in inches, the left one fits the labels."""
-    made = Canvas(figsize=(WIDTH, height))
+    chart = Canvas(figsize=(WIDTH, height))
     left = LETTER * max(map(len, labels)) + 0.1
-    made.subplots_adjust(left / WIDTH, below / height, 1 - right / WIDTH, 1 - above / height)
-    axes = made.subplots()
+    chart.subplots_adjust(left / WIDTH, below / height, 1 - right / WIDTH, 1 - above / height)
+    axes = chart.subplots()
     axes.set(ylim=(len(labels) - 0.4, -0.6), yticks=range(len(labels)))
     axes.set_yticklabels(labels, color=INK, fontsize=9)
-    return made, axes
+    return chart, axes
 
 
 def bar(axes: Axes, place: int, value: float, text: str, color: str) -> None:
@@ -86,13 +95,13 @@ def bar(axes: Axes, place: int, value: float, text: str, color: str) -> None:
     axes.spines["bottom"].set_visible(False)
 
 
-def drawn(made: Canvas, salt: str, caption: str) -> Figure:
+def render(chart: Canvas, salt: str, caption: str) -> Figure:
     """The canvas as SVG with its caption; `salt` is the figure's name, its own on the page."""
     file = io.StringIO()
-    nothing: dict[str, Any] = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     # The salt keeps the ids of two drawings on one page apart, and the same from one report to the next.
     with mpl.rc_context({"svg.hashsalt": salt}):
-        made.savefig(file, format="svg", transparent=True, metadata=nothing)
+        chart.savefig(file, format="svg", transparent=True, metadata=nothing)
     svg = file.getvalue()
     svg = re.sub(r' xmlns(:xlink)?="[^"]*"', "", svg[svg.index("<svg") :])
     return Figure(svg.replace("<svg", f'<svg role="img" aria-label="{escape(caption)}"', 1), caption)

@@ -35,7 +35,7 @@ def price_per_thousand(row: ServeRow, rates: RateTable) -> float | None:
     return 1e3 * (cpu + memory) / HOUR
 
 
-def numbers(record: RunRecord | None) -> dict[str, Any]:
+def numbers(record: RunRecord | None) -> dict[str, object]:
     """Its part of report.json."""
     return {"serving": record.serving} if record else {}
 
@@ -76,11 +76,11 @@ def _when(plain: ServeRow, others: list[ServeRow]) -> str:
 
 def _most(rows: Sequence[ServeRow], path: str) -> dict[str, ServeRow]:
     """Per server the row with the most requests a second."""
-    found: dict[str, ServeRow] = {}
+    best: dict[str, ServeRow] = {}
     for row in rows:
-        if row["path"] == path and row["per_second"] >= found.get(row["server"], row)["per_second"]:
-            found[row["server"]] = row
-    return found
+        if row["path"] == path and row["per_second"] >= best.get(row["server"], row)["per_second"]:
+            best[row["server"]] = row
+    return best
 
 
 def parts(record: RunRecord | None, rates: RateTable | None) -> tuple[Any, ...]:

@@ -52,10 +52,10 @@ class Table:
     def markdown(self) -> str:
         """The table as GitHub shows it; what could be markup in a cell is escaped."""
         lines = [[column.title for column in self.columns], *(row.cells for row in self.rows)]
-        text = ["| " + " | ".join(map(escaped, line)) + " |" for line in lines]
+        text = ["| " + " | ".join(map(escape, line)) + " |" for line in lines]
         rule = "|" + "|".join("---:" if column.numeric else "---" for column in self.columns) + "|"
-        note = ["", escaped(self.note)] if self.note else []
-        return "\n".join([f"**{escaped(self.caption)}**", "", text[0], rule, *text[1:], *note])
+        note = ["", escape(self.note)] if self.note else []
+        return "\n".join([f"**{escape(self.caption)}**", "", text[0], rule, *text[1:], *note])
 
 
 def table(
@@ -81,13 +81,13 @@ def notes(records: Sequence[RunRecord]) -> list[str]:
 
 def data_cards(records: Sequence[RunRecord]) -> list[Table]:
     """The sets of prices and splits that the runs were given, newest first, three to a table."""
-    found: dict[str, list[RunRecord]] = {}
+    groups: dict[str, list[RunRecord]] = {}
     for record in records:
         if record.data.get("source"):
             key = json.dumps([record.data.get(name) for name in ("source", "sha256", "splits")], default=str)
-            found.setdefault(key, []).append(record)
-    cards = [_data_card(alike) for alike in reversed(found.values())]
-    made = []
+            groups.setdefault(key, []).append(record)
+    cards = [_data_card(alike) for alike in reversed(groups.values())]
+    card_tables = []
     for start in range(0, len(cards), CARDS):
         some = cards[start : start + CARDS]
         facts = dict.fromkeys(fact for card in some for fact in card)
@@ -96,8 +96,8 @@ def data_cards(records: Sequence[RunRecord]) -> list[Table]:
             {"Fact": fact} | {title: card.get(fact) or NOTHING for title, card in zip(titles, some, strict=True)}
             for fact in facts
         ]
-        made.append(table("What the runs were given", lines, text=lines[0]))
-    return made
+        card_tables.append(table("What the runs were given", lines, text=lines[0]))
+    return card_tables
 
 
 def no_cells(run: str | None, *, windows: bool = False) -> dict[str, str]:
@@ -142,16 +142,16 @@ def throughput(records: Sequence[RunRecord]) -> list[Table]:
             "Run": record.name,
             "Device": record.device,
             "Workers": str(record.num_workers or NOTHING),
-            "Parameters": f"{found.parameters:,}",
-            "Per second": approx(found.per_second),
-            "Of": found.unit,
-            "MFLOP per window": fixed(found.flops_per_window / 1e6, 1),
-            "Matrix product, GFLOP/s": approx(found.matmul_flops_per_second / 1e9),
-            "MFU": percent(found.mfu),
-            "MFU, data sheet": percent(found.data_sheet_mfu),
+            "Parameters": f"{speed.parameters:,}",
+            "Per second": approx(speed.per_second),
+            "Of": speed.unit,
+            "MFLOP per window": fixed(speed.flops_per_window / 1e6, 1),
+            "Matrix product, GFLOP/s": approx(speed.matmul_flops_per_second / 1e9),
+            "MFU": percent(speed.mfu),
+            "MFU, data sheet": percent(speed.data_sheet_mfu),
         }
         for record in list(reversed(records))[:RUNS]
-        if (found := record.throughput)
+        if (speed := record.throughput)
     ]
     note = (
         "MFU: the operations of the model's forward and backward passes as a share of what a matrix product reached on "
@@ -160,7 +160,7 @@ def throughput(records: Sequence[RunRecord]) -> list[Table]:
     return [table("Speed of training", lines, text=("Run", "Device", "Of"), note=note)] if lines else []
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """Text without markup, for Markdown: a name or a ticker makes no link, image, emphasis or cell."""
     plain = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
     return re.sub(r"[\\|`*\[\]]", r"\\\g<0>", plain)
@@ -168,11 +168,11 @@ def escaped(text: str) -> str:
 
 def _data_card(alike: list[RunRecord]) -> dict[str, str]:
     # Copies multiply the training windows: the smallest run tells how many there are of the original.
-    record = min(alike, key=lambda one: one.config.get("data", {}).get("multiplier", 1))
+    record = min(alike, key=lambda run: run.config.get("data", {}).get("multiplier", 1))
     data = record.data
     splits = {name: " to ".join(map(str, span)) for name, span in (data.get("splits") or {}).items()}
     windows = [f"{count:,} {name}" for name, count in (data.get("windows") or {}).items()]
-    sizes = {one.config.get("data", {}).get("multiplier", 1): one.data.get("windows") or {} for one in alike}
+    sizes = {run.config.get("data", {}).get("multiplier", 1): run.data.get("windows") or {} for run in alike}
     copies = [f"{TIMES}{times}: {sizes[times].get('train', 0):,} train" for times in sorted(sizes) if times > 1]
     return {
         "Source": str(data["source"]),

@@ -70,10 +70,10 @@ def _training(record: RunRecord) -> Iterator[str]:
         yield f"refit for {record.refit['epochs']} epochs on {record.refit['windows']} windows{span}"
 
 
-def _throughput(found: Throughput) -> Iterator[str]:
-    reached = f"{found.mfu:.1%} of what a matrix product reaches on the same device"
-    known = f", {found.data_sheet_mfu:.1%} of its data sheet" if found.data_sheet_mfu else ""
-    yield f"{approx(found.per_second)} {found.unit}/s in training, {found.parameters:,} parameters: {reached}{known}"
+def _throughput(speed: Throughput) -> Iterator[str]:
+    reached = f"{speed.mfu:.1%} of what a matrix product reaches on the same device"
+    known = f", {speed.data_sheet_mfu:.1%} of its data sheet" if speed.data_sheet_mfu else ""
+    yield f"{approx(speed.per_second)} {speed.unit}/s in training, {speed.parameters:,} parameters: {reached}{known}"
 
 
 def _starts_naive(record: RunRecord) -> bool:
@@ -88,8 +88,8 @@ def _search(search: SearchSummary) -> Iterator[str]:
 
 
 def _scale(record: RunRecord) -> Iterator[str]:
-    found = collect([record])
-    for row in found.rows:
+    scale = collect([record])
+    for row in scale.rows:
         head = f"{row['multiplier']:>4}x {row['label']:<13} {row['status']}"
         if row["status"] != "ok":
             yield f"{head} {row['reason']}"
@@ -99,7 +99,7 @@ def _scale(record: RunRecord) -> Iterator[str]:
             f"{head}  {row['samples']} windows in {seconds(row['train_seconds'])} of {seconds(row['seconds'])}, "
             f"{fixed(rate(row), 0)} windows/s, peak {size(row['peak_memory_bytes'])} per {of}"
         )
-    yield from verdicts.break_even(found)
+    yield from verdicts.break_even(scale)
 
 
 def _metrics(record: RunRecord) -> Iterator[str]:
@@ -113,9 +113,13 @@ def _metrics(record: RunRecord) -> Iterator[str]:
         yield _improvement(better, record.best_epoch)
 
 
-def _improvement(found: Improvement, best_epoch: int | None) -> str:
-    if found["value"] is None:
-        return f"no improvement to compute: the naive forecast {found['over']!r} is never wrong on the test dates"
-    interval = "" if found["low"] is None else f" (95 % interval {found['low']:+.2%} to {found['high']:+.2%})"
-    gain = f"improvement in {found['metric']} {found['value']:+.2%}{interval}"
-    return f"{VERDICTS[against_naive(found, best_epoch)]} the naive forecast {found['over']!r}: {gain}"
+def _improvement(improvement: Improvement, best_epoch: int | None) -> str:
+    if improvement["value"] is None:
+        return f"no improvement to compute: the naive forecast {improvement['over']!r} is never wrong on the test dates"
+    interval = (
+        ""
+        if improvement["low"] is None
+        else f" (95 % interval {improvement['low']:+.2%} to {improvement['high']:+.2%})"
+    )
+    gain = f"improvement in {improvement['metric']} {improvement['value']:+.2%}{interval}"
+    return f"{VERDICTS[against_naive(improvement, best_epoch)]} the naive forecast {improvement['over']!r}: {gain}"

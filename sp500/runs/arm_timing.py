@@ -16,7 +16,7 @@ import psutil
 from sp500.config import RunConfig
 from sp500.errors import ConfigError, SP500Error
 from sp500.runs import compare
-from sp500.runs.record import RunRecord, ended
+from sp500.runs.record import RunRecord, make_record
 from sp500.runs.results import SearchSummary
 from sp500.runs.store import Run, RunStore
 
@@ -56,7 +56,7 @@ def run_all(config: RunConfig, run: Run, script: Path, *, resume: bool) -> RunRe
     shown = compare.searches(records, timed)
     assert best.search is not None
     search: SearchSummary = {**best.search, **shown, "configs": best.search["configs"], "runs": names}
-    record = ended(config, name=run.name, experiment="tune", arm="all", search=search)
+    record = make_record(config, name=run.name, experiment="tune", arm="all", search=search)
     facts = {"samples": best.samples, "data": best.data, "metrics": best.metrics, "best_epoch": best.best_epoch}
     return record.model_copy(update=facts)
 
@@ -102,7 +102,7 @@ class CpuSeconds:
         self.seconds = 0.0
         self._pid = pid
         self._seen: dict[int, float] = {}
-        self._before = _waited_for()
+        self._before = _children_cpu_seconds()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._sample, name="cpu-seconds", daemon=True)
 
@@ -115,7 +115,7 @@ class CpuSeconds:
     ) -> None:
         self._done.set()
         self._thread.join()
-        self.seconds = max(_waited_for() - self._before, sum(self._seen.values()))
+        self.seconds = max(_children_cpu_seconds() - self._before, sum(self._seen.values()))
 
     def _sample(self) -> None:
         while not self._done.wait(SAMPLE_SECONDS):
@@ -128,6 +128,6 @@ class CpuSeconds:
                 continue
 
 
-def _waited_for() -> float:
+def _children_cpu_seconds() -> float:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

@@ -10,7 +10,6 @@ import hashlib
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 from sp500.errors import ConfigError
 from sp500.machine.disk import append_durably
@@ -25,7 +24,7 @@ def append_line(path: Path, text: str) -> None:
     append_durably(path, f'{text[:-1]}, "sha256": "{_digest(text.encode())}"}}')
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
+def read_lines(path: Path) -> list[dict[str, object]]:
     """The objects of a file, without their checksums; none if there is no file.
 
     Raises ConfigError that names the file and the line.
@@ -36,19 +35,19 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         return []
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
-    return [_checked(path, number, line) for number, line in enumerate(data.split(b"\n")[:-1], 1)]
+    return [_parse_line(path, number, line) for number, line in enumerate(data.split(b"\n")[:-1], 1)]
 
 
-def _checked(path: Path, number: int, line: bytes) -> dict[str, Any]:
+def _parse_line(path: Path, number: int, line: bytes) -> dict[str, object]:
     match = LINE.fullmatch(line)
     if match is None or _digest(match[1] + b"}") != match[2].decode():
-        raise damaged_line(path, number, "its checksum does not match" if match else "it is not a result")
+        raise line_error(path, number, "its checksum does not match" if match else "it is not a result")
     content = json.loads(match[1] + b"}")
     assert isinstance(content, dict)
     return content
 
 
-def damaged_line(path: Path, number: int, why: str) -> ConfigError:
+def line_error(path: Path, number: int, why: str) -> ConfigError:
     """The error for one line."""
     return ConfigError(
         f"{path}, line {number} is damaged: {why}. Remove the line and run again with --resume: what it held runs again"

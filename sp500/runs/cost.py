@@ -141,22 +141,22 @@ def cost(record: RunRecord, table: RateTable) -> Cost | None:
     """What a run did cost up to its end, however it ended, with all its attempts; None for one that only has parts."""
     if record.arm in PARTS:
         return None
-    taken = held(record, table)
+    taken = list_pods(record, table)
     seconds = record.seconds.total + record.seconds.earlier
     paid = amount(taken, seconds, table)
     good = record.search["configs"] - record.search["failed"] if record.search else 0
     millions = record.samples / 10**6
-    workers = taken[0].count if rented(record) and _workers(record) else 1
+    workers = taken[0].count if is_rented(record) and _workers(record) else 1
     return Cost(
         amount=paid,
         node_seconds=workers * seconds,
-        rented=rented(record),
+        rented=is_rented(record),
         per_trial=paid / good if good > 0 else None,
         per_million=paid / millions if millions else None,
     )
 
 
-def rented(record: RunRecord) -> bool:
+def is_rented(record: RunRecord) -> bool:
     """Whether a run ran on a cluster: Ray on more than one host, or in a pod of Kubernetes.
 
     Records older than the count of hosts tell by their nodes, unless those were simulated.
@@ -166,20 +166,20 @@ def rented(record: RunRecord) -> bool:
     return machine.pod or hosts > 1
 
 
-def held(record: RunRecord, table: RateTable) -> tuple[Pods, ...]:
+def list_pods(record: RunRecord, table: RateTable) -> tuple[Pods, ...]:
     """What a run kept from others: its workers' nodes first, then what stood beside them.
 
     As many nodes as it has workers, at most those that there are; a search has all. A run in one process has its
     machine, and in a pod what stands beside the workers.
     """
-    one = worker(record, table)
-    return (one.model_copy(update={"count": _workers(record)}), *around(table)) if rented(record) else (one,)
+    own = worker(record, table)
+    return (own.model_copy(update={"count": _workers(record)}), *around(table)) if is_rented(record) else (own,)
 
 
 def worker(record: RunRecord, table: RateTable) -> Pods:
     """The machine of a run, of one on a cluster a worker's node: as measured, else the mean, else as the table says."""
     machine, cluster, gpu = record.machine, record.machine.cluster, _on_gpu(record)
-    if not rented(record):
+    if not is_rented(record):
         gib = machine.memory_bytes / GIB
         return Pods(cpus=machine.cpus, gpus=float(gpu), gib=gib, node_type=table.rule.alone)
     kind = _gpu_type(cluster, table.rule) if gpu else table.rule.cluster
@@ -196,7 +196,7 @@ def worker(record: RunRecord, table: RateTable) -> Pods:
 
 def around(table: RateTable) -> tuple[Pods, ...]:
     """What a job's cluster has besides its workers."""
-    return tuple(Pods(**one.model_dump(), node_type=table.rule.cluster) for one in table.beside)
+    return tuple(Pods(**node.model_dump(), node_type=table.rule.cluster) for node in table.beside)
 
 
 def _workers(record: RunRecord) -> int:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from sp500.config import TrainConfig
 from sp500.errors import ConfigError
 from sp500.progress import Meter, RunProgress, Unit
-from sp500.runs.checked_lines import damaged_line, read_lines
+from sp500.runs.checked_lines import line_error, read_lines
 from sp500.runs.record import EpochMetrics, Plain, PlannedSearch
 from sp500.runs.store import Run
 
@@ -36,7 +36,7 @@ def read(run: Run) -> tuple[datetime, RunProgress] | None:
     They do not of a run that has not begun, and of experiments other than one training or one search. A last line that
     is still being written does not count. Raises ConfigError for a file that is damaged.
     """
-    begun = run.started()
+    begun = run.start_record()
     if begun is None:
         return None
     if begun.experiment == "train":
@@ -80,13 +80,13 @@ def of_trials(trials: Iterable[Trial], planned: PlannedSearch) -> RunProgress:
 
 
 def _trials(path: Path) -> list[Trial]:
-    found = []
+    trials = []
     for number, line in enumerate(read_lines(path), 1):
         try:
-            found.append(Trial.model_validate(line))
+            trials.append(Trial.model_validate(line))
         except ValidationError as error:
-            raise damaged_line(path, number, str(error.errors()[0]["msg"])) from None
-    return found
+            raise line_error(path, number, str(error.errors()[0]["msg"])) from None
+    return trials
 
 
 def _settings(folder: Path, train: object) -> TrainConfig:

@@ -180,7 +180,7 @@ class RunRecord(Plain):
         return config.model_copy(update={"num_workers": 0, "train": config.train.model_copy(update=train)})
 
 
-def ended(
+def make_record(
     config: RunConfig,
     *,
     name: str,
@@ -195,7 +195,7 @@ def ended(
     **facts: Any,
 ) -> RunRecord:
     """Record of a run that ends now. `started` defaults to the start of this process; `facts` are further fields."""
-    started, finished = started or process_started(), datetime.now(UTC)
+    started, finished = started or process_start(), datetime.now(UTC)
     total = (finished - started).total_seconds()
     settings = config.run_config()
     return RunRecord(
@@ -231,11 +231,11 @@ def machine(threads: int, cluster: dict[str, float] | None = None) -> Machine:
 
 def versions() -> dict[str, str]:
     """Python, libraries, this package, and the git commit with `-dirty` where the tree was changed."""
-    found = {name: metadata.version(name) for name in LIBRARIES}
-    return {"python": platform.python_version(), **found, "sp500": __version__, "git": _git_commit()}
+    libraries = {name: metadata.version(name) for name in LIBRARIES}
+    return {"python": platform.python_version(), **libraries, "sp500": __version__, "git": _git_commit()}
 
 
-def process_started() -> datetime:
+def process_start() -> datetime:
     """When this process began, before any import."""
     return datetime.fromtimestamp(psutil.Process().create_time(), UTC)
 

@@ -28,7 +28,7 @@ def row(record: RunRecord, epochs: Sequence[EpochMetrics], memory_limit_bytes: i
     return {
         "multiplier": record.config["data"]["multiplier"],
         "arm": record.arm,
-        "place": "cluster" if cost.rented(record) else "machine",
+        "place": "cluster" if cost.is_rented(record) else "machine",
         "hardware": _hardware(record),
         "settings": _settings(record, folder),
         "status": record.status,
@@ -107,17 +107,17 @@ def baseline(rows: Sequence[ScaleRow]) -> Law | None:
 
 def strong(rows: Sequence[ScaleRow]) -> list[StrongScaling]:
     """The same set on more workers: speed-up over the fewest workers, and efficiency per worker."""
-    scaled = _scaled(rows, lambda row: float(row["multiplier"]))
+    scaled = _compute_speedups(rows, lambda row: float(row["multiplier"]))
     return [{**speedup, "multiplier": size} for size, speedup in scaled]
 
 
 def weak(rows: Sequence[ScaleRow]) -> list[WeakScaling]:
     """A set that grows with the workers: samples/s over those of the fewest workers, and efficiency per worker."""
-    scaled = _scaled(rows, lambda row: row["multiplier"] / row["num_workers"])
+    scaled = _compute_speedups(rows, lambda row: row["multiplier"] / row["num_workers"])
     return [{**speedup, "multiplier_per_worker": size} for size, speedup in scaled]
 
 
-def _scaled(rows: Sequence[ScaleRow], share: Callable[[ScaleRow], float]) -> list[tuple[float, Speedup]]:
+def _compute_speedups(rows: Sequence[ScaleRow], share: Callable[[ScaleRow], float]) -> list[tuple[float, Speedup]]:
     """Size and speed of the runs of Ray in one place that share a size, where they differ in their workers."""
     groups: dict[tuple[str, float], dict[int, float]] = {}
     for row, rate in _warm(rows):
@@ -175,7 +175,7 @@ def _settings(record: RunRecord, folder: Path) -> str:
 def _hardware(record: RunRecord) -> str:
     """A worker node of the cluster, or the machine: what decides how fast one worker is."""
     machine, cluster = record.machine, record.machine.cluster
-    if not cost.rented(record):
+    if not cost.is_rented(record):
         return f"{machine.cpus} cores, {machine.memory_bytes / cost.GIB:.0f} GiB"
     if not cluster.get("worker_CPU"):
         return "a pod"

@@ -15,12 +15,11 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import yaml
 from filelock import FileLock, Timeout
@@ -52,29 +51,29 @@ class Run:
         """The record, or None while the run has not ended. A damaged one raises ConfigError that names its file."""
         return self._read("record.json")
 
-    def write_started(self, record: RunRecord) -> None:
+    def write_start(self, record: RunRecord) -> None:
         """Keep what the record would be if the run were killed now."""
         write_atomic(self.path / "started.json", sealed.seal(record))
 
-    def started(self) -> RunRecord | None:
-        """What `write_started` kept; None for a run that has not begun, or began under an older version."""
+    def start_record(self) -> RunRecord | None:
+        """What `write_start` kept; None for a run that has not begun, or began under an older version."""
         return self._read("started.json")
 
     def write_cluster(self, cluster: dict[str, float], simulated_nodes: int | None = None) -> None:
         """Keep what the run was given, as soon as that is known, so that a killed run has its price."""
-        if begun := self.started():
+        if begun := self.start_record():
             nodes = begun.machine.simulated_nodes if simulated_nodes is None else simulated_nodes
-            given = {"cluster": cluster, "simulated_nodes": nodes}
-            self.write_started(begun.model_copy(update={"machine": begun.machine.model_copy(update=given)}))
+            facts = {"cluster": cluster, "simulated_nodes": nodes}
+            self.write_start(begun.model_copy(update={"machine": begun.machine.model_copy(update=facts)}))
 
-    def write_planned(self, trials: int) -> None:
+    def write_plan(self, trials: int) -> None:
         """Keep how many configs a search is about to try, and that it begins now."""
-        if begun := self.started():
-            self.write_started(begun.model_copy(update={"planned": PlannedSearch(trials=trials, at=datetime.now(UTC))}))
+        if begun := self.start_record():
+            self.write_start(begun.model_copy(update={"planned": PlannedSearch(trials=trials, at=datetime.now(UTC))}))
 
-    def unended(self) -> RunRecord | None:
+    def attempt_without_record(self) -> RunRecord | None:
         """The last attempt, up to the last file that it wrote, if it has left no record: killed, or still going on."""
-        begun, done = self.started(), self.record()
+        begun, done = self.start_record(), self.record()
         if begun is None or (done is not None and done.finished >= begun.started):
             return None
         # Files of epochs, trials, folds and checkpoints; the hidden ones are of the lock, which others touch as well.
@@ -84,9 +83,9 @@ class Run:
         seconds = begun.seconds.model_copy(update={"setup": total, "total": total})
         return begun.model_copy(update={"finished": finished, "seconds": seconds})
 
-    def spent(self) -> float:
+    def spent_seconds(self) -> float:
         """Seconds of all attempts at this run so far."""
-        last = self.unended() or self.record()
+        last = self.attempt_without_record() or self.record()
         return last.seconds.total + last.seconds.earlier if last else 0.0
 
     def is_open(self) -> bool:
@@ -116,7 +115,7 @@ class Run:
             raise ConfigError(f"{path} is not a run record ({_first_line(error)}). Move its folder away") from error
         return record
 
-    def write_config(self, settings: dict[str, Any]) -> None:
+    def write_config(self, settings: Mapping[str, object]) -> None:
         """Keep the effective settings, re-runnable with --config."""
         write_atomic(self.path / "config.yaml", yaml.safe_dump(settings, sort_keys=False))
 
@@ -155,12 +154,12 @@ class Run:
 
         def watch() -> None:
             """Look three times a second, and once more at the end."""
-            seen = {epoch.epoch for epoch in self.epochs()}
+            reported = {epoch.epoch for epoch in self.epochs()}
             while True:
                 last = done.wait(0.3)
                 for epoch in self.epochs():
-                    if epoch.epoch not in seen:
-                        seen.add(epoch.epoch)
+                    if epoch.epoch not in reported:
+                        reported.add(epoch.epoch)
                         on_epoch(epoch)
                 if last:
                     return
@@ -228,7 +227,7 @@ class RunStore:
             if path.name == REPORT or path.name.startswith(".") or not path.is_dir():
                 continue
             try:
-                record, attempt = run.record(), run.unended()
+                record, attempt = run.record(), run.attempt_without_record()
             except ConfigError as error:
                 damaged.append(str(error))
                 continue
@@ -263,7 +262,7 @@ class Runs:
     records: tuple[RunRecord, ...]
     """Ended runs, oldest first."""
     unended: tuple[RunRecord, ...]
-    """Runs whose last attempt has left no record, as `Run.unended` gives them, oldest first."""
+    """Runs whose last attempt has left no record, as `Run.attempt_without_record` gives them, oldest first."""
     damaged: tuple[str, ...]
     """For each run that cannot be read the file and what is wrong with it."""
 

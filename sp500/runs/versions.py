@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,10 +85,10 @@ def of(folder: Path) -> list[Version]:
 
 def parse(name: str) -> Version:
     """The version of that name. Raises ValueError."""
-    found = NAME.fullmatch(name)
-    if not found:
+    match = NAME.fullmatch(name)
+    if not match:
         raise ValueError(f"{name} is not a version")
-    return int(found[1]), int(found[2] or 0)
+    return int(match[1]), int(match[2] or 0)
 
 
 def name(version: Version) -> str:
@@ -122,5 +123,5 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(data, "sha256").hexdigest()
 
 
-def _canonical(plain: dict[str, Any]) -> bytes:
+def _canonical(plain: Mapping[str, object]) -> bytes:
     return json.dumps(plain, sort_keys=True).encode()

@@ -53,19 +53,19 @@ def scale(*, name: str | None = None, runs_dir: str | Path = "runs", **settings:
 
 def walk_forward(*, name: str | None = None, runs_dir: str | Path = "runs", **settings: Any) -> RunRecord:
     """Re-train one config on every fold of the dates; `best_of` takes the config of an ended run in `runs_dir`."""
-    from sp500.studies.walk_forward import chosen_run, run_walk_forward
+    from sp500.studies.walk_forward import find_run, run_walk_forward
 
     if settings.get("best_of"):
-        chosen = chosen_run(settings["best_of"], Path(runs_dir)).best_config(Path(runs_dir) / settings["best_of"])
+        chosen = find_run(settings["best_of"], Path(runs_dir)).best_config(Path(runs_dir) / settings["best_of"])
         settings = merge(chosen.model_dump(include=set(SECTIONS)), settings)
     return execute(_settings(WalkForwardSettings, name, runs_dir, settings), run_walk_forward)
 
 
-def _settings(model: type[S], name: str | None, runs_dir: str | Path, settings: dict[str, Any]) -> S:
+def _settings(model: type[S], name: str | None, runs_dir: str | Path, settings: dict[str, object]) -> S:
     """Checked settings; sections that the study has other defaults for keep these under what is given."""
     if "io" in settings:
         raise ConfigError("io: give the run's `name`, its folder `runs_dir` and its `archive` in its place")
-    given = {key: value for key, value in settings.items() if value is not None or key not in SECTIONS}
-    given["io"] = {"run_name": name, "save_dir": runs_dir, "archive": given.pop("archive", None)}
-    base = merge(model().model_dump(), TASK_DEFAULTS.get(settings.get("task", ""), {}))
-    return validate(model, merge(base, given), f"{model.experiment} settings")
+    sections = {key: value for key, value in settings.items() if value is not None or key not in SECTIONS}
+    sections["io"] = {"run_name": name, "save_dir": runs_dir, "archive": sections.pop("archive", None)}
+    base = merge(model().model_dump(), TASK_DEFAULTS.get(str(settings.get("task", "")), {}))
+    return validate(model, merge(base, sections), f"{model.experiment} settings")

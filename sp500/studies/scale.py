@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from sp500.errors import ConfigError, SP500Error
 from sp500.execution import execute
 from sp500.machine.memory import run_in_subprocess
 from sp500.runs import scaling
-from sp500.runs.record import RunRecord, Status, ended
+from sp500.runs.record import RunRecord, Status, make_record
 from sp500.runs.results import ScaleRow
 from sp500.runs.store import Run, RunStore
 from sp500.studies.settings import ArmSettings, Budgeted, ScaleSettings
@@ -33,7 +32,7 @@ def run_scale(
         on_arm(arm, rows[-1])
     if not any(row["status"] == "ok" for row in rows):
         raise SP500Error("no arm ended well: " + "; ".join(f"{row['arm']}: {row['reason']}" for row in rows))
-    return ended(config, name=run.name, experiment="scale", arm="all", scale=rows)
+    return make_record(config, name=run.name, experiment="scale", arm="all", scale=rows)
 
 
 def each(config: ScaleSettings, name: str) -> list[ArmSettings]:
@@ -58,45 +57,45 @@ def _arm(config: ScaleSettings, name: str, kind: str, size: int, workers: int) -
     return ArmSettings(**plain, **added, kind=kind)
 
 
-def attempt(one: ArmSettings) -> RunRecord:
+def attempt(arm: ArmSettings) -> RunRecord:
     """The record of one arm, also where it failed."""
     try:
-        if one.kind == "ray":
-            return run_arm(one)
-        return run_in_subprocess(run_arm, one)
+        if arm.kind == "ray":
+            return run_arm(arm)
+        return run_in_subprocess(run_arm, arm)
     except ConfigError:
         raise
     except (SP500Error, MemoryError) as error:
-        assert one.io.run_name is not None
-        record = RunStore(Path(one.io.save_dir)).record(one.io.run_name)
+        assert arm.io.run_name is not None
+        record = RunStore(Path(arm.io.save_dir)).record(arm.io.run_name)
         status: Status = "out_of_memory" if isinstance(error, MemoryError) else "failed"
-        return record or ended(
-            one, name=one.io.run_name, experiment="scale", arm=one.kind, status=status, reason=str(error)
+        return record or make_record(
+            arm, name=arm.io.run_name, experiment="scale", arm=arm.kind, status=status, reason=str(error)
         )
 
 
-def run_arm(one: ArmSettings) -> RunRecord:
+def run_arm(arm: ArmSettings) -> RunRecord:
     """Train one arm in its own run folder."""
-    return execute(one, train)
+    return execute(arm, train)
 
 
-def train(one: ArmSettings, run: Run) -> RunRecord:
+def train(arm: ArmSettings, run: Run) -> RunRecord:
     """The training itself."""
     from sp500.studies import scale_arms
 
-    config = one.run_config()
-    if one.kind == "in_memory":
-        return scale_arms.in_memory(config, run, one.limit_bytes)
-    if one.kind == "streaming":
-        return scale_arms.streaming(config, run, one.limit_bytes, one.shards, one.skip_bad_shards)
-    nodes = one.nodes or (None if "RAY_ADDRESS" in os.environ else one.num_workers)
-    budget, root, skip_bad = one.limit_bytes, one.shards, one.skip_bad_shards
+    config = arm.run_config()
+    if arm.kind == "in_memory":
+        return scale_arms.in_memory(config, run, arm.limit_bytes)
+    if arm.kind == "streaming":
+        return scale_arms.streaming(config, run, arm.limit_bytes, arm.shards, arm.skip_bad_shards)
+    nodes = arm.nodes or (None if "RAY_ADDRESS" in os.environ else arm.num_workers)
+    budget, root, skip_bad = arm.limit_bytes, arm.shards, arm.skip_bad_shards
     return scale_arms.on_ray(config, run, nodes=nodes, memory_bytes=budget, root=root, skip_bad=skip_bad)
 
 
-def expected(config: ScaleSettings) -> dict[str, Any]:
+def preview(config: ScaleSettings) -> dict[str, object]:
     """What a dry run tells: rows and bytes per size, and what each arm is expected to take."""
     from sp500.studies import scale_estimate
 
-    runs = [(one.kind, one.run_config()) for one in each(config, "plan")]
-    return scale_estimate.table(runs, config.limit_bytes)
+    runs = [(arm.kind, arm.run_config()) for arm in each(config, "plan")]
+    return {**scale_estimate.table(runs, config.limit_bytes)}

@@ -24,10 +24,10 @@ from sp500.data.shards.reader import ShardSet
 from sp500.data.windows import Dataset, target_mask
 from sp500.errors import ConfigError, DataError
 from sp500.machine.memory import PeakMemory, limit_memory
-from sp500.runs.record import RunRecord, process_started
+from sp500.runs.record import RunRecord, process_start
 from sp500.runs.results import DataCard, ShardFacts
 from sp500.runs.store import Run
-from sp500.studies.train import described, judged
+from sp500.studies.train import judge, run_record
 from sp500.tasks import catalog
 from sp500.training import checkpoint
 from sp500.training.loop import FitResult, fit
@@ -37,7 +37,7 @@ from sp500.training.worker import SoloWorker, device
 EXPERIMENT = "scale"
 
 
-def prepared(config: RunConfig) -> pipeline.Prepared | Copied:
+def prepare(config: RunConfig) -> pipeline.Prepared | Copied:
     """The data on its way to `config.data.multiplier` times its training windows."""
     if config.train.refit:
         raise ConfigError("scale compares training times and never trains anew: leave out train.refit")
@@ -64,7 +64,7 @@ def place(config: RunConfig, root: str, fingerprint: str) -> str:
 
 def in_memory(config: RunConfig, run: Run, memory_bytes: int) -> RunRecord:
     """One process over materialised windows. Raises MemoryError that says how much they need."""
-    ready = prepared(config)
+    ready = prepare(config)
     # From here on: libraries have reserved what they reserve, and nothing that grows with the dataset is there yet.
     limit_memory(memory_bytes)
     dataset = ready.materialise(config.train.dtype)
@@ -73,9 +73,9 @@ def in_memory(config: RunConfig, run: Run, memory_bytes: int) -> RunRecord:
 
 def streaming(config: RunConfig, run: Run, memory_bytes: int, root: str = "", skip_bad: int = 0) -> RunRecord:
     """One process over shards, which it writes if they are not there yet."""
-    ready = prepared(config)
+    ready = prepare(config)
     limit_memory(memory_bytes)
-    shards, dataset = stored(ready, config, root, skip_bad)
+    shards, dataset = store_shards(ready, config, root, skip_bad)
     ranks = stream.assign_shards(shards.shards, 1)
     chunks = stream.local_chunks(shards, ranks[0], shuffle=config.data.shuffle_train, seed=config.data.seed)
     on = device(config.train.device)
@@ -90,7 +90,7 @@ def on_ray(
     from sp500.distributed import preflight, train
 
     started = datetime.now(UTC)
-    ready = prepared(config)
+    ready = prepare(config)
     with _nodes(nodes, memory_bytes) as raylets:
         # Before tasks write shards, which may take minutes; the storage on all nodes, also those that had to come.
         preflight.worker_share(
@@ -99,22 +99,22 @@ def on_ray(
         preflight.check_shared_storage(run.path)
         run.write_cluster(preflight.resources(), nodes or 0)
         with PeakMemory(interval_seconds=0.5, roots=raylets) if raylets else nullcontext() as peak:
-            shards, dataset = stored(ready, config, root, skip_bad, tasks=config.num_workers)
+            shards, dataset = store_shards(ready, config, root, skip_bad, tasks=config.num_workers)
             spread = nodes is not None and nodes >= config.num_workers
             result = train.fit_on_ray(catalog.task(config), dataset, config, run, shards, spread=spread)
         have = preflight.resources()
-    record = _judged(config, run, dataset, result, arm="ray", started=started, cluster=have)
+    record = _judge(config, run, dataset, result, arm="ray", started=started, cluster=have)
     largest = peak.bytes if peak else record.peak_memory_bytes
     machine = record.machine.model_copy(update={"simulated_nodes": nodes or 0})
     return record.model_copy(update={"peak_memory_bytes": largest, "machine": machine})
 
 
-def stored(
+def store_shards(
     ready: pipeline.Prepared | Copied, config: RunConfig, root: str = "", skip_bad: int = 0, *, tasks: int = 0
 ) -> tuple[ShardSet, Dataset]:
     """The shards of `config`, written if need be, and the dataset whose training windows they are."""
     source = ready.source()
-    shards, facts = written(source, place(config, root, source.fingerprint), skip_bad, tasks=tasks)
+    shards, facts = write_set(source, place(config, root, source.fingerprint), skip_bad, tasks=tasks)
     small = ready.dataset(config.train.dtype, multiplier=1)
     windows = {**small.card["windows"], "train": shards.windows}
     return shards, replace(small, card={**small.card, "windows": windows, "shards": facts})
@@ -122,14 +122,14 @@ def stored(
 
 def write(config: RunConfig, uri: str) -> DataCard:
     """Write the set of `config` to `uri` and say what it holds; with workers, as many tasks of Ray write at once."""
-    ready = prepared(config)
+    ready = prepare(config)
     with _nodes(None, None) if config.num_workers else nullcontext():
-        shards, facts = written(ready.source(), writer.absolute(uri), tasks=config.num_workers)
+        shards, facts = write_set(ready.source(), writer.absolute(uri), tasks=config.num_workers)
     card = ready.dataset(config.train.dtype, multiplier=1).card
     return {**card, "windows": card["windows"] | {"train": shards.windows}, "shards": facts}
 
 
-def written(source: writer.Source, uri: str, skip_bad: int = 0, *, tasks: int = 0) -> tuple[ShardSet, ShardFacts]:
+def write_set(source: writer.Source, uri: str, skip_bad: int = 0, *, tasks: int = 0) -> tuple[ShardSet, ShardFacts]:
     """The set at `uri`, written by this process or by tasks on the connected cluster, and what a record says of it."""
     each = None
     if tasks:
@@ -170,10 +170,10 @@ def _alone(config: RunConfig, run: Run, dataset: Dataset, arm: str, batches: str
     worker = SoloWorker(device(config.train.device), run.append_epoch)
     checkpoints = checkpoint.of_run(run.checkpoints, config, dataset)
     result = fit(catalog.task(config), dataset, config, worker, checkpoints, train=batches)
-    return _judged(config, run, dataset, result, arm=arm, started=process_started())
+    return _judge(config, run, dataset, result, arm=arm, started=process_start())
 
 
-def _judged(
+def _judge(
     config: RunConfig,
     run: Run,
     dataset: Dataset,
@@ -183,5 +183,5 @@ def _judged(
     started: datetime,
     cluster: dict[str, float] | None = None,
 ) -> RunRecord:
-    record = described(config, run, dataset, result, experiment=EXPERIMENT, arm=arm, started=started, cluster=cluster)
-    return record.model_copy(update={"metrics": judged(catalog.task(config), dataset, result, config, run)})
+    record = run_record(config, run, dataset, result, experiment=EXPERIMENT, arm=arm, started=started, cluster=cluster)
+    return record.model_copy(update={"metrics": judge(catalog.task(config), dataset, result, config, run)})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TypedDict
 
 from sp500.config import RunConfig
 from sp500.data.shards.stream import buffer_windows
@@ -32,13 +32,43 @@ COPIED_PER_SECOND = 2_000_000
 RAY_SHARE = 0.85
 
 
-def table(runs: Sequence[tuple[str, RunConfig]], memory_bytes: int) -> dict[str, Any]:
+class ArmEstimate(TypedDict):
+    """What one arm is expected to take at one size."""
+
+    arm: str
+    num_workers: int
+    expected_seconds: float
+    expected_peak_memory_bytes: int
+    expected_status: str
+
+
+class SizeEstimate(TypedDict):
+    """A size of the dataset, and its arms."""
+
+    multiplier: int
+    rows: int
+    windows: int
+    bytes_on_disk: int
+    bytes_materialised: int
+    arms: list[ArmEstimate]
+
+
+class Estimate(TypedDict):
+    """What a scale experiment is expected to take."""
+
+    memory_limit_bytes: int
+    samples_per_second_alone: int
+    """Windows per second of one process."""
+    sizes: list[SizeEstimate]
+
+
+def table(runs: Sequence[tuple[str, RunConfig]], memory_bytes: int) -> Estimate:
     """Per size: windows and bytes; per run (arm, settings): expected seconds, memory and how it will end."""
-    sizes: dict[int, dict[str, Any]] = {}
-    speed, base, original = _measured(runs[0][1])
+    sizes: dict[int, SizeEstimate] = {}
+    speed, base, original = _measure(runs[0][1])
     for kind, config in runs:
         source = replace(original, multiplier=config.data.multiplier)
-        size = sizes.setdefault(config.data.multiplier, _size(source, config) | {"arms": []})
+        size = sizes.setdefault(config.data.multiplier, _size(source, config))
         memory = _memory(kind, config, source, base)
         size["arms"].append(
             {
@@ -52,28 +82,29 @@ def table(runs: Sequence[tuple[str, RunConfig]], memory_bytes: int) -> dict[str,
     return {"memory_limit_bytes": memory_bytes, "samples_per_second_alone": round(speed), "sizes": [*sizes.values()]}
 
 
-def _measured(config: RunConfig) -> tuple[float, int, Source]:
+def _measure(config: RunConfig) -> tuple[float, int, Source]:
     """Windows per second of the loop in this process, the memory it takes with the original data alone, and those."""
     short = {"epochs": 1, "max_steps": STEPS}
     few = config.model_copy(update={"num_workers": 0, "train": config.train.model_copy(update=short)})
-    ready = scale_arms.prepared(few)
+    ready = scale_arms.prepare(few)
     dataset = ready.dataset(few.train.dtype, multiplier=1)
     result = fit(catalog.task(few), dataset, few, SoloWorker(device(few.train.device)))
     return result.samples / (result.train_seconds - result.first_batch_seconds), pss_bytes(), ready.source()
 
 
-def _size(source: Source, config: RunConfig) -> dict[str, Any]:
+def _size(source: Source, config: RunConfig) -> SizeEstimate:
     layout = source.layout
     return {
         "multiplier": config.data.multiplier,
         "rows": source.rows,
         "windows": source.windows,
         "bytes_on_disk": (source.windows if layout.whole else source.rows) * layout.line_bytes,
-        "bytes_materialised": _materialised(source, config),
+        "bytes_materialised": _materialised_bytes(source, config),
+        "arms": [],
     }
 
 
-def _materialised(source: Source, config: RunConfig) -> int:
+def _materialised_bytes(source: Source, config: RunConfig) -> int:
     layout = source.layout
     wider = 2 if not layout.whole and config.train.dtype == "float64" else 1  # shards of prices are float32
     return source.windows * layout.window * layout.row_bytes * wider
@@ -98,7 +129,7 @@ def _seconds(kind: str, config: RunConfig, source: Source, speed: float) -> floa
 
 def _memory(kind: str, config: RunConfig, source: Source, base: int) -> int:
     if kind == "in_memory":
-        return base + _materialised(source, config)
+        return base + _materialised_bytes(source, config)
     # A buffer, the shard that fills it, and the copies while it is put together.
     buffers = 4 * buffer_windows(source.layout) * source.layout.line_bytes
     return (NODE_BYTES if kind == "ray" else base) + buffers

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sp500.config import RunConfig
 from sp500.machine.units import size_bytes
@@ -37,27 +37,27 @@ def run_search(
     """
     planned, stopped = plan(config), Event()
     with ThreadPoolExecutor(1, thread_name_prefix="beside") as beside, ExitStack() as cluster:
-        begin = _begins_with_ray(planned) and _connected()
+        begin = _begins_with_ray(planned) and _connect_ray()
         # The data is prepared while Ray starts, and the best config trained while Ray ends. Ray was imported before:
         # two threads that import it and torch at once may meet half of a module.
         coming = beside.submit(_prepare, config.run_config(), run, planned)
         try:
             if begin:
                 cluster.enter_context(begin)
-            base, made = coming.result()
+            base, data = coming.result()
             from sp500.studies import search_trials
 
-            planned = _with_arm(planned, base, made, cluster)
-            found = search_trials.search(base, run, planned, made, on_start=on_start, on_result=on_result)
-            chosen = beside.submit(search_trials.choose, base, run, planned, made, found, stopped=stopped)
-            beside.submit(search_trials.log, run, planned, found.ledger.results.values())
+            planned = _with_arm(planned, base, data, cluster)
+            searched = search_trials.search(base, run, planned, data, on_start=on_start, on_result=on_result)
+            chosen = beside.submit(search_trials.choose, base, run, planned, data, searched, stopped=stopped)
+            beside.submit(search_trials.log, run, planned, searched.ledger.results.values())
             cluster.close()
             return chosen.result()
         finally:
             stopped.set()
 
 
-def expected(config: SearchSettings) -> dict[str, Any]:
+def preview(config: SearchSettings) -> dict[str, object]:
     """What a dry run shows: the space, how configs are chosen, and how many."""
     planned = plan(config.model_copy(update={"mode": "auto"}) if config.mode == "all" else config)
     trials = planned.trials or planned.space.size
@@ -70,7 +70,7 @@ def _begins_with_ray(planned: Plan) -> bool:
     return planned.arm == "ray" or on_cluster or bool(planned.limits.workers)
 
 
-def _with_arm(planned: Plan, base: RunConfig, made: dict[str, TrialData | str], cluster: ExitStack) -> Plan:
+def _with_arm(planned: Plan, base: RunConfig, data: dict[str, TrialData | str], cluster: ExitStack) -> Plan:
     """The plan with an arm in place of auto, and Ray ended where that does not need it."""
     if planned.arm != "auto":
         return planned
@@ -81,14 +81,14 @@ def _with_arm(planned: Plan, base: RunConfig, made: dict[str, TrialData | str], 
         from sp500.distributed import preflight
 
         cpus = int(preflight.most()["CPU"])
-    arm, why = arm_costs.choose(planned, base, made, cpus)
+    arm, why = arm_costs.choose(planned, base, data, cpus)
     print(why, file=sys.stderr, flush=True)
     if arm != "ray":
         cluster.close()  # before this process forks
     return replace(planned, arm=arm)
 
 
-def _connected() -> AbstractContextManager[None]:
+def _connect_ray() -> AbstractContextManager[None]:
     """Ray, imported where it is used."""
     from sp500.distributed import session
 
@@ -101,9 +101,9 @@ def _prepare(base: RunConfig, run: Run, planned: Plan) -> tuple[RunConfig, dict[
     from sp500.tasks import catalog
 
     base = catalog.resolve(base)
-    made = search_trials.prepare(base, planned)
+    data = search_trials.prepare(base, planned)
     search_trials.log(run, planned)  # its libraries load while Ray starts, too
-    return base, made
+    return base, data
 
 
 def plan(config: SearchSettings) -> Plan:
@@ -111,18 +111,18 @@ def plan(config: SearchSettings) -> Plan:
     from sp500.tuning import space
     from sp500.tuning.limits import Limits, Plan
 
-    found = space.load(config.space)
-    axes = dict(found.axes)
+    candidates = space.load(config.space)
+    axes = dict(candidates.axes)
     if config.by_ticker:
         from sp500.data import sources
 
         tickers = sources.load(config.data).tickers  # `stocks` stands for many
-        axes = {"data.tickers": space.Choice(tuple((one,) for one in tickers)), **axes}
+        axes = {"data.tickers": space.Choice(tuple((ticker,) for ticker in tickers)), **axes}
     if config.windows:
         axes = {"data.window": space.Choice(config.windows), **axes}
-    found = replace(found, axes=axes)
-    space.check(config.run_config(), found)
-    method = config.method if config.method != "auto" else "grid" if found.is_grid else "tpe"
+    candidates = replace(candidates, axes=axes)
+    space.check(config.run_config(), candidates)
+    method = config.method if config.method != "auto" else "grid" if candidates.is_grid else "tpe"
     limits = Limits(
         pack=int(config.pack) if config.pack.isdigit() else "off" if config.pack == "off" else "auto",
         timeout=config.trial_timeout,
@@ -131,6 +131,6 @@ def plan(config: SearchSettings) -> Plan:
         workers=config.workers_per_trial,
         device=config.train.device,
     )
-    trials = config.trials or (None if method == "grid" else found.size or 60)
+    trials = config.trials or (None if method == "grid" else candidates.size or 60)
     assert config.mode != "all"  # has one process per arm: runs.arm_timing
-    return Plan(found, method, trials, config.mode, limits)
+    return Plan(candidates, method, trials, config.mode, limits)

@@ -59,7 +59,7 @@ def search(
     config: RunConfig,
     run: Run,
     plan: Plan,
-    made: dict[str, TrialData | str],
+    data: dict[str, TrialData | str],
     *,
     on_start: Callable[[int, int], None] = lambda total, done: None,
     on_result: Callable[[TrialResult, int], None] = lambda result, running: None,
@@ -70,9 +70,9 @@ def search(
     their way.
     """
     suggested = suggester(plan.method, config, plan.space, plan.trials, config.train.seed)
-    ledger = _ledger(run, plan.space, made, suggested)
+    ledger = _ledger(run, plan.space, data, suggested)
     done, started = len(ledger.results), time.monotonic()
-    run.write_planned(suggested.total)
+    run.write_plan(suggested.total)
     on_start(suggested.total, done)
 
     def keep(result: TrialResult, running: int) -> None:
@@ -80,7 +80,7 @@ def search(
         suggested.tell(result)
         on_result(result, running)
 
-    cores, cluster = _try_all(config, run, plan, made, suggested, keep=keep, left=suggested.total - done)
+    cores, cluster = _try_all(config, run, plan, data, suggested, keep=keep, left=suggested.total - done)
     return Searched(ledger, done, cores, cluster, time.monotonic() - started)
 
 
@@ -88,7 +88,7 @@ def choose(
     config: RunConfig,
     run: Run,
     plan: Plan,
-    made: dict[str, TrialData | str],
+    data: dict[str, TrialData | str],
     searched: Searched,
     *,
     stopped: Event,
@@ -104,13 +104,13 @@ def choose(
 
     best = searched.ledger.best()
     if best is None:
-        reasons = [f"  {one.overrides}: {one.reason}" for one in searched.ledger.results.values()]
+        reasons = [f"  {result.overrides}: {result.reason}" for result in searched.ledger.results.values()]
         raise SP500Error("\n".join([f"all {len(reasons)} trials failed:", *reasons[:5]]))
     chosen = trial(config, best.overrides).config
-    ready = made[trial_data.key(chosen)]
+    ready = data[trial_data.key(chosen)]
     assert isinstance(ready, TrialData)
     record = train.train(chosen, run, experiment="tune", arm=plan.arm, dataset=ready.dataset, on_epoch=go_on)
-    return _with_search(record, plan, made, searched, best)
+    return _with_search(record, plan, data, searched, best)
 
 
 def log(run: Run, plan: Plan, results: Iterable[TrialResult] = ()) -> None:
@@ -123,36 +123,36 @@ def log(run: Run, plan: Plan, results: Iterable[TrialResult] = ()) -> None:
 
 
 def _with_search(
-    record: RunRecord, plan: Plan, made: dict[str, TrialData | str], searched: Searched, best: TrialResult
+    record: RunRecord, plan: Plan, data: dict[str, TrialData | str], searched: Searched, best: TrialResult
 ) -> RunRecord:
     """The chosen config's record, and what the search that chose it did."""
     results = searched.ledger.results
-    sharpes = [one.valid_excess_sharpe for one in results.values() if one.status == "ok"]
+    sharpes = [result.valid_excess_sharpe for result in results.values() if result.status == "ok"]
     excess = record.metrics.get("valid", {}).get("excess")
     summary = SearchSummary(
         space=plan.space.name,
         method=plan.method,
-        key=key(results, _hash(made)),
+        key=key(results, _hash(data)),
         configs=len(results),
-        failed=sum(one.status != "ok" for one in results.values()),
+        failed=sum(result.status != "ok" for result in results.values()),
         resumed=searched.resumed,
         rerun=searched.ledger.rerun,
-        trial_seconds=sum(one.seconds for one in results.values()),
+        trial_seconds=sum(result.seconds for result in results.values()),
         cores=searched.cores,
-        best=_named(best),
+        best=_describe(best),
         by_dataset=_best_by_dataset(results.values()),
         deflated_sharpe=metrics.deflated_excess(excess, sharpes),
     )
-    samples = record.samples + sum(one.samples for one in results.values())
+    samples = record.samples + sum(result.samples for result in results.values())
     setup = record.seconds.setup - searched.seconds
     spent = record.seconds.model_copy(update={"setup": setup, "search": searched.seconds})
     machine = record.machine.model_copy(update={"cluster": searched.cluster})
     return record.model_copy(update={"search": summary, "samples": samples, "seconds": spent, "machine": machine})
 
 
-def _ledger(run: Run, space: Space, made: dict[str, TrialData | str], suggested: Suggester) -> Ledger:
+def _ledger(run: Run, space: Space, data: dict[str, TrialData | str], suggested: Suggester) -> Ledger:
     """What an earlier attempt found, told to the suggester. Raises ConfigError for results of another space."""
-    ledger = Ledger(run.path, _hash(made))
+    ledger = Ledger(run.path, _hash(data))
     for result in ledger.results.values():
         if not space.contains(result.overrides):
             raise ConfigError(f"{ledger.path} holds trials of another space than {space.name}; take another --name")
@@ -168,25 +168,27 @@ def _data_configs(config: RunConfig, space: Space) -> list[RunConfig]:
         if not isinstance(axis, Choice):
             raise ConfigError(f"search space {space.name}: {name} decides the data; list its values, no range")
         values.append(axis.values)
-    found = [valid(config, dict(zip(axes, chosen, strict=True))) for chosen in itertools.product(*values)]
-    return [one.config for one in found if one]  # invalid configs are never tried
+    configs = [valid(config, dict(zip(axes, chosen, strict=True))) for chosen in itertools.product(*values)]
+    return [candidate.config for candidate in configs if candidate]  # invalid configs are never tried
 
 
-def _hash(made: dict[str, TrialData | str]) -> str:
+def _hash(data: dict[str, TrialData | str]) -> str:
     """Hash of all data of a search; that of the one dataset where there is one. What could not be made has none."""
-    hashes = [one.dataset.sha256 for one in made.values() if isinstance(one, TrialData)]
+    hashes = [part.dataset.sha256 for part in data.values() if isinstance(part, TrialData)]
     return hashes[0] if len(hashes) == 1 else hashlib.sha256(json.dumps(sorted(hashes)).encode()).hexdigest()
 
 
 def _best_by_dataset(results: Iterable[TrialResult]) -> list[ChosenConfig]:
     """The best config of each set of data, best first."""
     best: dict[str, TrialResult] = {}
-    for one in sorted((one for one in results if one.score is not None), key=lambda one: one.score or 0.0):
-        best.setdefault(one.dataset, one)
-    return [{"dataset": name, **_named(one)} for name, one in best.items()]
+    for result in sorted(
+        (result for result in results if result.score is not None), key=lambda result: result.score or 0.0
+    ):
+        best.setdefault(result.dataset, result)
+    return [{"dataset": name, **_describe(result)} for name, result in best.items()]
 
 
-def _named(result: TrialResult) -> ChosenConfig:
+def _describe(result: TrialResult) -> ChosenConfig:
     assert result.valid_loss is not None
     return {"id": result.id, "overrides": result.overrides, "valid_loss": result.valid_loss, "score": result.score}
 
@@ -195,7 +197,7 @@ def _try_all(
     config: RunConfig,
     run: Run,
     plan: Plan,
-    made: dict[str, TrialData | str],
+    data: dict[str, TrialData | str],
     suggested: Suggester,
     *,
     keep: Callable[[TrialResult, int], None],
@@ -208,11 +210,11 @@ def _try_all(
         if limits.memory:
             limit_memory(limits.memory)
         while trials := suggested.ask(1):
-            keep(sequential.run_trial(made[trial_data.key(trials[0].config)], trials[0], limits.timeout), 0)
+            keep(sequential.run_trial(data[trial_data.key(trials[0].config)], trials[0], limits.timeout), 0)
         return 1, {}
     if plan.arm == "packed":
         count = processes.process_count(config)
-        processes.run(made, suggested, limits, at_once=at_once, processes=count, on_result=keep)
+        processes.run(data, suggested, limits, at_once=at_once, processes=count, on_result=keep)
         return count, {}
     from sp500.distributed import preflight, session, tune
 
@@ -220,7 +222,7 @@ def _try_all(
         if left:
             preflight.check_shared_storage(run.path)
             run.write_cluster(preflight.resources())
-            tune.run(made, suggested, limits, at_once=at_once, storage=run.path / ".ray", on_result=keep)
+            tune.run(data, suggested, limits, at_once=at_once, storage=run.path / ".ray", on_result=keep)
             # Handles of actors that the collector found in another thread, while Ray ends in this one, would end the
             # process.
             gc.collect()

@@ -20,7 +20,7 @@ from sp500.formatting import size
 from sp500.machine.disk import write_atomic
 from sp500.machine.memory import PeakMemory
 from sp500.models.batch_norm import LIMIT, normalizes_batches
-from sp500.runs.record import EpochMetrics, RunRecord, ended, process_started
+from sp500.runs.record import EpochMetrics, RunRecord, make_record, process_start
 from sp500.runs.results import DataCard, Metrics, SeedRow
 from sp500.runs.store import Run
 from sp500.tasks import catalog
@@ -50,7 +50,7 @@ def train(
     several `seeds` the model is trained and judged for as many, of which the first is the run's own. Raises SP500Error.
     """
     config = catalog.resolve(config)
-    started = started or process_started()
+    started = started or process_start()
     task = catalog.task(config)
     with PeakMemory() as peak:
         dataset = dataset or catalog.prepare(task, config)
@@ -61,20 +61,20 @@ def train(
             others = _train_seeds(fit_one, task, config, dataset, folder=run.path, seeds=seeds)
             cluster = resources()
     arm = arm or ("ray" if config.num_workers else "solo")
-    record = described(config, run, dataset, result, experiment=experiment, arm=arm, started=started, cluster=cluster)
+    record = run_record(config, run, dataset, result, experiment=experiment, arm=arm, started=started, cluster=cluster)
     model = recipe.write(run.path, task, config, fitted)
     # Alone, this process prepared the data too; on Ray the driver does, and the record tells of the workers.
     largest = result.peak_worker_bytes if config.num_workers else peak.bytes
-    metrics = judged(task, dataset, result, config, run)
+    metrics = judge(task, dataset, result, config, run)
     _let_write(task, model, dataset, metrics, run)
     own: SeedRow = {"seed": config.train.seed, "best_epoch": result.best_epoch, "test": metrics["test"]}
     facts: dict[str, object] = {"metrics": metrics, "peak_memory_bytes": largest, "refit": refitted}
-    facts |= {"data": _noted(record.data, model)}
+    facts |= {"data": _add_notes(record.data, model)}
     facts |= {"throughput": describe(cost, result, config), "seeds": [own, *others] if others else None}
     return record.model_copy(update=facts)
 
 
-def _noted(card: DataCard, model: nn.Module) -> DataCard:
+def _add_notes(card: DataCard, model: nn.Module) -> DataCard:
     """The card with what the report has to say of the model's parity."""
     return {**card, "notes": [*card.get("notes", []), LIMIT]} if normalizes_batches(model) else card
 
@@ -120,7 +120,7 @@ def _train_seeds(
     return rows
 
 
-def described(
+def run_record(
     config: RunConfig,
     run: Run,
     dataset: Dataset,
@@ -134,7 +134,7 @@ def described(
     """Record, without metrics, of a fit that has just ended; its epochs go to the run's folder."""
     fitted, warm = (datetime.now(UTC) - started).total_seconds(), result.warm_seconds
     run.write_epochs(result.epochs)
-    return ended(
+    return make_record(
         config,
         name=run.name,
         experiment=experiment,
@@ -156,7 +156,7 @@ def described(
     )
 
 
-def judged(task: Task, dataset: Dataset, result: FitResult, config: RunConfig, run: Run) -> Metrics:
+def judge(task: Task, dataset: Dataset, result: FitResult, config: RunConfig, run: Run) -> Metrics:
     """Metrics of the best epoch; predictions of the test split and the confusion matrix go to the run's folder."""
     metrics = task.judge(result.outputs, dataset)
     task.predictions(result.outputs["test"], dataset.test, dataset).to_parquet(run.path / "predictions.parquet")

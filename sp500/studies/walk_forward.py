@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sp500.errors import ConfigError
 from sp500.runs.record import RunRecord
@@ -27,7 +27,7 @@ def run_walk_forward(
     return walk_forward_folds.record(config, run, cut_folds(config), on_row)
 
 
-def expected(config: WalkForwardSettings) -> dict[str, Any]:
+def preview(config: WalkForwardSettings) -> dict[str, object]:
     """What a dry run shows: the dates of every fold."""
     folds = cut_folds(config)
     return {"folds": [folds.dates(number + 1) for number in range(len(folds))]}
@@ -37,14 +37,14 @@ def cut_folds(config: WalkForwardSettings) -> Folds:
     """Prices, features and the dates of every fold."""
     from sp500.data import folds
 
-    record = chosen_run(config.best_of, config.io.save_dir) if config.best_of else None
+    record = find_run(config.best_of, config.io.save_dir) if config.best_of else None
     # A search chose by its validation dates and has looked at no later ones.
     splits = record.data.get("splits") if record and record.search else None
     until = splits["valid"][1] if splits and "valid" in splits else None
     return folds.prepare(config.data, folds=config.folds, test_days=config.test_days, chosen_until=until)
 
 
-def chosen_run(name: str, folder: Path) -> RunRecord:
+def find_run(name: str, folder: Path) -> RunRecord:
     """The run whose config is taken. Raises ConfigError for one that has no trained model."""
     record = RunStore(folder).record(name)
     if record is None or record.status != "ok" or record.experiment not in {"train", "tune"}:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -21,8 +20,8 @@ from sp500.config import RunConfig
 from sp500.data.folds import Folds
 from sp500.data.windows import Dataset
 from sp500.errors import ConfigError, SP500Error
-from sp500.runs.checked_lines import append_line, damaged_line, read_lines
-from sp500.runs.record import RunRecord, ended, process_started
+from sp500.runs.checked_lines import append_line, line_error, read_lines
+from sp500.runs.record import RunRecord, make_record, process_start
 from sp500.runs.results import FoldDates, FoldRow, Metrics, Spread
 from sp500.runs.store import Run
 from sp500.tasks import catalog
@@ -41,17 +40,17 @@ def record(config: RunConfig, run: Run, folds: Folds, on_row: Keep | None = None
     when all do.
     """
     begun = datetime.now(UTC)
-    rows, cluster = _walked(config, folds, run, on_row or (lambda row: None))
+    rows, cluster = _run_all(config, folds, run, on_row or (lambda row: None))
     good = [row for row in rows if row["status"] == "ok"]
     if not good:
         raise SP500Error("\n".join([f"all {len(rows)} folds failed:", *(f"  {row['reason']}" for row in rows[:5])]))
     largest = max(row["peak_worker_bytes"] for row in good)
-    return ended(
+    return make_record(
         config,
         name=run.name,
         experiment="walk_forward",
         arm="ray" if config.num_workers else "solo",
-        setup_seconds=(begun - process_started()).total_seconds(),
+        setup_seconds=(begun - process_start()).total_seconds(),
         train_seconds=(datetime.now(UTC) - begun).total_seconds(),
         cluster=cluster,
         samples=sum(row["samples"] for row in good),
@@ -68,15 +67,15 @@ def fold(config: RunConfig, folds: Folds, number: int) -> FoldRow:
     """One fold, counted from 1, trained and judged; one that fails says why and spoils no other."""
     started = time.perf_counter()
     try:
-        found = _judged(config, folds, number)
+        row = _train_fold(config, folds, number)
     except Exception as error:  # noqa: BLE001 - one bad fold, whatever is wrong with it, must not end the others
         reason = str(error) if isinstance(error, SP500Error) else f"{type(error).__name__}: {error}"
-        found = _failed(folds.dates(number), reason)
-    found["seconds"] = time.perf_counter() - started
-    return found
+        row = _failed_row(folds.dates(number), reason)
+    row["seconds"] = time.perf_counter() - started
+    return row
 
 
-def kept(path: Path, sha256: str) -> dict[int, FoldRow]:
+def read_rows(path: Path, sha256: str) -> dict[int, FoldRow]:
     """Rows of the folds that ended well, by number; failed ones are tried again.
 
     A line cut off by a kill counts for nothing. Raises ConfigError for a damaged line or folds on other prices.
@@ -88,11 +87,11 @@ def kept(path: Path, sha256: str) -> dict[int, FoldRow]:
     return {row["fold"]: row for row in rows if row["status"] == "ok"}
 
 
-def _row(path: Path, number: int, line: dict[str, Any]) -> FoldRow:
+def _row(path: Path, number: int, line: dict[str, object]) -> FoldRow:
     try:
         return FOLD_ROW.validate_python(line)
     except ValidationError as error:
-        raise damaged_line(path, number, str(error.errors()[0]["msg"])) from None
+        raise line_error(path, number, str(error.errors()[0]["msg"])) from None
 
 
 def summary(rows: Sequence[FoldRow]) -> Metrics:
@@ -115,18 +114,18 @@ def summary(rows: Sequence[FoldRow]) -> Metrics:
 
 
 def _spread(rows: Sequence[Mapping[str, object]]) -> dict[str, Spread]:
-    found: dict[str, list[float]] = {}
+    numbers: dict[str, list[float]] = {}
     for row in rows:
         for key, value in row.items():
             if isinstance(value, float):
-                found.setdefault(key, []).append(value)
+                numbers.setdefault(key, []).append(value)
     return {
         key: {"mean": fmean(values), "deviation": stdev(values) if len(values) > 1 else None, "count": len(values)}
-        for key, values in found.items()
+        for key, values in numbers.items()
     }
 
 
-def _failed(dates: FoldDates, reason: str) -> FoldRow:
+def _failed_row(dates: FoldDates, reason: str) -> FoldRow:
     return {
         "fold": dates["fold"],
         "splits": dates["splits"],
@@ -137,7 +136,7 @@ def _failed(dates: FoldDates, reason: str) -> FoldRow:
     }
 
 
-def _judged(config: RunConfig, folds: Folds, number: int) -> FoldRow:
+def _train_fold(config: RunConfig, folds: Folds, number: int) -> FoldRow:
     # A fold trains alone, however many train at once.
     config = config.run_config().model_copy(update={"num_workers": 0})
     task = catalog.task(config)
@@ -170,10 +169,10 @@ def _judged(config: RunConfig, folds: Folds, number: int) -> FoldRow:
     }
 
 
-def _walked(config: RunConfig, folds: Folds, run: Run, on_row: Keep) -> tuple[list[FoldRow], dict[str, float] | None]:
+def _run_all(config: RunConfig, folds: Folds, run: Run, on_row: Keep) -> tuple[list[FoldRow], dict[str, float] | None]:
     """Rows of all folds in order of date, and what the cluster has where Ray ran them."""
     sha256, path = folds.prices.sha256, run.path / "folds.jsonl"
-    rows = kept(path, sha256)
+    rows = read_rows(path, sha256)
     for row in rows.values():
         on_row(row)
 
@@ -189,7 +188,7 @@ def _walked(config: RunConfig, folds: Folds, run: Run, on_row: Keep) -> tuple[li
 
         def keep_result(number: int, row: FoldRow | Exception) -> None:
             if isinstance(row, Exception):
-                row = _failed(folds.dates(number), f"{type(row).__name__}: {row}".splitlines()[0])
+                row = _failed_row(folds.dates(number), f"{type(row).__name__}: {row}".splitlines()[0])
             keep(row)
 
         cluster = run_tasks(fold, config.run_config(), folds, missing, run=run, on_result=keep_result)

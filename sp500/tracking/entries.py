@@ -15,14 +15,14 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from sp500.errors import ConfigError
 from sp500.formatting import size
-from sp500.runs.checked_lines import damaged_line, read_lines
+from sp500.runs.checked_lines import line_error, read_lines
 from sp500.runs.cost import RateTable, cost
 from sp500.runs.record import EpochMetrics, RunRecord
 from sp500.runs.results import FoldRow
@@ -113,17 +113,17 @@ def read_entries(run: Run, *, rates: RateTable | None = None, weights: bool = Fa
     Raises ConfigError for damaged files.
     """
     is_open = run.is_open()  # first: a run that ends meanwhile has its record
-    unended = run.unended()
+    unended = run.attempt_without_record()
     record = unended or run.record()
     if record is None:
         return []
     going_on = unended is not None and is_open
-    attempt = (run.started() or record).started.isoformat()
+    attempt = (run.start_record() or record).started.isoformat()
     status: Status = "RUNNING" if going_on else "KILLED" if unended else STATUS[record.status]
     points, left_out = _make_points(run.epochs(), record.finished)
     if status == "FINISHED":
-        found, missing = _place(_numbers(_results(record)), record.best_epoch or 0, record.finished)
-        points, left_out = [*points, *found], left_out + missing
+        results, missing = _place(_numbers(_results(record)), record.best_epoch or 0, record.finished)
+        points, left_out = [*points, *results], left_out + missing
     own = Entry(
         run=record.name,
         part="",
@@ -193,7 +193,7 @@ def _folds(folder: Path) -> list[FoldRow]:
         try:
             row = FOLD_ROW.validate_python(line)
         except ValidationError as error:
-            raise damaged_line(path, number, str(error.errors()[0]["msg"])) from None
+            raise line_error(path, number, str(error.errors()[0]["msg"])) from None
         rows[row["fold"]] = row  # of a fold that failed and was tried again the last
     return [rows[number] for number in sorted(rows)]
 
@@ -207,19 +207,19 @@ def _make_points(epochs: Sequence[EpochMetrics], last: datetime) -> tuple[list[P
     for epoch in reversed(epochs):
         end = epoch.finished or end
         numbers = epoch.model_dump(exclude={"epoch", "finished"}, exclude_none=True)
-        found, missing = _place(_numbers(numbers), epoch.epoch, end)
-        points, left_out, end = found + points, left_out + missing, end - timedelta(seconds=epoch.seconds)
+        placed, missing = _place(_numbers(numbers), epoch.epoch, end)
+        points, left_out, end = placed + points, left_out + missing, end - timedelta(seconds=epoch.seconds)
     return points, left_out
 
 
-def _results(record: RunRecord) -> dict[str, Any]:
+def _results(record: RunRecord) -> dict[str, object]:
     scalars = {name: getattr(record, name) for name in SCALARS}
     known = {name: value for name, value in scalars.items() if value is not None}
     # A section of their own: the epochs have `samples` and `seconds`, too.
     return {**record.metrics, "run": {**known, "seconds": record.seconds.model_dump()}}
 
 
-def _numbers(values: Mapping[str, Any], section: str = "") -> Iterator[tuple[str, float | None]]:
+def _numbers(values: Mapping[str, object], section: str = "") -> Iterator[tuple[str, float | None]]:
     """Numbers by dotted name. None stands for one that was not finite, which JSON cannot hold."""
     for name, value in values.items():
         key = f"{section}{name}"
@@ -233,9 +233,9 @@ def _numbers(values: Mapping[str, Any], section: str = "") -> Iterator[tuple[str
 
 def _place(numbers: Iterator[tuple[str, float | None]], step: int, when: datetime) -> tuple[list[Point], int]:
     """Numbers as points at one step, and how many were not finite."""
-    found = list(numbers)
-    finite = {_key(name): float(value) for name, value in found if value is not None and math.isfinite(value)}
-    missing = sum(value is None or not math.isfinite(value) for _, value in found)
+    pairs = list(numbers)
+    finite = {_key(name): float(value) for name, value in pairs if value is not None and math.isfinite(value)}
+    missing = sum(value is None or not math.isfinite(value) for _, value in pairs)
     return [Point(name, value, step, _milliseconds(when)) for name, value in finite.items()], missing
 
 
@@ -248,7 +248,7 @@ def _key(name: str) -> str:
     return re.sub(r"[^\w. -]", "_", name, flags=re.ASCII)[:LONGEST_KEY]
 
 
-def _settings(run: Run, record: RunRecord) -> dict[str, Any]:
+def _settings(run: Run, record: RunRecord) -> dict[str, object]:
     """The effective settings, without where the run lies, which may change."""
     try:
         settings = yaml.safe_load((run.path / "config.yaml").read_text())
@@ -259,12 +259,12 @@ def _settings(run: Run, record: RunRecord) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name != "io"}
 
 
-def _params(settings: Mapping[str, Any]) -> dict[str, str]:
+def _params(settings: Mapping[str, object]) -> dict[str, str]:
     """Settings by dotted name; those that are not set are left out."""
     return {_key(name): _text(value)[:LONGEST_PARAM] for name, value in _flat(settings) if value not in (None, [], {})}
 
 
-def _flat(settings: Mapping[str, Any], section: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(settings: Mapping[str, object], section: str = "") -> Iterator[tuple[str, object]]:
     for name, value in settings.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{section}{name}.")
@@ -302,9 +302,9 @@ def _files(folder: Path, *, weights: bool) -> list[File]:
 
 
 def _file(path: Path) -> File:
-    found = path.stat()
+    status = path.stat()
     folder = "best" if path.suffix == ".safetensors" else ""
-    return File(path, folder, _sha256(path.resolve(), found.st_size, found.st_mtime_ns))
+    return File(path, folder, _sha256(path.resolve(), status.st_size, status.st_mtime_ns))
 
 
 @lru_cache(maxsize=10_000)

@@ -77,19 +77,19 @@ class Mirror:
 
     def __init__(self, address: Address, experiment: str) -> None:
         self._client = _client(address)
-        found = ask(self._client.get_experiment_by_name, experiment)
-        if found is not None and found.lifecycle_stage != "active":
+        existing = ask(self._client.get_experiment_by_name, experiment)
+        if existing is not None and existing.lifecycle_stage != "active":
             raise ConfigError(
                 f"--experiment {experiment}: is in MLflow's trash; restore it there, or give another name"
             )
-        self._experiment = found.experiment_id if found else self._make(experiment, address)
+        self._experiment = existing.experiment_id if existing else self._make(experiment, address)
         self._kept: dict[Key, list[Kept]] = {}
-        for kept in self._all():
-            self._kept.setdefault((kept.tags[RUN], kept.tags.get(PART, "")), []).append(kept)
+        for run in self._all():
+            self._kept.setdefault((run.tags[RUN], run.tags.get(PART, "")), []).append(run)
 
     def _make(self, experiment: str, address: Address) -> str:
-        made = ask(self._client.create_experiment, experiment, address.artifacts, {KIND: "custom_model_development"})
-        return str(made)
+        created = ask(self._client.create_experiment, experiment, address.artifacts, {KIND: "custom_model_development"})
+        return str(created)
 
     def put(self, entries: Sequence[Entry]) -> Change:
         """Bring a run and its parts up to date.
@@ -98,7 +98,7 @@ class Mirror:
         later run of that name.
         """
         own, *parts = entries
-        attempts = [kept.tags.get(ATTEMPT, own.attempt) for kept in self._kept.get((own.run, ""), ())]
+        attempts = [run.tags.get(ATTEMPT, own.attempt) for run in self._kept.get((own.run, ""), ())]
         if any(datetime.fromisoformat(attempt) > datetime.fromisoformat(own.attempt) for attempt in attempts):
             raise ConfigError(
                 f"run {own.run!r}: MLflow holds a later run of that name, from another folder. Give each folder an "
@@ -106,67 +106,67 @@ class Mirror:
             )
         parent, state, points = self._put(own, "")
         for part in parts:
-            _, found, written = self._put(part, parent)
+            _, part_state, written = self._put(part, parent)
             points += written
-            state = "changed" if state == "same" != found else state
+            state = "changed" if state == "same" != part_state else state
         wanted = {(entry.run, entry.part) for entry in entries}
         for key in [key for key in self._kept if key[0] == own.run and key not in wanted]:
-            for kept in self._kept.pop(key):
-                ask(self._client.delete_run, kept.id)
+            for run in self._kept.pop(key):
+                ask(self._client.delete_run, run.id)
         return Change(own.run, state, len(parts), points, sum(entry.left_out for entry in entries))
 
     def _put(self, entry: Entry, parent: str) -> tuple[str, Literal["new", "changed", "made anew", "same"], int]:
         """Id of the entry's run, what became of it, and how many points were written."""
         digest = entry.digest(parent)
-        kept = self._find_one(entry, digest)
-        if kept and kept.tags.get(SYNCED) == digest:
-            return kept.id, "same", 0
-        if kept is None:
-            made = self._create(entry, parent, {})
-            return made.id, "new", self._complete(made, entry, parent, digest, {})
-        stored = self._points(kept)
-        if not _contradicts(kept, stored, entry):
-            return kept.id, "changed", self._complete(kept, entry, parent, digest, stored)
-        theirs = {name: value for name, value in kept.tags.items() if not name.startswith("sp500.")}
-        made = self._create(entry, parent, theirs)
-        ask(self._client.delete_run, kept.id)
-        return made.id, "made anew", self._complete(made, entry, parent, digest, {})
+        run = self._find_one(entry, digest)
+        if run and run.tags.get(SYNCED) == digest:
+            return run.id, "same", 0
+        if run is None:
+            created = self._create(entry, parent, {})
+            return created.id, "new", self._complete(created, entry, parent, digest, {})
+        stored = self._points(run)
+        if not _contradicts(run, stored, entry):
+            return run.id, "changed", self._complete(run, entry, parent, digest, stored)
+        theirs = {name: value for name, value in run.tags.items() if not name.startswith("sp500.")}
+        created = self._create(entry, parent, theirs)
+        ask(self._client.delete_run, run.id)
+        return created.id, "made anew", self._complete(created, entry, parent, digest, {})
 
     def _find_one(self, entry: Entry, digest: str) -> Kept | None:
         """The run of an entry. One that was made twice, as when an answer was lost, is there once afterwards."""
-        found = sorted(self._kept.get((entry.run, entry.part), ()), key=lambda kept: kept.tags.get(SYNCED) != digest)
-        for kept in found[1:]:
-            ask(self._client.delete_run, kept.id)
-        return found[0] if found else None
+        copies = sorted(self._kept.get((entry.run, entry.part), ()), key=lambda run: run.tags.get(SYNCED) != digest)
+        for run in copies[1:]:
+            ask(self._client.delete_run, run.id)
+        return copies[0] if copies else None
 
     def _create(self, entry: Entry, parent: str, theirs: Mapping[str, str]) -> Kept:
         tags = {**theirs, RUN: entry.run, PART: entry.part, ATTEMPT: entry.attempt, **_above(parent)}
         tags = {name: value for name, value in tags.items() if value}
         started = round(entry.started.timestamp() * 1000)
-        made = ask(self._client.create_run, self._experiment, started, tags, entry.name)
-        return _read(made)
+        created = ask(self._client.create_run, self._experiment, started, tags, entry.name)
+        return _read(created)
 
     def _complete(
-        self, kept: Kept, entry: Entry, parent: str, digest: str, stored: Mapping[tuple[str, int], object]
+        self, run: Kept, entry: Entry, parent: str, digest: str, stored: Mapping[tuple[str, int], object]
     ) -> int:
         """Write what a run lacks, its hash last. Returns the number of points."""
-        if kept.tags.get(FILES, "") != entry.digest_of_files:
+        if run.tags.get(FILES, "") != entry.digest_of_files:
             for file in entry.files:
-                ask(self._client.log_artifact, kept.id, str(file.path), file.folder or None, seconds=FILE_SECONDS)
+                ask(self._client.log_artifact, run.id, str(file.path), file.folder or None, seconds=FILE_SECONDS)
         if entry.finished:
-            ask(self._client.set_terminated, kept.id, entry.status, round(entry.finished.timestamp() * 1000))
-        elif kept.status != entry.status:
-            ask(self._client.update_run, kept.id, entry.status)
+            ask(self._client.set_terminated, run.id, entry.status, round(entry.finished.timestamp() * 1000))
+        elif run.status != entry.status:
+            ask(self._client.update_run, run.id, entry.status)
         ours = {f"sp500.{name}": value for name, value in entry.tags.items()}
         fixed = {RUN: entry.run, PART: entry.part, ATTEMPT: entry.attempt, FILES: entry.digest_of_files}
         commit = {COMMIT: entry.tags["git"].removesuffix("-dirty")} if "git" in entry.tags else {}
         tags = {name: value for name, value in {**ours, **fixed, **commit, **_above(parent)}.items() if value}
-        for name in kept.tags.keys() - tags.keys():
+        for name in run.tags.keys() - tags.keys():
             if name.startswith("sp500."):
-                ask(self._client.delete_tag, kept.id, name)
+                ask(self._client.delete_tag, run.id, name)
         points = [point for point in entry.points if (point.key, point.step) not in stored]
-        params = {name: value for name, value in entry.params.items() if name not in kept.params}
-        self._log(kept.id, points, params, {**tags, SYNCED: digest})
+        params = {name: value for name, value in entry.params.items() if name not in run.params}
+        self._log(run.id, points, params, {**tags, SYNCED: digest})
         return len(points)
 
     def _log(self, run: str, points: Sequence[Point], params: Mapping[str, str], tags: Mapping[str, str]) -> None:
@@ -180,13 +180,13 @@ class Mirror:
         ended = [RunTag(name, value) for name, value in tags.items()]
         ask(self._client.log_batch, run, metrics=metrics, params=settings, tags=ended)
 
-    def _points(self, kept: Kept) -> dict[tuple[str, int], list[float]]:
+    def _points(self, run: Kept) -> dict[tuple[str, int], list[float]]:
         """All values of a run by metric and step."""
-        found: dict[tuple[str, int], list[float]] = {}
-        for key in kept.metrics:
-            for metric in ask(self._client.get_metric_history, kept.id, key):
-                found.setdefault((key, metric.step), []).append(metric.value)
-        return found
+        values: dict[tuple[str, int], list[float]] = {}
+        for key in run.metrics:
+            for metric in ask(self._client.get_metric_history, run.id, key):
+                values.setdefault((key, metric.step), []).append(metric.value)
+        return values
 
     def _all(self) -> Iterator[Kept]:
         token = None
@@ -233,10 +233,10 @@ def _above(parent: str) -> dict[str, str]:
     return {PARENT: parent} if parent else {}
 
 
-def _contradicts(kept: Kept, stored: Mapping[tuple[str, int], Sequence[float]], entry: Entry) -> bool:
+def _contradicts(run: Kept, stored: Mapping[tuple[str, int], Sequence[float]], entry: Entry) -> bool:
     """Whether MLflow holds something that the entry has not, or has otherwise."""
     wanted = {(point.key, point.step): [point.value] for point in entry.points}
-    return any(entry.params.get(name) != value for name, value in kept.params.items()) or any(
+    return any(entry.params.get(name) != value for name, value in run.params.items()) or any(
         wanted.get(at) != values for at, values in stored.items()
     )
 

@@ -50,8 +50,8 @@ def sync(
 
 def _put(mirror: Mirror, run: Run, done: Synced, *, rates: RateTable | None, weights: bool) -> None:
     try:
-        if found := entries.read_entries(run, rates=rates, weights=weights):
-            done.changes.append(mirror.put(found))
+        if run_entries := entries.read_entries(run, rates=rates, weights=weights):
+            done.changes.append(mirror.put(run_entries))
     except Unreachable:
         raise
     except (SP500Error, OSError) as error:  # an OSError of a run that is deleted meanwhile

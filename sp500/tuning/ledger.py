@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from sp500.errors import ConfigError
-from sp500.runs.checked_lines import append_line, damaged_line, read_lines
+from sp500.runs.checked_lines import append_line, line_error, read_lines
 from sp500.runs.record import Plain
 from sp500.runs.results import Overrides
 
@@ -80,7 +80,7 @@ class Ledger:
         try:
             return TrialResult.model_validate(line)
         except ValidationError as error:
-            raise damaged_line(self.path, number, str(error.errors()[0]["msg"])) from None
+            raise line_error(self.path, number, str(error.errors()[0]["msg"])) from None
 
     def best(self) -> TrialResult | None:
         """The trial with the lowest score. Of a tie, the one whose id sorts first."""

@@ -24,7 +24,7 @@ def train_on_two_stores(folder: Path) -> dict[str, int]:
     once = TrainConfig(epochs=1, batch_size=16384)
     data = DataConfig(tickers=("stocks",), multiplier=64)
     config = RunConfig(num_workers=1, data=data, model=ModelConfig(kind="linear"), train=once)
-    ready = scale_arms.prepared(config)
+    ready = scale_arms.prepare(config)
     shards = writer.write(ready.source(), str(folder / "set"))
     small = ready.dataset("float32", multiplier=1)
     with RunStore(folder).open("run") as run, simulate(1, BUDGET, STORE_LEAST) as raylets:

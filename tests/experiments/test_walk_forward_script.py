@@ -7,7 +7,7 @@ import yaml
 from result_rows import chosen, search_summary
 
 from sp500.config import DataConfig, ModelConfig, RunConfig, TrainConfig
-from sp500.runs.record import ended
+from sp500.runs.record import make_record
 from sp500.runs.store import RunStore
 
 FEW = ("--data.tickers", "AAPL", "KO", "--model.kind", "linear", "--train.epochs", 2, "--folds", 3)
@@ -24,7 +24,7 @@ def searched(tmp_path):
     )
     best = chosen(overrides={"model.hidden": 128, "train.lr": 0.01})
     data = {"splits": {"valid": ["2013-01-02", "2018-03-01"]}}
-    record = ended(base, name="s", experiment="tune", arm="all", search=search_summary(best=best), data=data)
+    record = make_record(base, name="s", experiment="tune", arm="all", search=search_summary(best=best), data=data)
     with RunStore(tmp_path).open("s") as run:
         run.write_record(record)
     return tmp_path

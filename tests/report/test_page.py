@@ -153,7 +153,7 @@ def test_page_and_markdown_hold_every_verdict(written: tuple[page.Report, Path])
     texts, markdown = Reader(report.path.read_text()).texts, (out / "report.md").read_text()
     for sentence in said:
         assert sentence in texts
-        assert tables.escaped(sentence) in markdown
+        assert tables.escape(sentence) in markdown
         assert sentence in page.summary(report)
     assert str(report.path) in page.summary(report)
 

@@ -280,7 +280,7 @@ def test_one_machine_is_not_presented_as_a_cluster() -> None:
 
 def test_failed_arms_are_listed_with_sizes_and_reasons() -> None:
     rows = [one(50, "in_memory", None), one(9, "in_memory", None), one(9, "ray", None, 2, status="failed", reason="")]
-    assert verdicts.failed(merged(*rows)) == [
+    assert verdicts.failures(merged(*rows)) == [
         "In memory ended with status out of memory at ×9 (no room) and ×50 (no room).",
         "2 Ray workers ended with status failed at ×9.",
     ]

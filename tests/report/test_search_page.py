@@ -184,7 +184,7 @@ def test_settings_that_vary_have_their_scale() -> None:
     rows = [(0.001, 32, "zscore", 0.0, 1), (0.003, 64, "none", 0.2, 1), (0.01, 128, "none", 0.2, 1)]
     keys = ("lr", "hidden", "norm", "dropout", "layers")
     trials = [trial(str(n), 1.0, **dict(zip(keys, row, strict=True))) for n, row in enumerate(rows)]
-    lr, hidden, norm, dropout = hyperparameters.varied(of(trials).trials)
+    lr, hidden, norm, dropout = hyperparameters.list_varied(of(trials).trials)
     assert (lr.log, hidden.log, dropout.log) == (True, False, False)
     assert lr.place(0.003) == pytest.approx(math.log(3) / math.log(10))
     assert hidden.place(64) == pytest.approx(1 / 3)
@@ -193,7 +193,7 @@ def test_settings_that_vary_have_their_scale() -> None:
 
 def test_even_draws_from_near_zero_stay_on_an_even_scale() -> None:
     drawn = [trial(str(n), 1.0, dropout=0.004 + 0.02 * n, lr=1e-4 * 1.3**n) for n in range(25)]
-    dropout, lr = hyperparameters.varied(of(drawn).trials)
+    dropout, lr = hyperparameters.list_varied(of(drawn).trials)
     assert (dropout.log, lr.log) == (False, True)
 
 
@@ -211,7 +211,7 @@ def test_values_of_any_kind_can_be_drawn_and_weighed() -> None:
 
 def test_names_are_short_where_that_is_clear() -> None:
     trials = [Trial(id=str(n), status="ok", overrides={"train.lr": n, "model.seed": n, "data.seed": n}) for n in (1, 2)]
-    found = hyperparameters.names(hyperparameters.varied(trials))
+    found = hyperparameters.names(hyperparameters.list_varied(trials))
     assert found == {"train.lr": "lr", "model.seed": "model.seed", "data.seed": "data.seed"}
 
 
@@ -288,13 +288,13 @@ def test_best_trials_are_ranked_with_the_seconds_of_each_arm() -> None:
 def test_failed_configs_stand_once_per_reason_and_the_rest_is_counted() -> None:
     dead = [changed(trial(f"d{n:02}", None, 1.0, lr=n), reason=f"reason {max(n - 5, 0):02}") for n in range(30)]
     records = [side("s", 0, "sequential", 20.0), side("p", 1, "ray", 15.0)]
-    table = tables.failed_trials(results.newest(records, {"s": dead, "p": dead[:1]}))
+    table = tables.failures(results.newest(records, {"s": dead, "p": dead[:1]}))
     assert table is not None
     assert table.caption == "30 failed configs, by reason"
     assert table.rows[0].cells == ("reason 00", "6", "one after another and Ray Tune", "lr 0", "d00")
     assert len(table.rows) == 20
     assert table.note == "5 configs more failed for 5 further reasons."
-    assert tables.failed_trials(of(grid())) is None
+    assert tables.failures(of(grid())) is None
 
 
 def test_trials_on_different_data_are_compared_by_their_share_of_the_naive_loss() -> None:

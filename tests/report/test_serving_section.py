@@ -11,7 +11,7 @@ import yaml
 from sp500.config import RunConfig
 from sp500.report import page, serving
 from sp500.runs.cost import RateTable
-from sp500.runs.record import RunRecord, ended
+from sp500.runs.record import RunRecord, make_record
 from sp500.runs.results import ServeRow
 
 RATES = RateTable.model_validate(yaml.safe_load((Path(__file__).parents[2] / "cluster" / "rates.yaml").read_text()))
@@ -37,7 +37,7 @@ def row(server: str, replicas: int, clients: int, per_second: float, cpu_ms: flo
 
 
 def record(*rows: ServeRow) -> RunRecord:
-    return ended(RunConfig(), name="serve-m1", experiment="serve", arm="all", serving=list(rows))
+    return make_record(RunConfig(), name="serve-m1", experiment="serve", arm="all", serving=list(rows))
 
 
 def test_without_a_benchmark_there_is_no_section(tmp_path: Path) -> None:

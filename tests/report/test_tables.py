@@ -129,7 +129,7 @@ def test_model_verdict_counts_intervals_that_exclude_zero(intervals: list[tuple[
 
 
 def test_failed_run_is_kept_with_its_reason_and_without_metrics() -> None:
-    (row,) = results.list_unjudged([record("bad", status="failed", reason="diverged"), record("good", 1)])
+    (row,) = results.list_without_metrics([record("bad", status="failed", reason="diverged"), record("good", 1)])
     assert (row["run"], row["status"], row["reason"], row["test"]) == ("bad", "failed", "diverged", {})
 
 
@@ -182,7 +182,7 @@ def test_markdown_cell_cannot_break_its_table() -> None:
 
 def test_text_of_a_run_makes_no_link_or_image_in_markdown() -> None:
     text = "[pay](https://a.example) ![x](https://b.example/pixel.png) \\[c](https://c.example) **d** `e`"
-    (block,) = [token for token in MarkdownIt().parse(tables.escaped(text)) if token.type == "inline"]
+    (block,) = [token for token in MarkdownIt().parse(tables.escape(text)) if token.type == "inline"]
     assert {token.type for token in block.children or ()} <= {"text", "text_special"}
     assert "".join(token.content for token in block.children or ()) == text
 

@@ -26,7 +26,7 @@ from sp500.runs import sealed
 from sp500.runs.archive.copying import Copier
 from sp500.runs.archive.fetching import catch_up, fetch
 from sp500.runs.archive.layout import Archived, Listing
-from sp500.runs.record import EpochMetrics, ended
+from sp500.runs.record import EpochMetrics, make_record
 from sp500.runs.store import Run, RunStore
 from sp500.storage import Folder
 from sp500.training.checkpoint import Checkpoints, Snapshot
@@ -88,7 +88,7 @@ def begun(store: RunStore, config: RunConfig = CONFIG) -> Iterator[Run]:
     """A run that has a configuration and a start."""
     with store.open("a", resume=True) as run:
         run.write_config(config.model_dump(mode="json"))
-        run.write_started(ended(config, name="a", experiment="train", arm="solo", status="stopped"))
+        run.write_start(make_record(config, name="a", experiment="train", arm="solo", status="stopped"))
         yield run
 
 
@@ -102,7 +102,7 @@ def train(run: Run, *epochs: int, best: int = 1) -> None:
 
 
 def end(run: Run) -> None:
-    run.write_record(ended(CONFIG, name="a", experiment="train", arm="solo"))
+    run.write_record(make_record(CONFIG, name="a", experiment="train", arm="solo"))
 
 
 def copy(run: Run, place: Place) -> None:

@@ -11,9 +11,10 @@ from rate_list import CLUSTER, RATES, TABLE, WORKER
 from result_rows import search_summary, shard_facts
 
 from sp500.report import costs
-from sp500.runs import forecast, scaling
+from sp500.runs import scaling
 from sp500.runs.cost import RateTable
-from sp500.runs.forecast import Question
+from sp500.runs.forecasting import forecast
+from sp500.runs.forecasting.forecast import Question
 from sp500.runs.record import Machine, RunRecord, Seconds
 
 NOW = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)

@@ -16,7 +16,7 @@ import torch
 from pydantic import ValidationError
 
 import sp500
-from sp500.runs.record import EpochMetrics, Machine, RunRecord, Seconds, machine, process_started, versions
+from sp500.runs.record import EpochMetrics, Machine, RunRecord, Seconds, machine, process_start, versions
 
 RECORD = RunRecord(
     name="run",
@@ -102,4 +102,4 @@ def test_version_holds_the_commit_and_whether_the_tree_was_changed() -> None:
 
 def test_process_started_before_now_and_after_the_machine() -> None:
     booted = datetime.fromtimestamp(math.floor(psutil.boot_time()), UTC)
-    assert booted <= process_started() < datetime.now(UTC)
+    assert booted <= process_start() < datetime.now(UTC)

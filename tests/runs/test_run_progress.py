@@ -45,7 +45,7 @@ def make_run(tmp_path: Path) -> MakeRun:
             machine=Machine(cpus=1, memory_bytes=1, threads=1, system="Linux"),
             planned=PlannedSearch(trials=12, at=searched) if searched else None,
         )  # fmt: skip
-        run.write_started(record)
+        run.write_start(record)
         run.write_config({"seeds": more.get("seeds", 1)})
         name = "epochs.jsonl" if experiment == "train" else "trials.jsonl"
         shutil.copy(RECORDED / name, run.path / name)

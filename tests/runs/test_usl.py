@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sp500.runs import usl
+from sp500.runs.forecasting import usl
 
 
 def seconds(workers: int, work: float, sigma: float, kappa: float) -> float:
@@ -50,7 +50,7 @@ def test_more_workers_that_took_longer_are_coherency_since_waiting_explains_no_m
 
 def test_start_that_each_further_worker_makes_longer_goes_on_to_grow() -> None:
     fitted = usl.fit([1, 2, 4], [20.0, 25.0, 35.0], [10.0] * 3).law
-    assert fitted.begun(8) == pytest.approx(20 + 7 * 5)
+    assert fitted.start_seconds(8) == pytest.approx(20 + 7 * 5)
     assert fitted.seconds(8) == pytest.approx(20 + 7 * 5 + 10)
 
 
@@ -108,7 +108,7 @@ def test_range_is_wider_where_repeated_runs_vary_more() -> None:
 
 def test_so_many_times_the_samples_take_as_many_times_the_training_and_one_start() -> None:
     fitted = usl.fit([1, 2, 4], [5.0] * 3, [seconds(n, 100.0, 0.1, 0.01) for n in (1, 2, 4)])
-    assert fitted.scaled(3.0).law.seconds(2) == pytest.approx(5 + 3 * seconds(2, 100.0, 0.1, 0.01))
+    assert fitted.scale(3.0).law.seconds(2) == pytest.approx(5 + 3 * seconds(2, 100.0, 0.1, 0.01))
 
 
 def test_speedup_where_nothing_was_measured_is_amdahls_with_a_twentieth_in_line() -> None:

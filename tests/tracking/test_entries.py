@@ -11,7 +11,7 @@ import pytest
 from sp500.config import RunConfig
 from sp500.errors import ConfigError
 from sp500.runs.checked_lines import append_line
-from sp500.runs.record import EpochMetrics, RunRecord, ended
+from sp500.runs.record import EpochMetrics, RunRecord, make_record
 from sp500.runs.store import Run, RunStore
 from sp500.tracking import entries
 from sp500.tracking.address import resolve
@@ -21,7 +21,7 @@ def write_run(folder: Path, **facts: object) -> tuple[Run, RunRecord]:
     """A run that ended well after two epochs."""
     with RunStore(folder).open("one") as run:
         run.write_config({"model": {"kind": "mlp", "hidden": 8}, "data": {"start": None, "tickers": ["KO", "AAPL"]}})
-        record = ended(RunConfig(), name="one", experiment="train", arm="solo", **facts)
+        record = make_record(RunConfig(), name="one", experiment="train", arm="solo", **facts)
         run.write_epochs(
             EpochMetrics(epoch=number, train_loss=1.0 / number, valid_loss=None, samples=10, seconds=3.0)
             for number in (1, 2)

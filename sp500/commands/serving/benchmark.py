@@ -24,7 +24,7 @@ from sp500.errors import ConfigError, SP500Error
 from sp500.formatting import fixed
 from sp500.jobs.manifests.rayservice import FAST_PROXY
 from sp500.machine.memory import tree_cpu_seconds, tree_pss_bytes
-from sp500.runs.record import ended
+from sp500.runs.record import make_record
 from sp500.runs.results import ServeRow
 from sp500.runs.store import Run, RunStore
 from sp500.serving import load
@@ -104,7 +104,7 @@ def _keep(runs: Path, name: str, rows: list[ServeRow], started: datetime) -> Pat
     config = record.best_config(folder)
     with RunStore(runs).open(f"serve-{name}-{started:%Y%m%d-%H%M%S}") as run:
         run.write_config(config.model_dump(mode="json"))
-        record = ended(config, name=run.path.name, experiment="serve", arm="all", started=started, serving=rows)
+        record = make_record(config, name=run.path.name, experiment="serve", arm="all", started=started, serving=rows)
         run.write_record(record)
     return run.path
 

@@ -105,7 +105,7 @@ class Estimator:
         script = next((PurePath(word) for word in spec.argv if word.endswith(".py")), None)
         if script is None or script.parent.name != "experiments" or not self.runs_dir.is_dir():
             return None
-        from sp500.runs import forecast
+        from sp500.runs.forecasting import forecast
 
         span = forecast.estimate(self._records, script.stem, spec.workers)
         start = CLUSTER_START if on == "kuberay" else 0.0

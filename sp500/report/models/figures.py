@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator, NullFormatter
 from sp500 import formatting
 from sp500.config import PRICE_TASKS
 from sp500.report.models.results import Group, ModelRow
-from sp500.report.plot_style import BLUE, GREY, INK, ORANGE, RULE, WIDTH, Figure, canvas, drawn, styled
+from sp500.report.plot_style import BLUE, GREY, INK, ORANGE, RULE, WIDTH, Figure, apply_style, canvas, render
 from sp500.runs.record import EpochMetrics
 
 VERDICT = {"better": BLUE, "worse": ORANGE}
@@ -29,7 +29,7 @@ DOTS = 40
 """Models in the figure of improvements: more make it longer than anyone reads."""
 
 
-@styled()
+@apply_style()
 def improvements(group: Group) -> Figure | None:
     """Dot and whisker per model: the improvement over the best naive forecast and its 95 % interval."""
     # Where the naive forecast is never wrong, an improvement has no value.
@@ -43,7 +43,7 @@ def improvements(group: Group) -> Figure | None:
     over = formatting.naive_name(rows[0][1]["over"], group.task)
     metric = formatting.METRIC.get(rows[0][1]["metric"], "error")
     shown = rows[:DOTS]
-    made, axes = canvas(0.62 + 0.27 * len(shown), [row["name"] for row, *_ in shown], right=1.6, below=0.45)
+    chart, axes = canvas(0.62 + 0.27 * len(shown), [row["name"] for row, *_ in shown], right=1.6, below=0.45)
     for place, (row, gain, value) in enumerate(shown):
         verdict = formatting.against_naive(gain, group.naive_epoch(row))
         color = VERDICT.get(verdict, INK)
@@ -58,10 +58,10 @@ def improvements(group: Group) -> Figure | None:
         f"Improvement over the best naive forecast ({over}) in {metric}: a dot with its 95% interval. A model whose "
         f"interval crosses the line cannot be told from the naive forecast.{_best_of(shown, rows)}"
     )
-    return drawn(made, "improvements" + group.name, caption)
+    return render(chart, "improvements" + group.name, caption)
 
 
-@styled()
+@apply_style()
 def curves(group: Group, epochs: Mapping[str, Sequence[EpochMetrics]]) -> Figure | None:
     """Small multiples: training and validation loss per epoch against their values at the best epoch."""
     rows = [row for row in group.models if len(epochs.get(row["run"], ())) > 1]
@@ -70,13 +70,13 @@ def curves(group: Group, epochs: Mapping[str, Sequence[EpochMetrics]]) -> Figure
     shown = rows[:PANELS]
     down = -(-len(shown) // ACROSS)
     height = 0.3 + 1.75 * down
-    made = Canvas(figsize=(WIDTH, height))
-    made.subplots_adjust(0.05, 0.22 / height, 0.995, 1 - 0.72 / height, hspace=0.75, wspace=0.1)
-    panels = made.subplots(down, ACROSS, sharey=True, squeeze=False).flatten()
+    chart = Canvas(figsize=(WIDTH, height))
+    chart.subplots_adjust(0.05, 0.22 / height, 0.995, 1 - 0.72 / height, hspace=0.75, wspace=0.1)
+    panels = chart.subplots(down, ACROSS, sharey=True, squeeze=False).flatten()
     relative = group.task in PRICE_TASKS
     for panel, row in zip(panels, shown, strict=False):
         (_relative if relative else _absolute)(panel, epochs[row["run"]], row)
-    losses = [one.train_loss for row in shown for one in epochs[row["run"]]]
+    losses = [epoch.train_loss for row in shown for epoch in epochs[row["run"]]]
     orders = not relative and max(losses) > ORDERS * min(losses) > 0
     if orders:
         panels[0].set_yscale("log")
@@ -87,7 +87,7 @@ def curves(group: Group, epochs: Mapping[str, Sequence[EpochMetrics]]) -> Figure
     before = "naive forecast" if relative else "untrained"
     labels = ("training", "validation", "best epoch", before)
     handles = list(zip(panels[0].get_lines(), labels, strict=False))  # a run of an earlier version has three
-    made.legend(*zip(*handles, strict=True), loc="upper left", ncols=len(labels), borderaxespad=0)
+    chart.legend(*zip(*handles, strict=True), loc="upper left", ncols=len(labels), borderaxespad=0)
     scale = ", in % above its value at the best epoch" if relative else " (logarithmic)" if orders else ""
     start = " Dashed: the naive forecast that training starts from. Where it was kept, curves are in % above epoch 1."
     caption = (
@@ -95,10 +95,10 @@ def curves(group: Group, epochs: Mapping[str, Sequence[EpochMetrics]]) -> Figure
         "while training falls, a model may be overfitting."
         f"{start if relative else ' Dashed: the untrained model.'}{_best_of(shown, rows)}"
     )
-    return drawn(made, "curves" + group.name, caption)
+    return render(chart, "curves" + group.name, caption)
 
 
-@styled()
+@apply_style()
 def growth(group: Group) -> Figure | None:
     """What 1 became over the test by trading the best model's forecasts, and by holding."""
     best = next((row for row in group.models if row["growth"]), None)
@@ -108,13 +108,13 @@ def growth(group: Group) -> Figure | None:
     if len(dates) < FEWEST_MONTHS:
         return None
     height = 2.6
-    made = Canvas(figsize=(WIDTH, height))
-    made.subplots_adjust(0.05, 0.24 / height, 0.995, 1 - 0.4 / height)
-    axes = made.subplots()
+    chart = Canvas(figsize=(WIDTH, height))
+    chart.subplots_adjust(0.05, 0.24 / height, 0.995, 1 - 0.4 / height)
+    axes = chart.subplots()
     axes.axhline(1, color=RULE, linewidth=0.8)
     held = axes.plot(dates, lines["buy_and_hold"], color=GREY)
     traded = axes.plot(dates, lines["model"], color=BLUE)
-    made.legend([*traded, *held], (best["name"], formatting.BUY_AND_HOLD), loc="upper left", ncols=2, borderaxespad=0)
+    chart.legend([*traded, *held], (best["name"], formatting.BUY_AND_HOLD), loc="upper left", ncols=2, borderaxespad=0)
     axes.set_xlim(dates[0], dates[-1])
     cost = formatting.setting(float(group.newest.config.get("eval", {}).get("cost_bps", 0.0)))
     caption = (
@@ -123,10 +123,10 @@ def growth(group: Group) -> Figure | None:
     )
     if lines["model"] == lines["buy_and_hold"]:
         caption += " The two are the same: it says up on every day."
-    return drawn(made, "growth" + group.name, caption)
+    return render(chart, "growth" + group.name, caption)
 
 
-@styled()
+@apply_style()
 def confusion(group: Group) -> Figure | None:
     """Classes of the test as squares: rows are the truth, columns what the best model said."""
     of_many = (row for row in group.models if 2 < len(row["test"].get("confusion_matrix") or ()) <= MOST_CLASSES)
@@ -135,17 +135,17 @@ def confusion(group: Group) -> Figure | None:
         return None
     matrix = best["test"]["confusion_matrix"]
     classes = range(len(matrix))
-    made = Canvas(figsize=(WIDTH, 0.6 + SQUARE * len(matrix)))
-    side, height = SQUARE * len(matrix), made.get_figheight()
-    axes = made.add_axes((0.6 / WIDTH, 0.1 / height, side / WIDTH, side / height))
+    chart = Canvas(figsize=(WIDTH, 0.6 + SQUARE * len(matrix)))
+    side, height = SQUARE * len(matrix), chart.get_figheight()
+    axes = chart.add_axes((0.6 / WIDTH, 0.1 / height, side / WIDTH, side / height))
     for truth, counts in enumerate(matrix):
-        for said, count in enumerate(counts):
+        for answer, count in enumerate(counts):
             share = count / (sum(counts) or 1)
-            color = BLUE if truth == said else ORANGE
-            corner, alpha = (said - 0.5, truth - 0.5), 0.75 * share**0.5
+            color = BLUE if truth == answer else ORANGE
+            corner, alpha = (answer - 0.5, truth - 0.5), 0.75 * share**0.5
             axes.add_patch(Rectangle(corner, 1, 1, facecolor=color, alpha=alpha, edgecolor=RULE))
             if count:
-                axes.text(said, truth, f"{count}", ha="center", va="center", fontsize=8.5)
+                axes.text(answer, truth, f"{count}", ha="center", va="center", fontsize=8.5)
     axes.set(xlim=(-0.5, len(matrix) - 0.5), ylim=(len(matrix) - 0.5, -0.5), xticks=classes, yticks=classes)
     axes.set(xlabel="said", ylabel="truth")
     axes.xaxis.tick_top()
@@ -156,7 +156,7 @@ def confusion(group: Group) -> Figure | None:
         f"Confusion matrix of {best['name']} on the test: windows of each class by what was said. Off the diagonal are "
         "its errors."
     )
-    return drawn(made, "confusion" + group.name, caption)
+    return render(chart, "confusion" + group.name, caption)
 
 
 def _best_of(shown: Sequence[Any], rows: Sequence[Any]) -> str:
@@ -165,9 +165,9 @@ def _best_of(shown: Sequence[Any], rows: Sequence[Any]) -> str:
 
 def _absolute(axes: Axes, epochs: Sequence[EpochMetrics], row: ModelRow) -> None:
     """The losses themselves."""
-    valid = [(one.epoch, one.valid_loss) for one in epochs if one.valid_loss is not None]
+    valid = [(point.epoch, point.valid_loss) for point in epochs if point.valid_loss is not None]
     best = [(epoch, loss) for epoch, loss in valid if epoch == row["best_epoch"]]
-    axes.plot([one.epoch for one in epochs], [one.train_loss for one in epochs], color=GREY)
+    axes.plot([point.epoch for point in epochs], [point.train_loss for point in epochs], color=GREY)
     axes.plot([epoch for epoch, _ in valid], [loss for _, loss in valid], color=BLUE)
     axes.plot([epoch for epoch, _ in best], [loss for _, loss in best], "o", color=BLUE, markersize=5)
     if row["untrained_loss"] is not None:
@@ -185,9 +185,13 @@ def _title(axes: Axes, epochs: Sequence[EpochMetrics], row: ModelRow) -> None:
 def _relative(axes: Axes, epochs: Sequence[EpochMetrics], row: ModelRow) -> None:
     """The losses in % above those of the best epoch: those of returns change by little."""
     # Epoch 0, the untrained model, has no line: then the first epoch is the base, and there is no dot.
-    at = next((one for one in epochs if one.epoch == row["best_epoch"]), epochs[0])
-    valid = [(one.epoch, one.valid_loss) for one in epochs if one.valid_loss is not None]
-    axes.plot([one.epoch for one in epochs], [100 * (one.train_loss / at.train_loss - 1) for one in epochs], color=GREY)
+    at = next((point for point in epochs if point.epoch == row["best_epoch"]), epochs[0])
+    valid = [(point.epoch, point.valid_loss) for point in epochs if point.valid_loss is not None]
+    axes.plot(
+        [point.epoch for point in epochs],
+        [100 * (point.train_loss / at.train_loss - 1) for point in epochs],
+        color=GREY,
+    )
     base = at.valid_loss or 1.0
     axes.plot([epoch for epoch, _ in valid], [100 * (loss / base - 1) for _, loss in valid], color=BLUE)
     best = [at.epoch] if at.epoch == row["best_epoch"] else []

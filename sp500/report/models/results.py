@@ -105,48 +105,48 @@ class Group:
 
 def group_runs(records: Sequence[RunRecord]) -> list[Group]:
     """Judged models by what makes their rows comparable, largest group first."""
-    kept = _newest_of_each(records)
+    newest_runs = _newest_of_each(records)
     members: dict[str, list[tuple[RunRecord, list[str]]]] = {}
-    for record, replaced in kept:
+    for record, replaced in newest_runs:
         members.setdefault(_group_name(record), []).append((record, replaced))
-    found = []
+    groups = []
     for name, judged in members.items():
         rows = [_model(record, name, replaced) for record, replaced in judged]
         _tell_apart(rows, [record for record, _ in judged])
         rows.sort(key=_merit, reverse=True)
         newest = judged[-1][0]
-        found.append(Group(name, _task(newest), newest, rows, _naive(newest, name)))
-    return sorted(found, key=lambda group: -len(group.models))
+        groups.append(Group(name, _task(newest), newest, rows, _naive(newest, name)))
+    return sorted(groups, key=lambda group: -len(group.models))
 
 
-def list_unjudged(records: Sequence[RunRecord]) -> list[ModelRow]:
+def list_without_metrics(records: Sequence[RunRecord]) -> list[ModelRow]:
     """Rows of runs that ended without test metrics: failed, stopped, out of memory."""
     runs = [record for record in records if record.experiment in JUDGED and record.status != "ok"]
     return [_model(record, None, []) for record in runs if not record.metrics.get("test")]
 
 
-def make_rows(found: Sequence[Group], ended: Sequence[ModelRow]) -> list[ModelRow | NaiveRow]:
+def make_rows(groups: Sequence[Group], ended: Sequence[ModelRow]) -> list[ModelRow | NaiveRow]:
     """The `models` of report.json: each group's models, its naive forecasts, then what has no metrics."""
     judged: list[ModelRow | NaiveRow] = []
-    for group in found:
+    for group in groups:
         judged += [*group.models, *group.naive]
     return [*judged, *ended]
 
 
 def _newest_of_each(records: Sequence[RunRecord]) -> list[tuple[RunRecord, list[str]]]:
     """The newest judged run per settings, arm and workers, with the names of those that it replaces."""
-    doubles = _told_elsewhere(records)
-    kept: dict[tuple[Any, ...], list[RunRecord]] = {}
+    doubles = _find_doubles(records)
+    alike_runs: dict[tuple[Any, ...], list[RunRecord]] = {}
     for record in records:
         if record.experiment in JUDGED and record.metrics.get("test") and record.name not in doubles:
             # A search keeps its base settings' fingerprint: its key tells two searches apart.
             key, data = record.search and record.search["key"], record.data.get("sha256")
-            kept.setdefault((record.fingerprint, record.arm, record.num_workers, key, data), []).append(record)
-    newest = [(alike[-1], [record.name for record in alike[:-1]]) for alike in kept.values()]
+            alike_runs.setdefault((record.fingerprint, record.arm, record.num_workers, key, data), []).append(record)
+    newest = [(alike[-1], [record.name for record in alike[:-1]]) for alike in alike_runs.values()]
     return sorted(newest, key=lambda pair: pair[0].finished)
 
 
-def _told_elsewhere(records: Sequence[RunRecord]) -> set[str]:
+def _find_doubles(records: Sequence[RunRecord]) -> set[str]:
     """Runs whose chosen model another row shows: a search in all modes copies its packed arm's."""
     judged = {record.name for record in records if record.metrics.get("test")}
     doubles: set[str] = set()
@@ -163,9 +163,9 @@ def _told_elsewhere(records: Sequence[RunRecord]) -> set[str]:
 def _group_name(record: RunRecord) -> str:
     """Task and a hash of the test set and of what is counted on it."""
     data, settings = record.data, record.config
-    made = {"synthetic": settings.get("synthetic"), "seed": settings.get("data", {}).get("seed")}
+    generated = {"synthetic": settings.get("synthetic"), "seed": settings.get("data", {}).get("seed")}
     parts = [
-        data.get("sha256") or made,
+        data.get("sha256") or generated,
         data.get("splits", {}).get("test"),
         record.metrics["test"].get("samples"),
         settings.get("data", {}).get("horizon"),
@@ -223,15 +223,15 @@ def _tell_apart(rows: list[ModelRow], records: Sequence[RunRecord]) -> None:
         namesakes.setdefault(row["name"], []).append(place)
     for name, places in namesakes.items():
         settings = [_settings(records[place]) for place in places]
-        differing = [key for key in settings[0] if any(one.get(key) != settings[0][key] for one in settings)]
-        for place, found in zip(places, settings, strict=True):
-            apart = ", ".join(f"{key} {formatting.setting(found.get(key))}" for key in differing)
+        differing = [key for key in settings[0] if any(other.get(key) != settings[0][key] for other in settings)]
+        for place, own in zip(places, settings, strict=True):
+            apart = ", ".join(f"{key} {formatting.setting(own.get(key))}" for key in differing)
             # More than a few is a list of settings, not a name.
             apart = apart if 0 < len(differing) <= NAME_PARTS else records[place].name
             rows[place]["name"] = f"{name} ({apart})" if len(places) > 1 else name
 
 
-def _settings(record: RunRecord) -> dict[str, Any]:
+def _settings(record: RunRecord) -> dict[str, object]:
     """What can tell two models of a group apart, most telling first."""
     config = record.config
     data = {

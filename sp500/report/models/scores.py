@@ -18,7 +18,7 @@ from sp500.formatting import NOTHING, TIMES, fixed, percent
 from sp500.report.models.results import Group, ModelRow, NaiveRow
 from sp500.report.tables import Cells, Table, no_cells, table
 from sp500.runs.record import RunRecord
-from sp500.runs.results import Improvement
+from sp500.runs.results import Improvement, Metrics
 
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -88,14 +88,14 @@ def seeds_table(records: Sequence[RunRecord]) -> Table | None:
         if not tests:
             continue
         gains = [test["improvement"]["value"] for test in tests if test.get("improvement")]
-        kept = sum(seed["best_epoch"] == 0 for seed in record.seeds or ())
+        unchanged = sum(seed["best_epoch"] == 0 for seed in record.seeds or ())
         lines.append(
             {
                 "Run": record.name,
                 "Seeds": str(len(tests)),
                 "Against naive": _spread([100 * gain for gain in gains if gain is not None], "%"),
                 "Net Sharpe": _spread([test["sharpe_after_cost"] for test in tests if test.get("sharpe_after_cost")]),
-                "Kept the naive forecast": str(kept),
+                "Kept the naive forecast": str(unchanged),
             }
         )
     note = "Mean and standard deviation over seeds, with the range. The other tables show the first seed."
@@ -109,7 +109,7 @@ def _spread(values: Sequence[float], unit: str = "") -> str:
     return f"{fixed(fmean(values), sign=True)}{unit} ± {fixed(stdev(values))} ({ends})"
 
 
-def columns(tests: list[dict[str, Any]]) -> list[Metric]:
+def columns(tests: Sequence[Metrics]) -> list[Metric]:
     """Every metric that some row has."""
     shown: list[Metric] = []
     for key, title in SCALED.items():
@@ -134,11 +134,11 @@ def _confusion(matrix: list[list[int]] | None) -> str:
     return "/".join(str(count) for row in matrix for count in row) if matrix else NOTHING
 
 
-def _improvement(found: Improvement | None, best_epoch: int | None) -> dict[str, str]:
+def _improvement(gain: Improvement | None, best_epoch: int | None) -> dict[str, str]:
     return {
-        "Against naive": percent(found["value"] if found else None, 2, sign=True),
-        "95% interval, %": formatting.bounds_percent(found),
-        "Verdict": formatting.against_naive(found, best_epoch),
+        "Against naive": percent(gain["value"] if gain else None, 2, sign=True),
+        "95% interval, %": formatting.bounds_percent(gain),
+        "Verdict": formatting.against_naive(gain, best_epoch),
     }
 
 
@@ -153,18 +153,18 @@ def _note(group: Group, metrics: list[Metric]) -> str:
     """What the columns mean that a newcomer may not know, of those shown."""
     keys = {metric.key for metric in metrics}
     judged = any(row["improvement"] for row in group.models)
-    said = ["95% intervals: Newey-West standard errors and Student's t (sp500/intervals.py)."] if judged else []
+    remarks = ["95% intervals: Newey-West standard errors and Student's t (sp500/intervals.py)."] if judged else []
     if len(group.models) > MODELS:
-        said.append(f"The {MODELS} best of {len(group.models):,} models; report.json has all.")
+        remarks.append(f"The {MODELS} best of {len(group.models):,} models; report.json has all.")
     if "information_coefficient" in keys:
-        said.append("IC: rank correlation of forecast and return.")
+        remarks.append("IC: rank correlation of forecast and return.")
     if "daily_ic" in keys:
-        said.append("Daily IC: mean over the dates of the rank correlation across tickers.")
+        remarks.append("Daily IC: mean over the dates of the rank correlation across tickers.")
     if "brier" in keys:
-        said.append("Brier score of the majority class: that of the training share of ups.")
+        remarks.append("Brier score of the majority class: that of the training share of ups.")
     if "sharpe_after_cost" in keys:
-        said.append(sharpe_note(group.newest.config))
-    return " ".join(said)
+        remarks.append(sharpe_note(group.newest.config))
+    return " ".join(remarks)
 
 
 def sharpe_note(config: Mapping[str, Any]) -> str:

@@ -43,7 +43,7 @@ def model_parts(
     ]
     seeds = scores.seeds_table(records)
     shown = [part for parts in drawn for part in parts if part is not None]
-    return (*shown, *([seeds] if seeds else []), *_left_out(groups, unjudged))
+    return (*shown, *([seeds] if seeds else []), *_list_left_out(groups, unjudged))
 
 
 def _sample(group: Group) -> str | None:
@@ -54,7 +54,7 @@ def _sample(group: Group) -> str | None:
     return f"{best['name']} continues the test text with: {' '.join(best['test']['sample'].split())}"
 
 
-def _left_out(groups: Sequence[Group], unjudged: Sequence[ModelRow]) -> list[str]:
+def _list_left_out(groups: Sequence[Group], unjudged: Sequence[ModelRow]) -> list[str]:
     """Remarks on runs that have no row, so that none is missing in silence."""
     replaced = [name for group in groups for row in group.models for name in row["replaces"]]
     remarks = []

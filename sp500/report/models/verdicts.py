@@ -22,32 +22,32 @@ def models(group: Group) -> str:
     if all(gain["value"] is None for _, gain in judged.values()):
         return f"{group.subject}: {rival} is never wrong on the test, so no model can beat it."
     words = [(row["name"], gain, against_naive(gain, group.naive_epoch(row))) for row, gain in judged.values()]
-    told = [one for one in words if one[2] != NOTHING]
-    if not told:
+    judged_words = [entry for entry in words if entry[2] != NOTHING]
+    if not judged_words:
         part = f"without intervals, none of {some(len(judged), 'model')} can be said to beat"
         return f"{group.subject}: {part} {contest}."
-    better = [(name, gain) for name, gain, word in told if word == "better"]
-    worse, kept = (sum(word == one for *_, word in told) for one in ("worse", KEPT))
+    better = [(name, gain) for name, gain, word in judged_words if word == "better"]
+    worse, unchanged = (sum(word == entry for *_, word in judged_words) for entry in ("worse", KEPT))
     if better:
         gains = "; ".join(f"{name} {_gain(gain)}" for name, gain in better)
-        part = f"{len(better)} of {some(len(told), 'model')} {'beats' if len(better) == 1 else 'beat'}"
+        part = f"{len(better)} of {some(len(judged_words), 'model')} {'beats' if len(better) == 1 else 'beat'}"
         verdict = f"{part} {contest} with 95% confidence: {gains}. Luck alone does so for one model in 40."
     else:
-        part = "the one model does not beat" if len(told) == 1 else f"none of {len(told)} models beats"
+        part = "the one model does not beat" if len(judged_words) == 1 else f"none of {len(judged_words)} models beats"
         usual = ", as is usual for daily returns" if _is_daily(group) else ""
         verdict = f"{part} {contest} with 95% confidence{usual}."
     once = " Settings that ran in two arms count once." if len(judged) < len(group.models) else ""
-    return " ".join([f"{group.subject}: {verdict}", *_others(worse, kept, len(told))]) + once
+    return " ".join([f"{group.subject}: {verdict}", *_others(worse, unchanged, len(judged_words))]) + once
 
 
-def _others(worse: int, kept: int, of: int) -> list[str]:
+def _others(worse: int, unchanged: int, of: int) -> list[str]:
     """How many models are worse, and how many are the naive forecast themselves."""
-    said = []
+    lines = []
     if worse:
-        said.append(f"{'It is' if of == 1 else f'{worse} is' if worse == 1 else f'{worse} are'} reliably worse.")
-    if kept:
-        said.append(f"{'It' if of == 1 else kept} kept the naive forecast: no epoch lowered the validation loss.")
-    return said
+        lines.append(f"{'It is' if of == 1 else f'{worse} is' if worse == 1 else f'{worse} are'} reliably worse.")
+    if unchanged:
+        lines.append(f"{'It' if of == 1 else unchanged} kept the naive forecast: no epoch lowered the validation loss.")
+    return lines
 
 
 def _accuracies(group: Group) -> str:

@@ -23,10 +23,10 @@ from sp500.report.plot_style import (
     WIDTH,
     Figure,
     Look,
+    apply_style,
     bar,
     canvas,
-    drawn,
-    styled,
+    render,
 )
 from sp500.report.scale.results import PLACE, Row, Scale, at, by_arm, rate
 from sp500.runs.results import Speedup
@@ -50,76 +50,76 @@ APART = 0.09
 """Sizes closer than this share of the axis do not both get a label."""
 
 
-def figures(found: Scale) -> list[Figure]:
+def figures(scale: Scale) -> list[Figure]:
     """What an experiment with rows can be drawn as."""
-    one_size = len({row["multiplier"] for row in found.rows}) == 1
-    return [bars(found) if one_size else sizes(found), *([workers(found)] if found.strong or found.weak else [])]
+    one_size = len({row["multiplier"] for row in scale.rows}) == 1
+    return [bars(scale) if one_size else sizes(scale), *([workers(scale)] if scale.strong or scale.weak else [])]
 
 
-@styled()
-def bars(found: Scale) -> Figure:
+@apply_style()
+def bars(scale: Scale) -> Figure:
     """One size: speed and peak memory of each arm as bars."""
-    labels = [row["label"] for row in found.rows]
-    height = 0.35 + 0.25 * len(found.rows)
+    labels = [row["label"] for row in scale.rows]
+    height = 0.35 + 0.25 * len(scale.rows)
     # Half of what the labels leave, less room for the numbers beside the bars.
     panel = (WIDTH - LETTER * max(map(len, labels)) - 0.1) / 2 - 1.0
-    made, left = canvas(height, labels, right=panel + 2.0, above=0.3)
+    chart, left = canvas(height, labels, right=panel + 2.0, above=0.3)
     room = left.get_position()
-    right = made.add_axes((room.x1 + 1.0 / WIDTH, room.y0, room.width, room.height))
+    right = chart.add_axes((room.x1 + 1.0 / WIDTH, room.y0, room.width, room.height))
     right.set(yticks=[], ylim=left.get_ylim())
-    looks = _looks(found.rows)
-    for place, row in enumerate(found.rows):
+    looks = _looks(scale.rows)
+    for place, row in enumerate(scale.rows):
         state = "" if row["status"] == "ok" else formatting.outcome(row["status"])
         color = looks[row["label"]]["color"]
         memory = row["peak_memory_bytes"]
         bar(left, place, 0 if state else rate(row) or 0, state or formatting.fixed(rate(row), 0), color)
         bar(right, place, 0 if state else memory or 0, state or formatting.size(memory), color)
-    where = at(found.rows[0]["multiplier"])
+    where = at(scale.rows[0]["multiplier"])
     for axes, title in ((left, f"windows per second, {where}"), (right, f"peak memory, {where}")):
         axes.set_title(title, loc="left", fontsize=9, color=MUTED)
     caption = "Training windows per second, and peak memory of the largest process, or node of Ray."
-    limit = found.rows[0]["memory_limit_bytes"]
+    limit = scale.rows[0]["memory_limit_bytes"]
     right.set_xlim(0, max(limit, right.get_xlim()[1]))
     right.axvline(limit, color=INK, linestyle="--", linewidth=0.9)
     caption += f" Dashed: the budget of a node, {formatting.size(limit)}."
-    return drawn(made, "scale", caption)
+    return render(chart, "scale", caption)
 
 
-@styled()
-def sizes(found: Scale) -> Figure:
+@apply_style()
+def sizes(scale: Scale) -> Figure:
     """Several sizes: speed and peak memory against size, a line per arm."""
-    made = Canvas(figsize=(WIDTH, 3.75))
-    made.subplots_adjust(0.06, 0.5 / 3.75, 0.99, 1 - 0.72 / 3.75, wspace=0.17)
-    left, right = made.subplots(1, 2)
-    looks = _looks(found.rows)
+    chart = Canvas(figsize=(WIDTH, 3.75))
+    chart.subplots_adjust(0.06, 0.5 / 3.75, 0.99, 1 - 0.72 / 3.75, wspace=0.17)
+    left, right = chart.subplots(1, 2)
+    looks = _looks(scale.rows)
     for axes, title, draw in ((left, "windows per second", _speed), (right, "peak memory", _memory)):
         axes.set_title(title, loc="left", fontsize=9, color=MUTED)
-        _label_sizes(axes, found.rows)
-        draw(axes, found.rows, looks)
+        _label_sizes(axes, scale.rows)
+        draw(axes, scale.rows, looks)
     lines = left.get_lines()[: len(looks)]
-    made.legend(lines, list(looks), loc="upper left", ncols=6, borderaxespad=0)
-    ended = any(row["status"] != "ok" for row in found.rows)
+    chart.legend(lines, list(looks), loc="upper left", ncols=6, borderaxespad=0)
+    ended = any(row["status"] != "ok" for row in scale.rows)
     crosses = " A cross: the arm did not end well at that size." if ended else ""
     caption = (
         "Training windows per second at the warm rate, and peak memory of the largest process, or node of Ray, against "
         f"the size of the training set, in multiples of the original (log scale).{crosses}"
     )
-    return drawn(made, "scale", caption)
+    return render(chart, "scale", caption)
 
 
-@styled()
-def workers(found: Scale) -> Figure:
+@apply_style()
+def workers(scale: Scale) -> Figure:
     """Strong and weak scaling: speed-up against workers, beside the ideal."""
-    made = Canvas(figsize=(WIDTH, 2.8))
-    made.subplots_adjust(0.06, 0.45 / 2.8, 0.88, 1 - 0.3 / 2.8, wspace=0.5)
-    left, right = made.subplots(1, 2)
-    several = len({row["place"] for row in (*found.strong, *found.weak)}) > 1
+    chart = Canvas(figsize=(WIDTH, 2.8))
+    chart.subplots_adjust(0.06, 0.45 / 2.8, 0.88, 1 - 0.3 / 2.8, wspace=0.5)
+    left, right = chart.subplots(1, 2)
+    several = len({row["place"] for row in (*scale.strong, *scale.weak)}) > 1
 
-    def named(size: str, row: Speedup) -> tuple[str, Speedup]:
+    def name(size: str, row: Speedup) -> tuple[str, Speedup]:
         return size + (f", {PLACE[row['place']]}" if several else ""), row
 
-    strong = [named(at(row["multiplier"]), row) for row in found.strong]
-    weak = [named(f"{at(row['multiplier_per_worker'])} each", row) for row in found.weak]
+    strong = [name(at(row["multiplier"]), row) for row in scale.strong]
+    weak = [name(f"{at(row['multiplier_per_worker'])} each", row) for row in scale.weak]
     panels = (
         (left, strong, "strong: the same set on more workers"),
         (right, weak, "weak: a set that grows with the workers"),
@@ -131,20 +131,20 @@ def workers(found: Scale) -> Figure:
         else:
             axes.remove()
     caption = "Windows per second over those of the fewest workers, at the warm rate; dashed: the ideal."
-    if any(row["place"] == "machine" for row in (*found.strong, *found.weak)):
-        caption += f" On one machine all workers shared its {formatting.some(found.cores, 'core')}."
-    return drawn(made, "workers", caption)
+    if any(row["place"] == "machine" for row in (*scale.strong, *scale.weak)):
+        caption += f" On one machine all workers shared its {formatting.some(scale.cores, 'core')}."
+    return render(chart, "workers", caption)
 
 
 def _looks(rows: Sequence[Row]) -> dict[str, Look]:
     """Colour and mark of every arm, under its label."""
     first = {name: sized[0]["arm"] for name, sized in by_arm(rows).items()}
-    looks = {}
+    looks: dict[str, Look] = {}
     rays = islice(cycle(RAY), len(first))
     for name, sized in by_arm(rows).items():
         look = ALONE.get(first[name]) or next(rays)
         # What ran on the cluster without Ray has the colour of its arm, dashed.
-        dashed = {"linestyle": "--"} if first[name] in ALONE and sized[0]["place"] == "cluster" else {}
+        dashed: Look = {"linestyle": "--"} if first[name] in ALONE and sized[0]["place"] == "cluster" else {}
         looks[name] = look | dashed
     return looks
 
@@ -157,7 +157,7 @@ def _speed(axes: Axes, rows: Sequence[Row], looks: dict[str, Look]) -> None:
         rates = [rate(row) or 0 for row in good]
         axes.plot([row["multiplier"] for row in good], rates, markersize=5.5, **looks[name])
     top = max((rate(row) or 0 for row in rows if row["status"] == "ok"), default=0) or 1
-    bad = {name: kept for name, sized in arms.items() if (kept := [row for row in sized if row["status"] != "ok"])}
+    bad = {name: failed for name, sized in arms.items() if (failed := [row for row in sized if row["status"] != "ok"])}
     axes.axhline(0, color=RULE, linewidth=0.8)
     for line, (name, sized) in enumerate(bad.items(), 1):
         _crosses(axes, sized, -top * STRIP * (line - 0.35), name, looks[name]["color"])
@@ -211,18 +211,21 @@ def _ticks(axes: Axes, top: float, show: Callable[[float], str]) -> None:
 
 def _label_sizes(axes: Axes, rows: Sequence[Row]) -> None:
     """A log axis with the sizes themselves as ticks, and how many windows they are."""
-    found = sorted({row["multiplier"] for row in rows})
+    multipliers = sorted({row["multiplier"] for row in rows})
     per_size = next((row["windows"] / row["multiplier"] for row in rows if row["windows"]), None)
-    length = log(found[-1] / found[0])
+    length = log(multipliers[-1] / multipliers[0])
     axes.set_xscale("log")
-    axes.set_xlim(found[0] * (found[0] / found[-1]) ** 0.06, found[-1] * (found[-1] / found[0]) ** 0.06)
-    kept = found[-1:]
-    for size in reversed(found[:-1]):
-        if log(kept[0] / size) > APART * length:
-            kept.insert(0, size)
-    windows = {size: f"\n{_short(size * per_size)} windows" if per_size else "" for size in kept}
+    axes.set_xlim(
+        multipliers[0] * (multipliers[0] / multipliers[-1]) ** 0.06,
+        multipliers[-1] * (multipliers[-1] / multipliers[0]) ** 0.06,
+    )
+    labelled = multipliers[-1:]
+    for size in reversed(multipliers[:-1]):
+        if log(labelled[0] / size) > APART * length:
+            labelled.insert(0, size)
+    windows = {size: f"\n{_short(size * per_size)} windows" if per_size else "" for size in labelled}
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xticks(kept, [at(size) + windows[size] for size in kept])
+    axes.set_xticks(labelled, [at(size) + windows[size] for size in labelled])
 
 
 def _short(count: float) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sp500 import formatting
 from sp500.formatting import METRIC, NOTHING, TIMES, fixed, percent, seconds, size
@@ -40,7 +39,7 @@ class Scale:
     weak: list[WeakScaling]
 
     @property
-    def numbers(self) -> dict[str, Any]:
+    def numbers(self) -> dict[str, object]:
         """Its part of report.json."""
         laws = {"break_even": self.break_even, "strong_scaling": self.strong, "weak_scaling": self.weak}
         return {"scale": self.rows, **laws}
@@ -69,8 +68,8 @@ def collect(records: Sequence[RunRecord]) -> Scale:
             order = row["multiplier"], PLACES.index(row["place"]), ARMS.index(row["arm"]), row["num_workers"]
             runs.setdefault(order, []).append(row)
     several = len({row["place"] for row in rows}) > 1
-    kept = [_merged(repeats, several=several) for _, repeats in sorted(runs.items())]
-    return Scale(kept, scaling.break_even(kept), scaling.strong(kept), scaling.weak(kept))
+    merged = [_merge(repeats, several=several) for _, repeats in sorted(runs.items())]
+    return Scale(merged, scaling.break_even(merged), scaling.strong(merged), scaling.weak(merged))
 
 
 def _kind(row: ScaleRow) -> tuple[str, bool]:
@@ -78,7 +77,7 @@ def _kind(row: ScaleRow) -> tuple[str, bool]:
     return row["place"], row["num_workers"] > 0
 
 
-def _merged(repeats: Sequence[ScaleRow], *, several: bool) -> Row:
+def _merge(repeats: Sequence[ScaleRow], *, several: bool) -> Row:
     newest = repeats[-1]
     rates = [rate for row in repeats if row["status"] == "ok" for rate in row["epoch_rates"]]
     workers = newest["num_workers"]
@@ -109,9 +108,9 @@ def share(row: Row) -> float | None:
     return peak / limit if peak else None
 
 
-def tables(found: Scale, more: Cells = no_cells) -> list[Table]:
+def tables(scale: Scale, more: Cells = no_cells) -> list[Table]:
     """What each arm did with each size, and what more workers gave; `more` gives further columns by run."""
-    return [_arms(found.rows, more), *([_scaling(found)] if found.strong or found.weak else [])]
+    return [_arms(scale.rows, more), *([_scaling(scale)] if scale.strong or scale.weak else [])]
 
 
 def _arms(rows: Sequence[Row], more: Cells) -> Table:
@@ -161,9 +160,9 @@ def _peak(row: Row) -> str:
     return size(row["peak_memory_bytes"]) + ("" if of_budget is None else f" ({percent(of_budget, 0)})")
 
 
-def _scaling(found: Scale) -> Table:
-    sized: list[tuple[str, str, Speedup]] = [("strong", at(row["multiplier"]), row) for row in found.strong]
-    sized += [("weak", f"{at(weak['multiplier_per_worker'])} per worker", weak) for weak in found.weak]
+def _scaling(scale: Scale) -> Table:
+    sized: list[tuple[str, str, Speedup]] = [("strong", at(row["multiplier"]), row) for row in scale.strong]
+    sized += [("weak", f"{at(weak['multiplier_per_worker'])} per worker", weak) for weak in scale.weak]
     lines = [
         {
             "Scaling": kind,
@@ -180,6 +179,6 @@ def _scaling(found: Scale) -> Table:
         "Strong: the same set on more workers. Weak: a set that grows with the workers. Speed-up: windows/s over those "
         "of the fewest workers. Efficiency: the speed-up over what as many times the workers would ideally give."
     )
-    if any(row["place"] == "machine" for row in (*found.strong, *found.weak)):
-        note += f" On one machine all workers shared its {formatting.some(found.cores, 'core')}."
+    if any(row["place"] == "machine" for row in (*scale.strong, *scale.weak)):
+        note += f" On one machine all workers shared its {formatting.some(scale.cores, 'core')}."
     return table("More workers of Ray", lines, text=("Scaling", "Where", "Data"), note=note)

@@ -14,11 +14,11 @@ COPIES = (
 )
 
 
-def scale_sentences(found: Scale, paid: Costs) -> list[str]:
+def scale_sentences(scale: Scale, paid: Costs) -> list[str]:
     """What streaming and the cluster bought; nothing where nothing was measured."""
-    return verdicts.sentences(found, paid.cost_text)
+    return verdicts.sentences(scale, paid.cost_text)
 
 
-def scale_parts(found: Scale, paid: Costs) -> tuple[Any, ...]:
+def scale_parts(scale: Scale, paid: Costs) -> tuple[Any, ...]:
     """Figures, tables with their costs, and a remark on multiplied datasets."""
-    return (*figures.figures(found), *tables(found, paid.cells), COPIES) if found.rows else ()
+    return (*figures.figures(scale), *tables(scale, paid.cells), COPIES) if scale.rows else ()

@@ -30,12 +30,12 @@ def no_cost(_run: str) -> str:
     return ""
 
 
-def sentences(found: Scale, cost_of: CostOf = no_cost) -> list[str]:
+def sentences(scale: Scale, cost_of: CostOf = no_cost) -> list[str]:
     """Everything there is to say; nothing where no experiment ran."""
-    if not found.rows:
+    if not scale.rows:
         return []
-    gains = [*cluster(found.rows, cost_of), *streaming(found.rows), *break_even(found)]
-    return [*gains, *numbers(found.rows), *budget(found.rows), *one_machine(found), *failed(found.rows)]
+    gains = [*cluster(scale.rows, cost_of), *streaming(scale.rows), *break_even(scale)]
+    return [*gains, *numbers(scale.rows), *budget(scale.rows), *one_machine(scale), *failures(scale.rows)]
 
 
 def cluster(rows: Sequence[Row], cost_of: CostOf = no_cost) -> list[str]:
@@ -49,14 +49,14 @@ def cluster(rows: Sequence[Row], cost_of: CostOf = no_cost) -> list[str]:
     if not alone or not rays:
         missing = [arm for arm, ran in (("streaming", alone), ("ray", rays)) if not ran]
         return [f"The gain from the cluster is unknown: run the {join([f'arm {arm}' for arm in missing])}."]
-    said = []
+    lines = []
     for sizes in rays:
         name = next(iter(sizes.values()))["label"]
         if both := _ok(sizes).keys() & _ok(alone).keys():
-            said.append(_against(alone[max(both)], sizes[max(both)], cost_of))
+            lines.append(_against(alone[max(both)], sizes[max(both)], cost_of))
         else:
-            said.append(f"The gain from {name} is unknown: no size completed both there and in one process.")
-    return said + _beyond(alone, rays, cost_of)
+            lines.append(f"The gain from {name} is unknown: no size completed both there and in one process.")
+    return lines + _beyond(alone, rays, cost_of)
 
 
 def streaming(rows: Sequence[Row]) -> list[str]:
@@ -67,7 +67,10 @@ def streaming(rows: Sequence[Row]) -> list[str]:
         return ["The gain from streaming is unknown: run the arms in_memory and streaming."]
     both = _ok(arrays).keys() & _ok(streamed).keys()
     if not both:
-        return ["The speed of streaming is unknown: no size completed with both arms.", *_fitted(arrays, streamed)]
+        return [
+            "The speed of streaming is unknown: no size completed with both arms.",
+            *_too_large(arrays, streamed),
+        ]
     first, second = streamed[max(both)], arrays[max(both)]
     peak, other = first["peak_memory_bytes"], second["peak_memory_bytes"]
     memory = "memory was not measured"
@@ -76,27 +79,27 @@ def streaming(rows: Sequence[Row]) -> list[str]:
         memory = f"{verdict} memory, {ratio(peak / other)} the peak ({size(peak)} compared with {size(other)})"
     return [
         f"Streaming at {at(max(both))}, compared with arrays in memory: {_speed(first, second)}; {memory}.",
-        *_fitted(arrays, streamed),
+        *_too_large(arrays, streamed),
     ]
 
 
-def break_even(found: Scale) -> list[str]:
+def break_even(scale: Scale) -> list[str]:
     """The number of windows above which more workers finish sooner, and the two lines that cross there."""
-    if not found.break_even:
+    if not scale.break_even:
         return []
-    per_size = next((row["windows"] / row["multiplier"] for row in found.rows if row["windows"]), None)
-    ended = [row for row in found.rows if row["status"] == "ok"]
+    per_size = next((row["windows"] / row["multiplier"] for row in scale.rows if row["windows"]), None)
+    ended = [row for row in scale.rows if row["status"] == "ok"]
     trained = max((row["samples"] for row in ended), default=0)
     largest = max((row["multiplier"] for row in ended), default=1)
-    said = [_crossing(law, per_size, trained, largest) for law in found.break_even]
-    alone = found.break_even[0]["alone"]
+    crossings = [_crossing(law, per_size, trained, largest) for law in scale.break_even]
+    alone = scale.break_even[0]["alone"]
     lines = [f"{_line(alone)} in one process ({formatting.arm(alone['arm'])})"]
-    lines += [f"{_line(law['ray'])} on {some(law['workers'], 'worker')}" for law in found.break_even]
+    lines += [f"{_line(law['ray'])} on {some(law['workers'], 'worker')}" for law in scale.break_even]
     basis = f"with the median fixed seconds of all sizes and the rate at {at(largest)}"
-    miss = max(one["largest_miss"] for law in found.break_even for one in (law["alone"], law["ray"]))
+    miss = max(line["largest_miss"] for law in scale.break_even for line in (law["alone"], law["ray"]))
     off = f" It misses the seconds of these runs by up to {percent(miss, 0)}." if miss >= SMALL_MISS else ""
     return [
-        *said,
+        *crossings,
         f"Estimated by seconds = fixed + windows {TIMES} epochs / rate, {basis}: {join(lines)}.{off}",
     ]
 
@@ -139,9 +142,9 @@ def budget(rows: Sequence[Row]) -> list[str]:
     return [f"All {len(measured)} measured runs stayed within the memory budget; the largest peak was {most}."]
 
 
-def one_machine(found: Scale) -> list[str]:
+def one_machine(scale: Scale) -> list[str]:
     """What one machine cannot show."""
-    rays = [row for row in found.rows if row["num_workers"] and (row["status"], row["place"]) == ("ok", "machine")]
+    rays = [row for row in scale.rows if row["num_workers"] and (row["status"], row["place"]) == ("ok", "machine")]
     if not rays:
         return []
     row = max(rays, key=lambda row: int(row["num_workers"]))
@@ -153,9 +156,9 @@ def one_machine(found: Scale) -> list[str]:
     ]
 
 
-def failed(rows: Sequence[Row]) -> list[str]:
+def failures(rows: Sequence[Row]) -> list[str]:
     """Arms that did not end well, and why."""
-    said = []
+    endings = []
     for name, sized in by_arm(rows).items():
         for status in dict.fromkeys(row["status"] for row in sized if row["status"] != "ok"):
             sizes = [
@@ -163,8 +166,10 @@ def failed(rows: Sequence[Row]) -> list[str]:
                 for row in sized
                 if row["status"] == status
             ]
-            said.append(f"{name[0].upper()}{name[1:]} ended with status {formatting.outcome(status)} at {join(sizes)}.")
-    return said
+            endings.append(
+                f"{name[0].upper()}{name[1:]} ended with status {formatting.outcome(status)} at {join(sizes)}."
+            )
+    return endings
 
 
 def margin(row: Row) -> float:
@@ -181,7 +186,7 @@ def _against(alone: Row, ray: Row, cost_of: CostOf) -> str:
     on = some(ray["simulated_nodes"], "simulated node") if ray["simulated_nodes"] else ray["hardware"]
     first, second = _seconds(alone), _seconds(ray)
     verdict = _choose(first / second, margin(alone) + margin(ray), ("slower", "about as fast", "faster"))
-    said = [
+    lines = [
         f"At {at(alone['multiplier'])}{windows}, {formatting.arm(alone['arm'])} in one process took {seconds(first)} "
         f"on {here} ({alone['hardware']}).",
         f"On {there}, {some(ray['num_workers'], 'Ray worker')} ({on}) took {seconds(second)}: {verdict}, "
@@ -189,10 +194,10 @@ def _against(alone: Row, ray: Row, cost_of: CostOf) -> str:
         f"In training, after the first batch: {_speed(ray, alone)}.",
     ]
     if paid := cost_of(ray["run"]):
-        said.append(f"That cost {paid}.")
+        lines.append(f"That cost {paid}.")
     if alone["writing_seconds"] or ray["writing_seconds"]:
-        said.append("Writing shards is not counted.")
-    return " ".join(said)
+        lines.append("Writing shards is not counted.")
+    return " ".join(lines)
 
 
 def _beyond(alone: Sizes, rays: Sequence[Sizes], cost_of: CostOf) -> list[str]:
@@ -201,34 +206,34 @@ def _beyond(alone: Sizes, rays: Sequence[Sizes], cost_of: CostOf) -> list[str]:
     large = {multiplier for multiplier, row in alone.items() if row["status"] == "out_of_memory"}
     beyond = [row for row in trained if row["multiplier"] in large]
     if beyond:
-        told = []
+        reached = []
         for row in beyond:
             cost = cost_of(row["run"])
-            told.append(
+            reached.append(
                 f"{row['label']} trained on {at(row['multiplier'])} ({_peak(row)}{f', {cost}' if cost else ''})"
             )
-        return [f"{join(told)}, where one process ran out of memory."]
+        return [f"{join(reached)}, where one process ran out of memory."]
     if trained and all(row["multiplier"] in _ok(alone) for row in trained):
         return ["Every size that Ray trained on also fit one process."]
     return []
 
 
-def _fitted(arrays: Sizes, streamed: Sizes) -> list[str]:
+def _too_large(arrays: Sizes, streamed: Sizes) -> list[str]:
     """Sizes that arrays were too large for."""
     large = [multiplier for multiplier, row in arrays.items() if row["status"] == "out_of_memory"]
     if not large:
         fits = all(row["status"] == "ok" for row in arrays.values())
         return ["Arrays fit in memory at every size, so memory gave no reason to stream."] if fits else []
-    said = []
-    for kept, outcome in ((True, "streaming trained on {}{}"), (False, "streaming did not train on {} either{}")):
-        sizes = [multiplier for multiplier in large if (multiplier in _ok(streamed)) == kept]
+    lines = []
+    for trained, outcome in ((True, "streaming trained on {}{}"), (False, "streaming did not train on {} either{}")):
+        sizes = [multiplier for multiplier in large if (multiplier in _ok(streamed)) == trained]
         if sizes:
             verb, them = ("does", "it") if len(sizes) == 1 else ("do", "them")
-            peaks = [peak for multiplier in sizes if kept and (peak := streamed[multiplier]["peak_memory_bytes"])]
+            peaks = [peak for multiplier in sizes if trained and (peak := streamed[multiplier]["peak_memory_bytes"])]
             within = f" within {size(max(peaks))}" if len(peaks) == len(sizes) else ""
             named = join([at(multiplier) for multiplier in sizes])
-            said.append(f"{named} {verb} not fit in memory as arrays; {outcome.format(them, within)}.")
-    return said
+            lines.append(f"{named} {verb} not fit in memory as arrays; {outcome.format(them, within)}.")
+    return lines
 
 
 def _crossing(law: BreakEven, per_size: float | None, trained: int, largest: int) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from sp500 import formatting
 from sp500.formatting import TIMES, fixed, gap, join, seconds, some
-from sp500.report.plot_style import BLUE, GREY, ORANGE, Figure, bar, canvas, drawn, styled
+from sp500.report.plot_style import BLUE, GREY, ORANGE, Figure, apply_style, bar, canvas, render
 from sp500.report.tables import Table, table
 from sp500.runs.compare import ARMS
 
@@ -32,11 +32,11 @@ def sentences(numbers: Numbers) -> list[str]:
     arms = numbers["arms"] or {}
     if not arms:
         return []
-    told = [_split(numbers), _agreement(numbers), *_break_even(numbers)]
+    lines = [_split(numbers), _agreement(numbers), *_break_even(numbers)]
     if missing := [arm for arm in ARMS if arm not in arms]:
         flags = join([f"--mode {arm}" for arm in missing])
-        told.append(f"To tell what packing and Ray Tune each bought, run experiments/tune.py with {flags} too.")
-    return [sentence for sentence in told if sentence]
+        lines.append(f"To tell what packing and Ray Tune each bought, run experiments/tune.py with {flags} too.")
+    return [sentence for sentence in lines if sentence]
 
 
 def arms_table(numbers: Numbers) -> Table:
@@ -65,28 +65,28 @@ def arms_table(numbers: Numbers) -> Table:
 
 def break_even_table(numbers: Numbers) -> Table | None:
     """From how many configs Ray Tune is sooner, by its cores."""
-    found = numbers["break_even"]
-    if not found:
+    crossing = numbers["break_even"]
+    if not crossing:
         return None
     lines = [
-        {"Cores of Ray Tune": str(row["cores"]), "Sooner from": _configs(row["configs"])} for row in found["configs"]
+        {"Cores of Ray Tune": str(row["cores"]), "Sooner from": _configs(row["configs"])} for row in crossing["configs"]
     ]
     cores = numbers["arms"]["packed"]["cores"]
     caption = f"Ray Tune against packs without it on {some(cores, 'core')}"
     return table(caption, lines, text=("Sooner from",), note=MODEL)
 
 
-@styled()
+@apply_style()
 def figure(numbers: Numbers) -> Figure | None:
     """The seconds of each arm as bars."""
     timed = {arm: row for arm, row in (numbers["arms"] or {}).items() if row["seconds"] is not None}
     if len(timed) < 2:
         return None
     labels = [f"{NAMES[arm]}, {some(row['cores'], 'core')}" for arm, row in timed.items()]
-    made, axes = canvas(0.06 + 0.3 * len(timed), labels, right=0.6)
+    chart, axes = canvas(0.06 + 0.3 * len(timed), labels, right=0.6)
     for place, (arm, row) in enumerate(timed.items()):
         bar(axes, place, row["seconds"], formatting.seconds(row["seconds"]), COLORS[arm])
-    return drawn(made, "seconds", "Seconds from the start of the process to its end; shorter is better.")
+    return render(chart, "seconds", "Seconds from the start of the process to its end; shorter is better.")
 
 
 def _split(numbers: Numbers) -> str:
@@ -106,12 +106,12 @@ def _split(numbers: Numbers) -> str:
         f"packing{cores}": (numbers["packing_speedup"], "one after another"),
         "Ray Tune": (numbers["ray_speedup"], "packing"),
     }
-    bought = [_bought(name, times, over) for name, (times, over) in parts.items() if times is not None]
+    bought = [_describe_gain(name, times, over) for name, (times, over) in parts.items() if times is not None]
     head = f"{join(bought)}: " if bought else ""
     return f"{head[:1].upper()}{head[1:]}{configs} took {join(timed)}.{apart}"
 
 
-def _bought(name: str, times: float, over: str) -> str:
+def _describe_gain(name: str, times: float, over: str) -> str:
     """'packing was 3.4 times as fast as one after another'."""
     if f"{times:.1f}" == "1.0":
         return f"{name} took about as long as {over} (1.0{TIMES})"
@@ -132,10 +132,10 @@ def _agreement(numbers: Numbers) -> str:
 
 
 def _break_even(numbers: Numbers) -> list[str]:
-    found = numbers["break_even"]
-    if not found:
+    crossing = numbers["break_even"]
+    if not crossing:
         return []
-    arms, rows = numbers["arms"], found["configs"]
+    arms, rows = numbers["arms"], crossing["configs"]
     packed = f"packs without it on {some(arms['packed']['cores'], 'core')}"
     pays = next((row for row in rows if row["configs"] is not None), None)
     if pays is None:

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
 from sp500 import formatting
-from sp500.report.plot_style import BLUE, GREY, INK, MUTED, RULE, WIDTH, Figure, drawn, styled
-from sp500.report.search.hyperparameters import Setting, Trial, ceiling, ended, label, names, varied
+from sp500.report.plot_style import BLUE, GREY, INK, MUTED, RULE, WIDTH, Figure, apply_style, render
+from sp500.report.search.hyperparameters import Setting, Trial, ceiling, drop_failed, label, list_varied, names
 from sp500.report.search.results import NAIVE, Search
 
 AXES, BEST, LINES = 8, 10, 300
@@ -22,36 +22,36 @@ APART = 0.055
 """Values closer than this share of an axis do not both get a label."""
 
 
-@styled()
-def coordinates(found: Search) -> Figure | None:
+@apply_style()
+def coordinates(search: Search) -> Figure | None:
     """Parallel coordinates: a line per trial over the varied settings to its loss, the best ones on top."""
-    trials = sorted(ended(found.trials), key=lambda trial: (trial.loss, trial.id))
-    settings = _chosen(found, varied(trials))
+    trials = sorted(drop_failed(search.trials), key=lambda trial: (trial.loss, trial.id))
+    settings = _choose(search, list_varied(trials))
     losses = [trial.loss for trial in trials]
     if not settings or len(set(losses)) < 2:
         return None
     shown, titles, top = trials[:LINES], names(settings), ceiling(losses)
-    made = Canvas(figsize=(WIDTH, 3.6))
-    made.subplots_adjust(0.075, 0.03, 0.925, 1 - 0.6 / 3.6)
-    axes = made.subplots()
+    chart = Canvas(figsize=(WIDTH, 3.6))
+    chart.subplots_adjust(0.075, 0.03, 0.925, 1 - 0.6 / 3.6)
+    axes = chart.subplots()
     axes.set(xlim=(0, len(settings)), ylim=(-0.03, 1.03), xticks=[], yticks=[])
     axes.spines["bottom"].set_visible(False)
     _lines(axes, shown, settings, top)
     for place, setting in enumerate(settings):
         _scale(axes, place, titles[setting.key] + ("\nlog scale" if setting.log else ""), _labels(setting))
-    _scale(axes, len(settings), found.loss.replace(" /", "\n/"), _loss_labels(losses, top))
+    _scale(axes, len(settings), search.loss.replace(" /", "\n/"), _loss_labels(losses, top))
     blue = f"the {_best(trials)} best in blue, the best of all in bold" if _best(trials) > 1 else "the best in blue"
     caption = (
         f"Every trial as a line through its settings to its validation loss: {blue}. Where blue lines meet, a setting "
         "did well."
     )
-    caption += NAIVE if found.relative else ""
+    caption += NAIVE if search.relative else ""
     if len(shown) < len(trials):
         caption += f" The {len(shown)} best of {len(trials):,}."
-    every = len(varied(trials))
+    every = len(list_varied(trials))
     if len(settings) < every:
         caption += f" {len(settings)} of {every} settings that varied."
-    return drawn(made, "coordinates", caption)
+    return render(chart, "coordinates", caption)
 
 
 def _lines(axes: Axes, trials: Sequence[Trial], settings: Sequence[Setting], top: float) -> None:
@@ -73,12 +73,12 @@ def _best(trials: Sequence[Any]) -> int:
     return min(BEST, max(1, len(trials) // 3))
 
 
-def _chosen(found: Search, settings: list[Setting]) -> list[Setting]:
+def _choose(search: Search, settings: list[Setting]) -> list[Setting]:
     """The settings that fit: the most important where that is known."""
-    if isinstance(found.importance, str):
+    if isinstance(search.importance, str):
         return settings[: AXES - 1]
-    kept = list(found.importance)[: AXES - 1]
-    return [one for one in settings if one.key in kept]
+    important = list(search.importance)[: AXES - 1]
+    return [setting for setting in settings if setting.key in important]
 
 
 def _scale(axes: Axes, place: int, title: str, labels: Sequence[tuple[float, str]]) -> None:
@@ -106,7 +106,7 @@ def _scale(axes: Axes, place: int, title: str, labels: Sequence[tuple[float, str
 def _labels(setting: Setting) -> list[tuple[float, str]]:
     """Heights and texts of a setting's values: all where they are few, else round ones."""
     if len(setting.values) <= 6 or not setting.numeric:
-        return _spaced([(setting.place(value), label(value)) for value in setting.values])
+        return _drop_overlapping([(setting.place(value), label(value)) for value in setting.values])
     low, high = setting.values[0], setting.values[-1]
     if setting.log:
         powers = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
@@ -114,16 +114,16 @@ def _labels(setting: Setting) -> list[tuple[float, str]]:
     else:
         values = [float(value) for value in MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, high)]
     inside = [(setting.place(value), label(value)) for value in values if low <= value <= high]
-    return _spaced([(0.0, label(float(low))), (1.0, label(float(high))), *inside])
+    return _drop_overlapping([(0.0, label(float(low))), (1.0, label(float(high))), *inside])
 
 
-def _spaced(labels: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
+def _drop_overlapping(labels: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
     """Those that do not stand upon one another, the first come first."""
-    kept: list[tuple[float, str]] = []
+    apart: list[tuple[float, str]] = []
     for height, text in labels:
-        if all(abs(height - other) > APART for other, _ in kept):
-            kept.append((height, text))
-    return kept
+        if all(abs(height - other) > APART for other, _ in apart):
+            apart.append((height, text))
+    return apart
 
 
 def _loss_labels(losses: Sequence[float], top: float) -> list[tuple[float, str]]:
@@ -132,4 +132,4 @@ def _loss_labels(losses: Sequence[float], top: float) -> list[tuple[float, str]]
     digits = max(0, -math.floor(math.log10(ticks[1] - ticks[0]) + 1e-9))
     edge = f"{formatting.fixed(top, digits + 1)} or more" if max(losses) > top else formatting.fixed(top, digits + 1)
     inside = [((value - low) / (top - low), formatting.fixed(value, digits)) for value in ticks if low <= value <= top]
-    return _spaced([(1.0, edge), (0.0, formatting.fixed(low, digits + 1)), *inside])
+    return _drop_overlapping([(1.0, edge), (0.0, formatting.fixed(low, digits + 1)), *inside])

@@ -10,10 +10,10 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
 from sp500 import formatting
-from sp500.report.plot_style import BLUE, ORANGE, WIDTH, Figure, Look, bar, canvas, drawn, styled
+from sp500.report.plot_style import BLUE, ORANGE, WIDTH, Figure, Look, apply_style, bar, canvas, render
 from sp500.report.search import arms
 from sp500.report.search.coordinates import coordinates
-from sp500.report.search.hyperparameters import ceiling, ended, names, varied
+from sp500.report.search.hyperparameters import ceiling, drop_failed, list_varied, names
 from sp500.report.search.results import NAIVE, Search, Side
 
 FAILED = "failed"
@@ -24,35 +24,35 @@ LOOKS: dict[str, Look] = {
 }
 
 
-def figures(found: Search) -> list[Figure | str]:
+def figures(search: Search) -> list[Figure | str]:
     """What the search can be drawn as, and a remark in place of an importance that cannot be known."""
-    drawings = (arms.figure(found.compared), history(found), coordinates(found), importance(found))
-    kept: list[Figure | str] = [one for one in drawings if one is not None]
-    if isinstance(found.importance, str) and found.trials:
-        kept.append(f"How much each setting mattered is not shown: {found.importance}.")
-    return kept
+    drawings = (arms.figure(search.compared), history(search), coordinates(search), importance(search))
+    shown: list[Figure | str] = [drawing for drawing in drawings if drawing is not None]
+    if isinstance(search.importance, str) and search.trials:
+        shown.append(f"How much each setting mattered is not shown: {search.importance}.")
+    return shown
 
 
-@styled()
-def history(found: Search) -> Figure | None:
+@apply_style()
+def history(search: Search) -> Figure | None:
     """Validation loss of every trial in time, and the best so far as a line."""
-    sides = [side for side in found.sides if ended(list(side.trials.values()))]
+    sides = [side for side in search.sides if drop_failed(list(side.trials.values()))]
     if not sides:
         return None
     elapsed = [side.elapsed for side in sides]
     clock = None if None in elapsed else max(at for times in elapsed if times for at in times.values())
     unit, name = _unit(clock) if clock is not None else (1.0, "")
-    losses = [one.loss for side in sides for one in ended(list(side.trials.values()))]
+    losses = [trial.loss for side in sides for trial in drop_failed(list(side.trials.values()))]
     low, top = min(losses), ceiling(losses)
-    made = Canvas(figsize=(WIDTH, 3.1))
-    made.subplots_adjust(0.075, 0.46 / 3.1, 0.99, 1 - 0.42 / 3.1)
-    axes = made.subplots()
+    chart = Canvas(figsize=(WIDTH, 3.1))
+    chart.subplots_adjust(0.075, 0.46 / 3.1, 0.99, 1 - 0.42 / 3.1)
+    axes = chart.subplots()
     for side, times in zip(sides, elapsed, strict=True):
         numbers = {key: float(number) for number, key in enumerate(side.trials, 1)}
         places = {key: at / unit for key, at in times.items()} if times and clock is not None else numbers
         _trials(axes, side, places, top)
     room = 0.06 * (top - low) or 0.01 * abs(low) or 1.0
-    axes.set(ylim=(low - room, top + 2.5 * room), ylabel=found.loss)
+    axes.set(ylim=(low - room, top + 2.5 * room), ylabel=search.loss)
     axes.set_xlabel(
         "trials, in the order in which they ended" if clock is None else f"{name} since the first trial began"
     )
@@ -63,31 +63,32 @@ def history(found: Search) -> Figure | None:
     axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
     axes.grid(axis="y")
     marks, texts = axes.get_legend_handles_labels()
-    kept = dict(sorted(zip(texts, marks, strict=True), key=lambda pair: pair[0] == FAILED))
-    axes.legend(kept.values(), kept, loc="lower left", bbox_to_anchor=(-0.01, 1), ncols=4, borderaxespad=0.2)
-    return drawn(made, "history", _told(sides, losses, top) + (NAIVE if found.relative else ""))
+    legend = dict(sorted(zip(texts, marks, strict=True), key=lambda pair: pair[0] == FAILED))
+    axes.legend(legend.values(), legend, loc="lower left", bbox_to_anchor=(-0.01, 1), ncols=4, borderaxespad=0.2)
+    return render(chart, "history", _describe(sides, losses, top) + (NAIVE if search.relative else ""))
 
 
-@styled()
-def importance(found: Search) -> Figure | None:
+@apply_style()
+def importance(search: Search) -> Figure | None:
     """Share of each setting in the variation of the loss, as bars."""
-    if isinstance(found.importance, str):
+    if isinstance(search.importance, str):
         return None
-    short = names(varied(ended(found.trials)))
-    made, axes = canvas(0.16 + 0.25 * len(found.importance), [short[key] for key in found.importance], right=0.6)
-    for place, share in enumerate(found.importance.values()):
+    finished = drop_failed(search.trials)
+    short = names(list_varied(finished))
+    chart, axes = canvas(0.16 + 0.25 * len(search.importance), [short[key] for key in search.importance], right=0.6)
+    for place, share in enumerate(search.importance.values()):
         bar(axes, place, share, "<1%" if share < 0.01 else formatting.percent(share, 0), BLUE)
     caption = (
-        f"Importance: how much of the variation of the validation loss over {len(ended(found.trials)):,} trials each "
+        f"Importance: how much of the variation of the validation loss over {len(finished):,} trials each "
         "setting explains (Optuna's fANOVA), in shares of what all explain."
     )
-    return drawn(made, "importance", caption)
+    return render(chart, "importance", caption)
 
 
 def _trials(axes: Axes, side: Side, places: dict[str, float], top: float) -> None:
     """A mark per trial, outliers on the edge at `top`, failed ones above it; the best so far as a step line."""
     look = LOOKS[side.record.arm] | {"color": arms.COLORS[side.record.arm]}
-    good = {one.id: one.loss for one in ended(list(side.trials.values()))}
+    good = {trial.id: trial.loss for trial in drop_failed(list(side.trials.values()))}
     far = {key for key, loss in good.items() if loss > top}
     near = [key for key in good if key not in far]
     axes.plot([places[key] for key in near], [good[key] for key in near], linestyle="none", label=side.name, **look)
@@ -101,7 +102,7 @@ def _trials(axes: Axes, side: Side, places: dict[str, float], top: float) -> Non
         axes.plot(failed, [0.965] * len(failed), transform=edge, label=FAILED, **look)
 
 
-def _told(sides: Sequence[Side], losses: Sequence[float], top: float) -> str:
+def _describe(sides: Sequence[Side], losses: Sequence[float], top: float) -> str:
     two = " of each arm" if len(sides) > 1 else ""
     far = sum(loss > top for loss in losses)
     edge = f" A triangle on the edge: a loss above {top:.4g} ({far} of {len(losses):,})." if far else ""

@@ -43,19 +43,19 @@ class Setting:
     def place(self, value: Any) -> float:
         """Where a value stands on the setting's scale, 0 to 1."""
         if not self.numeric:
-            return [_said(one) for one in self.values].index(_said(value)) / (len(self.values) - 1)
-        low, high, at = (math.log(one) if self.log else one for one in (self.values[0], self.values[-1], value))
+            return [_as_text(part) for part in self.values].index(_as_text(value)) / (len(self.values) - 1)
+        low, high, at = (math.log(part) if self.log else part for part in (self.values[0], self.values[-1], value))
         return float((at - low) / (high - low))
 
 
-def varied(trials: Sequence[Trial]) -> list[Setting]:
+def list_varied(trials: Sequence[Trial]) -> list[Setting]:
     """Settings with more than one value among the trials, in the order of the search space."""
-    found = []
+    settings = []
     for key in dict.fromkeys(key for trial in trials for key in trial.overrides):
-        different = {_said(value): value for trial in trials for value in [trial.overrides.get(key)]}
+        different = {_as_text(value): value for trial in trials for value in [trial.overrides.get(key)]}
         if len(different) > 1:
-            found.append(_setting(key, list(different.values())))
-    return found
+            settings.append(_setting(key, list(different.values())))
+    return settings
 
 
 def importance(trials: Sequence[Trial]) -> dict[str, float] | str:
@@ -65,7 +65,7 @@ def importance(trials: Sequence[Trial]) -> dict[str, float] | str:
     every version of Optuna: since 5.0 its default looks at the best tenth alone, which is two of eighteen trials. A
     loss above `ceiling` counts as that much, else one trial that diverged would be all the variation.
     """
-    scored, settings = ended(trials), varied(ended(trials))
+    scored, settings = drop_failed(trials), list_varied(drop_failed(trials))
     losses = [trial.loss for trial in scored]
     if len(scored) < FEWEST:
         return f"it takes {FEWEST} finished trials, and there are {len(scored)}"
@@ -75,13 +75,13 @@ def importance(trials: Sequence[Trial]) -> dict[str, float] | str:
         return "every trial ended with the same loss"
     import optuna
 
-    told = optuna.logging.get_verbosity()
+    verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study()
-    optuna.logging.set_verbosity(told)
-    distributions, top = {one.key: _distribution(one) for one in settings}, ceiling(losses)
+    optuna.logging.set_verbosity(verbosity)
+    distributions, top = {setting.key: _distribution(setting) for setting in settings}, ceiling(losses)
     for trial in sorted(scored, key=lambda trial: trial.id):
-        params = {one.key: _param(one, trial.overrides.get(one.key)) for one in settings}
+        params = {setting.key: _param(setting, trial.overrides.get(setting.key)) for setting in settings}
         loss = min(trial.loss, top)
         study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=loss))
     evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
@@ -89,9 +89,9 @@ def importance(trials: Sequence[Trial]) -> dict[str, float] | str:
     return {key: float(share) for key, share in shares.items()}
 
 
-def ended(trials: Sequence[Trial]) -> list[Trial]:
+def drop_failed(trials: Sequence[Trial]) -> list[Trial]:
     """Trials with a loss."""
-    return [one for one in trials if math.isfinite(one.loss)]
+    return [trial for trial in trials if math.isfinite(trial.loss)]
 
 
 def ceiling(losses: Sequence[float]) -> float:
@@ -102,8 +102,11 @@ def ceiling(losses: Sequence[float]) -> float:
 
 def names(settings: Sequence[Setting]) -> dict[str, str]:
     """Each key as short as it can be without another reading the same: 'lr', or 'train.lr' beside 'model.lr'."""
-    short = [one.key.rsplit(".", 1)[-1] for one in settings]
-    return {one.key: name if short.count(name) == 1 else one.key for one, name in zip(settings, short, strict=True)}
+    short = [setting.key.rsplit(".", 1)[-1] for setting in settings]
+    return {
+        setting.key: name if short.count(name) == 1 else setting.key
+        for setting, name in zip(settings, short, strict=True)
+    }
 
 
 def label(value: Any) -> str:
@@ -127,14 +130,14 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _said(value: Any) -> str:
+def _as_text(value: Any) -> str:
     """A value as text: 1 and 1.0 are the same, a list and a tuple too."""
     return repr(float(value)) if _is_number(value) else json.dumps(value, default=str)
 
 
 def _param(setting: Setting, value: Any) -> Any:
     """Optuna takes lists as text."""
-    return float(value) if setting.numeric else _said(value)
+    return float(value) if setting.numeric else _as_text(value)
 
 
 def _distribution(setting: Setting) -> BaseDistribution:
@@ -142,4 +145,4 @@ def _distribution(setting: Setting) -> BaseDistribution:
 
     if setting.numeric:
         return FloatDistribution(float(setting.values[0]), float(setting.values[-1]), log=setting.log)
-    return CategoricalDistribution([_said(one) for one in setting.values])
+    return CategoricalDistribution([_as_text(value) for value in setting.values])

@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from sp500 import metrics
 from sp500.report.search.arms import NAMES
-from sp500.report.search.hyperparameters import Trial, ended, importance
+from sp500.report.search.hyperparameters import Trial, drop_failed, importance
 from sp500.runs import compare
 from sp500.runs.record import RunRecord
 from sp500.runs.results import SearchComparison, SearchSummary
@@ -36,11 +36,11 @@ class Side:
         where the search was interrupted, since the pause would be counted.
         """
         resumed = self.record.search and self.record.search["resumed"]
-        if resumed or any(one.finished is None for one in self.trials.values()):
+        if resumed or any(trial.finished is None for trial in self.trials.values()):
             return None
-        ends = {key: one.finished for key, one in self.trials.items() if one.finished}
+        ends = {key: trial.finished for key, trial in self.trials.items() if trial.finished}
         # A trial's seconds are its share of its pack's.
-        took = {key: one.seconds * one.pack for key, one in self.trials.items()}
+        took = {key: trial.seconds * trial.pack for key, trial in self.trials.items()}
         begun = min((end - timedelta(seconds=took[key]) for key, end in ends.items()), default=None)
         return {key: (end - begun).total_seconds() for key, end in ends.items()} if begun else None
 
@@ -54,7 +54,7 @@ class Search:
     sides: list[Side]
     shown: Side | None
     """The arm whose trials stand for the search: the one that found the chosen config, or that has most trials."""
-    told: RunRecord | None
+    record: RunRecord | None
     """The record that speaks for the search: the one that timed all arms, or that of the newest arm."""
     importance: dict[str, float] | str
     """Share of each setting in the variation of the loss, or why it is not known."""
@@ -69,7 +69,7 @@ class Search:
     @property
     def summary(self) -> SearchSummary | None:
         """What the record says of the search."""
-        return self.told.search if self.told else None
+        return self.record.search if self.record else None
 
     @property
     def trials(self) -> list[Trial]:
@@ -79,23 +79,23 @@ class Search:
     @property
     def trades_per_year(self) -> float:
         """How often a year a forecast is traded."""
-        data = self.told.config.get("data", {}) if self.told else {}
+        data = self.record.config.get("data", {}) if self.record else {}
         return metrics.TRADING_DAYS / int(data.get("horizon", 1))
 
     @property
     def failed(self) -> int:
         """Configs that failed in the arm where most did."""
-        told = [self.summary, *(side.record.search for side in self.sides)]
-        return max((summary["failed"] for summary in told if summary), default=0)
+        summaries = [self.summary, *(side.record.search for side in self.sides)]
+        return max((summary["failed"] for summary in summaries if summary), default=0)
 
     @property
-    def numbers(self) -> dict[str, Any]:
+    def numbers(self) -> dict[str, object]:
         """Its part of report.json; nulls where no search ran."""
-        metrics = self.told.metrics if self.told else {}
+        metrics = self.record.metrics if self.record else {}
         test = {key: value for key, value in metrics.get("test", {}).items() if key != "improvement"}
         return {
             **self.compared,
-            "failed": self.failed if self.told else None,
+            "failed": self.failed if self.record else None,
             "method": self.summary and self.summary["method"],
             "best": self.summary and self.summary["best"],
             "valid": metrics.get("valid"),
@@ -113,18 +113,18 @@ def newest(records: Sequence[RunRecord], trials: Mapping[str, Sequence[TrialResu
     arms, timed = compare.newest_search(records)
     numbers = compare.searches(arms)
     if timed is not None and timed.search is not None:
-        numbers = _timed(timed.search)
+        numbers = _comparison(timed.search)
     ran = [(NAMES[arm], arms[arm], trials.get(arms[arm].name, [])) for arm in compare.ARMS if arm in arms]
-    relative = any(len({trial.dataset for trial in kept}) > 1 for _, _, kept in ran)
-    sides = [_side(*one, relative=relative) for one in ran]
+    relative = any(len({trial.dataset for trial in results}) > 1 for _, _, results in ran)
+    sides = [_side(*run_of_arm, relative=relative) for run_of_arm in ran]
     newer = max((side.record for side in sides), key=lambda record: record.finished, default=None)
-    told = timed or newer
-    shown = _shown(sides, told)
+    record = timed or newer
+    shown = _choose_side(sides, record)
     weights = importance(list(shown.trials.values()) if shown else [])
-    return Search(numbers, sides, shown, told, weights, relative)
+    return Search(numbers, sides, shown, record, weights, relative)
 
 
-def _timed(search: SearchSummary) -> SearchComparison:
+def _comparison(search: SearchSummary) -> SearchComparison:
     """What a search in all modes says of its arms."""
     return {
         "configs": search["configs"],
@@ -148,20 +148,20 @@ class Best(TypedDict):
 
 def best_so_far(side: Side) -> list[Best]:
     """The trials that were better than all before them."""
-    found: list[Best] = []
+    bests: list[Best] = []
     elapsed = side.elapsed
-    for number, (key, one) in enumerate(side.trials.items(), 1):
-        if ended([one]) and (not found or one.loss < found[-1]["loss"]):
+    for number, (key, trial) in enumerate(side.trials.items(), 1):
+        if drop_failed([trial]) and (not bests or trial.loss < bests[-1]["loss"]):
             at = None if elapsed is None else elapsed[key]
-            found.append({"trial": number, "seconds": at, "loss": one.loss})
-    return found
+            bests.append({"trial": number, "seconds": at, "loss": trial.loss})
+    return bests
 
 
 def _side(name: str, record: RunRecord, results: Sequence[TrialResult], *, relative: bool) -> Side:
     # A config that was run again stands where it stood first in the ledger.
-    ends = {one.id: one.finished for one in results if one.finished}
-    ordered = sorted(results, key=lambda one: ends[one.id]) if len(ends) == len(results) else results
-    trials = [Trial(**one.model_dump(), loss=_loss(one, relative)) for one in ordered]
+    ends = {result.id: result.finished for result in results if result.finished}
+    ordered = sorted(results, key=lambda result: ends[result.id]) if len(ends) == len(results) else results
+    trials = [Trial(**result.model_dump(), loss=_loss(result, relative)) for result in ordered]
     return Side(name, record, {trial.id: trial for trial in trials})
 
 
@@ -170,9 +170,9 @@ def _loss(result: TrialResult, relative: bool) -> float:
     return math.inf if loss is None else loss
 
 
-def _shown(sides: Sequence[Side], told: RunRecord | None) -> Side | None:
+def _choose_side(sides: Sequence[Side], record: RunRecord | None) -> Side | None:
     """A search in all modes names the best of one of its arms, whose losses may differ from the others' by rounding."""
-    best = told.search["best"] if told and told.search else None
+    best = record.search["best"] if record and record.search else None
 
     def rank(side: Side) -> tuple[bool, int]:
         trial = side.trials.get(best["id"]) if best else None

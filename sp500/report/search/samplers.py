@@ -22,16 +22,16 @@ def contests(records: Sequence[RunRecord]) -> dict[str, Losses]:
 
     A seed that was searched again by the same method counts as it was last.
     """
-    found: dict[tuple[str, str], Losses] = {}
+    groups: dict[tuple[str, str], Losses] = {}
     for record in records:
         search = record.search
         if search is None or record.status != "ok" or record.arm == "all":
             continue
         named = f"{search['space']}, {some(search['configs'], 'config')}"
         alike = json.dumps([record.config.get("data"), _epochs(record)], sort_keys=True, default=str)
-        losses = found.setdefault((named, alike), {}).setdefault(search["method"], {})
+        losses = groups.setdefault((named, alike), {}).setdefault(search["method"], {})
         losses[record.seed] = search["best"]["valid_loss"]
-    return {named: losses for (named, _), losses in found.items() if len(losses) > 1}
+    return {named: losses for (named, _), losses in groups.items() if len(losses) > 1}
 
 
 def methods(records: Sequence[RunRecord]) -> list[Table]:
@@ -41,22 +41,22 @@ def methods(records: Sequence[RunRecord]) -> list[Table]:
 
 def verdicts(records: Sequence[RunRecord]) -> list[str]:
     """For each contest that random search took part in, whether another method did better than that."""
-    said = []
+    lines = []
     for named, losses in contests(records).items():
-        said += [
+        lines += [
             _verdict(named, method, losses[method], losses["random"])
             for method in losses
             if method != "random" and "random" in losses
         ]
-    return said
+    return lines
 
 
-def _verdict(named: str, method: str, found: Mapping[int, float], random: Mapping[int, float]) -> str:
-    both = sorted(set(found) & set(random))
-    won = sum(found[seed] < random[seed] for seed in both)
-    how = "found no lower loss than" if mean(found.values()) >= mean(random.values()) else "found a lower loss than"
+def _verdict(named: str, method: str, losses: Mapping[int, float], random: Mapping[int, float]) -> str:
+    both = sorted(set(losses) & set(random))
+    won = sum(losses[seed] < random[seed] for seed in both)
+    how = "found no lower loss than" if mean(losses.values()) >= mean(random.values()) else "found a lower loss than"
     paired = f"; lower in {won} of {some(len(both), 'seed')} that both searched" if both else ""
-    return f"{named}: {method} {how} random search ({_spread(found)} against {_spread(random)}{paired})."
+    return f"{named}: {method} {how} random search ({_spread(losses)} against {_spread(random)}{paired})."
 
 
 def _table(named: str, losses: Losses) -> Table:

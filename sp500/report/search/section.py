@@ -12,20 +12,20 @@ from sp500.report.search.results import Search
 from sp500.runs.record import RunRecord
 
 
-def search_sentences(found: Search, records: Sequence[RunRecord]) -> list[str]:
+def search_sentences(search: Search, records: Sequence[RunRecord]) -> list[str]:
     """What the newest search found, and how the samplers of all searches compare."""
-    return [*verdicts.sentences(found), *samplers.verdicts(records)]
+    return [*verdicts.sentences(search), *samplers.verdicts(records)]
 
 
-def search_parts(found: Search, records: Sequence[RunRecord], paid: Costs) -> tuple[Any, ...]:
+def search_parts(search: Search, records: Sequence[RunRecord], paid: Costs) -> tuple[Any, ...]:
     """Tables of the arms, figures and tables of the trials, and the samplers."""
-    return (*_newest(found, paid), *samplers.methods(records))
+    return (*_newest(search, paid), *samplers.methods(records))
 
 
-def _newest(found: Search, paid: Costs) -> tuple[Any, ...]:
-    if found.told is None:
+def _newest(search: Search, paid: Costs) -> tuple[Any, ...]:
+    if search.record is None:
         return ()
-    priced = costs.search_table(paid, {side.name: side.record for side in found.sides})
-    breaks = arms.break_even_table(found.compared)
-    shown = (arms.arms_table(found.compared), *[one for one in (breaks, priced) if one])
-    return (*shown, *figures.figures(found), *tables.tables(found))
+    priced = costs.search_table(paid, {side.name: side.record for side in search.sides})
+    breaks = arms.break_even_table(search.compared)
+    shown = (arms.arms_table(search.compared), *[extra for extra in (breaks, priced) if extra])
+    return (*shown, *figures.figures(search), *tables.tables(search))

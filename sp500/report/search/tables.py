@@ -5,7 +5,7 @@ from __future__ import annotations
 from sp500 import formatting
 from sp500.formatting import fixed, percent, seconds
 from sp500.report.models import scores
-from sp500.report.search.hyperparameters import Trial, ended
+from sp500.report.search.hyperparameters import Trial, drop_failed
 from sp500.report.search.results import Search, Side
 from sp500.report.tables import Table, table
 
@@ -13,32 +13,32 @@ TOP, REASONS = 5, 20
 """Rows of the best configs and of the reasons of failed ones."""
 
 
-def tables(found: Search) -> list[Table]:
+def tables(search: Search) -> list[Table]:
     """The best configs, the chosen one on validation and test, and why others failed."""
-    made = (best_trials(found), by_dataset(found), both_splits(found), failed_trials(found))
-    return [one for one in made if one is not None]
+    candidates = (best_trials(search), by_dataset(search), both_splits(search), failures(search))
+    return [candidate for candidate in candidates if candidate is not None]
 
 
-def best_trials(found: Search) -> Table | None:
+def best_trials(search: Search) -> Table | None:
     """The configs with the lowest validation loss, with the seconds that each arm took for them."""
-    if not found.trials:
+    if not search.trials:
         return None
-    top = sorted(ended(found.trials), key=lambda trial: (trial.loss, trial.id))[:TOP]
+    top = sorted(drop_failed(search.trials), key=lambda trial: (trial.loss, trial.id))[:TOP]
     traded = any(trial.valid_excess_sharpe is not None for trial in top)
-    packed = any(trial.pack > 1 for side in found.sides for trial in side.trials.values())
+    packed = any(trial.pack > 1 for side in search.sides for trial in side.trials.values())
     lines = []
     for trial in top:
         line = {"Config": formatting.config(trial.overrides), "Valid loss": fixed(trial.valid_loss, 6)}
-        line |= {"Of naive": percent(trial.loss, 2)} if found.relative else {}
-        line |= {"Excess Sharpe": fixed(_annual(trial, found))} if traded else {}
+        line |= {"Of naive": percent(trial.loss, 2)} if search.relative else {}
+        line |= {"Excess Sharpe": fixed(_annual(trial, search))} if traded else {}
         line |= {"Best epoch": formatting.setting(trial.best_epoch), "Epochs": formatting.setting(trial.epochs)}
-        for side in found.sides:
-            one = side.trials.get(trial.id)
-            line[f"Seconds, {side.name}"] = seconds(one.seconds if one else None)
-            line |= {f"Together, {side.name}": formatting.setting(one.pack if one else 1)} if packed else {}
+        for side in search.sides:
+            same = side.trials.get(trial.id)
+            line[f"Seconds, {side.name}"] = seconds(same.seconds if same else None)
+            line |= {f"Together, {side.name}": formatting.setting(same.pack if same else 1)} if packed else {}
         lines.append(line | {"Id": trial.id})
-    arm = f", {found.shown.name}" if found.shown and len(found.sides) > 1 else ""
-    caption = f"The {len(top)} best of {formatting.some(len(found.trials), 'config')}{arm}"
+    arm = f", {search.shown.name}" if search.shown and len(search.sides) > 1 else ""
+    caption = f"The {len(top)} best of {formatting.some(len(search.trials), 'config')}{arm}"
     notes = ["Together: configs that trained in one pack, whose seconds are shared."] if packed else []
     if traded:
         notes.append(
@@ -47,28 +47,28 @@ def best_trials(found: Search) -> Table | None:
     return table(caption, lines, text=("Config", "Id"), note=" ".join(notes))
 
 
-def _annual(trial: Trial, found: Search) -> float | None:
+def _annual(trial: Trial, search: Search) -> float | None:
     """A trial's Sharpe ratio per year."""
     each = trial.valid_excess_sharpe
-    return None if each is None else each * found.trades_per_year**0.5
+    return None if each is None else each * search.trades_per_year**0.5
 
 
-def by_dataset(found: Search) -> Table | None:
+def by_dataset(search: Search) -> Table | None:
     """The best config of each set of data, where the search had several."""
-    alike = found.summary["by_dataset"] if found.summary else []
+    alike = search.summary["by_dataset"] if search.summary else []
     lines = [
-        {"Data": one["dataset"], "Best config": formatting.config(one["overrides"])}
-        | {"Valid loss": fixed(one["valid_loss"], 6), "Of naive": percent(one["score"], 2), "Id": one["id"]}
-        for one in alike
+        {"Data": config["dataset"], "Best config": formatting.config(config["overrides"])}
+        | {"Valid loss": fixed(config["valid_loss"], 6), "Of naive": percent(config["score"], 2), "Id": config["id"]}
+        for config in alike
     ]
     note = "Of naive: validation loss over that of always answering zero."
     caption = "The best config of each set of data, best first"
     return table(caption, lines, text=("Data", "Best config", "Id"), note=note) if len(lines) > 1 else None
 
 
-def both_splits(found: Search) -> Table | None:
+def both_splits(search: Search) -> Table | None:
     """The chosen config and buy-and-hold on the split that chose the config and on the one that was judged once."""
-    metrics = found.told.metrics if found.told else {}
+    metrics = search.record.metrics if search.record else {}
     splits = [(name, metrics[key]) for name, key in (("validation", "valid"), ("test", "test")) if metrics.get(key)]
     if len(splits) < 2:
         return None
@@ -85,16 +85,16 @@ def both_splits(found: Search) -> Table | None:
     ]
     notes = ["The config was chosen as the best of many on validation, so its validation row flatters it."]
     if any(metric.key == "sharpe_after_cost" for metric in shown):
-        notes.append(scores.sharpe_note(found.told.config if found.told else {}))
+        notes.append(scores.sharpe_note(search.record.config if search.record else {}))
     kinds = ["naive" if model == formatting.BUY_AND_HOLD else "" for model, _, _ in rows]
     caption = "The chosen config on validation and test"
     return table(caption, lines, text=("Model", "Split"), kinds=kinds, note=" ".join(notes))
 
 
-def failed_trials(found: Search) -> Table | None:
+def failures(search: Search) -> Table | None:
     """Why configs failed, the commonest reason first; the same reason stands once."""
     failed: dict[str, list[tuple[Side, str, Trial]]] = {}
-    for side in found.sides:
+    for side in search.sides:
         for key, trial in side.trials.items():
             if trial.status != "ok":
                 failed.setdefault(trial.reason, []).append((side, key, trial))

@@ -22,19 +22,19 @@ COMPARABLE = ("r2", "accuracy", "sharpe_after_cost")
 of right directions, since they differ in how often prices rose."""
 
 
-def sentences(found: Search) -> list[str]:
+def sentences(search: Search) -> list[str]:
     """All that is to be said; nothing where no search ran."""
-    if found.told is None:
+    if search.record is None:
         return []
-    return [*arms.sentences(found.compared), *apart(found), *best(found), *splits(found), *luck(found)]
+    return [*arms.sentences(search.compared), *apart(search), *best(search), *splits(search), *luck(search)]
 
 
-def apart(found: Search) -> list[str]:
+def apart(search: Search) -> list[str]:
     """How far the arms are apart on one and the same config, where they chose different ones."""
-    if found.compared["same_best"] is not False:
+    if search.compared["same_best"] is not False:
         return []
     losses: dict[str, list[float]] = {}
-    for side in found.sides:
+    for side in search.sides:
         for key, trial in side.trials.items():
             if math.isfinite(trial.loss):
                 losses.setdefault(key, []).append(trial.loss)
@@ -44,38 +44,38 @@ def apart(found: Search) -> list[str]:
     return [f"The validation losses of one config differ by up to {percent(max(gaps), 2)} between the arms."]
 
 
-def best(found: Search) -> list[str]:
+def best(search: Search) -> list[str]:
     """How many configs were tried and how many failed, and which was chosen."""
-    summary, configs = found.summary, found.compared["configs"]
+    summary, configs = search.summary, search.compared["configs"]
     if not summary or not configs:
         return []
     chosen = summary["best"]
-    failed = f", {found.failed:,} of which failed" if found.failed else ""
+    failed = f", {search.failed:,} of which failed" if search.failed else ""
     settings = formatting.config(chosen["overrides"]) or "the base settings"
-    naive = f", {percent(chosen['score'], 2)} of that of always answering zero" if found.relative else ""
+    naive = f", {percent(chosen['score'], 2)} of that of always answering zero" if search.relative else ""
     loss = f"validation loss {chosen['valid_loss']:.6g}{naive}"
-    arm = f" {found.shown.name}" if found.shown and found.compared["same_best"] is False else ""
-    return [f"Best of {some(configs, 'config')} tried{arm}{failed}: {settings} ({loss}).{_again(found)}"]
+    arm = f" {search.shown.name}" if search.shown and search.compared["same_best"] is False else ""
+    return [f"Best of {some(configs, 'config')} tried{arm}{failed}: {settings} ({loss}).{_again(search)}"]
 
 
-def _again(found: Search) -> str:
+def _again(search: Search) -> str:
     """That the chosen config, trained again alone, is another model than in the search, where that is so."""
-    told, summary = found.told, found.summary
-    if told is None or summary is None or told.best_loss is None:
+    record, summary = search.record, search.summary
+    if record is None or summary is None or record.best_loss is None:
         return ""
     searched = summary["best"]["valid_loss"]
-    if abs(told.best_loss - searched) <= SAME * abs(searched):
+    if abs(record.best_loss - searched) <= SAME * abs(searched):
         return ""
     return (
-        f" Trained again alone, it reached {told.best_loss:.6g} at epoch {told.best_epoch}, perhaps by rounding "
+        f" Trained again alone, it reached {record.best_loss:.6g} at epoch {record.best_epoch}, perhaps by rounding "
         "(--train.dtype float64 would show it). All metrics of the chosen config are of this second model, whose "
         "weights the run keeps."
     )
 
 
-def splits(found: Search) -> list[str]:
+def splits(search: Search) -> list[str]:
     """The chosen config on validation and on the test."""
-    metrics = found.told.metrics if found.told else {}
+    metrics = search.record.metrics if search.record else {}
     valid, test = metrics.get("valid") or {}, metrics.get("test") or {}
     compared = [
         f"{metric.title} {metric.text(valid)} and {metric.text(test)}"
@@ -85,21 +85,21 @@ def splits(found: Search) -> list[str]:
     return [f"The chosen config on validation and on the test: {'; '.join(compared)}."] if compared else []
 
 
-def luck(found: Search) -> list[str]:
+def luck(search: Search) -> list[str]:
     """The deflated Sharpe ratio of the returns in excess of buy-and-hold; nothing where nothing was traded."""
-    deflated = found.summary["deflated_sharpe"] if found.summary else None
-    valid = (found.told.metrics if found.told else {}).get("valid") or {}
+    deflated = search.summary["deflated_sharpe"] if search.summary else None
+    valid = (search.record.metrics if search.record else {}).get("valid") or {}
     if not deflated:
         few = "Luck cannot be ruled out: fewer than two configs have a Sharpe ratio in excess of buy-and-hold."
         return [few] * (valid.get("sharpe_after_cost") is not None)
-    year = found.trades_per_year**0.5
+    year = search.trades_per_year**0.5
     expected, probability = deflated["expected_max"], deflated["probability"]
     if expected is None:
         days = some(deflated["days_apart"], "validation date")
         return [
             f"The chosen config trades like buy-and-hold on all but {days}: too few to tell its Sharpe ratio from luck."
         ]
-    said = [
+    remarks = [
         "On validation the chosen config's Sharpe ratio in excess of buy-and-hold is "
         f"{fixed(deflated['sharpe'] * year)} a year. The best of {deflated['trials']:,} tries without skill would "
         f"reach {fixed(expected * year)}."
@@ -107,10 +107,12 @@ def luck(found: Search) -> list[str]:
     if probability is not None:
         share = "above 99.9%" if probability > 0.999 else "below 0.1%" if probability < 0.001 else percent(probability)
         verdict = f"{'above' if probability >= SURE else 'below'} the usual {percent(SURE, 0)}"
-        said.append(f"The probability that its true value is above zero is {share}, {verdict} (deflated Sharpe ratio).")
-    epochs = max((trial.epochs for trial in found.trials), default=0)
+        remarks.append(
+            f"The probability that its true value is above zero is {share}, {verdict} (deflated Sharpe ratio)."
+        )
+    epochs = max((trial.epochs for trial in search.trials), default=0)
     if epochs > 1:
-        said.append(
+        remarks.append(
             f"Each try is itself the best of up to {epochs} epochs on the same dates, which this does not count."
         )
-    return [" ".join(said)]
+    return [" ".join(remarks)]

@@ -38,7 +38,7 @@ Stamp = tuple[int, int, int]
 
 
 @contextmanager
-def archived(uri: str, run: Run, fingerprint: str) -> Iterator[None]:
+def copy_run(uri: str, run: Run, fingerprint: str) -> Iterator[None]:
     """Copy the run to the archive while the block runs, and what is missing after it."""
     copier = Copier(uri, run, fingerprint)
     patience = None
@@ -120,8 +120,8 @@ class Copier:
             self._copy_files(archive, ending=ending)
         self._prune(archive)
         self._copy_files(archive, ending=ending, record=True)
-        if ending and self._listing != self._expected():
-            self._write_listing(archive, self._expected())
+        if ending and self._listing != self._make_listing():
+            self._write_listing(archive, self._make_listing())
 
     def _open(self) -> Archived:
         """Find out what the archive has of this run. Raises RunExists where that is another one."""
@@ -148,7 +148,7 @@ class Copier:
 
     def _local_files(self, ending: bool) -> dict[str, Path]:
         """The run's own files by name: no checkpoints, no links, nothing hidden."""
-        found = {}
+        paths = {}
         for folder, names, files in os.walk(self._run.path):
             names[:] = [name for name in names if not name.startswith(".") and not versions.NAME.fullmatch(name)]
             for file in files:
@@ -157,9 +157,9 @@ class Copier:
                     file == DATABASE if ending and file.startswith(DATABASE) else not file.startswith((".", DATABASE))
                 )
                 if wanted and not path.is_symlink():
-                    found[path.relative_to(self._run.path).as_posix()] = path
-        found.pop(LISTING, None)
-        return found
+                    paths[path.relative_to(self._run.path).as_posix()] = path
+        paths.pop(LISTING, None)
+        return paths
 
     def _copy_files(self, archive: Archived, *, ending: bool, record: bool = False) -> None:
         """Copy the files that have changed, the record last and only where it is asked for."""
@@ -179,12 +179,12 @@ class Copier:
             return
         for name, (data, _) in changed.items():
             self._files[name] = (*self._files.get(name, ()), versions.digest(data))
-        self._write_listing(archive, self._expected())
+        self._write_listing(archive, self._make_listing())
         for name, (data, stamp) in changed.items():
             archive.write(name, data)
             self._files[name], self._stamps[name] = (versions.digest(data),), stamp
 
-    def _expected(self) -> Listing:
+    def _make_listing(self) -> Listing:
         return Listing(run=self._run.name, fingerprint=self._fingerprint, files=dict(self._files))
 
     def _write_listing(self, archive: Archived, listing: Listing) -> None:
@@ -192,21 +192,21 @@ class Copier:
         self._listing = listing
 
     def _local_versions(self) -> set[str]:
-        found = set()
+        paths = set()
         for folder, names, _ in os.walk(self._run.path):
             here = {name for name in names if versions.NAME.fullmatch(name)}
-            found |= {Path(folder, name).relative_to(self._run.path).as_posix() for name in here}
+            paths |= {Path(folder, name).relative_to(self._run.path).as_posix() for name in here}
             names[:] = [name for name in names if name not in here and not name.startswith(".")]
-        return found
+        return paths
 
     def _missing_version(self) -> str | None:
         """The version to copy next: the newest, after the best one, without which it is of no use."""
-        for folder, found in by_folder(self._local_versions()).items():
+        for folder, local in by_folder(self._local_versions()).items():
             first = []
             with suppress(*versions.DAMAGE):
-                first = [versions.read(self._run.path / folder / versions.name(found[-1])).best]
-            for version in (*first, *found[::-1]):
-                name = f"{folder}/{versions.name(version)}" if version in found else ""
+                first = [versions.read(self._run.path / folder / versions.name(local[-1])).best]
+            for version in (*first, *local[::-1]):
+                name = f"{folder}/{versions.name(version)}" if version in local else ""
                 with suppress(FileNotFoundError):  # it was removed meanwhile, as an old one
                     if name and self._copied.get(name) != _stamp(self._run.path / name / versions.MANIFEST):
                         return name
@@ -247,9 +247,9 @@ class Copier:
 
     def _prune(self, archive: Archived) -> None:
         """Remove the versions that the run removed, but for the newest that was copied and its best one."""
-        for folder, found in by_folder(self._held - self._local_versions()).items():
+        for folder, removed in by_folder(self._held - self._local_versions()).items():
             newest, best = self._newest.get(folder, ((0, 0), None))
-            for version in found:
+            for version in removed:
                 if version < newest and version != best:
                     name = f"{folder}/{versions.name(version)}"
                     archive.delete_version(name)
@@ -266,5 +266,5 @@ def _hold(version: Path, staged: Path) -> None:
 
 
 def _stamp(path: Path) -> Stamp:
-    found = path.stat()
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    status = path.stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns

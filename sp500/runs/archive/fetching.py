@@ -49,7 +49,7 @@ def fetch(store: RunStore, name: str, uri: str) -> Fetched:
             raise ConfigError(f"{archived.uri} is not a run: it has no archive.json. Check the name and the address")
         entries = archived.folder.entries()
         if not local.path.exists():
-            with _staged(store.root, f".{name}.fetch") as staged:
+            with _make_staging_folder(store.root, f".{name}.fetch") as staged:
                 fetched = _download(archived, listing, entries, staged, versions_in(entries))
                 _finish(staged)
                 if _rename(staged, local.path):
@@ -119,7 +119,7 @@ def _answering(uri: str, local: Path) -> Iterator[None]:
 
 
 def _check_same(run: Run, listing: Listing) -> None:
-    begun = run.started() or run.record()
+    begun = run.start_record() or run.record()
     if (begun and begun.fingerprint != listing.fingerprint) or (not begun and (run.path / "config.yaml").exists()):
         raise RunExists(f"{run.path} is a run of other settings than {listing.run!r} in the archive. Move it away")
 
@@ -131,11 +131,11 @@ def _merge(archived: Archived, listing: Listing, entries: dict[str, Entry], run:
         return Fetched()
     for rest in run.path.glob(".fetch-*"):  # of killed ones: the run's lock lets one fetch at a time
         shutil.rmtree(rest, ignore_errors=True)
-    with _staged(run.path, ".fetch") as staged:
+    with _make_staging_folder(run.path, ".fetch") as staged:
         missing = {name for name in names if not _is_whole(run.path / name)}
         fetched = _download(archived, listing, entries, staged, missing)
         folders = by_folder(set(fetched.versions))
-        versions_last = [f"{folder}/{versions.name(one)}" for folder, found in folders.items() for one in found]
+        versions_last = [f"{folder}/{versions.name(version)}" for folder, group in folders.items() for version in group]
         for name in sorted(fetched.files, key=lambda name: name == RECORD):
             if name == RECORD:
                 _move(staged, run.path, versions_last)
@@ -159,11 +159,11 @@ def _is_ahead(run: Run, entries: dict[str, Entry], names: set[str]) -> bool:
     """Whether the archive has a newer version, a record that the run lacks, or more results."""
     if not (run.path / "config.yaml").exists() or (RECORD in entries and not (run.path / RECORD).exists()):
         return True
-    for folder, found in by_folder(names).items():
+    for folder, remote in by_folder(names).items():
         local = versions.of(run.path / folder)
-        if not local or found[-1] > local[-1]:
+        if not local or remote[-1] > local[-1]:
             return True
-        if found[-1] == local[-1] and not _is_whole(run.path / folder / versions.name(local[-1])):
+        if remote[-1] == local[-1] and not _is_whole(run.path / folder / versions.name(local[-1])):
             return True
     sizes = {name: (run.path / name).stat().st_size if (run.path / name).exists() else 0 for name in GROWING}
     return any(name in entries and entries[name].size > size for name, size in sizes.items())
@@ -226,10 +226,10 @@ def _download_version(archived: Archived, name: str, folder: Path, entries: dict
 def _finish(run: Path) -> None:
     """Make the links last and best, and give folders the time of the newest file in them: a run's seconds end then."""
     for folder in [*run.glob("checkpoints*"), *run.glob("*/checkpoints*")]:
-        if found := versions.of(folder):
-            versions.link(folder / "last", found[-1])
+        if local := versions.of(folder):
+            versions.link(folder / "last", local[-1])
             with suppress(*versions.DAMAGE):
-                if best := versions.read(folder / versions.name(found[-1])).best:
+                if best := versions.read(folder / versions.name(local[-1])).best:
                     versions.link(folder / "best", best)
     for folder in (path for path in run.glob("[!.]*") if path.is_dir()):
         times = [path.stat().st_mtime for path in folder.rglob("*") if path.is_file()]
@@ -241,7 +241,7 @@ def _set_time(path: Path, seconds: float) -> None:
 
 
 @contextmanager
-def _staged(parent: Path, name: str) -> Iterator[Path]:
+def _make_staging_folder(parent: Path, name: str) -> Iterator[Path]:
     """A folder for what is not verified yet; gone afterwards."""
     folder = parent / f"{name}-{secrets.token_hex(4)}"
     with explain_errors(folder):

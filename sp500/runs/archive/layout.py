@@ -98,7 +98,7 @@ def check_name(name: str, place: str) -> None:
 
 def versions_in(entries: dict[str, Entry]) -> set[str]:
     """Paths of the versions of which there is any file, whole or not."""
-    return {found[1] for name in entries if (found := VERSION.fullmatch(name))}
+    return {match[1] for name in entries if (match := VERSION.fullmatch(name))}
 
 
 def by_folder(names: set[str]) -> dict[str, list[Version]]:
@@ -107,4 +107,4 @@ def by_folder(names: set[str]) -> dict[str, list[Version]]:
     for name in names:
         folder, _, version = name.rpartition("/")
         folders.setdefault(folder, []).append(versions.parse(version))
-    return {folder: sorted(found) for folder, found in sorted(folders.items())}
+    return {folder: sorted(members) for folder, members in sorted(folders.items())}

@@ -13,10 +13,11 @@ from math import isclose
 from statistics import fmean, median
 
 from sp500.config import Frozen
-from sp500.runs import cost, usl
+from sp500.runs import cost
 from sp500.runs.cost import Pods, RateTable
 from sp500.runs.experiments import Experiment
-from sp500.runs.observations import Observation, chosen, counts, most, pace, place
+from sp500.runs.forecasting import usl
+from sp500.runs.forecasting.observations import Observation, choose_runs, counts, most, pace, place
 from sp500.runs.record import RunRecord
 from sp500.runs.results import Backtest, Basis, Forecast, ForecastRow, LeftOut
 
@@ -44,13 +45,13 @@ class Question(Frozen):
 
 def forecast(records: Sequence[RunRecord], asked: Question, table: RateTable | None) -> Forecast:
     """A row per number of workers. Raises KeyError for a node type that the table lacks."""
-    used, left_out = chosen(records, asked.experiment)
+    used, left_out = choose_runs(records, asked.experiment)
     currency = table.currency if table else None
     if not used:
         rows = [_default(workers) for workers in asked.workers]
         basis: Basis = {"used": [], "left_out": left_out}
         return {"rows": rows, "basis": basis, "assumption": _nothing(asked), "backtest": None, "currency": currency}
-    newest = max(used, key=lambda one: one.finished)
+    newest = max(used, key=lambda run: run.finished)
     samples = asked.size or newest.samples
     fitted = fit(used, samples)
     rows = [_row(fitted, used, workers, samples) for workers in asked.workers]
@@ -70,16 +71,16 @@ def forecast(records: Sequence[RunRecord], asked: Question, table: RateTable | N
 def fit(used: Sequence[Observation], samples: int) -> usl.Fit:
     """The law of runs of one key for so many windows; draws of its bootstrap are the same each time."""
     whole = most(used)
-    workers, start = [one.workers for one in used], [one.start for one in used]
+    workers, start = [run.workers for run in used], [run.start for run in used]
     groups: dict[tuple[str, int], list[Observation]] = {}
-    for one in used:
-        groups.setdefault((one.record.fingerprint, one.workers), []).append(one)
+    for run in used:
+        groups.setdefault((run.record.fingerprint, run.workers), []).append(run)
     varies = (
-        usl.variation([one.start for one in repeats] for repeats in groups.values()),
-        usl.variation([one.work for one in repeats] for repeats in groups.values()),
+        usl.variation([run.start for run in repeats] for repeats in groups.values()),
+        usl.variation([run.work for run in repeats] for repeats in groups.values()),
     )
     fitted = usl.fit(workers, start, [each * whole for each in pace(used)], varies=varies)
-    return fitted.scaled(samples / whole)
+    return fitted.scale(samples / whole)
 
 
 def backtest(used: Sequence[Observation]) -> Backtest | None:
@@ -87,18 +88,18 @@ def backtest(used: Sequence[Observation]) -> Backtest | None:
     *fewer, last = counts(used)
     if not fewer:
         return None
-    known = [one for one in used if one.workers == last]
-    fitted = fit([one for one in used if one.workers != last], most(known))
+    known = [run for run in used if run.workers == last]
+    fitted = fit([run for run in used if run.workers != last], most(known))
     took = fmean(_seconds(known, last, most(known)))
-    said, (low, high) = fitted.law.seconds(last), fitted.interval(last)
+    predicted, (low, high) = fitted.law.seconds(last), fitted.interval(last)
     return {
         "fitted_on": fewer,
         "predicted": last,
-        "seconds": said,
+        "seconds": predicted,
         "seconds_low": low,
         "seconds_high": high,
         "measured": took,
-        "error_percent": 100 * (said / took - 1),
+        "error_percent": 100 * (predicted / took - 1),
         "within": low <= took <= high,
     }
 
@@ -109,18 +110,22 @@ def estimate(records: Sequence[RunRecord], experiment: str, workers: int) -> tup
     Those with as many workers count, with some room; else all, with more. None where no such run has ended. A run of
     the scale experiment is all of its arms.
     """
-    whole = [one for one in records if one.experiment == experiment and one.status == "ok" and not one.seconds.earlier]
-    jobs = [one for one in whole if one.arm in cost.PARTS] if experiment == "scale" else whole
-    alike = [one for one in jobs if one.num_workers == workers]
-    taken = [one.seconds.total for one in (alike or jobs)[-NEWEST:]]
+    whole = [
+        record
+        for record in records
+        if record.experiment == experiment and record.status == "ok" and not record.seconds.earlier
+    ]
+    jobs = [record for record in whole if record.arm in cost.PARTS] if experiment == "scale" else whole
+    alike = [record for record in jobs if record.num_workers == workers]
+    taken = [record.seconds.total for record in (alike or jobs)[-NEWEST:]]
     room = SAME if alike else OTHER
     return (min(taken) / room, max(taken) * room) if taken else None
 
 
 def _seconds(used: Sequence[Observation], workers: int, samples: int) -> list[float]:
     """What runs with so many workers took that trained on so many windows; the last batch may differ."""
-    alike = [one for one in used if isclose(one.samples, samples, rel_tol=ALIKE)]
-    return [one.seconds for one in alike if one.workers == workers]
+    alike = [run for run in used if isclose(run.samples, samples, rel_tol=ALIKE)]
+    return [run.seconds for run in alike if run.workers == workers]
 
 
 def _row(fitted: usl.Fit, used: Sequence[Observation], workers: int, samples: int) -> ForecastRow:
@@ -163,9 +168,9 @@ def _with_costs(row: ForecastRow, newest: RunRecord, asked: Question, table: Rat
     if asked.node_type:
         size = table.types[asked.node_type].node.model_dump()
         pods = (Pods(**size, count=workers, node_type=asked.node_type, spot=asked.spot), *cost.around(table))
-    elif cost.rented(newest):
-        one = cost.worker(newest, table)
-        pods = (one.model_copy(update={"count": workers, "spot": asked.spot or one.spot}), *cost.around(table))
+    elif cost.is_rented(newest):
+        node = cost.worker(newest, table)
+        pods = (node.model_copy(update={"count": workers, "spot": asked.spot or node.spot}), *cost.around(table))
     else:
         pods = (cost.worker(newest, table),)
     low, middle, high = (
@@ -178,7 +183,7 @@ def _with_costs(row: ForecastRow, newest: RunRecord, asked: Question, table: Rat
 def _basis(used: Sequence[Observation], left_out: list[LeftOut], fitted: usl.Fit, samples: int) -> Basis:
     law = fitted.law
     return {
-        "used": [one.record.name for one in used],
+        "used": [run.record.name for run in used],
         "left_out": left_out,
         "workers": counts(used),
         "place": place(used[-1].record),
@@ -197,16 +202,16 @@ def _basis(used: Sequence[Observation], left_out: list[LeftOut], fitted: usl.Fit
 def _assumption(used: Sequence[Observation], fitted: usl.Fit, asked: Question) -> str:
     there, where = counts(used), place(used[-1].record)
     only = f"only {' and '.join(map(str, there))} {'worker was' if there == [1] else 'workers were'} measured"
-    said = [f"Not fitted, since {only}: {'; '.join(fitted.fixed.values())}"] if fitted.fixed else []
+    sentences = [f"Not fitted, since {only}: {'; '.join(fitted.fixed.values())}"] if fitted.fixed else []
     if max(asked.workers) > there[-1]:
         more = f"More than {there[-1]} {'worker was' if there[-1] == 1 else 'workers were'} not measured"
-        said.append(f"{more}; the law is taken to go on")
-    if not cost.rented(used[-1].record):
-        said.append(
+        sentences.append(f"{more}; the law is taken to go on")
+    if not cost.is_rented(used[-1].record):
+        sentences.append(
             f"All runs shared {where.removeprefix('simulated nodes on ')}: this is what more workers would do there, "
             "and not what more machines would buy"
         )
-    return " ".join(f"{one}." for one in said)
+    return " ".join(f"{sentence}." for sentence in sentences)
 
 
 def _nothing(asked: Question) -> str:

@@ -54,27 +54,27 @@ class Observation:
         return self.record.finished
 
 
-def chosen(records: Sequence[RunRecord], experiment: str) -> tuple[list[Observation], list[LeftOut]]:
+def choose_runs(records: Sequence[RunRecord], experiment: str) -> tuple[list[Observation], list[LeftOut]]:
     """The runs of one key with the most numbers of workers, the newest such; and why each other run is left out."""
     groups: dict[tuple[str, str, str, bool], list[Observation]] = {}
     left_out: list[LeftOut] = []
     for record in records:
         if record.experiment != experiment or record.arm in cost.PARTS:
             continue
-        found = measured(record)
-        if isinstance(found, str):
-            left_out.append({"run": record.name, "why": found})
+        observation = observe(record)
+        if isinstance(observation, str):
+            left_out.append({"run": record.name, "why": observation})
         else:
-            groups.setdefault(found.key, []).append(found)
+            groups.setdefault(observation.key, []).append(observation)
     if not groups:
         return [], left_out
-    best = max(groups.values(), key=lambda group: (len(counts(group)), max(one.finished for one in group)))
-    others = [one for group in groups.values() if group is not best for one in group]
-    left_out += [{"run": one.record.name, "why": _difference(one, best[0])} for one in others]
+    best = max(groups.values(), key=lambda group: (len(counts(group)), max(other.finished for other in group)))
+    others = [other for group in groups.values() if group is not best for other in group]
+    left_out += [{"run": other.record.name, "why": _difference(other, best[0])} for other in others]
     return best, left_out
 
 
-def measured(record: RunRecord) -> Observation | str:
+def observe(record: RunRecord) -> Observation | str:
     """A run with workers that ended well at one go, or why it is none.
 
     Of a search the workers are the cores that its trials ran on side by side.
@@ -107,27 +107,27 @@ def pace(used: Sequence[Observation]) -> list[float]:
     that with the most numbers of workers; runs of the largest size tell by how much these take more or less there.
     """
     sizes: dict[str, list[Observation]] = {}
-    for one in used:
-        sizes.setdefault(one.record.fingerprint, []).append(one)
+    for run in used:
+        sizes.setdefault(run.record.fingerprint, []).append(run)
     alike = max(sizes.values(), key=lambda group: (len(counts(group)), most(group)))
     at, there = _per_window(alike), _per_window(max(sizes.values(), key=most))
     both = [there[workers] / at[workers] for workers in at if workers in there]
     times = median(both) if both else 1.0
-    own = [one.work / one.samples for one in used]
+    own = [run.work / run.samples for run in used]
     return [
-        mine * times if one in alike else at[one.workers] * times if one.workers in at else mine
-        for one, mine in zip(used, own, strict=True)
+        mine * times if run in alike else at[run.workers] * times if run.workers in at else mine
+        for run, mine in zip(used, own, strict=True)
     ]
 
 
 def most(used: Sequence[Observation]) -> int:
     """Windows of the run with the most."""
-    return max(one.samples for one in used)
+    return max(run.samples for run in used)
 
 
 def place(record: RunRecord) -> str:
     """The kind of machine that a run ran on, in words."""
-    if cost.rented(record):
+    if cost.is_rented(record):
         cpus = record.machine.cluster.get("worker_CPU")
         return f"a cluster's nodes of {cpus:g} CPUs" if cpus else "a cluster"
     cores = f"the {record.machine.cpus} cores of one machine"
@@ -136,18 +136,18 @@ def place(record: RunRecord) -> str:
 
 def counts(used: Sequence[Observation]) -> list[int]:
     """Numbers of workers that were measured, fewest first."""
-    return sorted({one.workers for one in used})
+    return sorted({run.workers for run in used})
 
 
-def _difference(one: Observation, best: Observation) -> str:
+def _difference(other: Observation, best: Observation) -> str:
     names = ("other settings or data", "another device", "another kind of machine", "a rate measured otherwise")
-    return ", ".join(name for name, mine, theirs in zip(names, one.key, best.key, strict=True) if mine != theirs)
+    return ", ".join(name for name, mine, theirs in zip(names, other.key, best.key, strict=True) if mine != theirs)
 
 
 def _per_window(group: Sequence[Observation]) -> dict[int, float]:
     """Seconds of work per window, the median of each number of workers."""
-    every = {workers: [one for one in group if one.workers == workers] for workers in counts(group)}
-    return {workers: median(one.work / one.samples for one in ones) for workers, ones in every.items()}
+    every = {workers: [run for run in group if run.workers == workers] for workers in counts(group)}
+    return {workers: median(run.work / run.samples for run in ones) for workers, ones in every.items()}
 
 
 def _is_warm(record: RunRecord) -> bool:

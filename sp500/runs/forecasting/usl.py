@@ -91,17 +91,17 @@ class Law:
 
     def seconds(self, workers: int) -> float:
         """From start to end."""
-        return float(self.begun(workers) + self.trained(workers))
+        return float(self.start_seconds(workers) + self.work_seconds(workers))
 
-    def begun(self, workers: Any) -> Any:
+    def start_seconds(self, workers: Any) -> Any:
         """Seconds of the start, of one number of workers or of an array of them."""
         return self.start + self.joining * (workers - 1)
 
-    def trained(self, workers: Any) -> Any:
+    def work_seconds(self, workers: Any) -> Any:
         """Seconds of the work, likewise."""
         return self.parallel / workers + self.serial + self.sync * (workers - 1)
 
-    def scaled(self, times: float) -> Law:
+    def scale(self, times: float) -> Law:
         """The law of so many times the samples: the start stays."""
         return replace(self, parallel=self.parallel * times, serial=self.serial * times, sync=self.sync * times)
 
@@ -119,13 +119,13 @@ class Fit:
     varies: Variation
     """How much the work of runs varies, which the range rests on."""
 
-    def scaled(self, times: float) -> Fit:
+    def scale(self, times: float) -> Fit:
         """The fit of so many times the samples."""
-        return replace(self, law=self.law.scaled(times), draws=tuple(one.scaled(times) for one in self.draws))
+        return replace(self, law=self.law.scale(times), draws=tuple(draw.scale(times) for draw in self.draws))
 
     def interval(self, workers: int) -> tuple[float, float]:
         """Range in which 90 % of further runs are expected; the law's own seconds lie in it."""
-        parts = np.array([(law.begun(workers), law.trained(workers)) for law in self.draws])
+        parts = np.array([(law.start_seconds(workers), law.work_seconds(workers)) for law in self.draws])
         low, high = np.quantile((parts * self.factors).sum(axis=1), [(1 - SHARE) / 2, (1 + SHARE) / 2])
         point = self.law.seconds(workers)
         return float(min(low, point)), float(max(high, point))
@@ -146,12 +146,12 @@ def fit(
     counts, begun, took = np.asarray(workers, float), np.asarray(start, float), np.asarray(train, float)
     law, generator = _law(counts, begun, took, SIGMA, 0.0), np.random.default_rng(seed)
     begins, works = varies or [variation(part[counts == count] for count in set(counts)) for part in (begun, took)]
-    starts = law.begun(counts) * begins.factors((DRAWS, len(counts)), generator)
-    takes = law.trained(counts) * works.factors((DRAWS, len(counts)), generator)
+    starts = law.start_seconds(counts) * begins.factors((DRAWS, len(counts)), generator)
+    takes = law.work_seconds(counts) * works.factors((DRAWS, len(counts)), generator)
     sigmas, kappas = (generator.uniform(*span, DRAWS) for span in (SIGMA_SPAN, KAPPA_SPAN))
     draws = tuple(_law(counts, *drawn) for drawn in zip(starts, takes, sigmas, kappas, strict=True))
-    factors = np.stack([one.factors((DRAWS,), generator) for one in (begins, works)], axis=1)
-    return Fit(law, draws, factors, _fixed(counts, took), works)
+    factors = np.stack([variations.factors((DRAWS,), generator) for variations in (begins, works)], axis=1)
+    return Fit(law, draws, factors, _list_assumptions(counts, took), works)
 
 
 def default(workers: int) -> float:
@@ -194,8 +194,8 @@ def _start(counts: np.ndarray, begun: np.ndarray) -> tuple[float, float]:
 
 def _least(columns: Sequence[np.ndarray], took: np.ndarray) -> list[float]:
     """Parameters, none below zero, with the least squares of relative errors."""
-    found, _ = nnls(np.stack(columns, axis=1) / took[:, None], np.ones_like(took))
-    return [float(value) for value in found]
+    parameters, _ = nnls(np.stack(columns, axis=1) / took[:, None], np.ones_like(took))
+    return [float(value) for value in parameters]
 
 
 def _slower(counts: np.ndarray, took: np.ndarray) -> bool:
@@ -203,7 +203,7 @@ def _slower(counts: np.ndarray, took: np.ndarray) -> bool:
     return bool(took[counts == counts.max()].mean() > took[counts == counts.min()].mean())
 
 
-def _fixed(counts: np.ndarray, took: np.ndarray) -> dict[str, str]:
+def _list_assumptions(counts: np.ndarray, took: np.ndarray) -> dict[str, str]:
     coherency = f"coherency is taken as 0 (to {KAPPA_SPAN[1]:.1%} of the work per further worker in the range)"
     distinct = len(np.unique(counts))
     if distinct == 1:
