@@ -162,7 +162,7 @@ def test_command_with_a_wrong_task_ends_with_code_2_before_torch_is_imported(tmp
     code = (
         "import sys; sys.argv = ['train.py', '--task', 'mine.py:Good']\n"
         "from experiments.train import *\n"
-        "try:\n    sys.exit(experiment(Train, main, sys.argv[1:]))\n"
+        "try:\n    sys.exit(run_experiment(Train, main, sys.argv[1:]))\n"
         "finally:\n    print(sorted({'torch', 'ray', 'pandas'} & set(sys.modules)))\n"
     )
     environment = {"PYTHONPATH": str(ROOT), "PATH": ""}
