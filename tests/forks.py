@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # read when mlflow is imported, and it would start a thread
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
@@ -25,6 +26,8 @@ CONTEXT.set_forkserver_preload(
         *("sp500.distributed.worker", "sp500.tasks.catalog", "sp500.training.checkpoint", "sp500.data.shards.writer"),
         *("sp500.studies.train", "sp500.studies.search", "sp500.studies.scale", "sp500.studies.walk_forward"),
         *("sp500.report.page", "sp500.console.entry", "sp500.commands.submission.submit", "sp500.commands.jobs.status"),
+        *("mlflow", "mlflow.store.tracking.sqlalchemy_store", "mlflow.store.artifact.local_artifact_repo"),
+        *("sp500.commands.mlflow_sync", "sp500.tracking.sync"),
     ]
 )
 
@@ -62,6 +65,10 @@ class Script:
         if self._process.exitcode is None:
             raise subprocess.TimeoutExpired(self.argv, timeout)
         return self._process.exitcode
+
+    def written(self) -> str:
+        """What it has written to stdout so far."""
+        return self._streams[0].read_text() if self._streams[0].exists() else ""
 
     def send_signal(self, number: int) -> None:
         """Send it a signal."""

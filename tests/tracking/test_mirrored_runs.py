@@ -19,6 +19,7 @@ from contextlib import closing, contextmanager, nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import forks
 import pytest
 import yaml
 from tracking_runs import (
@@ -128,9 +129,9 @@ def test_runs_of_every_kind_are_there_once_and_a_second_sync_writes_nothing(runs
 @pytest.mark.parametrize("at", [3, 15])
 def test_sync_killed_half_way_is_completed_by_the_next(runs: Path, tmp_path: Path, at: int) -> None:
     database = Database(tmp_path / "store" / "mlflow.db")
-    process = subprocess.Popen(sync_command(runs, tmp_path / "store"), env=ENVIRONMENT, stdout=subprocess.DEVNULL)
-    until(lambda: database.count() >= at, process)
-    process.kill()
+    process = forks.Script(sync_command(runs, tmp_path / "store"))
+    until(lambda: database.count() >= at, process, 0.02)
+    process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     sync(runs, tmp_path / "store")
     check(database, runs)
@@ -210,7 +211,7 @@ def test_damaged_run_is_named_and_keeps_no_other(few_runs: Path, tmp_path: Path)
 
 def test_two_syncs_at_once_write_everything_once(few_runs: Path, tmp_path: Path) -> None:
     argv = sync_command(few_runs, tmp_path / "store")
-    both = [subprocess.Popen(argv, env=ENVIRONMENT, stdout=subprocess.DEVNULL) for _ in range(2)]
+    both = [forks.Script(argv) for _ in range(2)]
     assert [process.wait(240) for process in both] == [0, 0]
     check(Database(tmp_path / "store" / "mlflow.db"), few_runs)
     assert Database(tmp_path / "store" / "mlflow.db").runs("deleted") == {}
@@ -220,11 +221,8 @@ def test_run_that_goes_on_is_running_and_a_stopped_sync_ends_with_its_signal(few
     database = Database(tmp_path / "store" / "mlflow.db")
     with (few_runs / "killed" / ".lock").open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)  # what a process that writes the run holds
-        argv = sync_command(few_runs, tmp_path / "store", "--follow")
-        process = subprocess.Popen(argv, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        while "runs in" not in process.stdout.readline():
-            assert process.poll() is None
+        process = forks.Script(sync_command(few_runs, tmp_path / "store", "--follow"))
+        until(lambda: "runs in" in process.written(), process)
         assert database.status(database.parents()["killed"]) == "RUNNING"
     until(lambda: database.status(database.parents()["killed"]) == "KILLED", process)
     process.send_signal(signal.SIGTERM)
@@ -240,51 +238,38 @@ def test_folder_of_runs_that_cannot_be_written_is_mirrored(few_runs: Path, tmp_p
     assert [path.name for path in disk.iterdir()] == ["ok"]
 
 
-def test_sync_names_what_is_missing_and_the_next_one_completes_it(few_runs: Path, tmp_path: Path) -> None:
+def test_sync_without_a_server_or_to_one_that_goes_away_names_what_is_missing_and_the_next_completes_it(
+    few_runs: Path, tmp_path: Path
+) -> None:
     port = free_port()
+    uri = f"http://127.0.0.1:{port}"
     for fault in (broken, hanging, lambda port: nullcontext()):
         with fault(port):
-            found = sync(few_runs, f"http://127.0.0.1:{port}", code=1)
+            found = sync(few_runs, uri, code=1)
         assert (found["runs"], found["missing"].keys()) == ([], {"killed", "ok", "search"})
     with mlflow_server(tmp_path / "server", port) as database:
-        found = sync(few_runs, f"http://127.0.0.1:{port}")
-        assert (found["missing"], {one["state"] for one in found["runs"]}) == ({}, {"new"})
-        assert database.parents().keys() == {"killed", "ok", "search"}
-        assert len(database.children(database.parents()["search"])) == 18
+        process = forks.Script(sync_command(few_runs, uri))
+        until(lambda: database.count() >= 5, process, 0.02)
+    cut_off = process.finish(120)
+    assert cut_off.returncode == 1
+    assert "missing in MLflow" in cut_off.stderr
+    with mlflow_server(tmp_path / "server", port) as database:
+        found = sync(few_runs, uri)
+        assert found["missing"] == {}
+        check(database, few_runs)
         ok = database.parents()["ok"]
         kept = tmp_path / "server" / "artifacts" / "1" / ok / "artifacts"
         assert (kept / "record.json").read_bytes() == (few_runs / "ok" / "record.json").read_bytes()
-        assert {one["state"] for one in sync(few_runs, f"http://127.0.0.1:{port}")["runs"]} == {"same"}
-
-
-def test_server_that_goes_away_in_a_sync_leaves_the_rest_to_the_next(few_runs: Path, tmp_path: Path) -> None:
-    port = free_port()
-    with mlflow_server(tmp_path / "server", port) as database:
-        process = subprocess.Popen(
-            sync_command(few_runs, f"http://127.0.0.1:{port}"), env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
-        )
-        until(lambda: database.count() >= 5, process)
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == 1
-    assert "missing in MLflow" in said
-    with mlflow_server(tmp_path / "server", port) as database:
-        sync(few_runs, f"http://127.0.0.1:{port}")
-        assert database.parents().keys() == {"killed", "ok", "search"}
-        points = database.rows("select run_uuid, key, step from metrics where run_uuid in (select run_uuid from runs "
-                               "where lifecycle_stage = 'active')")  # fmt: skip
-        assert len(set(points)) == len(points)
+        assert {one["state"] for one in sync(few_runs, uri)["runs"]} == {"same"}
 
 
 def test_training_imports_nothing_of_it_and_ends_well_next_to_a_server_that_hangs(tmp_path: Path) -> None:
     port = free_port()
     uri = f"http://127.0.0.1:{port}"
     with hanging(port):
-        follower = subprocess.Popen(
-            sync_command(tmp_path, uri, "--follow"), env=ENVIRONMENT, stdout=subprocess.PIPE, text=True
-        )
-        words = command("train", tmp_path, "next", *SMALL)[1:]
+        follower = forks.Script(sync_command(tmp_path, uri, "--follow"))
         done = subprocess.run(
-            [sys.executable, "-c", IMPORTED, *words],
+            [sys.executable, "-c", IMPORTED, *command("train", tmp_path, "next", *SMALL)],
             env={**ENVIRONMENT, "MLFLOW_TRACKING_URI": uri},
             capture_output=True,
             text=True,
@@ -292,10 +277,8 @@ def test_training_imports_nothing_of_it_and_ends_well_next_to_a_server_that_hang
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout.splitlines()[-1] == "[]"
-        assert follower.stdout is not None
-        while "missing in MLflow: next" not in (line := follower.stdout.readline()):
-            assert follower.poll() is None, line
-        follower.terminate()
+        until(lambda: "missing in MLflow: next" in follower.written(), follower)
+        follower.send_signal(signal.SIGTERM)
         assert follower.wait(60) == 143
 
 

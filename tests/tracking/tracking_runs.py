@@ -15,35 +15,32 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import forks
 import requests
 
 ROOT = Path(__file__).parents[2]
 LONG = ("--train.epochs", "40", "--train.early-stop-patience", "0", "--model.hidden", "128")
 SMALL = ("--task", "synthetic", "--train.epochs", "2")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
-Popen = subprocess.Popen[bytes]
 
 
 def command(script: str, folder: Path, name: str, *words: str) -> list[str]:
-    """Command line of an entry script."""
-    path = str(ROOT / "experiments" / f"{script}.py")
-    return [sys.executable, path, "--runs-dir", str(folder), "--name", name, *words]
+    """An entry script and its arguments."""
+    return [str(ROOT / "experiments" / f"{script}.py"), "--runs-dir", str(folder), "--name", name, *words]
 
 
 def run(script: str, folder: Path, name: str, *words: str, code: int = 0) -> None:
-    done = subprocess.run(
-        command(script, folder, name, *words), capture_output=True, text=True, env=ENVIRONMENT, check=False
-    )
+    done = forks.run(command(script, folder, name, *words))
     assert done.returncode == code, done.stderr
 
 
-def until(condition: Callable[[], object], process: Popen) -> None:
+def until(condition: Callable[[], object], process: forks.Script | subprocess.Popen[bytes], pause: float = 0.2) -> None:
     """Wait for a condition while a process lives."""
     deadline = time.monotonic() + 240
     while not condition():
         assert process.poll() is None
         assert time.monotonic() < deadline
-        time.sleep(0.02)
+        time.sleep(pause)
 
 
 def epochs(folder: Path) -> int:
@@ -53,25 +50,19 @@ def epochs(folder: Path) -> int:
 
 def cut(folder: Path, name: str, at: int, *words: str, end: signal.Signals = signal.SIGKILL) -> None:
     """A training run that is ended by a signal once it has done so many epochs."""
-    process = subprocess.Popen(
-        command("train", folder, name, *LONG, *words),
-        env=ENVIRONMENT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    until(lambda: epochs(folder / name) >= at, process)
+    process = forks.Script(command("train", folder, name, *LONG, *words))
+    until(lambda: epochs(folder / name) >= at, process, 0.02)
     process.send_signal(end)
     process.wait(60)
 
 
 def sync_command(runs: Path, uri: object, *words: str) -> list[str]:
-    return [sys.executable, "-m", "sp500.cli", "mlflow", "sync", "--runs-dir", str(runs), "--uri", str(uri), *words]
+    return ["sp500", "mlflow", "sync", "--runs-dir", str(runs), "--uri", str(uri), *words]
 
 
 def sync(runs: Path, uri: object, *words: str, code: int = 0) -> dict[str, Any]:
     """What a sync prints with --json, in a process of its own, since it has its own signals and environment."""
-    argv = sync_command(runs, uri, "--json", *words)
-    done = subprocess.run(argv, capture_output=True, text=True, env=ENVIRONMENT, check=False)
+    done = forks.run(sync_command(runs, uri, "--json", *words))
     assert done.returncode == code, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found

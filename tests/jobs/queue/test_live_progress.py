@@ -5,12 +5,11 @@ What the verbs say is compared with sums over the lines that the run had written
 
 import json
 import os
-import subprocess
-import sys
 import time
 from datetime import datetime
 from pathlib import Path
 
+import forks
 import psutil
 import pytest
 
@@ -36,11 +35,8 @@ def sp500(state, tmp_path):
     """Runs `sp500 jobs` on that folder to its end, with a folder of runs: its stdout."""
 
     def run(*words):
-        done = subprocess.run(
-            [sys.executable, "-m", "sp500.cli", "jobs", *words],
-            capture_output=True, text=True, timeout=120, check=False, cwd=ROOT,
-            env={**os.environ, "XDG_STATE_HOME": str(state.parent), "SP500_RUNS_DIR": str(tmp_path / "runs")},
-        )  # fmt: skip
+        folders = {"XDG_STATE_HOME": str(state.parent), "SP500_RUNS_DIR": str(tmp_path / "runs")}
+        done = forks.run(["sp500", "jobs", *words], cwd=ROOT, env={**os.environ, **folders})
         assert done.returncode == 0, (words, done)
         return done.stdout
 
@@ -66,6 +62,7 @@ def progress_of(sp500, id, at_least):
     while ((job := json.loads(sp500("status", id, "--json")))["progress"] or {"done": -1})["done"] < at_least:
         assert time.monotonic() < end, job
         assert job["state"] in {"QUEUED", "PENDING", "RUNNING"}, job
+        time.sleep(0.2)
     return job["progress"]
 
 
@@ -90,9 +87,16 @@ def check_training(progress, epochs, done_before=0):
     assert 0 < progress["eta_seconds"] <= each * (100000 - progress["done"])
 
 
-def test_training_shows_epoch_speed_best_loss_and_time_left_and_after_a_resume_those_of_its_own(
-    sp500, submit, tmp_path
-):
+def check_log(sp500, id, progress):
+    """The figures are those of a line that the job wrote."""
+    said = next(line for line in sp500("logs", id).splitlines() if f" epoch {progress['done']}/100000, " in line)
+    assert f"best {progress['best_loss']:.6g}, " in said
+    assert (progress["kind"], progress["total"]) == ("epoch", 100000)
+    assert progress["samples_per_second"] > 0
+    assert progress["eta_seconds"] > 0
+
+
+def test_training_shows_figures_of_its_own_epochs_and_those_of_its_log_once_a_file_is_damaged(sp500, submit, tmp_path):
     file = tmp_path / "runs" / "live" / "epochs.jsonl"
     first = submit(*TRAIN, "--name", "live")
     progress = progress_of(sp500, first, at_least=2)
@@ -105,7 +109,11 @@ def test_training_shows_epoch_speed_best_loss_and_time_left_and_after_a_resume_t
     before = lines(file)
     assert json.loads(sp500("status", first, "--json"))["progress"] is None
     again = submit(*TRAIN, "--name", "live", "--resume")
-    check_training(progress_of(sp500, again, len(before) + 2), lines(file), done_before=len(before))
+    progress = progress_of(sp500, again, len(before) + 2)
+    check_training(progress, lines(file), done_before=len(before))
+    started = file.with_name("started.json")
+    started.write_bytes(started.read_bytes().replace(b"synthetic", b"synthesis"))
+    check_log(sp500, again, progress_of(sp500, again, progress["done"] + 1))
 
 
 def test_search_shows_trial_speed_best_loss_and_time_left(sp500, submit, tmp_path):
@@ -122,19 +130,9 @@ def test_search_shows_trial_speed_best_loss_and_time_left(sp500, submit, tmp_pat
     assert 0 < progress["eta_seconds"] <= elapsed / len(known) * (108 - len(known))
 
 
-@pytest.mark.parametrize("damaged", [False, True])
-def test_job_whose_run_has_no_known_name_or_a_damaged_file_shows_what_its_log_says(sp500, submit, tmp_path, damaged):
-    id = submit(*TRAIN, *(("--name", "damaged") if damaged else ()))
-    progress = progress_of(sp500, id, at_least=2)
-    if damaged:
-        started = tmp_path / "runs" / "damaged" / "started.json"
-        started.write_bytes(started.read_bytes().replace(b"synthetic", b"synthesis"))
-        progress = progress_of(sp500, id, at_least=progress["done"] + 1)
-    said = next(line for line in sp500("logs", id).splitlines() if f" epoch {progress['done']}/100000, " in line)
-    assert f"best {progress['best_loss']:.6g}, " in said
-    assert (progress["kind"], progress["total"]) == ("epoch", 100000)
-    assert progress["samples_per_second"] > 0
-    assert progress["eta_seconds"] > 0
+def test_job_whose_run_has_no_known_name_shows_what_its_log_says(sp500, submit):
+    id = submit(*TRAIN)
+    check_log(sp500, id, progress_of(sp500, id, at_least=2))
 
 
 def test_job_of_another_program_shows_no_progress(sp500, submit):
@@ -142,5 +140,6 @@ def test_job_of_another_program_shows_no_progress(sp500, submit):
     end = time.monotonic() + 60
     while (job := json.loads(sp500("status", id, "--json")))["log"] != ["epoch 1/2"]:
         assert time.monotonic() < end
+        time.sleep(0.2)
     assert (job["state"], job["progress"]) == ("RUNNING", None)
     assert "epoch" not in sp500("list")
