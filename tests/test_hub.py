@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Event, Thread
 from typing import ClassVar
 
+import forks
 import pytest
 
 from sp500 import hub
@@ -30,7 +29,7 @@ CONFIG = {
     "num_hidden_layers": 1,
     "max_position_embeddings": 64,
 }
-TRAIN = (sys.executable, "experiments/train.py", "--task", "language", "--model.kind", "hf")
+TRAIN = ("experiments/train.py", "--task", "language", "--model.kind", "hf")
 ANSWERS = {
     "unknown": (404, {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Repository not found"}),
     "private": (401, {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Invalid username or password."}),
@@ -125,11 +124,11 @@ def library(tmp_path: Path, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> N
 def fetched(name: str, endpoint: str, home: Path, **environment: str) -> tuple[int, str]:
     """Exit code and message of a training with this model."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "HUGGING"))}
-    done = subprocess.run(
+    done = forks.run(
         [*TRAIN, "--model.path", name, "--runs-dir", str(home / "runs")],
-        cwd=ROOT, capture_output=True, text=True, check=False,
+        cwd=ROOT,
         env={**kept, "HF_HOME": str(home), "HF_ENDPOINT": endpoint, **environment},
-    )  # fmt: skip
+    )
     return done.returncode, done.stderr
 
 
@@ -249,10 +248,10 @@ def test_folder_that_cannot_be_used_is_refused_in_one_line(
         folder.mkdir()
         for name, text in files.items():
             (folder / name).write_text(text)
-    done = subprocess.run(
-        [*TRAIN, "--model.path", folder, "--text.max-bytes", "20000", "--runs-dir", tmp_path / "runs", *flags],
-        cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "HF_HUB_OFFLINE": "1"},
-    )  # fmt: skip
+    paths = ["--model.path", str(folder), "--runs-dir", str(tmp_path / "runs")]
+    done = forks.run(
+        [*TRAIN, *paths, "--text.max-bytes", "20000", *flags], cwd=ROOT, env={**os.environ, "HF_HUB_OFFLINE": "1"}
+    )
     assert done.returncode == code, done.stderr
     assert said in " ".join(done.stderr.replace("\u2502", "").split())
     assert "Traceback" not in done.stderr

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from forks import Script, run
+from forks import Script
 from skfolio.datasets import load_sp500_dataset
 
 PRECISE = ("--train.epochs", 1, "--train.dtype", "float64")  # in float32 rounding may tell two close configs apart
@@ -32,33 +32,27 @@ def until_epoch(process: subprocess.Popen | Script, run: Path, number: int) -> N
 
 
 @pytest.fixture(scope="module")
-def forked(command):
-    """Runs an entry script that needs no Ray to its end."""
-    return lambda name, *arguments: run(command(name, *arguments)[1:])
-
-
-@pytest.fixture(scope="module")
-def undisturbed(forked, tmp_path_factory):
+def undisturbed(script, tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed")
-    done = forked("train", "--runs-dir", folder, "--name", "a", "--json", *LONG)
+    done = script("train", "--runs-dir", folder, "--name", "a", "--json", *LONG)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signal_leaves_a_stopped_record_and_a_run_that_resumes(command, forked, undisturbed, tmp_path, number, code):
+def test_signal_leaves_a_stopped_record_and_a_run_that_resumes(command, script, undisturbed, tmp_path, number, code):
     process = Script(command("train", "--runs-dir", tmp_path, "--name", "c", *LONG)[1:])
     until_epoch(process, tmp_path / "c", 3)
     process.send_signal(number)
     assert process.wait(60) == code
     assert json.loads((tmp_path / "c" / "record.json").read_text())["status"] == "stopped"
-    done = forked("train", "--runs-dir", tmp_path, "--name", "c", "--resume", "--json")
+    done = script("train", "--runs-dir", tmp_path, "--name", "c", "--resume", "--json")
     assert json.loads(done.stdout)["metrics"] == undisturbed["metrics"]
 
 
-def test_interrupted_training_on_ray_in_a_relative_folder_resumes_to_the_same_metrics(command, forked, tmp_path):
+def test_interrupted_training_on_ray_in_a_relative_folder_resumes_to_the_same_metrics(command, script, tmp_path):
     flags = (*LONG, "--train.epochs", 12, "--train.dtype", "float64", "--model.dropout", 0, "--model.hidden", 48)
-    solo = json.loads(forked("train", "--runs-dir", tmp_path / "a", "--name", "whole", "--json", *flags).stdout)
+    solo = json.loads(script("train", "--runs-dir", tmp_path / "a", "--name", "whole", "--json", *flags).stdout)
     on_ray = command("train", "--name", "cut", "--num-workers", 2, *flags)
     process = subprocess.Popen(on_ray, cwd=tmp_path, stderr=subprocess.DEVNULL)
     run = tmp_path / "runs" / "cut"
@@ -68,12 +62,12 @@ def test_interrupted_training_on_ray_in_a_relative_folder_resumes_to_the_same_me
     assert json.loads((run / "record.json").read_text())["status"] == "stopped"
     assert (run / "checkpoints" / "last" / "model.safetensors").exists()
     # Without Ray: workers that go on from a checkpoint are what a killed worker leaves, in distributed/test_training.
-    again = forked("train", "--runs-dir", tmp_path / "runs", "--name", "cut", "--resume", "--num-workers", 0, "--json")
+    again = script("train", "--runs-dir", tmp_path / "runs", "--name", "cut", "--resume", "--num-workers", 0, "--json")
     assert "epoch 12/12" in again.stderr
     assert json.loads(again.stdout)["metrics"]["test"]["mse"] == pytest.approx(solo["metrics"]["test"]["mse"], rel=1e-9)
 
 
-def test_terminated_search_on_ray_resumes_without_running_a_trial_again(command, script, tmp_path):
+def test_terminated_search_on_ray_resumes_without_running_a_trial_again(command, script_on_ray, tmp_path):
     said = tmp_path / "said"
     argv = command("tune", "--mode", "ray", "--pack", 2, *FEW, "--runs-dir", tmp_path, "--name", "s")
     process = subprocess.Popen(argv, stderr=said.open("w"))
@@ -86,7 +80,7 @@ def test_terminated_search_on_ray_resumes_without_running_a_trial_again(command,
     process.send_signal(signal.SIGTERM)
     assert process.wait(120) == 143, said.read_text()[-3000:]
     assert json.loads((tmp_path / "s" / "record.json").read_text())["status"] == "stopped"
-    done = script("tune", "--runs-dir", tmp_path, "--name", "s", "--resume", "--json")
+    done = script_on_ray("tune", "--runs-dir", tmp_path, "--name", "s", "--resume", "--json")
     search = json.loads(done.stdout)["search"]
     assert search["configs"] == 18
     assert search["resumed"] >= 3
@@ -95,18 +89,18 @@ def test_terminated_search_on_ray_resumes_without_running_a_trial_again(command,
     assert len(ids) == len(set(ids)) == 18
 
 
-def test_name_that_exists_is_refused_and_resuming_an_ended_run_gives_its_record(forked, tmp_path):
+def test_name_that_exists_is_refused_and_resuming_an_ended_run_gives_its_record(script, tmp_path):
     flags = ("--runs-dir", tmp_path, "--name", "once", "--task", "synthetic", "--train.epochs", 2, "--json")
-    first = forked("train", *flags)
-    assert forked("train", *flags).returncode == 2
-    again = forked("train", *flags, "--resume")
+    first = script("train", *flags)
+    assert script("train", *flags).returncode == 2
+    again = script("train", *flags, "--resume")
     assert (again.returncode, again.stdout) == (0, first.stdout)
-    other = forked("train", *flags, "--resume", "--train.lr", "0.5")
+    other = script("train", *flags, "--resume", "--train.lr", "0.5")
     assert other.returncode == 2
     assert "other settings than these (train.lr 0.001, not 0.5)" in other.stderr
 
 
-def test_settings_of_an_earlier_trainer_run_as_they_are(forked, tmp_path):
+def test_settings_of_an_earlier_trainer_run_as_they_are(script, tmp_path):
     generator = np.random.default_rng(0)
     x = generator.standard_normal((600, 5, 3)).astype(np.float32)
     y = (x[:, -1, 0] > 0).astype(np.int64)
@@ -124,7 +118,7 @@ def test_settings_of_an_earlier_trainer_run_as_they_are(forked, tmp_path):
         "io": {"save_dir": str(tmp_path / "runs"), "run_name": "earlier"},
     }
     (tmp_path / "settings.yaml").write_text(yaml.safe_dump(settings))
-    done = forked("train", "--config", tmp_path / "settings.yaml", "--json")
+    done = script("train", "--config", tmp_path / "settings.yaml", "--json")
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
     assert record["config"]["task"] == "direction"
@@ -134,8 +128,8 @@ def test_settings_of_an_earlier_trainer_run_as_they_are(forked, tmp_path):
     assert len(pd.read_parquet(tmp_path / "runs" / "earlier" / "predictions.parquet")) == 100
 
 
-def test_prepare_prints_the_data_card(forked, runs):
-    done = forked("prepare", "--runs-dir", runs, "--data.tickers", "stocks", "--json")
+def test_prepare_prints_the_data_card(script, runs):
+    done = script("prepare", "--runs-dir", runs, "--data.tickers", "stocks", "--json")
     card = json.loads(done.stdout)
     assert (len(card["tickers"]), card["first_date"], card["last_date"]) == (20, "1996-01-02", "2022-12-28")
     assert card["rows"] == load_sp500_dataset().loc["1996":].size
@@ -144,16 +138,16 @@ def test_prepare_prints_the_data_card(forked, runs):
 
 
 @pytest.fixture(scope="module")
-def searched(script, runs):
-    done = script("tune", "--runs-dir", runs, "--name", "search", "--mode", "all", *FEW, *PRECISE, "--json")
+def searched(script_on_ray, runs):
+    done = script_on_ray("tune", "--runs-dir", runs, "--name", "search", "--mode", "all", *FEW, *PRECISE, "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)["search"]
 
 
 @pytest.fixture(scope="module")
-def scaled(script, runs):
+def scaled(script_on_ray, runs):
     flags = ("--multipliers", 50, "--num-workers", 2, "--max-steps", 8, "--memory-limit", "2GiB")
-    done = script("scale", "--runs-dir", runs, "--name", "scale", "--json", *flags)
+    done = script_on_ray("scale", "--runs-dir", runs, "--name", "scale", "--json", *flags)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)["scale"]
 
@@ -181,9 +175,9 @@ def test_scale_tells_which_arms_a_budget_allows(scaled):
     assert all(row["warm_samples_per_second"] >= row["samples_per_second"] for row in scaled[1:])
 
 
-def test_prepare_writes_a_set_that_scale_trains_on(forked, tmp_path):
+def test_prepare_writes_a_set_that_scale_trains_on(script, tmp_path):
     few = ("--data.tickers", "AAPL", "KO", "--runs-dir", tmp_path / "runs", "--json")
-    done = forked("prepare", "--multiplier", 3, "--out", tmp_path / "set", *few)
+    done = script("prepare", "--multiplier", 3, "--out", tmp_path / "set", *few)
     assert done.returncode == 0, done.stderr
     card = json.loads(done.stdout)
     files = {path.name: path.stat().st_size for path in (tmp_path / "set").iterdir()}
@@ -191,16 +185,16 @@ def test_prepare_writes_a_set_that_scale_trains_on(forked, tmp_path):
     assert (sum(files.values()), len(files)) == (card["shards"]["bytes"], card["shards"]["files"])
     assert card["windows"]["train"] == card["shards"]["windows"] > 0
     flags = ("--arms", "streaming", "--multipliers", 3, "--max-steps", 2)
-    done = forked("scale", "--shards", tmp_path / "set", *flags, *few)
+    done = script("scale", "--shards", tmp_path / "set", *flags, *few)
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["scale"]
     assert (row["windows"], row["writing_seconds"]) == (card["windows"]["train"], 0.0)
     assert row["bytes_on_disk"] == card["shards"]["bytes"]
 
 
-def test_dry_run_of_scale_tells_sizes_and_what_to_expect(forked, tmp_path):
+def test_dry_run_of_scale_tells_sizes_and_what_to_expect(script, tmp_path):
     flags = ("--multipliers", 10, 50, "--num-workers", 1, 2, "--runs-dir", tmp_path / "runs", "--json")
-    done = forked("scale", "--dry-run", *flags)
+    done = script("scale", "--dry-run", *flags)
     assert done.returncode == 0, done.stderr
     plan = json.loads(done.stdout)
     assert [size["windows"] for size in plan["sizes"]] == [934_000, 4_670_000]
@@ -218,8 +212,8 @@ def test_dry_run_of_scale_tells_sizes_and_what_to_expect(forked, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_report_is_written_from_a_search_and_a_scale_experiment(forked, runs, searched, scaled):
-    done = forked("compare", "--runs-dir", runs, "--json")
+def test_report_is_written_from_a_search_and_a_scale_experiment(script, runs, searched, scaled):
+    done = script("compare", "--runs-dir", runs, "--json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report == json.loads((runs / "report" / "report.json").read_text())

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import forks
 import psutil
 import pytest
 import your_own
@@ -33,10 +33,7 @@ def _file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def command(*words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, *words], capture_output=True, text=True, env=environment, check=False, timeout=300
-    )
+    done = forks.run(list(words), env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert done.returncode == status, done.stderr
     return done
 
@@ -95,7 +92,7 @@ def queue(tmp_path: Path) -> Iterator[list[str]]:
 
 
 def test_job_of_the_queue_trains_it_and_the_report_names_it(queue: list[str]) -> None:
-    jobs = ["-m", "sp500.cli", "jobs"]
+    jobs = ["sp500", "jobs"]
     train = ["--", "python", str(ROOT / "experiments" / "train.py"), *FLAGS, "--name", "job", "--train.epochs", "3"]
     submitted = json.loads(command(*jobs, "submit", "--workers", "1", "--json", *queue, *train).stdout)
     command(*jobs, "wait", submitted["id"], *queue)
