@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class JobState(StrEnum):
-    """The state of a job. There is no unknown state: a job that cannot be found any more is LOST."""
+    """The state of a job. A job that cannot be found any more is LOST, so no state is unknown."""
 
     QUEUED = "QUEUED"
     """Waits for its turn, its budget, or the time of its next try; Kueue may be what holds it."""

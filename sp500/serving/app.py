@@ -24,7 +24,6 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi_offline import FastAPIOffline
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from pydantic_core import ErrorDetails
 from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, JSONResponse, Response
@@ -378,7 +377,7 @@ def _add_errors(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, http)
 
 
-def _field(fault: ErrorDetails) -> str:
+def _field(fault: Mapping[str, Any]) -> str:
     if fault["type"] == "json_invalid":  # its place is a character
         return "body"
     parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"] if part != "body"]
