@@ -4,11 +4,11 @@ import json
 import os
 import select
 import signal
-import subprocess
 import sys
 import sysconfig
 from pathlib import Path
 
+import forks
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -48,15 +48,12 @@ class Cluster:
         return {**os.environ, **own}
 
     def start(self, *words):
-        command = [sys.executable, "-m", "sp500.cli", "cluster", *map(str, words)]
-        pipe = subprocess.PIPE
-        return subprocess.Popen(command, cwd=self.work, env=self.environment, stdout=pipe, stderr=pipe, text=True)
+        return forks.Script(["sp500", "cluster", *map(str, words)], cwd=self.work, env=self.environment)
 
     def call(self, *words):
         """Exit code, stdout and stderr."""
-        process = self.start(*words)
-        out, err = process.communicate()
-        return process.returncode, out, err
+        done = self.start(*words).finish()
+        return done.returncode, done.stdout, done.stderr
 
     def calls(self, verb):
         return [line for line in (self.folder / "log").read_text().splitlines() if line.startswith(verb)]
@@ -70,8 +67,7 @@ class Cluster:
         assert select.select([reached], [], [], 60)[0]
         os.close(reached)
         process.send_signal(signal.SIGTERM)
-        process.communicate()
-        return process.returncode
+        return process.wait()
 
     @property
     def pods(self):

@@ -3,10 +3,9 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
+import forks
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -15,8 +14,7 @@ EPOCHS = ("--train.epochs", "2")
 
 
 def experiment(name, *flags):
-    argv = [sys.executable, ROOT / "experiments" / f"{name}.py", *map(str, flags)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT)
+    done = forks.run([str(ROOT / "experiments" / f"{name}.py"), *map(str, flags)], cwd=ROOT)
     assert done.returncode == 0, done.stderr
 
 

@@ -1,10 +1,10 @@
 """Models of a cluster's runs claim: the verbs run in a pod, on the claim's own files."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
+import forks
 import pytest
 
 import sp500
@@ -27,26 +27,16 @@ def models(cluster, trained):
     python.chmod(0o755)
 
     def called(*words):
-        command = [sys.executable, "-m", "sp500.cli", "models", *words, "--on", "kuberay"]
-        command += ["--runs-dir", str(trained)]
-        done = subprocess.run(
-            command, cwd=cluster.work, env=cluster.environment, capture_output=True, text=True, check=False
-        )
+        command = ["sp500", "models", *words, "--on", "kuberay", "--runs-dir", str(trained)]
+        done = forks.run(command, cwd=cluster.work, env=cluster.environment)
         return done.returncode, done.stdout, done.stderr
 
     return called
 
 
 def serve(cluster, *words, **environment):
-    command = [sys.executable, "-m", "sp500.cli", "serve", *words, "--on", "kuberay", "--manifest", str(SERVICE)]
-    done = subprocess.run(
-        command,
-        cwd=cluster.work,
-        env=cluster.environment | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ["sp500", "serve", *words, "--on", "kuberay", "--manifest", str(SERVICE)]
+    done = forks.run(command, cwd=cluster.work, env=cluster.environment | environment)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -97,7 +87,7 @@ def test_run_that_has_not_ended_is_not_sent(cluster, models, trained):
     assert not (cluster.runs / "begun").exists()
 
 
-def test_run_is_sent_and_promoted_on_the_claim(cluster, models, trained):
+def test_run_is_sent_once_and_promoted_on_the_claim_and_a_refusal_there_is_told(cluster, models, trained):
     code, out, err = models("promote", "m1")
     assert code == 0, err
     assert "run m1 is sent" in err
@@ -110,13 +100,13 @@ def test_run_is_sent_and_promoted_on_the_claim(cluster, models, trained):
     assert cluster.pods == []
     assert not (trained / ".models").exists()
 
-
-def test_run_that_is_there_is_not_sent_again(cluster, models):
-    models("promote", "m1")
     code, _, err = models("promote", "m1", "--model", "other")
     assert (code, "run m1 is there already" in err) == (0, True)
     code, out, _ = models("list", "--json")
     assert [one["name"] for one in json.loads(out)["models"]] == ["main", "other"]
+    code, _, err = models("rollback")
+    assert code == 2
+    assert err.splitlines()[-1] == "ConfigError: model main has no champion before this one"
 
 
 def test_other_run_of_that_name_is_kept(cluster, models):
@@ -125,13 +115,6 @@ def test_other_run_of_that_name_is_kept(cluster, models):
     code, _, err = models("promote", "m1")
     assert (code, "the run of that name on the claim is another" in err) == (3, True)
     assert [path.name for path in (cluster.runs / "m1").iterdir()] == ["record.json"]
-
-
-def test_refusal_of_the_pod_is_told(models):
-    models("promote", "m1")
-    code, _, err = models("rollback")
-    assert code == 2
-    assert err.splitlines()[-1] == "ConfigError: model main has no champion before this one"
 
 
 def test_kubeconfig_that_is_not_there_is_named(cluster):
