@@ -2,12 +2,11 @@
 
 import json
 import os
-import subprocess
-import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+import forks
 import psutil
 import pytest
 from kube_operator import Operator
@@ -23,10 +22,7 @@ def sp500(kubeconfig, tmp_path):
 
     def run(*words, code=0):
         environment = {**os.environ, "KUBECONFIG": kubeconfig, "XDG_STATE_HOME": str(state)}
-        command = [sys.executable, "-m", "sp500.cli", "jobs", *map(str, words)]
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=90, check=False, cwd=ROOT, env=environment
-        )
+        done = forks.run(["sp500", "jobs", *map(str, words)], cwd=ROOT, env=environment)
         assert done.returncode == code, done
         return done.stdout
 

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import forks
 import psutil
 import pytest
 import yaml
@@ -35,11 +36,8 @@ def sp500(state):
     """Runs `sp500 jobs` on that folder to its end."""
 
     def run(*words, code=0, **environment):
-        done = subprocess.run(
-            [sys.executable, "-m", "sp500.cli", "jobs", *map(str, words)],
-            capture_output=True, text=True, timeout=90, check=False, cwd=ROOT,
-            env={**os.environ, "XDG_STATE_HOME": str(state.parent), **environment},
-        )  # fmt: skip
+        settings = {**os.environ, "XDG_STATE_HOME": str(state.parent), **environment}
+        done = forks.run(["sp500", "jobs", *map(str, words)], cwd=ROOT, env=settings)
         assert done.returncode == code, (words, done)
         return done
 
