@@ -11,6 +11,7 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 
+import forks
 import psutil
 import pytest
 from mcp import Client, StdioServerParameters
@@ -158,20 +159,11 @@ def test_huge_request_is_refused_in_a_short_answer(session):
 
 
 def test_requests_that_wait_hold_up_no_other(session, state):
-    words = [
-        sys.executable,
-        "-m",
-        "sp500.cli",
-        "jobs",
-        "submit",
-        "--state-dir",
-        str(state),
-        "--json",
-        "--",
-        "sleep",
-        "600",
-    ]
-    done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT, env=ENVIRONMENT)
+    done = forks.run(
+        ["sp500", "jobs", "submit", "--state-dir", str(state), "--json", "--", "sleep", "600"],
+        cwd=ROOT,
+        env=ENVIRONMENT,
+    )
     job = json.loads(done.stdout)["id"]
 
     async def talk(call, _):
@@ -212,8 +204,8 @@ def test_agent_sees_how_far_a_running_job_is(session):
 
 
 def test_agent_stops_its_own_job_and_not_that_of_another_project(session, state):
-    words = [sys.executable, "-m", "sp500.cli", "jobs", "submit", "--state-dir", str(state), "--workers", "1", "--json"]
-    done = subprocess.run([*words, "--", "true"], capture_output=True, text=True, check=True, cwd=ROOT, env=ENVIRONMENT)
+    words = ["sp500", "jobs", "submit", "--state-dir", str(state), "--workers", "1", "--json", "--", "true"]
+    done = forks.run(words, cwd=ROOT, env=ENVIRONMENT)
     others = json.loads(done.stdout)["id"]
 
     async def talk(call, _):
@@ -271,8 +263,7 @@ def test_stdout_is_the_protocols_alone_and_a_signal_ends_the_server(command, num
 
 
 def test_folder_without_a_project_exits_2_and_says_so(command, tmp_path):
-    words = [sys.executable, *command, "--folder", str(tmp_path)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env=ENVIRONMENT)
+    done = forks.run(["sp500", *command[2:], "--folder", str(tmp_path)])
     assert (done.returncode, done.stdout) == (2, "")
     assert "no experiments/train.py in it" in done.stderr
 

@@ -8,12 +8,11 @@ import logging
 import os
 import shutil
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import forks
 import object_store
 import pyarrow.fs
 import pytest
@@ -360,13 +359,14 @@ def test_archive_that_does_not_answer_is_a_warning_and_no_reason_to_start_anew(
 def test_training_ends_well_without_its_archive_and_is_copied_afterwards(
     gone: str, server: str, tmp_path: Path
 ) -> None:
-    script = [sys.executable, str(ROOT / "experiments" / "train.py"), "--runs-dir", str(tmp_path / "runs")]
+    script = [str(ROOT / "experiments" / "train.py"), "--runs-dir", str(tmp_path / "runs")]
     script += ["--task", "synthetic", "--train.epochs", "2", "--name", "a", "--io.archive", gone, "--json"]
-    without = subprocess.run(script, capture_output=True, text=True, check=False)
+    without = forks.run(script)
     assert (without.returncode, json.loads(without.stdout)["status"]) == (0, "ok")
     assert "run a is not whole there" in without.stderr
     environment = {**os.environ, **object_store.environment(server)}
-    again = subprocess.run([*script, "--resume"], capture_output=True, text=True, check=True, env=environment)
+    again = forks.run([*script, "--resume"], env=environment)
+    assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout) == json.loads(without.stdout)
     held = Place(gone, object_store.files(server), "bucket/gone").read()
     assert whole_versions(held) == {path.name for path in (tmp_path / "runs/a/checkpoints").glob("epoch-*")}
