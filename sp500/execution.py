@@ -41,7 +41,7 @@ class Experiment(RunConfig):
     resume: bool = False
     """Continue the run of that name; an ended one prints its record."""
     trust_source: bool = False
-    """Run the Python that lies in a run's folder (source/) although it was never given on this machine."""
+    """Run the Python that lies in a run's folder (source/) even if it was never given on this machine."""
 
     @property
     def arm(self) -> str:

@@ -76,7 +76,7 @@ class DataConfig(Frozen):
     valid_from_train: float = Field(0.175, ge=0, lt=1)
     """Last part of the remaining dates (or of X_train) used for validation; 0: no validation."""
     gap: int | None = Field(None, ge=1)
-    """Sessions purged between two splits; empty, and at least: window + horizon."""
+    """Sessions left out between two splits. Default and minimum: window + horizon."""
     norm: Literal["zscore", "minmax", "none"] = "zscore"
     """Feature scaling, fitted on the training dates only."""
     shuffle_train: bool = True

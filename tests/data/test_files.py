@@ -158,6 +158,10 @@ def test_numbered_tickers_of_a_parquet_file_are_names(tmp_path: Path, clean: pd.
         (b"\n\n", "empty"),
         (b"date,ticker,close\n", "empty"),
         (b"day,price\n2020-01-02,5\n", "no column is named date, only day, price"),
+        (
+            b"Date,Open,High,Low,Price\n2020-01-02,5,6,4,5\n",
+            "no column is named close, only date, Open, High, Low, Price",
+        ),
         (b"date;KO\n2020-01-02;5,25\n2020-01-03;5,5\n", "'5,25' is not a number; use a decimal point"),
         (b"date,ticker,price\n2020-01-02,KO,5\n", "wrong columns date, ticker, price"),
         (b"date,ticker,close,mood\n2020-01-02,KO,5,good\n", "wrong columns mood"),

@@ -25,9 +25,9 @@ class Promote(ModelFlags):
     canary: float | None = Field(None, gt=0, lt=1)
     """Let it answer this share of the requests."""
     shadow: bool = False
-    """Let it answer for the log alone."""
+    """Log its answers, but do not send them."""
     trust_source: bool = False
-    """Run the Python that lies in the run's folder (source/) although it was never given on this machine."""
+    """Run the Python that lies in the run's folder (source/) even if it was never given on this machine."""
 
     @model_validator(mode="after")
     def _is_one_of_them(self) -> Promote:

@@ -25,7 +25,7 @@ class Arguments(Frozen):
     key_file: Path
     """File with the key. Without it all requests that need one are refused; it is read again while the server runs."""
     trust_source: bool = False
-    """Run the Python that lies in a run's folder (source/) although it was never given on this machine."""
+    """Run the Python that lies in a run's folder (source/) even if it was never given on this machine."""
 
 
 def build(args: dict[str, object]) -> serve.Application:

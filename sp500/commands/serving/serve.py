@@ -34,7 +34,7 @@ class Serve(Frozen):
     name: Annotated[str, tyro.conf.Positional] = DEFAULT
     """A model that runs were promoted for (sp500 models promote), or a run."""
     host: str = "127.0.0.1"
-    """Address to listen on. Others than this machine's own need a key."""
+    """Address to listen on. Any address but the loopback one needs a key."""
     port: int = Field(8000, ge=0, lt=65536)
     """Port to listen on; 0: any that is free."""
     key_file: Path | None = None
@@ -62,7 +62,7 @@ class Serve(Frozen):
     json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
     """The table of --benchmark as one JSON object on stdout."""
     trust_source: bool = False
-    """Run the Python that lies in a run's folder (source/) although it was never given on this machine."""
+    """Run the Python that lies in a run's folder (source/) even if it was never given on this machine."""
 
 
 def main(argv: Sequence[str]) -> int:

@@ -131,6 +131,10 @@ def _name_columns(frame: pd.DataFrame, path: Path) -> tuple[pd.DataFrame, bool]:
         raise DataError(f"{path}: duplicate column {', '.join(twice)}; keep one")
     if "date" not in names:
         raise DataError(f"{path}: no column is named date, only {', '.join(names)}; {EXPECTED}")
+    if not is_long and {"high", "low"} <= {name.lower() for name in names}:
+        raise DataError(
+            f"{path}: no column is named close, only {', '.join(names)}; name that of the closing prices close"
+        )
     if len(names) < 2:
         raise DataError(f"{path}: wrong columns {', '.join(names)}; {EXPECTED}")
     return frame.set_axis(names, axis=1), is_long
