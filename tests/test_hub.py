@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Event, Thread
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import forks
 import pytest
 
+import sp500
 from sp500 import hub
 from sp500.config import TextConfig
 from sp500.data.text import tokenizer
@@ -30,7 +30,7 @@ CONFIG = {
     "num_hidden_layers": 1,
     "max_position_embeddings": 64,
 }
-TRAIN = (sys.executable, "experiments/train.py", "--task", "language", "--model.kind", "hf")
+TRAIN = ("experiments/train.py", "--task", "language", "--model.kind", "hf")
 ANSWERS = {
     "unknown": (404, {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Repository not found"}),
     "private": (401, {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Invalid username or password."}),
@@ -125,11 +125,11 @@ def library(tmp_path: Path, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> N
 def fetched(name: str, endpoint: str, home: Path, **environment: str) -> tuple[int, str]:
     """Exit code and message of a training with this model."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "HUGGING"))}
-    done = subprocess.run(
+    done = forks.run(
         [*TRAIN, "--model.path", name, "--runs-dir", str(home / "runs")],
-        cwd=ROOT, capture_output=True, text=True, check=False,
+        cwd=ROOT,
         env={**kept, "HF_HOME": str(home), "HF_ENDPOINT": endpoint, **environment},
-    )  # fmt: skip
+    )
     return done.returncode, done.stderr
 
 
@@ -224,35 +224,33 @@ def test_token_of_older_guides_is_sent_with_a_notice(endpoint: str, tmp_path: Pa
     assert "old-secret" not in message
 
 
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize(
-    ("files", "flags", "code", "said"),
+    ("files", "settings", "said"),
     [
-        (None, [], 2, "no such folder; expected one with a config.json, or OWNER/NAME on the hub"),
-        ({}, [], 2, "has no usable config.json"),
-        ({"config.json": json.dumps(CONFIG)}, ["--text.tokenizer", "model"], 2, "has no tokenizer that can be used"),
-        ({"config.json": json.dumps(CONFIG)}, ["--text.context", "65"], 2, "text.context 65 is above the 64 positions"),
-        ({"config.json": json.dumps(CONFIG), "pytorch_model.bin": ""}, [], 2, "as a pickle (pytorch_model.bin)"),
+        (None, {}, "no such folder; expected one with a config.json, or OWNER/NAME on the hub"),
+        ({}, {}, "has no usable config.json"),
+        ({"config.json": json.dumps(CONFIG)}, {"text": {"tokenizer": "model"}}, "has no tokenizer that can be used"),
+        ({"config.json": json.dumps(CONFIG)}, {"text": {"context": 65}}, "text.context 65 is above the 64 positions"),
+        ({"config.json": json.dumps(CONFIG), "pytorch_model.bin": ""}, {}, r"as a pickle \(pytorch_model.bin\)"),
         (
             {"config.json": json.dumps(CONFIG)},
-            ["--model.adapter-rank", "2"],
-            2,
+            {"model": {"adapter_rank": 2}},
             "has no weights that an adapter could change",
         ),
-        ({"config.json": "{}"}, ["--train.amp", "float16"], 2, "train.amp float16 would lose small gradients"),
+        ({"config.json": "{}"}, {"train": {"amp": "float16"}}, "train.amp float16 would lose small gradients"),
     ],
 )
-def test_folder_that_cannot_be_used_is_refused_in_one_line(
-    files: dict[str, str] | None, flags: list[str], code: int, said: str, tmp_path: Path
+def test_folder_that_cannot_be_used_is_refused_and_the_hub_not_asked(
+    files: dict[str, str] | None, settings: dict[str, dict[str, Any]], said: str, tmp_path: Path
 ) -> None:
     folder = tmp_path / "model"
     if files is not None:
         folder.mkdir()
         for name, text in files.items():
             (folder / name).write_text(text)
-    done = subprocess.run(
-        [*TRAIN, "--model.path", folder, "--text.max-bytes", "20000", "--runs-dir", tmp_path / "runs", *flags],
-        cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "HF_HUB_OFFLINE": "1"},
-    )  # fmt: skip
-    assert done.returncode == code, done.stderr
-    assert said in " ".join(done.stderr.replace("\u2502", "").split())
-    assert "Traceback" not in done.stderr
+    settings = {**settings, "text": {"max_bytes": 20_000, **settings.get("text", {})}}
+    model = {"kind": "hf", "path": str(folder), **settings.pop("model", {})}
+    with pytest.raises(ConfigError, match=said):
+        sp500.train(task="language", model=model, runs_dir=tmp_path / "runs", name="one", **settings)
+    assert Hub.asked == []
