@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import forks
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
@@ -23,6 +24,12 @@ def script(command) -> Script:
     return lambda name, *arguments: subprocess.run(
         command(name, *arguments), capture_output=True, text=True, timeout=500, check=False
     )
+
+
+@pytest.fixture(scope="session")
+def forked(command) -> Script:
+    """The same without seconds of imports: a process forked from one that has them."""
+    return lambda name, *arguments: forks.run(command(name, *arguments)[1:])
 
 
 @pytest.fixture(scope="session")

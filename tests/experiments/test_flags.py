@@ -43,31 +43,31 @@ def test_help_loads_nothing_that_takes_long(name):
         (["--config", "nowhere.yaml"], "nowhere.yaml"),
     ],
 )
-def test_wrong_flag_exits_2_and_names_it(script, tmp_path, flags, said):
-    done = script("train", "--runs-dir", tmp_path / "runs", *flags)
+def test_wrong_flag_exits_2_and_names_it(forked, tmp_path, flags, said):
+    done = forked("train", "--runs-dir", tmp_path / "runs", *flags)
     assert done.returncode == 2
     assert said in done.stderr + done.stdout
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "runs").exists()
 
 
-def test_resume_of_a_run_that_is_missing_starts_it(script, tmp_path):
+def test_resume_of_a_run_that_is_missing_starts_it(forked, tmp_path):
     flags = ("--runs-dir", tmp_path, "--train.epochs", "3", "--resume", "--dry-run", "--json")
-    done = script("train", *flags, "--name", "new")
+    done = forked("train", *flags, "--name", "new")
     assert done.returncode == 0
     assert json.loads(done.stdout)["config"]["train"]["epochs"] == 3
 
 
-def test_resumed_run_is_where_it_was_found_whatever_folder_it_was_made_in(script, tmp_path):
+def test_resumed_run_is_where_it_was_found_whatever_folder_it_was_made_in(forked, tmp_path):
     made = tmp_path / "runs" / "fetched"
     made.mkdir(parents=True)
     (made / "config.yaml").write_text("io: {save_dir: /elsewhere}\n")
     flags = ("--runs-dir", tmp_path / "runs", "--name", "fetched", "--resume", "--dry-run", "--json")
-    assert json.loads(script("train", *flags).stdout)["folder"] == str(made)
+    assert json.loads(forked("train", *flags).stdout)["folder"] == str(made)
 
 
-def test_resume_without_a_name_asks_for_one(script, tmp_path):
-    done = script("train", "--runs-dir", tmp_path, "--resume", "--dry-run")
+def test_resume_without_a_name_asks_for_one(forked, tmp_path):
+    done = forked("train", "--runs-dir", tmp_path, "--resume", "--dry-run")
     assert (done.returncode, "--name" in done.stderr) == (2, True)
 
 
@@ -82,37 +82,37 @@ def test_resume_without_a_name_asks_for_one(script, tmp_path):
         (["train"], "expected sections"),
     ],
 )
-def test_wrong_key_in_a_settings_file_exits_2_and_names_file_and_key(script, tmp_path, settings, said):
+def test_wrong_key_in_a_settings_file_exits_2_and_names_file_and_key(forked, tmp_path, settings, said):
     path = tmp_path / "settings.yaml"
     path.write_text(yaml.safe_dump(settings))
-    done = script("train", "--config", path, "--runs-dir", tmp_path / "runs")
+    done = forked("train", "--config", path, "--runs-dir", tmp_path / "runs")
     assert done.returncode == 2
     assert str(path) in done.stderr
     assert said in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_flags_stand_above_the_file_and_the_file_above_the_defaults(script, tmp_path):
+def test_flags_stand_above_the_file_and_the_file_above_the_defaults(forked, tmp_path):
     path = tmp_path / "settings.yaml"
     path.write_text("train: {epochs: 7, lr: 1e-2}\nmodel: {kind: lstm}\n")
-    done = script("train", "--config", path, "--train.epochs", "3", "--seed", "5", "--runs-dir", "x", "--print-config")
+    done = forked("train", "--config", path, "--train.epochs", "3", "--seed", "5", "--runs-dir", "x", "--print-config")
     shown = yaml.safe_load(done.stdout)
     assert (shown["train"]["epochs"], shown["train"]["lr"], shown["model"]["kind"]) == (3, 0.01, "lstm")
     assert (shown["train"]["seed"], shown["io"]["save_dir"]) == (5, "x")
     assert shown["train"]["batch_size"] == 256
 
 
-def test_dry_run_tells_the_plan_and_does_nothing(script, tmp_path):
-    done = script("scale", "--runs-dir", tmp_path / "runs", "--name", "plan", "--dry-run")
+def test_dry_run_tells_the_plan_and_does_nothing(forked, tmp_path):
+    done = forked("scale", "--runs-dir", tmp_path / "runs", "--name", "plan", "--dry-run")
     assert done.returncode == 0
     assert yaml.safe_load(done.stdout)["run"] == "plan"
     assert not (tmp_path / "runs").exists()
 
 
-def test_faulty_csv_exits_3_and_names_rule_ticker_and_date(script, tmp_path):
+def test_faulty_csv_exits_3_and_names_rule_ticker_and_date(forked, tmp_path):
     path = tmp_path / "prices.csv"
     path.write_text("date,ticker,close\n2020-01-02,KO,54.99\n2020-01-03,KO,-54.69\n2020-01-06,KO,54.67\n")
-    done = script("train", "--data.source", path, "--runs-dir", tmp_path / "runs")
+    done = forked("train", "--data.source", path, "--runs-dir", tmp_path / "runs")
     assert done.returncode == 3
     assert "not_positive: KO 2020-01-03" in done.stderr
     assert "Traceback" not in done.stderr

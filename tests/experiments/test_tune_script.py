@@ -2,9 +2,9 @@
 
 import json
 import signal
-import subprocess
 import time
 
+import forks
 import psutil
 import pytest
 
@@ -15,17 +15,17 @@ def lines(path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def test_space_that_cannot_be_searched_is_refused_before_anything_starts(script, tmp_path):
+def test_space_that_cannot_be_searched_is_refused_before_anything_starts(forked, tmp_path):
     (tmp_path / "bad.yaml").write_text("model.hiden: [8, 16]\n")
-    done = script("tune", "--space", tmp_path / "bad.yaml", "--runs-dir", tmp_path / "runs")
+    done = forked("tune", "--space", tmp_path / "bad.yaml", "--runs-dir", tmp_path / "runs")
     assert done.returncode == 2
     assert "bad.yaml" in done.stderr
     assert "did you mean model.hidden?" in done.stderr
 
 
-def test_mode_auto_names_the_arm_that_it_takes_and_why(script, tmp_path):
+def test_mode_auto_names_the_arm_that_it_takes_and_why(forked, tmp_path):
     flags = ("--data.tickers", "AAPL", "--data.start", "2014-01-01", "--train.epochs", 1, "--runs-dir", tmp_path)
-    done = script("tune", *flags, "--json")
+    done = forked("tune", *flags, "--json")
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
     assert record["arm"] == "packed"
@@ -36,7 +36,7 @@ def test_mode_auto_names_the_arm_that_it_takes_and_why(script, tmp_path):
 def test_interrupted_search_without_ray_ends_soon_and_leaves_no_process(command, tmp_path):
     (tmp_path / "space.yaml").write_text("train.seed: [0, 1]\ntrain.epochs: [2, 1000000]\n")
     argv = command("tune", *FLAGS, "--space", tmp_path / "space.yaml", "--mode", "packed", "--runs-dir", tmp_path)
-    process = subprocess.Popen([*argv, "--name", "s"], stderr=subprocess.DEVNULL)
+    process = forks.Script([*argv[1:], "--name", "s"])
     started = time.monotonic()
     while not lines(tmp_path / "s" / "trials.jsonl"):
         assert process.poll() is None
@@ -58,8 +58,8 @@ def test_interrupted_search_without_ray_ends_soon_and_leaves_no_process(command,
         (("--mode", "all", "--halving", 3), "halving: stops members of packs"),
     ],
 )
-def test_flags_that_an_arm_cannot_follow_are_refused(script, tmp_path, flags, reason):
-    done = script("tune", *flags, "--runs-dir", tmp_path)
+def test_flags_that_an_arm_cannot_follow_are_refused(forked, tmp_path, flags, reason):
+    done = forked("tune", *flags, "--runs-dir", tmp_path)
     assert done.returncode == 2
     assert reason in done.stderr
     assert list(tmp_path.iterdir()) == []

@@ -30,8 +30,8 @@ def searched(tmp_path):
     return tmp_path
 
 
-def test_folds_of_real_prices_are_judged_and_no_better_than_such_returns_allow(script, tmp_path):
-    done = script("walk_forward", "--runs-dir", tmp_path, "--name", "w", "--json", *FEW)
+def test_folds_of_real_prices_are_judged_and_no_better_than_such_returns_allow(forked, tmp_path):
+    done = forked("walk_forward", "--runs-dir", tmp_path, "--name", "w", "--json", *FEW)
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
     assert [row["status"] for row in record["folds"]] == ["ok"] * 3
@@ -42,12 +42,12 @@ def test_folds_of_real_prices_are_judged_and_no_better_than_such_returns_allow(s
     assert record["metrics"]["improvement"]["mean"] < 0.02
     assert len((tmp_path / "w" / "folds.jsonl").read_text().splitlines()) == 3
     assert "fold 3/3" in done.stderr
-    again = script("walk_forward", "--runs-dir", tmp_path, "--name", "w", "--json", "--resume")
+    again = forked("walk_forward", "--runs-dir", tmp_path, "--name", "w", "--json", "--resume")
     assert (again.returncode, again.stdout) == (0, done.stdout)
 
 
-def test_chosen_config_and_its_data_are_taken_under_the_flags(script, searched):
-    done = script("walk_forward", "--runs-dir", searched, "--best-of", "s", "--print-config", "--train.lr", 0.1)
+def test_chosen_config_and_its_data_are_taken_under_the_flags(forked, searched):
+    done = forked("walk_forward", "--runs-dir", searched, "--best-of", "s", "--print-config", "--train.lr", 0.1)
     assert done.returncode == 0, done.stderr
     shown = yaml.safe_load(done.stdout)
     assert (shown["model"]["hidden"], shown["data"]["window"], shown["data"]["tickers"]) == (128, 20, [])
@@ -56,8 +56,8 @@ def test_chosen_config_and_its_data_are_taken_under_the_flags(script, searched):
     assert (shown["train"]["lr"], shown["best_of"]) == (0.1, "s")
 
 
-def test_plan_tells_dates_and_which_folds_are_blind(script, searched):
-    done = script("walk_forward", "--runs-dir", searched, "--best-of", "s", "--folds", 5, "--dry-run", "--json")
+def test_plan_tells_dates_and_which_folds_are_blind(forked, searched):
+    done = forked("walk_forward", "--runs-dir", searched, "--best-of", "s", "--folds", 5, "--dry-run", "--json")
     assert done.returncode == 0, done.stderr
     folds = json.loads(done.stdout)["folds"]
     starts = [fold["splits"]["test"][0] for fold in folds]
@@ -74,8 +74,8 @@ def test_plan_tells_dates_and_which_folds_are_blind(script, searched):
         (("--config", "nowhere.yaml"), 2, "nowhere.yaml"),
     ],
 )
-def test_what_cannot_be_walked_is_refused_in_one_message(script, tmp_path, flags, code, said):
-    done = script("walk_forward", "--runs-dir", tmp_path, *flags)
+def test_what_cannot_be_walked_is_refused_in_one_message(forked, tmp_path, flags, code, said):
+    done = forked("walk_forward", "--runs-dir", tmp_path, *flags)
     assert done.returncode == code
     assert said in done.stderr + done.stdout
     assert "Traceback" not in done.stderr
