@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
+import forks
 import pytest
 
 from sp500.runs.record import Machine, RunRecord, Seconds
@@ -50,12 +50,7 @@ def runs(tmp_path: Path) -> Path:
 @pytest.fixture
 def forecast() -> Forecast:
     """Runs the verb to its end."""
-
-    def run(*words: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "sp500.cli", "jobs", "forecast", *map(str, words)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
-
-    return run
+    return lambda *words: forks.run(["sp500", "jobs", "forecast", *map(str, words)], cwd=ROOT)
 
 
 def test_json_has_a_row_per_number_of_workers(forecast: Forecast, runs: Path) -> None:

@@ -2,9 +2,9 @@
 # ruff: noqa: RUF001 - the report writes a true minus
 
 import json
-import subprocess
-import sys
 from pathlib import Path
+
+import forks
 
 from sp500.report.models import scores
 from sp500.runs.store import RunStore
@@ -14,8 +14,8 @@ FLAGS = ("--model.kind", "linear", "--data.start", "2016-01-01", "--data.window"
 
 
 def test_run_with_several_seeds_has_a_row_with_their_mean_and_range(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "experiments" / "train.py"), "--runs-dir", str(tmp_path), "--name", "s"]
-    done = subprocess.run([*command, *FLAGS, "--seeds", "3", "--json"], capture_output=True, text=True, check=False)
+    command = [str(ROOT / "experiments" / "train.py"), "--runs-dir", str(tmp_path), "--name", "s"]
+    done = forks.run([*command, *FLAGS, "--seeds", "3", "--json"])
     assert done.returncode == 0, done.stderr
     seeds = json.loads(done.stdout)["seeds"]
     assert [seed["seed"] for seed in seeds] == [seeds[0]["seed"] + step for step in range(3)]
