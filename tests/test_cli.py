@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forks
 import pytest
 import yaml
 
@@ -19,12 +20,7 @@ COMMAND = ("--", "python", "experiments/tune.py", "--space", "grid 18", "--json"
 @pytest.fixture(scope="module")
 def sp500():
     """Runs the command to its end."""
-
-    def run(*words, given=""):
-        command = [sys.executable, "-m", "sp500.cli", *map(str, words)]
-        return subprocess.run(command, input=given, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
-
-    return run
+    return lambda *words: forks.run(["sp500", *map(str, words)], cwd=ROOT)
 
 
 @pytest.fixture(scope="module")
@@ -115,9 +111,10 @@ def test_file_without_a_cluster_exits_2(sp500, tmp_path):
     assert (done.returncode, "expected one document of kind RayCluster, found 0" in done.stderr) == (2, True)
 
 
-def test_cluster_on_stdin_is_rendered_from(sp500):
+def test_cluster_on_stdin_is_rendered_from():
     text = (JOBS / "raycluster.yaml").read_text().replace("groupName: workers", "groupName: others")
-    done = sp500("jobs", "render", "--cluster", "-", *COMMAND, given=text)
+    command = [sys.executable, "-m", "sp500.cli", "jobs", "render", "--cluster", "-", *COMMAND]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
     (job,) = yaml.safe_load_all(done.stdout)
     assert [one["groupName"] for one in job["spec"]["rayClusterSpec"]["workerGroupSpecs"]] == ["others"]
 

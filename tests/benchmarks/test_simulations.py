@@ -1,10 +1,9 @@
 """The simulations run end to end in their smallest form, and count as they say."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
+import forks
 import pytest
 from scipy import stats
 
@@ -14,8 +13,7 @@ pytestmark = pytest.mark.timeout(1200)
 
 
 def ran(name, *arguments):
-    command = [sys.executable, str(ROOT / "benchmarks" / name), *arguments, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
+    done = forks.run([str(ROOT / "benchmarks" / name), *arguments, "--json"], timeout=1200)
     assert done.returncode in (0, 1), done.stderr
     assert done.stdout, done.stderr
     return json.loads(done.stdout)

@@ -33,7 +33,7 @@ LLAMA = {
 
 
 ROOT = Path(__file__).parents[2]
-FLAGS = ("--task", "language", "--text.max-bytes", "20000", "--text.context", "32", "--train.max-steps", "4")
+TRAIN = "import json, sys, sp500\nfor settings in json.loads(sys.argv[1]):\n    sp500.train(**settings)"
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -179,22 +179,29 @@ def test_unknown_layer_for_an_adapter_is_named_with_those_there_are(base: Path, 
         trained(tmp_path, "run", base / "model", model={"adapter_rank": 2, "adapter_targets": ["c_attn"]})
 
 
-def test_model_is_trained_and_adapted_in_processes_without_a_network(tmp_path: Path) -> None:
+def test_model_is_trained_and_adapted_in_a_process_without_a_network(tmp_path: Path) -> None:
     (tmp_path / "llama").mkdir()
     (tmp_path / "llama" / "config.json").write_text(json.dumps(LLAMA))
     words, variables = without_network()
     environment = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
     environment |= {**variables, "HF_HOME": str(tmp_path / "hub")}
-    for name, path, flags in (
-        ("base", tmp_path / "llama", ["--text.vocabulary", "400", "--text.tokenizer", "bpe"]),
-        ("adapted", tmp_path / "base" / "model", ["--model.adapter-rank", "2"]),
-    ):
-        done = subprocess.run(
-            [*words, sys.executable, "experiments/train.py", *FLAGS, "--model.kind", "hf", "--model.path", path,
-             "--name", name, "--runs-dir", tmp_path, *flags],
-            cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
+    text = {"max_bytes": 20_000, "context": 32}
+    runs = [
+        {"name": name, "runs_dir": str(tmp_path), "task": "language", "train": {"max_steps": 4}, **settings}
+        for name, settings in {
+            "base": {
+                "text": {**text, "tokenizer": "bpe", "vocabulary": 400},
+                "model": {"kind": "hf", "path": str(tmp_path / "llama")},
+            },
+            "adapted": {
+                "text": text,
+                "model": {"kind": "hf", "path": str(tmp_path / "base" / "model"), "adapter_rank": 2},
+            },
+        }.items()
+    ]
+    command = [*words, sys.executable, "-c", TRAIN, json.dumps(runs)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     assert (tmp_path / "base" / "model" / "tokenizer.json").exists()
     assert (tmp_path / "adapted" / "model" / "adapter_model.safetensors").exists()
     assert not (tmp_path / "hub").exists()

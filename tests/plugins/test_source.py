@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import forks
 import pytest
 import your_own
 
@@ -200,9 +199,10 @@ def test_task_travels_to_a_process_that_does_not_have_its_file() -> None:
     task = catalog.task(RunConfig(task="biopsies.py:Biopsies"))
     Path("task.pickle").write_bytes(cloudpickle.dumps(task))
     Path("biopsies.py").unlink()
-    code = "import pickle, torch; task = pickle.load(open('task.pickle', 'rb'));"
-    code += "print(float(task.loss(torch.zeros(2, 2), torch.tensor([0, 1]))))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    code = "import pickle, torch\ntask = pickle.load(open('task.pickle', 'rb'))\n"
+    Path("away.py").write_text(f"{code}print(float(task.loss(torch.zeros(2, 2), torch.tensor([0, 1]))))\n")
+    done = forks.run(["away.py"])
+    assert done.returncode == 0, done.stderr
     assert float(done.stdout) == pytest.approx(2 * math.log(2), rel=1e-6)
 
 

@@ -72,11 +72,6 @@ def test_search_is_judged_by_its_chosen_config() -> None:
     assert Predictor("runs/one").judge() == record.metrics
 
 
-def test_run_on_ray_is_judged_by_one_process(ray_cluster: None) -> None:
-    record = trained(num_workers=2, **RUNS["your own"])
-    assert Predictor("runs/one").judge()["test"]["accuracy"] == record.metrics["test"]["accuracy"]
-
-
 def test_recipe_says_what_was_fitted() -> None:
     trained(**RUNS["returns"])
     recipe = json.loads(Path("runs/one/recipe.json").read_text())

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import forks
 import pytest
 
 import sp500
@@ -24,9 +25,10 @@ def test_import_loads_nothing_heavy() -> None:
 
 def test_trained_run_is_the_script_s(tmp_path: Path) -> None:
     record = sp500.train(model={"kind": "linear"}, runs_dir=tmp_path / "a", name="one", **QUICK)
-    script = [sys.executable, "experiments/train.py", "--model.kind", "linear", "--data.start", "2012-01-01"]
+    script = ["experiments/train.py", "--model.kind", "linear", "--data.start", "2012-01-01"]
     flags = ["--train.epochs", "2", "--train.device", "cpu", "--runs-dir", str(tmp_path / "b"), "--name", "one"]
-    subprocess.run([*script, *flags], cwd=Path(__file__).parents[2], check=True, capture_output=True)
+    done = forks.run([*script, *flags], cwd=Path(__file__).parents[2])
+    assert done.returncode == 0, done.stderr
     other = RunStore(tmp_path / "b").record("one")
     assert other is not None
     assert (record.fingerprint, record.metrics) == (other.fingerprint, other.metrics)
