@@ -26,7 +26,11 @@ from sp500.studies.settings import ArmSettings
 
 SMALL: dict[str, dict[str, Any]] = {
     "images": {"model": {"hidden": 8, "layers": 1}, "train": {"epochs": 2}},
-    "language": {"text": {"max_bytes": 20_000}, "model": {"hidden": 16, "layers": 1}, "train": {"epochs": 1}},
+    "language": {
+        "text": {"max_bytes": 8_000, "context": 32},
+        "model": {"hidden": 16, "layers": 1},
+        "train": {"epochs": 1},
+    },
 }
 TASKS = pytest.mark.parametrize("task", list(SMALL))
 
@@ -72,11 +76,6 @@ def test_search_of_a_task_trains_each_config_by_itself(task: str, tmp_path: Path
     assert RunStore(tmp_path).record("s") == record
 
 
-def train_arm(rank: int, arm: ArmSettings) -> None:
-    """In a process of its own, which it gives a limit of memory."""
-    scale.run_arm(arm)
-
-
 def row(arm: ArmSettings) -> ScaleRow:
     """The row of an arm that was trained."""
     name = arm.io.run_name or ""
@@ -93,8 +92,11 @@ def test_arms_of_a_scale_run_see_the_same_copies(task: str, tmp_path: Path) -> N
     file.write_text(yaml.safe_dump({"task": task, "multipliers": [1, 3], "arms": arms, **settings}))
     config = entry.parse(Scale, ["--config", str(file), "--runs-dir", str(tmp_path)])
     runs = scale.each(config, "a")
-    for arm in runs:
-        forks.run_group(1, train_arm, arm)
+    for arm in runs:  # in a process of its own, which it gives a limit of memory
+        process = forks.CONTEXT.Process(target=scale.run_arm, args=(arm,))
+        process.start()
+        process.join()
+        assert process.exitcode == 0
     rows = {(arm.data.multiplier, arm.kind): row(arm) for arm in runs}
     assert {found["status"] for found in rows.values()} == {"ok"}
     for size in (1, 3):
