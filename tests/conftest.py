@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from jaxtyping import install_import_hook
 
-# Threads of torch that wait for each other do not spin: with more processes than cores, spinning took 25 of 27 seconds.
+# Threads of torch that wait for each other do not spin, which takes nine tenths of small models' time on busy cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 assert not [name for name in sys.modules if name.startswith("sp500.")], "imported before its types could be checked"

@@ -58,6 +58,7 @@ def main(argv: Sequence[str]) -> int:
     """Sync and return the exit code: 1 where runs are missing in MLflow."""
 
     def run() -> tuple[str, int]:
+        """The text, and the exit code."""
         flags = tyro.cli(Sync, prog="sp500 mlflow sync", args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
         _refuse_password(flags.uri)
         from sp500.tracking import address, sync

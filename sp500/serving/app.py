@@ -40,7 +40,7 @@ from sp500.serving.history import History
 from sp500.serving.media_requests import Classes, ImagesBody, Text, TextBody, classify, write
 from sp500.serving.models import POLL_SECONDS, OneRun, Registered, Served
 from sp500.serving.predictor import Predictor
-from sp500.serving.requests import BadRequest, Forecast, ForecastValues, Outputs, Prices, Problem, WindowsBody
+from sp500.serving.requests import BadRequest, Forecast, Outputs, Prices, Problem, WindowsBody
 from sp500.serving.scores import score_answers
 from sp500.training.task import Classifying, Continuing, Forecasting
 
@@ -194,7 +194,9 @@ def _add_answers(app: FastAPI, server: Server) -> None:
     @app.post("/v1/forecast", response_model=Forecast, responses=_ERRORS)
     async def forecast(body: Prices, request: Request) -> Response:
         """What the model expects of the next session(s) after the last price."""
-        return await server.answer(request, lambda predictor: _plain(requests.forecast(predictor, body)))
+        return await server.answer(
+            request, lambda predictor: requests.forecast(predictor, body).model_dump(mode="json")
+        )
 
     @app.post("/v1/windows", response_model=Outputs, responses=_ERRORS)
     async def windows(body: WindowsBody, request: Request) -> Response:
@@ -333,10 +335,6 @@ _PATHS: dict[str, type] = {
     "/v1/windows": object,
 }
 """What a model answers, by its task."""
-
-
-def _plain(forecast: ForecastValues) -> dict[str, object]:
-    return {**forecast, "as_of": str(forecast["as_of"]), "session": str(forecast["session"])}
 
 
 _ERRORS: dict[int | str, dict[str, object]] = {

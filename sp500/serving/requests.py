@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, date, datetime
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -134,7 +134,7 @@ class Answer(BaseModel):
     version: str
 
 
-class Forecast(Answer):
+class ForecastValues(BaseModel):
     """A forecast of one ticker, made at the close of `as_of` for the close of `session`."""
 
     ticker: str
@@ -147,16 +147,8 @@ class Forecast(Answer):
     repairs: list[str]
 
 
-class ForecastValues(TypedDict):
-    """The fields of a `Forecast` without those of an `Answer`."""
-
-    ticker: str
-    as_of: date
-    session: date
-    forecast: float
-    unit: str
-    naive: dict[str, float]
-    repairs: list[str]
+class Forecast(ForecastValues, Answer):
+    """A forecast of one ticker, made at the close of `as_of` for the close of `session`."""
 
 
 class Outputs(Answer):
@@ -193,12 +185,12 @@ def forecast(predictor: Predictor, body: Prices) -> ForecastValues:
     value, as_of = float(task.forecast(output, dataset)[0]), close.index[-1]
     if not math.isfinite(value):
         raise BadRequest(Problem(field="close", message="leads to a forecast that is not finite"))
-    return {
-        "ticker": body.ticker,
-        "as_of": as_of.date(),
-        "session": sessions.after(as_of, dataset.state["horizon"]).date(),
-        "forecast": value,
-        "unit": task.unit,
-        "naive": task.naive(close, dataset),
-        "repairs": repairs,
-    }
+    return ForecastValues(
+        ticker=body.ticker,
+        as_of=as_of.date(),
+        session=sessions.after(as_of, dataset.state["horizon"]).date(),
+        forecast=value,
+        unit=task.unit,
+        naive=task.naive(close, dataset),
+        repairs=repairs,
+    )

@@ -7,16 +7,16 @@ import pytest
 from sp500.commands.jobs import job_progress
 from sp500.progress import RunProgress
 
-REQUEST = {"cwd": "/work", "environment": {"SP500_RUNS_DIR": "/data/runs"}}
-BARE = {"cwd": "/work", "environment": {}}
+REQUEST = {"cwd": "/project", "environment": {"SP500_RUNS_DIR": "/data/runs"}}
+BARE = {"cwd": "/project", "environment": {}}
 
 
 @pytest.mark.parametrize(
     ("argv", "settings", "request_", "folder"),
     [
         (["--name", "a"], {}, REQUEST, "/data/runs/a"),
-        (["--name", "a"], {}, BARE, "/work/runs/a"),
-        (["--io.run-name=a", "--io.save_dir", "out"], {}, REQUEST, "/work/out/a"),
+        (["--name", "a"], {}, BARE, "/project/runs/a"),
+        (["--io.run-name=a", "--io.save_dir", "out"], {}, REQUEST, "/project/out/a"),
         (["--name", "a", "--runs-dir", "/mnt"], {"io": {"run_name": "b", "save_dir": "/c"}}, REQUEST, "/mnt/a"),
         ([], {"io": {"run_name": "b", "save_dir": "/c"}}, REQUEST, "/c/b"),
         ([], {"name": "b"}, REQUEST, "/data/runs/b"),

@@ -159,11 +159,12 @@ def test_several_datasets_are_ranked_each_and_overall(base, tmp_path):
 
 
 def test_a_trial_can_be_a_run_of_two_workers_that_make_their_data(ray_cluster, base, tmp_path):
+    base = base.model_copy(update={"train": base.train.model_copy(update={"dtype": "float64"})})
     axes = {"train.lr": (1e-2,), "model.dropout": (0.0,)}
     _, alone = searched(base, tmp_path, "alone", arm="sequential", axes=axes)
     _, seen = searched(base, tmp_path, "two", arm="ray", axes=axes, limits=Limits(workers=2))
     losses = [{one.id: one.valid_loss for one in ones} for ones in (alone, seen)]
-    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    assert losses[1] == pytest.approx(losses[0], rel=1e-9)
 
 
 def kill_a_pack(count: int) -> None:

@@ -50,7 +50,9 @@ def test_signal_leaves_a_stopped_record_and_a_run_that_resumes(command, script, 
     assert json.loads(done.stdout)["metrics"] == undisturbed["metrics"]
 
 
-def test_interrupted_training_on_ray_in_a_relative_folder_resumes_to_the_same_metrics(command, script, tmp_path):
+def test_interrupted_training_on_ray_in_a_relative_folder_resumes_to_the_same_metrics(
+    command, script, script_on_ray, tmp_path
+):
     flags = (*LONG, "--train.epochs", 12, "--train.dtype", "float64", "--model.dropout", 0, "--model.hidden", 48)
     solo = json.loads(script("train", "--runs-dir", tmp_path / "a", "--name", "whole", "--json", *flags).stdout)
     on_ray = command("train", "--name", "cut", "--num-workers", 2, *flags)
@@ -61,8 +63,7 @@ def test_interrupted_training_on_ray_in_a_relative_folder_resumes_to_the_same_me
     assert process.wait(120) == 130
     assert json.loads((run / "record.json").read_text())["status"] == "stopped"
     assert (run / "checkpoints" / "last" / "model.safetensors").exists()
-    # Without Ray: workers that go on from a checkpoint are what a killed worker leaves, in distributed/test_training.
-    again = script("train", "--runs-dir", tmp_path / "runs", "--name", "cut", "--resume", "--num-workers", 0, "--json")
+    again = script_on_ray("train", "--runs-dir", tmp_path / "runs", "--name", "cut", "--resume", "--json")
     assert "epoch 12/12" in again.stderr
     assert json.loads(again.stdout)["metrics"]["test"]["mse"] == pytest.approx(solo["metrics"]["test"]["mse"], rel=1e-9)
 

@@ -5,32 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import forks
 import pandas as pd
 import pytest
-import yaml
 from PIL import Image
 
 import sp500
-from experiments.scale import Scale
 from experiments.train import Train
 from sp500.config import TASK_DEFAULTS
 from sp500.console import entry
 from sp500.data.images import dataset as images
 from sp500.errors import ConfigError
-from sp500.runs import scaling
-from sp500.runs.results import ScaleRow
 from sp500.runs.store import RunStore
-from sp500.studies import scale
-from sp500.studies.settings import ArmSettings
 
 SMALL: dict[str, dict[str, Any]] = {
     "images": {"model": {"hidden": 8, "layers": 1}, "train": {"epochs": 2}},
-    "language": {
-        "text": {"max_bytes": 8_000, "context": 32},
-        "model": {"hidden": 16, "layers": 1},
-        "train": {"epochs": 1},
-    },
+    "language": {"text": {"max_bytes": 20_000}, "model": {"hidden": 16, "layers": 1}, "train": {"epochs": 1}},
 }
 TASKS = pytest.mark.parametrize("task", list(SMALL))
 
@@ -76,29 +65,14 @@ def test_search_of_a_task_trains_each_config_by_itself(task: str, tmp_path: Path
     assert RunStore(tmp_path).record("s") == record
 
 
-def row(arm: ArmSettings) -> ScaleRow:
-    """The row of an arm that was trained."""
-    name = arm.io.run_name or ""
-    record = RunStore(arm.io.save_dir).record(name)
-    assert record is not None
-    return scaling.row(record, [], arm.limit_bytes, Path(arm.io.save_dir) / name)
-
-
 @TASKS
 def test_arms_of_a_scale_run_see_the_same_copies(task: str, tmp_path: Path) -> None:
     settings = {**SMALL[task], "train": {"epochs": 2, "batch_size": 10**6, "dtype": "float64"}}
-    arms = ["in_memory", "streaming"]
-    file = tmp_path / "scale.yaml"
-    file.write_text(yaml.safe_dump({"task": task, "multipliers": [1, 3], "arms": arms, **settings}))
-    config = entry.parse(Scale, ["--config", str(file), "--runs-dir", str(tmp_path)])
-    runs = scale.each(config, "a")
-    for arm in runs:  # in a process of its own, which it gives a limit of memory
-        process = forks.CONTEXT.Process(target=scale.run_arm, args=(arm,))
-        process.start()
-        process.join()
-        assert process.exitcode == 0
-    rows = {(arm.data.multiplier, arm.kind): row(arm) for arm in runs}
-    assert {found["status"] for found in rows.values()} == {"ok"}
+    arms = ("in_memory", "streaming")
+    record = sp500.scale(task=task, multipliers=(1, 3), arms=arms, runs_dir=tmp_path, name="a", **settings)
+    assert record.scale is not None
+    rows = {(row["multiplier"], row["arm"]): row for row in record.scale}
+    assert {row["status"] for row in record.scale} == {"ok"}
     for size in (1, 3):
         # One step for each pass: all windows, in whatever order.
         assert rows[size, "streaming"]["windows"] == size * (rows[1, "in_memory"]["windows"] or 0)

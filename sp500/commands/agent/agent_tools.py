@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -69,8 +69,8 @@ def submit_job(context: AgentContext, request: requests.SubmitJob) -> Answer:
     place_flags = {key: value for key, value in context.flags.items() if key != "namespace" or on == "kuberay"}
     flags = submit.Submit(**place_flags, **job, on=on, project=context.project)
     (submitted,) = submit.submit_jobs(flags, [flags.spec()], for_agent=True)
-    follow = [f"{tool} {submitted['id']}" for tool in ("job_status", "job_logs", "stop_job")]
-    return text.text({**submitted, "follow": follow}), submitted
+    follow = [f"{tool} {submitted.job.id}" for tool in ("job_status", "job_logs", "stop_job")]
+    return text.text(replace(submitted, follow=follow)), submitted.plain()
 
 
 def job_status(context: AgentContext, request: requests.JobStatus) -> Answer:
@@ -164,8 +164,8 @@ def _describe(context: AgentContext, job: Job) -> Answer:
     job, state = context.queue.refresh(job)
     lines, _ = results.limit_lines(status.last_lines(context.queue, job, LAST_LINES))
     progress = job_progress.read(context.queue, job, live=True)
-    plain = status.plain(context.queue, job, state, progress)
-    answer = {**plain, "history": plain["history"][-LAST_CHANGES:], "log": lines}
+    history = status.changes(context.queue, job)[-LAST_CHANGES:]
+    answer = {**queue_flags.plain(job, state, progress), "history": history, "log": lines}
     return status.text(context.queue, job, state, progress, lines), answer
 
 

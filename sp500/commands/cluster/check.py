@@ -51,6 +51,7 @@ def main(argv: Sequence[str]) -> int:
     """Print a line per broken rule, and return the exit code."""
 
     def run() -> tuple[str, int]:
+        """The text, and the exit code."""
         flags = tyro.cli(Check, prog="sp500 cluster check", args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
         documents = [document for file in flags.files for document in check(file, frozenset(flags.gates))]
         if not documents:

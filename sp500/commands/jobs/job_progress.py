@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from sp500 import formatting
 from sp500.commands import folders
@@ -21,19 +21,6 @@ from sp500.runs.store import Run
 
 # The clock of a cluster may be behind that of this machine by as much.
 SKEW_SECONDS = 60.0
-
-
-class ProgressJson(TypedDict):
-    """Progress as JSON; times in seconds since 1970."""
-
-    kind: str
-    done: int
-    total: int
-    at_most: bool
-    samples_per_second: float | None
-    best_loss: float | None
-    eta_seconds: float | None
-    updated: float
 
 
 def read(queue: Queue, job: Job, *, live: bool) -> RunProgress | None:
@@ -69,7 +56,7 @@ def words(progress: RunProgress | None, now: float) -> str:
     return ", ".join(parts)
 
 
-def plain(progress: RunProgress | None, now: float) -> ProgressJson | None:
+def plain(progress: RunProgress | None, now: float) -> dict[str, object] | None:
     """Progress for JSON; None where it is unknown."""
     if progress is None:
         return None

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, NotRequired, TypedDict, TypeVar
+from typing import Annotated, TypeVar
 
 import tyro
 
@@ -49,28 +49,6 @@ class SomeJobs(QueueFlags):
     """Ids of jobs, as `submit` printed them."""
 
 
-class JobJson(TypedDict):
-    """A job as JSON; times in seconds since 1970."""
-
-    id: str
-    name: str
-    on: str
-    state: str
-    reason: str
-    exit_code: int | None
-    project: str
-    priority: int
-    starts: int
-    failures: int
-    created: float
-    started: float | None
-    ended: float | None
-    cost: float
-    progress: job_progress.ProgressJson | None
-    replicas: NotRequired[dict[str, dict[str, int]]]
-    """By role: processes or pods that are ready, and wanted."""
-
-
 def run_verb(
     model: type[F], argv: Sequence[str], name: str, act: Callable[[F], tuple[str, int]], hint: str = ""
 ) -> int:
@@ -97,10 +75,10 @@ def queue(state_dir: Path | None) -> Queue:
     return Queue(here, executors.maker(here), manager)
 
 
-def plain(job: Job, status: Status | None = None, progress: RunProgress | None = None) -> JobJson:
+def plain(job: Job, status: Status | None = None, progress: RunProgress | None = None) -> dict[str, object]:
     """A job for JSON."""
     now = time.time()
-    row: JobJson = {
+    row: dict[str, object] = {
         "id": job.id,
         "name": job.name,
         "on": job.target["on"],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TypedDict
 
 from pydantic import Field
 
@@ -25,20 +24,6 @@ class Status(queue_flags.OneJob):
     """Lines of the log to show, of each process."""
 
 
-class ChangeJson(TypedDict):
-    """A change of a job's state."""
-
-    at: float
-    state: str
-    reason: str
-
-
-class StatusJson(queue_flags.JobJson):
-    """A job and its history as JSON."""
-
-    history: list[ChangeJson]
-
-
 def main(argv: Sequence[str]) -> int:
     """Show the job and return the exit code."""
     return queue_flags.run_verb(Status, argv, "jobs status", _show)
@@ -50,16 +35,14 @@ def _show(flags: Status) -> tuple[str, int]:
     job, status = queue.refresh(queue.job(flags.id))
     lines, progress = last_lines(queue, job, flags.tail), job_progress.read(queue, job, live=True)
     if flags.json_output:
-        return queue_flags.dump_json({**plain(queue, job, status, progress), "log": lines}), 0
+        plain = queue_flags.plain(job, status, progress)
+        return queue_flags.dump_json({**plain, "history": changes(queue, job), "log": lines}), 0
     return text(queue, job, status, progress, lines), 0
 
 
-def plain(queue: Queue, job: Job, status: JobStatus | None, progress: RunProgress | None) -> StatusJson:
-    """The job and its history, for JSON."""
-    history: list[ChangeJson] = [
-        {"at": at, "state": str(state), "reason": reason} for at, state, reason in queue.ledger.events(job.id)
-    ]
-    return {**queue_flags.plain(job, status, progress), "history": history}
+def changes(queue: Queue, job: Job) -> list[dict[str, object]]:
+    """The job's changes of state so far, for JSON."""
+    return [{"at": at, "state": str(state), "reason": reason} for at, state, reason in queue.ledger.events(job.id)]
 
 
 def text(queue: Queue, job: Job, status: JobStatus | None, progress: RunProgress | None, lines: Sequence[str]) -> str:

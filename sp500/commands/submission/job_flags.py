@@ -102,7 +102,7 @@ def pairs(of: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, str]] | N
 @WRITTEN.primitive_rule
 def settings_file(of: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, object]] | None:
     """Settings are read from a file."""
-    if of.type != JobSpec.model_fields["settings"].annotation:
+    if of.type != dict[str, object]:
         return None
     return PrimitiveConstructorSpec(
         nargs=1,

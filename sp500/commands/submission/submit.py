@@ -20,7 +20,7 @@ from sp500.commands.submission import job_flags, pricing
 from sp500.commands.submission.pricing import Estimator
 from sp500.commands.submission.render import ray_cluster
 from sp500.commands.submission.request import Place, prepare_job
-from sp500.commands.submission.text import SubmittedJson, mask_request, plan, text
+from sp500.commands.submission.text import Submitted, mask_request, plan, text
 from sp500.console import entry
 from sp500.console.output import run_command
 from sp500.errors import ConfigError, LimitExceeded, ResourcesError
@@ -106,15 +106,16 @@ def _without(words: list[str], flag: str) -> list[str]:
 def _submit(flags: Submit, specs: list[JobSpec]) -> str:
     if flags.dry_run:
         return _dry(_ready(flags, specs)[-1], as_json=flags.json_output)
-    plans = submit_jobs(flags, specs)
+    submitted = submit_jobs(flags, specs)
     if flags.json_output:
+        plans = [job.plain() for job in submitted]
         return queue_flags.dump_json(plans[0] if len(plans) == 1 else {"jobs": plans})
-    if len(plans) > 1:
-        return "\n".join(f"{plan['id']} is queued: {plan['plan']['command']}" for plan in plans)
-    return text(plans[0])
+    if len(submitted) > 1:
+        return "\n".join(f"{job.job.id} is queued: {job.plan['command']}" for job in submitted)
+    return text(submitted[0])
 
 
-def submit_jobs(flags: Submit, specs: Sequence[JobSpec], *, for_agent: bool = False) -> list[SubmittedJson]:
+def submit_jobs(flags: Submit, specs: Sequence[JobSpec], *, for_agent: bool = False) -> list[Submitted]:
     """Queue the jobs, all or none, and describe each. Raises SP500Error for a job that can never start."""
     queue, settings, estimator, jobs = _ready(flags, specs, for_agent=for_agent)
     _check(jobs, settings, queue)

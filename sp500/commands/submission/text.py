@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypedDict
 
 from sp500 import formatting
@@ -18,8 +19,8 @@ from sp500.jobs.spec import WORLD_SIZE, JobSpec
 AT_ONCE = "as soon as there is room"
 
 
-class PlanJson(TypedDict):
-    """What is expected of a job."""
+class Plan(TypedDict):
+    """What is expected of a job, for JSON."""
 
     command: str
     place: str
@@ -33,24 +34,30 @@ class PlanJson(TypedDict):
     currency: str
 
 
-class SubmittedJson(queue_flags.JobJson):
+@dataclass(frozen=True)
+class Submitted:
     """A job that was queued, and what is expected of it."""
 
-    plan: PlanJson
+    job: Job
+    plan: Plan
     follow: list[str]
     """Commands, or calls of tools, that follow the job."""
+
+    def plain(self) -> dict[str, object]:
+        """The same for JSON."""
+        return {**queue_flags.plain(self.job), "plan": self.plan, "follow": self.follow}
 
 
 def plan(
     job: Job, spec: JobSpec, estimator: Estimator, waiting: Sequence[Job], *, currency: str, shortfall: str
-) -> SubmittedJson:
-    """The job that was queued, and what is expected of it, for JSON. `shortfall`: the money that it waits for."""
+) -> Submitted:
+    """The job that was queued, and what is expected of it. `shortfall`: the money that it waits for."""
     shortest, longest = estimator.seconds(spec, job.target["on"])
     rivals = [other for other in waiting if other.target["on"] == job.target["on"]]
     before = [other for other in rivals if (-other.priority, other.number) < (-job.priority, job.number)]
-    return {
-        **queue_flags.plain(job),
-        "plan": {
+    return Submitted(
+        job,
+        plan={
             "command": shlex.join(spec.argv),
             "place": place(job),
             "takes": job.demand.text(),
@@ -61,13 +68,13 @@ def plan(
             "cost": [budget.highest_cost(job.hourly, shortest), budget.highest_cost(job.hourly, longest)],
             "currency": currency,
         },
-        "follow": [f"sp500 jobs {verb} {job.id}" for verb in ("status", "logs --follow", "wait", "stop")],
-    }
+        follow=[f"sp500 jobs {verb} {job.id}" for verb in ("status", "logs --follow", "wait", "stop")],
+    )
 
 
-def text(submitted: SubmittedJson) -> str:
+def text(submitted: Submitted) -> str:
     """The same for a reader."""
-    expected = submitted["plan"]
+    expected = submitted.plan
     before = expected["queued_before"]
     rows = {
         "command": expected["command"],
@@ -76,11 +83,11 @@ def text(submitted: SubmittedJson) -> str:
         "starts": expected["starts"] or (f"after {before} that wait before it" if before else AT_ONCE),
         "lasts": _range(expected["seconds"], formatting.seconds) or "unknown; set it with --expected SECONDS",
         "costs": _range(expected["cost"], lambda cost: f"{formatting.money(cost)} {expected['currency']}") or "unknown",
-        "follow": "\n            ".join(submitted["follow"]),
+        "follow": "\n            ".join(submitted.follow),
     }
     return "\n".join(
         [
-            f"{submitted['id']} is queued, to run on {expected['place']}",
+            f"{submitted.job.id} is queued, to run on {expected['place']}",
             *(f"  {key:<9} {row}" for key, row in rows.items()),
         ]
     )

@@ -194,19 +194,23 @@ def test_wrong_token_and_none_are_refused(cluster):
         assert "AuthenticationError" in said
 
 
-def test_scale_runs_there_and_its_result_is_in_the_report(cluster):
+def test_scale_and_tune_run_there_and_their_results_are_in_the_report(cluster):
     port, folder, _ = cluster
     scale = ("experiments/scale.py", "--name", "scale", "--multipliers", 1, "--arms", "ray", "--max-steps", 20)
-    code, said = finished(submitted(port, *scale))
-    assert code == 0, said[-2000:]
-    assert "succeeded" in said
-    assert RunStore(folder / "runs").record("scale").status == "ok"
+    for argv in (scale, ("experiments/tune.py", "--name", "tune", "--train.epochs", 2, *SMALL)):
+        code, said = finished(submitted(port, *argv))
+        assert code == 0, said[-2000:]
+        assert "succeeded" in said
+    store = RunStore(folder / "runs")
+    rows, search = store.record("scale"), store.record("tune")
+    assert (rows.status, search.status, search.search["configs"]) == ("ok", "ok", 18)
     out = folder / "report"
     compare = [sys.executable, "experiments/compare.py", "--runs-dir", folder / "runs", "--out", out, "--json"]
     done = subprocess.run(compare, cwd=ROOT, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)
     page = (out / "index.html").read_text()
     assert "scale" in page
+    assert "tune" in page
 
 
 def test_eight_gpus_that_are_not_there_are_refused_by_name(cluster):
