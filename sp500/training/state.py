@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-
-from pydantic import TypeAdapter
+from typing import Any
 
 from sp500.config import RunConfig
 from sp500.runs.record import EpochMetrics
@@ -79,7 +78,9 @@ class TrainingState:
         }
 
     @classmethod
-    def parse(cls, data: Mapping[str, object]) -> TrainingState:
+    def parse(cls, data: Mapping[str, Any]) -> TrainingState:
         """The inverse of `dump`."""
+        epochs = [EpochMetrics.model_validate(line) for line in data["epochs"]]
         loss = math.inf if data["best_loss"] is None else data["best_loss"]
-        return TypeAdapter(cls).validate_python({**data, "best_loss": loss})
+        partial = PartialEpoch(**fields) if (fields := data.get("partial")) else None
+        return cls(data["epoch"], data["step"], data["best_epoch"], loss, epochs, data.get("untrained_loss"), partial)

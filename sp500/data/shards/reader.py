@@ -13,7 +13,7 @@ import json
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NotRequired, TypedDict
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -92,39 +92,6 @@ class Shard:
     sha256: str
 
 
-class ShardEntry(TypedDict):
-    """A `Shard` in the manifest."""
-
-    name: str
-    segments: list[int]
-    windows: int
-    bytes: int
-    sha256: str
-
-
-class LayoutEntry(TypedDict):
-    """A `Layout` in the manifest."""
-
-    window: int
-    row: list[int]
-    dtype: str
-    target: list[int]
-    target_dtype: str
-    whole: bool
-
-
-class Manifest(TypedDict):
-    """What manifest.json says of a set."""
-
-    format: int
-    fingerprint: str
-    layout: LayoutEntry
-    windows: int
-    shards: list[ShardEntry]
-    sha256: NotRequired[str]
-    """Of all the rest."""
-
-
 @dataclass(frozen=True)
 class ShardSet:
     """A complete set, as its manifest describes it."""
@@ -145,8 +112,9 @@ class ShardSet:
         """
         folder = Folder(uri)
         manifest = read_manifest(folder)
-        shards = tuple(_shard(entry) for entry in manifest["shards"])
-        layout = _layout(manifest["layout"])
+        shards = tuple(Shard(**{**entry, "segments": tuple(entry["segments"])}) for entry in manifest["shards"])
+        fields = manifest["layout"]
+        layout = Layout(**{**fields, "row": tuple(fields["row"]), "target": tuple(fields["target"])})
         whole = cls(uri, manifest["fingerprint"], layout, shards)
         sizes, bad = folder.sizes(), {}
         for shard in shards:
@@ -216,26 +184,11 @@ def chunk(table: pa.Table, shard: Shard, of: ShardSet) -> Chunk:
     return Chunk(rows, targets[known], first[known].astype(np.int64), number)
 
 
-def _shard(entry: ShardEntry) -> Shard:
-    return Shard(entry["name"], tuple(entry["segments"]), entry["windows"], entry["bytes"], entry["sha256"])
-
-
-def _layout(entry: LayoutEntry) -> Layout:
-    return Layout(
-        window=entry["window"],
-        row=tuple(entry["row"]),
-        dtype=entry["dtype"],
-        target=tuple(entry["target"]),
-        target_dtype=entry["target_dtype"],
-        whole=entry["whole"],
-    )
-
-
-def read_manifest(folder: Folder) -> Manifest:
+def read_manifest(folder: Folder) -> dict[str, Any]:
     """What the manifest of a set says. Raises DataError that names it when it is missing or not what was written."""
     name = f"{folder.uri}/manifest.json"
     try:
-        manifest: Manifest = json.loads(folder.read("manifest.json"))
+        manifest: dict[str, Any] = json.loads(folder.read("manifest.json"))
         digest = manifest.pop("sha256")
     except OSError as error:
         raise DataError(f"{name}: cannot be read ({error}); the set is not complete, write it again") from error
