@@ -5,11 +5,12 @@ from __future__ import annotations
 import mmap
 import multiprocessing
 import threading
+import time
 
 import psutil
 import pytest
 
-from sp500.machine.memory import PeakMemory, pss_bytes
+from sp500.machine.memory import PeakMemory, pss_bytes, run_in_subprocess
 
 MIB = 2**20
 
@@ -44,15 +45,22 @@ def test_another_process_is_read_by_its_number() -> None:
         child.join()
 
 
-def test_peak_stays_after_the_memory_was_given_back() -> None:
-    before = pss_bytes()
+def give_memory_back() -> tuple[int, int, int]:
+    """PSS before 100 MiB are filled, its peak, and PSS after they were given back."""
+    before, deadline = pss_bytes(), time.monotonic() + 120
     with PeakMemory(interval_seconds=0.001) as peak:
         data = filled(100 * MIB)
-        while peak.bytes < before + 90 * MIB:
-            pass
+        while peak.bytes < before + 90 * MIB and time.monotonic() < deadline:
+            time.sleep(0.001)
         del data
-    assert peak.bytes >= before + 90 * MIB
-    assert pss_bytes() < before + 50 * MIB
+    return before, peak.bytes, pss_bytes()
+
+
+def test_peak_stays_after_the_memory_was_given_back() -> None:
+    # In a small process: of one that has loaded everything, the kernel may reclaim as much in the meantime.
+    before, peak, after = run_in_subprocess(give_memory_back)
+    assert peak >= before + 90 * MIB
+    assert after < before + 50 * MIB
 
 
 def test_peak_of_the_shortest_block_is_known() -> None:

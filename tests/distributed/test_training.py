@@ -1,5 +1,6 @@
 """One loop, any number of workers: real Ray, real processes."""
 
+import contextlib
 import json
 import threading
 from pathlib import Path
@@ -59,9 +60,13 @@ def test_several_archived_ray_workers_equal_solo_within_rounding(ray_cluster, so
 
 
 def train_workers() -> list[psutil.Process]:
-    """Processes that are workers of Ray Train now; Ray gives that part to processes that it started before."""
-    found = psutil.process_iter(["cmdline"])
-    return [process for process in found if "RayTrainWorker" in " ".join(process.info["cmdline"] or [])]
+    """Processes of this test's Ray that are workers of Ray Train now."""
+    workers = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if "RayTrainWorker" in " ".join(process.cmdline()):
+                workers.append(process)
+    return workers
 
 
 def test_killed_worker_goes_on_from_the_last_checkpoint_to_the_same_numbers(ray_cluster, tmp_path):

@@ -19,7 +19,7 @@ from sp500.runs.store import RunStore
 
 ROOT = Path(__file__).parents[3]
 RAY = str(Path(sys.executable).with_name("ray"))
-SMALL = ("--data.start", "2015-01-01")
+SMALL = ("--data.start", "2015-01-01", "--train.epochs", "2")
 
 
 def sp500(*argv, check=True):
@@ -197,7 +197,7 @@ def test_wrong_token_and_none_are_refused(cluster):
 def test_scale_and_tune_run_there_and_their_results_are_in_the_report(cluster):
     port, folder, _ = cluster
     scale = ("experiments/scale.py", "--name", "scale", "--multipliers", 1, "--arms", "ray", "--max-steps", 20)
-    for argv in (scale, ("experiments/tune.py", "--name", "tune", "--train.epochs", 2, *SMALL)):
+    for argv in (scale, ("experiments/tune.py", "--name", "tune", *SMALL)):
         code, said = finished(submitted(port, *argv))
         assert code == 0, said[-2000:]
         assert "succeeded" in said
@@ -225,11 +225,12 @@ def test_eight_gpus_that_are_not_there_are_refused_by_name(cluster):
 def test_job_survives_the_death_of_the_node_that_it_trains_on(cluster):
     """The last test of the cluster: one of its nodes is gone afterwards."""
     port, folder, _ = cluster
-    job = submitted(port, "experiments/train.py", "--name", "hit", "--num-workers", 1, "--train.epochs", 60, *SMALL)
+    job = submitted(port, "experiments/train.py", "--name", "hit", "--num-workers", 1, "--train.epochs", 60, *SMALL[:2])
     epochs = folder / "runs" / "hit" / "epochs.jsonl"
     until(lambda: epochs.exists() and len(epochs.read_text().splitlines()) > 3)
-    [worker] = [one for one in psutil.process_iter(["name", "cmdline"]) if trains(one, folder)]
-    worker.parent().send_signal(signal.SIGKILL)
+    session = json.loads((folder / "state" / "processes.json").read_text())["folder"]
+    [raylet] = [process for process in psutil.process_iter(["name", "cmdline"]) if trains(process, session)]
+    raylet.send_signal(signal.SIGKILL)
     code, said = finished(job)
     assert code == 0, said[-2000:]
     record = RunStore(folder / "runs").record("hit")
@@ -239,5 +240,8 @@ def test_job_survives_the_death_of_the_node_that_it_trains_on(cluster):
     )
 
 
-def trains(process, folder):
-    return "RayTrainWorker" in " ".join(process.info["cmdline"] or [process.info["name"] or ""])
+def trains(process, session):
+    """Whether a process is the raylet of this session that has a worker of Ray Train."""
+    if process.info["name"] != "raylet" or session not in " ".join(process.info["cmdline"] or []):
+        return False
+    return any("RayTrainWorker" in " ".join(child.cmdline()) for child in process.children())
