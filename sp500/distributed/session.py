@@ -32,6 +32,8 @@ ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "600",
+    # Nothing is sent to Ray's makers, and Ray Data starts no process to collect it.
+    "RAY_USAGE_STATS_ENABLED": "0",
 }
 # One machine of our own is not preempted by a cloud, and its controller may ask twice a second if workers are done.
 LOCAL_ENVIRONMENT = {

@@ -19,12 +19,12 @@ from sp500.studies.settings import TrainSettings
 
 
 def settings(workers: int, **train: object) -> RunConfig:
-    # 5734 windows in batches of 300: the last one holds 34, which three workers cannot share evenly.
+    # 5734 windows in batches of 301: neither they nor the last one of 15 can be shared evenly by two workers.
     return RunConfig(
         num_workers=workers,
         data=DataConfig(),
         model=ModelConfig(hidden=16),
-        train=TrainConfig(**{"epochs": 3, "batch_size": 300, "dtype": "float64", **train}),
+        train=TrainConfig(**{"epochs": 3, "batch_size": 301, "dtype": "float64", **train}),
     )
 
 
@@ -46,19 +46,6 @@ def test_one_ray_worker_equals_solo_bit_for_bit(ray_cluster, solo, tmp_path):
     assert trained(settings(1), tmp_path).metrics == solo.metrics
 
 
-def test_several_archived_ray_workers_equal_solo_within_rounding(ray_cluster, solo, tmp_path):
-    io = IOConfig(save_dir=tmp_path / "runs", run_name="a", archive=f"file://{tmp_path}/archive")
-    record = execute(TrainSettings(**{**dict(settings(3)), "io": io}), train.train)
-    assert numbers(record.metrics) == pytest.approx(numbers(solo.metrics), rel=1e-9)
-    assert record.fingerprint == solo.fingerprint
-    assert record.samples == solo.samples == 3 * 5734
-    fetched = fetch(RunStore(tmp_path / "elsewhere"), "a", f"file://{tmp_path}/archive")
-    assert RunStore(tmp_path / "elsewhere").record("a") == record
-    assert {Path(name).name for name in fetched.versions} == {
-        path.name for path in (tmp_path / "runs" / "a" / "checkpoints").glob("epoch-*")
-    }
-
-
 def train_workers() -> list[psutil.Process]:
     """Processes of this test's Ray that are workers of Ray Train now."""
     workers = []
@@ -69,32 +56,43 @@ def train_workers() -> list[psutil.Process]:
     return workers
 
 
-def test_killed_worker_goes_on_from_the_last_checkpoint_to_the_same_numbers(ray_cluster, tmp_path):
-    solo = trained(settings(0, epochs=60, early_stop_patience=0), tmp_path / "a")
-    before, killed = {process.pid for process in train_workers()}, []
+def kill_one(epochs: Path, before: set[int], killed: list[int], ended: threading.Event) -> None:
+    """End a worker that was not there `before` once three epochs are done."""
+    while not ended.wait(0.01) and not killed:
+        if epochs.exists() and epochs.read_text().count("\n") >= 3:
+            for process in train_workers():
+                if process.pid not in before and not killed:
+                    process.kill()
+                    killed.append(process.pid)
 
-    ended = threading.Event()
 
-    def kill_one() -> None:
-        epochs = tmp_path / "b" / "w2" / "epochs.jsonl"
-        while not ended.wait(0.01) and not killed:
-            if epochs.exists() and epochs.read_text().count("\n") >= 3:
-                for process in train_workers():
-                    if process.pid not in before and not killed:
-                        process.kill()
-                        killed.append(process.pid)
-
-    thread = threading.Thread(target=kill_one)
-    thread.start()
+def test_archived_run_with_a_killed_worker_goes_on_from_the_last_checkpoint_to_the_numbers_of_solo(
+    ray_cluster, tmp_path
+):
+    longer = {"epochs": 30, "early_stop_patience": 0}
+    solo = trained(settings(0, **longer), tmp_path / "solo")
+    run, archive = tmp_path / "runs" / "a", f"file://{tmp_path}/archive"
+    io = IOConfig(save_dir=run.parent, run_name="a", archive=archive)
+    killed, ended = [], threading.Event()
+    before = {process.pid for process in train_workers()}
+    killer = threading.Thread(target=kill_one, args=(run / "epochs.jsonl", before, killed, ended))
+    killer.start()
     try:
-        found = trained(settings(2, epochs=60, early_stop_patience=0), tmp_path / "b")
+        record = execute(TrainSettings(**{**dict(settings(2, **longer)), "io": io}), train.train)
     finally:
         ended.set()
-        thread.join()
+        killer.join()
     assert killed
-    assert numbers(found.metrics) == pytest.approx(numbers(solo.metrics), rel=1e-9)
-    lines = (tmp_path / "b" / "w2" / "epochs.jsonl").read_text().splitlines()
-    assert [json.loads(line)["epoch"] for line in lines] == list(range(1, 61))
+    assert numbers(record.metrics) == pytest.approx(numbers(solo.metrics), rel=1e-9)
+    assert record.fingerprint == solo.fingerprint
+    assert record.samples == solo.samples == 30 * 5734
+    lines = (run / "epochs.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == list(range(1, 31))
+    fetched = fetch(RunStore(tmp_path / "elsewhere"), "a", archive)
+    assert RunStore(tmp_path / "elsewhere").record("a") == record
+    assert {Path(name).name for name in fetched.versions} == {
+        path.name for path in (run / "checkpoints").glob("epoch-*")
+    }
 
 
 def test_gpus_that_are_not_there_are_refused_at_once(ray_cluster, tmp_path):
