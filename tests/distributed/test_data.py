@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sp500.config import DataConfig, ModelConfig, RunConfig, TrainConfig
+from sp500.config import DataConfig, RunConfig, TrainConfig
 from sp500.data import pipeline
 from sp500.data.shards import stream, writer
 from sp500.data.shards.reader import ShardSet
@@ -68,21 +68,6 @@ def test_bad_shard_is_named(ray_cluster, shards, tmp_path):
     reading = data.build_dataset(copy, list(copy.shards), shuffle=False, seed=0, rank=0)
     with pytest.raises(DataError, match=path.name):
         seen(data.chunks(reading.iterator(), copy, 1), 1)
-
-
-def test_two_workers_train_on_every_window_of_every_epoch(ray_cluster, prepared, shards, tmp_path):
-    config = RunConfig(
-        num_workers=2,
-        data=CONFIG,
-        model=ModelConfig(hidden=8),
-        train=TrainConfig(epochs=3, batch_size=500, early_stop_patience=0),
-    )
-    with RunStore(tmp_path).open("two") as run:
-        small = prepared.dataset("float32", multiplier=1)
-        result = train.fit_on_ray(catalog.task(config), small, config, run, shards)
-    assert [epoch.samples for epoch in result.epochs] == [shards.windows] * 3
-    losses = [epoch.train_loss for epoch in result.epochs]
-    assert losses[0] > losses[2]
 
 
 def test_bad_shard_ends_training_by_name_without_restarts(ray_cluster, prepared, shards, tmp_path):

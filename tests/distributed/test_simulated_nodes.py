@@ -1,7 +1,8 @@
-"""A set that is larger than a node's object store."""
+"""Two workers on two nodes, and a set that is larger than a node's object store."""
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import ray
@@ -19,23 +20,24 @@ from sp500.tasks import catalog
 BUDGET = 5 * 2**28
 
 
-def train_on_two_stores(folder: Path) -> dict[str, int]:
-    """Train once over a set of two stores; then overfill the store, to see that spilling would have been counted."""
-    once = TrainConfig(epochs=1, batch_size=16384)
+def train_on_two_nodes(folder: Path) -> dict[str, Any]:
+    """Train twice over a set of two stores; then overfill a store, to see that spilling would have been counted."""
+    twice = TrainConfig(epochs=2, batch_size=16384, early_stop_patience=0)
     data = DataConfig(tickers=("stocks",), multiplier=64)
-    config = RunConfig(num_workers=1, data=data, model=ModelConfig(kind="linear"), train=once)
+    config = RunConfig(num_workers=2, data=data, model=ModelConfig(kind="linear"), train=twice)
     ready = scale_arms.prepare(config)
     shards = writer.write(ready.source(), str(folder / "set"))
     small = ready.dataset("float32", multiplier=1)
-    with RunStore(folder).open("run") as run, simulate(1, BUDGET, STORE_LEAST) as raylets:
+    with RunStore(folder).open("run") as run, simulate(2, BUDGET, STORE_LEAST) as raylets:
         with PeakMemory(0.5, raylets) as peak:
-            result = train.fit_on_ray(catalog.task(config), small, config, run, shards)
+            result = train.fit_on_ray(catalog.task(config), small, config, run, shards, spread=True)
         spilled = spilled_mib()
         ray.get(overfill.remote())
         return {
             "windows": shards.windows,
             "bytes": shards.bytes,
-            "samples": result.samples,
+            "samples": [epoch.samples for epoch in result.epochs],
+            "losses": [epoch.train_loss for epoch in result.epochs],
             "peak": peak.bytes,
             "spilled": spilled,
             "spilled_by_overfilling": spilled_mib(),
@@ -54,10 +56,11 @@ def overfill() -> None:
     assert [len(ray.get(one)) for one in kept] == [STORE_LEAST * 3 // 4] * 2
 
 
-def test_a_set_of_two_object_stores_trains_within_the_budget_and_without_spilling(tmp_path):
-    found = run_in_subprocess(train_on_two_stores, tmp_path)
+def test_two_nodes_train_on_every_window_of_every_epoch_within_their_memory_and_without_spilling(tmp_path):
+    found = run_in_subprocess(train_on_two_nodes, tmp_path)
     assert found["bytes"] >= 2 * STORE_LEAST
-    assert found["samples"] == found["windows"]
+    assert found["samples"] == [found["windows"]] * 2
+    assert found["losses"][0] > found["losses"][1]
     assert 100e6 < found["peak"] <= BUDGET
     assert found["spilled"] == 0
     assert found["spilled_by_overfilling"] > 0
