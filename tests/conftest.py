@@ -47,14 +47,19 @@ SLOW = (
         "jobs/local_cluster",
         "jobs/queue",
         "jobs/ray",
+        "models/test_hf.py",
+        "plugins/test_source.py",
         "plugins/test_your_own.py",
+        "report/test_seeds.py",
         "runs/test_archive.py",
+        "runs/test_arm_timing.py",
         "scripts",
         "serving",
         "studies",
         "tracking",
     ),
-    *("test_credentials.py", "test_docs.py", "test_extras.py", "training/test_changed_data.py"),
+    *("test_architecture.py", "test_credentials.py", "test_docs.py", "test_extras.py", "test_hub.py"),
+    "training/test_changed_data.py",
 )
 """Tests that start Ray, servers, a browser or whole programs."""
 
@@ -87,12 +92,21 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
+def is_slow(path: Path) -> bool:
+    """Whether a file's tests are among those that `scripts/test --fast` leaves out."""
+    return str(path).startswith(tuple(str(Path(__file__).parent / name) for name in SLOW))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Spare `scripts/test --fast` what the files that it leaves out import."""
+    return True if config.option.markexpr == "not slow" and is_slow(collection_path) else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what `scripts/test --fast` leaves out, and begin with what takes longest."""
     tests = Path(__file__).parent
-    folders = tuple(str(tests / name) for name in SLOW)
     for item in items:
-        if str(item.path).startswith(folders) or "ray_cluster" in getattr(item, "fixturenames", ()):
+        if is_slow(item.path) or "ray_cluster" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
     longest = [str(tests / name) for name in LONGEST]
 
