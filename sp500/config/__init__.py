@@ -80,7 +80,7 @@ class DataConfig(Frozen):
     norm: Literal["zscore", "minmax", "none"] = "zscore"
     """Feature scaling, fitted on the training dates only."""
     shuffle_train: bool = True
-    """A new order of the training windows in every epoch."""
+    """Training windows come in a new order in every epoch; --data.no-shuffle-train keeps their order."""
     seed: int = Field(0, ge=0)
     """Seed of the batch order and of noisy copies: the same for every config of a search."""
     multiplier: int = Field(1, gt=0)
@@ -149,7 +149,7 @@ class EvalConfig(Frozen):
     threshold: float = Field(0.5, gt=0, lt=1)
     """Probability from which a direction forecast counts as up."""
     save_cm: bool = True
-    """Write the confusion matrix of a classification to the run's folder."""
+    """The confusion matrix of a classification goes to the run's folder; --eval.no-save-cm leaves it out."""
     cost_bps: float = Field(1.0, ge=0)
     """Trading cost per unit of turnover, in basis points."""
 

@@ -7,6 +7,7 @@ with the runs: figures show the first fifteen models and the three hundred best 
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,16 +48,13 @@ class Section:
     name: str
     parts: tuple[Any, ...]
     """Table, Figure, or a string for a remark; nothing: the section is empty."""
+    missing: tuple[str, str]
+    """What it says when it is empty, and the command that fills it."""
 
     @property
     def title(self) -> str:
         """Its heading."""
         return title(self.name)
-
-    @property
-    def missing(self) -> tuple[str, str]:
-        """What an empty section says, and the command that fills it."""
-        return COMMANDS[self.name]
 
 
 @dataclass(frozen=True)
@@ -69,6 +67,8 @@ class Report:
     """What report.json holds: `search`, `scale` and what was computed of it, `models`, `costs`, `forecast`."""
     verdicts: dict[str, list[str]]
     """Sentences by section."""
+    missing: dict[str, tuple[str, str]]
+    """What an empty section says, and the command that fills it."""
 
 
 def write(
@@ -121,7 +121,7 @@ def title(name: str) -> str:
 def summary(report: Report) -> str:
     """The verdicts and the report's path, in plain lines."""
     lines = [f"{name}: {sentence}" for name, sentences in report.verdicts.items() for sentence in sentences]
-    lines += [f"{name}: {_hint(name)}" for name, sentences in report.verdicts.items() if not sentences]
+    lines += [f"{name}: {': '.join(report.missing[name])}" for name, said in report.verdicts.items() if not said]
     return "\n".join([*lines, f"report: {report.path}"])
 
 
@@ -134,8 +134,10 @@ def _write_files(
 ) -> Report:
     """Sections that a command could fill are shown empty; of the others those that have something to say."""
     shown = [name for name in parts if name in COMMANDS or verdicts[name]]
-    sections = [Section(name, tuple(parts[name])) for name in shown]
-    report = Report(out / "index.html", numbers, {name: lines for name, lines in verdicts.items() if name in shown})
+    missing = _fill_commands(records)
+    sections = [Section(name, tuple(parts[name]), missing.get(name, ("", ""))) for name in shown]
+    said = {name: lines for name, lines in verdicts.items() if name in shown}
+    report = Report(out / "index.html", numbers, said, missing)
     out.mkdir(parents=True, exist_ok=True)
     write_atomic(out / "report.json", json.dumps(report.numbers, indent=1, allow_nan=False) + "\n")
     write_atomic(out / "report.md", _markdown(records, report.verdicts, sections))
@@ -143,9 +145,12 @@ def _write_files(
     return report
 
 
-def _hint(name: str) -> str:
-    text, command = COMMANDS[name]
-    return f"{text}: {command}"
+def _fill_commands(records: Sequence[RunRecord]) -> dict[str, tuple[str, str]]:
+    """COMMANDS, with the prices of the newest run."""
+    data = records[-1].config.get("data", {}) if records else {}
+    source = data.get("source", "bundled")
+    flags = "" if source == "bundled" else f" --data.source {shlex.quote(source)}"
+    return {name: (text, command + flags) for name, (text, command) in COMMANDS.items()}
 
 
 def _span(records: Sequence[RunRecord]) -> str:

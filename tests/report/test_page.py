@@ -188,3 +188,14 @@ def test_same_runs_make_the_same_bytes(tmp_path: Path) -> None:
     epochs = [EpochMetrics(epoch=n, train_loss=1 / n, valid_loss=None, samples=10, seconds=1.0) for n in (1, 2)]
     pages = [page.write([trained("one", 0)], {"one": epochs}, {}, tmp_path / name).path for name in ("a", "b")]
     assert pages[0].read_bytes() == pages[1].read_bytes()
+
+
+@pytest.mark.parametrize(("source", "flag"), [("bundled", ""), ("my prices.csv", " --data.source 'my prices.csv'")])
+def test_command_that_fills_an_empty_section_takes_the_prices_of_the_newest_run(source, flag, tmp_path):
+    run = trained(
+        "one", 0, config={"task": "returns", "model": {"kind": "mlp"}, "train": {}, "data": {"source": source}}
+    )
+    report = page.write([run], {}, {}, tmp_path)
+    command = f"python experiments/walk_forward.py{flag}"
+    assert page.summary(report).count(f"No walk-forward run has ended yet: {command}\n") == 1
+    assert f"`{command}`\n" in (tmp_path / "report.md").read_text()
