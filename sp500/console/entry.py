@@ -143,7 +143,13 @@ def parse(model: type[F], argv: Sequence[str]) -> F:
             settings_file = folder / name / "config.yaml"
             file = str(settings_file) if settings_file.exists() else None
     if file:
-        base = from_file(model, Path(file), flag(argv, "--task"))
+        try:
+            base = from_file(model, Path(file), flag(argv, "--task"))
+        except ConfigError as error:
+            if not folder:
+                raise
+            fault = str(error).splitlines()[0].removeprefix("--config ")
+            raise ConfigError(f"--resume {name}: {fault}\nIf another script began this run, resume it there") from error
     if file and folder and isinstance(base, Command):
         # A run that was fetched names the folder that it was made in.
         base = base.model_copy(update={"io": base.io.model_copy(update={"save_dir": folder})})

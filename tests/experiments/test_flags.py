@@ -58,6 +58,17 @@ def test_resume_of_a_run_that_is_missing_starts_it(script, tmp_path):
     assert json.loads(done.stdout)["config"]["train"]["epochs"] == 3
 
 
+def test_run_of_another_script_is_not_resumed_and_the_message_says_why(script, tmp_path):
+    flags = ("--runs-dir", tmp_path, "--name", "a", "--task", "synthetic")
+    assert script("train", *flags, "--train.epochs", "1").returncode == 0
+    (tmp_path / "a" / "record.json").unlink()
+    refused = script("tune", "--runs-dir", tmp_path, "--name", "a", "--resume")
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 2)
+    assert "--resume a: " in refused.stderr
+    assert "unknown key seeds" in refused.stderr
+    assert "If another script began this run" in refused.stderr
+
+
 def test_resumed_run_is_where_it_was_found_whatever_folder_it_was_made_in(script, tmp_path):
     made = tmp_path / "runs" / "fetched"
     made.mkdir(parents=True)
