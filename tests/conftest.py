@@ -13,9 +13,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from jaxtyping import install_import_hook
+from threadpoolctl import threadpool_limits
 
 # Threads of torch that wait for each other do not spin, which takes nine tenths of small models' time on busy cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Those of OpenBLAS always spin: NumPy's of this process, which is loaded, and those of SciPy and of further processes.
+threadpool_limits(1, user_api="blas")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 assert not [name for name in sys.modules if name.startswith("sp500.")], "imported before its types could be checked"
 # The tower: an int is a float, as in PEP 484.

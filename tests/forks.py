@@ -23,6 +23,7 @@ CONTEXT.set_forkserver_preload(
     [
         *("pandas", "sklearn.metrics", "scipy.stats", "optuna", "exchange_calendars", "matplotlib.figure"),
         *("torch", "torch.distributed.fsdp", "safetensors.torch", "pyarrow.parquet", "pyarrow.fs"),
+        "torch._dynamo",  # DDP and FSDP import it when they wrap their first model, a second in every rank
         *("sp500.distributed.worker", "sp500.tasks.catalog", "sp500.training.checkpoint", "sp500.data.shards.writer"),
         *("sp500.studies.train", "sp500.studies.search", "sp500.studies.scale", "sp500.studies.walk_forward"),
         *("sp500.report.page", "sp500.console.entry", "sp500.commands.submission.submit", "sp500.commands.jobs.status"),

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import forks
 import numpy as np
 import pytest
 
@@ -115,8 +116,8 @@ def test_manifest_is_written_last(source: SeriesSource, tmp_path: Path) -> None:
 WRITER = """
 import sys, pickle
 from sp500.data.shards import writer
-source = pickle.load(open(sys.argv[1], "rb"))
-print("ready", flush=True)
+with open(sys.argv[1], "rb") as file:
+    source = pickle.load(file)
 writer.write(source, sys.argv[2])
 """
 
@@ -127,18 +128,16 @@ def test_killed_writer_leaves_a_set_that_is_completed_to_the_same_bytes(
     import pickle
 
     (tmp_path / "source.pickle").write_bytes(pickle.dumps(source))
+    (tmp_path / "writer.py").write_text(WRITER)
     target = tmp_path / "killed"
-    command = [sys.executable, "-c", WRITER, str(tmp_path / "source.pickle"), str(target)]
     left = []
     for kill in range(10):
-        process = subprocess.Popen(command, stdout=subprocess.PIPE)
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
+        process = forks.Script([str(tmp_path / "writer.py"), str(tmp_path / "source.pickle"), str(target)])
         while process.poll() is None and len(list(target.glob("*.parquet"))) <= kill * 2:
-            time.sleep(0.0005)
-        process.send_signal(signal.SIGKILL)
+            time.sleep(0.001)
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
         process.wait()
-        process.stdout.close()
         left.append(len(list(target.glob("*.parquet"))))
     assert any(0 < shards < len(written.shards) for shards in left), left
     write(source, str(target))

@@ -148,8 +148,11 @@ def test_adapter_is_small_leaves_its_base_as_it_is_and_loads_in_peft(base: Path,
 
 
 def test_resumed_adapter_ends_in_the_same_bits(base: Path, tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"model": {"adapter_rank": 2}, "max_steps": 0, "checkpoint_steps": 5, "keep": "all"}
-    trained(tmp_path, "whole", base / "model", **settings)
+    def adapted(name: str) -> None:
+        settings = {"max_steps": 0, "checkpoint_steps": 5, "keep": "all", "text": {"max_bytes": 12_000}}
+        trained(tmp_path, name, base / "model", model={"adapter_rank": 2}, **settings)
+
+    adapted("whole")
     whole, part = (tmp_path / name / "checkpoints" for name in ("whole", "part"))
     shutil.copytree(tmp_path / "whole", tmp_path / "part", symlinks=True)
     versions = sorted(path for path in part.glob("epoch-*"))
@@ -158,7 +161,7 @@ def test_resumed_adapter_ends_in_the_same_bits(base: Path, tmp_path: Path) -> No
     (part / "last").unlink()
     (part / "best").unlink()
     assert "step" in versions[2].name
-    trained(tmp_path, "part", base / "model", **settings)
+    adapted("part")
     found = [load_file(folder / "last" / "model.safetensors") for folder in (whole, part)]
     assert found[0].keys() == found[1].keys()
     assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])

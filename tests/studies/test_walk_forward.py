@@ -47,6 +47,13 @@ def folds(config: RunConfig, prices: Prices) -> Folds:
     return data.cut(prices, features(prices), config.data, folds=3, test_days=100)
 
 
+@pytest.fixture(scope="module")
+def whole(config: RunConfig, folds: Folds, tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
+    """All folds, one after another in this process."""
+    with RunStore(tmp_path_factory.mktemp("runs")).open("whole") as run:
+        return walk_forward_folds.record(config, run, folds)
+
+
 @pytest.fixture
 def walked(config: RunConfig, folds: Folds, tmp_path: Path) -> Walked:
     def walk(
@@ -91,17 +98,16 @@ def deadly(folds: Folds, number: int) -> Folds:
     return Deadly(**vars(folds))
 
 
-def test_folds_on_ray_are_the_same_to_the_last_bit(ray_cluster: None, walked: Walked) -> None:
-    alone, on_ray = walked("alone"), walked("ray", at_once=2)
-    assert numbers(on_ray) == numbers(alone)
-    assert on_ray.metrics == alone.metrics
-    assert (alone.arm, alone.num_workers, on_ray.arm, on_ray.num_workers) == ("solo", 0, "ray", 2)
-    assert [row["status"] for row in numbers(alone)] == ["ok"] * 3
+def test_folds_on_ray_are_the_same_to_the_last_bit(ray_cluster: None, walked: Walked, whole: RunRecord) -> None:
+    on_ray = walked("ray", at_once=2)
+    assert numbers(on_ray) == numbers(whole)
+    assert on_ray.metrics == whole.metrics
+    assert (whole.arm, whole.num_workers, on_ray.arm, on_ray.num_workers) == ("solo", 0, "ray", 2)
+    assert [row["status"] for row in numbers(whole)] == ["ok"] * 3
 
 
-def test_row_tells_dates_windows_and_scores(walked: Walked, folds: Folds) -> None:
-    record = walked("rows")
-    for row, cut in zip(record.folds or (), folds.cuts, strict=True):
+def test_row_tells_dates_windows_and_scores(whole: RunRecord, folds: Folds) -> None:
+    for row, cut in zip(whole.folds or (), folds.cuts, strict=True):
         assert row["splits"]["test"] == [str(day) for day in cut.test]
         assert row["windows"]["test"] == 200
         assert 1 <= row["best_epoch"] <= row["epochs"] == 2
@@ -109,40 +115,41 @@ def test_row_tells_dates_windows_and_scores(walked: Walked, folds: Folds) -> Non
         best = min(test["mse"] for test in row["naive"].values())
         assert row["improvement"]["value"] == pytest.approx(1 - row["test"]["mse"] / best)
         assert row["seconds"] > 0
-    assert record.samples == sum(row["windows"]["train"] * 2 for row in record.folds or ())
+    assert whole.samples == sum(row["windows"]["train"] * 2 for row in whole.folds or ())
 
 
-def test_summary_is_mean_deviation_and_count_over_folds(walked: Walked) -> None:
-    record = walked("summary")
-    rows = numbers(record)
+def test_summary_is_mean_deviation_and_count_over_folds(whole: RunRecord) -> None:
+    rows, metrics = numbers(whole), whole.metrics
     errors = [row["test"]["mse"] for row in rows]
-    assert record.metrics["test"]["mse"] == pytest.approx(
+    assert metrics["test"]["mse"] == pytest.approx(
         {"mean": np.mean(errors), "deviation": np.std(errors, ddof=1), "count": 3}
     )
     naive = [row["naive"]["zero"]["mse"] for row in rows]
-    assert record.metrics["naive"]["zero"]["mse"]["mean"] == pytest.approx(np.mean(naive))
+    assert metrics["naive"]["zero"]["mse"]["mean"] == pytest.approx(np.mean(naive))
     gains = [row["improvement"]["value"] for row in rows]
-    assert record.metrics["improvement"]["deviation"] == pytest.approx(np.std(gains, ddof=1))
-    assert record.metrics["better"] == sum(np.array(gains) > 0)
-    assert (record.metrics["folds"], record.metrics["failed"]) == (3, 0)
+    assert metrics["improvement"]["deviation"] == pytest.approx(np.std(gains, ddof=1))
+    assert metrics["better"] == sum(np.array(gains) > 0)
+    assert (metrics["folds"], metrics["failed"]) == (3, 0)
 
 
 @pytest.mark.parametrize("at_once", [0, 2])
 def test_failing_fold_says_why_and_loses_no_other(
-    ray_cluster: None, walked: Walked, folds: Folds, at_once: int
+    ray_cluster: None, walked: Walked, folds: Folds, whole: RunRecord, at_once: int
 ) -> None:
-    whole, record = walked("whole"), walked("broken", broken(folds, 2), at_once=at_once)
+    record = walked("broken", broken(folds, 2), at_once=at_once)
     assert [row["status"] for row in numbers(record)] == ["ok", "failed", "ok"]
     assert "too_short: no ticker has data.window" in numbers(record)[1]["reason"]
     assert numbers(record)[::2] == numbers(whole)[::2]
     assert (record.metrics["failed"], record.metrics["test"]["mse"]["count"]) == (1, 2)
 
 
-def test_killed_worker_of_ray_is_one_failed_fold(ray_cluster: None, walked: Walked, folds: Folds) -> None:
+def test_killed_worker_of_ray_is_one_failed_fold(
+    ray_cluster: None, walked: Walked, folds: Folds, whole: RunRecord
+) -> None:
     record = walked("deadly", deadly(folds, 1), at_once=2)
     assert [row["status"] for row in numbers(record)] == ["failed", "ok", "ok"]
     assert "WorkerCrashedError" in numbers(record)[0]["reason"]
-    assert numbers(record)[0]["splits"] == numbers(walked("whole"))[0]["splits"]
+    assert numbers(record)[0]["splits"] == numbers(whole)[0]["splits"]
 
 
 def test_all_folds_failing_is_an_error_with_the_reasons(walked: Walked) -> None:
@@ -150,7 +157,9 @@ def test_all_folds_failing_is_an_error_with_the_reasons(walked: Walked) -> None:
         walked("none", lr=1e30, clip=0.0)
 
 
-def test_resumed_run_trains_only_missing_and_failed_folds(walked: Walked, folds: Folds, tmp_path: Path) -> None:
+def test_resumed_run_trains_only_missing_and_failed_folds(
+    walked: Walked, folds: Folds, whole: RunRecord, tmp_path: Path
+) -> None:
     walked("cut", broken(folds, 3))
     path = tmp_path / "cut" / "folds.jsonl"
     first, second, failed = path.read_text().splitlines()
@@ -159,7 +168,7 @@ def test_resumed_run_trains_only_missing_and_failed_folds(walked: Walked, folds:
     record = walked("cut", on_row=seen.append)
     assert [row["fold"] for row in seen] == [2, 1, 3]
     assert seen[0] == {key: value for key, value in json.loads(second).items() if key not in {"data", "sha256"}}
-    assert numbers(record) == numbers(walked("whole"))
+    assert numbers(record) == numbers(whole)
     assert path.read_text().count("\n") == 4
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import forks
 import pandas as pd
 import pytest
 from PIL import Image
@@ -15,6 +16,7 @@ from sp500.config import TASK_DEFAULTS
 from sp500.console import entry
 from sp500.data.images import dataset as images
 from sp500.errors import ConfigError
+from sp500.machine import memory
 from sp500.runs.store import RunStore
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -66,7 +68,9 @@ def test_search_of_a_task_trains_each_config_by_itself(task: str, tmp_path: Path
 
 
 @TASKS
-def test_arms_of_a_scale_run_see_the_same_copies(task: str, tmp_path: Path) -> None:
+def test_arms_of_a_scale_run_see_the_same_copies(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Each arm in a process of its own, but one that need not import torch first. tests/experiments has fresh ones.
+    monkeypatch.setattr(memory.multiprocessing, "get_context", lambda method: forks.CONTEXT)
     settings = {**SMALL[task], "train": {"epochs": 2, "batch_size": 10**6, "dtype": "float64"}}
     arms = ("in_memory", "streaming")
     record = sp500.scale(task=task, multipliers=(1, 3), arms=arms, runs_dir=tmp_path, name="a", **settings)

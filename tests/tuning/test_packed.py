@@ -16,8 +16,14 @@ from sp500.tuning.sequential import run_trial
 DATA = DataConfig(tickers=("AAPL",), start="2017-01-01", window=4)
 
 
+PREPARED: dict[object, trial_data.TrialData] = {}
+
+
 def made_of(base: RunConfig) -> trial_data.TrialData:
-    return trial_data.prepare([base])[trial_data.key(base)]
+    key = trial_data.key(base)
+    if key not in PREPARED:
+        PREPARED.update(trial_data.prepare([base]))
+    return PREPARED[key]
 
 
 def compared(base, overrides):
