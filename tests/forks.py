@@ -13,6 +13,7 @@ import runpy
 import subprocess
 import sys
 import tempfile
+import weakref
 from collections.abc import Callable, Mapping
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -27,7 +28,14 @@ CONTEXT.set_forkserver_preload(
         *("sp500.studies.train", "sp500.studies.search", "sp500.studies.scale", "sp500.studies.walk_forward"),
         *("sp500.report.page", "sp500.console.entry", "sp500.commands.submission.submit", "sp500.commands.jobs.status"),
         *("mlflow", "mlflow.store.tracking.sqlalchemy_store", "mlflow.store.artifact.local_artifact_repo"),
-        *("sp500.commands.mlflow_sync", "sp500.tracking.sync"),
+        *("sp500.commands.mlflow_sync", "sp500.tracking.sync", "sp500.serving.app"),
+        # What those import only when they are called: half of the seconds of a small training.
+        *("typeguard", "tyro._backends._tyro_backend", "rich._emoji_codes", "torch._dynamo", "torch._inductor"),
+        *("torch.onnx", "alembic.config", "sqlalchemy.dialects.sqlite", "optuna.storages._rdb.models"),
+        *("optuna.importance._fanova", "sklearn.linear_model", "sklearn.neighbors", "ray.dag.compiled_dag_node"),
+        *("skfolio.model_selection", "sp500.studies.search_trials", "sp500.studies.walk_forward_folds"),
+        *("sp500.report.terminal", "sp500.cli", "sp500.commands.cluster.deploy", "sp500.commands.cluster.upload_data"),
+        *("sp500.commands.cluster.fetch_results", "uvicorn"),
     ]
 )
 
@@ -97,6 +105,8 @@ def _become(argv: list[str], cwd: str, env: dict[str, str], streams: list[Path])
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
+    for inherited in list(weakref.finalize._registry):
+        inherited.atexit = False  # such as torch's, which take its operators apart
     sys.argv = argv
     try:
         if argv[0] == "sp500":
