@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Literal
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # read when mlflow is imported, and it would start a thread
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -74,9 +75,10 @@ class Script:
             raise subprocess.TimeoutExpired(self.argv, timeout)
         return self._process.exitcode
 
-    def written(self) -> str:
-        """What it has written to stdout so far."""
-        return self._streams[0].read_text() if self._streams[0].exists() else ""
+    def written(self, stream: Literal["stdout", "stderr"] = "stdout") -> str:
+        """What it has written so far."""
+        path = Path(self._folder.name, stream)
+        return path.read_text() if path.exists() else ""
 
     def send_signal(self, number: int) -> None:
         """Send it a signal."""
@@ -85,8 +87,7 @@ class Script:
     def finish(self, timeout: float = 500) -> subprocess.CompletedProcess[str]:
         """Wait for its end; exit code and text of both streams."""
         code = self.wait(timeout)
-        out, err = (stream.read_text() if stream.exists() else "" for stream in self._streams)
-        return subprocess.CompletedProcess(self.argv, code, out, err)
+        return subprocess.CompletedProcess(self.argv, code, self.written(), self.written("stderr"))
 
 
 def run(
