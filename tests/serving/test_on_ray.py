@@ -7,12 +7,12 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import forks
 import psutil
 import pytest
 import ray
@@ -57,23 +57,31 @@ def gated(
     script.write_text(GATED)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
-    return forks.run([str(script), str(served_runs), port], env=cluster, timeout=LONG)
+    argv = [sys.executable, str(script), str(served_runs), port]
+    return subprocess.run(argv, env=cluster, capture_output=True, text=True, timeout=LONG, check=False)
 
 
 @pytest.fixture(scope="module")
-def on_ray(served_runs: Path, cluster: dict[str, str], gated: object) -> Iterator[Client]:
+def on_ray(
+    served_runs: Path, cluster: dict[str, str], gated: object, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Client]:
     """A client of two replicas."""
-    argv = ["sp500", "serve", "returns", "--on", "ray", "--port", "0", "--runs-dir", str(served_runs)]
-    process = forks.Script(argv, env=cluster)
-    end = time.monotonic() + LONG
+    argv = [sys.executable, "-m", "sp500.cli", "serve", "returns", "--on", "ray", "--port", "0"]
+    argv += ["--runs-dir", str(served_runs)]
+    log = tmp_path_factory.mktemp("on_ray") / "stderr"
     answers = r"http://127\.0\.0\.1:(\d+) answers with run returns, 2 replicas"
-    while not (found := re.search(answers, process.written("stderr"))):
-        assert process.poll() is None, process.written("stderr")
-        assert time.monotonic() < end
-        time.sleep(0.1)
-    yield Client(int(found[1]))
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(LONG) == 0
+    # Not forked: a process of Ray reads RAY_AUTH_MODE once, and the one to fork from has done so without a cluster.
+    with log.open("w") as file, subprocess.Popen(argv, env=cluster, stderr=file) as process:
+        try:
+            end = time.monotonic() + LONG
+            while not (found := re.search(answers, log.read_text())):
+                assert process.poll() is None, log.read_text()
+                assert time.monotonic() < end, log.read_text()
+                time.sleep(0.1)
+            yield Client(int(found[1]))
+        finally:
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(LONG) == 0
 
 
 def test_sixty_answers_are_those_of_one_process(served_runs: Path, on_ray: Client) -> None:
