@@ -13,9 +13,11 @@ import runpy
 import subprocess
 import sys
 import tempfile
+import weakref
 from collections.abc import Callable, Mapping
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Literal
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # read when mlflow is imported, and it would start a thread
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -28,7 +30,14 @@ CONTEXT.set_forkserver_preload(
         *("sp500.studies.train", "sp500.studies.search", "sp500.studies.scale", "sp500.studies.walk_forward"),
         *("sp500.report.page", "sp500.console.entry", "sp500.commands.submission.submit", "sp500.commands.jobs.status"),
         *("mlflow", "mlflow.store.tracking.sqlalchemy_store", "mlflow.store.artifact.local_artifact_repo"),
-        *("sp500.commands.mlflow_sync", "sp500.tracking.sync"),
+        *("sp500.commands.mlflow_sync", "sp500.tracking.sync", "sp500.serving.app"),
+        # What those import only when they are called: half of the seconds of a small training.
+        *("typeguard", "tyro._backends._tyro_backend", "rich._emoji_codes", "torch._dynamo", "torch._inductor"),
+        *("torch.onnx", "alembic.config", "sqlalchemy.dialects.sqlite", "optuna.storages._rdb.models"),
+        *("optuna.importance._fanova", "sklearn.linear_model", "sklearn.neighbors", "ray.dag.compiled_dag_node"),
+        *("skfolio.model_selection", "sp500.studies.search_trials", "sp500.studies.walk_forward_folds"),
+        *("sp500.report.terminal", "sp500.cli", "sp500.commands.cluster.deploy", "sp500.commands.cluster.upload_data"),
+        *("sp500.commands.cluster.fetch_results", "uvicorn"),
     ]
 )
 
@@ -67,9 +76,10 @@ class Script:
             raise subprocess.TimeoutExpired(self.argv, timeout)
         return self._process.exitcode
 
-    def written(self) -> str:
-        """What it has written to stdout so far."""
-        return self._streams[0].read_text() if self._streams[0].exists() else ""
+    def written(self, stream: Literal["stdout", "stderr"] = "stdout") -> str:
+        """What it has written so far."""
+        path = Path(self._folder.name, stream)
+        return path.read_text() if path.exists() else ""
 
     def send_signal(self, number: int) -> None:
         """Send it a signal."""
@@ -78,8 +88,7 @@ class Script:
     def finish(self, timeout: float = 500) -> subprocess.CompletedProcess[str]:
         """Wait for its end; exit code and text of both streams."""
         code = self.wait(timeout)
-        out, err = (stream.read_text() if stream.exists() else "" for stream in self._streams)
-        return subprocess.CompletedProcess(self.argv, code, out, err)
+        return subprocess.CompletedProcess(self.argv, code, self.written(), self.written("stderr"))
 
 
 def run(
@@ -98,6 +107,8 @@ def _become(argv: list[str], cwd: str, env: dict[str, str], streams: list[Path])
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
+    for inherited in list(weakref.finalize._registry):
+        inherited.atexit = False  # such as torch's, which take its operators apart
     sys.argv = argv
     try:
         if argv[0] == "sp500":

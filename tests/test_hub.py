@@ -125,7 +125,7 @@ def fetched(name: str, endpoint: str, home: Path, **environment: str) -> tuple[i
     """Exit code and message of a training with this model."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "HUGGING"))}
     done = forks.run(
-        [*TRAIN, "--model.path", name, "--runs-dir", str(home / "runs")],
+        [*TRAIN, "--model.path", name, "--runs-dir", str(home / "runs" / name)],
         cwd=ROOT,
         env={**kept, "HF_HOME": str(home), "HF_ENDPOINT": endpoint, **environment},
     )
@@ -223,35 +223,66 @@ def test_token_of_older_guides_is_sent_with_a_notice(endpoint: str, tmp_path: Pa
     assert "old-secret" not in message
 
 
-@pytest.mark.parametrize(
-    ("files", "flags", "code", "said"),
-    [
-        (None, [], 2, "no such folder; expected one with a config.json, or OWNER/NAME on the hub"),
-        ({}, [], 2, "has no usable config.json"),
-        ({"config.json": json.dumps(CONFIG)}, ["--text.tokenizer", "model"], 2, "has no tokenizer that can be used"),
-        ({"config.json": json.dumps(CONFIG)}, ["--text.context", "65"], 2, "text.context 65 is above the 64 positions"),
-        ({"config.json": json.dumps(CONFIG), "pytorch_model.bin": ""}, [], 2, "as a pickle (pytorch_model.bin)"),
-        (
-            {"config.json": json.dumps(CONFIG)},
-            ["--model.adapter-rank", "2"],
-            2,
-            "has no weights that an adapter could change",
-        ),
-        ({"config.json": "{}"}, ["--train.amp", "float16"], 2, "train.amp float16 would lose small gradients"),
-    ],
-)
-def test_folder_that_cannot_be_used_is_refused_in_one_line(
-    files: dict[str, str] | None, flags: list[str], code: int, said: str, tmp_path: Path
-) -> None:
-    folder = tmp_path / "model"
-    if files is not None:
-        folder.mkdir()
-        for name, text in files.items():
-            (folder / name).write_text(text)
-    paths = ["--model.path", str(folder), "--runs-dir", str(tmp_path / "runs")]
-    done = forks.run(
-        [*TRAIN, *paths, "--text.max-bytes", "20000", *flags], cwd=ROOT, env={**os.environ, "HF_HUB_OFFLINE": "1"}
-    )
-    assert done.returncode == code, done.stderr
-    assert said in " ".join(done.stderr.replace("\u2502", "").split())
-    assert "Traceback" not in done.stderr
+FOLDERS: dict[str, tuple[dict[str, str] | None, list[str], str]] = {
+    "nothing": (None, [], "no such folder; expected one with a config.json, or OWNER/NAME on the hub"),
+    "empty": ({}, [], "has no usable config.json"),
+    "tokenizer": (
+        {"config.json": json.dumps(CONFIG)},
+        ["--text.tokenizer", "model"],
+        "has no tokenizer that can be used",
+    ),
+    "context": (
+        {"config.json": json.dumps(CONFIG)},
+        ["--text.context", "65"],
+        "text.context 65 is above the 64 positions",
+    ),
+    "pickle": ({"config.json": json.dumps(CONFIG), "pytorch_model.bin": ""}, [], "as a pickle (pytorch_model.bin)"),
+    "adapter": (
+        {"config.json": json.dumps(CONFIG)},
+        ["--model.adapter-rank", "2"],
+        "has no weights that an adapter could change",
+    ),
+    "float16": ({"config.json": "{}"}, ["--train.amp", "float16"], "train.amp float16 would lose small gradients"),
+}
+"""Files of a folder, more flags, and what is said of it."""
+ONE_AFTER_THE_OTHER = """
+import contextlib, io, json, runpy, sys
+
+answers = {}
+for name, argv in json.loads(sys.argv[1]).items():
+    sys.argv, message = argv, io.StringIO()
+    with contextlib.redirect_stderr(message):
+        try:
+            runpy.run_path(argv[0], run_name="__main__")
+        except SystemExit as end:
+            answers[name] = end.code, message.getvalue()
+print(json.dumps(answers))
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]:
+    """Exit code and message of a training of each folder, in one process: the library takes a second to import."""
+    home = tmp_path_factory.mktemp("folders")
+    commands = {}
+    for name, (files, flags, _) in FOLDERS.items():
+        if files is not None:
+            (home / name).mkdir()
+        for file, text in (files or {}).items():
+            (home / name / file).write_text(text)
+        paths = ["--model.path", str(home / name), "--runs-dir", str(home / "runs" / name)]
+        commands[name] = [str(ROOT / TRAIN[0]), *TRAIN[1:], *paths, "--text.max-bytes", "20000", *flags]
+    script = home / "script.py"
+    script.write_text(ONE_AFTER_THE_OTHER)
+    done = forks.run([str(script), json.dumps(commands)], cwd=ROOT, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    assert done.returncode == 0, done.stderr
+    answers: dict[str, tuple[int, str]] = json.loads(done.stdout.splitlines()[-1])
+    return answers
+
+
+@pytest.mark.parametrize("name", list(FOLDERS))
+def test_folder_that_cannot_be_used_is_refused_in_one_line(name: str, trained: dict[str, tuple[int, str]]) -> None:
+    code, message = trained[name]
+    assert code == 2, message
+    assert FOLDERS[name][2] in " ".join(message.replace("\u2502", "").split())
+    assert "Traceback" not in message

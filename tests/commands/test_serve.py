@@ -8,15 +8,15 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import forks
 import pytest
 import requests
 
 import sp500
 from sp500.cli import main
-
-SERVE = [sys.executable, "-m", "sp500.cli", "serve"]
 
 
 @pytest.fixture
@@ -34,20 +34,22 @@ def refused(capfd: pytest.CaptureFixture[str], *words: str) -> str:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_server_answers_until_it_is_told_to_end(runs: Path, number: signal.Signals) -> None:
     sp500.train(name="m1", task="synthetic", synthetic={"samples": 300}, train={"epochs": 1})
-    environment = {**os.environ, "SP500_API_KEY": "secret"}
-    with subprocess.Popen([*SERVE, "m1", "--port", "0"], stderr=subprocess.PIPE, text=True, env=environment) as process:
-        try:
-            assert process.stderr is not None
-            said = process.stderr.readline()
-            found = re.match(r"(http://127\.0\.0\.1:\d+) answers with run m1; API: /docs\n", said)
-            assert found, said
-            # The port listens before the line is written, so a request waits and is not refused.
-            assert requests.get(f"{found[1]}/readyz", timeout=120).json()["run"] == "m1"
-            assert requests.get(f"{found[1]}/v1/models", timeout=60).status_code == 401
-        finally:
-            process.send_signal(number)
-        assert process.wait(120) == 0
-        assert process.stderr.read() == ""
+    process = forks.Script(["sp500", "serve", "m1", "--port", "0"], env={**os.environ, "SP500_API_KEY": "secret"})
+    try:
+        end = time.monotonic() + 120
+        while not (said := process.written("stderr")).endswith("\n"):
+            assert process.poll() is None
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        found = re.fullmatch(r"(http://127\.0\.0\.1:\d+) answers with run m1; API: /docs\n", said)
+        assert found, said
+        # The port listens before the line is written, so a request waits and is not refused.
+        assert requests.get(f"{found[1]}/readyz", timeout=120).json()["run"] == "m1"
+        assert requests.get(f"{found[1]}/v1/models", timeout=60).status_code == 401
+    finally:
+        process.send_signal(number)
+    assert process.wait(120) == 0
+    assert process.written("stderr") == said
 
 
 def test_address_that_others_reach_needs_a_key(runs: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ from sp500.runs.store import RunStore
 
 def test_plain_process_is_measured_and_kept_as_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = tmp_path / "runs"
-    data = {"tickers": ["KO"], "start": "2015-01-01", "window": 10}
+    data = {"tickers": ["KO"], "start": "2020-01-01", "window": 10}
     sp500.train(name="m1", data=data, train={"epochs": 1}, runs_dir=runs)
     monkeypatch.setattr(benchmark, "KINDS", benchmark.KINDS[:1])
     monkeypatch.setattr(benchmark, "CLIENTS", (1, 2))
-    kept, rows = benchmark.measure(runs, "m1", 0.5)
+    kept, rows = benchmark.measure(runs, "m1", 0.2)
     assert [(row["path"], row["clients"], row["failed"]) for row in rows] == [
         (path, clients, 0) for path in ("/v1/windows", "/v1/forecast") for clients in (1, 2)
     ]

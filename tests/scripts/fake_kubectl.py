@@ -9,7 +9,6 @@ fault to play: `unready`, `damage`, `break`, `cut`, `hang`, `killed` (in the mid
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -134,6 +133,8 @@ def get(kind, *rest):
 
 
 def execute(*words):
+    import subprocess  # here, since most calls need none
+
     between = words.index("--")
     command = list(words[between + 1 :])
     pod = next((pod for pod in pods() if pod["metadata"]["name"] == words[between - 1]), None) or fail("no such pod")

@@ -31,7 +31,7 @@ def runs(served_runs: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def prices() -> Prices:
-    return load(DataConfig(tickers=("AAPL", "KO"), start="2015-01-01"))
+    return load(DataConfig(tickers=("AAPL", "KO"), start="2019-01-01"))
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import socket
@@ -14,95 +15,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+import ray
 from http_server import Client, body, serving
 
 from sp500.config import DataConfig
 from sp500.data.sources import load
 
 LONG = 300.0
-
-
-@pytest.fixture(scope="module")
-def on_ray(served_runs: Path) -> Iterator[tuple[Client, int]]:
-    """A client of two replicas, and the process that holds them."""
-    argv = [sys.executable, "-m", "sp500.cli", "serve", "returns", "--on", "ray", "--port", "0"]
-    argv += ["--runs-dir", str(served_runs)]
-    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        lines = []
-        for line in process.stderr:
-            lines.append(line)
-            if found := re.match(r"http://127\.0\.0\.1:(\d+) answers with run returns, 2 replicas", line):
-                break
-        else:
-            raise AssertionError("".join(lines))
-        # Nobody else reads what it says, and a full pipe would stop it.
-        reader = threading.Thread(target=process.stderr.read)
-        reader.start()
-        yield Client(int(found[1])), process.pid
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(LONG) == 0
-        reader.join()
-
-
-def test_two_hundred_answers_are_those_of_one_process(served_runs: Path, on_ray: tuple[Client, int]) -> None:
-    client, _ = on_ray
-    prices = load(DataConfig(tickers=("AAPL", "KO"), start="2021-01-01")).close
-    bodies = [body(prices[ticker].iloc[first : first + 80]) for first in range(100) for ticker in prices]
-    with serving(served_runs, "returns") as (plain, *_):
-        for one in bodies:
-            answer = client.post("/v1/forecast", one)
-            assert answer.status_code == 200, answer.text
-            assert answer.content == plain.post("/v1/forecast", one).content
-
-
-def test_errors_and_ids_pass_through_the_proxy(on_ray: tuple[Client, int]) -> None:
-    client, _ = on_ray
-    assert client.post("/v1/forecast", {}).status_code == 422
-    answer = client.get("/readyz", headers={"X-Request-Id": "mine"})
-    assert (answer.status_code, answer.headers["x-request-id"]) == (200, "mine")
-
-
-def test_only_this_machine_can_ask(on_ray: tuple[Client, int]) -> None:
-    client, _ = on_ray
-    port = int(client.url.rpartition(":")[2])
-    held = [one for one in psutil.net_connections("tcp") if one.status == "LISTEN" and one.laddr.port == port]
-    assert {one.laddr.ip for one in held} == {"127.0.0.1"}
-
-
-def test_killed_replica_fails_no_more_than_what_it_was_answering(on_ray: tuple[Client, int]) -> None:
-    client, pid = on_ray
-    port = int(client.url.rpartition(":")[2])
-    request = body(load(DataConfig(tickers=("KO",))).close["KO"].iloc[-80:])
-    done, failed, good = threading.Event(), [0] * 4, [0] * 4
-
-    def ask(number: int) -> None:
-        mine = Client(port)
-        while not done.is_set():
-            if mine.post("/v1/forecast", request).status_code == 200:
-                good[number] += 1
-            else:
-                failed[number] += 1
-
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    try:
-        replicas = [one for one in psutil.Process(pid).children(recursive=True) if "ServeReplica" in one.name()]
-        replicas = replicas or [
-            one for one in psutil.Process(pid).children(recursive=True) if "ServeReplica" in " ".join(one.cmdline())
-        ]
-        assert len(replicas) == 2
-        replicas[0].kill()
-        before, end = sum(good), time.monotonic() + LONG
-        while sum(good) < before + 100:
-            assert time.monotonic() < end
-            time.sleep(0.05)
-    finally:
-        done.set()
-        for thread in threads:
-            thread.join()
-    assert max(failed) <= 1
 
 
 GATED = """
@@ -123,9 +42,102 @@ with session.connect():
 """
 
 
-def test_application_with_a_gate_runs_when_its_proxies_answer(served_runs: Path) -> None:
+@pytest.fixture(scope="module")
+def cluster(ray_cluster: None) -> dict[str, str]:
+    """Environment of processes that join the cluster of this one."""
+    return {**os.environ, "RAY_ADDRESS": ray.get_runtime_context().gcs_address}
+
+
+@pytest.fixture(scope="module")
+def gated(
+    served_runs: Path, cluster: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> subprocess.CompletedProcess[str]:
+    """What ran an application with a gate and ended it: a cluster has room for one application at a time."""
+    script = tmp_path_factory.mktemp("gated") / "gated.py"
+    script.write_text(GATED)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
-    argv = [sys.executable, "-c", GATED, str(served_runs), port]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=LONG, check=False)
-    assert "first answer: 200" in done.stdout, done.stderr[-2000:]
+    argv = [sys.executable, str(script), str(served_runs), port]
+    return subprocess.run(argv, env=cluster, capture_output=True, text=True, timeout=LONG, check=False)
+
+
+@pytest.fixture(scope="module")
+def on_ray(
+    served_runs: Path, cluster: dict[str, str], gated: object, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Client]:
+    """A client of two replicas."""
+    argv = [sys.executable, "-m", "sp500.cli", "serve", "returns", "--on", "ray", "--port", "0"]
+    argv += ["--runs-dir", str(served_runs)]
+    log = tmp_path_factory.mktemp("on_ray") / "stderr"
+    answers = r"http://127\.0\.0\.1:(\d+) answers with run returns, 2 replicas"
+    # Not forked: a process of Ray reads RAY_AUTH_MODE once, and the one to fork from has done so without a cluster.
+    with log.open("w") as file, subprocess.Popen(argv, env=cluster, stderr=file) as process:
+        try:
+            end = time.monotonic() + LONG
+            while not (found := re.search(answers, log.read_text())):
+                assert process.poll() is None, log.read_text()
+                assert time.monotonic() < end, log.read_text()
+                time.sleep(0.1)
+            yield Client(int(found[1]))
+        finally:
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(LONG) == 0
+
+
+def test_sixty_answers_are_those_of_one_process(served_runs: Path, on_ray: Client) -> None:
+    prices = load(DataConfig(tickers=("AAPL", "KO"), start="2021-01-01")).close
+    bodies = [body(prices[ticker].iloc[3 * first : 3 * first + 80]) for first in range(30) for ticker in prices]
+    with serving(served_runs, "returns") as (plain, *_):
+        for one in bodies:
+            answer = on_ray.post("/v1/forecast", one)
+            assert answer.status_code == 200, answer.text
+            assert answer.content == plain.post("/v1/forecast", one).content
+
+
+def test_errors_and_ids_pass_through_the_proxy(on_ray: Client) -> None:
+    assert on_ray.post("/v1/forecast", {}).status_code == 422
+    answer = on_ray.get("/readyz", headers={"X-Request-Id": "mine"})
+    assert (answer.status_code, answer.headers["x-request-id"]) == (200, "mine")
+
+
+def test_only_this_machine_can_ask(on_ray: Client) -> None:
+    port = int(on_ray.url.rpartition(":")[2])
+    held = [one for one in psutil.net_connections("tcp") if one.status == "LISTEN" and one.laddr.port == port]
+    assert {one.laddr.ip for one in held} == {"127.0.0.1"}
+
+
+def test_killed_replica_fails_no_more_than_what_it_was_answering(on_ray: Client) -> None:
+    port = int(on_ray.url.rpartition(":")[2])
+    request = body(load(DataConfig(tickers=("KO",))).close["KO"].iloc[-80:])
+    done, failed, good = threading.Event(), [0] * 4, [0] * 4
+
+    def ask(number: int) -> None:
+        mine = Client(port)
+        while not done.is_set():
+            if mine.post("/v1/forecast", request).status_code == 200:
+                good[number] += 1
+            else:
+                failed[number] += 1
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        workers = psutil.Process().children(recursive=True)  # of the cluster that this process has started
+        replicas = [one for one in workers if "ServeReplica" in f"{one.name()} {' '.join(one.cmdline())}"]
+        assert len(replicas) == 2
+        replicas[0].kill()
+        before, end = sum(good), time.monotonic() + LONG
+        while sum(good) < before + 100:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+    assert max(failed) <= 1
+
+
+def test_application_with_a_gate_runs_when_its_proxies_answer(gated: subprocess.CompletedProcess[str]) -> None:
+    assert gated.returncode == 0, gated.stderr[-2000:]
+    assert "first answer: 200" in gated.stdout, gated.stderr[-2000:]

@@ -27,7 +27,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "returns in float64": {"data": STOCKS, "train": {"epochs": 2, "dtype": "float64"}, "model": {"kind": "lstm"}},
     "direction": {"task": "direction", "data": STOCKS, **QUICK},
     "refit": {"data": {"npz_path": "arrays.npz"}, "train": {"epochs": 4, "refit": True, "lr": 0.01}},
-    "images": {"task": "images", "model": {"hidden": 8, "layers": 2}, **QUICK},
+    "images": {"task": "images", "images": {"source": "digits.npz"}, "model": {"hidden": 8, "layers": 2}, **QUICK},
     "language": {"task": "language", "text": {"max_bytes": 30_000}, "model": {"hidden": 16, "layers": 1}, **QUICK},
     "synthetic": {"task": "synthetic", "synthetic": {"samples": 500}, **QUICK},
     "npz": {"data": {"npz_path": "arrays.npz"}, **QUICK},
@@ -36,12 +36,13 @@ RUNS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _folder(tmp_path: Path, few_digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "KNOWN", tmp_path / "home" / "own-sources")
     monkeypatch.chdir(tmp_path)
     your_own.write(tmp_path)
     generator = np.random.default_rng(0)
     arrays = {f"X_{part}": generator.normal(size=(200, 5, 3)) for part in ("train", "test")}
+    Path("digits.npz").symlink_to(few_digits)
     np.savez("arrays.npz", **arrays, **{name.replace("X", "y"): x.mean(axis=(1, 2)) for name, x in arrays.items()})
 
 

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from tracking_runs import SMALL, cut, run
+from tracking_runs import SMALL, cut, run, sync
 
 
 @pytest.fixture(scope="session")
@@ -22,7 +22,7 @@ def made_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cut(folder, "resumed", 6, "--resume")
     run("train", folder, "resumed", "--resume")
     run("tune", folder, "search", "--mode", "packed", "--train.epochs", "1")
-    run("walk_forward", folder, "walk", "--train.epochs", "1")
+    run("walk_forward", folder, "walk", "--train.epochs", "1", "--folds", "3", "--model.kind", "linear")
     return folder
 
 
@@ -38,3 +38,18 @@ def few_runs(made_runs: Path, tmp_path: Path) -> Path:
     for name in ("ok", "killed", "search"):
         shutil.copytree(made_runs / name, tmp_path / "runs" / name, symlinks=True)
     return tmp_path / "runs"
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a database of MLflow that has another experiment."""
+    folder = tmp_path_factory.mktemp("empty")
+    (folder / "runs").mkdir()
+    sync(folder / "runs", folder / "store", "--experiment", "other")
+    return folder / "store"
+
+
+@pytest.fixture
+def store(empty_store: Path, tmp_path: Path) -> Path:
+    """A copy: MLflow takes half a second to make its tables."""
+    return Path(shutil.copytree(empty_store, tmp_path / "store"))

@@ -127,19 +127,19 @@ def test_runs_of_every_kind_are_there_once_and_a_second_sync_writes_nothing(runs
 
 
 @pytest.mark.parametrize("at", [3, 15])
-def test_sync_killed_half_way_is_completed_by_the_next(runs: Path, tmp_path: Path, at: int) -> None:
-    database = Database(tmp_path / "store" / "mlflow.db")
-    process = forks.Script(sync_command(runs, tmp_path / "store"))
+def test_sync_killed_half_way_is_completed_by_the_next(runs: Path, store: Path, at: int) -> None:
+    database = Database(store / "mlflow.db")
+    process = forks.Script(sync_command(runs, store))
     until(lambda: database.count() >= at, process, 0.02)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    sync(runs, tmp_path / "store")
+    sync(runs, store)
     check(database, runs)
 
 
-def test_config_record_and_predictions_lie_in_mlflow_as_they_are(few_runs: Path, tmp_path: Path) -> None:
-    sync(few_runs, (tmp_path / "store").as_uri(), "--weights")
-    database = Database(tmp_path / "store" / "mlflow.db")
+def test_config_record_and_predictions_lie_in_mlflow_as_they_are(few_runs: Path, store: Path) -> None:
+    sync(few_runs, store.as_uri(), "--weights")
+    database = Database(store / "mlflow.db")
     ok = database.parents()["ok"]
     config, record = yaml.safe_load((few_runs / "ok" / "config.yaml").read_text()), (few_runs / "ok" / "record.json")
     params, tags = database.of("params", ok), database.of("tags", ok)
@@ -153,7 +153,7 @@ def test_config_record_and_predictions_lie_in_mlflow_as_they_are(few_runs: Path,
     test = {f"test.{key}": value for key, value in kept["metrics"]["test"].items() if isinstance(value, float)}
     assert test
     assert test.items() <= values.items()
-    folder = tmp_path / "store" / "artifacts" / ok / "artifacts"
+    folder = store / "artifacts" / ok / "artifacts"
     found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     files = {
         name: (few_runs / "ok" / name).read_bytes() for name in ("config.yaml", "record.json", "predictions.parquet")
@@ -162,9 +162,11 @@ def test_config_record_and_predictions_lie_in_mlflow_as_they_are(few_runs: Path,
     assert found == {**files, "best/model.safetensors": weights}
 
 
-def test_run_made_anew_under_its_name_takes_the_place_of_the_old_one(few_runs: Path, tmp_path: Path) -> None:
-    sync(few_runs, tmp_path / "store")
-    database = Database(tmp_path / "store" / "mlflow.db")
+def test_run_made_anew_under_its_name_takes_the_place_of_the_old_one(
+    few_runs: Path, store: Path, tmp_path: Path
+) -> None:
+    sync(few_runs, store)
+    database = Database(store / "mlflow.db")
     old = database.parents()["ok"]
     with closing(sqlite3.connect(database.path)) as written:
         written.execute("insert into tags (key, value, run_uuid) values ('mlflow.note.content', 'mine', ?)", (old,))
@@ -172,7 +174,7 @@ def test_run_made_anew_under_its_name_takes_the_place_of_the_old_one(few_runs: P
     shutil.copytree(few_runs / "ok", tmp_path / "before" / "ok", symlinks=True)
     shutil.rmtree(few_runs / "ok")
     run("train", few_runs, "ok", *SMALL, "--train.lr", "0.005")
-    states = {one["run"]: one["state"] for one in sync(few_runs, tmp_path / "store")["runs"]}
+    states = {one["run"]: one["state"] for one in sync(few_runs, store)["runs"]}
     assert states == {"killed": "same", "search": "same", "ok": "made anew"}
     check(database, few_runs)
     new = database.parents()["ok"]
@@ -180,14 +182,14 @@ def test_run_made_anew_under_its_name_takes_the_place_of_the_old_one(few_runs: P
     assert database.of("tags", new)["mlflow.note.content"] == "mine"
     assert set(database.runs("deleted")) == {old}
     # The old folder is not let over the new run.
-    refused = sync(tmp_path / "before", tmp_path / "store", code=1)
+    refused = sync(tmp_path / "before", store, code=1)
     assert refused["missing"].keys() == {"ok"}
     assert database.parents()["ok"] == new
 
 
-def test_run_that_was_made_twice_in_mlflow_is_there_once_after_a_sync(few_runs: Path, tmp_path: Path) -> None:
-    sync(few_runs, tmp_path / "store")
-    database = Database(tmp_path / "store" / "mlflow.db")
+def test_run_that_was_made_twice_in_mlflow_is_there_once_after_a_sync(few_runs: Path, store: Path) -> None:
+    sync(few_runs, store)
+    database = Database(store / "mlflow.db")
     with closing(sqlite3.connect(database.path)) as written:  # as when the answer to its making was lost
         [columns] = (written.execute("select group_concat(name) from pragma_table_info('runs')").fetchone(),)
         names = columns[0].split(",")
@@ -197,16 +199,16 @@ def test_run_that_was_made_twice_in_mlflow_is_there_once_after_a_sync(few_runs: 
         written.commit()
     assert sorted(database.runs().values()).count("ok") == 2
     (few_runs / "ok" / "predictions.parquet").unlink()  # something to do, so that the hash of the whole no longer fits
-    sync(few_runs, tmp_path / "store")
+    sync(few_runs, store)
     check(database, few_runs)
 
 
-def test_damaged_run_is_named_and_keeps_no_other(few_runs: Path, tmp_path: Path) -> None:
+def test_damaged_run_is_named_and_keeps_no_other(few_runs: Path, store: Path) -> None:
     record = few_runs / "ok" / "record.json"
     record.write_text(record.read_text().replace('"solo"', '"ray"'))
-    found = sync(few_runs, tmp_path / "store", code=1)
+    found = sync(few_runs, store, code=1)
     assert str(record) in found["missing"]["ok"]
-    assert Database(tmp_path / "store" / "mlflow.db").parents().keys() == {"killed", "search"}
+    assert Database(store / "mlflow.db").parents().keys() == {"killed", "search"}
 
 
 def test_two_syncs_at_once_write_everything_once(few_runs: Path, tmp_path: Path) -> None:
@@ -217,11 +219,11 @@ def test_two_syncs_at_once_write_everything_once(few_runs: Path, tmp_path: Path)
     assert Database(tmp_path / "store" / "mlflow.db").runs("deleted") == {}
 
 
-def test_run_that_goes_on_is_running_and_a_stopped_sync_ends_with_its_signal(few_runs: Path, tmp_path: Path) -> None:
-    database = Database(tmp_path / "store" / "mlflow.db")
+def test_run_that_goes_on_is_running_and_a_stopped_sync_ends_with_its_signal(few_runs: Path, store: Path) -> None:
+    database = Database(store / "mlflow.db")
     with (few_runs / "killed" / ".lock").open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)  # what a process that writes the run holds
-        process = forks.Script(sync_command(few_runs, tmp_path / "store", "--follow"))
+        process = forks.Script(sync_command(few_runs, store, "--follow"))
         until(lambda: "runs in" in process.written(), process)
         assert database.status(database.parents()["killed"]) == "RUNNING"
     until(lambda: database.status(database.parents()["killed"]) == "KILLED", process)
@@ -230,21 +232,22 @@ def test_run_that_goes_on_is_running_and_a_stopped_sync_ends_with_its_signal(few
     check(database, few_runs)
 
 
-def test_folder_of_runs_that_cannot_be_written_is_mirrored(few_runs: Path, tmp_path: Path, make_disk) -> None:
+def test_folder_of_runs_that_cannot_be_written_is_mirrored(few_runs: Path, store: Path, make_disk) -> None:
     disk = make_disk("size=64m")
     shutil.copytree(few_runs / "ok", disk / "ok", symlinks=True)
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-    assert [one["state"] for one in sync(disk, tmp_path / "store")["runs"]] == ["new"]
+    assert [one["state"] for one in sync(disk, store)["runs"]] == ["new"]
     assert [path.name for path in disk.iterdir()] == ["ok"]
 
 
 def test_sync_without_a_server_or_to_one_that_goes_away_names_what_is_missing_and_the_next_completes_it(
-    few_runs: Path, tmp_path: Path
+    few_runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port = free_port()
     uri = f"http://127.0.0.1:{port}"
     for fault in (broken, hanging, lambda port: nullcontext()):
-        with fault(port):
+        with fault(port), monkeypatch.context() as patched:
+            patched.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
             found = sync(few_runs, uri, code=1)
         assert (found["runs"], found["missing"].keys()) == ([], {"killed", "ok", "search"})
     with mlflow_server(tmp_path / "server", port) as database:
@@ -263,7 +266,10 @@ def test_sync_without_a_server_or_to_one_that_goes_away_names_what_is_missing_an
         assert {one["state"] for one in sync(few_runs, uri)["runs"]} == {"same"}
 
 
-def test_training_imports_nothing_of_it_and_ends_well_next_to_a_server_that_hangs(tmp_path: Path) -> None:
+def test_training_imports_nothing_of_it_and_ends_well_next_to_a_server_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
     port = free_port()
     uri = f"http://127.0.0.1:{port}"
     with hanging(port):

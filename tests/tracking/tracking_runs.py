@@ -7,8 +7,6 @@ import os
 import signal
 import socket
 import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -34,7 +32,7 @@ def run(script: str, folder: Path, name: str, *words: str, code: int = 0) -> Non
     assert done.returncode == code, done.stderr
 
 
-def until(condition: Callable[[], object], process: forks.Script | subprocess.Popen[bytes], pause: float = 0.2) -> None:
+def until(condition: Callable[[], object], process: forks.Script, pause: float = 0.2) -> None:
     """Wait for a condition while a process lives."""
     deadline = time.monotonic() + 240
     while not condition():
@@ -123,15 +121,9 @@ def mlflow_server(folder: Path, port: int) -> Iterator[Database]:
     words = ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     store = ["--backend-store-uri", f"sqlite:///{database}", "--artifacts-destination", str(folder / "artifacts")]
     quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    argv = [sys.executable, "-m", "mlflow", "server", *words, *store]
-    process = subprocess.Popen(
-        argv,
-        cwd=folder,
-        env={**ENVIRONMENT, **quiet},
-        start_new_session=True,
-        stdout=(folder / "log").open("ab"),
-        stderr=subprocess.STDOUT,
-    )
+    script = folder / "server.py"
+    script.write_text("import os, sys\nos.setsid()\nfrom mlflow.cli import cli\ncli(sys.argv[1:])\n")
+    process = forks.Script([str(script), "server", *words, *store], cwd=folder, env={**ENVIRONMENT, **quiet})
 
     def answers() -> bool:
         try:
