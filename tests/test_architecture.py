@@ -1,6 +1,7 @@
 """The shape of the code: budgets, docstrings, and what an import may load."""
 
 import ast
+import json
 import os
 import re
 import subprocess
@@ -60,43 +61,53 @@ def test_no_module_has_a_name_without_meaning():
     assert {path.stem for path in SOURCES}.isdisjoint({"utils", "util", "helpers", "common", "misc"})
 
 
-@pytest.mark.parametrize(
-    ("module", "forbidden"),
-    [
-        ("sp500.config, sp500.console.entry", {"numpy", "pandas", "torch", "ray"}),
-        ("sp500.cli", {"numpy", "pandas", "torch", "ray", "tyro"}),
-        ("sp500.commands.agent.mcp", {"numpy", "pandas", "torch", "ray", "mcp", "anyio"}),
-        ("sp500.jobs.ray.executor", {"numpy", "pandas", "torch", "ray", "aiohttp", "sp500.config"}),
-        (
-            "sp500.commands.cluster.deploy, sp500.commands.cluster.fetch_results, sp500.commands.submission.render, "
-            "sp500.commands.forecast",
-            {"numpy", "pandas", "torch", "ray"},
-        ),
-        ("sp500.runs.cost, sp500.commands.rate_table", {"numpy", "pandas", "torch", "ray", "scipy"}),
-        (
-            "sp500.jobs.manifests.rayjob, sp500.jobs.manifests.rules",
-            {"numpy", "pandas", "torch", "ray", "sp500.config"},
-        ),
-        ("sp500.jobs.local.supervisor", {"numpy", "ray", "pydantic", "yaml", "multiprocessing"}),
-        ("sp500.jobs.kuberay.executor", {"numpy", "pandas", "torch", "ray", "kubernetes", "urllib3"}),
-        ("sp500.report.page, sp500.data.pipeline", {"torch", "ray"}),
-        ("sp500.studies.train", {"ray"}),
-    ],
-)
-def test_import_loads_only_what_it_must(module, forbidden):
-    code = f"import sys, {module}; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert forbidden.isdisjoint(loaded)
+# In an order in which none loads what a later one must not: all are imported by one process, one after the other.
+LEAN = {
+    "sp500.jobs.local.supervisor": {"numpy", "ray", "pydantic", "yaml", "multiprocessing"},
+    "sp500.cli": {"numpy", "pandas", "torch", "ray", "tyro"},
+    "sp500.jobs.ray.executor": {"numpy", "pandas", "torch", "ray", "aiohttp", "sp500.config"},
+    "sp500.jobs.manifests.rayjob, sp500.jobs.manifests.rules": {"numpy", "pandas", "torch", "ray", "sp500.config"},
+    "sp500.jobs.kuberay.executor": {"numpy", "pandas", "torch", "ray", "kubernetes", "urllib3"},
+    "sp500.config, sp500.console.entry": {"numpy", "pandas", "torch", "ray"},
+    "sp500.commands.agent.mcp": {"numpy", "pandas", "torch", "ray", "mcp", "anyio"},
+    "sp500.commands.cluster.deploy, sp500.commands.cluster.fetch_results, sp500.commands.submission.render, "
+    "sp500.commands.forecast": {"numpy", "pandas", "torch", "ray"},
+    "sp500.runs.cost, sp500.commands.rate_table": {"numpy", "pandas", "torch", "ray", "scipy"},
+    "sp500.report.page, sp500.data.pipeline": {"torch", "ray"},
+    "sp500.studies.train": {"ray"},
+}
+IMPORT_ALL = """
+import json, os, sys
+found = {}
+for names in json.loads(sys.argv[1]):
+    exec("import " + names)
+    found[names] = [*sys.modules]
+for name in json.loads(sys.argv[2]):
+    exec("import " + name)
+import ray
+found["all"] = {"files": os.listdir(), "ray is up": ray.is_initialized()}
+print(json.dumps(found))
+"""
 
 
-def test_importing_everything_makes_no_file_and_starts_no_ray(tmp_path):
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory):
+    """Modules that are loaded after each import of `LEAN`; and files and Ray after those of all modules."""
     modules = [
         str(path.relative_to(ROOT).with_suffix("")).replace("/", ".") for path in SOURCES if path.stem != "__init__"
     ]
-    code = f"import {', '.join(modules)}; import ray; assert not ray.is_initialized()"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, env=environment)
-    assert list(tmp_path.iterdir()) == []
+    code = [sys.executable, "-c", IMPORT_ALL, json.dumps([*LEAN]), json.dumps(modules)]
+    environment, folder = {**os.environ, "PYTHONPATH": str(ROOT)}, tmp_path_factory.mktemp("imported")
+    return json.loads(subprocess.run(code, cwd=folder, env=environment, stdout=subprocess.PIPE, check=True).stdout)
+
+
+@pytest.mark.parametrize("modules", LEAN)
+def test_import_loads_only_what_it_must(imported, modules):
+    assert LEAN[modules].isdisjoint(imported[modules])
+
+
+def test_importing_everything_makes_no_file_and_starts_no_ray(imported):
+    assert imported["all"] == {"files": [], "ray is up": False}
 
 
 def test_only_programs_read_the_command_line():

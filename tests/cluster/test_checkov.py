@@ -1,6 +1,7 @@
 """checkov on the pods of every tree, what stands beside them, and the Dockerfile: only the known exceptions."""
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -9,22 +10,43 @@ import yaml
 from manifests import TREES, alone, of_kind, pods, rendered
 
 ROOT = Path(__file__).parents[2]
+DOCKERFILE = ROOT / "Dockerfile"
+PRIVILEGED = "privileged"
 TOOL = ROOT / ".venv-checkov" / "bin" / "checkov"
 EXCEPTIONS = yaml.safe_load((Path(__file__).parent / "checkov.yaml").read_text())
 
 pytestmark = pytest.mark.skipif(not TOOL.exists(), reason="checkov is not installed (scripts/checkov does it)")
 
 
-def findings(path, framework):
-    """Failed checks with what they fail on, and how many passed."""
-    command = [TOOL, "--framework", framework, "--skip-download", "--compact", "--quiet", "-o", "json"]
-    done = subprocess.run(
-        [*command, "-d" if path.is_dir() else "-f", str(path)], capture_output=True, text=True, check=False
-    )
-    report = json.loads(done.stdout)
-    assert report["summary"]["parsing_errors"] == 0, done.stderr
-    failed = {(one["check_id"], one["resource"]) for one in report["results"]["failed_checks"]}
-    return failed, report["summary"]["passed"]
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    """What one run of the tool says of all files, by framework."""
+    folder = tmp_path_factory.mktemp("checked")
+    written(folder, "alone", [one | {"metadata": one["metadata"] | {"namespace": "sp500"}} for one in alone()])
+    for tree in TREES:
+        written(folder, tree.name, rendered(tree))
+    [cluster] = of_kind(alone(), "RayCluster")
+    cluster["spec"]["headGroupSpec"]["template"]["spec"]["containers"][0]["securityContext"] = {"privileged": True}
+    cluster["metadata"]["namespace"] = "sp500"
+    written(folder, PRIVILEGED, [cluster])
+    if DOCKERFILE.exists():
+        shutil.copy(DOCKERFILE, folder)
+    options = ["--skip-download", "--compact", "--quiet", "-o", "json"]
+    command = [TOOL, "--framework", "kubernetes", "dockerfile", *options, "-d", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    answer = json.loads(done.stdout)
+    by_framework = {one["check_type"]: one for one in (answer if isinstance(answer, list) else [answer])}
+    assert all(one["summary"]["parsing_errors"] == 0 for one in by_framework.values()), done.stderr
+    return by_framework
+
+
+def failed(report, *, privileged=False):
+    """Failed checks with what they fail on, of the privileged pod or of all else."""
+    return {
+        (one["check_id"], one["resource"])
+        for one in report["results"]["failed_checks"]
+        if (Path(one["file_path"]).stem == PRIVILEGED) == privileged
+    }
 
 
 def written(folder, name, documents):
@@ -34,29 +56,21 @@ def written(folder, name, documents):
     (folder / f"{name}.yaml").write_text(yaml.safe_dump_all(known))
 
 
-def test_manifest_alone_and_every_tree_fail_only_the_checks_with_a_reason(tmp_path):
-    written(tmp_path, "alone", [one | {"metadata": one["metadata"] | {"namespace": "sp500"}} for one in alone()])
-    for tree in TREES:
-        written(tmp_path, tree.name, rendered(tree))
-    failed, passed = findings(tmp_path, "kubernetes")
-    assert {check for check, _ in failed} == EXCEPTIONS["kubernetes"].keys(), sorted(failed)
-    assert passed > 1000
+def test_manifest_alone_and_every_tree_fail_only_the_checks_with_a_reason(reports):
+    report = reports["kubernetes"]
+    assert {check for check, _ in failed(report)} == EXCEPTIONS["kubernetes"].keys(), sorted(failed(report))
+    assert report["summary"]["passed"] > 1000
 
 
-def test_pod_that_is_privileged_is_found(tmp_path):
-    [cluster] = of_kind(alone(), "RayCluster")
-    cluster["spec"]["headGroupSpec"]["template"]["spec"]["containers"][0]["securityContext"] = {"privileged": True}
-    cluster["metadata"]["namespace"] = "sp500"
-    written(tmp_path, "privileged", [cluster])
-    failed, _ = findings(tmp_path, "kubernetes")
-    assert ("CKV_K8S_16", "Pod.sp500.sp500-headgroup") in failed
+def test_pod_that_is_privileged_is_found(reports):
+    assert ("CKV_K8S_16", "Pod.sp500.sp500-headgroup") in failed(reports["kubernetes"], privileged=True)
 
 
-@pytest.mark.skipif(not (ROOT / "Dockerfile").exists(), reason="no Dockerfile")
-def test_dockerfile_fails_only_the_checks_with_a_reason():
-    failed, passed = findings(ROOT / "Dockerfile", "dockerfile")
-    assert {check for check, _ in failed} == EXCEPTIONS["dockerfile"].keys(), sorted(failed)
-    assert passed > 0
+@pytest.mark.skipif(not DOCKERFILE.exists(), reason="no Dockerfile")
+def test_dockerfile_fails_only_the_checks_with_a_reason(reports):
+    report = reports["dockerfile"]
+    assert {check for check, _ in failed(report)} == EXCEPTIONS["dockerfile"].keys(), sorted(failed(report))
+    assert report["summary"]["passed"] > 0
 
 
 def test_every_exception_has_a_reason():

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,6 +38,16 @@ def state(tmp_path_factory):
             process.wait(120)
 
 
+@pytest.fixture
+def queue(state):
+    """The queue of that folder; what a test leaves running there is stopped at its end."""
+    queue = queue_flags.queue(state)
+    yield queue
+    if left := [job.id for job in queue.ledger.jobs() if not job.state.finished]:
+        queue.stop(left)
+        queue.wait(left, SECONDS)
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     return tmp_path_factory.mktemp("runs")
@@ -48,23 +59,44 @@ def command(state, runs):
     return ("-m", "sp500.cli", "mcp", "--state-dir", str(state), "--runs-dir", str(runs))
 
 
+@pytest.fixture(scope="module")
+def server(command, tmp_path_factory):
+    """A server in a subprocess: a client that is connected to it, and the loop of the client."""
+    words = [*command, "--folder", str(ROOT)]
+    folder = tmp_path_factory.mktemp("elsewhere")
+    parameters = StdioServerParameters(command=sys.executable, args=words, env=ENVIRONMENT, cwd=folder)
+    connected, done = Future(), asyncio.Event()
+
+    async def serve():
+        async with Client(parameters) as client:
+            connected.set_result((client, asyncio.get_running_loop()))
+            await done.wait()
+
+    with ThreadPoolExecutor(1) as thread:  # a connection is closed by the task that opened it
+        serving = thread.submit(asyncio.run, serve())
+        wait([connected, serving], SECONDS, FIRST_COMPLETED)
+        if serving.done():
+            serving.result()
+        client, loop = connected.result(0)
+        try:
+            yield client, loop
+        finally:
+            loop.call_soon_threadsafe(done.set)
+
+
 @pytest.fixture
-def session(command, tmp_path):
-    """Has `talk(call, client)` with a server in a subprocess; `call` gives a tool's answer."""
+def session(server, queue):
+    """Has `talk(call, client)` with the server; `call` gives a tool's answer."""
+    client, loop = server
 
-    def run(talk, folder=ROOT):
-        words = [*command, "--folder", str(folder)]
-        server = StdioServerParameters(command=sys.executable, args=words, env=ENVIRONMENT, cwd=tmp_path)
+    async def call(name, **arguments):
+        return await client.call_tool(name, arguments)
 
-        async def serve():
-            async with Client(server) as client:
+    def run(talk):
+        async def limited():
+            return await asyncio.wait_for(talk(call, client), SECONDS)
 
-                async def call(name, **arguments):
-                    return await client.call_tool(name, arguments)
-
-                return await asyncio.wait_for(talk(call, client), SECONDS)
-
-        return asyncio.run(serve())
+        return asyncio.run_coroutine_threadsafe(limited(), loop).result()
 
     return run
 
@@ -87,13 +119,14 @@ def test_agent_estimates_submits_a_job_follows_it_to_its_end_and_reads_its_log(s
 
     async def talk(call, client):
         listed = (await client.list_tools()).tools
+        before = await call("list_jobs")
         estimate = await call("estimate_speedup", workers=[1, 4])
         job = await call("submit_job", experiment="train", arguments=arguments)
         id = job.structured_content["id"]
         last = await ended(call, id)
-        return listed, estimate, job, last, await call("job_logs", id=id), await call("list_jobs")
+        return listed, before, estimate, job, last, await call("job_logs", id=id), await call("list_jobs")
 
-    listed, estimate, job, last, logs, jobs = session(talk)
+    listed, before, estimate, job, last, logs, jobs = session(talk)
     names = {"submit_job", "job_status", "job_logs", "stop_job", "list_jobs", "estimate_speedup"}
     assert {tool.name for tool in listed} == names
     rows = estimate.structured_content["rows"]
@@ -109,7 +142,8 @@ def test_agent_estimates_submits_a_job_follows_it_to_its_end_and_reads_its_log(s
     assert any("first" in line for line in logs.structured_content["lines"])
     assert said(logs) == "\n".join(logs.structured_content["lines"])
     assert told["id"] in said(jobs)
-    assert [one["id"] for one in jobs.structured_content["jobs"]] == [told["id"]]
+    known, ids = ({one["id"] for one in answer.structured_content["jobs"]} for answer in (before, jobs))
+    assert ids - known == {told["id"]}
 
 
 REFUSED = [
@@ -132,8 +166,8 @@ REFUSED = [
 ]
 
 
-def test_what_may_not_be_is_refused_as_an_error_with_a_reason_and_queues_nothing(session, state):
-    before = len(queue_flags.queue(state).ledger.jobs())
+def test_what_may_not_be_is_refused_as_an_error_with_a_reason_and_queues_nothing(session, queue):
+    before = len(queue.ledger.jobs())
 
     async def talk(call, _):
         return [await call(name, **arguments) for name, arguments, _ in REFUSED]
@@ -142,7 +176,7 @@ def test_what_may_not_be_is_refused_as_an_error_with_a_reason_and_queues_nothing
         assert answer.is_error, (name, arguments)
         assert why in said(answer)
         assert "Traceback" not in said(answer)
-    assert len(queue_flags.queue(state).ledger.jobs()) == before
+    assert len(queue.ledger.jobs()) == before
 
 
 def test_huge_request_is_refused_in_a_short_answer(session):
@@ -178,11 +212,13 @@ def test_requests_that_wait_hold_up_no_other(session, state):
     listed, held_up = session(talk)
     assert job in said(listed)
     assert not held_up
-    queue_flags.queue(state).stop([job])
 
 
-def test_agent_sees_how_far_a_running_job_is(session):
-    long = ["--task", "synthetic", "--train.epochs", "100000", "--train.early-stop-patience", "0", "--name", "far"]
+def test_agent_sees_how_far_its_own_job_is_and_stops_it_and_not_that_of_another_project(session, state):
+    words = ["sp500", "jobs", "submit", "--state-dir", str(state), "--workers", "1", "--json", "--", "true"]
+    done = forks.run(words, cwd=ROOT, env=ENVIRONMENT)
+    others = json.loads(done.stdout)["id"]
+    long = ["--task", "synthetic", "--train.epochs", "1000000", "--train.early-stop-patience", "0"]
 
     async def talk(call, _):
         id = (await call("submit_job", experiment="train", arguments=long)).structured_content["id"]
@@ -191,51 +227,20 @@ def test_agent_sees_how_far_a_running_job_is(session):
         ] < 1:
             assert seen.structured_content["state"] in {"QUEUED", "PENDING", "RUNNING"}, said(seen)
         listed = await call("list_jobs", state="RUNNING")
-        await call("stop_job", id=id)
-        return seen, listed
-
-    seen, listed = session(talk)
-    progress = seen.structured_content["progress"]
-    assert (progress["kind"], progress["total"], progress["at_most"]) == ("epoch", 100000, False)
-    assert min(progress["samples_per_second"], progress["best_loss"], progress["eta_seconds"]) > 0
-    assert f"progress   epoch {progress['done']}/100000, " in said(seen)
-    assert listed.structured_content["jobs"][-1]["progress"]["done"] >= progress["done"]
-    assert "/100000, " in said(listed)
-
-
-def test_agent_stops_its_own_job_and_not_that_of_another_project(session, state):
-    words = ["sp500", "jobs", "submit", "--state-dir", str(state), "--workers", "1", "--json", "--", "true"]
-    done = forks.run(words, cwd=ROOT, env=ENVIRONMENT)
-    others = json.loads(done.stdout)["id"]
-
-    async def talk(call, _):
-        long = ["--task", "synthetic", "--train.epochs", "1000000", "--train.early-stop-patience", "0"]
-        own = (await call("submit_job", experiment="train", arguments=long)).structured_content["id"]
         refused = await call("stop_job", id=others)
-        await call("stop_job", id=own, wait=0)
-        return refused, await ended(call, own)
+        await call("stop_job", id=id, wait=0)
+        return seen, listed, refused, await ended(call, id)
 
-    refused, last = session(talk)
+    seen, listed, refused, last = session(talk)
+    progress = seen.structured_content["progress"]
+    assert (progress["kind"], progress["total"], progress["at_most"]) == ("epoch", 1000000, False)
+    assert min(progress["samples_per_second"], progress["best_loss"], progress["eta_seconds"]) > 0
+    assert f"progress   epoch {progress['done']}/1000000, " in said(seen)
+    assert listed.structured_content["jobs"][-1]["progress"]["done"] >= progress["done"]
+    assert "/1000000, " in said(listed)
     assert refused.is_error
     assert "is of project default; agents stop jobs of project agent alone" in said(refused)
     assert last.structured_content["state"] == "STOPPED"
-
-
-def test_link_that_leads_out_of_the_project_is_refused(session, tmp_path):
-    project = tmp_path / "project"
-    project.mkdir()
-    shutil.copytree(ROOT / "experiments", project / "experiments")
-    (project / "out").symlink_to(tmp_path)
-
-    async def talk(call, _):
-        return [
-            await call("submit_job", experiment="train", arguments=arguments)
-            for arguments in (["--data.source", "out/prices.csv"], ["--data.source=out/prices.csv"])
-        ]
-
-    for answer in session(talk, project):
-        assert answer.is_error
-        assert "leads out of the project by a link" in said(answer)
 
 
 @contextmanager
@@ -273,6 +278,16 @@ def desk(tmp_path):
     """Makes a desk for one place; nothing in these tests gets as far as being queued."""
     ways = {"cluster": ROOT / "tests" / "jobs" / "raycluster.yaml"}
     return lambda on: agent_tools.AgentContext(queue_flags.queue(tmp_path / "state"), tmp_path, (on,), "agent", ways)
+
+
+@pytest.mark.parametrize("arguments", [["--data.source", "out/prices.csv"], ["--data.source=out/prices.csv"]])
+def test_link_that_leads_out_of_the_project_is_refused(desk, tmp_path, monkeypatch, arguments):
+    project = tmp_path / "project"
+    shutil.copytree(ROOT / "experiments", project / "experiments")
+    (project / "out").symlink_to(tmp_path)
+    monkeypatch.chdir(project)
+    with pytest.raises(ConfigError, match="leads out of the project by a link"):
+        agent_tools.submit_job(desk("local"), SubmitJob(experiment="train", arguments=arguments))
 
 
 def test_world_size_on_kubernetes_is_at_most_that_of_the_cluster_file(desk):

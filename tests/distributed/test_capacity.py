@@ -1,15 +1,13 @@
 """Workers that a cluster does not have yet: awaited where they can come, refused where they cannot.
 
-Nodes are raylets of this machine that join late, one by one or by Ray's own autoscaler (v2) with its provider of local
-nodes.
+Nodes are raylets of this machine that Ray's own autoscaler (v2) starts with its provider of local nodes. Those that
+join late without one are in `test_preflight.py`.
 """
 
 import io
 import json
 import os
 import socket
-import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 
@@ -21,7 +19,7 @@ from ray.autoscaler._private.fake_multi_node.node_provider import FAKE_HEAD_NODE
 from ray.cluster_utils import Cluster
 from ray.core.generated import autoscaler_pb2
 
-from sp500.distributed import capacity, preflight
+from sp500.distributed import capacity, preflight, session
 from sp500.errors import ConfigError, ResourcesError
 from sp500.machine.memory import run_in_subprocess
 
@@ -38,39 +36,16 @@ def refusal(workers: int) -> str:
     return f"granted on {preflight.resources()['nodes']:g} nodes"
 
 
-def a_static_cluster() -> dict[str, object]:
-    """A head without CPUs, as after its replacement; its two workers come five seconds later."""
-    os.environ.pop(capacity.WORKERS_VARIABLE, None)  # of a cluster of other tests in the parent
-    cluster = Cluster(initialize_head=True, connect=True, head_node_args={"num_cpus": 0, "object_store_memory": STORE})
-    answers: dict[str, object] = {}
-    try:
-        capacity.UNANNOUNCED_SECONDS = 1
-        answers["unannounced"] = refusal(2)
-        os.environ[capacity.WORKERS_VARIABLE] = json.dumps(FOUR)
-        answers["too many"] = refusal(3)
-
-        with ThreadPoolExecutor(1) as pool, redirect_stderr(io.StringIO()) as said:
-            late = pool.submit(refusal, 2)
-            time.sleep(5)
-            for _ in range(2):
-                cluster.add_node(num_cpus=1, object_store_memory=STORE)
-            answers["late"] = late.result()
-        answers["stderr"] = said.getvalue()
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
-    return answers
-
-
 def an_autoscaled_cluster(folder: Path) -> dict[str, object]:
-    """A head without CPUs whose autoscaler may start two workers, which nothing but the autoscaler knows."""
+    """A head without CPUs whose autoscaler may start one worker, which nothing but the autoscaler knows."""
     os.environ.pop(capacity.WORKERS_VARIABLE, None)
+    os.environ |= session.LOCAL_ENVIRONMENT
     capacity.REFUSAL_SECONDS = 3
     answers: dict[str, object] = {}
-    with autoscaler(folder, largest=2), redirect_stderr(io.StringIO()) as said:
-        answers["too many"] = refusal(3)
+    with autoscaler(folder, largest=1), redirect_stderr(io.StringIO()) as said:
+        answers["too many"] = refusal(2)
         answers["stderr"] = said.getvalue()
-        answers["granted"] = refusal(2)
+        answers["granted"] = refusal(1)
     return answers
 
 
@@ -111,6 +86,8 @@ def autoscaler(folder: Path, largest: int):
     }
     head = {
         "num_cpus": 0,
+        "include_dashboard": False,
+        "include_log_monitor": False,
         "gcs_server_port": port,
         "object_store_memory": STORE,
         "autoscaling_config": str(folder / "autoscaler.json"),
@@ -128,31 +105,13 @@ def autoscaler(folder: Path, largest: int):
                 process.kill()
 
 
-# Three or four nodes one after the other, a minute each on a machine with other work.
-SLOW = pytest.mark.timeout(900)
-
-
-@SLOW
-def test_workers_that_are_on_their_way_are_awaited_and_more_than_can_come_are_refused_at_once():
-    answers = run_in_subprocess(a_static_cluster)
-    assert "2 CPUs and 0 GPUs were requested; after 1 s the cluster has 0 CPUs" in answers["unannounced"]
-    assert (
-        "3 workers with a CPU each were requested; the cluster has 0 CPUs and 0 GPUs on 1 nodes"
-        in (answers["too many"])
-    )
-    assert "can grow to 2 CPUs" in answers["too many"]
-    assert answers["late"] == "granted on 3 nodes"
-    assert f"waiting up to {capacity.NODES_SECONDS} s for 2 CPUs" in answers["stderr"]
-    assert "the cluster has 2 CPUs" in answers["stderr"]
-
-
-@SLOW
+@pytest.mark.timeout(900)  # nodes one after the other, a minute each on a machine with other work
 def test_autoscaler_without_a_word_in_the_manifest_is_asked_and_its_refusal_ends_the_wait(tmp_path):
     answers = run_in_subprocess(an_autoscaled_cluster, tmp_path)
-    assert "3 CPUs and 0 GPUs were requested; the cluster has 0 CPUs" in answers["too many"]
+    assert "2 CPUs and 0 GPUs were requested; the cluster has 0 CPUs" in answers["too many"]
     assert "its autoscaler cannot add the rest" in answers["too many"]
-    assert f"waiting up to {capacity.NODES_SECONDS} s for 3 CPUs" in answers["stderr"]
-    assert answers["granted"] == "granted on 3 nodes"
+    assert f"waiting up to {capacity.NODES_SECONDS} s for 2 CPUs" in answers["stderr"]
+    assert answers["granted"] == "granted on 2 nodes"
 
 
 @pytest.mark.parametrize(("autoscaler", "cpus"), [(None, 2.0), ("1", 4.0), ("true", 4.0), ("0", 2.0)])

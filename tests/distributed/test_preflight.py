@@ -1,51 +1,92 @@
 """What a cluster lacks is said before anything starts."""
 
+import io
+import json
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 
 import pytest
 import ray
 from ray.cluster_utils import Cluster
 
-from sp500.distributed import preflight
+from sp500.distributed import capacity, preflight, session
 from sp500.errors import ResourcesError
 from sp500.machine.memory import run_in_subprocess
 
 # A node in a mount namespace of its own, which sees another folder under the same path.
 ELSEWHERE = 'mount -t tmpfs none "$1" && shift && exec "$@"'
+STORE = 90 * 2**20
+# Three nodes one after the other, a minute each on a machine with other work.
+SLOW = pytest.mark.timeout(900)
 
 
 def ask_a_cluster(folder: Path) -> dict[str, object]:
-    """What preflight says of a head without CPUs and a worker, and of a third node that sees another folder."""
-    cluster = Cluster(initialize_head=True, connect=True, head_node_args={"num_cpus": 0})
-    cluster.add_node(num_cpus=2, memory=2**30)
-    answers: dict[str, object] = {"resources": preflight.resources()}
-    preflight.check_shared_storage(folder)
-    answers["left"] = [path.name for path in folder.iterdir()]
-    if can_mount(folder):
-        answers["elsewhere"] = refusal_with_a_node_elsewhere(cluster.address, folder)
-    ray.shutdown()
-    cluster.shutdown()
+    """What preflight says of a head without CPUs, as after its replacement, whose two workers come one by one.
+
+    The second sees another folder, where this user can make that.
+    """
+    os.environ.pop(capacity.WORKERS_VARIABLE, None)  # of a cluster of other tests in the parent
+    os.environ |= session.LOCAL_ENVIRONMENT
+    common = {"object_store_memory": STORE, "include_dashboard": False, "include_log_monitor": False}
+    cluster = Cluster(initialize_head=True, connect=True, head_node_args={"num_cpus": 0, **common})
+    answers: dict[str, object] = {}
+    try:
+        capacity.UNANNOUNCED_SECONDS = 1
+        answers["unannounced"] = refusal(2)
+        os.environ[capacity.WORKERS_VARIABLE] = json.dumps({"replicas": 2, "maxReplicas": 4, "CPU": 1, "GPU": 0})
+        answers["too many"] = refusal(3)
+        with ThreadPoolExecutor(1) as pool, redirect_stderr(io.StringIO()) as said:
+            late = pool.submit(refusal, 2)
+            until(said.getvalue)
+            cluster.add_node(num_cpus=1, memory=2**30, **common)
+            answers["resources"] = preflight.resources()
+            preflight.check_shared_storage(folder)
+            answers["left"] = [path.name for path in folder.iterdir()]
+            with a_node_elsewhere(cluster, folder, common):
+                answers["late"] = late.result()
+                answers["stderr"] = said.getvalue()
+                if can_mount(folder):
+                    with pytest.raises(ResourcesError) as refused:
+                        preflight.check_shared_storage(folder)
+                    answers["elsewhere"] = str(refused.value)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
     return answers
 
 
-def refusal_with_a_node_elsewhere(address: str, folder: Path) -> str:
-    ray_start = [str(Path(sys.executable).with_name("ray")), "start", f"--address={address}", "--num-cpus=1", "--block"]
+def refusal(workers: int) -> str:
+    """What is said to a request of that many workers; the nodes that came, where it is granted."""
+    try:
+        preflight.worker_share(workers, gpu=False)
+    except ResourcesError as error:
+        return str(error)
+    return f"granted on {preflight.resources()['nodes']:g} nodes"
+
+
+@contextmanager
+def a_node_elsewhere(cluster: Cluster, folder: Path, common: dict[str, object]) -> Iterator[None]:
+    """A node that sees another folder under the same path; where this user may not mount, one that sees the same."""
+    if not can_mount(folder):
+        cluster.add_node(num_cpus=1, **common)
+        yield
+        return
+    ray_start = [str(Path(sys.executable).with_name("ray")), "start", f"--address={cluster.address}", "--num-cpus=1"]
+    ray_start += ["--block", "--include-log-monitor=false", f"--object-store-memory={STORE}"]
     node = subprocess.Popen(
         ["unshare", "--mount", "sh", "-c", ELSEWHERE, "sh", str(folder), *ray_start], env=os.environ
     )
     try:
-        until(lambda: preflight.resources()["nodes"] == 3)
-        preflight.check_shared_storage(folder)
-    except ResourcesError as error:
-        return str(error)
+        yield
     finally:
         node.terminate()
         node.wait(timeout=120)
-    return "passed"
 
 
 @pytest.fixture(scope="module")
@@ -66,17 +107,33 @@ def can_mount(folder: Path) -> bool:
     return subprocess.run(argv, capture_output=True, check=False).returncode == 0
 
 
+@SLOW
+def test_workers_that_are_on_their_way_are_awaited_and_more_than_can_come_are_refused_at_once(answers):
+    assert "2 CPUs and 0 GPUs were requested; after 1 s the cluster has 0 CPUs" in answers["unannounced"]
+    assert (
+        "3 workers with a CPU each were requested; the cluster has 0 CPUs and 0 GPUs on 1 nodes"
+        in (answers["too many"])
+    )
+    assert "can grow to 2 CPUs" in answers["too many"]
+    assert answers["late"] == "granted on 3 nodes"
+    assert f"waiting up to {capacity.NODES_SECONDS} s for 2 CPUs" in answers["stderr"]
+    assert "the cluster has 2 CPUs" in answers["stderr"]
+
+
+@SLOW
 def test_folder_that_all_nodes_share_passes_and_keeps_no_trace(answers):
     assert answers["left"] == []
 
 
+@SLOW
 def test_resources_tell_workers_from_a_head_that_takes_no_work(answers):
     resources = answers["resources"]
     counts = {name: resources[name] for name in ("nodes", "hosts", "worker_nodes", "worker_CPU", "worker_GPU", "spot")}
-    assert counts == {"nodes": 2, "hosts": 1, "worker_nodes": 1, "worker_CPU": 2, "worker_GPU": 0, "spot": 0}
+    assert counts == {"nodes": 2, "hosts": 1, "worker_nodes": 1, "worker_CPU": 1, "worker_GPU": 0, "spot": 0}
     assert resources["worker_memory"] == 2**30
 
 
+@SLOW
 def test_folder_that_one_node_does_not_see_is_refused_with_its_address(answers):
     if "elsewhere" not in answers:
         pytest.skip("this user may not make a mount namespace (unshare --mount)")

@@ -43,15 +43,25 @@ def observed(home: Path, simulated: bool) -> dict[str, object]:
     return found | {"left": folder.parents[1].exists()}
 
 
+def observed_of_both(home: Path) -> list[dict[str, object]]:
+    return [observed(home, simulated) for simulated in (False, True)]
+
+
 def enters(folder: Path) -> bool:
     """Whether a process of another user can list the folder."""
     done = subprocess.run(["ls", str(folder)], capture_output=True, user=NOBODY, group=NOBODY, check=False)
     return done.returncode == 0
 
 
+@pytest.fixture(scope="module")
+def clusters(tmp_path_factory):
+    """Of a cluster of one node, and of one of simulated nodes, what `observed` says."""
+    return run_in_subprocess(observed_of_both, tmp_path_factory.mktemp("home"))
+
+
 @pytest.mark.parametrize("simulated", [False, True], ids=["one node", "simulated nodes"])
-def test_cluster_of_this_machine_is_closed_to_its_other_users(tmp_path, simulated):
-    found = run_in_subprocess(observed, tmp_path, simulated)
+def test_cluster_of_this_machine_is_closed_to_its_other_users(clusters, simulated):
+    found = clusters[simulated]
     assert (found["token"], found["folder"]) == (0o600, 0o700)
     assert not found["entered"]
     if simulated:  # Ray 2.60 replaces the loopback address of a single local node by the machine's own

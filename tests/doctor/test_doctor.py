@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forks
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -21,25 +22,18 @@ CONFIGURED = (
 )
 
 
+def environment(tmp_path, given, path=()):
+    """A home of its own, with nothing configured but what is given, and packages of these folders."""
+    bare = {name: value for name, value in os.environ.items() if not name.startswith(CONFIGURED)}
+    return bare | {"HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(map(str, (*path, ROOT)))} | given
+
+
 @pytest.fixture
 def doctor(tmp_path):
     """Runs the verb in a home of its own, with nothing configured but what is given."""
-
-    def run(*words, path=(), **environment):
-        bare = {name: value for name, value in os.environ.items() if not name.startswith(CONFIGURED)}
-        here = {"HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(map(str, (*path, ROOT)))}
-        command = [sys.executable, "-m", "sp500.cli", "doctor", *words]
-        return subprocess.run(
-            command,
-            env=bare | here | environment,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-
-    return run
+    return lambda *words, **given: forks.run(
+        ["sp500", "doctor", *words], cwd=tmp_path, env=environment(tmp_path, given)
+    )
 
 
 LOOK = """
@@ -132,12 +126,14 @@ def test_token_file_that_others_can_read_exits_1_and_says_what_to_do(doctor, tmp
     assert wrong(doctor("--json")) == unwell
 
 
-def test_versions_that_do_not_fit_exit_1_and_are_named(doctor, tmp_path, unwell):
+def test_versions_that_do_not_fit_exit_1_and_are_named(tmp_path, unwell):
     for name, version in (("ray", "2.40.0"), ("rich", "9.0")):
         folder = tmp_path / "packages" / f"{name}-{version}.dist-info"
         folder.mkdir(parents=True)
         (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-    done = doctor("--json", path=[tmp_path / "packages"])
+    command = [sys.executable, "-m", "sp500.cli", "doctor", "--json"]  # an interpreter that looks for packages anew
+    there = environment(tmp_path, {}, [tmp_path / "packages"])
+    done = subprocess.run(command, env=there, cwd=tmp_path, capture_output=True, text=True, check=False)
     checks = found(done)
     assert wrong(done) == unwell | {"ray", "requirements"}
     assert "ray 2.40.0 (sp500 wants <2.61,>=2.60)" in checks["ray"]["found"]

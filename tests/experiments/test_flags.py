@@ -12,20 +12,33 @@ ROOT = Path(__file__).parent.parent.parent
 SCRIPTS = sorted(path.stem for path in (ROOT / "experiments").glob("*.py"))
 
 
+HELP = """
+import contextlib, io, json, runpy, sys
+found = {}
+for path in sys.argv[1:]:
+    sys.argv = [path, "--help"]
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        try:
+            runpy.run_path(path, run_name="__main__")
+        except SystemExit as end:
+            found[path] = end.code, text.getvalue(), [*sys.modules]
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def helps():
+    """Exit code, text and loaded modules of each script's --help, one after the other in one process."""
+    paths = [str(ROOT / "experiments" / f"{name}.py") for name in SCRIPTS]
+    done = subprocess.run([sys.executable, "-c", HELP, *paths], stdout=subprocess.PIPE, check=True)
+    return {Path(path).stem: found for path, found in json.loads(done.stdout).items()}
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_help_loads_nothing_that_takes_long(name):
-    code = (
-        "import runpy, sys\n"
-        f"sys.argv = ['{name}', '--help']\n"
-        "try:\n"
-        f"    runpy.run_path({str(ROOT / 'experiments' / (name + '.py'))!r}, run_name='__main__')\n"
-        "except SystemExit as end:\n"
-        "    assert end.code == 0, end\n"
-        "print('loaded:', *sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "--runs-dir" in done.stdout
-    loaded = done.stdout.rpartition("loaded:")[2].split()
+def test_help_loads_nothing_that_takes_long(helps, name):
+    code, text, loaded = helps[name]
+    assert code == 0
+    assert "--runs-dir" in text
     assert {"torch", "ray", "pandas", "numpy"}.isdisjoint(loaded)
 
 

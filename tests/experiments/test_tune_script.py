@@ -2,9 +2,9 @@
 
 import json
 import signal
-import subprocess
 import time
 
+import forks
 import psutil
 import pytest
 
@@ -36,7 +36,7 @@ def test_mode_auto_names_the_arm_that_it_takes_and_why(script, tmp_path):
 def test_interrupted_search_without_ray_ends_soon_and_leaves_no_process(command, tmp_path):
     (tmp_path / "space.yaml").write_text("train.seed: [0, 1]\ntrain.epochs: [2, 1000000]\n")
     argv = command("tune", *FLAGS, "--space", tmp_path / "space.yaml", "--mode", "packed", "--runs-dir", tmp_path)
-    process = subprocess.Popen([*argv, "--name", "s"], stderr=subprocess.DEVNULL)
+    process = forks.Script([*argv[1:], "--name", "s"])
     started = time.monotonic()
     while not lines(tmp_path / "s" / "trials.jsonl"):
         assert process.poll() is None

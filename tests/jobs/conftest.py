@@ -115,17 +115,7 @@ def kube():
 @pytest.fixture
 def kubeconfig(kube, tmp_path):
     """Path of the kubeconfig for it."""
-    config = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "here",
-        "clusters": [{"name": "c", "cluster": {"server": kube.url}}],
-        "users": [{"name": "u", "user": {"token": kube.store.token}}],
-        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
-    }
-    path = tmp_path / "kubeconfig"
-    path.write_text(yaml.safe_dump(config))
-    return str(path)
+    return kube.write_kubeconfig(tmp_path / "kubeconfig")
 
 
 @pytest.fixture

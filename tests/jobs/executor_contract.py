@@ -92,19 +92,17 @@ class ExecutorContract:
         yield handle
         executor.delete(handle)
 
-    def test_job_that_succeeds_says_so_and_keeps_its_lines_in_order(self, executor, succeeding, handle):
+    def test_job_that_succeeds_says_so_and_keeps_its_times_and_its_lines_in_order(self, executor, succeeding, handle):
+        before = time.time() - 1  # clocks that count whole seconds
         executor.submit(handle, succeeding)
         seen = until(executor, handle, ended)
         assert seen.state is JobState.SUCCEEDED
         assert seen.exit_code in {0, None}
-        assert own(executor.logs(handle, role=Role.SUBMITTER, tail=None, follow=False)) == LINES
-        assert own(executor.logs(handle, role=None, tail=None, follow=False)) == LINES
-
-    def test_job_that_ended_has_a_start_and_an_end(self, executor, succeeding, handle):
-        before = time.time() - 1  # clocks that count whole seconds
-        executor.submit(handle, succeeding)
-        seen = until(executor, handle, ended)
         assert before <= seen.started <= seen.ended <= time.time() + 1
+        for role in (Role.SUBMITTER, None):
+            assert own(executor.logs(handle, role=role, tail=None, follow=False)) == LINES
+        assert own(executor.logs(handle, role=Role.SUBMITTER, tail=2, follow=False)) == LINES[-2:]
+        assert own(executor.logs(handle, role=Role.SUBMITTER, tail=None, follow=True)) == LINES
 
     def test_job_that_fails_keeps_its_exit_code_and_says_it(self, executor, failing, handle):
         executor.submit(handle, failing)
@@ -128,19 +126,21 @@ class ExecutorContract:
         executor.stop(handle)
         assert look(executor, handle).state is seen.state
 
-    def test_job_that_ended_is_not_changed_by_a_stop(self, executor, succeeding, handle):
+    def test_handle_submitted_again_or_stopped_too_late_runs_once_until_it_is_deleted(
+        self, executor, succeeding, starts, handle
+    ):
+        executor.submit(handle, succeeding)
         executor.submit(handle, succeeding)
         before = until(executor, handle, ended)
+        assert before.state is JobState.SUCCEEDED
         executor.stop(handle)
         assert look(executor, handle) == before
-
-    def test_handle_submitted_again_runs_once(self, executor, succeeding, starts, handle):
         executor.submit(handle, succeeding)
-        executor.submit(handle, succeeding)
-        until(executor, handle, ended)
-        executor.submit(handle, succeeding)
-        assert until(executor, handle, ended).state is JobState.SUCCEEDED
+        assert look(executor, handle) == before
         assert starts(handle) == 1
+        executor.delete(handle)
+        until(executor, handle, lambda seen: seen.state is JobState.LOST)
+        assert list(executor.logs(handle, role=None, tail=None, follow=False)) == []
 
     def test_handle_submitted_by_several_at_once_runs_once(self, executor, succeeding, starts, handle):
         together = threading.Barrier(4)
@@ -166,11 +166,6 @@ class ExecutorContract:
         executor.delete(handle)
         assert look(executor, handle).state is JobState.LOST
 
-    def test_tail_gives_the_last_lines(self, executor, succeeding, handle):
-        executor.submit(handle, succeeding)
-        until(executor, handle, ended)
-        assert own(executor.logs(handle, role=Role.SUBMITTER, tail=2, follow=False)) == LINES[-2:]
-
     def test_lines_followed_while_the_job_runs_come_once_and_end_with_it(self, executor, held, handle):
         request, release = held
         executor.submit(handle, request)
@@ -182,18 +177,6 @@ class ExecutorContract:
             followed.append(line)
         assert own(followed) == LINES
         assert until(executor, handle, ended).state is JobState.SUCCEEDED
-
-    def test_lines_of_a_job_that_ended_can_be_followed_to_their_end(self, executor, succeeding, handle):
-        executor.submit(handle, succeeding)
-        until(executor, handle, ended)
-        assert own(executor.logs(handle, role=Role.SUBMITTER, tail=None, follow=True)) == LINES
-
-    def test_deleted_job_is_known_no_more(self, executor, succeeding, handle):
-        executor.submit(handle, succeeding)
-        until(executor, handle, ended)
-        executor.delete(handle)
-        until(executor, handle, lambda seen: seen.state is JobState.LOST)
-        assert list(executor.logs(handle, role=None, tail=None, follow=False)) == []
 
     def test_running_job_that_is_deleted_is_known_no_more(self, executor, endless, handle):
         executor.submit(handle, endless)

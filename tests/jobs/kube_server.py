@@ -5,8 +5,10 @@ import re
 import threading
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
+import yaml
 from kube_store import Document, KubeStore, Refusal
 
 
@@ -99,6 +101,19 @@ class KubeServer(ThreadingHTTPServer):
         self.shutdown()
         self.server_close()
         self._thread.join()
+
+    def write_kubeconfig(self, path: Path) -> str:
+        """Write a kubeconfig for it, and return its path."""
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "here",
+            "clusters": [{"name": "c", "cluster": {"server": self.url}}],
+            "users": [{"name": "u", "user": {"token": self.store.token}}],
+            "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
+        }
+        path.write_text(yaml.safe_dump(config))
+        return str(path)
 
     def fail(self, pattern: str, times: int = 1, **how: Any) -> None:
         """Let the next requests that the pattern finds fail."""

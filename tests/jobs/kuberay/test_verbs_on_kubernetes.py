@@ -10,27 +10,72 @@ import forks
 import psutil
 import pytest
 from kube_operator import Operator
+from kube_server import KubeServer
+from kube_store import KubeStore
+
+from sp500.commands.jobs import queue_flags
 
 ROOT = Path(__file__).parents[3]
 PSA = 'pods "x" is forbidden: violates PodSecurity "restricted:latest": allowPrivilegeEscalation != false'
 
 
-@pytest.fixture
-def sp500(kubeconfig, tmp_path):
-    """Runs `sp500 jobs` to its end; what manages the queue afterwards is ended with the test."""
-    state = tmp_path / "state"
+@pytest.fixture(scope="module")
+def server():
+    """An API server for all jobs of these tests, so that one manager leads them all."""
+    with KubeServer(KubeStore()) as server:
+        yield server
 
-    def run(*words, code=0):
-        environment = {**os.environ, "KUBECONFIG": kubeconfig, "XDG_STATE_HOME": str(state)}
+
+@pytest.fixture
+def kube(server):
+    """The server; what a test leaves there somebody deletes."""
+    yield server
+    for plural, name in list(server.store.objects):
+        if plural == "rayjobs":
+            server.store.delete(plural, name)
+    server.store.collect()
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory, server):
+    """A folder with a state folder; when the tests are done, whoever still manages it is ended."""
+    folder = tmp_path_factory.mktemp("kuberay")
+    yield folder
+    for process in psutil.process_iter(["cmdline"]):
+        if str(folder / "sp500") in (process.info["cmdline"] or []):
+            process.terminate()
+            process.wait(120)
+
+
+@pytest.fixture
+def sp500(kubeconfig, state):
+    """Runs `sp500 jobs` to its end."""
+
+    def run(*words, code=0, **others):
+        environment = {**os.environ, "KUBECONFIG": kubeconfig, "XDG_STATE_HOME": str(state), **others}
         done = forks.run(["sp500", "jobs", *map(str, words)], cwd=ROOT, env=environment)
         assert done.returncode == code, done
         return done.stdout
 
-    yield run
-    for process in psutil.process_iter(["cmdline"]):
-        if str(state / "sp500") in (process.info["cmdline"] or []):
-            process.terminate()
-            process.wait(120)
+    return run
+
+
+@pytest.fixture
+def listed(sp500):
+    """What `list` tells of a job."""
+    return lambda id: next(job for job in json.loads(sp500("list", "--json")) if job["id"] == id)
+
+
+@pytest.fixture
+def noticed(state, listed):
+    """Waits until the manager has seen a reason, of which the list and the history tell then."""
+    ledger = queue_flags.queue(state / "sp500").ledger
+
+    def wait(id, word):
+        until(lambda: word in ledger.jobs([id])[0].reason)
+        assert word in listed(id)["reason"]
+
+    return wait
 
 
 @pytest.fixture
@@ -40,25 +85,19 @@ def submitted(sp500, kube):
     def submit(*flags):
         words = ("--on", "kuberay", "--namespace", "sp500", "--json", *flags, "--", "python", "experiments/tune.py")
         id = json.loads(sp500("submit", *words))["id"]
-        until(lambda: id in [name for kind, name in kube.store.objects if kind == "rayjobs"])
+        until(lambda: ("rayjobs", id) in kube.store.objects)
         return id, Operator(kube.store, id)
 
     return submit
 
 
-def until(reached, seconds=10.0):
-    """Wait for it, as long as a user may have to wait for a reason."""
-    end = time.monotonic() + seconds
+def until(reached):
+    """Wait for it."""
+    end = time.monotonic() + 60
     while not (found := reached()):
         assert time.monotonic() < end
         time.sleep(0.1)
     return found
-
-
-def stuck_image(operator):
-    operator.initialize()
-    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "sp500:nightly"'}}
-    operator.container(operator.head, waiting)
 
 
 def unschedulable(operator):
@@ -67,35 +106,34 @@ def unschedulable(operator):
     operator.unschedulable(operator.workers[0], "0/3 nodes are available: 3 Insufficient cpu.")
 
 
-def forbidden(operator):
+@pytest.fixture
+def pends(sp500, noticed):
+    """Expects a job to be pending, for a reason with these words."""
+
+    def check(id, *words):
+        seen = json.loads(sp500("status", id, "--json"))
+        assert seen["state"] == "PENDING"
+        assert all(word in seen["reason"] for word in words), seen["reason"]
+        noticed(id, words[0])
+
+    return check
+
+
+def test_submitter_that_is_forbidden_is_the_reason(submitted, pends):
+    id, operator = submitted()
     operator.initialize()
     operator.start_pods()
     operator.submit()
     operator.warn("Job", operator.name, "FailedCreate", f"Error creating: {PSA}")
+    pends(id, "FailedCreate", 'violates PodSecurity "restricted:latest"')
 
 
-@pytest.mark.parametrize(
-    ("happens", "words"),
-    [
-        (stuck_image, ["ImagePullBackOff", "sp500:nightly"]),
-        (unschedulable, ["Unschedulable", "3 Insufficient cpu"]),
-        (forbidden, ["FailedCreate", 'violates PodSecurity "restricted:latest"']),
-    ],
-)
-def test_what_keeps_a_job_from_running_is_told_by_name_within_ten_seconds(sp500, submitted, happens, words):
+def test_job_whose_image_never_comes_fails_with_the_reason_and_not_only_the_deadline(sp500, submitted, pends):
     id, operator = submitted()
-    happens(operator)
-    told = json.loads(sp500("status", id, "--json"))
-    assert told["state"] == "PENDING"
-    assert all(word in told["reason"] for word in words), told["reason"]
-    # The manager saw it as well, so that the list and the history tell it.
-    until(lambda: words[0] in json.loads(sp500("list", "--json"))[0]["reason"])
-
-
-def test_job_whose_image_never_comes_fails_with_the_reason_and_not_only_the_deadline(sp500, submitted):
-    id, operator = submitted()
-    stuck_image(operator)
-    until(lambda: "ImagePullBackOff" in json.loads(sp500("list", "--json"))[0]["reason"])
+    operator.initialize()
+    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "sp500:nightly"'}}
+    operator.container(operator.head, waiting)
+    pends(id, "ImagePullBackOff", "sp500:nightly")
     operator.end("PreRunningDeadlineExceeded", "The RayJob has passed the preRunningDeadlineSeconds")
     said = sp500("wait", id, code=1)
     assert "PreRunningDeadlineExceeded" in said
@@ -121,7 +159,7 @@ def test_job_runs_to_its_end_with_replicas_and_logs_by_role(sp500, submitted):
     assert f"[worker {worker}] loss went down" in sp500("logs", id).splitlines()
 
 
-def test_progress_of_a_job_is_shown_and_written_on_its_rayjob(sp500, submitted, kube):
+def test_progress_of_a_job_is_shown_and_written_on_its_rayjob(sp500, submitted, listed):
     id, operator = submitted()
     for step in (operator.initialize, operator.start_pods, operator.submit, operator.start_submitter):
         step()
@@ -136,7 +174,7 @@ def test_progress_of_a_job_is_shown_and_written_on_its_rayjob(sp500, submitted, 
     assert 480 < told["eta_seconds"] <= 600
     assert "trial 3/18, 4.1k/s, best 0.41, " in sp500("status", id)
     assert "trial 3/18, 4.1k/s, best 0.41, " in sp500("list")
-    assert json.loads(sp500("list", "--json"))[0]["progress"]["done"] == 3
+    assert listed(id)["progress"]["done"] == 3
 
 
 def test_stopped_job_is_gone_from_the_cluster_and_its_log_is_kept(sp500, submitted, kube):
@@ -146,7 +184,7 @@ def test_stopped_job_is_gone_from_the_cluster_and_its_log_is_kept(sp500, submitt
     sp500("stop", id, "--timeout", 2, code=4)
     kube.store.collect()  # pods first, then the RayJob, as the garbage collector does it
     assert sp500("wait", id, code=143) == f"{id} is STOPPED: stopped on request\n"
-    assert [name for kind, name in kube.store.objects if kind == "rayjobs"] == []
+    assert ("rayjobs", id) not in kube.store.objects
     assert sp500("logs", id).endswith("epoch 1/3\n")
 
 
@@ -159,15 +197,17 @@ def test_exit_code_of_the_command_is_that_of_wait(sp500, submitted):
 
 
 @pytest.mark.parametrize("what", ["namespace", "right", "claim"])
-def test_job_that_the_cluster_would_refuse_is_not_queued(sp500, kube, what):
-    if what == "namespace":
-        kube.store.missing.add("sp500")
-    elif what == "right":
-        kube.store.denied.add(("create", "rayjobs"))
-    else:
-        kube.store.claims.clear()
-    sp500("submit", "--on", "kuberay", "--", "python", "experiments/tune.py", code=1)
-    assert json.loads(sp500("list", "--json")) == []
+def test_job_that_the_cluster_would_refuse_is_not_queued(sp500, tmp_path, what):
+    with KubeServer(KubeStore()) as other:
+        if what == "namespace":
+            other.store.missing.add("sp500")
+        elif what == "right":
+            other.store.denied.add(("create", "rayjobs"))
+        else:
+            other.store.claims.clear()
+        folders = {"KUBECONFIG": other.write_kubeconfig(tmp_path / "other"), "XDG_STATE_HOME": str(tmp_path)}
+        sp500("submit", "--on", "kuberay", "--", "python", "experiments/tune.py", code=1, **folders)
+        assert json.loads(sp500("list", "--json", **folders)) == []
 
 
 def test_submit_names_the_namespace_that_the_job_goes_to(sp500):
@@ -176,10 +216,10 @@ def test_submit_names_the_namespace_that_the_job_goes_to(sp500):
     assert "2 by default (SP500_WORLD_SIZE)" in said
 
 
-def test_job_whose_workers_never_had_a_node_costs_nothing(sp500, submitted):
+def test_job_whose_workers_never_had_a_node_says_so_and_costs_nothing(sp500, submitted, pends):
     id, operator = submitted()
     unschedulable(operator)
-    until(lambda: "Unschedulable" in json.loads(sp500("list", "--json"))[0]["reason"])
+    pends(id, "Unschedulable", "3 Insufficient cpu")
     time.sleep(2)  # of a price per hour this is more than nothing
     operator.end("PreRunningDeadlineExceeded", "The RayJob has passed the preRunningDeadlineSeconds")
     operator.tidy()
@@ -187,12 +227,12 @@ def test_job_whose_workers_never_had_a_node_costs_nothing(sp500, submitted):
     assert json.loads(sp500("status", id, "--json"))["cost"] == 0
 
 
-def test_job_costs_from_the_moment_that_a_worker_has_its_node(sp500, submitted):
+def test_job_costs_from_the_moment_that_a_worker_has_its_node(sp500, submitted, noticed):
     id, operator = submitted()
     unschedulable(operator)
-    until(lambda: "Unschedulable" in json.loads(sp500("list", "--json"))[0]["reason"])
+    noticed(id, "Unschedulable")
     operator.container(operator.workers[0], {"waiting": {"reason": "ImagePullBackOff", "message": "gone"}})
-    until(lambda: "ImagePullBackOff" in json.loads(sp500("list", "--json"))[0]["reason"])
+    noticed(id, "ImagePullBackOff")
     time.sleep(2)
     operator.end("PreRunningDeadlineExceeded", "The RayJob has passed the preRunningDeadlineSeconds")
     sp500("wait", id, code=1)

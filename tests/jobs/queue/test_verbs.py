@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import stat
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -33,7 +32,7 @@ def state(tmp_path_factory):
 
 @pytest.fixture
 def sp500(state):
-    """Runs `sp500 jobs` on that folder to its end."""
+    """Runs `sp500 jobs` on that folder to its end; what a test leaves running is stopped at its end."""
 
     def run(*words, code=0, **environment):
         settings = {**os.environ, "XDG_STATE_HOME": str(state.parent), **environment}
@@ -41,7 +40,10 @@ def sp500(state):
         assert done.returncode == code, (words, done)
         return done
 
-    return run
+    yield run
+    jobs = Ledger(state / "queue.db").jobs() if (state / "queue.db").exists() else []
+    if left := [job.id for job in jobs if not job.state.finished]:
+        run("stop", *left)
 
 
 @pytest.fixture
@@ -54,12 +56,18 @@ def told(done):
     return json.loads(done.stdout)
 
 
-def until(sp500, id, state):
-    end = time.monotonic() + 60
-    while (found := told(sp500("status", id, "--json")))["state"] != state:
-        assert time.monotonic() < end, found
-        time.sleep(0.1)
-    return found
+@pytest.fixture
+def until(sp500, state):
+    """Waits until the manager has brought a job to a state, which `status` shows then."""
+
+    def wait(id, wanted):
+        ledger, end = Ledger(state / "queue.db"), time.monotonic() + 60
+        while (job := ledger.jobs([id])[0]).state != wanted:
+            assert time.monotonic() < end, job
+            time.sleep(0.05)
+        assert told(sp500("status", id, "--json"))["state"] == wanted
+
+    return wait
 
 
 def test_job_goes_from_submit_to_its_end_and_other_shells_see_it(sp500, submit):
@@ -83,9 +91,9 @@ def test_exit_code_of_wait_is_the_jobs(sp500, submit):
     assert "FAILED: ended with exit code 7" in sp500("wait", job["id"], code=7).stdout
 
 
-def test_stopped_job_is_stopped_and_wait_says_so(sp500, submit):
+def test_stopped_job_is_stopped_and_wait_says_so(sp500, submit, until):
     job = submit("sleep", "1000")
-    until(sp500, job["id"], "RUNNING")
+    until(job["id"], "RUNNING")
     (stopped,) = told(sp500("stop", job["id"], "--json"))
     assert stopped["state"] == "STOPPED"
     sp500("wait", job["id"], code=143)
@@ -98,37 +106,40 @@ def test_duration_of_earlier_jobs_is_what_is_expected_of_the_next(sp500, submit)
     assert 0.3 <= shortest == longest < 30
 
 
-def test_wait_gives_up_after_its_time_and_the_job_goes_on(sp500, submit):
+def test_wait_gives_up_after_its_time_and_the_job_goes_on(sp500, submit, until):
     job = submit("sleep", "1000")
     assert "It goes on" in sp500("wait", job["id"], "--timeout", "0.5", code=4).stderr
-    until(sp500, job["id"], "RUNNING")
+    until(job["id"], "RUNNING")
     sp500("stop", job["id"])
 
 
 def test_interrupted_follower_leaves_the_job_alone(state, sp500, submit):
     job = submit("/bin/sh", "-c", "echo first; sleep 1000")
-    command = [sys.executable, "-m", "sp500.cli", "jobs", "logs", job["id"], "--follow", "--state-dir", str(state)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as follower:
-        assert follower.stdout.readline() == "first\n"
-        follower.send_signal(signal.SIGINT)
-        assert follower.wait(15) == 130
-        assert "the job goes on" in follower.stderr.read()
+    follower = forks.Script(["sp500", "jobs", "logs", job["id"], "--follow", "--state-dir", str(state)], cwd=ROOT)
+    end = time.monotonic() + 60
+    while follower.written() != "first\n":
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    follower.send_signal(signal.SIGINT)
+    done = follower.finish(60)
+    assert done.returncode == 130
+    assert "the job goes on" in done.stderr
     assert told(sp500("status", job["id"], "--json"))["state"] == "RUNNING"
     sp500("stop", job["id"])
 
 
-def test_second_manager_gives_way_and_names_the_first(sp500, submit, state):
+def test_second_manager_gives_way_and_names_the_first(sp500, submit, state, until):
     job = submit("sleep", "1000")
-    until(sp500, job["id"], "RUNNING")
+    until(job["id"], "RUNNING")
     said = sp500("manage").stdout
     assert said.startswith(f"process {(state / 'manager.holder').read_text().split()[1]} on ")
     assert "manages" in said
     sp500("stop", job["id"])
 
 
-def test_job_outlives_the_shell_and_the_manager_that_started_it(state, sp500, submit, tmp_path):
+def test_job_outlives_the_shell_and_the_manager_that_started_it(state, sp500, submit, tmp_path, until):
     job = submit("/bin/sh", "-c", f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; echo done")
-    until(sp500, job["id"], "RUNNING")
+    until(job["id"], "RUNNING")
     pid = int((state / "manager.holder").read_text().split()[1])
     os.kill(pid, signal.SIGKILL)
     (tmp_path / "go").touch()
@@ -239,11 +250,11 @@ def paid(sp500, settings, tmp_path):
     return lambda *more, code=0: sp500("submit", *flags, *more, "--json", "--", "sleep", "1000", code=code)
 
 
-def test_job_that_would_pass_the_budget_waits_and_says_so(sp500, paid):
+def test_job_that_would_pass_the_budget_waits_and_says_so(sp500, paid, until):
     first, second = told(paid()), told(paid())
     assert first["plan"]["cost"] == [6.0, 6.0]
     assert "research has 4.00 left today (UTC)" in second["plan"]["starts"]
-    until(sp500, first["id"], "RUNNING")
+    until(first["id"], "RUNNING")
     waiting = told(sp500("status", second["id"], "--json"))
     assert (waiting["state"], waiting["starts"]) == ("QUEUED", 0)
     assert "the budget of research has 4.00 left today (UTC)" in waiting["reason"]
@@ -272,7 +283,7 @@ def test_no_job_named_is_no_success(sp500):
 def test_earlier_start_of_a_job_has_its_log_too(sp500, submit, tmp_path):
     script = f"echo start >> {tmp_path}/n; echo this is start $(wc -l < {tmp_path}/n); exit 7"
     job = submit("/bin/sh", "-c", script, flags=("--retries", 1))
-    sp500("wait", job["id"], "--timeout", 40, code=7)
+    sp500("wait", job["id"], "--timeout", 120, code=7)
     assert sp500("logs", job["id"]).stdout == "this is start 2\n"
     assert sp500("logs", job["id"], "--start", 1).stdout == "this is start 1\n"
     assert "has had 2 starts" in sp500("logs", job["id"], "--start", 3, code=2).stderr

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import json
+import multiprocessing
 import os
 import secrets
 import socket
@@ -15,6 +16,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import executor_contract
+import forks
 import psutil
 import pytest
 from executor_contract import LINES, ended, look, own, running, until
@@ -38,7 +40,7 @@ from sp500.jobs.state import JobState, Role
 from sp500.machine.ray_token import ray_token
 
 ROOT = Path(__file__).parents[3]
-HEAD = Node("head", True, {"num-cpus": "0"}, {})
+HEAD = Node("head", True, {"num-cpus": "0", "include-log-monitor": "false"}, {})
 EVERY_LINE = "".join(f"echo {line};" for line in LINES)
 NASTY = [
     "a b",
@@ -139,6 +141,30 @@ def handle(executor):
     executor.delete(handle)
 
 
+def submit_in_processes(rank, address, token, handle, request):
+    """Submits from two threads of each of two processes, at once."""
+    RayExecutor(address, token).status(handle)  # imports ray, once for both
+    fork = multiprocessing.get_context("fork")
+    together = fork.Barrier(4)
+    several = [fork.Process(target=submit_in_threads, args=(together, address, token, handle, request)) for _ in "ab"]
+    for process in several:
+        process.start()
+    for process in several:
+        process.join()
+    assert [process.exitcode for process in several] == [0, 0]
+
+
+def submit_in_threads(together, address, token, handle, request):
+    executor = RayExecutor(address, token)
+
+    def submit(_):
+        together.wait(120)
+        executor.submit(handle, request)
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(submit, range(2)))
+
+
 class TestContract(executor_contract.ExecutorContract):
     @pytest.fixture
     def executor(self, ray_cluster):
@@ -165,6 +191,13 @@ class TestContract(executor_contract.ExecutorContract):
         wait = f"until [ -e {tmp_path / 'go'} ]; do sleep 0.1; done"
         rest = "; ".join(f"echo {line}" for line in LINES[1:])
         return asked("sh", "-c", f"echo {LINES[0]}; {wait}; {rest}"), (tmp_path / "go").touch
+
+    def test_handle_submitted_by_several_at_once_runs_once(self, ray_cluster, executor, succeeding, starts, handle):
+        """As for every executor, and from several processes."""
+        address = f"http://127.0.0.1:{ray_cluster.port}"
+        forks.run_group(1, submit_in_processes, address, ray_cluster.token, handle, succeeding)
+        assert until(executor, handle, ended).state is JobState.SUCCEEDED
+        assert starts(handle) == 1
 
 
 # What is asked for
@@ -332,17 +365,9 @@ def test_words_settings_and_environment_arrive_on_the_cluster_as_they_are(execut
     assert arrived == {"argv": NASTY, "settings": [SETTINGS, SETTINGS], "env": env}
 
 
-@pytest.mark.parametrize(
-    ("script", "kind", "total"),
-    [
-        (("train.py", "--train.epochs", "100000", "--train.early-stop-patience", "0"), "epoch", 100000),
-        (("tune.py", "--space", "grid108", "--mode", "sequential"), "trial", 108),
-    ],
-)
-def test_progress_of_a_real_run_is_read_from_its_log_kept_and_shown(
-    executor, asked, handle, tmp_path, script, kind, total
-):
-    words = (str(ROOT / "experiments" / script[0]), *script[1:], "--task", "synthetic", "--runs-dir", str(tmp_path))
+def test_progress_of_a_real_run_is_read_from_its_log_kept_and_shown(executor, asked, handle, tmp_path):
+    flags = ("--task", "synthetic", "--train.epochs", "100000", "--train.early-stop-patience", "0")
+    words = (str(ROOT / "experiments" / "train.py"), *flags, "--runs-dir", str(tmp_path))
     request = asked(sys.executable, *words, env={"PYTHONPATH": str(ROOT)})
     queue = Queue(tmp_path / "state", lambda target: executor, ["false"])
     ticks = itertools.count(0.0, SECONDS_BETWEEN_READS)
@@ -365,9 +390,9 @@ def test_progress_of_a_real_run_is_read_from_its_log_kept_and_shown(
     assert now.done >= seen.done
     texts = [line.text for line in executor.logs(handle, role=Role.SUBMITTER, tail=None, follow=False)]
     for shown in (seen, now):
-        (line,) = [text for text in texts if f" {kind} {shown.done}/{total}, " in text]
+        (line,) = [text for text in texts if f" epoch {shown.done}/100000, " in text]
         assert f"{shown.best_loss:.6g}, " in line
-        assert (shown.kind, shown.total, shown.samples_per_second > 0) == (kind, total, True)
+        assert (shown.kind, shown.total, shown.samples_per_second > 0) == ("epoch", 100000, True)
         assert f" {shown.ends - shown.updated:.0f} s left: " in line
 
 
@@ -422,27 +447,6 @@ def test_folder_that_is_gone_is_refused(executor, asked, tmp_path, handle):
     with pytest.raises(Refused, match="no such folder"):
         executor.submit(handle, request)
     assert look(executor, handle).state is JobState.LOST
-
-
-SUBMIT = """
-import json, sys
-from sp500.jobs.ray.executor import RayExecutor
-address, token, handle, request = sys.argv[1:]
-sys.stdin.readline()
-RayExecutor(address, token).submit(handle, json.loads(request))
-"""
-
-
-def test_handle_submitted_by_several_processes_at_once_runs_once(ray_cluster, executor, asked, tmp_path, handle):
-    request = json.dumps(asked("sh", "-c", f"echo >>{tmp_path / 'starts'}"))
-    argv = [sys.executable, "-c", SUBMIT, f"http://127.0.0.1:{ray_cluster.port}", ray_cluster.token, handle, request]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    several = [subprocess.Popen(argv, stdin=subprocess.PIPE, env=environment) for _ in range(3)]
-    for process in several:
-        process.communicate(b"\n")
-    assert [process.returncode for process in several] == [0, 0, 0]
-    assert until(executor, handle, ended).state is JobState.SUCCEEDED
-    assert (tmp_path / "starts").read_text() == "\n"
 
 
 # Tokens, and clusters that are not there
@@ -577,7 +581,7 @@ def proxy(ray_cluster):
         made.cut()
 
 
-def test_lines_followed_over_broken_and_dead_connections_come_once_each(
+def test_lines_followed_over_broken_and_dead_connections_come_once_each_and_a_cluster_that_stays_away_ends_them(
     ray_cluster, proxy, executor, asked, tmp_path, handle
 ):
     wait = "until [ -e {0} ]; do sleep 0.1; done"
@@ -585,6 +589,16 @@ def test_lines_followed_over_broken_and_dead_connections_come_once_each(
     steps = [*said[:2], wait.format(tmp_path / "one"), said[2], wait.format(tmp_path / "two"), *said[3:]]
     executor.submit(handle, asked("sh", "-c", "; ".join(steps)))
     until(executor, handle, running)
+
+    impatient = ray_cluster.executor(proxy.port, patience_seconds=1).logs(handle, role=None, tail=None, follow=True)
+    while own([next(impatient)]) != LINES[:1]:
+        pass
+    proxy.open = False
+    proxy.cut()
+    with pytest.raises(Unreachable):
+        list(impatient)
+
+    proxy.open = True
     through = ray_cluster.executor(proxy.port, silence_seconds=3)
     followed = []
     for line in through.logs(handle, role=None, tail=None, follow=True):
@@ -635,18 +649,6 @@ def test_log_broken_at_any_character_gives_each_line_once(tail):
         lines = [line.text for line in executor.logs("job-1", role=None, tail=tail, follow=True)]
         there = ["a", "", "b\u2028c", "end"]
         assert lines == there if tail is None else there[len(there) - len(lines) :] == lines
-
-
-def test_follower_of_a_cluster_that_stays_away_gives_up(ray_cluster, proxy, executor, asked, handle):
-    executor.submit(handle, asked("sh", "-c", f"echo {LINES[0]}; exec sleep 1000"))
-    until(executor, handle, running)
-    following = ray_cluster.executor(proxy.port, patience_seconds=1).logs(handle, role=None, tail=None, follow=True)
-    while own([next(following)]) != LINES[:1]:
-        pass
-    proxy.open = False
-    proxy.cut()
-    with pytest.raises(Unreachable):
-        list(following)
 
 
 def test_job_of_a_cluster_that_was_started_anew_is_lost(ray_cluster, executor, asked, handle):
