@@ -32,7 +32,7 @@ CONTEXT.set_forkserver_preload(
         *("mlflow", "mlflow.store.tracking.sqlalchemy_store", "mlflow.store.artifact.local_artifact_repo"),
         *("sp500.commands.mlflow_sync", "sp500.tracking.sync", "sp500.serving.app"),
         # What those import only when they are called: half of the seconds of a small training.
-        *("typeguard", "tyro._backends._tyro_backend", "rich._emoji_codes", "torch._dynamo", "torch._inductor"),
+        *("typeguard", "tyro._backends._tyro_backend", "rich._emoji_codes", "torch._inductor"),
         *("torch.onnx", "alembic.config", "sqlalchemy.dialects.sqlite", "optuna.storages._rdb.models"),
         *("optuna.importance._fanova", "sklearn.linear_model", "sklearn.neighbors", "ray.dag.compiled_dag_node"),
         *("skfolio.model_selection", "sp500.studies.search_trials", "sp500.studies.walk_forward_folds"),

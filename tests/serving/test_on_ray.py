@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import forks
 import psutil
 import pytest
 import ray
@@ -43,71 +44,51 @@ with session.connect():
 
 
 @pytest.fixture(scope="module")
-def cluster(ray_cluster: None) -> dict[str, str]:
-    """Environment of processes that join the cluster of this one."""
-    return {**os.environ, "RAY_ADDRESS": ray.get_runtime_context().gcs_address}
-
-
-@pytest.fixture(scope="module")
-def gated(
-    served_runs: Path, cluster: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> subprocess.CompletedProcess[str]:
-    """What ran an application with a gate and ended it: a cluster has room for one application at a time."""
-    script = tmp_path_factory.mktemp("gated") / "gated.py"
-    script.write_text(GATED)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    argv = [sys.executable, str(script), str(served_runs), port]
-    return subprocess.run(argv, env=cluster, capture_output=True, text=True, timeout=LONG, check=False)
-
-
-@pytest.fixture(scope="module")
-def on_ray(
-    served_runs: Path, cluster: dict[str, str], gated: object, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Client]:
-    """A client of two replicas."""
-    argv = [sys.executable, "-m", "sp500.cli", "serve", "returns", "--on", "ray", "--port", "0"]
-    argv += ["--runs-dir", str(served_runs)]
-    log = tmp_path_factory.mktemp("on_ray") / "stderr"
+def on_ray(served_runs: Path) -> Iterator[tuple[Client, int]]:
+    """A client of two replicas, and the process that started Ray for them."""
+    argv = ["sp500", "serve", "returns", "--on", "ray", "--port", "0", "--runs-dir", str(served_runs)]
+    process = forks.Script(argv)
     answers = r"http://127\.0\.0\.1:(\d+) answers with run returns, 2 replicas"
-    # Not forked: a process of Ray reads RAY_AUTH_MODE once, and the one to fork from has done so without a cluster.
-    with log.open("w") as file, subprocess.Popen(argv, env=cluster, stderr=file) as process:
-        try:
-            end = time.monotonic() + LONG
-            while not (found := re.search(answers, log.read_text())):
-                assert process.poll() is None, log.read_text()
-                assert time.monotonic() < end, log.read_text()
-                time.sleep(0.1)
-            yield Client(int(found[1]))
-        finally:
-            process.send_signal(signal.SIGTERM)
-        assert process.wait(LONG) == 0
+    try:
+        end = time.monotonic() + LONG
+        while not (found := re.search(answers, process.written("stderr"))):
+            assert process.poll() is None, process.written("stderr")
+            assert time.monotonic() < end, process.written("stderr")
+            time.sleep(0.1)
+        yield Client(int(found[1])), process.pid
+    finally:
+        process.send_signal(signal.SIGTERM)
+    assert process.wait(LONG) == 0
 
 
-def test_sixty_answers_are_those_of_one_process(served_runs: Path, on_ray: Client) -> None:
+def test_sixty_answers_are_those_of_one_process(served_runs: Path, on_ray: tuple[Client, int]) -> None:
+    client, _ = on_ray
     prices = load(DataConfig(tickers=("AAPL", "KO"), start="2021-01-01")).close
     bodies = [body(prices[ticker].iloc[3 * first : 3 * first + 80]) for first in range(30) for ticker in prices]
     with serving(served_runs, "returns") as (plain, *_):
         for one in bodies:
-            answer = on_ray.post("/v1/forecast", one)
+            answer = client.post("/v1/forecast", one)
             assert answer.status_code == 200, answer.text
             assert answer.content == plain.post("/v1/forecast", one).content
 
 
-def test_errors_and_ids_pass_through_the_proxy(on_ray: Client) -> None:
-    assert on_ray.post("/v1/forecast", {}).status_code == 422
-    answer = on_ray.get("/readyz", headers={"X-Request-Id": "mine"})
+def test_errors_and_ids_pass_through_the_proxy(on_ray: tuple[Client, int]) -> None:
+    client, _ = on_ray
+    assert client.post("/v1/forecast", {}).status_code == 422
+    answer = client.get("/readyz", headers={"X-Request-Id": "mine"})
     assert (answer.status_code, answer.headers["x-request-id"]) == (200, "mine")
 
 
-def test_only_this_machine_can_ask(on_ray: Client) -> None:
-    port = int(on_ray.url.rpartition(":")[2])
+def test_only_this_machine_can_ask(on_ray: tuple[Client, int]) -> None:
+    client, _ = on_ray
+    port = int(client.url.rpartition(":")[2])
     held = [one for one in psutil.net_connections("tcp") if one.status == "LISTEN" and one.laddr.port == port]
     assert {one.laddr.ip for one in held} == {"127.0.0.1"}
 
 
-def test_killed_replica_fails_no_more_than_what_it_was_answering(on_ray: Client) -> None:
-    port = int(on_ray.url.rpartition(":")[2])
+def test_killed_replica_fails_no_more_than_what_it_was_answering(on_ray: tuple[Client, int]) -> None:
+    client, pid = on_ray
+    port = int(client.url.rpartition(":")[2])
     request = body(load(DataConfig(tickers=("KO",))).close["KO"].iloc[-80:])
     done, failed, good = threading.Event(), [0] * 4, [0] * 4
 
@@ -123,7 +104,7 @@ def test_killed_replica_fails_no_more_than_what_it_was_answering(on_ray: Client)
     for thread in threads:
         thread.start()
     try:
-        workers = psutil.Process().children(recursive=True)  # of the cluster that this process has started
+        workers = psutil.Process(pid).children(recursive=True)
         replicas = [one for one in workers if "ServeReplica" in f"{one.name()} {' '.join(one.cmdline())}"]
         assert len(replicas) == 2
         replicas[0].kill()
@@ -138,6 +119,12 @@ def test_killed_replica_fails_no_more_than_what_it_was_answering(on_ray: Client)
     assert max(failed) <= 1
 
 
-def test_application_with_a_gate_runs_when_its_proxies_answer(gated: subprocess.CompletedProcess[str]) -> None:
-    assert gated.returncode == 0, gated.stderr[-2000:]
-    assert "first answer: 200" in gated.stdout, gated.stderr[-2000:]
+def test_application_with_a_gate_runs_when_its_proxies_answer(served_runs: Path, ray_cluster: None) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    # Not forked: Ray reads RAY_AUTH_MODE once, and a fork may come from a process that did so without a cluster.
+    argv = [sys.executable, "-c", GATED, str(served_runs), port]
+    joined = {**os.environ, "RAY_ADDRESS": ray.get_runtime_context().gcs_address}
+    done = subprocess.run(argv, env=joined, capture_output=True, text=True, timeout=LONG, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "first answer: 200" in done.stdout, done.stderr[-2000:]
