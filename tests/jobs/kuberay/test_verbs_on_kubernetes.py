@@ -182,6 +182,7 @@ def test_stopped_job_is_gone_from_the_cluster_and_its_log_is_kept(sp500, submitt
     operator.to_running()
     operator.say(operator.submitter, "epoch 1/3")
     sp500("stop", id, "--timeout", 2, code=4)
+    until(lambda: "deletionTimestamp" in kube.store.objects["rayjobs", id]["metadata"])
     kube.store.collect()  # pods first, then the RayJob, as the garbage collector does it
     assert sp500("wait", id, code=143) == f"{id} is STOPPED: stopped on request\n"
     assert ("rayjobs", id) not in kube.store.objects
