@@ -1,6 +1,6 @@
 """Processes forked from one server that has imported torch and this package: real ones, without seconds of imports.
 
-What joins a Ray cluster needs `subprocess`, since Ray reads RAY_AUTH_MODE once; so does what a clean import is about.
+What runs on Ray needs `subprocess`, since Ray reads RAY_AUTH_MODE once; so does what a clean import is about.
 """
 
 from __future__ import annotations

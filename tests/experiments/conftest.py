@@ -20,8 +20,16 @@ def command() -> Callable[..., list[str]]:
 
 @pytest.fixture(scope="session")
 def script(command) -> Script:
-    """Runs an entry script to its end."""
+    """Runs an entry script that needs no Ray to its end."""
     return lambda name, *arguments: run(command(name, *arguments)[1:])
+
+
+@pytest.fixture(scope="session")
+def script_on_ray(command) -> Script:
+    """Runs an entry script to its end, from its first import on."""
+    return lambda name, *arguments: subprocess.run(
+        command(name, *arguments), capture_output=True, text=True, timeout=500, check=False
+    )
 
 
 @pytest.fixture(scope="session")

@@ -50,7 +50,9 @@ def test_signal_leaves_a_stopped_record_and_a_run_that_resumes(command, script, 
     assert json.loads(done.stdout)["metrics"] == undisturbed["metrics"]
 
 
-def test_interrupted_training_on_ray_in_a_relative_folder_resumes_to_the_same_metrics(command, script, tmp_path):
+def test_interrupted_training_on_ray_in_a_relative_folder_resumes_to_the_same_metrics(
+    command, script, script_on_ray, tmp_path
+):
     flags = (*LONG, "--train.epochs", 12, "--train.dtype", "float64", "--model.dropout", 0, "--model.hidden", 48)
     solo = json.loads(script("train", "--runs-dir", tmp_path / "a", "--name", "whole", "--json", *flags).stdout)
     on_ray = command("train", "--name", "cut", "--num-workers", 2, *flags)
@@ -61,13 +63,15 @@ def test_interrupted_training_on_ray_in_a_relative_folder_resumes_to_the_same_me
     assert process.wait(120) == 130
     assert json.loads((run / "record.json").read_text())["status"] == "stopped"
     assert (run / "checkpoints" / "last" / "model.safetensors").exists()
-    again = script("train", "--runs-dir", tmp_path / "runs", "--name", "cut", "--resume", "--json")
+    again = script_on_ray("train", "--runs-dir", tmp_path / "runs", "--name", "cut", "--resume", "--json")
     assert "epoch 12/12" in again.stderr
     assert json.loads(again.stdout)["metrics"]["test"]["mse"] == pytest.approx(solo["metrics"]["test"]["mse"], rel=1e-9)
 
 
-def test_terminated_search_on_ray_resumes_without_running_a_trial_again(command, script, tmp_path):
-    process = Script(command("tune", "--mode", "ray", "--pack", 2, *FEW, "--runs-dir", tmp_path, "--name", "s")[1:])
+def test_terminated_search_on_ray_resumes_without_running_a_trial_again(command, script_on_ray, tmp_path):
+    said = tmp_path / "said"
+    argv = command("tune", "--mode", "ray", "--pack", 2, *FEW, "--runs-dir", tmp_path, "--name", "s")
+    process = subprocess.Popen(argv, stderr=said.open("w"))
     trials = tmp_path / "s" / "trials.jsonl"
     deadline = time.monotonic() + 240
     while not (trials.exists() and trials.read_text().count("\n") >= 3):
@@ -75,10 +79,9 @@ def test_terminated_search_on_ray_resumes_without_running_a_trial_again(command,
         assert time.monotonic() < deadline
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    done = process.finish(120)
-    assert done.returncode == 143, done.stderr
+    assert process.wait(120) == 143, said.read_text()[-3000:]
     assert json.loads((tmp_path / "s" / "record.json").read_text())["status"] == "stopped"
-    done = script("tune", "--runs-dir", tmp_path, "--name", "s", "--resume", "--json")
+    done = script_on_ray("tune", "--runs-dir", tmp_path, "--name", "s", "--resume", "--json")
     search = json.loads(done.stdout)["search"]
     assert search["configs"] == 18
     assert search["resumed"] >= 3
@@ -136,16 +139,16 @@ def test_prepare_prints_the_data_card(script, runs):
 
 
 @pytest.fixture(scope="module")
-def searched(script, runs):
-    done = script("tune", "--runs-dir", runs, "--name", "search", "--mode", "all", *FEW, *PRECISE, "--json")
+def searched(script_on_ray, runs):
+    done = script_on_ray("tune", "--runs-dir", runs, "--name", "search", "--mode", "all", *FEW, *PRECISE, "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)["search"]
 
 
 @pytest.fixture(scope="module")
-def scaled(script, runs):
+def scaled(script_on_ray, runs):
     flags = ("--multipliers", 50, "--num-workers", 2, "--max-steps", 8, "--memory-limit", "2GiB")
-    done = script("scale", "--runs-dir", runs, "--name", "scale", "--json", *flags)
+    done = script_on_ray("scale", "--runs-dir", runs, "--name", "scale", "--json", *flags)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)["scale"]
 

@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import forks
 import psutil
 import pytest
 import ray
@@ -44,21 +43,23 @@ with session.connect():
 
 
 @pytest.fixture(scope="module")
-def on_ray(served_runs: Path) -> Iterator[tuple[Client, int]]:
+def on_ray(served_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Client, int]]:
     """A client of two replicas, and the process that started Ray for them."""
-    argv = ["sp500", "serve", "returns", "--on", "ray", "--port", "0", "--runs-dir", str(served_runs)]
-    process = forks.Script(argv)
+    argv = [sys.executable, "-m", "sp500.cli", "serve", "returns", "--on", "ray", "--port", "0"]
+    argv += ["--runs-dir", str(served_runs)]
+    log = tmp_path_factory.mktemp("on_ray") / "stderr"
     answers = r"http://127\.0\.0\.1:(\d+) answers with run returns, 2 replicas"
-    try:
-        end = time.monotonic() + LONG
-        while not (found := re.search(answers, process.written("stderr"))):
-            assert process.poll() is None, process.written("stderr")
-            assert time.monotonic() < end, process.written("stderr")
-            time.sleep(0.1)
-        yield Client(int(found[1])), process.pid
-    finally:
-        process.send_signal(signal.SIGTERM)
-    assert process.wait(LONG) == 0
+    with log.open("w") as file, subprocess.Popen(argv, stderr=file) as process:
+        try:
+            end = time.monotonic() + LONG
+            while not (found := re.search(answers, log.read_text())):
+                assert process.poll() is None, log.read_text()
+                assert time.monotonic() < end, log.read_text()
+                time.sleep(0.1)
+            yield Client(int(found[1])), process.pid
+        finally:
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(LONG) == 0
 
 
 def test_sixty_answers_are_those_of_one_process(served_runs: Path, on_ray: tuple[Client, int]) -> None:
@@ -122,7 +123,6 @@ def test_killed_replica_fails_no_more_than_what_it_was_answering(on_ray: tuple[C
 def test_application_with_a_gate_runs_when_its_proxies_answer(served_runs: Path, ray_cluster: None) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
-    # Not forked: Ray reads RAY_AUTH_MODE once, and a fork may come from a process that did so without a cluster.
     argv = [sys.executable, "-c", GATED, str(served_runs), port]
     joined = {**os.environ, "RAY_ADDRESS": ray.get_runtime_context().gcs_address}
     done = subprocess.run(argv, env=joined, capture_output=True, text=True, timeout=LONG, check=False)
