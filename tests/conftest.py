@@ -66,6 +66,7 @@ SLOW = (
     "training/test_changed_data.py",
 )
 """Tests that start Ray, servers, a browser or whole programs."""
+SLOW_PATHS = tuple(str(Path(__file__).parent / name) for name in SLOW)
 
 
 LONGEST = (
@@ -98,7 +99,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def is_slow(path: Path) -> bool:
     """Whether a file's tests are among those that `scripts/test --fast` leaves out."""
-    return str(path).startswith(tuple(str(Path(__file__).parent / name) for name in SLOW))
+    return str(path).startswith(SLOW_PATHS)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

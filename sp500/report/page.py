@@ -49,7 +49,7 @@ class Section:
     parts: tuple[Any, ...]
     """Table, Figure, or a string for a remark; nothing: the section is empty."""
     missing: tuple[str, str]
-    """What it says when it is empty, and the command that fills it."""
+    """What it says when it is empty, and the command that fills it; blank for one that is shown only with parts."""
 
     @property
     def title(self) -> str:

@@ -18,22 +18,11 @@ from ray._private import services
 from ray.autoscaler._private.fake_multi_node.node_provider import FAKE_HEAD_NODE_ID
 from ray.cluster_utils import Cluster
 from ray.core.generated import autoscaler_pb2
+from worker_requests import FOUR, STORE, refusal
 
 from sp500.distributed import capacity, preflight, session
 from sp500.errors import ConfigError, ResourcesError
 from sp500.machine.memory import run_in_subprocess
-
-STORE = 90 * 2**20
-FOUR = {"replicas": 2, "maxReplicas": 4, "CPU": 1, "GPU": 0}
-
-
-def refusal(workers: int) -> str:
-    """What is said to a request of that many workers; the nodes that came, where it is granted."""
-    try:
-        preflight.worker_share(workers, gpu=False)
-    except ResourcesError as error:
-        return str(error)
-    return f"granted on {preflight.resources()['nodes']:g} nodes"
 
 
 def an_autoscaled_cluster(folder: Path) -> dict[str, object]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import ray
 from ray.cluster_utils import Cluster
+from worker_requests import FOUR, STORE, refusal
 
 from sp500.distributed import capacity, preflight, session
 from sp500.errors import ResourcesError
@@ -21,7 +22,6 @@ from sp500.machine.memory import run_in_subprocess
 
 # A node in a mount namespace of its own, which sees another folder under the same path.
 ELSEWHERE = 'mount -t tmpfs none "$1" && shift && exec "$@"'
-STORE = 90 * 2**20
 # Three nodes one after the other, a minute each on a machine with other work.
 SLOW = pytest.mark.timeout(900)
 
@@ -39,7 +39,7 @@ def ask_a_cluster(folder: Path) -> dict[str, object]:
     try:
         capacity.UNANNOUNCED_SECONDS = 1
         answers["unannounced"] = refusal(2)
-        os.environ[capacity.WORKERS_VARIABLE] = json.dumps({"replicas": 2, "maxReplicas": 4, "CPU": 1, "GPU": 0})
+        os.environ[capacity.WORKERS_VARIABLE] = json.dumps(FOUR)
         answers["too many"] = refusal(3)
         with ThreadPoolExecutor(1) as pool, redirect_stderr(io.StringIO()) as said:
             late = pool.submit(refusal, 2)
@@ -59,15 +59,6 @@ def ask_a_cluster(folder: Path) -> dict[str, object]:
         ray.shutdown()
         cluster.shutdown()
     return answers
-
-
-def refusal(workers: int) -> str:
-    """What is said to a request of that many workers; the nodes that came, where it is granted."""
-    try:
-        preflight.worker_share(workers, gpu=False)
-    except ResourcesError as error:
-        return str(error)
-    return f"granted on {preflight.resources()['nodes']:g} nodes"
 
 
 @contextmanager

@@ -336,7 +336,7 @@ def jobs(draw):
 
 
 @given(jobs())
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_any_job_renders_to_manifests_that_break_no_rule(cluster, fields):
     job = JobSpec(**fields)
     rendered = build_documents(job, cluster)

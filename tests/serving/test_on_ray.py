@@ -62,10 +62,10 @@ def on_ray(served_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         assert process.wait(LONG) == 0
 
 
-def test_sixty_answers_are_those_of_one_process(served_runs: Path, on_ray: tuple[Client, int]) -> None:
+def test_two_hundred_answers_are_those_of_one_process(served_runs: Path, on_ray: tuple[Client, int]) -> None:
     client, _ = on_ray
     prices = load(DataConfig(tickers=("AAPL", "KO"), start="2021-01-01")).close
-    bodies = [body(prices[ticker].iloc[3 * first : 3 * first + 80]) for first in range(30) for ticker in prices]
+    bodies = [body(prices[ticker].iloc[first : first + 80]) for first in range(100) for ticker in prices]
     with serving(served_runs, "returns") as (plain, *_):
         for one in bodies:
             answer = client.post("/v1/forecast", one)

@@ -121,7 +121,7 @@ def site(tmp_path):
 
 
 def test_two_managers_at_once_start_each_job_once(site):
-    ids = [f"job-{number}" for number in range(15)]
+    ids = [f"job-{number}" for number in range(30)]
     for id in ids:
         site.add(id, "/bin/sh", "-c", f"echo {id} >> {site.folder}/ran", on="local")
     with site.managed(managers=2):

@@ -121,7 +121,7 @@ def test_interrupted_follower_leaves_the_job_alone(state, sp500, submit):
         assert time.monotonic() < end
         time.sleep(0.05)
     follower.send_signal(signal.SIGINT)
-    done = follower.finish(60)
+    done = follower.finish(15)
     assert done.returncode == 130
     assert "the job goes on" in done.stderr
     assert told(sp500("status", job["id"], "--json"))["state"] == "RUNNING"
@@ -283,7 +283,7 @@ def test_no_job_named_is_no_success(sp500):
 def test_earlier_start_of_a_job_has_its_log_too(sp500, submit, tmp_path):
     script = f"echo start >> {tmp_path}/n; echo this is start $(wc -l < {tmp_path}/n); exit 7"
     job = submit("/bin/sh", "-c", script, flags=("--retries", 1))
-    sp500("wait", job["id"], "--timeout", 120, code=7)
+    sp500("wait", job["id"], "--timeout", 40, code=7)
     assert sp500("logs", job["id"]).stdout == "this is start 2\n"
     assert sp500("logs", job["id"], "--start", 1).stdout == "this is start 1\n"
     assert "has had 2 starts" in sp500("logs", job["id"], "--start", 3, code=2).stderr

@@ -142,16 +142,16 @@ def handle(executor):
 
 
 def submit_in_processes(rank, address, token, handle, request):
-    """Submits from two threads of each of two processes, at once."""
-    RayExecutor(address, token).status(handle)  # imports ray, once for both
+    """Submits from two threads of each of three processes, at once."""
+    RayExecutor(address, token).status(handle)  # imports ray, once for all
     fork = multiprocessing.get_context("fork")
-    together = fork.Barrier(4)
-    several = [fork.Process(target=submit_in_threads, args=(together, address, token, handle, request)) for _ in "ab"]
+    together = fork.Barrier(6)
+    several = [fork.Process(target=submit_in_threads, args=(together, address, token, handle, request)) for _ in "abc"]
     for process in several:
         process.start()
     for process in several:
         process.join()
-    assert [process.exitcode for process in several] == [0, 0]
+    assert [process.exitcode for process in several] == [0, 0, 0]
 
 
 def submit_in_threads(together, address, token, handle, request):
@@ -365,9 +365,17 @@ def test_words_settings_and_environment_arrive_on_the_cluster_as_they_are(execut
     assert arrived == {"argv": NASTY, "settings": [SETTINGS, SETTINGS], "env": env}
 
 
-def test_progress_of_a_real_run_is_read_from_its_log_kept_and_shown(executor, asked, handle, tmp_path):
-    flags = ("--task", "synthetic", "--train.epochs", "100000", "--train.early-stop-patience", "0")
-    words = (str(ROOT / "experiments" / "train.py"), *flags, "--runs-dir", str(tmp_path))
+@pytest.mark.parametrize(
+    ("script", "kind", "total"),
+    [
+        (("train.py", "--train.epochs", "100000", "--train.early-stop-patience", "0"), "epoch", 100000),
+        (("tune.py", "--space", "grid108", "--mode", "sequential"), "trial", 108),
+    ],
+)
+def test_progress_of_a_real_run_is_read_from_its_log_kept_and_shown(
+    executor, asked, handle, tmp_path, script, kind, total
+):
+    words = (str(ROOT / "experiments" / script[0]), *script[1:], "--task", "synthetic", "--runs-dir", str(tmp_path))
     request = asked(sys.executable, *words, env={"PYTHONPATH": str(ROOT)})
     queue = Queue(tmp_path / "state", lambda target: executor, ["false"])
     ticks = itertools.count(0.0, SECONDS_BETWEEN_READS)
@@ -390,9 +398,9 @@ def test_progress_of_a_real_run_is_read_from_its_log_kept_and_shown(executor, as
     assert now.done >= seen.done
     texts = [line.text for line in executor.logs(handle, role=Role.SUBMITTER, tail=None, follow=False)]
     for shown in (seen, now):
-        (line,) = [text for text in texts if f" epoch {shown.done}/100000, " in text]
+        (line,) = [text for text in texts if f" {kind} {shown.done}/{total}, " in text]
         assert f"{shown.best_loss:.6g}, " in line
-        assert (shown.kind, shown.total, shown.samples_per_second > 0) == ("epoch", 100000, True)
+        assert (shown.kind, shown.total, shown.samples_per_second > 0) == (kind, total, True)
         assert f" {shown.ends - shown.updated:.0f} s left: " in line
 
 
