@@ -20,8 +20,8 @@ from ray.cluster_utils import Cluster
 from ray.core.generated import autoscaler_pb2
 from worker_requests import FOUR, STORE, refusal
 
-from sp500.distributed import capacity, preflight, session
-from sp500.errors import ConfigError, ResourcesError
+from sp500.distributed import capacity, session
+from sp500.errors import ConfigError
 from sp500.machine.memory import run_in_subprocess
 
 
