@@ -131,7 +131,11 @@ def runs(records: Sequence[RunRecord], more: Cells = no_cells) -> Table:
     )
     commits = {record.versions.get("git") for record in newest}
     several = f"These runs are of {len(commits)} versions of the code. " if len(commits) > 1 else ""
-    note = f"{several}Git: the commit of the code, and -dirty where it had changes that no commit has."
+    note = (
+        f"{several}Arm: one of the ways to run it that are compared, such as in memory or Ray. Git: the commit of the "
+        "code, and -dirty where it had changes that no commit has. Fingerprint: a hash of the settings, so that runs with "
+        "equal settings have equal ones."
+    )
     return table(caption, lines, text=text, kinds=[_bad(record.status) for record in newest], note=note)
 
 

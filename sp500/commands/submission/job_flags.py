@@ -59,6 +59,7 @@ def parse(model: type[F], argv: Sequence[str], verb: str) -> F:
             description=f"{model.__doc__} All after a lone -- is its command: sp500 {verb} --workers 4 -- python ...",
             default=base,
             args=flags,
+            config=(tyro.conf.FlagCreatePairsOff,),
             registry=WRITTEN,
         )
     except SystemExit as end:

@@ -27,23 +27,46 @@ def sp500(*argv, check=True):
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=check, timeout=120)
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("rehearsal")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    state = ("--state-dir", folder / "state")
-    done = sp500("jobs", "rehearse", "--port", port, "--runs-dir", folder / "runs", *state)
-    try:
-        yield port, folder, done
-    finally:
-        kept = json.loads((folder / "state" / "processes.json").read_text())
+class Rehearsal:
+    """The cluster that the tests of this file share. A test that kills a node ends it, and the next starts it anew."""
+
+    def __init__(self, folder):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.folder, self.done = folder, None
+        self._state = ("--state-dir", folder / "state")
+
+    def up(self):
+        if self.done is None:
+            flags = ("--port", self.port, "--runs-dir", self.folder / "runs", *self._state)
+            self.done = sp500("jobs", "rehearse", *flags)
+
+    def down(self):
+        if self.done is None:
+            return
+        self.done = None
+        kept = json.loads((self.folder / "state" / "processes.json").read_text())
         assert naming(kept["folder"])
-        sp500("jobs", "rehearse", "--down", *state)
+        sp500("jobs", "rehearse", "--down", *self._state)
         assert naming(kept["folder"]) == []
         assert not any(psutil.pid_exists(pid) for pid, _ in kept["starts"])
         assert not Path(kept["folder"]).exists()
+
+
+@pytest.fixture(scope="module")
+def rehearsal(tmp_path_factory):
+    made = Rehearsal(tmp_path_factory.mktemp("rehearsal"))
+    try:
+        yield made
+    finally:
+        made.down()
+
+
+@pytest.fixture
+def cluster(rehearsal):
+    rehearsal.up()
+    return rehearsal.port, rehearsal.folder, rehearsal.done
 
 
 def naming(folder):
@@ -222,9 +245,17 @@ def test_eight_gpus_that_are_not_there_are_refused_by_name(cluster):
     assert time.monotonic() - started < 60
 
 
-def test_job_survives_the_death_of_the_node_that_it_trains_on(cluster):
-    """The last test of the cluster: one of its nodes is gone afterwards."""
-    port, folder, _ = cluster
+@pytest.fixture
+def short_lived(rehearsal, cluster):
+    """The cluster of a test that damages it."""
+    try:
+        yield cluster
+    finally:
+        rehearsal.down()
+
+
+def test_job_survives_the_death_of_the_node_that_it_trains_on(short_lived):
+    port, folder, _ = short_lived
     job = submitted(port, "experiments/train.py", "--name", "hit", "--num-workers", 1, "--train.epochs", 60, *SMALL[:2])
     epochs = folder / "runs" / "hit" / "epochs.jsonl"
     until(lambda: epochs.exists() and len(epochs.read_text().splitlines()) > 3)
