@@ -23,7 +23,7 @@ NAIVE = {
 }
 METRIC = {"mse": "test MSE", "error_rate": "test error rate", "bits_per_byte": "test bits per byte"}
 STATUS = {"ok": "ok", "out_of_memory": "out of memory", "failed": "failed", "stopped": "stopped"}
-ARM = {"in_memory": "in memory", "ray": "Ray", "solo": "solo", "sequential": "one after another"}
+ARM = {"in_memory": "in memory", "ray": "Ray", "solo": "one process", "sequential": "one after another"}
 
 
 def fixed(value: float | None, digits: int = 2, *, sign: bool = False) -> str:

@@ -132,9 +132,8 @@ def runs(records: Sequence[RunRecord], more: Cells = no_cells) -> Table:
     commits = {record.versions.get("git") for record in newest}
     several = f"These runs are of {len(commits)} versions of the code. " if len(commits) > 1 else ""
     note = (
-        f"{several}Arm: one of the ways to run it that are compared, such as in memory or Ray. Git: the commit of the "
-        "code, and -dirty where it had changes that no commit has. Fingerprint: a hash of the settings, so that runs with "
-        "equal settings have equal ones."
+        f"{several}Arm: which of the compared ways to run it, such as in memory or Ray. Git: the commit of the code, "
+        "and -dirty where it had changes that no commit has. Fingerprint: a hash of the settings."
     )
     return table(caption, lines, text=text, kinds=[_bad(record.status) for record in newest], note=note)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sp500 import formatting
 from sp500.config import PRICE_TASKS
-from sp500.formatting import KEPT, NOTHING, against_naive, approx, fixed, seconds, size
+from sp500.formatting import KEPT, NOTHING, against_naive, approx, fixed, naive_name, seconds, size
 from sp500.report import folds
 from sp500.report.models import scores
 from sp500.report.scale import verdicts
@@ -19,7 +19,7 @@ from sp500.runs.results import DataCard, Improvement, SearchSummary
 VERDICTS = {
     "better": "beats",
     "worse": "is worse than",
-    "unclear": "cannot be told from",
+    "unclear": "cannot be told apart from",
     KEPT: "against",
     NOTHING: "against",
 }
@@ -36,7 +36,7 @@ def text(record: RunRecord, runs_dir: Path) -> str:
     if record.folds is not None:
         lines += folds.lines(record)
     elif record.metrics:
-        lines += [*_training(record), *_metrics(record)]
+        lines += [*_training(record), *_metrics(record), *_seeds(record)]
     if record.throughput:
         lines += _throughput(record.throughput)
     lines.append(f"{record.seconds.total:.1f} s; folder {runs_dir / record.name}")
@@ -58,20 +58,37 @@ def _data(card: DataCard) -> Iterator[str]:
 
 
 def _training(record: RunRecord) -> Iterator[str]:
-    """What the choice of the epoch says of the model."""
-    if record.best_epoch == 0:
-        start = "forecast is the naive one" if _starts_naive(record) else "model is the untrained one"
-        yield f"no epoch lowered the validation loss: the {start} that training started from"
-    elif "valid" in record.metrics and record.best_epoch == record.config["train"]["epochs"]:
-        yield f"the last epoch, {record.best_epoch}, was the best: more epochs (--train.epochs) may help"
+    """Why training ended, which epoch was chosen, and what a refit trained on."""
+    train, best = record.config["train"], record.best_epoch
+    patience, chosen = train["early_stop_patience"], "valid" in record.metrics and best is not None
+    if chosen and not record.search and not train["max_steps"] and 0 < patience < train["epochs"] - best:
+        ended = f"stopped after epoch {best + patience}: {patience} epochs without a lower validation loss"
+        yield f"{ended} (--train.early-stop-patience)" + (f"; the best, {best}, is used" if best else "")
+    if best == 0:
+        start = "naive forecast" if _starts_naive(record) else "untrained model"
+        loss = "" if record.untrained_loss is None else f" ({record.untrained_loss:.6f})"
+        yield f"no epoch had a lower validation loss than the {start} that training starts from{loss}, which is used"
+    elif chosen and best == train["epochs"]:
+        yield f"the last epoch, {best}, was the best: more epochs (--train.epochs) may help"
     if record.refit and record.refit["epochs"]:
         dates = record.refit["splits"].get("train", ())
         span = f", {' to '.join(dates)}" if dates else ""
         yield f"refit for {record.refit['epochs']} epochs on {record.refit['windows']} windows{span}"
 
 
+def _seeds(record: RunRecord) -> Iterator[str]:
+    """How far the metrics spread over several seeds."""
+    if spread := scores.seeds_table([record]):
+        titles = [column.title for column in spread.columns]
+        cells = dict(zip(titles, spread.rows[0].cells, strict=True))
+        shown = [
+            f"{title} {cell}" for title, cell in cells.items() if title not in {"Run", "Seeds"} and cell != NOTHING
+        ]
+        yield f"over {cells['Seeds']} seeds: {', '.join(shown)}; the figures above are the first one's"
+
+
 def _throughput(speed: Throughput) -> Iterator[str]:
-    reached = f"{speed.mfu:.1%} of what a matrix product reaches on the same device"
+    reached = f"{speed.mfu:.1%} of the speed of a matrix product on the same device"
     known = f", {speed.data_sheet_mfu:.1%} of its data sheet" if speed.data_sheet_mfu else ""
     yield f"{approx(speed.per_second)} {speed.unit}/s in training, {speed.parameters:,} parameters: {reached}{known}"
 
@@ -103,23 +120,23 @@ def _scale(record: RunRecord) -> Iterator[str]:
 
 
 def _metrics(record: RunRecord) -> Iterator[str]:
-    test, naive = record.metrics["test"], record.metrics["naive"]
-    rows = {"test": test, **{f"naive {name}": row for name, row in naive.items()}}
+    test, naive, task = record.metrics["test"], record.metrics["naive"], record.config.get("task", "returns")
+    rows = {"test": test, **{f"naive, {naive_name(name, task)}": row for name, row in naive.items()}}
     rows |= {formatting.BUY_AND_HOLD: test["buy_and_hold"]} if test.get("buy_and_hold") else {}
     columns = scores.columns(list(rows.values()))
     for name, row in rows.items():
         yield f"  {name}: {', '.join(f'{metric.title} {metric.text(row)}' for metric in columns if metric.key in row)}"
     if better := test.get("improvement"):
-        yield _improvement(better, record.best_epoch)
+        yield _improvement(better, task, record.best_epoch)
 
 
-def _improvement(improvement: Improvement, best_epoch: int | None) -> str:
+def _improvement(improvement: Improvement, task: str, best_epoch: int | None) -> str:
+    rival = f"the naive forecast ({naive_name(improvement['over'], task)})"
     if improvement["value"] is None:
-        return f"no improvement to compute: the naive forecast {improvement['over']!r} is never wrong on the test dates"
+        return f"no improvement to compute: {rival} is never wrong on the test dates"
     interval = (
-        ""
-        if improvement["low"] is None
-        else f" (95 % interval {improvement['low']:+.2%} to {improvement['high']:+.2%})"
+        "" if improvement["low"] is None else f" (95% interval {improvement['low']:+.2%} to {improvement['high']:+.2%})"
     )
-    gain = f"improvement in {improvement['metric']} {improvement['value']:+.2%}{interval}"
-    return f"{VERDICTS[against_naive(improvement, best_epoch)]} the naive forecast {improvement['over']!r}: {gain}"
+    metric = formatting.METRIC.get(improvement["metric"], improvement["metric"])
+    gain = f"improvement in {metric} {improvement['value']:+.2%}{interval}"
+    return f"{VERDICTS[against_naive(improvement, best_epoch)]} {rival}: {gain}"

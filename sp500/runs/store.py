@@ -210,9 +210,7 @@ class RunStore:
             ) from error
         try:
             if not resume and (run.path / "config.yaml").exists():
-                raise RunExists(
-                    f"run {name!r} exists in {self.root}: --resume continues it, another --name starts a new one"
-                )
+                raise RunExists(_taken(run))
             with explain_errors(run.path / ".holder"):
                 (run.path / ".holder").write_text(f"process {os.getpid()} on {socket.gethostname()}")
             yield run
@@ -281,3 +279,16 @@ def _holder(path: Path) -> str:
         return (path / ".holder").read_text()
     except FileNotFoundError:
         return "another process"
+
+
+def _taken(run: Run) -> str:
+    """That a run has this name already, and the ways out."""
+    record, folder = run.record(), run.path.parent
+    if record is None:
+        return f"run {run.name!r} exists in {folder}: --resume continues it, another --name starts a new one"
+    if record.status == "ok":
+        return f"run {run.name!r} has ended, in {folder}: --resume shows its result, another --name starts a new one"
+    return (
+        f"run {run.name!r} ended as {record.status}, in {folder}: --resume tries it again with the same settings; for "
+        "other settings take another --name, or delete its folder"
+    )

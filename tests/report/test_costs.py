@@ -71,7 +71,7 @@ def test_model_on_a_cluster_has_its_cost_beside_one_that_was_free(tmp_path: Path
     assert "Cost, EUR" in header
     # Half an hour of 20 CPUs at 0.1.
     assert "| 1.00 | cluster (Ray ×2) |" in text  # noqa: RUF001
-    assert "| 0 | laptop (solo) |" in text
+    assert "| 0 | laptop (one process) |" in text
     assert "2 runs cost 1.00 EUR, at rates of 2026-01-01, which are assumptions." in text
     assert "Rates of 2026-01-01, which are assumptions: an offer." in text
 

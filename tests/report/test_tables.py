@@ -155,7 +155,7 @@ def test_classification_has_its_own_columns() -> None:
     (group,) = results.group_runs([record("d", config=config, metrics=metrics)])
     table = scores.comparison(group)
     assert [column.title for column in table.columns] == ["Model", "Accuracy", "F1", "TN/FP/FN/TP", "Run"]
-    assert table.rows[0].cells == ("linear", "50.0%", "0.400", "1/2/3/4", "d (solo)")
+    assert table.rows[0].cells == ("linear", "50.0%", "0.400", "1/2/3/4", "d (one process)")
 
 
 def test_table_of_many_models_shows_the_best_and_says_how_many_there_are() -> None:

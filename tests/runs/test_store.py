@@ -87,6 +87,15 @@ def test_name_that_was_used_is_refused_without_resume_and_taken_with_it(store: R
         assert (run.path / "config.yaml").exists()
 
 
+@pytest.mark.parametrize(("status", "way"), [("ok", "--resume shows its result"), ("failed", "or delete its folder")])
+def test_name_of_an_ended_run_is_refused_with_the_ways_out(store: RunStore, status: str, way: str) -> None:
+    with store.open("run") as run:
+        run.write_config({"task": "returns"})
+        run.write_record(record(status=status))
+    with pytest.raises(RunExists, match=way), store.open("run"):
+        pass
+
+
 def test_run_that_died_before_its_settings_were_written_leaves_the_name_free(store: RunStore) -> None:
     with store.open("run"):
         pass
