@@ -123,7 +123,8 @@ def growth(group: Group) -> Figure | None:
         f"says up, short where down), after costs of {cost} bp, next to {formatting.BUY_AND_HOLD}. One point a month."
     )
     if len(group.models) > 1:
-        caption += " That model is shown because it is the best of the table on this test, which flatters it."
+        which = "" if best is group.models[0] else " whose run has this curve"
+        caption += f" It is the best model of the table{which}: chosen on this test, which flatters it."
     if lines["model"] == lines["buy_and_hold"]:
         caption += " The two are the same: it says up on every day."
     return render(chart, "growth" + group.name, caption)

@@ -45,7 +45,7 @@ def best_trials(search: Search) -> Table | None:
     if traded:
         notes.append(
             "Excess Sharpe: annualised Sharpe ratio of the validation returns minus those of buy-and-hold, before "
-            f"costs. {formatting.NOTHING}: the config was always long, so it has no returns of its own."
+            "costs. A dash: the config was always long, as buy-and-hold is."
         )
     return table(caption, lines, text=("Config", "Id"), note=" ".join(notes))
 
