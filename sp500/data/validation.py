@@ -33,12 +33,19 @@ import pandas as pd
 
 from sp500.data import sessions
 from sp500.errors import DataError
+from sp500.formatting import some
 
 MAX_CARRIED = 5
 MAX_REPAIRED = 0.02
 STALE_SESSIONS = 10
 # Repairs of one rule and ticker that the data card lists one by one.
 LISTED = 3
+# What was done about more of them, and why.
+GROUPED = {
+    "non_session": ("rows dropped", "no trading on these days"),
+    "missing": ("gaps filled", "last values carried forward"),
+    "duplicate": ("dates with equal rows", "one of each kept"),
+}
 EARLIEST = pd.Timestamp("1900-01-01")
 SPLIT_RATIOS = np.array([2.0, 3, 4, 5, 6, 7, 8, 10, 15, 20])
 SPLIT_TOLERANCE = 0.12
@@ -65,12 +72,13 @@ class Fault:
 
     rule: str
     ticker: str
+    """* where it is a fault of the dates, which all tickers share."""
     date: str
     detail: str
     repaired: bool = False
 
     def __str__(self) -> str:
-        return f"{self.rule}: {self.ticker} {self.date}: {self.detail}"
+        return f"{self.rule}: {_of(self.ticker)}{self.date}: {self.detail}"
 
 
 class FaultyPrices(DataError):
@@ -128,7 +136,7 @@ def refuse(faults: Iterable[Fault]) -> None:
         return
     shown = [f"  {fault}" for fault in fatal[:20]]
     more = [f"  (and {len(fatal) - 20} more)"] if len(fatal) > 20 else []
-    raise FaultyPrices("\n".join([f"{len(fatal)} fault(s) in the prices:", *shown, *more]), fatal)
+    raise FaultyPrices("\n".join([f"{some(len(fatal), 'fault')} in the prices:", *shown, *more]), fatal)
 
 
 def summarize(faults: Iterable[Fault]) -> list[str]:
@@ -142,8 +150,13 @@ def summarize(faults: Iterable[Fault]) -> list[str]:
             lines += [str(fault) for fault in group]
         else:
             days = sorted(fault.date for fault in group)
-            lines.append(f"{rule}: {ticker} {days[0]} to {days[-1]}: {len(group)} times; first: {group[0].detail}")
+            done, why = GROUPED.get(rule, ("faults repaired", group[0].detail))
+            lines.append(f"{rule}: {_of(ticker)}{len(group):,} {done}, {days[0]} to {days[-1]}: {why}")
     return lines
+
+
+def _of(ticker: str) -> str:
+    return "" if ticker == "*" else f"{ticker} "
 
 
 def _names(close: pd.DataFrame) -> list[Fault]:
@@ -214,7 +227,7 @@ def _on_sessions(raw: Tables) -> tuple[Tables, list[Fault]]:
         return {name: frame.set_axis(nyse) for name, frame in raw.items()}, []
     extra = index.difference(nyse)
     if len(nyse) < 2:
-        raise DataError(f"too_short: {first:%Y-%m-%d} to {last:%Y-%m-%d} holds {len(nyse)} NYSE session(s)")
+        raise DataError(f"too_short: {first:%Y-%m-%d} to {last:%Y-%m-%d} holds {some(len(nyse), 'NYSE session')}")
     if len(extra) > max(5, len(index) // 20):
         raise DataError(
             f"calendar: {len(extra)} of {len(index)} dates are not NYSE sessions (first {extra[0]:%Y-%m-%d}, read as "
@@ -258,7 +271,7 @@ def _runs(mask: np.ndarray) -> list[tuple[int, int]]:
 def _gap(ticker: str, first: pd.Timestamp, length: int) -> Fault:
     repaired = length <= MAX_CARRIED
     done = "last values carried forward" if repaired else f"at most {MAX_CARRIED} are filled; supply them"
-    return Fault("missing", ticker, f"{first:%Y-%m-%d}", f"{length} session(s) without a value; {done}", repaired)
+    return Fault("missing", ticker, f"{first:%Y-%m-%d}", f"{some(length, 'session')} without a value; {done}", repaired)
 
 
 def _excessive(gaps: list[Fault], known: np.ndarray) -> bool:

@@ -1,6 +1,6 @@
 """What the newest walk-forward run found: a sentence, a table, a figure, and its lines in a terminal.
 
-The mean improvement has a 95 % interval by Student's t over the folds, whose tests share no day; the few folds make it
+The mean improvement has a 95% interval by Student's t over the folds, whose tests share no day; the few folds make it
 wide. The spread is the standard deviation of what single folds found: it says what one more year may bring.
 """
 
@@ -16,9 +16,10 @@ from scipy.special import stdtrit
 
 from sp500 import formatting
 from sp500.formatting import METRIC, NOTHING, against_naive, bounds, bounds_percent, fixed, percent, seconds, some
+from sp500.report import tables
 from sp500.report.models.results import Group, model_name
-from sp500.report.models.scores import Metric, columns
-from sp500.report.tables import Table, table
+from sp500.report.models.scores import Metric, columns, explain_improvement
+from sp500.report.tables import Table
 from sp500.runs.record import RunRecord
 from sp500.runs.results import FoldRow, Improvement, Metrics, Spread
 
@@ -37,8 +38,17 @@ SHOWN = ("mse", "accuracy", "directional_accuracy", RATIO)
 
 def newest(records: Sequence[RunRecord]) -> RunRecord | None:
     """The newest walk-forward run that ended well, among records, oldest first."""
-    walked = [record for record in records if record.folds and record.metrics]
+    walked = _list_ended(records)
     return walked[-1] if walked else None
+
+
+def list_earlier(records: Sequence[RunRecord]) -> list[str]:
+    """Walk-forward runs that ended well before the newest, newest first."""
+    return [record.name for record in _list_ended(records)[-2::-1]]
+
+
+def _list_ended(records: Sequence[RunRecord]) -> list[RunRecord]:
+    return [record for record in records if record.folds and record.metrics]
 
 
 def numbers(record: RunRecord | None) -> list[FoldRow]:
@@ -52,28 +62,29 @@ def sentences(record: RunRecord | None) -> list[str]:
 
 
 def verdict(record: RunRecord) -> str:
-    """In how many folds the model beat the best naive forecast, by how much, and whether that can be told from luck."""
+    """In how many folds the model beat the best naive forecast, by how much, and whether that is more than luck."""
     rows, name = _good(record), model_name(record.config["model"])
     subject = Group(record.name, record.config["task"], record, [], []).subject
     metric = METRIC.get(rows[0]["improvement"]["metric"], "test error")
     trained = [row for row in rows if row["best_epoch"] != 0]
-    unchanged = f"{some(len(rows) - len(trained), 'fold')} kept the naive forecast that training starts from"
+    kept, better = len(rows) - len(trained), record.metrics["better"]
     if trained:
-        better = f"{record.metrics['better']} of {some(len(trained), 'fold')}"
-        outcome = f"in {better} the model's {metric} was below that of the best naive forecast"
-        outcome += f"; {unchanged}" if len(trained) < len(rows) else ""
-        outcome += f". {_mean(record.metrics['improvement'])}"
+        counts = [f"{better} beat the best naive forecast (lower {metric})", f"{len(trained) - better} did not"]
+        counts += [f"{kept} kept the naive forecast that training starts from"] if kept else []
+        outcome = f"of {some(len(rows), 'fold')}, {formatting.join(counts)}. {_mean(record.metrics['improvement'])}"
     else:
+        unchanged = f"{some(kept, 'fold')} kept the naive forecast that training starts from"
         outcome = f"{unchanged}, so there is nothing to compare."
     return f"{subject}, {name} re-trained for every fold: {outcome}{_but(record)}"
 
 
-def parts(record: RunRecord | None) -> tuple[Any, ...]:
-    """The section of the page: figure, table, and remarks on folds that failed."""
+def parts(record: RunRecord | None, earlier: Sequence[str] = ()) -> tuple[Any, ...]:
+    """The section of the page: figure, table, and remarks on earlier runs and on folds that failed."""
     if record is None:
         return ()
+    others = tables.list_earlier(record.name, earlier, ("walk-forward run", "walk-forward runs"))
     failed = [f"Fold {row['fold']} failed: {row['reason']}" for row in record.folds or () if row["status"] != "ok"]
-    return (_figure(record), _table(record), *failed)
+    return (*others, _figure(record), _table(record), *failed)
 
 
 def lines(record: RunRecord) -> list[str]:
@@ -97,7 +108,8 @@ def line(row: FoldRow) -> str:
     key, word = SCORE[gain["metric"]], against_naive(gain, row["best_epoch"])
     scores = f"{key} {row['test'][key]:.6g}, naive {gain['over']} {_rival(row)[key]:.6g}"
     if ends := bounds(gain):
-        scores += f", {gain['value']:+.2%} ({ends[0]:+.2%} to {ends[1]:+.2%}, {word})"
+        value, low, high = (percent(share, 2, sign=True) for share in (gain["value"], *ends))
+        scores += f", {value} ({low} to {high}, {word})"
     return ", ".join([f"{head}: {scores}", *_ratios(row), took])
 
 
@@ -133,19 +145,20 @@ def _mean(gain: Spread | None) -> str:
     """The mean improvement, and what its interval allows to say."""
     if gain is None:
         return "No improvement can be computed, since the naive forecast is never wrong."
-    mean, count = gain["mean"], gain["count"]
-    head, half = f"Mean improvement {percent(mean, 2, sign=True)}", _half_width(gain)
+    mean, count, half = gain["mean"], gain["count"], _half_width(gain)
     if half is None:
-        return f"{head}; one fold has no interval, so whether that is more than luck cannot be told."
+        known = f"The improvement is {percent(mean, 2, sign=True)}."
+        return f"{known} One fold has no interval, so it is not clear whether that is more than luck."
     low, high = (percent(end, 2, sign=True) for end in (mean - half, mean + half))
-    head += f" (95% interval {low} to {high}, Student's t over {some(count, 'fold')})"
+    head = f"The mean improvement over all {count} folds is {percent(mean, 2, sign=True)}"
+    head += f" (95% interval {low} to {high}, Student's t)."
     if abs(mean) <= half:
-        return f"{head}: whether the model is better or worse cannot be told."
-    return f"{head}: {'better' if mean > 0 else 'worse'} than the naive forecasts."
+        return f"{head} It is not clear whether the model is better or worse."
+    return f"{head} The model is {'better' if mean > 0 else 'worse'} than the naive forecasts."
 
 
 def _half_width(gain: Spread) -> float | None:
-    """Half of the 95 % interval of the mean over folds; None for one fold."""
+    """Half of the 95% interval of the mean over folds; None for one fold."""
     if gain["deviation"] is None:
         return None
     return float(stdtrit(gain["count"] - 1, 0.975)) * gain["deviation"] / math.sqrt(gain["count"])
@@ -187,14 +200,25 @@ def _table(record: RunRecord) -> Table:
             cells[title] = metric.number(of(values)).lstrip("+" if of is stdev else "") if len(values) > 1 else NOTHING
         cell_rows.append(cells)
     kinds = ["" if row["status"] == "ok" else "bad" for row in record.folds or ()]
-    note = (
-        "Trained on: training windows, all before the test and purged of what overlaps it. Best naive: the naive "
-        "forecast with the lowest error on that fold's test, which nobody could have known. Spread: standard deviation "
-        f"over the folds. Net Sharpe: after {formatting.setting(record.config['eval']['cost_bps'])} bp per unit of "
-        "turnover, annualised, with its 95% interval."
-    )
     text = ("Fold", "Test from", "to", "Verdict", "Best naive")
-    return table(f"Every fold of {record.name}", cell_rows, text=text, kinds=[*kinds, "naive", "naive"], note=note)
+    return tables.table(
+        f"Every fold of {record.name}", cell_rows, text=text, kinds=[*kinds, "naive", "naive"], note=_note(record)
+    )
+
+
+def _note(record: RunRecord) -> str:
+    """What the columns mean."""
+    improvement = explain_improvement([row["improvement"] for row in _good(record)], starts_naive=True)
+    return " ".join(
+        [
+            "Trained on: training windows, all before the test and purged of what overlaps it.",
+            *improvement,
+            "Best naive: the naive forecast with the lowest error on that fold's test, which nobody could have known.",
+            "Spread: standard deviation over the folds.",
+            f"Net Sharpe: after {formatting.setting(record.config['eval']['cost_bps'])} bp per unit of turnover, "
+            "annualised, with its 95% interval.",
+        ]
+    )
 
 
 def _columns(record: RunRecord) -> list[Column]:
@@ -254,8 +278,8 @@ def _figure(record: RunRecord) -> Figure:
         axes.set(xlabel=f"{metric} below that of the best naive forecast, %   (right of the line: better)")
         caption = (
             "Improvement over the best naive forecast of each fold: a dot with its 95% interval; a fold whose interval "
-            "crosses the line cannot be told from the naive forecast. The diamond is the mean of the folds with its "
-            "interval by Student's t."
+            "crosses the line cannot be told apart from the naive forecast. The diamond is the mean of the folds with "
+            "its interval by Student's t."
         )
         return render(chart, "folds", caption)
 

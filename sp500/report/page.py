@@ -100,7 +100,7 @@ def write(
     parts = {
         "models": model_parts(records, groups, failed, epochs, paid),
         "search": search_parts(searched, records, paid),
-        "folds": folds.parts(walked),
+        "folds": folds.parts(walked, folds.list_earlier(records)),
         "scale": scale_parts(scaled, paid),
         "serving": serving.parts(served, rates),
         "cost": costs.parts(paid),

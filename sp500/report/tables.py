@@ -18,6 +18,10 @@ RUNS = 500
 """Runs in the table of all runs: a browser takes seconds for thousands of rows."""
 CARDS = 3
 """Sets of prices side by side."""
+REASON = 80
+"""Letters of a reason in a table: a message with a path and its remedies takes five lines of a column."""
+NAMES = 20
+"""Runs that a sentence names."""
 Cells = Callable[..., dict[str, str]]
 """Columns that a run's name adds to its row, such as what it cost."""
 
@@ -114,7 +118,7 @@ def runs(records: Sequence[RunRecord], more: Cells = no_cells) -> Table:
             "Run": record.name,
             "Experiment": record.experiment,
             "Arm": formatting.arm(record.arm),
-            "Status": formatting.outcome(record.status, record.reason),
+            "Status": formatting.outcome(record.status, shorten(record.reason)),
             "Started (UTC)": f"{record.started:%Y-%m-%d %H:%M}",
             "Seconds": fixed(record.seconds.total, 1),
             "Device": record.device,
@@ -132,10 +136,32 @@ def runs(records: Sequence[RunRecord], more: Cells = no_cells) -> Table:
     commits = {record.versions.get("git") for record in newest}
     several = f"These runs are of {len(commits)} versions of the code. " if len(commits) > 1 else ""
     note = (
-        f"{several}Arm: which of the compared ways to run it, such as in memory or Ray. Git: the commit of the code, "
-        "and -dirty where it had changes that no commit has. Fingerprint: a hash of the settings."
+        f"{several}Arm: one of the ways to run it that are compared, such as in memory or Ray. Git: the commit of the "
+        "code, and -dirty where it had changes that no commit has. Fingerprint: a hash of the settings, so that runs "
+        "with equal settings have equal ones."
     )
+    if any(shorten(record.reason) != record.reason for record in newest):
+        note += " A reason that ends in \u2026 is cut; record.json in the run's folder has all of it."
     return table(caption, lines, text=text, kinds=[_bad(record.status) for record in newest], note=note)
+
+
+def shorten(reason: str) -> str:
+    """Why a run failed, in one line of a table."""
+    line = " ".join(reason.split())
+    return line if len(line) <= REASON else f"{line[: REASON - 1].rstrip()}\u2026"
+
+
+def name_runs(names: Sequence[str]) -> str:
+    """'a, b, c': NAMES of them at most."""
+    return ", ".join([*names[:NAMES], *(["..."] if len(names) > NAMES else [])])
+
+
+def list_earlier(newest: str, earlier: Sequence[str], nouns: tuple[str, str]) -> list[str]:
+    """That only the newest is shown, where there are others; `nouns` is what it is, and several of them."""
+    if not earlier:
+        return []
+    count = f"1 earlier {nouns[0]} is" if len(earlier) == 1 else f"{len(earlier):,} earlier {nouns[1]} are"
+    return [f"This is the newest {nouns[0]}, {newest}. {count} not shown in detail: {name_runs(earlier)}."]
 
 
 def throughput(records: Sequence[RunRecord]) -> list[Table]:

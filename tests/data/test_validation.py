@@ -157,7 +157,7 @@ def test_bad_price_is_refused_by_rule_ticker_and_date(
     with pytest.raises(DataError) as caught:
         load(DataConfig(source=source))
     assert f"{rule}: KO {day(clean, row)}" in str(caught.value)
-    assert "1 fault(s) in the prices" in str(caught.value)
+    assert "1 fault in the prices" in str(caught.value)
     assert "AAPL" not in str(caught.value)
 
 
@@ -317,10 +317,23 @@ def test_few_short_gaps_are_filled_and_summarized(csv: Csv, clean: pd.DataFrame)
     prices = load(DataConfig(source=csv(clean.drop(clean.index[gaps]))))
     assert len(prices.faults) == 2 * len(gaps)
     lines = summarize(prices.faults)
-    assert [line.split(":")[1] for line in lines] == [
-        f" {ticker} {day(clean, 30)} to {day(clean, 270)}" for ticker in ("AAPL", "KO")
+    assert lines == [
+        f"missing: {ticker} 5 gaps filled, {day(clean, 30)} to {day(clean, 270)}: last values carried forward"
+        for ticker in ("AAPL", "KO")
     ]
-    assert all("5 times" in line for line in lines)
+
+
+@pytest.mark.parametrize(("days", "said"), [
+    (["2018-01-06"], "non_session: 2018-01-06: no trading on that day; row dropped"),
+    (["2018-01-06", "2018-01-13", "2018-01-20", "2018-01-27"],
+     "non_session: 4 rows dropped, 2018-01-06 to 2018-01-27: no trading on these days"),
+])  # fmt: skip
+def test_rows_on_days_without_trading_are_named_without_a_ticker(
+    csv: Csv, clean: pd.DataFrame, days: list[str], said: str
+) -> None:
+    extra = pd.DataFrame(40.0, index=pd.DatetimeIndex(days), columns=clean.columns)
+    prices = load(DataConfig(source=csv(pd.concat([clean, extra]).sort_index())))
+    assert summarize(prices.faults) == [said]
 
 
 @pytest.mark.parametrize(("first", "last"), [(200, None), (200, 210), (0, None)], ids=["to the end", "10", "always"])
@@ -366,7 +379,7 @@ def test_every_bad_tick_of_the_index_is_named(bundled: Prices) -> None:
     close.iloc[rows] *= 1.5
     with pytest.raises(DataError) as caught:
         validate({"close": close})
-    assert str(caught.value).startswith(f"{len(rows)} fault(s)")
+    assert str(caught.value).startswith(f"{len(rows)} faults in the prices:")
     assert all(f"{close.index[row]:%Y-%m-%d}" in str(caught.value) for row in rows)
 
 

@@ -85,22 +85,22 @@ def gains(*values: float | None, **changes: Any) -> RunRecord:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        (UP, "in 3 of 3 folds the model's test MSE was below that of the best naive forecast. Mean improvement "
-             "+2.00% (95% interval −0.48% to +4.48%, Student's t over 3 folds): whether the model is better or worse "  # noqa: RUF001
-             "cannot be told."),
-        ([0.02, 0.02, 0.03], "in 3 of 3 folds the model's test MSE was below that of the best naive forecast. Mean "
-                             "improvement +2.33% (95% interval +0.90% to +3.77%, Student's t over 3 folds): better "
-                             "than the naive forecasts."),
-        ([-0.03, -0.02, -0.02], "in 0 of 3 folds the model's test MSE was below that of the best naive forecast. Mean "
-                                "improvement −2.33% (95% interval −3.77% to −0.90%, Student's t over 3 folds): worse "  # noqa: RUF001
-                                "than the naive forecasts."),
-        ([-0.01, 0.02, 0.03], "in 2 of 3 folds the model's test MSE was below that of the best naive forecast. Mean "
-                              "improvement +1.33% (95% interval −3.84% to +6.50%, Student's t over 3 folds): whether "  # noqa: RUF001
-                              "the model is better or worse cannot be told."),
-        ([0.01], "in 1 of 1 fold the model's test MSE was below that of the best naive forecast. Mean improvement "
-                 "+1.00%; one fold has no interval, so whether that is more than luck cannot be told."),
-        ([None, None], "in 0 of 2 folds the model's test MSE was below that of the best naive forecast. No "
-                       "improvement can be computed, since the naive forecast is never wrong."),
+        (UP, "of 3 folds, 3 beat the best naive forecast (lower test MSE) and 0 did not. The mean improvement over all "
+             "3 folds is +2.00% (95% interval −0.48% to +4.48%, Student's t). It is not clear whether the model is "  # noqa: RUF001
+             "better or worse."),
+        ([0.02, 0.02, 0.03], "of 3 folds, 3 beat the best naive forecast (lower test MSE) and 0 did not. The mean "
+                             "improvement over all 3 folds is +2.33% (95% interval +0.90% to +3.77%, Student's t). "
+                             "The model is better than the naive forecasts."),
+        ([-0.03, -0.02, -0.02], "of 3 folds, 0 beat the best naive forecast (lower test MSE) and 3 did not. The mean "
+                                "improvement over all 3 folds is −2.33% (95% interval −3.77% to −0.90%, Student's t). "  # noqa: RUF001
+                                "The model is worse than the naive forecasts."),
+        ([-0.01, 0.02, 0.03], "of 3 folds, 2 beat the best naive forecast (lower test MSE) and 1 did not. The mean "
+                              "improvement over all 3 folds is +1.33% (95% interval −3.84% to +6.50%, Student's t). It "  # noqa: RUF001
+                              "is not clear whether the model is better or worse."),
+        ([0.01], "of 1 fold, 1 beat the best naive forecast (lower test MSE) and 0 did not. The improvement is +1.00%. "
+                 "One fold has no interval, so it is not clear whether that is more than luck."),
+        ([None, None], "of 2 folds, 0 beat the best naive forecast (lower test MSE) and 2 did not. No improvement can "
+                       "be computed, since the naive forecast is never wrong."),
     ],
     ids=["wide", "better", "worse", "unclear", "one", "none"],
 )  # fmt: skip
@@ -110,7 +110,7 @@ def test_verdict_claims_no_more_than_the_interval_of_the_mean_allows(values: lis
 
 def test_verdict_tells_of_failed_folds_and_of_those_that_are_not_blind() -> None:
     said = folds.verdict(record([row(1, 0.01, blind=False), failed(2), row(3, 0.02, blind=True)]))
-    assert "in 2 of 2 folds" in said
+    assert "of 2 folds, 2 beat" in said
     assert said.endswith(
         "1 fold failed. Fold 1 is not blind: the search that chose the config validated on dates of the test or after."
     )
@@ -125,8 +125,8 @@ def test_folds_that_kept_the_naive_forecast_are_no_evidence() -> None:
     place = [column.title for column in table.columns].index("Verdict")
     assert [line.cells[place] for line in table.rows[:2]] == ["naive kept"] * 2
     some = folds.verdict(record([row(1, 0.01), row(2, 1e-9, best_epoch=0)]))
-    assert "in 1 of 1 fold the model's test MSE was below" in some
-    assert "; 1 fold kept the naive forecast" in some
+    assert "of 2 folds, 1 beat the best naive forecast (lower test MSE), 0 did not and 1 kept the naive" in some
+    assert "The mean improvement over all 2 folds is +0.50%" in some
 
 
 def test_table_has_a_line_per_fold_then_mean_and_spread() -> None:
@@ -194,9 +194,10 @@ def test_direction_is_told_in_error_rates_and_shown_in_accuracies() -> None:
         for number, gain in ((1, -0.04), (2, -0.05))
     ]
     found = record(rows, config=record(rows).config | {"task": "direction"})
-    assert "the model's test error rate was below" in folds.verdict(found)
+    assert "(lower test error rate)" in folds.verdict(found)
     shown = next(part for part in folds.parts(found) if isinstance(part, Table))
     assert [column.title for column in shown.columns][5:7] == ["Accuracy", "Naive Accuracy"]
+    assert "by how many percent the model's test error rate is below" in shown.note
     assert "accuracy 0.51, naive majority 0.53" in terminal.text(found, Path("runs"))
 
 
@@ -211,6 +212,9 @@ def test_page_has_the_newest_run_as_a_section_and_none_among_the_models(tmp_path
     assert "<h2>Walk forward</h2>" in html
     assert "## Walk forward" in markdown
     assert "Every fold of newer" in markdown
+    told = "This is the newest walk-forward run, newer. 1 earlier walk-forward run is not shown in detail: walk."
+    assert told in html
+    assert told in markdown
     assert "<b>" not in html
 
 

@@ -166,9 +166,22 @@ def test_metric_that_is_none_reads_as_a_dash(written: tuple[page.Report, Path]) 
 
 def test_failed_runs_notes_and_statuses_are_told(written: tuple[page.Report, Path]) -> None:
     texts = " ".join(Reader(written[0].path.read_text()).texts)
-    assert "1 run ended without test metrics: bad (failed: loss is" in texts
+    assert "1 run ended without test metrics: 1 failed (bad). The table under Runs has the reasons." in texts
     assert "BIASED" in texts
     assert "Best of 4 configs tried, 1 of which failed: hidden 32" in texts
+
+
+def test_long_reason_is_cut_in_the_tables_and_whole_in_the_numbers(tmp_path: Path) -> None:
+    long = f"data.source /{'far/' * 60}prices.csv: no such file"
+    runs = [record(name, minute, status=status, reason=long) for minute, (name, status) in enumerate(
+        [("one", "failed"), ("two", "stopped"), ("three", "failed")])]  # fmt: skip
+    report = page.write(runs, {}, {}, tmp_path)
+    assert [row["reason"] for row in report.numbers["models"]] == [long] * 3
+    for text in (report.path.read_text(), (tmp_path / "report.md").read_text()):
+        assert "3 runs ended without test metrics: 2 failed (three, one) and 1 stopped (two)." in text
+        assert long not in text
+        assert f"failed: {long[: tables.REASON - 1]}\u2026" in text
+        assert "is cut; record.json in the run" in text
 
 
 def test_no_runs_at_all_gives_a_page_of_commands(tmp_path: Path) -> None:

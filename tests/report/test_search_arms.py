@@ -7,9 +7,11 @@ import pytest
 from result_rows import chosen
 from search_records import side
 
+from sp500.report.costs import Costs
 from sp500.report.search import figures, results
 from sp500.report.search.arms import arms_table, break_even_table
 from sp500.report.search.arms import sentences as arm_sentences
+from sp500.report.search.section import search_parts
 from sp500.report.search.verdicts import sentences
 from sp500.report.tables import Table
 from sp500.runs import compare
@@ -132,8 +134,8 @@ def test_arms_have_a_row_each() -> None:
     assert cells(table, "Arm") == ["one after another", "packed without Ray", "Ray Tune"]
     assert cells(table, "CPU seconds") == ["8"] * 3
     assert cells(table, "Configs/s") == ["0.67", "2.00", "0.60"]
-    assert cells(table, "Over one after another") == ["1.00×", "3.00×", "0.90×"]
-    assert cells(table, "Over packed") == ["0.33×", "1.00×", "0.30×"]
+    assert cells(table, "Speed-up over sequential") == ["1.00×", "3.00×", "0.90×"]
+    assert cells(table, "Speed-up over packed") == ["0.33×", "1.00×", "0.30×"]
 
 
 def test_no_search_gives_the_keys_with_nulls_and_nothing_to_say() -> None:
@@ -146,6 +148,19 @@ def test_no_search_gives_the_keys_with_nulls_and_nothing_to_say() -> None:
 def test_newer_search_is_the_one_shown() -> None:
     records = [side("old", 0, "sequential", 20.0, key="a"), side("new", 1, "sequential", 10.0, key="b", configs=3)]
     assert results.newest(records, {}).numbers["configs"] == 3
+
+
+def test_earlier_searches_are_named_by_their_last_run() -> None:
+    assert results.newest([side("only", 0, "packed", 9.0), side("same", 1, "ray", 9.0)], {}).earlier == []
+    old = [
+        side(name, minute, arm, 9.0, key="old") for minute, (name, arm) in enumerate([("a", "packed"), ("b", "ray")])
+    ]
+    records = [*old, side("c", 2, "ray", 9.0, key="other"), side("new", 3, "ray", 9.0), side("again", 4, "packed", 9.0)]
+    found = results.newest(records, {})
+    assert found.earlier == ["c", "b"]
+    assert search_parts(found, records, Costs())[0] == (
+        "This is the newest search, again. 2 earlier searches are not shown in detail: c, b."
+    )
 
 
 def test_missing_arms_are_named_with_the_modes_to_run() -> None:

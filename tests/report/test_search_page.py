@@ -69,8 +69,8 @@ def test_tries_failures_and_both_splits_of_the_chosen_config_are_told() -> None:
     found = of([changed(trial("a", 0.4), epochs=25)], failed=1, deflated_sharpe=DEFLATED)
     assert sentences(found)[2:] == [
         "Best of 18 configs tried, 1 of which failed: hidden 128 (validation loss 0.4).",
-        "The chosen config on validation and on the test: R² 0.0020 and −0.0100; Net Sharpe 0.80 (−0.10 to 1.70) "
-        "and −0.10 (−1.00 to 0.80).",
+        "The chosen config on validation: R² 0.0020, Net Sharpe 0.80 (−0.10 to 1.70); on the test: R² −0.0100, "
+        "Net Sharpe −0.10 (−1.00 to 0.80).",
         "On validation the chosen config's Sharpe ratio in excess of buy-and-hold is 0.79 a year. The "
         "best of 17 tries without skill would reach 0.95. The probability that its true value "
         "is above zero is 33.1%, below the usual 95% (deflated Sharpe ratio). Each try is itself the best of up to 25 "
@@ -283,6 +283,18 @@ def test_best_trials_are_ranked_with_the_seconds_of_each_arm() -> None:
     assert cells(table, "Seconds, one after another") == ["2.0 s"] * 5
     assert cells(table, "Seconds, Ray Tune") == ["3.0 s", *["-"] * 4]
     assert cells(table, "Together, Ray Tune")[0] == "4"
+
+
+def test_loss_of_scaled_returns_is_told_from_their_mse() -> None:
+    told = "does not compare with the MSE of returns"
+    record = side("s", 0, "sequential", 20.0)
+    for data, task, said in (({"norm": "zscore"}, "returns", True), ({"norm": "none"}, "returns", False),
+                             ({"norm": "zscore"}, "direction", False)):  # fmt: skip
+        found = results.newest([record.model_copy(update={"config": {"task": task, "data": data}})], {"s": grid()})
+        table, drawing = tables.best_trials(found), figures.history(found)
+        assert table is not None
+        assert drawing is not None
+        assert (told in table.note, told in drawing.caption) == (said, said)
 
 
 def test_failed_configs_stand_once_per_reason_and_the_rest_is_counted() -> None:

@@ -31,7 +31,7 @@ DOTS = 40
 
 @apply_style()
 def improvements(group: Group) -> Figure | None:
-    """Dot and whisker per model: the improvement over the best naive forecast and its 95 % interval."""
+    """Dot and whisker per model: the improvement over the best naive forecast and its 95% interval."""
     # Where the naive forecast is never wrong, an improvement has no value.
     rows = [
         (row, gain, value)
@@ -56,7 +56,7 @@ def improvements(group: Group) -> Figure | None:
     axes.set(xlabel=f"{metric} below that of the {over}, %   (right of the line: better)")
     caption = (
         f"Improvement over the best naive forecast ({over}) in {metric}: a dot with its 95% interval. A model whose "
-        f"interval crosses the line cannot be told from the naive forecast.{_best_of(shown, rows)}"
+        f"interval crosses the line cannot be told apart from the naive forecast.{_best_of(shown, rows)}"
     )
     return render(chart, "improvements" + group.name, caption)
 
@@ -100,7 +100,7 @@ def curves(group: Group, epochs: Mapping[str, Sequence[EpochMetrics]]) -> Figure
 
 @apply_style()
 def growth(group: Group) -> Figure | None:
-    """What 1 became over the test by trading the best model's forecasts, and by holding."""
+    """Growth of 1 over the test by trading the best model's forecasts, and by holding."""
     best = next((row for row in group.models if row["growth"]), None)
     if best is None or best["growth"] is None:
         return None
@@ -109,18 +109,22 @@ def growth(group: Group) -> Figure | None:
         return None
     height = 2.6
     chart = Canvas(figsize=(WIDTH, height))
-    chart.subplots_adjust(0.05, 0.24 / height, 0.995, 1 - 0.4 / height)
+    chart.subplots_adjust(0.065, 0.24 / height, 0.995, 1 - 0.4 / height)
     axes = chart.subplots()
     axes.axhline(1, color=RULE, linewidth=0.8)
     held = axes.plot(dates, lines["buy_and_hold"], color=GREY)
     traded = axes.plot(dates, lines["model"], color=BLUE)
     chart.legend([*traded, *held], (best["name"], formatting.BUY_AND_HOLD), loc="upper left", ncols=2, borderaxespad=0)
     axes.set_xlim(dates[0], dates[-1])
+    axes.set_ylabel("value of 1 invested")
     cost = formatting.setting(float(group.newest.config.get("eval", {}).get("cost_bps", 0.0)))
     caption = (
-        f"What 1 became over the test by trading the forecasts of {best['name']} (long where it says up, short where "
-        f"down), after costs of {cost} bp, next to {formatting.BUY_AND_HOLD}. One point a month."
+        f"Growth of 1 invested at the start of the test, by trading the forecasts of {best['name']} (long where it "
+        f"says up, short where down), after costs of {cost} bp, next to {formatting.BUY_AND_HOLD}. One point a month."
     )
+    if len(group.models) > 1:
+        which = "" if best is group.models[0] else " whose run has this curve"
+        caption += f" It is the best model of the table{which}: chosen on this test, which flatters it."
     if lines["model"] == lines["buy_and_hold"]:
         caption += " The two are the same: it says up on every day."
     return render(chart, "growth" + group.name, caption)

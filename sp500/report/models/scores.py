@@ -1,6 +1,6 @@
 """Models, naive forecasts and buy-and-hold side by side, as tables.
 
-A metric's column appears when one of the rows has it, which gives every task its own columns. A metric with a 95 %
+A metric's column appears when one of the rows has it, which gives every task its own columns. A metric with a 95%
 interval shows it in the same cell, here as in the terminal: `text`.
 """
 
@@ -14,7 +14,8 @@ from statistics import fmean, stdev
 from typing import Any
 
 from sp500 import formatting
-from sp500.formatting import NOTHING, TIMES, fixed, percent
+from sp500.config import PRICE_TASKS
+from sp500.formatting import KEPT, METRIC, NOTHING, TIMES, fixed, percent
 from sp500.report.models.results import Group, ModelRow, NaiveRow
 from sp500.report.tables import Cells, Table, no_cells, table
 from sp500.runs.record import RunRecord
@@ -54,7 +55,7 @@ class Metric:
     number: Callable[[Any], str]
 
     def text(self, test: Mapping[str, Any]) -> str:
-        """The cell of a row: the number, with its 95 % interval or t statistic where the row has one."""
+        """The cell of a row: the number, with its 95% interval or t statistic where the row has one."""
         number = self.number(test.get(self.key))
         if ends := test.get(f"{self.key}_interval"):
             return f"{number} ({formatting.interval(ends)})"
@@ -152,8 +153,10 @@ def _caption(group: Group) -> str:
 def _note(group: Group, metrics: list[Metric]) -> str:
     """What the columns mean that a newcomer may not know, of those shown."""
     keys = {metric.key for metric in metrics}
-    judged = any(row["improvement"] for row in group.models)
-    remarks = ["95% intervals: Newey-West standard errors and Student's t (sp500/intervals.py)."] if judged else []
+    gains = [gain for row in group.models if (gain := row["improvement"])]
+    remarks = explain_improvement(gains, starts_naive=group.task in PRICE_TASKS)
+    if any(formatting.bounds(gain) for gain in gains):
+        remarks.append("95% intervals: Newey-West standard errors and Student's t (sp500/intervals.py).")
     if len(group.models) > MODELS:
         remarks.append(f"The {MODELS} best of {len(group.models):,} models; report.json has all.")
     if "information_coefficient" in keys:
@@ -165,6 +168,21 @@ def _note(group: Group, metrics: list[Metric]) -> str:
     if "sharpe_after_cost" in keys:
         remarks.append(sharpe_note(group.newest.config))
     return " ".join(remarks)
+
+
+def explain_improvement(gains: Sequence[Improvement], *, starts_naive: bool) -> list[str]:
+    """What the columns on the improvement mean; `starts_naive`: training starts from a naive forecast."""
+    if not gains:
+        return []
+    metric = METRIC.get(gains[0]["metric"], "test error")
+    lines = [f"Against naive: by how many percent the model's {metric} is below that of the best naive forecast."]
+    if any(map(formatting.bounds, gains)):
+        kept = f"; {KEPT}: no epoch lowered the validation loss of the naive forecast that training starts from"
+        lines.append(
+            "Verdict: better or worse where the interval lies on one side of zero, unclear where it holds zero"
+            f"{kept if starts_naive else ''}."
+        )
+    return lines
 
 
 def sharpe_note(config: Mapping[str, Any]) -> str:

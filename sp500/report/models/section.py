@@ -9,12 +9,8 @@ from sp500 import formatting
 from sp500.report.costs import Costs
 from sp500.report.models import figures, scores, verdicts
 from sp500.report.models.results import Group, ModelRow
+from sp500.report.tables import name_runs
 from sp500.runs.record import EpochMetrics, RunRecord
-
-SHOWN_FAILURES = 3
-"""Failed runs whose reason is in the text."""
-SHOWN_REPLACED = 20
-"""Replaced runs that are named."""
 
 
 def model_sentences(groups: Sequence[Group]) -> list[str]:
@@ -59,12 +55,15 @@ def _list_left_out(groups: Sequence[Group], unjudged: Sequence[ModelRow]) -> lis
     replaced = [name for group in groups for row in group.models for name in row["replaces"]]
     remarks = []
     if unjudged:
-        newest = list(reversed(unjudged))[:SHOWN_FAILURES]
-        failures = "; ".join(f"{row['run']} ({formatting.outcome(row['status'], row['reason'])})" for row in newest)
-        more = "; the rest is listed under Runs" if len(unjudged) > SHOWN_FAILURES else ""
-        remarks.append(f"{formatting.some(len(unjudged), 'run')} ended without test metrics: {failures}{more}.")
+        endings: dict[str, list[str]] = {}
+        for row in reversed(unjudged):
+            endings.setdefault(formatting.outcome(row["status"]), []).append(row["run"])
+        counts = [f"{len(names):,} {word} ({name_runs(names)})" for word, names in endings.items()]
+        count = formatting.some(len(unjudged), "run")
+        remarks.append(
+            f"{count} ended without test metrics: {formatting.join(counts)}. The table under Runs has the reasons."
+        )
     if replaced:
         older = formatting.some(len(replaced), "older run")
-        names = ", ".join(replaced[:SHOWN_REPLACED]) + (", ..." if len(replaced) > SHOWN_REPLACED else "")
-        remarks.append(f"{older} with the same settings left out for a newer one: {names}.")
+        remarks.append(f"{older} with the same settings left out for a newer one: {name_runs(replaced)}.")
     return remarks

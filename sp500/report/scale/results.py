@@ -135,11 +135,11 @@ def _arms(rows: Sequence[Row], more: Cells) -> Table:
     ]
     budget = formatting.join(sorted({size(row["memory_limit_bytes"]) for row in rows}))
     note = (
-        "Windows/s in training steps, without the wait for the very first batch. One epoch: a whole pass at that rate. "
-        "Shards: the seconds that writing them took; a run that finds them written has none. Peak memory: "
-        "proportional set size of the largest training process; of Ray on simulated nodes, of the largest node with "
-        "its workers, agents and object store. Each row is one run, the newest of its kind; report.json has the rate "
-        "of every epoch, each without the wait for its own first batch."
+        "Arm: one way to train on the same data. Windows/s in training steps, without the wait for the very first "
+        "batch. One epoch: a whole pass at that rate. Shards: the seconds that writing them took; a run that finds "
+        "them written has none. Peak memory: proportional set size of the largest training process; of Ray on "
+        "simulated nodes, of the largest node with its workers, agents and object store. Each row is one run, the "
+        "newest of its kind; report.json has the rate of every epoch, each without the wait for its own first batch."
     )
     if any(row["multiplier"] > 1 for row in rows):
         note += (

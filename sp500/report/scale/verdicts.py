@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from sp500 import formatting
 from sp500.formatting import METRIC, TIMES, approx, join, percent, ratio, seconds, size, some
 from sp500.report.scale.results import Row, Scale, at, by_arm, share
+from sp500.report.tables import shorten
 from sp500.runs.results import BreakEven, Law
 from sp500.runs.scaling import BASELINES, PLACES
 
@@ -162,7 +163,7 @@ def failures(rows: Sequence[Row]) -> list[str]:
     for name, sized in by_arm(rows).items():
         for status in dict.fromkeys(row["status"] for row in sized if row["status"] != "ok"):
             sizes = [
-                at(row["multiplier"]) + (f" ({row['reason']})" if row["reason"] else "")
+                at(row["multiplier"]) + (f" ({shorten(row['reason'])})" if row["reason"] else "")
                 for row in sized
                 if row["status"] == status
             ]

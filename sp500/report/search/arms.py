@@ -48,17 +48,18 @@ def arms_table(numbers: Numbers) -> Table:
             "CPU seconds": fixed(row["cpu_seconds"], 0),
             "Cores": str(row["cores"]),
             "Configs/s": fixed(row["trials_per_second"]),
-            "Over one after another": formatting.ratio(row["speedup_over_sequential"]),
-            "Over packed": formatting.ratio(row["speedup_over_packed"]),
+            "Speed-up over sequential": formatting.ratio(row["speedup_over_sequential"]),
+            "Speed-up over packed": formatting.ratio(row["speedup_over_packed"]),
             "Start": seconds(row["start_seconds"]),
             "Work": seconds(row["work_seconds"]),
         }
         for arm, row in (numbers["arms"] or {}).items()
     ]
     note = (
-        "Seconds: from the start of the process to its end. Work: those of all trials added up. Start: seconds less "
-        "work / cores: all else, also the time in which a core waited and the second training of the chosen config. "
-        "Each arm ran once: small differences may be noise."
+        "Arm: one way to run the same configs; sequential is one after another. Seconds: from the start of the process "
+        "to its end. Work: the seconds of all trials added up. Start: everything else (start of processes, waiting, "
+        "the second training of the chosen config), that is seconds \u2212 work / cores. Each arm ran once: small "
+        "differences may be noise."
     )
     return table("The arms of the search", lines, text=("Arm",), look="key", note=note)
 

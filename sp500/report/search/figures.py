@@ -65,7 +65,9 @@ def history(search: Search) -> Figure | None:
     marks, texts = axes.get_legend_handles_labels()
     legend = dict(sorted(zip(texts, marks, strict=True), key=lambda pair: pair[0] == FAILED))
     axes.legend(legend.values(), legend, loc="lower left", bbox_to_anchor=(-0.01, 1), ncols=4, borderaxespad=0.2)
-    return render(chart, "history", _describe(sides, losses, top) + (NAIVE if search.relative else ""))
+    caption = _describe(sides, losses, top) + (NAIVE if search.relative else "")
+    caption += f" Validation loss: {search.loss_definition}" if search.loss_definition else ""
+    return render(chart, "history", caption)
 
 
 @apply_style()

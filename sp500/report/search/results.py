@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypedDict
 
@@ -60,11 +60,25 @@ class Search:
     """Share of each setting in the variation of the loss, or why it is not known."""
     relative: bool
     """Whether trials on different data are compared: by their loss as a share of that of always answering zero."""
+    earlier: list[str] = field(default_factory=list)
+    """The last run of each earlier search, newest first."""
 
     @property
     def loss(self) -> str:
         """What trials are compared by."""
         return "validation loss / naive" if self.relative else "validation loss"
+
+    @property
+    def loss_definition(self) -> str:
+        """What the loss is where the task has a metric that looks the same: that of returns is on scaled returns."""
+        config = self.record.config if self.record else {}
+        data = config.get("data", {})
+        if config.get("task") != "returns" or data.get("npz_path") or data.get("norm", "none") == "none":
+            return ""
+        return (
+            "mean squared error of the return divided by its standard deviation in training, so it does not compare "
+            "with the MSE of returns. Its level depends mostly on how calm the validation years were."
+        )
 
     @property
     def summary(self) -> SearchSummary | None:
@@ -121,7 +135,16 @@ def newest(records: Sequence[RunRecord], trials: Mapping[str, Sequence[TrialResu
     record = timed or newer
     shown = _choose_side(sides, record)
     weights = importance(list(shown.trials.values()) if shown else [])
-    return Search(numbers, sides, shown, record, weights, relative)
+    return Search(numbers, sides, shown, record, weights, relative, _list_earlier(records))
+
+
+def _list_earlier(records: Sequence[RunRecord]) -> list[str]:
+    """A name for each search before the newest: that of its last run, since its arms are runs of one key."""
+    last: dict[str, str] = {}
+    for record in reversed(records):
+        if record.search and record.status == "ok":
+            last.setdefault(record.search["key"], record.name)
+    return list(last.values())[1:]
 
 
 def _comparison(search: SearchSummary) -> SearchComparison:

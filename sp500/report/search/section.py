@@ -9,6 +9,7 @@ from sp500.report import costs
 from sp500.report.costs import Costs
 from sp500.report.search import arms, figures, samplers, tables, verdicts
 from sp500.report.search.results import Search
+from sp500.report.tables import list_earlier
 from sp500.runs.record import RunRecord
 
 
@@ -28,4 +29,5 @@ def _newest(search: Search, paid: Costs) -> tuple[Any, ...]:
     priced = costs.search_table(paid, {side.name: side.record for side in search.sides})
     breaks = arms.break_even_table(search.compared)
     shown = (arms.arms_table(search.compared), *[extra for extra in (breaks, priced) if extra])
-    return (*shown, *figures.figures(search), *tables.tables(search))
+    earlier = list_earlier(search.record.name, search.earlier, ("search", "searches"))
+    return (*earlier, *shown, *figures.figures(search), *tables.tables(search))

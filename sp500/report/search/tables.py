@@ -7,10 +7,11 @@ from sp500.formatting import fixed, percent, seconds
 from sp500.report.models import scores
 from sp500.report.search.hyperparameters import Trial, drop_failed
 from sp500.report.search.results import Search, Side
-from sp500.report.tables import Table, table
+from sp500.report.tables import Table, shorten, table
 
 TOP, REASONS = 5, 20
 """Rows of the best configs and of the reasons of failed ones."""
+CUT = "A reason that ends in \u2026 is cut; trials.jsonl in the run's folder has all of it."
 
 
 def tables(search: Search) -> list[Table]:
@@ -39,10 +40,12 @@ def best_trials(search: Search) -> Table | None:
         lines.append(line | {"Id": trial.id})
     arm = f", {search.shown.name}" if search.shown and len(search.sides) > 1 else ""
     caption = f"The {len(top)} best of {formatting.some(len(search.trials), 'config')}{arm}"
-    notes = ["Together: configs that trained in one pack, whose seconds are shared."] if packed else []
+    notes = [f"Valid loss: {search.loss_definition}"] if search.loss_definition else []
+    notes += ["Together: configs that trained in one pack, whose seconds are shared."] if packed else []
     if traded:
         notes.append(
-            "Excess Sharpe: of validation returns above buy-and-hold, annualised, before costs; - is always long."
+            "Excess Sharpe: annualised Sharpe ratio of the validation returns minus those of buy-and-hold, before "
+            "costs. A dash: the config was always long, as buy-and-hold is."
         )
     return table(caption, lines, text=("Config", "Id"), note=" ".join(notes))
 
@@ -104,7 +107,7 @@ def failures(search: Search) -> Table | None:
     ranked = sorted(failed, key=lambda reason: -counts[reason])
     lines = [
         {
-            "Reason": reason or "not known",
+            "Reason": shorten(reason) or "not known",
             "Configs": str(counts[reason]),
             "Arm": formatting.join(list(dict.fromkeys(side.name for side, _, _ in failed[reason]))),
             "Settings of the first": formatting.config(failed[reason][0][2].overrides),
@@ -113,8 +116,10 @@ def failures(search: Search) -> Table | None:
         for reason in ranked[:REASONS]
     ]
     left = ranked[REASONS:]
+    notes = [CUT] if any(shorten(reason) != reason for reason in ranked[:REASONS]) else []
     more = f"{formatting.some(sum(counts[one] for one in left), 'config')} more failed for {len(left)} further reasons."
+    notes += [more] if left else []
     every = {key for alike in failed.values() for _, key, _ in alike}
     caption = f"{formatting.some(len(every), 'failed config')}, by reason"
     text = ("Reason", "Arm", "Settings of the first", "Its id")
-    return table(caption, lines, text=text, kinds=["bad"] * len(lines), note=more if left else "")
+    return table(caption, lines, text=text, kinds=["bad"] * len(lines), note=" ".join(notes))

@@ -77,12 +77,13 @@ def splits(search: Search) -> list[str]:
     """The chosen config on validation and on the test."""
     metrics = search.record.metrics if search.record else {}
     valid, test = metrics.get("valid") or {}, metrics.get("test") or {}
-    compared = [
-        f"{metric.title} {metric.text(valid)} and {metric.text(test)}"
+    shown = [
+        metric
         for metric in scores.columns([valid, test])
         if metric.key in COMPARABLE and valid.get(metric.key) is not None and test.get(metric.key) is not None
     ]
-    return [f"The chosen config on validation and on the test: {'; '.join(compared)}."] if compared else []
+    first, second = (", ".join(f"{metric.title} {metric.text(split)}" for metric in shown) for split in (valid, test))
+    return [f"The chosen config on validation: {first}; on the test: {second}."] if shown else []
 
 
 def luck(search: Search) -> list[str]:
