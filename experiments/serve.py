@@ -7,4 +7,4 @@ import sys
 from sp500.commands.serving.serve import main
 
 if __name__ == "__main__":
-    sys.exit(main(["--on", "ray", *sys.argv[1:]]))
+    sys.exit(main(sys.argv[1:], prog="experiments/serve.py", on="ray"))

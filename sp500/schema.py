@@ -13,6 +13,8 @@ from pydantic import BaseModel, ValidationError
 from sp500.errors import ConfigError
 
 M = TypeVar("M", bound=BaseModel)
+SECRET = {"env", "secrets"}
+"""Fields whose values are in no message."""
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+")
 
 
@@ -21,7 +23,7 @@ def validate(model: type[M], data: Mapping[str, object], where: str) -> M:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        lines = [f"{where}: {explain(model, fault)}" for fault in error.errors()]
+        lines = [f"{where}: {explain(model, fault)}".removeprefix(": ") for fault in error.errors()]
         raise ConfigError("\n".join(lines)) from None
 
 
@@ -32,7 +34,8 @@ def explain(model: type[BaseModel], fault: Any) -> str:
     if fault["type"] != "extra_forbidden":
         message = str(fault["msg"]).removeprefix("Value error, ").removeprefix(f"{key}: ")
         where = f"{key}: " if key else ""  # a fault of several fields together names them itself
-        return where + message + ("" if fault["type"] == "value_error" else f", got {fault['input']!r:.60}")
+        value = "(hidden)" if SECRET & set(path) else f"{fault['input']!r:.60}"
+        return where + message + ("" if fault["type"] == "value_error" else f", got {value}")
     section: Any = model
     for part in path[:-1]:  # a name in a mapping, or a place in a list, leads to what that holds
         fields = getattr(section, "model_fields", None)

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from sp500.commands import folders
 from sp500.config import Frozen
+from sp500.console import arguments
 from sp500.console.output import run_command
 from sp500.doctor import check, kubernetes_cluster, machine, ray_cluster, versions, vision
 from sp500.errors import ConfigError
@@ -55,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
     """
 
     def run() -> tuple[str, int]:
-        flags = tyro.cli(Doctor, prog="sp500 doctor", args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
+        flags = arguments.parse(Doctor, argv, "sp500 doctor")
         checks = check.run_probes(probes(flags))
         text = json.dumps(check.plain(checks), indent=1) if flags.json_output else check.text(checks, Console())
         return text, check.exit_code(checks)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from sp500.commands import folders, rate_table
 from sp500.config import Frozen
+from sp500.console import arguments
 from sp500.console.output import run_command
 from sp500.errors import ConfigError
 from sp500.runs.experiments import Experiment
-from sp500.schema import explain
 
 if TYPE_CHECKING:
     from sp500.runs import results
@@ -30,8 +30,8 @@ class Forecast(Frozen):
     """Whose runs to go by. Of tune, the workers are the cores that its trials run on."""
     workers: tuple[int, ...] = Field((1, 2, 4, 8, 16), min_length=1)
     """Numbers of workers."""
-    runs_dir: Path = Path("runs")
-    """Folder of the runs."""
+    runs_dir: Path = Field(default_factory=lambda: folders.runs(os.environ))
+    """Folder of the runs. Default: $SP500_RUNS_DIR, or runs."""
     rates: Path | None = None
     """Table of rates. Default: cluster/rates.yaml where it is there."""
     size: int | None = Field(None, gt=0)
@@ -50,25 +50,13 @@ class Forecast(Frozen):
             raise ValueError(f"expected numbers of workers above 0, got {' and '.join(few)}")
         return workers
 
-    @model_validator(mode="wrap")
-    @classmethod
-    def _explain_errors(cls, data: Any, validate: Callable[[Any], Forecast]) -> Forecast:
-        """Turn pydantic's errors into a ConfigError: tyro would print pydantic's own text."""
-        try:
-            return validate(data)
-        except ValidationError as error:
-            raise ConfigError("\n".join(f"--{explain(cls, fault)}" for fault in error.errors())) from None
-
 
 def main(argv: Sequence[str]) -> int:
     """Print the forecast and return the exit code."""
 
     def run() -> tuple[str, int]:
         """The table or the JSON object, and the exit code."""
-        base = Forecast(runs_dir=folders.runs(os.environ))
-        flags = tyro.cli(
-            Forecast, prog="sp500 jobs forecast", default=base, args=list(argv), config=(tyro.conf.FlagCreatePairsOff,)
-        )
+        flags = arguments.parse(Forecast, argv, "sp500 jobs forecast")
         table = rate_table.read(flags.rates)
         forecast = build_forecast(flags, table)
         if flags.json_output:

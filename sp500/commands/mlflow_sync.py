@@ -16,6 +16,7 @@ from pydantic import Field, model_validator
 
 from sp500.commands import folders, rate_table
 from sp500.config import Frozen
+from sp500.console import arguments
 from sp500.console.output import printable, run_command
 from sp500.credentials import has_password, mask
 from sp500.errors import ConfigError
@@ -59,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
 
     def run() -> tuple[str, int]:
         """The text, and the exit code."""
-        flags = tyro.cli(Sync, prog="sp500 mlflow sync", args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
+        flags = arguments.parse(Sync, argv, "sp500 mlflow sync")
         _refuse_password(flags.uri)
         from sp500.tracking import address, sync
 

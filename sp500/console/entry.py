@@ -19,6 +19,7 @@ import yaml
 
 from sp500 import execution
 from sp500.config import RUN_NAME, TASK_DEFAULTS, Frozen
+from sp500.console import arguments
 from sp500.console.output import run_command
 from sp500.credentials import mask
 from sp500.errors import ConfigError
@@ -158,7 +159,7 @@ def parse(model: type[F], argv: Sequence[str]) -> F:
     if options and isinstance(base, Command):
         network = base.model.model_copy(update={"options": base.model.options | options})
         base = base.model_copy(update={"model": network})
-    config = tyro.cli(model, default=base, args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
+    config = arguments.parse(model, argv, default=base)
     return _with_aliases(config) if isinstance(config, Command) else config
 
 

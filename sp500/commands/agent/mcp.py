@@ -11,13 +11,13 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-import tyro
 from pydantic import Field
 
 from sp500 import __version__
 from sp500.commands import folders
 from sp500.commands.jobs import queue_flags
 from sp500.config import Frozen
+from sp500.console import arguments
 from sp500.console.output import run_command
 from sp500.errors import ConfigError, SP500Error, extra
 from sp500.jobs.fields import Label, Memory
@@ -82,7 +82,7 @@ def main(argv: Sequence[str]) -> int:
             import anyio
             import mcp  # noqa: F401 - looked for before anything else is done
 
-        flags = tyro.cli(Mcp, prog="sp500 mcp", args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
+        flags = arguments.parse(Mcp, argv, "sp500 mcp")
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _end)
         anyio.run(_serve, build_context(flags))

@@ -11,7 +11,7 @@ from typing import Annotated
 import tyro
 
 from sp500.config import Frozen
-from sp500.console import entry, output
+from sp500.console import arguments, entry, output
 from sp500.errors import ConfigError
 from sp500.formatting import some
 from sp500.jobs import names
@@ -52,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
 
     def run() -> tuple[str, int]:
         """The text, and the exit code."""
-        flags = tyro.cli(Check, prog="sp500 cluster check", args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
+        flags = arguments.parse(Check, argv, "sp500 cluster check")
         documents = [document for file in flags.files for document in check(file, frozenset(flags.gates))]
         if not documents:
             files = " ".join(map(str, flags.files)) or "no file given"

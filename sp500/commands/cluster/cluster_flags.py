@@ -8,10 +8,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeVar
 
-import tyro
-
 from sp500.config import Frozen
-from sp500.console import output
+from sp500.console import arguments, output
 from sp500.errors import ConfigError, ResourcesError
 from sp500.jobs.cluster import data_claim, transfer_pod
 from sp500.jobs.cluster.kubectl import Kubectl
@@ -48,7 +46,7 @@ def run_verb(model: type[F], argv: Sequence[str], verb: str, act: Callable[[F], 
     """Parse the flags and act: its text on stdout, its exit code. Exits with 2 on a wrong flag."""
 
     def run() -> tuple[str, int]:
-        flags = tyro.cli(model, prog=f"sp500 {verb}", args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
+        flags = arguments.parse(model, argv, f"sp500 {verb}")
         try:
             return act(flags)
         except OSError as error:  # a full disk, a folder that may not be read: its text names the file

@@ -15,6 +15,7 @@ import tyro
 from sp500.commands import folders
 from sp500.commands.jobs import job_progress
 from sp500.config import Frozen
+from sp500.console import arguments
 from sp500.console.output import run_command
 from sp500.errors import ConfigError
 from sp500.jobs import executors
@@ -55,7 +56,7 @@ def run_verb(
     """Parse the flags and act: its text on stdout, its exit code. Exits with 2 on a wrong flag."""
 
     def run() -> tuple[str, int]:
-        flags = tyro.cli(model, prog=f"sp500 {name}", args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
+        flags = arguments.parse(model, argv, f"sp500 {name}")
         if isinstance(flags, SomeJobs) and not flags.ids:
             raise ConfigError("no job is named; sp500 jobs list shows them")
         return act(flags)

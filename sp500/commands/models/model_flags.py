@@ -16,6 +16,7 @@ from sp500 import errors
 from sp500.commands import folders
 from sp500.commands.cluster import cluster_flags
 from sp500.config import Frozen
+from sp500.console import arguments
 from sp500.console.output import run_command
 from sp500.errors import ResourcesError, SP500Error
 from sp500.jobs.cluster import runs_claim
@@ -61,8 +62,7 @@ def run_verb(
     """
 
     def run() -> tuple[str, int]:
-        config = (tyro.conf.FlagCreatePairsOff,)
-        flags = tyro.cli(kind, prog=f"sp500 {name}", args=list(argv), config=config)
+        flags = arguments.parse(kind, argv, f"sp500 {name}")
         if flags.on == "kuberay":
             return _in_a_pod(flags, name, argv, sent(flags)), 0
         plain, text = act(flags)

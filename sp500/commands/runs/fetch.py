@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field, field_validator
 
 from sp500.commands import folders
 from sp500.config import Frozen, archive_uri
+from sp500.console import arguments
 from sp500.console.output import run_command
 from sp500.runs.store import RunStore
 
@@ -41,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
     """Fetch the run and return the exit code: 1 where a damaged version was left out."""
 
     def run() -> tuple[str, int]:
-        flags = tyro.cli(Fetch, prog="sp500 runs fetch", args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
+        flags = arguments.parse(Fetch, argv, "sp500 runs fetch")
         return _fetch(flags)
 
     return run_command(run, only_json="--json" in argv)

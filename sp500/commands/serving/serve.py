@@ -18,6 +18,7 @@ from pydantic import Field
 
 from sp500.commands import folders
 from sp500.config import Frozen
+from sp500.console import arguments
 from sp500.console.output import run_command
 from sp500.errors import ConfigError, extra
 from sp500.execution import Interrupted
@@ -65,17 +66,12 @@ class Serve(Frozen):
     """Run the Python that lies in a run's folder (source/) even if it was never given on this machine."""
 
 
-def main(argv: Sequence[str]) -> int:
-    """Serve until a signal and return the exit code."""
+def main(argv: Sequence[str], prog: str = "sp500 serve", on: Literal["local", "ray"] = "local") -> int:
+    """Serve until a signal and return the exit code. `on` is the default of --on."""
 
     def run() -> tuple[str, int]:
         """The table of a benchmark, or nothing once the server has ended; and the exit code."""
-        flags = tyro.cli(
-            Serve,
-            prog="sp500 serve",
-            args=list(argv),
-            config=(tyro.conf.FlagCreatePairsOff,),
-        )
+        flags = arguments.parse(Serve, argv, prog, default=Serve(on=on))
         if flags.on == "kuberay":
             return _serve_on_kuberay(flags), 0
         secret = "" if flags.benchmark else key(flags)

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import tyro
 import yaml
-from pydantic import ValidationError, model_validator
-from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+from tyro.constructors import PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from sp500.console import entry
+from sp500 import schema
+from sp500.console import arguments, entry
 from sp500.errors import ConfigError
 from sp500.jobs.fields import Command
 from sp500.jobs.spec import JobSpec
-from sp500.schema import explain
 
 F = TypeVar("F", bound="JobFlags")
 
@@ -28,17 +27,6 @@ class JobFlags(JobSpec):
     argv: Annotated[Command, tyro.conf.Suppress] = ()
     file: Path | None = None
     """YAML file of these settings and the argv; flags override it."""
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def _explain_errors(cls, data: Any, validate: Callable[[Any], F]) -> F:
-        """Turn pydantic's errors into a ConfigError: tyro would print values that may be secret."""
-        try:
-            return validate(data)
-        except ValidationError as error:
-            secret = {"env", "secrets"}
-            faults = [fault | ({"input": "(hidden)"} if secret & set(fault["loc"]) else {}) for fault in error.errors()]
-            raise ConfigError("\n".join(explain(cls, fault) for fault in faults)) from None
 
     def spec(self) -> JobSpec:
         """The job alone."""
@@ -53,14 +41,13 @@ def parse(model: type[F], argv: Sequence[str], verb: str) -> F:
         raise ConfigError(f"duplicate flag {twice[0]}: give it once, with all its values after it")
     base = _base(model, entry.flag(flags, "--file"), words)
     try:
-        return tyro.cli(
+        return arguments.parse(
             model,
-            prog=f"sp500 {verb}",
-            description=f"{model.__doc__} All after a lone -- is its command: sp500 {verb} --workers 4 -- python ...",
+            flags,
+            f"sp500 {verb}",
             default=base,
-            args=flags,
-            config=(tyro.conf.FlagCreatePairsOff,),
-            registry=WRITTEN,
+            description=f"{model.__doc__} All after a lone -- is its command: sp500 {verb} --workers 4 -- python ...",
+            rules=(pairs, settings_file),
         )
     except SystemExit as end:
         if end.code and "--" not in argv:
@@ -71,10 +58,7 @@ def parse(model: type[F], argv: Sequence[str], verb: str) -> F:
 def _base(model: type[F], file: str | None, words: list[str]) -> F:
     """What the flags change: the file's job, or the defaults."""
     settings = entry.read_mapping(Path(file), "--file", "a job, such as argv, workers and memory") if file else {}
-    try:
-        return model.model_validate(settings | ({"argv": words} if words else {}))
-    except ConfigError as error:
-        raise ConfigError(f"--file {file}: {error}" if file else str(error)) from None
+    return schema.validate(model, settings | ({"argv": words} if words else {}), f"--file {file}" if file else "")
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -83,10 +67,6 @@ def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     return list(argv[:at]), list(argv[at + 1 :])
 
 
-WRITTEN = ConstructorRegistry()
-
-
-@WRITTEN.primitive_rule
 def pairs(of: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, str]] | None:
     """Mappings are written as NAME=VALUE."""
     if of.type != dict[str, str]:
@@ -100,7 +80,6 @@ def pairs(of: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, str]] | N
     )
 
 
-@WRITTEN.primitive_rule
 def settings_file(of: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, object]] | None:
     """Settings are read from a file."""
     if of.type != dict[str, object]:

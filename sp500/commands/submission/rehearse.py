@@ -14,6 +14,7 @@ import tyro
 from sp500.commands import folders
 from sp500.commands.submission.render import ray_cluster
 from sp500.config import Frozen
+from sp500.console import arguments
 from sp500.console.output import run_command
 from sp500.errors import ConfigError
 from sp500.jobs import working_dir
@@ -42,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
     """Start or end the rehearsal, and return the exit code."""
 
     def run() -> tuple[str, int]:
-        flags = tyro.cli(Rehearse, prog="sp500 jobs rehearse", args=list(argv), config=(tyro.conf.FlagCreatePairsOff,))
+        flags = arguments.parse(Rehearse, argv, "sp500 jobs rehearse")
         state = flags.state_dir or folders.state(os.environ) / "rehearsal"
         if flags.down:
             count = processes.down(state)

@@ -11,7 +11,7 @@ import tyro
 
 from sp500.commands.submission import job_flags
 from sp500.config import Frozen
-from sp500.console import entry
+from sp500.console import arguments, entry
 from sp500.console.output import run_command
 from sp500.errors import ConfigError
 from sp500.jobs.manifests import manifest, rules
@@ -53,8 +53,8 @@ def main(argv: Sequence[str]) -> int:
         """The text, and 0."""
         words = job_flags.split(argv)[0]
         if "--serve" in words:
-            rest, config = [word for word in argv if word != "--serve"], (tyro.conf.FlagCreatePairsOff,)
-            service_flags = tyro.cli(RenderService, prog="sp500 jobs render --serve", args=rest, config=config)
+            rest = [word for word in argv if word != "--serve"]
+            service_flags = arguments.parse(RenderService, rest, "sp500 jobs render --serve")
             rendered, as_json = [service(service_flags)], service_flags.json_output
         else:
             flags = job_flags.parse(Render, argv, "jobs render")
