@@ -1,4 +1,4 @@
-"""How often do the report's 95 % intervals hold the truth?
+"""How often do the report's 95% intervals hold the truth?
 
 Returns are normal with constant volatility, or have fat tails and volatility clusters (GARCH(1,1) with Student-t shocks
 of 5 degrees of freedom). The forecast knows a twentieth of a standard deviation and bets twice as much, so that its

@@ -4,13 +4,13 @@ Prices are random walks whose daily returns are drawn, one by one, from those of
 keep its drift and its tails, and no day says anything about the next. Two questions, each by the code that a user runs
 (prices in a file, validation, features, splits, training, metrics, and the sentence or word of the report):
 
-    searches   18 small MLPs per search. How many searches report a probability of skill above the usual 95 %?
+    searches   18 small MLPs per search. How many searches report a probability of skill above the usual 95%?
     walks      one linear model per walk. How many are called better, and how many worse, than the naive forecast?
 
     python benchmarks/false_claims.py --searches 100 --walks 200
 
 Every count comes with its Clopper-Pearson interval (1934, Biometrika 26). Exit code 1: a count is above its limit,
-which is what a rate of 5 % per search and per direction of a walk stays within in 95 % of such simulations.
+which is what a rate of 5% per search and per direction of a walk stays within in 95% of such simulations.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ RATE = 0.05
 
 @dataclass(frozen=True)
 class Count:
-    """How often something was claimed, with the 95 % Clopper-Pearson interval of its rate."""
+    """How often something was claimed, with the 95% Clopper-Pearson interval of its rate."""
 
     claim: str
     count: int
@@ -54,7 +54,7 @@ class Count:
     @property
     def text(self) -> str:
         """One line."""
-        rate = f"{self.count / self.of:.1%}, 95 % interval {self.low:.1%} to {self.high:.1%}"
+        rate = f"{self.count / self.of:.1%}, 95% interval {self.low:.1%} to {self.high:.1%}"
         return f"{self.claim}: {self.count} of {self.of} ({rate}); at most {self.limit} allowed"
 
 
@@ -84,7 +84,7 @@ def write_walk(folder: Path, seed: int, signal: float = 0.0) -> Path:
 
 
 def search_claims_skill(seed: int, epochs: int, axes: Mapping[str, Sequence[float]], signal: float) -> bool:
-    """Whether the report of a search on a random walk says that its skill is above the usual 95 %."""
+    """Whether the report of a search on a random walk says that its skill is above the usual 95%."""
     from sp500 import metrics
     from sp500.config import DataConfig, ModelConfig, RunConfig, TrainConfig
     from sp500.report.search.results import newest
@@ -180,7 +180,7 @@ def main(arguments: Sequence[str]) -> int:
     with ProcessPoolExecutor(asked.processes, get_context("spawn")) as pool:
         skilled = pool.map(claims, range(searches))
         words = list(pool.map(partial(linear_verdict, epochs=linear_epochs), range(1000, 1000 + walks)))
-        counts += [tally("searches that claim skill above 95 %", skilled)] if searches else []
+        counts += [tally("searches that claim skill above 95%", skilled)] if searches else []
     if walks:
         counts += [
             tally(f"linear models called {name}", [word == name for word in words]) for name in ("better", "worse")

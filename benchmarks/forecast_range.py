@@ -5,7 +5,7 @@ run to run by a log-normal factor. Each law is fitted to a few runs; a run with 
 
     python benchmarks/forecast_range.py [--draws 200] [--json]
 
-The nominal coverage is 90 %. Without repeated runs the range assumes that runs vary by 10 %; where they vary by more it
+The nominal coverage is 90%. Without repeated runs the range assumes that runs vary by 10%; where they vary by more it
 covers less, and the report names the assumption in place of a percentage.
 """
 
@@ -23,8 +23,8 @@ from scipy import stats
 ROOT = Path(__file__).parent.parent
 LAWS = {
     "start, work divides": (20.0, 0.0, 100.0, 0.0, 0.0),
-    "5 % waits": (20.0, 0.0, 95.0, 5.0, 0.1),
-    "30 % waits": (20.0, 0.0, 70.0, 30.0, 0.0),
+    "5% waits": (20.0, 0.0, 95.0, 5.0, 0.1),
+    "30% waits": (20.0, 0.0, 70.0, 30.0, 0.0),
     "each worker adds 2 s of start": (20.0, 2.0, 95.0, 5.0, 0.1),
 }
 """Seconds: start, joining, parallel, serial, sync."""

@@ -41,7 +41,7 @@ def percent(value: float | None, digits: int = 1, *, sign: bool = False) -> str:
 
 
 def interval(ends: Sequence[float] | None, digits: int = 2) -> str:
-    """A 95 % interval: '-0.31 to 1.15'."""
+    """A 95% interval: '-0.31 to 1.15'."""
     return NOTHING if ends is None else f"{fixed(ends[0], digits)} to {fixed(ends[1], digits)}"
 
 

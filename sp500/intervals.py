@@ -1,14 +1,14 @@
-"""95 % intervals for means of a time series whose days are correlated and whose volatility clusters.
+"""95% intervals for means of a time series whose days are correlated and whose volatility clusters.
 
 The standard error is Newey and West's (1987, Econometrica 55, eq. 5): Bartlett weights on autocovariances. Two
 corrections widen the normal interval to its nominal coverage in samples of one to five years of daily returns:
 
-- The critical value is that of Kiefer and Vogelsang (2005, Econometric Theory 21, table 1, Bartlett kernel, 97.5 %),
+- The critical value is that of Kiefer and Vogelsang (2005, Econometric Theory 21, table 1, Bartlett kernel, 97.5%),
   a cubic in b = (lags + 1) / days. It accounts for estimating the autocovariances from the same days.
 - The normal quantile becomes Student's t with Satterthwaite's (1946, Biometrics 2) degrees of freedom,
   2 / (relative variance of the variance estimate). Fat tails and volatility clusters raise that relative variance.
 
-`python benchmarks/coverage.py` measures the coverage; a percentile bootstrap in blocks of 20 days covered 90 to 93 %.
+`python benchmarks/coverage.py` measures the coverage; a percentile bootstrap in blocks of 20 days covered 90 to 93%.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VOLATILITY_LAGS = 20
 
 
 def half_width(influence: np.ndarray, *, overlap: int = 1) -> float | None:
-    """Half the width of the 95 % interval of a statistic with these influence values [day]; None below three days.
+    """Half the width of the 95% interval of a statistic with these influence values [day]; None below three days.
 
     The influence values of a mean are the deviations from it. Those of a function of means are its first-order
     expansion (the delta method). `overlap`: how many days each value covers, above 1 for returns over several days.

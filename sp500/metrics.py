@@ -1,7 +1,7 @@
 """How forecasts are judged: errors, direction, and what trading on them would have earned.
 
 Plain NumPy arrays in, a dictionary of floats out; scikit-learn where it has the metric. A metric that is not defined
-on the given data (a correlation with a constant forecast) is None, never NaN. `NAME_interval` is the 95 % interval
+on the given data (a correlation with a constant forecast) is None, never NaN. `NAME_interval` is the 95% interval
 [low, high] of the metric NAME.
 """
 
@@ -216,7 +216,7 @@ def probability_scores(probability: np.ndarray, target: np.ndarray) -> Metrics:
 
 
 def improvement(loss: np.ndarray, naive_loss: np.ndarray, dates: np.ndarray, *, horizon: int = 1) -> Metrics:
-    """Share by which the mean loss [sample] is below the naive one's, with a 95 % interval.
+    """Share by which the mean loss [sample] is below the naive one's, with a 95% interval.
 
     The interval is that of a ratio of daily sums (delta method) and takes days, not samples, as observations, since
     losses of the tickers on one day are alike; `intervals` says how it allows for correlated days. None where the naive
@@ -271,7 +271,7 @@ def _annual(returns: np.ndarray, horizon: int, year: float) -> float | None:
 
 
 def _sharpe_interval(returns: np.ndarray, horizon: int, year: float) -> list[float] | None:
-    """95 % interval of the annualised ratio by the delta method (Lo 2002, Financial Analysts Journal 58, appendix A).
+    """95% interval of the annualised ratio by the delta method (Lo 2002, Financial Analysts Journal 58, appendix A).
 
     With independent days its standard error is Mertens's (2002): sqrt((1 - skew SR + (kurtosis - 1) / 4 SR^2) / T).
     """

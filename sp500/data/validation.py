@@ -9,9 +9,9 @@ Repaired, and listed in the data card:
 
 Refused, all faults at once in one DataError:
     duplicate       rows that differ, or tickers that differ only in case
-    missing         a longer gap, more than 2 % of a ticker's sessions (and more than 5), or fewer than two prices
+    missing         a longer gap, more than 2% of a ticker's sessions (and more than 5), or fewer than two prices
     stale           the same closing price on 10 sessions in a row
-    split           a one-day move within 12 % of 2:1, 3:1, ... 20:1
+    split           a one-day move within 12% of 2:1, 3:1, ... 20:1
     jump            a larger move; one above 1.77:1 that is undone within five sessions; or one of any size above 15
                     of the ticker's own daily standard deviations that is undone in one day within five sessions
     not_positive, not_a_number, high_low, future, too_short, calendar
@@ -50,7 +50,7 @@ EARLIEST = pd.Timestamp("1900-01-01")
 SPLIT_RATIOS = np.array([2.0, 3, 4, 5, 6, 7, 8, 10, 15, 20])
 SPLIT_TOLERANCE = 0.12
 JUMP = np.log(2.0)
-# A price is back when it is within 20 % of the one before the move.
+# A price is back when it is within 20% of the one before the move.
 BACK = 0.2
 # A bad tick: a move of so many daily standard deviations, of which at most a quarter is left after it was undone.
 TICK_DEVIATIONS = 15.0

@@ -39,7 +39,7 @@ NAME, FAULT = "shard", "fault"
 class Paced(ExecutionCallback):  # type: ignore[misc]
     """A rest for Ray Data's scheduler after each of its steps.
 
-    It runs in the training process and spins while a full buffer waits to be taken: 13 % of the samples per second.
+    It runs in the training process and spins while a full buffer waits to be taken: 13% of the samples per second.
     """
 
     def on_execution_step(self, executor: object) -> None:

@@ -2,7 +2,7 @@
 
 PSS (proportional set size) counts a page shared by n processes as 1/n, so the parts of a node add up to the node; RSS
 would count Ray's object store once per worker. The price: the kernel walks all pages for it, ten milliseconds for a
-process that trains, and holds up its memory meanwhile; so it is sampled, and only as often as costs 2 % of the time.
+process that trains, and holds up its memory meanwhile; so it is sampled, and only as often as costs 2% of the time.
 """
 
 from __future__ import annotations

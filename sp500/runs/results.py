@@ -10,7 +10,7 @@ from typing import Any, Literal, NotRequired
 from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
 
 Metrics = dict[str, Any]
-"""Numbers by name, which depend on the task; `NAME_interval` is the 95 % interval [low, high] of NAME."""
+"""Numbers by name, which depend on the task; `NAME_interval` is the 95% interval [low, high] of NAME."""
 Overrides = dict[str, Any]
 """Settings by key (`model.hidden`) that a config of a search has in place of the base's."""
 Splits = dict[str, list[str]]
@@ -58,7 +58,7 @@ class DataCard(TypedDict, total=False):
 
 
 class Improvement(TypedDict):
-    """Share by which a model's error is below that of the best naive forecast, with a 95 % interval."""
+    """Share by which a model's error is below that of the best naive forecast, with a 95% interval."""
 
     over: str
     """Name of the naive forecast."""

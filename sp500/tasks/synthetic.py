@@ -31,7 +31,7 @@ class Synthetic(Task):
     made_by_workers: bool = True
 
     def prepare(self, config: RunConfig) -> Dataset:
-        """70 % training, 15 % validation, 15 % test samples; a window is one sample."""
+        """70% training, 15% validation, 15% test samples; a window is one sample."""
         x, y, _ = self._samples()
         cuts = int(len(x) * 0.7), int(len(x) * 0.85)
         bounds = ((0, cuts[0]), cuts, (cuts[1], len(x)))

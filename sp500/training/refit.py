@@ -1,6 +1,6 @@
 """Refit: once validation has chosen the epoch, the model is trained anew on training and validation dates together.
 
-The newest dates before the test are the most like it, and without this they only choose the epoch: 17.5 % of the
+The newest dates before the test are the most like it, and without this they only choose the epoch: 17.5% of the
 history by default. The gap before the test stays. The price is a second training run, whose number of epochs was
 chosen on fewer windows.
 """

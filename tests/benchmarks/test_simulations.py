@@ -22,7 +22,7 @@ def ran(name, *arguments):
 def test_false_claims_are_counted_with_an_exact_interval():
     rows = ran("false_claims.py", "--quick", "--processes", "1")
     assert [row["claim"] for row in rows] == [
-        "searches that claim skill above 95 %",
+        "searches that claim skill above 95%",
         "linear models called better",
         "linear models called worse",
     ]

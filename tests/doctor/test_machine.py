@@ -31,7 +31,7 @@ def test_memory_is_wrong_where_less_than_a_gibibyte_is_free():
 @pytest.mark.parametrize(
     ("shared", "free", "store"),
     [
-        (64 * GIB, 10 * GIB, 3 * GIB),  # 30 %
+        (64 * GIB, 10 * GIB, 3 * GIB),  # 30%
         (64 * MIB, 10 * GIB, 3 * GIB),  # Docker's default: Ray plans no less for it
         (4 * GIB, 100 * GIB, 10**10),  # but never more than 10 GB where it does not fit
         (100 * GIB, 400 * GIB, 95 * GIB),

@@ -96,9 +96,9 @@ def test_missing_arms_are_named() -> None:
 @pytest.mark.parametrize(
     ("rates", "verdict"),
     [
-        ([108.0] * 3, "about as fast"),  # one run each: 10 % of margin for either
+        ([108.0] * 3, "about as fast"),  # one run each: 10% of margin for either
         ([125.0] * 3, "faster"),
-        ([80.0, 125.0, 170.0], "about as fast"),  # its own epochs are 36 % apart from their middle
+        ([80.0, 125.0, 170.0], "about as fast"),  # its own epochs are 36% apart from their middle
         ([79.0] * 3, "slower"),
     ],
 )

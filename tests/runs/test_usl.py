@@ -92,7 +92,7 @@ def test_range_holds_most_further_runs_whose_noise_the_runs_show() -> None:
 
 def test_repeats_of_runs_say_how_much_they_vary() -> None:
     found = usl.variation([[90.0, 110.0], [50.0], [19.0, 20.0, 21.0]])
-    # Deviations of 10 %, 10 %, 5 %, 0 and 5 % with one and two degrees of freedom.
+    # Deviations of 10%, 10%, 5%, 0 and 5% with one and two degrees of freedom.
     assert (found.share, found.freedom) == (pytest.approx(np.sqrt((2 * 0.1**2 + 2 * 0.05**2) / 3)), 3)
     assert usl.variation([[1.0], [2.0]]) == usl.Variation(0.10, 0)
 

@@ -76,7 +76,7 @@ def flip_a_bit(path: Path) -> None:
 DAMAGES: dict[str, Callable[[Path], None]] = {
     "cut to nothing": cut_to(0.0),
     "cut in half": cut_to(0.5),
-    "cut to 99 %": cut_to(0.99),
+    "cut to 99%": cut_to(0.99),
     "one bit flipped": flip_a_bit,
     "deleted": Path.unlink,
 }

@@ -1,7 +1,7 @@
 """From a source of images to a dataset: split in order, pixels as they are.
 
 The last images are the test, and the last of the rest the validation. A shuffle before the cut flatters: of the digits
-bundled with scikit-learn, whose order follows their writers, 1-NN gets 98.9 % right in a shuffled test and 94.4 % in
+bundled with scikit-learn, whose order follows their writers, 1-NN gets 98.9% right in a shuffled test and 94.4% in
 order.
 """
 

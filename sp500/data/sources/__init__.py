@@ -19,7 +19,7 @@ from sp500.errors import DataError
 
 STOCKS_START = pd.Timestamp("1996-01-01")
 INDEX_NOTE = (
-    f"{INDEX} is a price index: its returns leave out dividends, about 2 % a year. An investor who held it earned more "
+    f"{INDEX} is a price index: its returns leave out dividends, about 2% a year. An investor who held it earned more "
     "than buy-and-hold in the report."
 )
 BUNDLED_NOTES = (

@@ -6,7 +6,7 @@ Started for a job that began already and whose first supervisor is gone, it take
 from the command's start, and memory and stops as before. It cannot learn the exit code of a process that is not its
 child, so an end that it did not force is LOST.
 
-Every fifth of a second it looks for a stop. Memory is sampled as often as costs 2 % of the time: a command can pass its
+Every fifth of a second it looks for a stop. Memory is sampled as often as costs 2% of the time: a command can pass its
 limit for that long, which the machine's own memory has to bear.
 """
 
@@ -183,7 +183,7 @@ class Orphans:
         self._look_at = -inf
 
     def find_living(self) -> list[psutil.Process]:
-        """Those that live, looked for as often as costs 2 % of the time, and whenever none of the known ones lives."""
+        """Those that live, looked for as often as costs 2% of the time, and whenever none of the known ones lives."""
         from sp500.machine.memory import COST
 
         self._known = [each for each in self._known if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]

@@ -14,7 +14,7 @@ contention or coherency. The rest is a stated default, and ranges are drawn over
 
 Ranges are a parametric bootstrap: the law's own seconds with log-normal errors, fitted again. The size of the errors
 comes from runs that were repeated with the same settings, with the uncertainty of so few (scaled inverse chi-square).
-Without repeats it is assumed to be 10 %, and the range has to be called that. `python benchmarks/forecast_range.py`
+Without repeats it is assumed to be 10%, and the range has to be called that. `python benchmarks/forecast_range.py`
 measures the coverage.
 """
 
@@ -124,7 +124,7 @@ class Fit:
         return replace(self, law=self.law.scale(times), draws=tuple(draw.scale(times) for draw in self.draws))
 
     def interval(self, workers: int) -> tuple[float, float]:
-        """Range in which 90 % of further runs are expected; the law's own seconds lie in it."""
+        """Range in which 90% of further runs are expected; the law's own seconds lie in it."""
         parts = np.array([(law.start_seconds(workers), law.work_seconds(workers)) for law in self.draws])
         low, high = np.quantile((parts * self.factors).sum(axis=1), [(1 - SHARE) / 2, (1 + SHARE) / 2])
         point = self.law.seconds(workers)
@@ -155,7 +155,7 @@ def fit(
 
 
 def default(workers: int) -> float:
-    """Speed-up where nothing was measured: 5 % contention."""
+    """Speed-up where nothing was measured: 5% contention."""
     return workers / (1 + SIGMA * (workers - 1))
 
 

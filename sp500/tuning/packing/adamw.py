@@ -1,6 +1,6 @@
 """AdamW over the members of a pack, each with a learning rate and weight decay of its own.
 
-torch's fused kernel is called directly. Through its optimiser class, step counters and groups took 5 to 8 % of a
+torch's fused kernel is called directly. Through its optimiser class, step counters and groups took 5 to 8% of a
 pack's time (docs/LOG.md). A test holds the members to torch's optimiser.
 """
 

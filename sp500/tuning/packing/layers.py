@@ -1,7 +1,7 @@
 """The batched linear layers of a pack: outputs of all members at once, and their gradients.
 
 The backward pass is written out for what these layers are, linear with ReLU and dropout between: a graph of autograd
-and masks gathered per member took 10 to 18 % more time (docs/LOG.md).
+and masks gathered per member took 10 to 18% more time (docs/LOG.md).
 """
 
 from __future__ import annotations
