@@ -39,7 +39,7 @@ def main(config: WalkForward, run: Run) -> RunRecord:
 
         def show(row: FoldRow) -> None:
             ended = Unit(datetime.now(UTC), row["seconds"], samples=row.get("samples", 0))
-            progress.advance(folds.line(row), unit=ended)
+            progress.advance(folds.line(row, config.task), unit=ended)
 
         return run_walk_forward(config, run, show)
 

@@ -15,10 +15,21 @@ from typing import TYPE_CHECKING, Any, Literal
 from scipy.special import stdtrit
 
 from sp500 import formatting
-from sp500.formatting import METRIC, NOTHING, against_naive, bounds, bounds_percent, fixed, percent, seconds, some
+from sp500.formatting import (
+    METRIC,
+    NOTHING,
+    against_naive,
+    bounds,
+    bounds_percent,
+    fixed,
+    naive_name,
+    percent,
+    seconds,
+    some,
+)
 from sp500.report import tables
 from sp500.report.models.results import Group, model_name
-from sp500.report.models.scores import Metric, columns, explain_improvement
+from sp500.report.models.scores import METRICS, SCALED, Metric, columns, explain_improvement
 from sp500.report.tables import Table
 from sp500.runs.record import RunRecord
 from sp500.runs.results import FoldRow, Improvement, Metrics, Spread
@@ -89,28 +100,30 @@ def parts(record: RunRecord | None, earlier: Sequence[str] = ()) -> tuple[Any, .
 
 def lines(record: RunRecord) -> list[str]:
     """The run in a terminal: every fold, mean and spread, and the verdict."""
-    printed = [f"  {line(row)}" for row in record.folds or ()]
-    naive = {f"naive {name}": scores for name, scores in record.metrics["naive"].items()}
-    for name, scores in {"model": record.metrics["test"], **naive}.items():
-        spreads = [_spread(key, scores[key]) for key in SHOWN if key in scores]
+    task = record.config["task"]
+    printed = [f"  {line(row, task)}" for row in record.folds or ()]
+    naive = {f"naive, {naive_name(name, task)}": moments for name, moments in record.metrics["naive"].items()}
+    for name, moments in {"model": record.metrics["test"], **naive}.items():
+        spreads = [_spread(key, moments[key]) for key in SHOWN if key in moments]
         printed.append(f"  mean over folds, {name}: {', '.join(spreads)}")
     if held := [ratio for row in _good(record) if (ratio := _buy_and_hold(row).get(RATIO)) is not None]:
         printed.append(f"  mean over folds, {formatting.BUY_AND_HOLD}: {_spread(RATIO, _moments(held))}")
     return [*printed, verdict(record)]
 
 
-def line(row: FoldRow) -> str:
+def line(row: FoldRow, task: str) -> str:
     """One fold in a terminal."""
-    head = f"#{row['fold']}, test {' to '.join(row['splits']['test'])}"
+    head = f"fold {row['fold']}, test {' to '.join(row['splits']['test'])}"
     if row["status"] != "ok":
         return f"{head}: failed: {row['reason']}"
     gain, took = row["improvement"], f"epoch {row['best_epoch']}, {seconds(row['seconds'])}"
     key, word = SCORE[gain["metric"]], against_naive(gain, row["best_epoch"])
-    scores = f"{key} {row['test'][key]:.6g}, naive {gain['over']} {_rival(row)[key]:.6g}"
+    rival = naive_name(gain["over"], task)
+    told = f"{_title(key)} {_number(key, row['test'][key])}, naive ({rival}) {_number(key, _rival(row)[key])}"
     if ends := bounds(gain):
         value, low, high = (percent(share, 2, sign=True) for share in (gain["value"], *ends))
-        scores += f", {value} ({low} to {high}, {word})"
-    return ", ".join([f"{head}: {scores}", *_ratios(row), took])
+        told += f", {value} ({low} to {high}, {word})"
+    return ", ".join([f"{head}: {told}", *_ratios(row), took])
 
 
 def _ratios(row: FoldRow) -> list[str]:
@@ -137,8 +150,17 @@ def _moments(values: Sequence[float]) -> Spread:
 
 
 def _spread(key: str, moments: Spread) -> str:
-    spread = "" if moments["deviation"] is None else f" (spread {moments['deviation']:.3g})"
-    return f"{key} {moments['mean']:.6g}{spread}"
+    spread = "" if moments["deviation"] is None else f" (spread {_number(key, moments['deviation'])})"
+    return f"{_title(key)} {_number(key, moments['mean'])}{spread}"
+
+
+def _title(key: str) -> str:
+    return METRICS[key][0] if key in METRICS else SCALED[key]
+
+
+def _number(key: str, value: float) -> str:
+    """A metric in a terminal, where an error is not scaled as it is in the report's columns."""
+    return METRICS[key][1](value) if key in METRICS else f"{value:.6g}"
 
 
 def _mean(gain: Spread | None) -> str:
@@ -190,7 +212,7 @@ def _table(record: RunRecord) -> Table:
             cells |= {"Trained on": fixed(row["windows"]["train"], 0), "Best epoch": str(row["best_epoch"])}
             cells |= {title: metric.text(part(row)) for title, part, metric in numeric[:3]}
             cells |= {"95% interval, %": bounds_percent(gain), "Verdict": word}
-            cells |= {"Best naive": formatting.naive_name(gain["over"], task)}
+            cells |= {"Best naive": naive_name(gain["over"], task)}
             cells |= {title: metric.text(part(row)) for title, part, metric in numeric[3:]}
         cell_rows.append(cells)
     for name, of in (("Mean", fmean), ("Spread", stdev)):

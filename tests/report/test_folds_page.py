@@ -173,12 +173,13 @@ def test_terminal_tells_every_fold_and_the_verdict() -> None:
     found = record([row(1, 0.01), failed(2), row(3, None)])
     said = terminal.text(found, Path("runs"))
     assert (
-        "#1, test 2011-01-02 to 2011-12-30: mse 0.000198, naive mean 0.0002, +1.00% (+0.50% to +1.50%, better)" in said
+        "fold 1, test 2011-01-02 to 2011-12-30: MSE 0.000198, naive (training mean) 0.0002, "
+        "+1.00% (+0.50% to +1.50%, better)" in said
     )
-    assert f"#2, test 2012-01-02 to 2012-12-30: failed: {EVIL}" in said
+    assert f"fold 2, test 2012-01-02 to 2012-12-30: failed: {EVIL}" in said
     assert "Net Sharpe 1.00 (−1.00 to 3.00), buy-and-hold Net Sharpe 0.50 (−1.50 to 2.50)" in said  # noqa: RUF001
-    assert "mean over folds, naive zero: mse 0.00022 (spread 0)" in said
-    assert "mean over folds, buy-and-hold: sharpe_after_cost 0.5 (spread 0)" in said
+    assert "mean over folds, naive, zero return: MSE 0.00022 (spread 0)" in said
+    assert "mean over folds, buy-and-hold: Net Sharpe 0.50 (spread 0.00)" in said
     assert folds.verdict(found) in said
 
 
@@ -198,7 +199,7 @@ def test_direction_is_told_in_error_rates_and_shown_in_accuracies() -> None:
     shown = next(part for part in folds.parts(found) if isinstance(part, Table))
     assert [column.title for column in shown.columns][5:7] == ["Accuracy", "Naive Accuracy"]
     assert "by how many percent the model's test error rate is below" in shown.note
-    assert "accuracy 0.51, naive majority 0.53" in terminal.text(found, Path("runs"))
+    assert "Accuracy 51.0%, naive (majority class) 53.0%" in terminal.text(found, Path("runs"))
 
 
 def test_page_has_the_newest_run_as_a_section_and_none_among_the_models(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sp500.errors import DataError
+from sp500.formatting import some
 from sp500.storage import Folder
 
 FORMAT = 2
@@ -127,7 +128,7 @@ class ShardSet:
                 bad[shard.name] = str(error)
         if len(bad) > skip_bad:
             way_out = "remove manifest.json and write the set again, or --skip-bad-shards"
-            raise DataError(f"{len(bad)} bad shard(s): {'; '.join(bad.values())}; {way_out}")
+            raise DataError(f"{some(len(bad), 'bad shard')}: {'; '.join(bad.values())}; {way_out}")
         good = tuple(shard for shard in shards if shard.name not in bad)
         return cls(uri, whole.fingerprint, layout, good, tuple(bad.values()))
 

@@ -17,6 +17,7 @@ from pandas.api import types
 
 from sp500.data.validation import Fault, Tables, refuse
 from sp500.errors import DataError
+from sp500.formatting import some
 
 FIELDS = ("open", "high", "low", "close", "volume")
 ADJUSTED = "adj close"
@@ -257,7 +258,7 @@ def _sort_rows(long: pd.DataFrame, faults: list[Fault]) -> pd.DataFrame:
         back = np.flatnonzero(np.diff(rows["date"].to_numpy()) < np.timedelta64(0))
         if len(back):
             day = f"{rows['date'].iloc[back[0] + 1]:%Y-%m-%d}"
-            detail = f"{len(back)} row(s) after a later date; sorted"
+            detail = f"{some(len(back), 'row')} after a later date; sorted"
             faults.append(Fault("unsorted", str(ticker), day, detail, repaired=True))
     return long.sort_values(["ticker", "date"], kind="stable")
 
