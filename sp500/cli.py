@@ -17,45 +17,51 @@ from sp500 import __version__
 VERBS = {
     "jobs submit": (
         "submission.submit",
-        "Queue a job, or many, here, on a Ray cluster or on Kubernetes.",
+        "Queue one job or many: on this machine, a Ray cluster or Kubernetes.",
     ),
-    "jobs list": ("jobs.list", "Show the queue."),
-    "jobs status": ("jobs.status", "Show a job's state and the reason for it."),
-    "jobs logs": ("jobs.logs", "Print what a job printed, or follow it."),
-    "jobs wait": ("jobs.wait", "Wait for jobs, and end with their exit code."),
-    "jobs stop": ("jobs.stop", "End jobs."),
-    "jobs rerun": ("jobs.rerun", "Queue a job once more."),
-    "jobs delete": ("jobs.delete", "Remove ended jobs from the queue."),
-    "jobs manage": ("jobs.manage", "Manage the queue in the foreground; submit starts this by itself."),
+    "jobs list": ("jobs.list", "List the jobs of the queue."),
+    "jobs status": ("jobs.status", "Show a job's state, the reason for it, its progress and its last lines."),
+    "jobs logs": ("jobs.logs", "Print a job's output, or follow it."),
+    "jobs wait": ("jobs.wait", "Wait until jobs have ended, and return their exit code."),
+    "jobs stop": ("jobs.stop", "Stop jobs."),
+    "jobs rerun": ("jobs.rerun", "Queue an ended job again."),
+    "jobs delete": ("jobs.delete", "Delete ended jobs from the queue."),
+    "jobs manage": ("jobs.manage", "Run the queue's manager in the foreground; submit starts one by itself."),
     "jobs render": (
         "submission.render",
         "Print the manifests of a job on Kubernetes, after checking them.",
     ),
-    "jobs forecast": ("forecast", "Print what more workers would buy, from your own runs."),
+    "jobs forecast": ("forecast", "Forecast time, speed-up and cost of more workers, from your own runs."),
     "jobs rehearse": (
         "submission.rehearse",
-        "Start a local Ray cluster of a manifest's shape, or end it.",
+        "Start a local Ray cluster with the nodes of a manifest, or stop it.",
     ),
     "cluster deploy": (
         "cluster.deploy",
-        "Bring an overlay onto a cluster, and wait until Ray is ready.",
+        "Apply an overlay to a cluster, and wait until Ray is ready.",
     ),
-    "cluster check": ("cluster.check", "Check manifests of KubeRay against every rule, without a cluster."),
-    "cluster upload-data": ("cluster.upload_data", "Put a folder onto the cluster's data claim."),
-    "cluster fetch-results": ("cluster.fetch_results", "Bring ended runs from the cluster's claim."),
-    "runs fetch": ("runs.fetch", "Bring a run from the archive that it was copied to."),
-    "serve": ("serving.serve", "Answer over HTTP with a trained run or a model."),
-    "models list": ("models.list", "Show the models that runs were promoted for."),
-    "models promote": ("models.promote", "Let a run answer for a model: all requests, a share, or for the log."),
-    "models rollback": ("models.rollback", "Let the champion before answer again."),
-    "models score": ("models.score", "Judge the answers that were given, by the prices since."),
-    "mlflow sync": ("mlflow_sync", "Mirror the runs in MLflow."),
+    "cluster check": ("cluster.check", "Check KubeRay manifests, without a cluster."),
+    "cluster upload-data": ("cluster.upload_data", "Copy a folder to the cluster's data claim."),
+    "cluster fetch-results": ("cluster.fetch_results", "Copy ended runs from the cluster's claim."),
+    "runs fetch": ("runs.fetch", "Copy a run from its archive."),
+    "serve": ("serving.serve", "Serve forecasts of a trained run or a model over HTTP."),
+    "models list": ("models.list", "List models and the runs that serve them."),
+    "models promote": (
+        "models.promote",
+        "Let a run serve a model: all requests, a share (canary), or only for the log (shadow).",
+    ),
+    "models rollback": ("models.rollback", "Let the previous champion serve again."),
+    "models score": ("models.score", "Score served forecasts by the prices since."),
+    "mlflow sync": ("mlflow_sync", "Copy runs to MLflow."),
     "mcp": (
         "agent.mcp",
-        "Serve the queue to an agent, by the Model Context Protocol on stdin and stdout.",
+        "Offer the queue to an agent: a Model Context Protocol server on stdin and stdout.",
     ),
-    "doctor": ("doctor", "Say what is wrong on this machine and with its clusters."),
+    "doctor": ("doctor", "Check this machine and its clusters, and say what to do."),
 }
+
+# Scripts that are looked for among the commands.
+EXPERIMENTS = ("prepare", "train", "tune", "scale", "walk_forward", "compare")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -84,20 +90,23 @@ def _dispatch(argv: Sequence[str] | None) -> int:
         except BrokenPipeError:  # the reader (head, less) has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
-    print(_unknown(" ".join(prefix) or words[0]), file=sys.stderr)
+    print(_unknown(prefix or words[:1]), file=sys.stderr)
     return 2
 
 
 def _listing(verbs: dict[str, str]) -> str:
     width = max(map(len, verbs))
     lines = [f"  sp500 {verb:<{width}}  {summary}" for verb, summary in verbs.items()]
-    return "\n".join(["usage: sp500 VERB [flags]; sp500 VERB --help shows its flags", "", *lines])
+    return "\n".join(["usage: sp500 COMMAND [flags]; sp500 COMMAND --help shows the flags", "", *lines])
 
 
-def _unknown(verb: str) -> str:
-    near = difflib.get_close_matches(verb, VERBS, n=1, cutoff=0.3)
-    hint = f"did you mean sp500 {near[0]}?" if near else f"verbs: {', '.join(VERBS)}"
-    return f"sp500 {verb}: no such verb; {hint}"
+def _unknown(words: list[str]) -> str:
+    command = " ".join(words)
+    near = difflib.get_close_matches(command, VERBS, n=1, cutoff=0.6)
+    hint = f"did you mean sp500 {near[0]}?" if near else f"commands: {', '.join(VERBS)}"
+    if words[0].replace("-", "_") in EXPERIMENTS:
+        hint = f"did you mean python experiments/{words[0].replace('-', '_')}.py?"
+    return f"sp500 {command}: no such command; {hint}"
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,7 +41,7 @@ class Experiment(RunConfig):
     resume: bool = False
     """Continue the run of that name; an ended one prints its record."""
     trust_source: bool = False
-    """Run the Python that lies in a run's folder (source/) even if it was never given on this machine."""
+    """Run Python from a run's folder (source/) that no command on this machine was given before: for runs you trust."""
 
     @property
     def arm(self) -> str:
@@ -134,8 +134,8 @@ def _attempt(config: E, main: Callable[[E, Run], RunRecord], run: Run, earlier: 
     return record
 
 
-def outline(config: Experiment) -> dict[str, object]:
-    """What would be run, for --dry-run."""
+def outline(config: Experiment, plan: Mapping[str, object]) -> dict[str, object]:
+    """What would be run, for --dry-run; the long config comes last."""
     name = run_name(config)
     return {
         "run": name,
@@ -143,6 +143,7 @@ def outline(config: Experiment) -> dict[str, object]:
         "experiment": config.experiment,
         "arm": config.arm,
         "fingerprint": config.fingerprint,
+        **plan,
         "config": config.settings(),
     }
 

@@ -37,6 +37,8 @@ class Settings(Frozen):
     """Number of steps."""
     price: Annotated[float, Field(gt=0)] | None = None
     """Price of an hour."""
+    days: tuple[int, ...] | None = None
+    """Days to look at."""
     place: Literal["pod", "ray"] | None = None
     """Where it runs."""
     verbose: bool = False
@@ -88,6 +90,7 @@ def test_help_has_no_empty_defaults_and_no_none(
         "RUN Name of the run. (required)",
         "[FOLDER ...] Folders to read.",
         "--steps INT Number of steps. (default: 0)",
+        "--days [INT [INT ...]]",
         "--price FLOAT Price of an hour.",
         "--place {pod,ray}",
         "--verbose Print more.",

@@ -138,6 +138,12 @@ def test_unknown_verb_exits_2_and_names_the_nearest(capsys, words):
     assert "jobs render" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("word", ["train", "walk-forward"])
+def test_experiment_taken_for_a_verb_is_named_as_a_script(capsys, word):
+    assert cli.main([word, "--help"]) == 2
+    assert f"python experiments/{word.replace('-', '_')}.py" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("verb", cli.VERBS)
 def test_every_verb_has_a_main(verb):
     assert callable(importlib.import_module(f"sp500.commands.{cli.VERBS[verb][0]}").main)

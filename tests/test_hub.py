@@ -242,7 +242,6 @@ FOLDERS: dict[str, tuple[dict[str, str] | None, list[str], str]] = {
         ["--model.adapter-rank", "2"],
         "has no weights that an adapter could change",
     ),
-    "float16": ({"config.json": "{}"}, ["--train.amp", "float16"], "train.amp float16 would lose small gradients"),
 }
 """Files of a folder, more flags, and what is said of it."""
 ONE_AFTER_THE_OTHER = """

@@ -27,7 +27,7 @@ class Doctor(Frozen):
     """
 
     on: Literal["local", "ray", "kuberay"] | None = None
-    """Where jobs are to run: what is not there is wrong then, and the other clusters do not matter."""
+    """Where you want to run jobs: if that place cannot be used, it is an error; other clusters are not checked."""
     address: str | None = None
     """Address of a Ray cluster, http://HOST:8265. Default: $RAY_ADDRESS."""
     context: str | None = None
@@ -37,7 +37,7 @@ class Doctor(Frozen):
     runs_dir: Path | None = None
     """Folder of all runs. Default: $SP500_RUNS_DIR, or runs."""
     state_dir: Path | None = None
-    """Folder of the queue's state. Default: $XDG_STATE_HOME/sp500."""
+    """Folder of the queue. Default: $XDG_STATE_HOME/sp500, or ~/.local/state/sp500."""
     json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
     """One JSON object on stdout: {checks: [{name, state, found, advice}], ok}."""
 

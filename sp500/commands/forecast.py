@@ -31,7 +31,7 @@ class Forecast(Frozen):
     workers: tuple[int, ...] = Field((1, 2, 4, 8, 16), min_length=1)
     """Numbers of workers."""
     runs_dir: Path = Field(default_factory=lambda: folders.runs(os.environ))
-    """Folder of the runs. Default: $SP500_RUNS_DIR, or runs."""
+    """Folder of the runs. $SP500_RUNS_DIR sets another default."""
     rates: Path | None = None
     """Table of rates. Default: cluster/rates.yaml where it is there."""
     size: int | None = Field(None, gt=0)

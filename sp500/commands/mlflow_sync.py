@@ -38,7 +38,7 @@ class Sync(Frozen):
     experiment: str = Field("sp500", min_length=1)
     """Experiment of MLflow. Give each folder of runs one of its own."""
     runs_dir: Path = Field(default_factory=lambda: folders.runs(os.environ))
-    """Folder of the runs. Default: $SP500_RUNS_DIR, or runs."""
+    """Folder of the runs. $SP500_RUNS_DIR sets another default."""
     follow: bool = False
     """Sync every 10 seconds until a signal."""
     weights: bool = False

@@ -62,7 +62,7 @@ class DataConfig(Frozen):
     source: str = "bundled"
     """bundled (real prices, offline) | yfinance | path of a CSV or Parquet file."""
     tickers: tuple[str, ...] = ()
-    """Names of series; `stocks` = all but the index. Default: the index, or all that a file holds."""
+    """Names of series; `stocks`: all but the index. None given: the index, or all that a file holds."""
     start: date | None = None
     """First date. Default: all there is (bundled stocks: 1996-01-01, earlier prices are too coarsely rounded)."""
     end: date | None = None

@@ -49,9 +49,8 @@ class TrainConfig(Frozen):
     """CPU threads per process; 0: all cores. One is fastest for models of this size."""
     micro_batch: int = Field(0, ge=0)
     """Windows that a worker trains on at once, at most; the gradients of a step are added up. 0: all of its batch."""
-    amp: Literal["none", "bfloat16", "float16"] = "none"
-    """bfloat16: automatic mixed precision in training. Weights, optimiser, loss and evaluation stay float32. float16 is
-    refused."""
+    amp: Literal["none", "bfloat16"] = "none"
+    """bfloat16: automatic mixed precision in training. Weights, optimiser, loss and evaluation stay float32."""
     schedule: Literal["constant", "cosine", "linear", "wsd"] = "constant"
     """Learning rate over the steps of all epochs. wsd: constant, linear over the last fifth after the warm-up."""
     warmup: float = Field(0.0, ge=0, lt=1)
@@ -76,8 +75,6 @@ class TrainConfig(Frozen):
 
     @model_validator(mode="after")
     def _fits_together(self) -> TrainConfig:
-        if self.amp == "float16":
-            raise ValueError("train.amp float16 would lose small gradients without a scaled loss; take bfloat16")
         if self.amp != "none" and self.dtype != "float32":
             raise ValueError(f"train.amp {self.amp} is for train.dtype float32, not {self.dtype}")
         if self.checkpoint == "sharded" and self.parallel != "fsdp":

@@ -103,4 +103,6 @@ def _metavar(name: str, field: FieldInfo) -> str | None:
     kind = get_args(kinds[0])[0] if get_origin(kinds[0]) is Annotated else kinds[0]
     if get_origin(kind) is Literal:
         return f"{{{','.join(get_args(kind))}}}"
+    if get_origin(kind) is tuple:
+        return f"[{(name := NAMES[get_args(kind)[0]])} [{name} ...]]"
     return NAMES.get(kind)

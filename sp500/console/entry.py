@@ -102,7 +102,7 @@ def run_experiment(
     def act(config: C) -> Answer:
         """What the script prints."""
         if config.dry_run:
-            plain = {**execution.outline(config), **(plan(config) if plan else {})}
+            plain = execution.outline(config, plan(config) if plan else {})
             return Answer(plain, yaml.safe_dump(plain, sort_keys=False))
         record = execution.execute(config, main)
         from sp500.report import terminal

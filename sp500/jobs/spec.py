@@ -59,66 +59,67 @@ class JobSpec(BaseModel):
     name: JobName = ""
     """Name of the job. Default: that of the script."""
     workers: Positive = 1
-    """Number of identical Ray worker nodes, started together. On this machine: shares of it that are held."""
+    """Number of equal Ray worker nodes, started together. On this machine: as many shares of its CPUs and memory."""
     cpus: Positive | None = None
-    """Whole CPUs of each worker. Default: the limit of the cluster's pods. A job's requests are its limits."""
+    """Whole CPUs of each worker, its request and its limit. Default: the limit of the cluster's pods."""
     memory: Memory | None = None
-    """Memory of each worker, in MiB or GiB. Default: the limit of the cluster's pods, requested as well."""
+    """Memory of each worker, such as 4GiB, its request and its limit. Default: the limit of the cluster's pods."""
     gpus: Whole = 0
-    """GPUs of each worker. CPUs and memory that are not given grow with them."""
+    """GPUs of each worker. Its CPUs and memory, where they are not given, grow with them."""
     processes_per_node: Positive | None = None
-    """Training processes on each worker. Default: its GPUs, or 1. Times workers, it is the job's SP500_WORLD_SIZE: the
-    default of --num-workers in the experiments."""
+    """Training processes on each worker. Default: its GPUs, or 1. Experiments take workers times this as the default of
+    --num-workers ($SP500_WORLD_SIZE)."""
     env: Environment = {}
-    """Environment, NAME=VALUE; nothing secret."""
+    """Environment variables of the command; nothing secret."""
     secrets: SecretReferences = {}
-    """Environment from secrets, NAME=SECRET/KEY: the name of a Secret that exists and a key in it, never its value."""
+    """Environment variables from Secrets, NAME=SECRET/KEY: the name of a Secret that exists and a key in it."""
     settings: dict[str, object] = {}
-    """Settings of the experiment; the argv gets them as a read-only file under --config."""
+    """Settings of the experiment; the command gets them as a read-only file under --config."""
     retries: Retries = 0
-    """Starts after a failure, each of the same argv; on Kubernetes each on a new cluster."""
+    """Further starts of the same command after a failure; on Kubernetes each on a new cluster."""
     start_deadline: Positive = 600
-    """Seconds in which the argv has to run, at most the deadline's: the wait for nodes, images and, in InteractiveMode,
-    for you."""
+    """Seconds until the command has to run: the wait for nodes, images and, in InteractiveMode, for you. At most the
+    deadline's."""
     deadline: Positive | None = None
-    """Seconds in which the job has to end, including the start of its cluster. Default: no limit. Then SIGTERM, SIGKILL
-    after a grace period, exit code 4. On Kubernetes it holds without this machine; the image must contain sp500."""
+    """Seconds until the job has to end, the start of its cluster included. Default: no limit. Then SIGTERM, SIGKILL
+    after a grace period, exit code 4. On Kubernetes also while this machine is off; the image must contain sp500."""
 
     project: Label = "default"
-    """Project whose budget pays."""
+    """Project whose budget the job is charged to."""
     priority: Priority = 0
-    """Place in the queue: higher starts first, then who came first."""
+    """Place in the queue: higher starts first, and of equal ones the one submitted first."""
     expected: Positive | None = None
     """Your estimate of the run time, in seconds. Default: the range of earlier jobs with this name."""
 
     notify: Url | None = None
-    """Address (http:// or https://) that each change of its state is posted to, as JSON."""
+    """Address (http:// or https://) to which each change of the job's state is posted as JSON."""
 
     mode: Literal["K8sJobMode", "InteractiveMode"] = "K8sJobMode"
-    """K8sJobMode: a pod submits the argv; InteractiveMode: the cluster waits for `ray job submit --working-dir`."""
+    """On Kubernetes. K8sJobMode: a pod submits the command; InteractiveMode: the cluster waits for your
+    `ray job submit --working-dir`."""
     image: Image | None = None
-    """Image of head, workers and submitter, with its tag. Default: the cluster's."""
+    """On Kubernetes: image of head, workers and submitter, with its tag. Default: the cluster's."""
     working_dir: Archive | None = None
-    """URI of a zip of the code (https://, s3://, gs://). Default: the code in the image."""
+    """On a cluster: URI of a zip of the code (https://, s3://, gs://). Default: the code in the image."""
     keep_succeeded: Whole | None = None
-    """Seconds that the head is kept after a success, without workers. Default: 300. With a queue: seconds that the
-    whole cluster is kept after any end. Default: 0."""
+    """On Kubernetes: seconds that the head is kept after a success, without workers. Default: 300. With --queue:
+    seconds that the whole cluster is kept after any end. Default: 0."""
     keep_failed: Whole = 0
-    """Seconds that the head is kept after a failure, without workers, to look into it."""
+    """On Kubernetes: seconds that the head is kept after a failure, without workers, to look into it."""
     namespace: Label | None = None
-    """Namespace. Default: the cluster's, else that of kubectl's context, else sp500. It must have the claims."""
+    """On Kubernetes: namespace, with the claims in it. Default: the cluster file's, the kubectl context's, or sp500."""
     service_account: ObjectName | None = None
-    """ServiceAccount of head and workers, for cloud storage without keys. Default: the cluster's."""
+    """On Kubernetes: ServiceAccount of head and workers, for cloud storage without keys. Default: the cluster's."""
     pull_secrets: tuple[ObjectName, ...] = ()
-    """Secrets to pull the image with. Default: the cluster's."""
+    """On Kubernetes: Secrets to pull the image with. Default: the cluster's."""
     queue: Label | None = None
-    """Kueue's LocalQueue; queueing is then Kueue's alone."""
+    """On Kubernetes: LocalQueue of Kueue, which then decides alone when the job starts."""
     priority_class: ObjectName | None = None
-    """Kueue's WorkloadPriorityClass, with a queue of its."""
+    """On Kubernetes, with --queue: WorkloadPriorityClass of Kueue."""
     node_labels: Labels = {}
-    """Labels of the nodes that workers run on, KEY=VALUE."""
+    """On Kubernetes: labels of the nodes that workers run on, KEY=VALUE."""
     tolerations: tuple[Taint, ...] = ()
-    """Taints that workers tolerate, KEY[=VALUE]:EFFECT; with gpus, that of GPU nodes is added."""
+    """On Kubernetes: taints that workers tolerate, KEY[=VALUE]:EFFECT; with GPUs, the taint of GPU nodes is added."""
 
     @model_validator(mode="before")
     @classmethod
@@ -138,7 +139,7 @@ class JobSpec(BaseModel):
             raise ValueError("settings: the argv has a --config of its own; give one of the two")
         if self.mode == "InteractiveMode" and (self.retries or self.working_dir):
             field = "retries" if self.retries else "working_dir"
-            raise ValueError(f"{field}: not in InteractiveMode, where you submit the argv and its folder; leave it out")
+            raise ValueError(f"{field}: not in InteractiveMode, where you submit the command yourself; leave it out")
         if self.queue and self.priority:
             raise ValueError("priority: Kueue orders its queue by priority_class; give that instead")
         if self.priority_class and not self.queue:

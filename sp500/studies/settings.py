@@ -122,7 +122,8 @@ class ScaleSettings(Budgeted):
     multipliers: tuple[Annotated[int, Field(gt=0)], ...] = Field((1, 10), min_length=1)
     """Sizes: the training data and this many minus one noisy copies."""
     arms: tuple[Literal["in_memory", "streaming", "ray"], ...] = Field(("in_memory", "streaming", "ray"), min_length=1)
-    """in_memory: windows as arrays; streaming: shards, one process; ray: shards, --num-workers workers."""
+    """Ways of training to compare. in_memory: windows as arrays; streaming: shards, one process; ray: shards,
+    --num-workers workers."""
     max_steps: int = Field(0, ge=0)
     """Stop each run after this many steps; 0: no limit."""
     num_workers: tuple[Annotated[int, Field(gt=0)], ...] = Field((2,), min_length=1)  # type: ignore[assignment]
@@ -178,7 +179,7 @@ class WalkForwardSettings(Experiment):
     test_days: int = Field(252, gt=0)
     """Sessions of each test."""
     best_of: str | None = None
-    """Search or train run in the same folder whose (best) config is re-trained; --config and flags go over it."""
+    """Search or train run in the same folder whose (best) config is re-trained; --config and flags override it."""
     num_workers: int = Field(0, ge=0)
     """Folds at once on Ray; 0: one after another in this process."""
     data: DataConfig = DataConfig(tickers=("stocks",))

@@ -50,7 +50,7 @@ class Mcp(Frozen):
     folder: Path = Path()
     """Folder of the project, with experiments/ in it."""
     state_dir: Path | None = None
-    """Folder of the queue. Default: $XDG_STATE_HOME/sp500."""
+    """Folder of the queue. Default: $XDG_STATE_HOME/sp500, or ~/.local/state/sp500."""
     runs_dir: Path | None = None
     """Folder of the runs. Default: $SP500_RUNS_DIR, or runs in the project."""
     on: tuple[On, ...] = Field(("local",), min_length=1)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import tyro
+from pydantic import Field
 
+from sp500.commands import folders
 from sp500.commands.cluster import cluster_flags
 from sp500.config import RUN_NAME
 from sp500.errors import ConfigError, RunExists
@@ -23,8 +26,8 @@ class FetchResults(cluster_flags.TransferFlags):
 
     names: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
     """Names of runs. Default: all that have ended."""
-    runs_dir: Path = Path("runs")
-    """Folder to fetch into."""
+    runs_dir: Path = Field(default_factory=lambda: folders.runs(os.environ))
+    """Folder to fetch into. $SP500_RUNS_DIR sets another default."""
     max_size: str = "50GiB"
     """Most that all runs fetched by this command may hold together."""
 

@@ -31,7 +31,7 @@ class QueueFlags(Frozen):
     """Flags of every verb that asks the queue."""
 
     state_dir: Path | None = None
-    """Folder of the queue. Default: $XDG_STATE_HOME/sp500."""
+    """Folder of the queue. Default: $XDG_STATE_HOME/sp500, or ~/.local/state/sp500."""
     json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
     """JSON on stdout; all else goes to stderr."""
 

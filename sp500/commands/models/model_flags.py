@@ -35,7 +35,7 @@ class ModelFlags(Frozen):
     """Flags of every verb."""
 
     runs_dir: Path = Field(default_factory=lambda: folders.runs(os.environ))
-    """Folder of the runs. Default: $SP500_RUNS_DIR, or runs."""
+    """Folder of the runs. $SP500_RUNS_DIR sets another default."""
     on: Literal["local", "kuberay"] = "local"
     """kuberay: the models of a cluster's runs claim, through a pod that is deleted afterwards."""
     namespace: str = "sp500"

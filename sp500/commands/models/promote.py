@@ -27,7 +27,7 @@ class Promote(ModelFlags):
     shadow: bool = False
     """Log its answers, but do not send them."""
     trust_source: bool = False
-    """Run the Python that lies in the run's folder (source/) even if it was never given on this machine."""
+    """Run Python from the run's folder (source/) that no command on this machine was given before: if you trust it."""
 
     @model_validator(mode="after")
     def _is_one_of_them(self) -> Promote:

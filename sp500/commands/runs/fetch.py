@@ -28,7 +28,7 @@ class Fetch(Frozen):
     uri: Annotated[str, tyro.conf.arg(name="from")]
     """The archive: s3://BUCKET/PREFIX or file:///FOLDER. Credentials come from the environment."""
     runs_dir: Path = Field(default_factory=lambda: folders.runs(os.environ))
-    """Folder to fetch into. Default: $SP500_RUNS_DIR, or runs."""
+    """Folder to fetch into. $SP500_RUNS_DIR sets another default."""
     json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
     """One JSON object on stdout."""
 

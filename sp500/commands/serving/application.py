@@ -21,11 +21,11 @@ class Arguments(Frozen):
     name: str = DEFAULT
     """A model, or a run."""
     runs_dir: Path = Field(default_factory=lambda: folders.runs(os.environ))
-    """Folder of the runs. Default: $SP500_RUNS_DIR, or runs."""
+    """Folder of the runs. $SP500_RUNS_DIR sets another default."""
     key_file: Path
     """File with the key. Without it all requests that need one are refused; it is read again while the server runs."""
     trust_source: bool = False
-    """Run the Python that lies in a run's folder (source/) even if it was never given on this machine."""
+    """Run Python from a run's folder (source/) that no command on this machine was given before: for runs you trust."""
 
 
 def build(args: dict[str, object]) -> serve.Application:

@@ -41,7 +41,7 @@ class Serve(Frozen):
     key_file: Path | None = None
     """File with the key that requests have to bring as 'Authorization: Bearer KEY'. Default: $SP500_API_KEY."""
     runs_dir: Path = Field(default_factory=lambda: folders.runs(os.environ))
-    """Folder of the runs. Default: $SP500_RUNS_DIR, or runs."""
+    """Folder of the runs. $SP500_RUNS_DIR sets another default."""
     on: Literal["local", "ray", "kuberay"] = "local"
     """local: one process; ray: replicas on Ray Serve, of $RAY_ADDRESS or of this machine; kuberay: a RayService."""
     replicas: int = Field(2, gt=0)
@@ -63,7 +63,7 @@ class Serve(Frozen):
     json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
     """The table of --benchmark as one JSON object on stdout."""
     trust_source: bool = False
-    """Run the Python that lies in a run's folder (source/) even if it was never given on this machine."""
+    """Run Python from a run's folder (source/) that no command on this machine was given before: for runs you trust."""
 
 
 def main(argv: Sequence[str], prog: str = "sp500 serve", on: Literal["local", "ray"] = "local") -> int:

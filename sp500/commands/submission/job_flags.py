@@ -26,7 +26,7 @@ class JobFlags(JobSpec):
 
     argv: Annotated[Command, tyro.conf.Suppress] = ()
     file: Path | None = None
-    """YAML file of these settings and the argv; flags override it."""
+    """YAML file of these settings, with the command under argv; flags override it."""
 
     def spec(self) -> JobSpec:
         """The job alone."""

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import psutil
 import tyro
+from pydantic import Field
 
 from sp500.commands import folders
 from sp500.commands.submission.render import ray_cluster
@@ -33,10 +34,11 @@ class Rehearse(Frozen):
     """End the cluster, and every process of it."""
     port: int = 8265
     """Port of the dashboard, on 127.0.0.1."""
-    runs_dir: Path = Path("runs")
-    """Folder used in place of the claim of runs."""
+    runs_dir: Path = Field(default_factory=lambda: folders.runs(os.environ))
+    """Folder used in place of the claim of runs. $SP500_RUNS_DIR sets another default."""
     state_dir: Path | None = None
-    """Folder for the state and logs of the local cluster. Default: $XDG_STATE_HOME/sp500/rehearsal."""
+    """Folder for the state and logs of the local cluster. Default: rehearsal in the folder of the
+    queue."""
 
 
 def main(argv: Sequence[str]) -> int:

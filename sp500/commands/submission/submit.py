@@ -38,7 +38,7 @@ class Submit(job_flags.JobFlags):
     """Queue a job; or, with a --file that has a list of jobs, all of them or none."""
 
     on: On = "local"
-    """Where it runs: this machine, a Ray cluster that is there, or a Ray cluster made for it on Kubernetes."""
+    """local: this machine; ray: a Ray cluster that is up; kuberay: a Ray cluster made for the job on Kubernetes."""
     fallback: bool = False
     """Run on this machine where the cluster cannot be reached."""
     cluster: Path = Path("cluster/raycluster.yaml")
@@ -50,13 +50,13 @@ class Submit(job_flags.JobFlags):
     rates: Path | None = None
     """Table of rates. Default: cluster/rates.yaml where it is there."""
     node_type: str = ""
-    """Node type in that table whose rate workers have. Default: as its rule says."""
+    """Node type in that table whose rate a worker costs. Default: chosen by the table's rules."""
     strict: bool = False
-    """Refuse a job that its project's budget has no money for today, rather than let it wait."""
+    """Refuse a job that exceeds today's budget of its project; without this it waits."""
     dry_run: bool = False
-    """Print what would be sent, and send nothing."""
+    """Print what would be submitted, and submit nothing."""
     state_dir: Path | None = None
-    """Folder of the queue. Default: $XDG_STATE_HOME/sp500."""
+    """Folder of the queue. Default: $XDG_STATE_HOME/sp500, or ~/.local/state/sp500."""
     json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
     """JSON on stdout; all else goes to stderr."""
 
