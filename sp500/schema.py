@@ -33,7 +33,7 @@ def explain(model: type[BaseModel], fault: Any) -> str:
     key = ".".join(path)
     if fault["type"] != "extra_forbidden":
         message = str(fault["msg"]).removeprefix("Value error, ").removeprefix(f"{key}: ")
-        where = f"{key}: " if key else ""  # a fault of several fields together names them itself
+        where = f"{key}: " if key and not message.startswith(f"{key}.") else ""  # it names its fields itself
         value = "(hidden)" if SECRET & set(path) else f"{fault['input']!r:.60}"
         return where + message + ("" if fault["type"] == "value_error" else f", got {value}")
     section: Any = model

@@ -154,16 +154,13 @@ class EvalConfig(Frozen):
     """Trading cost per unit of turnover, in basis points."""
 
 
-def archive_uri(uri: str, field: str) -> str:
+def archive_uri(uri: str) -> str:
     """The address of an archive, without a / at its end. Raises ValueError, which repeats no password."""
-    try:
-        uri, parts = without_password(uri).rstrip("/"), urlsplit(uri)
-    except ValueError as error:
-        raise ValueError(f"{field}: {error}") from None
+    uri, parts = without_password(uri).rstrip("/"), urlsplit(uri)
     if "@" in parts.netloc:
-        raise ValueError(f"{field}: the address names a user. Leave it out and set AWS_ACCESS_KEY_ID")
+        raise ValueError("the address names a user. Leave it out and set AWS_ACCESS_KEY_ID")
     if (parts.scheme, bool(parts.netloc), bool(parts.path.strip("/"))) not in ARCHIVES:
-        raise ValueError(f"{field} {uri!r:.200}: expected s3://BUCKET, s3://BUCKET/PREFIX or file:///FOLDER")
+        raise ValueError(f"expected s3://BUCKET, s3://BUCKET/PREFIX or file:///FOLDER, got {uri!r:.200}")
     return uri
 
 
@@ -187,7 +184,7 @@ class IOConfig(Frozen):
     @field_validator("archive")
     @classmethod
     def _is_an_archive(cls, uri: str | None) -> str | None:
-        return archive_uri(uri, "io.archive") if uri else None
+        return archive_uri(uri) if uri else None
 
     @field_validator("run_name")
     @classmethod

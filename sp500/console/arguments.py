@@ -19,6 +19,8 @@ from sp500.schema import explain
 
 M = TypeVar("M", bound=BaseModel)
 
+RENAMED: Any = type(tyro.conf.arg())
+"""Mark of a field whose flag has another name."""
 NAMES = {Path: "PATH", str: "STR", int: "INT", float: "FLOAT", date: "YYYY-MM-DD"}
 
 
@@ -69,8 +71,10 @@ def _explain(model: type[BaseModel], section: str, fault: Any) -> str:
     field = model.model_fields.get(str(fault["loc"][0])) if fault["loc"] else None
     if field is None or {tyro.conf.Suppress, tyro.conf.Positional} & set(field.metadata):
         return text  # of several fields together, which it names itself, or of a field without a flag
-    name, colon, rest = text.partition(": ")
-    return f"--{section}{name.replace('_', '-')}{colon}{rest}"
+    path, colon, rest = text.partition(": ")
+    name, *below = path.split(".")
+    renamed = next((mark.name for mark in field.metadata if isinstance(mark, RENAMED) and mark.name), name)
+    return f"--{section}{'.'.join([renamed, *below]).replace('_', '-')}{colon}{rest}"
 
 
 def _read_field(name: str, field: FieldInfo, base: object) -> StructFieldSpec:

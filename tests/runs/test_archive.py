@@ -381,13 +381,13 @@ def test_training_ends_well_without_its_archive_and_is_copied_afterwards(
     ],
 )
 def test_address_of_no_archive_is_refused_by_the_name_of_its_field(uri: str, capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ValueError, match=r"io\.archive") as raised:
+    with pytest.raises(ValueError, match="archive") as raised:
         IOConfig(archive=uri)
-    with pytest.raises(SystemExit) as end_of_verb:
-        cli.main(["runs", "fetch", "a", "--from", uri])
-    assert end_of_verb.value.code == 2
+    assert cli.main(["runs", "fetch", "a", "--from", uri]) == 2
+    said = capfd.readouterr().err
+    assert "--from: " in said
     for word in ("S3CR3T", "TOKEN", "access_key=KEY"):
-        assert word not in str(raised.value) + capfd.readouterr().err
+        assert word not in str(raised.value) + said
 
 
 def test_archive_where_the_run_lies_is_refused(store: RunStore) -> None:

@@ -35,7 +35,7 @@ class Fetch(Frozen):
     @field_validator("uri")
     @classmethod
     def _is_an_archive(cls, uri: str) -> str:
-        return archive_uri(uri, "--from")
+        return archive_uri(uri)
 
 
 def main(argv: Sequence[str]) -> int:
