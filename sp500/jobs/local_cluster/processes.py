@@ -21,6 +21,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
+from http.client import HTTPException
 from pathlib import Path
 
 import psutil
@@ -54,14 +55,25 @@ def up(nodes: Sequence[Node], state: Path, dashboard: int, say: Callable[[str], 
     _save(state, folder, [])
     secret, port = ray_token(), _any_port()
     started: list[psutil.Process] = []
+
+    def start(node: Node, number: int, attempt: int) -> bool:
+        """Whether the node is up: False where it ended before it was."""
+        own = folder / f"{number}.{attempt}"
+        argv = command(node, ray=Path(sys.executable).with_name("ray"), port=port, dashboard=dashboard, folder=own)
+        started.append(_start(argv, node, state / f"{node.name}.log"))
+        _save(state, folder, started)
+        return _until(lambda: _count(dashboard, secret) >= number, started[-1], state / f"{node.name}.log")
+
     try:
+        # One after the other: nodes of one machine choose their ports by looking which are free.
         for number, node in enumerate(nodes, 1):
-            own = folder / str(number)
-            argv = command(node, ray=Path(sys.executable).with_name("ray"), port=port, dashboard=dashboard, folder=own)
-            started.append(_start(argv, node, state / f"{node.name}.log"))
-            _save(state, folder, started)
-            # One after the other: nodes of one machine choose their ports by looking which are free.
-            _until(lambda: _count(dashboard, secret) >= number, started[-1], state / f"{node.name}.log")  # noqa: B023
+            if not start(node, number, 1):
+                # Ray gives a node 30 s to register, which a busy machine may exceed; a pod would start again as well.
+                say(f"{node.name} ended before it was up; it is started again")
+                if node.head:
+                    port = _any_port()
+                if not start(node, number, 2):
+                    raise _error("ended", state / f"{node.name}.log")
             say(f"{node.name} is up: {node.cpus} CPUs")
     except BaseException:
         down(state)
@@ -116,20 +128,26 @@ def _count(dashboard: int, secret: str) -> int:
     try:
         with urllib.request.urlopen(request, timeout=5) as answer:  # noqa: S310
             summary = json.load(answer)["data"]["summary"]
-    except (OSError, ValueError, KeyError):
+        return sum(node["raylet"]["state"] == "ALIVE" for node in summary)
+    except (OSError, HTTPException, ValueError, KeyError, TypeError):  # it starts, or another server is there
         return 0
-    return sum(node.get("raylet", {}).get("state") == "ALIVE" for node in summary)
 
 
-def _until(ready: Callable[[], bool], process: psutil.Process, log: Path) -> None:
+def _until(ready: Callable[[], bool], process: psutil.Process, log: Path) -> bool:
+    """Wait until a node is ready: False where its process ends before."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not ready():
-        ended = not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-        if ended or time.monotonic() > deadline:
-            lines = log.read_text(errors="replace").strip().splitlines()[-8:]
-            how = "ended" if ended else f"was not up after {PATIENCE_SECONDS} s"
-            raise ResourcesError("\n  ".join([f"node {log.stem} {how}:", *lines]))
+        if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        if time.monotonic() > deadline:
+            raise _error(f"was not up after {PATIENCE_SECONDS} s", log)
         time.sleep(0.5)
+    return True
+
+
+def _error(how: str, log: Path) -> ResourcesError:
+    lines = log.read_text(errors="replace").strip().splitlines()[-8:]
+    return ResourcesError("\n  ".join([f"node {log.stem} {how}:", *lines]))
 
 
 def _save(state: Path, folder: Path, starts: Sequence[psutil.Process]) -> None:
@@ -190,9 +208,14 @@ def _names(process: psutil.Process, folder: str) -> bool:
 
 
 def _free(port: int) -> bool:
+    """Whether a server can listen there: no other does, and no connection has it as its own port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        return probe.connect_ex(("127.0.0.1", port)) != 0
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def _any_port() -> int:

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from sp500.jobs.local_cluster import processes
+from sp500.jobs.local_cluster.plan import Node
 from sp500.runs.store import RunStore
 
 ROOT = Path(__file__).parents[3]
@@ -24,21 +25,27 @@ SMALL = ("--data.start", "2015-01-01", "--train.epochs", "2")
 
 def sp500(*argv, check=True):
     command = [sys.executable, "-m", "sp500.cli", *map(str, argv)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=check, timeout=120)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=200)
+    assert not check or done.returncode == 0, done.stderr
+    return done
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 class Rehearsal:
     """The cluster that the tests of this file share. A test that kills a node ends it, and the next starts it anew."""
 
     def __init__(self, folder):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.folder, self.done = folder, None
+        self.folder, self.done, self.port = folder, None, None
         self._state = ("--state-dir", folder / "state")
 
     def up(self):
         if self.done is None:
+            self.port = free_port()
             flags = ("--port", self.port, "--runs-dir", self.folder / "runs", *self._state)
             self.done = sp500("jobs", "rehearse", *flags)
 
@@ -135,6 +142,24 @@ def test_what_cannot_be_rehearsed_is_refused_in_one_message(tmp_path):
         refused = sp500("jobs", "rehearse", "--state-dir", tmp_path / "state", *flags, check=False)
         assert (refused.returncode, "Traceback" in refused.stderr) == (2, False)
         assert told in refused.stderr
+
+
+def test_port_of_a_connection_is_taken_too(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        port = client.getsockname()[1]
+        refused = sp500("jobs", "rehearse", "--port", port, "--state-dir", tmp_path, check=False)
+    assert (refused.returncode, f"port {port} is taken" in refused.stderr) == (2, True)
+
+
+def test_node_that_ends_before_it_is_up_is_started_again(tmp_path, monkeypatch):
+    head, said, command = Node("head", head=True, params={"num-cpus": "0"}), [], processes.command
+    first = iter([[sys.executable, "-c", "raise SystemExit(1)"]])
+    monkeypatch.setattr(processes, "command", lambda *argv, **flags: next(first, None) or command(*argv, **flags))
+    try:
+        processes.up([head], tmp_path, free_port(), said.append)
+    finally:
+        assert processes.down(tmp_path) == 1
+    assert said == ["head ended before it was up; it is started again", "head is up: 0 CPUs"]
 
 
 def test_down_without_a_rehearsal_says_so(tmp_path):
