@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, TypeVar, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -23,27 +23,57 @@ def validate(model: type[M], data: Mapping[str, object], where: str) -> M:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        lines = [f"{where}: {explain(model, fault)}".removeprefix(": ") for fault in error.errors()]
+        lines = [": ".join(filter(None, [where, ".".join(key), text])) for key, text in explain(model, error)]
         raise ConfigError("\n".join(lines)) from None
 
 
-def explain(model: type[BaseModel], fault: Any) -> str:
-    """One of pydantic's faults as text: key path, expected value, actual value."""
-    path = [str(part) for part in fault["loc"]]
-    key = ".".join(path)
-    if fault["type"] != "extra_forbidden":
-        message = str(fault["msg"]).removeprefix("Value error, ").removeprefix(f"{key}: ")
-        where = f"{key}: " if key and not message.startswith(f"{key}.") else ""  # it names its fields itself
-        value = "(hidden)" if SECRET & set(path) else f"{fault['input']!r:.60}"
-        return where + message + ("" if fault["type"] == "value_error" else f", got {value}")
-    section: Any = model
-    for part in path[:-1]:  # a name in a mapping, or a place in a list, leads to what that holds
-        fields = getattr(section, "model_fields", None)
-        section = fields[part].annotation if fields else get_args(section)[-1 if get_origin(section) is dict else 0]
-    known = list(section.model_fields)
+def explain(model: type[BaseModel], error: ValidationError) -> list[tuple[tuple[str, ...], str]]:
+    """Key path and text of each fault: expected value, actual value. A text that names its keys has no path."""
+    whole: list[str] = []
+    of_key: dict[tuple[str, ...], list[str]] = {}
+    for fault in error.errors():
+        path, holder = _follow(model, fault["loc"])
+        if fault["type"] == "extra_forbidden":
+            whole.append(_unknown(path, list(holder.model_fields)))
+            continue
+        key = ".".join(path)
+        text = str(fault["msg"]).removeprefix("Value error, ").removeprefix(f"{key}: ")
+        if fault["type"] != "value_error":
+            text += f", got {'(hidden)' if SECRET & set(path) else repr(fault['input'])[:60]}"
+        if not key or text.startswith(f"{key}."):
+            whole.append(text)
+        else:
+            of_key.setdefault(path, []).append(text)
+    # Of a list with a wrong item, pydantic says as well that it has too few.
+    lists = {path[:-1] for path in of_key}
+    # Several faults of one key are one for each type that it may have.
+    return [((), text) for text in whole] + [
+        (path, " or: ".join(texts)) for path, texts in of_key.items() if path not in lists
+    ]
+
+
+def _follow(model: type[BaseModel], loc: Sequence[str | int]) -> tuple[tuple[str, ...], type[BaseModel]]:
+    """A fault's key path, without the name of a type that pydantic puts behind it, and the model that has the key."""
+    path: list[str] = []
+    holder, kind = model, cast("Any", model)
+    for part in loc:
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            holder, field = kind, kind.model_fields.get(str(part))
+            kind = field.annotation if field else None
+        elif isinstance(part, int):
+            kind = next(iter(get_args(kind)), None)
+        elif get_origin(kind) is dict:
+            kind = get_args(kind)[-1]
+        else:
+            break
+        path.append(str(part))
+    return tuple(path), holder
+
+
+def _unknown(path: tuple[str, ...], known: list[str]) -> str:
     near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.4)
     hint = f"did you mean {'.'.join([*path[:-1], near[0]])}?" if near else f"known keys: {', '.join(known)}"
-    return f"unknown key {key}; {hint}"
+    return f"unknown key {'.'.join(path)}; {hint}"
 
 
 def plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Command-line arguments of a settings model: read by tyro, and faults told by the names of the flags."""
+"""Command-line arguments of a settings model, read by tyro; errors name the flags."""
 
 from __future__ import annotations
 
@@ -51,30 +51,30 @@ def _read_model(root: type[BaseModel], of: StructTypeInfo) -> StructConstructorS
     model = of.type
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
         return None
-    sections = {field.annotation: f"{name}." for name, field in root.model_fields.items()}
+    section = next((f"{name}." for name, field in root.model_fields.items() if field.annotation is model), "")
 
     def build(**values: object) -> BaseModel:
         try:
             return model(**values)
         except ValidationError as error:
-            lines = [_explain(model, sections.get(model, ""), fault) for fault in error.errors()]
-            raise ConfigError("\n".join(lines)) from None
+            lines = [_explain(model, section, path, text) for path, text in explain(model, error)]
+            raise ConfigError("\n".join(dict.fromkeys(lines))) from None
 
     build.__doc__ = model.__doc__
     fields = [_read_field(name, field, of.default) for name, field in model.model_fields.items()]
     return StructConstructorSpec(build, tuple(fields))
 
 
-def _explain(model: type[BaseModel], section: str, fault: Any) -> str:
-    """A fault of pydantic, by the name of the flag."""
-    text = explain(model, fault)
-    field = model.model_fields.get(str(fault["loc"][0])) if fault["loc"] else None
-    if field is None or {tyro.conf.Suppress, tyro.conf.Positional} & set(field.metadata):
-        return text  # of several fields together, which it names itself, or of a field without a flag
-    path, colon, rest = text.partition(": ")
-    name, *below = path.split(".")
+def _explain(model: type[BaseModel], section: str, path: tuple[str, ...], text: str) -> str:
+    """A fault by the name of the flag: of the key path, or of the key that its text begins with."""
+    head, colon, rest = (".".join(path), ": ", text) if path else text.partition(": ")
+    name, *below = head.split(".")
+    field = model.model_fields.get(name)
+    if not colon or field is None or {tyro.conf.Suppress, tyro.conf.Positional} & set(field.metadata):
+        return f"{head}{colon}{rest}"  # of several fields together, or of one without a flag
     renamed = next((mark.name for mark in field.metadata if isinstance(mark, RENAMED) and mark.name), name)
-    return f"--{section}{'.'.join([renamed, *below]).replace('_', '-')}{colon}{rest}"
+    below = [part for part in below if not part.isdecimal()]
+    return ".".join([f"--{section}{renamed}".replace("_", "-"), *below]) + colon + rest
 
 
 def _read_field(name: str, field: FieldInfo, base: object) -> StructFieldSpec:
@@ -101,12 +101,18 @@ def _metavar(name: str, field: FieldInfo) -> str | None:
         if get_origin(field.annotation) is tuple:
             return f"[{name.upper().removesuffix('S')} ...]"
         return name.upper() if field.is_required() else f"[{name.upper()}]"
-    kinds = [kind for kind in get_args(field.annotation) if kind is not NoneType]
+    kinds = [_bare(kind) for kind in get_args(field.annotation) if kind is not NoneType]
     if get_origin(field.annotation) not in {Union, UnionType} or len(kinds) != 1:
         return None
-    kind = get_args(kinds[0])[0] if get_origin(kinds[0]) is Annotated else kinds[0]
+    [kind] = kinds
     if get_origin(kind) is Literal:
-        return f"{{{','.join(get_args(kind))}}}"
+        return f"{{{','.join(map(str, get_args(kind)))}}}"
     if get_origin(kind) is tuple:
-        return f"[{(name := NAMES[get_args(kind)[0]])} [{name} ...]]"
+        item = NAMES.get(_bare(get_args(kind)[0]))
+        return item and f"[{item} [{item} ...]]"
     return NAMES.get(kind)
+
+
+def _bare(kind: Any) -> Any:
+    """A type without what `Annotated` adds to it."""
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind

@@ -254,7 +254,13 @@ def _with_aliases(config: C) -> C:
             overrides.setdefault(section, {})[key] = value
     if not overrides:
         return config
-    return validate(type(config), merge(config.model_dump(), overrides), "flags")
+    try:
+        return validate(type(config), merge(config.model_dump(), overrides), "")
+    except ConfigError as error:
+        text = str(error)
+        for flag, (section, key) in type(config).aliases.items():
+            text = text.replace(f"{section}.{key}: ", f"--{flag.replace('_', '-')}: ")
+        raise ConfigError(text) from None
 
 
 def flag(argv: Sequence[str], *names: str) -> str | None:

@@ -119,11 +119,11 @@ def line(row: FoldRow, task: str) -> str:
     gain, took = row["improvement"], f"epoch {row['best_epoch']}, {seconds(row['seconds'])}"
     key, word = SCORE[gain["metric"]], against_naive(gain, row["best_epoch"])
     rival = naive_name(gain["over"], task)
-    told = f"{_title(key)} {_number(key, row['test'][key])}, naive ({rival}) {_number(key, _rival(row)[key])}"
+    text = f"{_title(key)} {_number(key, row['test'][key])}, naive ({rival}) {_number(key, _rival(row)[key])}"
     if ends := bounds(gain):
         value, low, high = (percent(share, 2, sign=True) for share in (gain["value"], *ends))
-        told += f", {value} ({low} to {high}, {word})"
-    return ", ".join([f"{head}: {told}", *_ratios(row), took])
+        text += f", {value} ({low} to {high}, {word})"
+    return ", ".join([f"{head}: {text}", *_ratios(row), took])
 
 
 def _ratios(row: FoldRow) -> list[str]:

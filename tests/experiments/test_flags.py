@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from help_text import empty_defaults
 
 ROOT = Path(__file__).parent.parent.parent
 SCRIPTS = sorted(path.stem for path in (ROOT / "experiments").glob("*.py"))
@@ -42,6 +43,11 @@ def test_help_loads_nothing_that_takes_long(helps, name):
     assert {"torch", "ray", "pandas", "numpy"}.isdisjoint(loaded)
 
 
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_help_shows_no_default_that_says_nothing(helps, name):
+    assert empty_defaults(helps[name][1]) == []
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
@@ -50,7 +56,9 @@ def test_help_loads_nothing_that_takes_long(helps, name):
         (["--train.epochs", "many"], "--train.epochs"),
         (["--train.epochs", "0"], "greater than 0"),
         (["--model.kind", "gru"], "lstm"),
-        (["--name", "../out"], "../out"),
+        (["--name", "../out"], "--name: run name '../out'"),
+        (["--seed", "-1"], "--seed: Input should be greater than or equal to 0, got -1"),
+        (["--train.keep", "0"], "--train.keep: Input should be 'best' or 'all', got 0 or: Input should be greater"),
         (["--data.gap", "5"], "window + horizon"),
         (["--model.kind", "linear", "--model.hidden", "8"], "model.hidden"),
         (["--config", "nowhere.yaml"], "nowhere.yaml"),

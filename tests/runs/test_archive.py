@@ -27,6 +27,7 @@ from sp500.runs.archive.fetching import catch_up, fetch
 from sp500.runs.archive.layout import Archived, Listing
 from sp500.runs.record import EpochMetrics, make_record
 from sp500.runs.store import Run, RunStore
+from sp500.schema import validate
 from sp500.storage import Folder
 from sp500.training.checkpoint import Checkpoints, Snapshot
 
@@ -381,8 +382,8 @@ def test_training_ends_well_without_its_archive_and_is_copied_afterwards(
     ],
 )
 def test_address_of_no_archive_is_refused_by_the_name_of_its_field(uri: str, capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ValueError, match="archive") as raised:
-        IOConfig(archive=uri)
+    with pytest.raises(ConfigError, match=r"\Aio: archive: ") as raised:
+        validate(IOConfig, {"archive": uri}, "io")
     assert cli.main(["runs", "fetch", "a", "--from", uri]) == 2
     said = capfd.readouterr().err
     assert "--from: " in said
