@@ -26,15 +26,15 @@ RUNS = "sp500-runs"
 
 
 class Rehearse(Frozen):
-    """Start a local Ray cluster of the shape that a manifest describes, or end it."""
+    """Start a local Ray cluster with the nodes of a manifest, or stop it."""
 
     manifest: Annotated[Path, tyro.conf.Positional] = Path("cluster/raycluster.yaml")
     """File with the RayCluster."""
     down: bool = False
-    """End the cluster, and every process of it."""
-    port: int = 8265
+    """Stop the cluster and all its processes."""
+    port: int = Field(8265, gt=0, lt=65536)
     """Port of the dashboard, on 127.0.0.1."""
-    runs_dir: Path = Field(default_factory=lambda: folders.runs(os.environ))
+    runs_dir: folders.RunsDir
     """Folder used in place of the claim of runs. $SP500_RUNS_DIR sets another default."""
     state_dir: Path | None = None
     """Folder for the state and logs of the local cluster. Default: rehearsal in the folder of the

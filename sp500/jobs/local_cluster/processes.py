@@ -8,6 +8,7 @@ removed.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -47,8 +48,7 @@ def up(nodes: Sequence[Node], state: Path, dashboard: int, say: Callable[[str], 
     """
     if _alive(state):
         raise ConfigError("a rehearsal is up already; scripts/rehearse --down ends it")
-    if not _free(dashboard):
-        raise ConfigError(f"port {dashboard} is taken, by another Ray cluster perhaps; --port takes another")
+    _check_port(dashboard)
     state.mkdir(parents=True, exist_ok=True)
     # Sockets lie in there, whose paths may have 107 characters at most.
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=FOLDER))
@@ -56,8 +56,8 @@ def up(nodes: Sequence[Node], state: Path, dashboard: int, say: Callable[[str], 
     secret, port = ray_token(), _any_port()
     started: list[psutil.Process] = []
 
-    def start(node: Node, number: int, attempt: int) -> bool:
-        """Whether the node is up: False where it ended before it was."""
+    def start(node: Node, number: int, attempt: int) -> str:
+        """Start a node; why it is not up, where it ended before it was."""
         own = folder / f"{number}.{attempt}"
         argv = command(node, ray=Path(sys.executable).with_name("ray"), port=port, dashboard=dashboard, folder=own)
         started.append(_start(argv, node, state / f"{node.name}.log"))
@@ -67,13 +67,13 @@ def up(nodes: Sequence[Node], state: Path, dashboard: int, say: Callable[[str], 
     try:
         # One after the other: nodes of one machine choose their ports by looking which are free.
         for number, node in enumerate(nodes, 1):
-            if not start(node, number, 1):
+            if ended := start(node, number, 1):
                 # Ray gives a node 30 s to register, which a busy machine may exceed; a pod would start again as well.
-                say(f"{node.name} ended before it was up; it is started again")
+                say(f"{ended}\nit is started again")
                 if node.head:
                     port = _any_port()
-                if not start(node, number, 2):
-                    raise _error("ended", state / f"{node.name}.log")
+                if ended := start(node, number, 2):
+                    raise ResourcesError(ended)
             say(f"{node.name} is up: {node.cpus} CPUs")
     except BaseException:
         down(state)
@@ -133,21 +133,21 @@ def _count(dashboard: int, secret: str) -> int:
         return 0
 
 
-def _until(ready: Callable[[], bool], process: psutil.Process, log: Path) -> bool:
-    """Wait until a node is ready: False where its process ends before."""
+def _until(ready: Callable[[], bool], process: psutil.Process, log: Path) -> str:
+    """Wait until a node is ready; why it is not, where its process ends before."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not ready():
         if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
-            return False
+            return _describe("ended before it was up", log)
         if time.monotonic() > deadline:
-            raise _error(f"was not up after {PATIENCE_SECONDS} s", log)
+            raise ResourcesError(_describe(f"was not up after {PATIENCE_SECONDS} s", log))
         time.sleep(0.5)
-    return True
+    return ""
 
 
-def _error(how: str, log: Path) -> ResourcesError:
+def _describe(fault: str, log: Path) -> str:
     lines = log.read_text(errors="replace").strip().splitlines()[-8:]
-    return ResourcesError("\n  ".join([f"node {log.stem} {how}:", *lines]))
+    return "\n  ".join([f"node {log.stem} {fault}:", *lines])
 
 
 def _save(state: Path, folder: Path, starts: Sequence[psutil.Process]) -> None:
@@ -207,15 +207,16 @@ def _names(process: psutil.Process, folder: str) -> bool:
     return False
 
 
-def _free(port: int) -> bool:
-    """Whether a server can listen there: no other does, and no connection has it as its own port."""
+def _check_port(port: int) -> None:
+    """Raise ConfigError unless a server can listen there: no other does, and no connection has it as its own port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
+        except OSError as error:
+            taken = error.errno == errno.EADDRINUSE
+            fault = "is taken, by another Ray cluster perhaps" if taken else f"cannot be used ({error.strerror})"
+            raise ConfigError(f"port {port} {fault}; --port takes another") from None
 
 
 def _any_port() -> int:

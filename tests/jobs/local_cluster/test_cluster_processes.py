@@ -15,7 +15,6 @@ import psutil
 import pytest
 
 from sp500.jobs.local_cluster import processes
-from sp500.jobs.local_cluster.plan import Node
 from sp500.runs.store import RunStore
 
 ROOT = Path(__file__).parents[3]
@@ -151,15 +150,10 @@ def test_port_of_a_connection_is_taken_too(tmp_path):
     assert (refused.returncode, f"port {port} is taken" in refused.stderr) == (2, True)
 
 
-def test_node_that_ends_before_it_is_up_is_started_again(tmp_path, monkeypatch):
-    head, said, command = Node("head", head=True, params={"num-cpus": "0"}), [], processes.command
-    first = iter([[sys.executable, "-c", "raise SystemExit(1)"]])
-    monkeypatch.setattr(processes, "command", lambda *argv, **flags: next(first, None) or command(*argv, **flags))
-    try:
-        processes.up([head], tmp_path, free_port(), said.append)
-    finally:
-        assert processes.down(tmp_path) == 1
-    assert said == ["head ended before it was up; it is started again", "head is up: 0 CPUs"]
+@pytest.mark.parametrize("port", [0, 70_000])
+def test_number_that_is_no_port_is_refused(tmp_path, port):
+    refused = sp500("jobs", "rehearse", "--port", port, "--state-dir", tmp_path, check=False)
+    assert (refused.returncode, "--port: Input should be" in refused.stderr) == (2, True)
 
 
 def test_down_without_a_rehearsal_says_so(tmp_path):

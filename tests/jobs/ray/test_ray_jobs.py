@@ -87,7 +87,10 @@ class Cluster:
         self.token = ray_token()
 
     def up(self):
-        processes.up([HEAD], self.state, self.port, lambda line: None)
+        """Start it, and return what is said of that."""
+        said = []
+        processes.up([HEAD], self.state, self.port, said.append)
+        return said
 
     def down(self):
         """As a node that is lost; told to end, the dashboard waits for followers."""
@@ -659,14 +662,19 @@ def test_log_broken_at_any_character_gives_each_line_once(tail):
         assert lines == there if tail is None else there[len(there) - len(lines) :] == lines
 
 
-def test_job_of_a_cluster_that_was_started_anew_is_lost(ray_cluster, executor, asked, handle):
-    """The last test of the cluster."""
+def test_job_of_a_cluster_that_was_started_anew_is_lost(ray_cluster, executor, asked, handle, monkeypatch):
+    """The last test of the cluster, whose head ends once before it is up, is started again and knows no earlier job."""
+    torn, command = iter([[sys.executable, "-c", "raise SystemExit('no memory')"]]), processes.command
+    monkeypatch.setattr(processes, "command", lambda *argv, **flags: next(torn, None) or command(*argv, **flags))
     executor.submit(handle, asked("sleep", "1000"))
     until(executor, handle, running)
     ray_cluster.down()
     with pytest.raises(Unreachable):
         executor.status(handle)
-    ray_cluster.up()
+    assert ray_cluster.up() == [
+        "node head ended before it was up:\n  no memory\nit is started again",
+        "head is up: 0 CPUs",
+    ]
     seen = until_answered(executor, handle)
     assert (seen.state, seen.retryable) == (JobState.LOST, True)
     assert f"http://127.0.0.1:{ray_cluster.port} knows no job {handle}" in seen.reason
