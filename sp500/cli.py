@@ -24,7 +24,7 @@ VERBS = {
     "jobs logs": ("jobs.logs", "Print a job's output, or follow it."),
     "jobs wait": ("jobs.wait", "Wait until jobs have ended, and return their exit code."),
     "jobs stop": ("jobs.stop", "Stop jobs."),
-    "jobs rerun": ("jobs.rerun", "Queue an ended job again."),
+    "jobs rerun": ("jobs.rerun", "Queue a job again, as it was."),
     "jobs delete": ("jobs.delete", "Delete ended jobs from the queue."),
     "jobs manage": ("jobs.manage", "Run the queue's manager in the foreground; submit starts one by itself."),
     "jobs render": (
@@ -44,14 +44,17 @@ VERBS = {
     "cluster upload-data": ("cluster.upload_data", "Copy a folder to the cluster's data claim."),
     "cluster fetch-results": ("cluster.fetch_results", "Copy ended runs from the cluster's claim."),
     "runs fetch": ("runs.fetch", "Copy a run from its archive."),
-    "serve": ("serving.serve", "Serve forecasts of a trained run or a model over HTTP."),
-    "models list": ("models.list", "List models and the runs that serve them."),
+    "serve": ("serving.serve", "Serve a trained run or a model over HTTP."),
+    "models list": ("models.list", "List models, their versions and the runs that serve them."),
     "models promote": (
         "models.promote",
         "Let a run serve a model: all requests, a share (canary), or only for the log (shadow).",
     ),
-    "models rollback": ("models.rollback", "Let the previous champion serve again."),
-    "models score": ("models.score", "Score served forecasts by the prices since."),
+    "models rollback": (
+        "models.rollback",
+        "End a model's canary and shadow, or let its previous champion serve again.",
+    ),
+    "models score": ("models.score", "Score served forecasts against the prices that followed."),
     "mlflow sync": ("mlflow_sync", "Copy runs to MLflow."),
     "mcp": (
         "agent.mcp",
@@ -60,8 +63,8 @@ VERBS = {
     "doctor": ("doctor", "Check this machine and its clusters, and say what to do."),
 }
 
-# Scripts that are looked for among the commands.
-EXPERIMENTS = ("prepare", "train", "tune", "scale", "walk_forward", "compare")
+# Scripts in experiments/ whose names are no commands, though some will type them as such.
+SCRIPTS = ("prepare", "train", "tune", "scale", "walk_forward", "compare")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -101,11 +104,15 @@ def _listing(verbs: dict[str, str]) -> str:
 
 
 def _unknown(words: list[str]) -> str:
-    command = " ".join(words)
-    near = difflib.get_close_matches(command, VERBS, n=1, cutoff=0.6)
-    hint = f"did you mean sp500 {near[0]}?" if near else f"commands: {', '.join(VERBS)}"
-    if words[0].replace("-", "_") in EXPERIMENTS:
-        hint = f"did you mean python experiments/{words[0].replace('-', '_')}.py?"
+    command, script = " ".join(words), words[0].replace("-", "_")
+    near = difflib.get_close_matches(command, VERBS, n=1, cutoff=0.8)
+    near = near or [verb for verb in VERBS if verb.split()[-1] in words]
+    if script in SCRIPTS:
+        hint = f"did you mean python experiments/{script}.py?"
+    elif near:
+        hint = f"did you mean {' or '.join(f'sp500 {verb}' for verb in near)}?"
+    else:
+        hint = f"commands: {', '.join(VERBS)}"
     return f"sp500 {command}: no such command; {hint}"
 
 

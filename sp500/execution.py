@@ -41,7 +41,8 @@ class Experiment(RunConfig):
     resume: bool = False
     """Continue the run of that name; an ended one prints its record."""
     trust_source: bool = False
-    """Run Python from a run's folder (source/) that no command on this machine was given before: for runs you trust."""
+    """Run the Python files in a run's folder (source/), even if no command on this machine has used them. Only for runs
+    you trust."""
 
     @property
     def arm(self) -> str:

@@ -59,7 +59,7 @@ def test_flags_stand_above_the_file_and_the_words_after_dashes_above_its_argv(re
         (("--name", "Tune", *COMMAND), "name: invalid job name 'Tune'"),
         (("--workers", "0", *COMMAND), "workers: Input should be greater than 0, got 0"),
         (("--wokers", "3", *COMMAND), "--workers"),
-        (("--env", "A", *COMMAND), "expected NAME=VALUE, found 'A'"),
+        (("--env", "A", *COMMAND), "expected NAME=VALUE"),
         (("--env", "A=1", "--env", "B=2", *COMMAND), "duplicate flag --env"),
         (("--settings", "nowhere.yaml", *COMMAND), "--settings nowhere.yaml: cannot be read"),
         (("--file", "nowhere.yaml", *COMMAND), "--file nowhere.yaml: cannot be read"),
@@ -79,11 +79,18 @@ def test_wrong_file_of_a_job_names_file_key_and_nearest_key(render, tmp_path):
     assert f"--file {file}: unknown key wokers; did you mean workers?" in render("--file", file, *COMMAND).stderr
 
 
-@pytest.mark.parametrize("given", ["--env HF_TOKEN=hf_abcdef", "--secrets HF_TOKEN=hf_abcdef"])
-def test_secret_given_by_value_is_refused_and_not_shown(render, given):
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("--env HF_TOKEN=hf_abcdef", "HF_TOKEN looks like a secret"),
+        ("--secrets HF_TOKEN=hf_abcdef", "HF_TOKEN is not a reference"),
+        ("--secrets HF_TOKEN hf_abcdef", "expected NAME=VALUE"),
+    ],
+)
+def test_secret_given_by_value_is_refused_and_not_shown(render, given, said):
     done = render(*given.split(), *COMMAND)
     assert done.returncode == 2
-    assert "HF_TOKEN" in done.stderr
+    assert said in done.stderr
     assert "hf_abcdef" not in done.stdout + done.stderr
 
 
@@ -132,10 +139,24 @@ def test_verbs_are_listed_where_none_is_given(capsys, words):
     assert "sp500 jobs render" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", [("job", "render"), ("jobs", "rendr"), ("--loud",)])
-def test_unknown_verb_exits_2_and_names_the_nearest(capsys, words):
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("job", "render"), "did you mean sp500 jobs render?"),
+        (("jobs", "rendr"), "did you mean sp500 jobs render?"),
+        (("score", "returns"), "did you mean sp500 models score?"),
+        (("list",), "did you mean sp500 jobs list or sp500 models list?"),
+        (("--loud",), "commands: jobs submit, "),
+    ],
+)
+def test_unknown_verb_exits_2_and_names_the_nearest(capsys, words, hint):
     assert cli.main(words) == 2
-    assert "jobs render" in capsys.readouterr().err
+    assert hint in capsys.readouterr().err
+
+
+def test_every_script_of_an_experiment_is_known_and_serve_is_a_verb():
+    scripts = {path.stem for path in (ROOT / "experiments").glob("*.py")}
+    assert {*cli.SCRIPTS, "serve"} == scripts
 
 
 @pytest.mark.parametrize("word", ["train", "walk-forward"])

@@ -21,7 +21,7 @@ from sp500.jobs.kuberay import contexts
 
 
 class Doctor(Frozen):
-    """Say what is wrong on this machine and with its clusters, one line per check: ok, or what to do.
+    """Check this machine and its clusters, one line per check: ok, or what to do.
 
     Exit code 1: something is wrong. 2: torchvision is of another build than torch.
     """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -30,7 +29,7 @@ class Forecast(Frozen):
     """Whose runs to go by. Of tune, the workers are the cores that its trials run on."""
     workers: tuple[int, ...] = Field((1, 2, 4, 8, 16), min_length=1)
     """Numbers of workers."""
-    runs_dir: Path = Field(default_factory=lambda: folders.runs(os.environ))
+    runs_dir: folders.RunsDir
     """Folder of the runs. $SP500_RUNS_DIR sets another default."""
     rates: Path | None = None
     """Table of rates. Default: cluster/rates.yaml where it is there."""

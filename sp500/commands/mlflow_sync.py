@@ -31,13 +31,13 @@ SECONDS = 10.0
 
 
 class Sync(Frozen):
-    """Mirror the runs in MLflow, one MLflow run for each. A sync that was cut off is completed by the next one."""
+    """Copy runs to MLflow, one MLflow run each. A sync that was cut off is completed by the next one."""
 
     uri: str = Field(default_factory=lambda: os.environ.get("MLFLOW_TRACKING_URI") or "mlruns")
     """Address of a server, or a folder. Default: $MLFLOW_TRACKING_URI, or mlruns."""
     experiment: str = Field("sp500", min_length=1)
     """Experiment of MLflow. Give each folder of runs one of its own."""
-    runs_dir: Path = Field(default_factory=lambda: folders.runs(os.environ))
+    runs_dir: folders.RunsDir
     """Folder of the runs. $SP500_RUNS_DIR sets another default."""
     follow: bool = False
     """Sync every 10 seconds until a signal."""

@@ -61,25 +61,28 @@ class JobSpec(BaseModel):
     workers: Positive = 1
     """Number of equal Ray worker nodes, started together. On this machine: as many shares of its CPUs and memory."""
     cpus: Positive | None = None
-    """Whole CPUs of each worker, its request and its limit. Default: the limit of the cluster's pods."""
+    """Whole CPUs of each worker. On Kubernetes: request and limit of its pod. Default: 1; on Kubernetes those of the
+    cluster's pods."""
     memory: Memory | None = None
-    """Memory of each worker, such as 4GiB, its request and its limit. Default: the limit of the cluster's pods."""
+    """Memory of each worker, such as 4GiB. On Kubernetes: request and limit of its pod. Default: no limit; on
+    Kubernetes that of the cluster's pods."""
     gpus: Whole = 0
-    """GPUs of each worker. Its CPUs and memory, where they are not given, grow with them."""
+    """GPUs of each worker. On Kubernetes its CPUs and memory grow with them, unless they are given."""
     processes_per_node: Positive | None = None
-    """Training processes on each worker. Default: its GPUs, or 1. Experiments take workers times this as the default of
-    --num-workers ($SP500_WORLD_SIZE)."""
+    """Training processes on each worker. Default: its GPUs, or 1. --workers times this is
+    $SP500_WORLD_SIZE, the default of --num-workers in train, scale and walk_forward."""
     env: Environment = {}
     """Environment variables of the command; nothing secret."""
     secrets: SecretReferences = {}
-    """Environment variables from Secrets, NAME=SECRET/KEY: the name of a Secret that exists and a key in it."""
+    """Secret environment variables, by name and never by value. On Kubernetes NAME=SECRET/KEY: a Secret that exists and
+    a key in it. On this machine NAME has to be exported."""
     settings: dict[str, object] = {}
     """Settings of the experiment; the command gets them as a read-only file under --config."""
     retries: Retries = 0
     """Further starts of the same command after a failure; on Kubernetes each on a new cluster."""
     start_deadline: Positive = 600
-    """Seconds until the command has to run: the wait for nodes, images and, in InteractiveMode, for you. At most the
-    deadline's."""
+    """Seconds until the command has to run: the wait for nodes, images and, in InteractiveMode, for you. At most
+    --deadline."""
     deadline: Positive | None = None
     """Seconds until the job has to end, the start of its cluster included. Default: no limit. Then SIGTERM, SIGKILL
     after a grace period, exit code 4. On Kubernetes also while this machine is off; the image must contain sp500."""
@@ -100,7 +103,8 @@ class JobSpec(BaseModel):
     image: Image | None = None
     """On Kubernetes: image of head, workers and submitter, with its tag. Default: the cluster's."""
     working_dir: Archive | None = None
-    """On a cluster: URI of a zip of the code (https://, s3://, gs://). Default: the code in the image."""
+    """On a cluster: URI of a zip of the code (https://, s3://, gs://). Default: this folder on a Ray cluster, the code
+    in the image on Kubernetes."""
     keep_succeeded: Whole | None = None
     """On Kubernetes: seconds that the head is kept after a success, without workers. Default: 300. With --queue:
     seconds that the whole cluster is kept after any end. Default: 0."""
@@ -117,7 +121,7 @@ class JobSpec(BaseModel):
     priority_class: ObjectName | None = None
     """On Kubernetes, with --queue: WorkloadPriorityClass of Kueue."""
     node_labels: Labels = {}
-    """On Kubernetes: labels of the nodes that workers run on, KEY=VALUE."""
+    """On Kubernetes: labels of the nodes that workers run on."""
     tolerations: tuple[Taint, ...] = ()
     """On Kubernetes: taints that workers tolerate, KEY[=VALUE]:EFFECT; with GPUs, the taint of GPU nodes is added."""
 
@@ -136,7 +140,7 @@ class JobSpec(BaseModel):
         if both := sorted(set(self.env) & set(self.secrets)):
             raise ValueError(f"{both[0]} is given under env and under secrets; give it once")
         if self.settings and any(word == "--config" or word.startswith("--config=") for word in self.argv):
-            raise ValueError("settings: the argv has a --config of its own; give one of the two")
+            raise ValueError("settings: the command has a --config of its own; give one of the two")
         if self.mode == "InteractiveMode" and (self.retries or self.working_dir):
             field = "retries" if self.retries else "working_dir"
             raise ValueError(f"{field}: not in InteractiveMode, where you submit the command yourself; leave it out")

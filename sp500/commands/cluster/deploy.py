@@ -15,7 +15,7 @@ from sp500.jobs.cluster.kubectl import Kubectl
 
 
 class Deploy(cluster_flags.ClusterFlags):
-    """Deploy an overlay to a cluster that has the KubeRay operator, and wait until Ray is ready."""
+    """Apply an overlay to a cluster that has the KubeRay operator, and wait until Ray is ready."""
 
     overlay: Annotated[str, tyro.conf.Positional]
     """Name of an overlay, or a folder for kustomize."""

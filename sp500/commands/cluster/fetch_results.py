@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import tyro
-from pydantic import Field
 
 from sp500.commands import folders
 from sp500.commands.cluster import cluster_flags
@@ -22,11 +20,11 @@ from sp500.runs.store import REPORT
 
 
 class FetchResults(cluster_flags.TransferFlags):
-    """Fetch ended runs from the cluster's claim, verified by checksums on both sides."""
+    """Copy ended runs from the cluster's claim, verified by checksums on both sides."""
 
     names: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
     """Names of runs. Default: all that have ended."""
-    runs_dir: Path = Field(default_factory=lambda: folders.runs(os.environ))
+    runs_dir: folders.RunsDir
     """Folder to fetch into. $SP500_RUNS_DIR sets another default."""
     max_size: str = "50GiB"
     """Most that all runs fetched by this command may hold together."""

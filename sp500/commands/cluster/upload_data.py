@@ -13,7 +13,7 @@ from sp500.jobs.cluster.kubectl import Kubectl
 
 
 class UploadData(cluster_flags.TransferFlags):
-    """Put a folder onto the cluster's data claim, checksummed on both sides."""
+    """Copy a folder to the cluster's data claim, verified by checksums on both sides."""
 
     folder: Annotated[Path, tyro.conf.Positional]
     """Pods find it as /data/NAME."""

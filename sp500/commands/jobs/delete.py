@@ -8,7 +8,7 @@ from sp500.commands.jobs import queue_flags
 
 
 class Delete(queue_flags.SomeJobs):
-    """Remove ended jobs from the queue, with their logs and what their cluster keeps of them. Their runs stay."""
+    """Delete ended jobs from the queue, with their logs and what their cluster keeps of them. Their runs stay."""
 
     force: bool = False
     """Forget also what has not ended or cannot be reached, and say what may be left there."""

@@ -21,7 +21,7 @@ ENDED = 10
 
 
 class List(queue_flags.QueueFlags):
-    """Show jobs that have not ended, and the last that have."""
+    """List jobs that have not ended, and the last that have."""
 
     all: bool = False
     """Show every job."""

@@ -14,7 +14,7 @@ from sp500.jobs.state import Role
 
 
 class Logs(queue_flags.OneJob):
-    """Print a job's log; on Kubernetes each line after its role and pod."""
+    """Print a job's output, or follow it; on Kubernetes each line after its role and pod."""
 
     follow: bool = False
     """Until the job has ended, over its further starts as well."""

@@ -25,7 +25,7 @@ from sp500.schema import validate
 
 
 class Manage(queue_flags.QueueFlags):
-    """Manage the queue: one process for a folder, which may be killed and started again at any time."""
+    """Run the queue's manager: one process for a folder, which may be killed and started again at any time."""
 
     idle_seconds: float | None = None
     """Seconds without an unfinished job after which to end. Default: never."""

@@ -14,7 +14,7 @@ from sp500.jobs.spec import JobSpec
 
 
 class Rerun(queue_flags.OneJob):
-    """Queue a job once more, just as it was: command, settings, folder, environment and place."""
+    """Queue a job again, as it was: command, settings, folder, environment and place."""
 
     cluster: Path = Path("cluster/raycluster.yaml")
     """For a job on Kubernetes: file with the RayCluster whose pods it gets."""

@@ -18,7 +18,7 @@ from sp500.progress import RunProgress
 
 
 class Status(queue_flags.OneJob):
-    """Tell a job's state and reason, its progress, its processes by role, its history and its last lines."""
+    """Show a job's state, the reason for it, its progress, its processes by role, its history and its last lines."""
 
     tail: int = Field(5, ge=0)
     """Lines of the log to show, of each process."""

@@ -9,7 +9,7 @@ from sp500.errors import LimitExceeded
 
 
 class Stop(queue_flags.SomeJobs):
-    """End jobs: SIGTERM, and SIGKILL after a grace; on Kubernetes their logs are kept and their pods deleted."""
+    """Stop jobs: SIGTERM, and SIGKILL after a grace; on Kubernetes their logs are kept and their pods deleted."""
 
     timeout: float = 60.0
     """Seconds to wait until they have ended; they end all the same."""

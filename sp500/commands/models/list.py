@@ -9,7 +9,7 @@ from sp500.serving.registry import Model, Registry
 
 
 class List(ModelFlags):
-    """Show every model: its versions, and which of them answers."""
+    """List models, their versions and the runs that serve them."""
 
 
 def main(argv: Sequence[str]) -> int:

@@ -16,7 +16,7 @@ from sp500.serving.registry import DEFAULT, Registry
 
 
 class Promote(ModelFlags):
-    """Let a run answer for a model. Servers follow within seconds, and keep what they have if the run does not load."""
+    """Let a run serve a model. Servers follow within seconds, and keep what they have if the run does not load."""
 
     run: Annotated[str, tyro.conf.Positional]
     """The run."""
@@ -27,7 +27,8 @@ class Promote(ModelFlags):
     shadow: bool = False
     """Log its answers, but do not send them."""
     trust_source: bool = False
-    """Run Python from the run's folder (source/) that no command on this machine was given before: if you trust it."""
+    """Run the Python files in the run's folder (source/), even if no command on this machine has used them. Only if you
+    trust the run."""
 
     @model_validator(mode="after")
     def _is_one_of_them(self) -> Promote:

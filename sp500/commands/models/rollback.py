@@ -10,7 +10,7 @@ from sp500.serving.registry import DEFAULT, Registry
 
 
 class Rollback(ModelFlags):
-    """End a model's canary and shadow; where it has none, let the champion before answer again."""
+    """End a model's canary and shadow or, where it has none, let the previous champion serve again."""
 
     model: str = DEFAULT
     """The model."""

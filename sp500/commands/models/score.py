@@ -12,7 +12,7 @@ from sp500.serving.registry import DEFAULT, Registry
 
 
 class Score(ModelFlags):
-    """Judge the answers that a model gave by the prices that came since, next to the naive forecasts."""
+    """Score served forecasts against the prices that followed, next to the naive forecasts."""
 
     model: str = DEFAULT
     """The model."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import tyro
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import ConfigDict, field_validator
 
 from sp500.commands import folders
 from sp500.config import Frozen, archive_uri
@@ -19,7 +17,7 @@ from sp500.runs.store import RunStore
 
 
 class Fetch(Frozen):
-    """Bring a run, ended or not, from the archive that it was copied to (io.archive), verified by checksums."""
+    """Copy a run, ended or not, from its archive (io.archive), verified by checksums."""
 
     model_config = ConfigDict(hide_input_in_errors=True)  # an address may hold a password
 
@@ -27,7 +25,7 @@ class Fetch(Frozen):
     """Name of the run."""
     uri: Annotated[str, tyro.conf.arg(name="from")]
     """The archive: s3://BUCKET/PREFIX or file:///FOLDER. Credentials come from the environment."""
-    runs_dir: Path = Field(default_factory=lambda: folders.runs(os.environ))
+    runs_dir: folders.RunsDir
     """Folder to fetch into. $SP500_RUNS_DIR sets another default."""
     json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
     """One JSON object on stdout."""

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from pathlib import Path
-
-from pydantic import Field
 
 from sp500.commands import folders
 from sp500.config import Frozen
@@ -20,12 +17,13 @@ class Arguments(Frozen):
 
     name: str = DEFAULT
     """A model, or a run."""
-    runs_dir: Path = Field(default_factory=lambda: folders.runs(os.environ))
+    runs_dir: folders.RunsDir
     """Folder of the runs. $SP500_RUNS_DIR sets another default."""
     key_file: Path
     """File with the key. Without it all requests that need one are refused; it is read again while the server runs."""
     trust_source: bool = False
-    """Run Python from a run's folder (source/) that no command on this machine was given before: for runs you trust."""
+    """Run the Python files in a run's folder (source/), even if no command on this machine has used them. Only for runs
+    you trust."""
 
 
 def build(args: dict[str, object]) -> serve.Application:

@@ -30,7 +30,7 @@ KEY = "SP500_API_KEY"
 
 
 class Serve(Frozen):
-    """Answer over HTTP with a trained run: POST /v1/forecast, images, text or windows; a page of all of it at /docs."""
+    """Serve a trained run or a model over HTTP: POST /v1/forecast, images, text or windows; /docs describes all."""
 
     name: Annotated[str, tyro.conf.Positional] = DEFAULT
     """A model that runs were promoted for (sp500 models promote), or a run."""
@@ -40,7 +40,7 @@ class Serve(Frozen):
     """Port to listen on; 0: any that is free."""
     key_file: Path | None = None
     """File with the key that requests have to bring as 'Authorization: Bearer KEY'. Default: $SP500_API_KEY."""
-    runs_dir: Path = Field(default_factory=lambda: folders.runs(os.environ))
+    runs_dir: folders.RunsDir
     """Folder of the runs. $SP500_RUNS_DIR sets another default."""
     on: Literal["local", "ray", "kuberay"] = "local"
     """local: one process; ray: replicas on Ray Serve, of $RAY_ADDRESS or of this machine; kuberay: a RayService."""
@@ -63,7 +63,8 @@ class Serve(Frozen):
     json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
     """The table of --benchmark as one JSON object on stdout."""
     trust_source: bool = False
-    """Run Python from a run's folder (source/) that no command on this machine was given before: for runs you trust."""
+    """Run the Python files in a run's folder (source/), even if no command on this machine has used them. Only for runs
+    you trust."""
 
 
 def main(argv: Sequence[str], prog: str = "sp500 serve", on: Literal["local", "ray"] = "local") -> int:

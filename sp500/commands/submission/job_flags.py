@@ -95,6 +95,7 @@ def settings_file(of: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, o
 
 def _parse_pairs(words: list[str]) -> dict[str, str]:
     split_words = [word.partition("=") for word in words]
-    if wrong := [name for name, equals, _ in split_words if not equals]:
-        raise ValueError(f"expected NAME=VALUE, found {wrong[0]!r}")
+    if not all(equals for _, equals, _ in split_words):
+        # What came may be a secret, so it is not repeated.
+        raise ValueError("expected NAME=VALUE, found a word without =")
     return {name: value for name, _, value in split_words}
