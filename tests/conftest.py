@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import numpy as np
@@ -14,6 +15,7 @@ import pandas as pd
 import pytest
 from jaxtyping import install_import_hook
 from threadpoolctl import threadpool_limits
+from xdist.scheduler import LoadFileScheduling
 
 # Threads of torch that wait for each other do not spin, which takes nine tenths of small models' time on busy cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -69,11 +71,19 @@ SLOW = (
 SLOW_PATHS = tuple(str(Path(__file__).parent / name) for name in SLOW)
 
 
-LONGEST = (
-    *("experiments/test_runs.py", "jobs/local_cluster", "distributed/test_tune.py", "distributed/test_training.py"),
-    *("distributed", "experiments", "scripts", "serving", "tracking", "jobs/ray", "jobs/queue", "benchmarks"),
+ON_ONE_CLUSTER = (
+    *("distributed/test_tune.py", "distributed/test_training.py", "distributed/test_data.py"),
+    *("experiments/test_interrupted_on_ray.py", "plugins/test_your_own.py", "serving/test_on_ray.py"),
+    "studies/test_walk_forward.py",
 )
-"""The slowest first, as `--durations` shows them."""
+"""Tests with the fixture `ray_cluster`: all in one process, so that Ray starts once for them."""
+
+FIRST = (
+    # These keep both cores busy, so what mostly waits (for servers, clocks and managers) runs beside them.
+    *("experiments/test_runs.py", *ON_ONE_CLUSTER, "tracking", "jobs/kuberay", "jobs/local_cluster", "scripts"),
+    *("jobs/queue", "distributed", "jobs/ray", "test_hub.py", "jobs", "serving", "experiments", "benchmarks"),
+)
+"""What begins first: the longest, and what waits while another computes."""
 
 
 MAY_BE_SKIPPED = (
@@ -107,16 +117,30 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if config.option.markexpr == "not slow" and is_slow(collection_path) else None
 
 
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    """A file's tests stay in one process, and so do those of the files that share a Ray cluster."""
+    return OneCluster(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+class OneCluster(LoadFileScheduling):
+    """Distributes files, of which some are one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        scope = super()._split_scope(nodeid)
+        return "one cluster" if scope.removeprefix("tests/") in ON_ONE_CLUSTER else scope
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what `scripts/test --fast` leaves out, and begin with what takes longest."""
+    """Mark what `scripts/test --fast` leaves out, and begin with `FIRST`."""
     tests = Path(__file__).parent
     for item in items:
         if is_slow(item.path) or "ray_cluster" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
-    longest = [str(tests / name) for name in LONGEST]
+    first = [str(tests / name) for name in FIRST]
 
     def order(item: pytest.Item) -> tuple[int, bool]:
-        at = next((at for at, name in enumerate(longest) if str(item.path).startswith(name)), len(longest))
+        at = next((at for at, name in enumerate(first) if str(item.path).startswith(name)), len(first))
         return at, item.get_closest_marker("slow") is None
 
     items.sort(key=order)

@@ -2,72 +2,29 @@
 
 import os
 import socket
-import subprocess
 from functools import partial
 from pathlib import Path
 
-import psutil
+import other_users
 import pytest
-import ray
-from ray._private.worker import global_worker
 
-from sp500.distributed import session, simulated_nodes
+from sp500.distributed import session
 from sp500.errors import ResourcesError
 from sp500.machine.memory import run_in_subprocess
 from sp500.machine.ray_token import ensure_ray_token, ray_token
 
-NOBODY = 65534
+
+def look_at_a_cluster(home: Path) -> dict[str, object]:
+    other_users.as_a_user(home)
+    with session.connect():
+        folder, found = other_users.session_folder(), other_users.look()
+    return found | {"left": folder.exists()}
 
 
-def observed(home: Path, simulated: bool) -> dict[str, object]:
-    """What another user of the machine could find of a running cluster, and what is left of it."""
-    os.environ["HOME"] = str(home)
-    os.umask(0o022)
-    with simulated_nodes.simulate(2) if simulated else session.connect():
-        folder = Path(global_worker.node.get_session_dir_path())
-        family = psutil.Process().children(recursive=True)
-        listening = [
-            connection.laddr.ip
-            for process in family
-            for connection in process.net_connections("inet")
-            if connection.status == psutil.CONN_LISTEN
-        ]
-        found: dict[str, object] = {
-            "token": (home / ".ray" / "auth_token").stat().st_mode & 0o777,
-            "folder": folder.parents[1].stat().st_mode & 0o777,
-            "entered": enters(folder) if os.getuid() == 0 else None,
-            "listening": sorted(set(listening)),
-            "longest": max(len(str(path)) for path in (folder / "sockets").iterdir()),
-            "cpus": ray.cluster_resources()["CPU"],
-        }
-    return found | {"left": folder.parents[1].exists()}
-
-
-def observed_of_both(home: Path) -> list[dict[str, object]]:
-    return [observed(home, simulated) for simulated in (False, True)]
-
-
-def enters(folder: Path) -> bool:
-    """Whether a process of another user can list the folder."""
-    done = subprocess.run(["ls", str(folder)], capture_output=True, user=NOBODY, group=NOBODY, check=False)
-    return done.returncode == 0
-
-
-@pytest.fixture(scope="module")
-def clusters(tmp_path_factory):
-    """Of a cluster of one node, and of one of simulated nodes, what `observed` says."""
-    return run_in_subprocess(observed_of_both, tmp_path_factory.mktemp("home"))
-
-
-@pytest.mark.parametrize("simulated", [False, True], ids=["one node", "simulated nodes"])
-def test_cluster_of_this_machine_is_closed_to_its_other_users(clusters, simulated):
-    found = clusters[simulated]
-    assert (found["token"], found["folder"]) == (0o600, 0o700)
-    assert not found["entered"]
-    if simulated:  # Ray 2.60 replaces the loopback address of a single local node by the machine's own
-        assert {address.removeprefix("::ffff:") for address in found["listening"]} == {"127.0.0.1"}
-    assert found["longest"] <= 107
-    assert found["cpus"] >= 1
+def test_cluster_of_this_machine_is_closed_to_its_other_users(tmp_path):
+    """That of simulated nodes is in `test_simulated_nodes.py`."""
+    found = run_in_subprocess(look_at_a_cluster, tmp_path / "home")
+    other_users.check(found)
     assert not found["left"]
 
 

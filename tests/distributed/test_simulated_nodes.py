@@ -1,10 +1,12 @@
-"""Two workers on two nodes, and a set that is larger than a node's object store."""
+"""Two workers on two nodes, and a set that is larger than a node's object store; and who can see these nodes."""
 
 import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import other_users
+import pytest
 import ray
 from ray._private.worker import global_worker
 
@@ -22,6 +24,7 @@ BUDGET = 5 * 2**28
 
 def train_on_two_nodes(folder: Path) -> dict[str, Any]:
     """Train twice over a set of two stores; then overfill a store, to see that spilling would have been counted."""
+    other_users.as_a_user(folder / "home")
     twice = TrainConfig(epochs=2, batch_size=16384, early_stop_patience=0)
     data = DataConfig(tickers=("stocks",), multiplier=64)
     config = RunConfig(num_workers=2, data=data, model=ModelConfig(kind="linear"), train=twice)
@@ -33,7 +36,8 @@ def train_on_two_nodes(folder: Path) -> dict[str, Any]:
             result = train.fit_on_ray(catalog.task(config), small, config, run, shards, spread=True)
         spilled = spilled_mib()
         ray.get(overfill.remote())
-        return {
+        sessions = other_users.session_folder()
+        found = {
             "windows": shards.windows,
             "bytes": shards.bytes,
             "samples": [epoch.samples for epoch in result.epochs],
@@ -41,7 +45,9 @@ def train_on_two_nodes(folder: Path) -> dict[str, Any]:
             "peak": peak.bytes,
             "spilled": spilled,
             "spilled_by_overfilling": spilled_mib(),
+            "others": other_users.look(),
         }
+    return found | {"left": sessions.exists()}
 
 
 def spilled_mib() -> int:
@@ -56,11 +62,23 @@ def overfill() -> None:
     assert [len(ray.get(one)) for one in kept] == [STORE_LEAST * 3 // 4] * 2
 
 
-def test_two_nodes_train_on_every_window_of_every_epoch_within_their_memory_and_without_spilling(tmp_path):
-    found = run_in_subprocess(train_on_two_nodes, tmp_path)
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return run_in_subprocess(train_on_two_nodes, tmp_path_factory.mktemp("two"))
+
+
+def test_two_nodes_train_on_every_window_of_every_epoch_within_their_memory_and_without_spilling(
+    found: dict[str, Any],
+) -> None:
     assert found["bytes"] >= 2 * STORE_LEAST
     assert found["samples"] == [found["windows"]] * 2
     assert found["losses"][0] > found["losses"][1]
     assert 100e6 < found["peak"] <= BUDGET
     assert found["spilled"] == 0
     assert found["spilled_by_overfilling"] > 0
+
+
+def test_simulated_nodes_are_closed_to_other_users_and_to_other_machines(found: dict[str, Any]) -> None:
+    other_users.check(found["others"])
+    assert {address.removeprefix("::ffff:") for address in found["others"]["listening"]} == {"127.0.0.1"}
+    assert not found["left"]

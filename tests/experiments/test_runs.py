@@ -2,9 +2,6 @@
 
 import json
 import signal
-import subprocess
-import time
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,23 +9,11 @@ import pytest
 import yaml
 from forks import Script
 from skfolio.datasets import load_sp500_dataset
+from waiting import until_epoch
 
 PRECISE = ("--train.epochs", 1, "--train.dtype", "float64")  # in float32 rounding may tell two close configs apart
 FEW = ("--data.tickers", "AAPL", "--data.start", "2014-01-01")
 LONG = ("--train.epochs", 40, "--train.early-stop-patience", 0, "--model.hidden", 128)
-
-
-def epochs(run: Path) -> int:
-    path = run / "epochs.jsonl"
-    return path.read_text().count("\n") if path.exists() else 0
-
-
-def until_epoch(process: subprocess.Popen | Script, run: Path, number: int) -> None:
-    deadline = time.monotonic() + 240
-    while epochs(run) < number:
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
@@ -48,46 +33,6 @@ def test_signal_leaves_a_stopped_record_and_a_run_that_resumes(command, script, 
     assert json.loads((tmp_path / "c" / "record.json").read_text())["status"] == "stopped"
     done = script("train", "--runs-dir", tmp_path, "--name", "c", "--resume", "--json")
     assert json.loads(done.stdout)["metrics"] == undisturbed["metrics"]
-
-
-def test_interrupted_training_on_ray_in_a_relative_folder_resumes_to_the_same_metrics(
-    command, script, script_on_ray, tmp_path
-):
-    flags = (*LONG, "--train.epochs", 12, "--train.dtype", "float64", "--model.dropout", 0, "--model.hidden", 48)
-    solo = json.loads(script("train", "--runs-dir", tmp_path / "a", "--name", "whole", "--json", *flags).stdout)
-    on_ray = command("train", "--name", "cut", "--num-workers", 2, *flags)
-    process = subprocess.Popen(on_ray, cwd=tmp_path, stderr=subprocess.DEVNULL)
-    run = tmp_path / "runs" / "cut"
-    until_epoch(process, run, 3)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(120) == 130
-    assert json.loads((run / "record.json").read_text())["status"] == "stopped"
-    assert (run / "checkpoints" / "last" / "model.safetensors").exists()
-    again = script_on_ray("train", "--runs-dir", tmp_path / "runs", "--name", "cut", "--resume", "--json")
-    assert "epoch 12/12" in again.stderr
-    assert json.loads(again.stdout)["metrics"]["test"]["mse"] == pytest.approx(solo["metrics"]["test"]["mse"], rel=1e-9)
-
-
-def test_terminated_search_on_ray_resumes_without_running_a_trial_again(command, script_on_ray, tmp_path):
-    said = tmp_path / "said"
-    argv = command("tune", "--mode", "ray", "--pack", 2, *FEW, "--runs-dir", tmp_path, "--name", "s")
-    process = subprocess.Popen(argv, stderr=said.open("w"))
-    trials = tmp_path / "s" / "trials.jsonl"
-    deadline = time.monotonic() + 240
-    while not (trials.exists() and trials.read_text().count("\n") >= 3):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(120) == 143, said.read_text()[-3000:]
-    assert json.loads((tmp_path / "s" / "record.json").read_text())["status"] == "stopped"
-    done = script_on_ray("tune", "--runs-dir", tmp_path, "--name", "s", "--resume", "--json")
-    search = json.loads(done.stdout)["search"]
-    assert search["configs"] == 18
-    assert search["resumed"] >= 3
-    assert search["arms"]["ray"]["seconds"] is None
-    ids = [json.loads(line)["id"] for line in trials.read_text().splitlines()]
-    assert len(ids) == len(set(ids)) == 18
 
 
 def test_name_that_exists_is_refused_and_resuming_an_ended_run_gives_its_record(script, tmp_path):
