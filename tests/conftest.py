@@ -80,8 +80,9 @@ ON_ONE_CLUSTER = (
 
 FIRST = (
     # These keep both cores busy, so what mostly waits (for servers, clocks and managers) runs beside them.
-    *("experiments/test_runs.py", *ON_ONE_CLUSTER, "tracking", "jobs/kuberay", "jobs/local_cluster", "scripts"),
-    *("jobs/queue", "distributed", "jobs/ray", "test_hub.py", "jobs", "serving", "experiments", "benchmarks"),
+    *("experiments/test_runs.py", *ON_ONE_CLUSTER, "tracking", "jobs/local_cluster", "jobs/kuberay"),
+    *("distributed/test_simulated_nodes.py", "scripts", "jobs/ray", "jobs/queue", "distributed", "test_hub.py"),
+    *("jobs", "serving", "experiments", "benchmarks"),
 )
 """What begins first: the longest, and what waits while another computes."""
 

@@ -118,7 +118,7 @@ def test_bad_trials_are_listed_with_their_reasons_and_the_best_of_the_rest_is_na
         {"train.epochs": 1_000_000},
     ]
     axes = {key: tuple(dict.fromkeys([value, *(one[key] for one in bad if key in one)])) for key, value in good.items()}
-    record, seen = searched(base, tmp_path, "bad", arm=arm, axes=axes, limits=Limits(timeout=8.0))
+    record, seen = searched(base, tmp_path, "bad", arm=arm, axes=axes, limits=Limits(timeout=5.0))
     assert len(seen) == len({one.id for one in seen}) == 16
     by_reason = {
         "too_short": [one for one in seen if one.overrides["data.window"] == 100_000],
@@ -129,7 +129,7 @@ def test_bad_trials_are_listed_with_their_reasons_and_the_best_of_the_rest_is_na
     assert {one.status for one in seen if one.overrides["data.window"] == 100_000} == {"failed"}
     alone = {tuple(one.overrides.values()): one for one in seen if one.overrides["data.window"] == 5}
     assert "diverged" in alone[5, 1e30, 8, 2].reason
-    assert "longer than 8 s" in alone[5, 1e-3, 8, 1_000_000].reason
+    assert "longer than 5 s" in alone[5, 1e-3, 8, 1_000_000].reason
     assert alone[5, 1e-3, 8, 2].status == "ok"
     assert record.search["best"]["id"] == alone[5, 1e-3, 8, 2].id
     assert record.search["failed"] == 15
