@@ -72,7 +72,7 @@ def main(argv: Sequence[str], prog: str = "sp500 serve", on: Literal["local", "r
 
     def run() -> tuple[str, int]:
         """The table of a benchmark, or nothing once the server has ended; and the exit code."""
-        flags = arguments.parse(Serve, argv, prog, default=Serve(on=on))
+        flags = arguments.parse(Serve, argv, prog, default=Serve(on=on, runs_dir=folders.runs(os.environ)))
         if flags.on == "kuberay":
             return _serve_on_kuberay(flags), 0
         secret = "" if flags.benchmark else key(flags)
