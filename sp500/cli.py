@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import itertools
 import os
 import sys
 from collections.abc import Sequence
@@ -85,7 +86,7 @@ def _dispatch(argv: Sequence[str] | None) -> int:
     if words[:1] == ["--version"]:
         print(__version__)
         return 0
-    prefix = [word for word in words if not word.startswith("-")]
+    prefix = list(itertools.takewhile(lambda word: not word.startswith("-"), words))
     matches = {verb: summary for verb, (_, summary) in VERBS.items() if verb.split()[: len(prefix)] == prefix}
     if matches and words[len(prefix) :] in ([], ["--help"], ["-h"]):
         try:
@@ -104,9 +105,11 @@ def _listing(verbs: dict[str, str]) -> str:
 
 
 def _unknown(words: list[str]) -> str:
-    command, script = " ".join(words), words[0].replace("-", "_")
+    command, script = " ".join(words[:2]), words[0].replace("-", "_")
     near = difflib.get_close_matches(command, VERBS, n=1, cutoff=0.8)
-    near = near or [verb for verb in VERBS if verb.split()[-1] in words]
+    if not near:  # a command's last word, to which arguments may belong
+        last = difflib.get_close_matches(words[0], {verb.split()[-1] for verb in VERBS}, n=1, cutoff=0.8)
+        near = [verb for verb in VERBS if verb.split()[-1] in last]
     if script in SCRIPTS:
         hint = f"did you mean python experiments/{script}.py?"
     elif near:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
 from typing import Any, TypeVar, cast, get_args, get_origin
 
@@ -16,6 +17,13 @@ M = TypeVar("M", bound=BaseModel)
 SECRET = {"env", "secrets"}
 """Fields whose values are in no message."""
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+")
+
+
+@dataclass(frozen=True)
+class Metavar:
+    """What stands for a value in the help of a command; in the `Annotated` of a field's type."""
+
+    text: str
 
 
 def validate(model: type[M], data: Mapping[str, object], where: str) -> M:
@@ -30,7 +38,8 @@ def validate(model: type[M], data: Mapping[str, object], where: str) -> M:
 def explain(model: type[BaseModel], error: ValidationError) -> list[tuple[tuple[str, ...], str]]:
     """Key path and text of each fault: expected value, actual value. A text that names its keys has no path."""
     whole: list[str] = []
-    of_key: dict[tuple[str, ...], list[str]] = {}
+    expected: dict[tuple[str, ...], list[str]] = {}
+    actual: dict[tuple[str, ...], str] = {}
     for fault in error.errors():
         path, holder = _follow(model, fault["loc"])
         if fault["type"] == "extra_forbidden":
@@ -38,18 +47,18 @@ def explain(model: type[BaseModel], error: ValidationError) -> list[tuple[tuple[
             continue
         key = ".".join(path)
         text = str(fault["msg"]).removeprefix("Value error, ").removeprefix(f"{key}: ")
-        if fault["type"] != "value_error":
-            text += f", got {'(hidden)' if SECRET & set(path) else repr(fault['input'])[:60]}"
+        got = f", got {'(hidden)' if SECRET & set(path) else repr(fault['input'])[:60]}"
+        got = "" if fault["type"] == "value_error" else got
         if not key or text.startswith(f"{key}."):
-            whole.append(text)
+            whole.append(text + got)
         else:
-            of_key.setdefault(path, []).append(text)
+            expected.setdefault(path, []).append(text)
+            actual[path] = got
     # Of a list with a wrong item, pydantic says as well that it has too few.
-    lists = {path[:-1] for path in of_key}
+    lists = {path[:-1] for path in expected}
     # Several faults of one key are one for each type that it may have.
-    return [((), text) for text in whole] + [
-        (path, " or: ".join(texts)) for path, texts in of_key.items() if path not in lists
-    ]
+    own = [(path, "; or: ".join(texts) + actual[path]) for path, texts in expected.items() if path not in lists]
+    return [((), text) for text in whole] + own
 
 
 def _follow(model: type[BaseModel], loc: Sequence[str | int]) -> tuple[tuple[str, ...], type[BaseModel]]:
@@ -57,13 +66,15 @@ def _follow(model: type[BaseModel], loc: Sequence[str | int]) -> tuple[tuple[str
     path: list[str] = []
     holder, kind = model, cast("Any", model)
     for part in loc:
+        if part == "[key]":  # of a mapping: the key itself
+            break
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             holder, field = kind, kind.model_fields.get(str(part))
             kind = field.annotation if field else None
-        elif isinstance(part, int):
-            kind = next(iter(get_args(kind)), None)
         elif get_origin(kind) is dict:
             kind = get_args(kind)[-1]
+        elif isinstance(part, int):
+            kind = next(iter(get_args(kind)), None)
         else:
             break
         path.append(str(part))

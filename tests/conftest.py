@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -71,12 +72,17 @@ SLOW = (
 SLOW_PATHS = tuple(str(Path(__file__).parent / name) for name in SLOW)
 
 
-ON_ONE_CLUSTER = (
-    *("distributed/test_tune.py", "distributed/test_training.py", "distributed/test_data.py"),
-    *("experiments/test_interrupted_on_ray.py", "plugins/test_your_own.py", "serving/test_on_ray.py"),
-    "studies/test_walk_forward.py",
-)
-"""Tests with the fixture `ray_cluster`: all in one process, so that Ray starts once for them."""
+def _share_a_cluster() -> Iterator[str]:
+    """Files with a test that has the fixture `ray_cluster` of this file."""
+    tests = Path(__file__).parent
+    for path in sorted(tests.rglob("test_*.py")):
+        text = path.read_text()
+        if re.search(r"\bray_cluster(: None)?[,)]", text) and "def ray_cluster" not in text:
+            yield str(path.relative_to(tests))
+
+
+ON_ONE_CLUSTER = tuple(_share_a_cluster())
+"""All in one process, so that Ray starts once for them."""
 
 FIRST = (
     # These keep both cores busy, so what mostly waits (for servers, clocks and managers) runs beside them.

@@ -59,7 +59,7 @@ def test_flags_stand_above_the_file_and_the_words_after_dashes_above_its_argv(re
         (("--name", "Tune", *COMMAND), "name: invalid job name 'Tune'"),
         (("--workers", "0", *COMMAND), "workers: Input should be greater than 0, got 0"),
         (("--wokers", "3", *COMMAND), "--workers"),
-        (("--env", "A", *COMMAND), "expected NAME=VALUE"),
+        (("--env", "A", *COMMAND), "--env NAME=VALUE"),
         (("--env", "A=1", "--env", "B=2", *COMMAND), "duplicate flag --env"),
         (("--settings", "nowhere.yaml", *COMMAND), "--settings nowhere.yaml: cannot be read"),
         (("--file", "nowhere.yaml", *COMMAND), "--file nowhere.yaml: cannot be read"),
@@ -84,7 +84,7 @@ def test_wrong_file_of_a_job_names_file_key_and_nearest_key(render, tmp_path):
     [
         ("--env HF_TOKEN=hf_abcdef", "HF_TOKEN looks like a secret"),
         ("--secrets HF_TOKEN=hf_abcdef", "HF_TOKEN is not a reference"),
-        ("--secrets HF_TOKEN hf_abcdef", "expected NAME=VALUE"),
+        ("--secrets HF_TOKEN hf_abcdef", "--secrets NAME=SECRET/KEY"),
     ],
 )
 def test_secret_given_by_value_is_refused_and_not_shown(render, given, said):
@@ -144,7 +144,10 @@ def test_verbs_are_listed_where_none_is_given(capsys, words):
     [
         (("job", "render"), "did you mean sp500 jobs render?"),
         (("jobs", "rendr"), "did you mean sp500 jobs render?"),
+        (("jobs", "statsu", "tune-4f2a"), "did you mean sp500 jobs status?"),
+        (("jobs", "lgos", "serve", "--", "tune"), "did you mean sp500 jobs logs?"),
         (("score", "returns"), "did you mean sp500 models score?"),
+        (("rehears",), "did you mean sp500 jobs rehearse?"),
         (("list",), "did you mean sp500 jobs list or sp500 models list?"),
         (("--loud",), "commands: jobs submit, "),
     ],

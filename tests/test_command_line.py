@@ -52,6 +52,8 @@ class Settings(Frozen):
     def _price_needs_a_place(self) -> Settings:
         if self.price and not self.place:
             raise ValueError("--price needs --place")
+        if self.steps < 0:
+            raise ValueError("steps: below 0 with train.learning_rate 0.1; leave in_secret out")
         return self
 
 
@@ -71,6 +73,7 @@ def test_flags_give_the_settings_over_the_default() -> None:
         (["--train.learning-rate", "-1"], "--train.learning-rate: Input should be greater than 0, got -1.0"),
         (["--price", "0"], "--price: Input should be greater than 0, got 0.0"),
         (["--price", "2"], "--price needs --place"),
+        (["--steps", "-1"], "--steps: below 0 with --train.learning-rate 0.1; leave in_secret out"),
         (["--secrets", "hush"], "--secrets: String should have at most 3 characters, got (hidden)"),
     ],
 )

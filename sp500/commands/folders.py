@@ -5,9 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
-
-from pydantic import Field
 
 
 def runs(environment: Mapping[str, str]) -> Path:
@@ -15,10 +12,11 @@ def runs(environment: Mapping[str, str]) -> Path:
     return Path(environment.get("SP500_RUNS_DIR") or "runs")
 
 
+def default_runs() -> Path:
+    """Where this process has them."""
+    return runs(os.environ)
+
+
 def state(environment: Mapping[str, str]) -> Path:
     """Where what is up and what is queued stands: $XDG_STATE_HOME/sp500."""
     return Path(environment.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "sp500"
-
-
-RunsDir = Annotated[Path, Field(default_factory=lambda: runs(os.environ))]
-"""Type of a flag for the folder of the runs."""

@@ -29,7 +29,7 @@ class Forecast(Frozen):
     """Whose runs to go by. Of tune, the workers are the cores that its trials run on."""
     workers: tuple[int, ...] = Field((1, 2, 4, 8, 16), min_length=1)
     """Numbers of workers."""
-    runs_dir: folders.RunsDir
+    runs_dir: Path = Field(default_factory=folders.default_runs)
     """Folder of the runs. $SP500_RUNS_DIR sets another default."""
     rates: Path | None = None
     """Table of rates. Default: cluster/rates.yaml where it is there."""

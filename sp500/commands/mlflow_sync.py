@@ -37,7 +37,7 @@ class Sync(Frozen):
     """Address of a server, or a folder. Default: $MLFLOW_TRACKING_URI, or mlruns."""
     experiment: str = Field("sp500", min_length=1)
     """Experiment of MLflow. Give each folder of runs one of its own."""
-    runs_dir: folders.RunsDir
+    runs_dir: Path = Field(default_factory=folders.default_runs)
     """Folder of the runs. $SP500_RUNS_DIR sets another default."""
     follow: bool = False
     """Sync every 10 seconds until a signal."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date
 from pathlib import Path
 from types import NoneType, UnionType
@@ -15,7 +16,7 @@ from pydantic.fields import FieldInfo
 from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructFieldSpec, StructTypeInfo
 
 from sp500.errors import ConfigError
-from sp500.schema import explain
+from sp500.schema import Metavar, explain
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -57,7 +58,7 @@ def _read_model(root: type[BaseModel], of: StructTypeInfo) -> StructConstructorS
         try:
             return model(**values)
         except ValidationError as error:
-            lines = [_explain(model, section, path, text) for path, text in explain(model, error)]
+            lines = [_explain(root, section, path, text) for path, text in explain(model, error)]
             raise ConfigError("\n".join(dict.fromkeys(lines))) from None
 
     build.__doc__ = model.__doc__
@@ -65,16 +66,30 @@ def _read_model(root: type[BaseModel], of: StructTypeInfo) -> StructConstructorS
     return StructConstructorSpec(build, tuple(fields))
 
 
-def _explain(model: type[BaseModel], section: str, path: tuple[str, ...], text: str) -> str:
-    """A fault by the name of the flag: of the key path, or of the key that its text begins with."""
-    head, colon, rest = (".".join(path), ": ", text) if path else text.partition(": ")
-    name, *below = head.split(".")
-    field = model.model_fields.get(name)
-    if not colon or field is None or {tyro.conf.Suppress, tyro.conf.Positional} & set(field.metadata):
-        return f"{head}{colon}{rest}"  # of several fields together, or of one without a flag
-    renamed = next((mark.name for mark in field.metadata if isinstance(mark, RENAMED) and mark.name), name)
-    below = [part for part in below if not part.isdecimal()]
-    return ".".join([f"--{section}{renamed}".replace("_", "-"), *below]) + colon + rest
+def _explain(root: type[BaseModel], section: str, path: tuple[str, ...], text: str) -> str:
+    """A fault of the root or a section of it, by the names of the flags; a place in a list is no part of a name."""
+    keys = [part for part in path if not part.isdecimal()]
+    return name_flags(root, ": ".join(filter(None, [section + ".".join(keys) if keys else "", text])))
+
+
+def name_flags(root: type[BaseModel], text: str) -> str:
+    """A text about settings with flags in place of their keys, such as train.lr, num_workers, or any at its begin."""
+    flags = dict(_flags(root))
+    keys = "|".join(re.escape(key) for key in sorted(flags, key=len, reverse=True) if "." in key or "_" in key)
+    text = re.sub(rf"(?<![\w.-])(?:{keys})(?![\w-]|\.\w)", lambda found: flags[found[0]], text) if keys else text
+    head, colon, rest = text.partition(": ")
+    name, dot, below = head.partition(".")
+    return f"{flags.get(name, name)}{dot}{below}{colon}{rest}" if colon else text
+
+
+def _flags(model: type[BaseModel], section: str = "") -> Iterator[tuple[str, str]]:
+    """Key and flag of each setting that has a flag."""
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _flags(field.annotation, f"{section}{name}.")
+        elif not {tyro.conf.Suppress, tyro.conf.Positional} & set(field.metadata):
+            renamed = next((mark.name for mark in field.metadata if isinstance(mark, RENAMED) and mark.name), name)
+            yield section + name, f"--{section}{renamed}".replace("_", "-")
 
 
 def _read_field(name: str, field: FieldInfo, base: object) -> StructFieldSpec:
@@ -85,7 +100,8 @@ def _read_field(name: str, field: FieldInfo, base: object) -> StructFieldSpec:
         marks.append(tyro.conf.arg(help_behavior_hint=""))
     if default is False:
         marks.append(tyro.conf.FlagCreatePairsOff)
-    if metavar := _metavar(name, field):
+    named = [mark.text for mark in field.metadata if isinstance(mark, Metavar)]
+    if metavar := named[0] if named else _metavar(name, field):
         marks.append(tyro.conf.arg(metavar=metavar))
     kind: Any = Annotated[(field.annotation, *marks)] if marks else field.annotation
     return StructFieldSpec(name, kind, default, " ".join((field.description or "").split()) or None)

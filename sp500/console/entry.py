@@ -257,9 +257,10 @@ def _with_aliases(config: C) -> C:
     try:
         return validate(type(config), merge(config.model_dump(), overrides), "")
     except ConfigError as error:
-        text = str(error)
+        lines = [arguments.name_flags(type(config), line) for line in str(error).splitlines()]
+        text = "\n".join(lines)
         for flag, (section, key) in type(config).aliases.items():
-            text = text.replace(f"{section}.{key}: ", f"--{flag.replace('_', '-')}: ")
+            text = text.replace(f"--{section}.{key}: ".replace("_", "-"), f"--{flag}: ".replace("_", "-"))
         raise ConfigError(text) from None
 
 

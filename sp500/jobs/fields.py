@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field
 from sp500.credentials import has_password
 from sp500.jobs import names
 from sp500.machine.units import size_bytes
+from sp500.schema import Metavar
 
 # The largest number of Kubernetes' int32 fields.
 MOST = 2**31 - 1
@@ -157,11 +158,13 @@ Retries = Annotated[int, Field(ge=0, le=99)]
 Priority = Annotated[int, Field(ge=-1000, le=1000)]
 Memory = Annotated[str, AfterValidator(_check_memory)]
 Environment = Annotated[dict[str, str], AfterValidator(_check_variables), AfterValidator(_refuse_secrets)]
-SecretReferences = Annotated[dict[str, str], AfterValidator(_check_variables), AfterValidator(_check_references)]
+SecretReferences = Annotated[
+    dict[str, str], AfterValidator(_check_variables), AfterValidator(_check_references), Metavar("NAME=SECRET/KEY")
+]
 Image = Annotated[str, AfterValidator(_check_image)]
 Archive = Annotated[str, AfterValidator(_check_archive)]
 Url = Annotated[str, AfterValidator(_check_url)]
 Label = Annotated[str, AfterValidator(_check_label)]
 ObjectName = Annotated[str, AfterValidator(_check_object_name)]
-Labels = Annotated[dict[str, str], AfterValidator(_check_labels)]
+Labels = Annotated[dict[str, str], AfterValidator(_check_labels), Metavar("KEY=VALUE")]
 Taint = Annotated[str, AfterValidator(_check_taint)]

@@ -37,6 +37,7 @@ WORLD_SIZE = "SP500_WORLD_SIZE"
 KUBERNETES_ONLY = (
     "mode",
     "image",
+    "start_deadline",
     "keep_succeeded",
     "keep_failed",
     "namespace",
@@ -70,19 +71,19 @@ class JobSpec(BaseModel):
     """GPUs of each worker. On Kubernetes its CPUs and memory grow with them, unless they are given."""
     processes_per_node: Positive | None = None
     """Training processes on each worker. Default: its GPUs, or 1. --workers times this is
-    $SP500_WORLD_SIZE, the default of --num-workers in train, scale and walk_forward."""
+    $SP500_WORLD_SIZE, the default of --num-workers in train, scale and walk_forward. On this machine only above 1."""
     env: Environment = {}
     """Environment variables of the command; nothing secret."""
     secrets: SecretReferences = {}
-    """Secret environment variables, by name and never by value. On Kubernetes NAME=SECRET/KEY: a Secret that exists and
-    a key in it. On this machine NAME has to be exported."""
+    """Secret environment variables, never by value: on Kubernetes from a Secret that exists and a key in it, on this
+    machine from the exported variable NAME. Not with --on ray."""
     settings: dict[str, object] = {}
     """Settings of the experiment; the command gets them as a read-only file under --config."""
     retries: Retries = 0
     """Further starts of the same command after a failure; on Kubernetes each on a new cluster."""
     start_deadline: Positive = 600
-    """Seconds until the command has to run: the wait for nodes, images and, in InteractiveMode, for you. At most
-    --deadline."""
+    """On Kubernetes: seconds until the command has to run: the wait for nodes, images and, in InteractiveMode, for you.
+    Lowered to fit --deadline."""
     deadline: Positive | None = None
     """Seconds until the job has to end, the start of its cluster included. Default: no limit. Then SIGTERM, SIGKILL
     after a grace period, exit code 4. On Kubernetes also while this machine is off; the image must contain sp500."""

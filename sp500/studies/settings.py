@@ -69,15 +69,15 @@ class SearchSettings(Experiment):
         if self.num_workers:
             raise ValueError("num_workers: the trials of a search run side by side; see --workers-per-trial")
         if self.io.run_name and len(self.io.run_name) > 63 - len("-sequential"):
-            raise ValueError("run name: at most 52 characters, since --mode all adds the arm to it")
+            raise ValueError("io.run_name: at most 52 characters, since --mode all adds the arm to it")
         if self.halving == 1 or (self.halving and (self.mode in {"sequential", "all"} or self.pack == "off")):
             raise ValueError("halving: stops members of packs, so it needs 2 or more, packs, and --mode packed or ray")
         if self.workers_per_trial and self.mode not in {"ray", "auto"}:
-            raise ValueError("workers-per-trial: needs --mode ray")
+            raise ValueError("workers_per_trial: needs --mode ray")
         others = (self.halving, self.trial_timeout, self.trial_memory, self.train.per_worker_batch)
         if self.workers_per_trial and any(others):
             raise ValueError(
-                "workers-per-trial: not with --halving, --trial-timeout, --trial-memory or --train.per-worker-batch, "
+                "workers_per_trial: not with --halving, --trial-timeout, --trial-memory or --train.per-worker-batch, "
                 "which reach one process and not the workers of a trial"
             )
         return self
@@ -150,7 +150,7 @@ class ScaleSettings(Budgeted):
     @classmethod
     def _name_has_room(cls, io: IOConfig) -> IOConfig:
         if io.run_name and len(io.run_name) > 40:
-            raise ValueError("run name: at most 40 characters, since every arm and size adds to it")
+            raise ValueError("io.run_name: at most 40 characters, since every arm and size adds to it")
         return io
 
 

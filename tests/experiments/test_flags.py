@@ -58,7 +58,7 @@ def test_help_shows_no_default_that_says_nothing(helps, name):
         (["--model.kind", "gru"], "lstm"),
         (["--name", "../out"], "--name: run name '../out'"),
         (["--seed", "-1"], "--seed: Input should be greater than or equal to 0, got -1"),
-        (["--train.keep", "0"], "--train.keep: Input should be 'best' or 'all', got 0 or: Input should be greater"),
+        (["--train.keep", "0"], "--train.keep: Input should be 'best' or 'all'; or: Input should be greater"),
         (["--data.gap", "5"], "window + horizon"),
         (["--model.kind", "linear", "--model.hidden", "8"], "model.hidden"),
         (["--config", "nowhere.yaml"], "nowhere.yaml"),

@@ -107,7 +107,7 @@ def build_context(flags: Mcp) -> AgentContext:
     folder = flags.folder.expanduser().resolve()
     if not (folder / "experiments" / "train.py").is_file():
         raise ConfigError(f"--folder {folder}: no experiments/train.py in it; name the folder of the project")
-    runs = (flags.runs_dir or folder / folders.runs(os.environ)).expanduser().absolute()
+    runs = (flags.runs_dir or folder / folders.default_runs()).expanduser().absolute()
     queue = queue_flags.queue(flags.state_dir)
     # Jobs start in the folder and with the environment of this process.
     os.chdir(folder)

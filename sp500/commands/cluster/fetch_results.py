@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
+from pydantic import Field
 
 from sp500.commands import folders
 from sp500.commands.cluster import cluster_flags
@@ -24,7 +25,7 @@ class FetchResults(cluster_flags.TransferFlags):
 
     names: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
     """Names of runs. Default: all that have ended."""
-    runs_dir: folders.RunsDir
+    runs_dir: Path = Field(default_factory=folders.default_runs)
     """Folder to fetch into. $SP500_RUNS_DIR sets another default."""
     max_size: str = "50GiB"
     """Most that all runs fetched by this command may hold together."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
 import tyro
+from pydantic import Field
 
 from sp500 import errors
 from sp500.commands import folders
@@ -31,7 +33,7 @@ POD_ERROR = re.compile(r"kubectl exec: (?P<kind>\w+): (?P<text>.*)\ncommand term
 class ModelFlags(Frozen):
     """Flags of every verb."""
 
-    runs_dir: folders.RunsDir
+    runs_dir: Path = Field(default_factory=folders.default_runs)
     """Folder of the runs. $SP500_RUNS_DIR sets another default."""
     on: Literal["local", "kuberay"] = "local"
     """kuberay: the models of a cluster's runs claim, through a pod that is deleted afterwards."""

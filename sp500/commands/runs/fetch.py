@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import tyro
-from pydantic import ConfigDict, field_validator
+from pydantic import ConfigDict, Field, field_validator
 
 from sp500.commands import folders
 from sp500.config import Frozen, archive_uri
@@ -25,7 +26,7 @@ class Fetch(Frozen):
     """Name of the run."""
     uri: Annotated[str, tyro.conf.arg(name="from")]
     """The archive: s3://BUCKET/PREFIX or file:///FOLDER. Credentials come from the environment."""
-    runs_dir: folders.RunsDir
+    runs_dir: Path = Field(default_factory=folders.default_runs)
     """Folder to fetch into. $SP500_RUNS_DIR sets another default."""
     json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
     """One JSON object on stdout."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+from pydantic import Field
+
 from sp500.commands import folders
 from sp500.config import Frozen
 from sp500.distributed import serve
@@ -17,7 +19,7 @@ class Arguments(Frozen):
 
     name: str = DEFAULT
     """A model, or a run."""
-    runs_dir: folders.RunsDir
+    runs_dir: Path = Field(default_factory=folders.default_runs)
     """Folder of the runs. $SP500_RUNS_DIR sets another default."""
     key_file: Path
     """File with the key. Without it all requests that need one are refused; it is read again while the server runs."""

@@ -40,7 +40,7 @@ class Serve(Frozen):
     """Port to listen on; 0: any that is free."""
     key_file: Path | None = None
     """File with the key that requests have to bring as 'Authorization: Bearer KEY'. Default: $SP500_API_KEY."""
-    runs_dir: folders.RunsDir
+    runs_dir: Path = Field(default_factory=folders.default_runs)
     """Folder of the runs. $SP500_RUNS_DIR sets another default."""
     on: Literal["local", "ray", "kuberay"] = "local"
     """local: one process; ray: replicas on Ray Serve, of $RAY_ADDRESS or of this machine; kuberay: a RayService."""
@@ -72,7 +72,7 @@ def main(argv: Sequence[str], prog: str = "sp500 serve", on: Literal["local", "r
 
     def run() -> tuple[str, int]:
         """The table of a benchmark, or nothing once the server has ended; and the exit code."""
-        flags = arguments.parse(Serve, argv, prog, default=Serve(on=on, runs_dir=folders.runs(os.environ)))
+        flags = arguments.parse(Serve, argv, prog, default=Serve(on=on))
         if flags.on == "kuberay":
             return _serve_on_kuberay(flags), 0
         secret = "" if flags.benchmark else key(flags)

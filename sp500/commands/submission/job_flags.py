@@ -97,5 +97,5 @@ def _parse_pairs(words: list[str]) -> dict[str, str]:
     split_words = [word.partition("=") for word in words]
     if not all(equals for _, equals, _ in split_words):
         # What came may be a secret, so it is not repeated.
-        raise ValueError("expected NAME=VALUE, found a word without =")
+        raise ValueError("a word has no =")
     return {name: value for name, _, value in split_words}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -123,7 +122,7 @@ def build_estimator(
     table: RateTable | None, node_type: str, earlier: Sequence[Job], *, for_agent: bool = False
 ) -> Estimator:
     """An estimator that reads the runs of this folder, or of SP500_RUNS_DIR."""
-    return Estimator(table, node_type, earlier, folders.runs(os.environ), for_agent)
+    return Estimator(table, node_type, earlier, folders.default_runs(), for_agent)
 
 
 def _on_cluster(spec: JobSpec, on: str, request: Document, kind: str, table: RateTable) -> list[Pods]:

@@ -34,7 +34,7 @@ class Rehearse(Frozen):
     """Stop the cluster and all its processes."""
     port: int = Field(8265, gt=0, lt=65536)
     """Port of the dashboard, on 127.0.0.1."""
-    runs_dir: folders.RunsDir
+    runs_dir: Path = Field(default_factory=folders.default_runs)
     """Folder used in place of the claim of runs. $SP500_RUNS_DIR sets another default."""
     state_dir: Path | None = None
     """Folder for the state and logs of the local cluster. Default: rehearsal in the folder of the

@@ -14,7 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from sp500.errors import ResourcesError
 from sp500.jobs.local_cluster import processes
+from sp500.jobs.local_cluster.plan import Node
 from sp500.runs.store import RunStore
 
 ROOT = Path(__file__).parents[3]
@@ -154,6 +156,16 @@ def test_port_of_a_connection_is_taken_too(tmp_path):
 def test_number_that_is_no_port_is_refused(tmp_path, port):
     refused = sp500("jobs", "rehearse", "--port", port, "--state-dir", tmp_path, check=False)
     assert (refused.returncode, "--port: Input should be" in refused.stderr) == (2, True)
+
+
+def test_node_that_ends_twice_is_an_error_with_its_last_lines_and_leaves_nothing(tmp_path, monkeypatch):
+    said, ends = [], [sys.executable, "-c", "raise SystemExit('no memory')"]
+    monkeypatch.setattr(processes, "command", lambda *argv, **flags: ends)
+    ended = "node head ended before it was up:\n  no memory"
+    with pytest.raises(ResourcesError) as refused:
+        processes.up([Node("head", head=True, params={})], tmp_path, free_port(), said.append)
+    assert (str(refused.value), said) == (ended, [f"{ended}\nit is started again"])
+    assert [path.name for path in tmp_path.iterdir()] == ["head.log"]
 
 
 def test_down_without_a_rehearsal_says_so(tmp_path):
