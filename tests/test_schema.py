@@ -17,8 +17,8 @@ class Rate(Frozen):
 
 
 class Table(Frozen):
-    types: dict[str, Rate] = {}
-    places: dict[Literal["here", "there"], Rate] = {}
+    types: dict[str, Rate] = Field({})
+    places: dict[Literal["here", "there"], Rate] = Field({})
     keep: Literal["best", "all"] | Annotated[int, Field(gt=1)] = 2
     sizes: tuple[Annotated[int, Field(gt=0)], ...] = Field((1,), min_length=1)
 
