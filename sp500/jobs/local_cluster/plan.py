@@ -63,6 +63,9 @@ def command(node: Node, *, ray: Path, port: int, dashboard: int, folder: Path) -
         "node-ip-address": "127.0.0.1",
         "dashboard-agent-listen-port": "0",
         "metrics-export-port": "0",
+        # Nodes of one machine would share Ray's default range, which may hold the dashboard's port as well.
+        "min-worker-port": "0",
+        "max-worker-port": "0",
         "temp-dir": str(folder),
     }
     if node.head:
