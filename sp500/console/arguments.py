@@ -67,7 +67,7 @@ def _read_model(root: type[BaseModel], of: StructTypeInfo) -> StructConstructorS
 
 
 def _explain(root: type[BaseModel], section: str, path: tuple[str, ...], text: str) -> str:
-    """A fault of the root or a section of it, by the names of the flags; a place in a list is no part of a name."""
+    """A fault of the root or a section of it, by the names of the flags; without places in lists."""
     keys = [part for part in path if not part.isdecimal()]
     return name_flags(root, ": ".join(filter(None, [section + ".".join(keys) if keys else "", text])))
 
