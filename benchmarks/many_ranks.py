@@ -25,11 +25,10 @@ from torch import Tensor
 
 from sp500.config import RunConfig
 from sp500.data.windows import Dataset, Windows
-from sp500.distributed.worker import GroupWorker
 from sp500.tasks import catalog
 from sp500.training.checkpoint import Checkpoints
 from sp500.training.loop import fit
-from sp500.training.worker import SoloWorker, Worker
+from sp500.training.worker import GroupWorker, SoloWorker, Worker
 
 TOLERANCE = 1e-9
 STEPS = 3

@@ -36,13 +36,13 @@ from sp500.data.shards.reader import ShardSet
 from sp500.data.windows import Dataset
 from sp500.distributed import train
 from sp500.distributed.simulated_nodes import simulate
-from sp500.distributed.worker import GroupWorker, RayWorker
+from sp500.distributed.worker import RayWorker
 from sp500.machine.memory import run_in_subprocess
 from sp500.runs.store import Run
 from sp500.studies import scale_arms
 from sp500.tasks import catalog
 from sp500.training.loop import FitResult, fit
-from sp500.training.worker import SoloWorker
+from sp500.training.worker import GroupWorker, SoloWorker
 
 SMALL, LARGE = 10, 200
 CPU = torch.device("cpu")

@@ -3,11 +3,13 @@
 PSS (proportional set size) counts a page shared by n processes as 1/n, so the parts of a node add up to the node; RSS
 would count Ray's object store once per worker. The price: the kernel walks all pages for it, ten milliseconds for a
 process that trains, and holds up its memory meanwhile; so it is sampled, and only as often as costs 2% of the time.
+psutil is imported where it is used: training needs none of it on Linux.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import resource
 import signal
 import threading
@@ -18,8 +20,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
-
-import psutil
 
 from sp500.errors import SP500Error
 from sp500.machine.cores import CGROUP
@@ -33,11 +33,20 @@ def pss_bytes(pid: int | str = "self") -> int:
     """Proportional set size of one process in bytes; its RSS where the kernel has no PSS."""
     rollup = Path(f"/proc/{pid}/smaps_rollup")
     if not rollup.exists():
-        return int(psutil.Process(None if pid == "self" else int(pid)).memory_info().rss)
+        return _rss_bytes(pid)
     for line in rollup.read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024
     raise OSError(f"{rollup} has no Pss line")
+
+
+def _rss_bytes(pid: int | str = "self") -> int:
+    statm = Path(f"/proc/{pid}/statm")
+    if statm.exists():
+        return int(statm.read_text().split()[1]) * resource.getpagesize()
+    import psutil
+
+    return int(psutil.Process(None if pid == "self" else int(pid)).memory_info().rss)
 
 
 class PeakMemory:
@@ -78,7 +87,7 @@ class PeakMemory:
         if self._roots:
             return max(map(tree_pss_bytes, self._roots))
         # RSS costs next to nothing: only where it is as large as ever can PSS be.
-        rss = psutil.Process().memory_info().rss
+        rss = _rss_bytes()
         if rss < self._largest_rss:
             return 0
         self._largest_rss = rss
@@ -87,6 +96,8 @@ class PeakMemory:
 
 def tree_pss_bytes(pid: int) -> int:
     """PSS of a process and all its descendants together; those that end meanwhile count nothing."""
+    import psutil
+
     total = 0
     try:
         processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
@@ -103,7 +114,10 @@ def tree_pss_bytes(pid: int) -> int:
 def total_bytes(cgroup: Path = CGROUP) -> int:
     """Memory of this machine or, where that is less, of its container."""
     version_1, version_2 = cgroup / "memory" / "memory.limit_in_bytes", cgroup / "memory.max"
-    file, total = version_1 if version_1.exists() else version_2, int(psutil.virtual_memory().total)
+    file, total = (
+        version_1 if version_1.exists() else version_2,
+        os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+    )
     limit = file.read_text().strip() if file.exists() else ""
     return min(int(limit), total) if limit.isdecimal() else total
 
@@ -161,6 +175,8 @@ def _answer(sender: Connection, function: Callable[..., Any], args: tuple[Any, .
 
 def tree_cpu_seconds(pid: int) -> float:
     """User and system seconds of a process and its children, as far as they still run. 0 for one that is gone."""
+    import psutil
+
     total = 0.0
     try:
         tree = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]

@@ -14,7 +14,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-import psutil
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from sp500 import __version__
@@ -219,6 +218,8 @@ def make_record(
 
 def machine(threads: int, cluster: dict[str, float] | None = None) -> Machine:
     """This machine, as a record keeps it."""
+    import psutil
+
     return Machine(
         cpus=os.cpu_count() or 1,
         memory_bytes=psutil.virtual_memory().total,
@@ -237,6 +238,8 @@ def versions() -> dict[str, str]:
 
 def process_start() -> datetime:
     """When this process began, before any import."""
+    import psutil
+
     return datetime.fromtimestamp(psutil.Process().create_time(), UTC)
 
 

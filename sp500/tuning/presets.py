@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from sp500.config import RunConfig
 from sp500.errors import ConfigError
 from sp500.tuning.axes import Axis, Choice, Integers, Space, Uniform, choices, read
@@ -56,6 +54,8 @@ def load(name: str) -> Space:
 
     Raises ConfigError that names file, key and way out.
     """
+    import yaml
+
     if name in PRESETS:
         return PRESETS[name]()
     try:

@@ -13,7 +13,6 @@ import torch
 from sp500.config import SECTION_OF, RunConfig
 from sp500.data.windows import Dataset
 from sp500.errors import ConfigError, SP500Error
-from sp500.tasks import catalog
 from sp500.training.task import Task
 
 NO_VALIDATION = "data.valid_from_train is 0: a search needs a validation split to choose by"
@@ -69,6 +68,8 @@ def prepare(configs: Iterable[RunConfig]) -> dict[str, TrialData | str]:
 
 
 def _prepare(config: RunConfig) -> TrialData:
+    from sp500.tasks import catalog  # with what reads prices, images and texts; packs only train
+
     task = catalog.task(config)
     dataset = catalog.prepare(task, config)
     if dataset.valid is None:

@@ -15,11 +15,11 @@ from torch import nn
 
 from sp500.config import ModelConfig, RunConfig, TrainConfig
 from sp500.data.windows import Dataset
-from sp500.distributed.worker import GroupWorker
 from sp500.models import batch_norm
 from sp500.tasks.images import Images
 from sp500.training.checkpoint import Checkpoints
 from sp500.training.loop import fit
+from sp500.training.worker import GroupWorker
 
 CPU = torch.device("cpu")
 WORLD = 2

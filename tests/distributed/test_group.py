@@ -18,10 +18,9 @@ from sp500.data.copied import Copied
 from sp500.data.shards import stream, writer
 from sp500.data.shards.reader import ShardSet
 from sp500.data.windows import Dataset
-from sp500.distributed.worker import GroupWorker
 from sp500.tasks import catalog
 from sp500.training.loop import fit
-from sp500.training.worker import SoloWorker, Worker
+from sp500.training.worker import GroupWorker, SoloWorker, Worker
 
 CPU = torch.device("cpu")
 KINDS = ("mlp", "lstm", "transformer", "cnn", "gpt")

@@ -16,13 +16,12 @@ from torch import Tensor
 from sp500.config import RunConfig
 from sp500.data.batches import Batch
 from sp500.data.windows import MASKED, Dataset
-from sp500.distributed.worker import GroupWorker
 from sp500.errors import CheckpointError
 from sp500.tasks import catalog
 from sp500.training.checkpoint import Checkpoints
 from sp500.training.loop import fit
 from sp500.training.step import Stepper
-from sp500.training.worker import SoloWorker, Worker
+from sp500.training.worker import GroupWorker, SoloWorker, Worker
 
 CPU = torch.device("cpu")
 MODELS = ("ragged", "dropout")

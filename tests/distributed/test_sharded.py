@@ -16,7 +16,6 @@ from torch import Tensor
 
 from sp500.config import RunConfig
 from sp500.data.windows import Dataset
-from sp500.distributed.worker import GroupWorker
 from sp500.errors import CheckpointError
 from sp500.runs import versions
 from sp500.tasks import catalog
@@ -24,7 +23,7 @@ from sp500.training import checkpoint
 from sp500.training.checkpoint import Checkpoints, read_weights
 from sp500.training.loop import FitResult, fit
 from sp500.training.step import Stepper
-from sp500.training.worker import SoloWorker, Worker
+from sp500.training.worker import GroupWorker, SoloWorker, Worker
 
 CPU = torch.device("cpu")
 STEPS, BETWEEN, CUT = 9, 2, 7
