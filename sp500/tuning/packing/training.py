@@ -43,6 +43,8 @@ class Pack:
     and 1/halving of the epochs, only the best 1/halving go on (successive halving, Jamieson and Talwalkar 2016).
     """
 
+    layers: type[Layers] = Layers
+
     def __init__(
         self, data: TrialData, trials: Sequence[Trial], timeout: float | None = None, halving: int = 0
     ) -> None:
@@ -55,7 +57,7 @@ class Pack:
         members = (Member(trial, pack=len(trials)) for trial in trials)
         self.members = sorted(members, key=lambda member: member.optimised)
         models = [self._model(member, dataset) for member in self.members]
-        self._layers = Layers(models)
+        self._layers = self.layers(models)
         self._train = Batches(dataset.train, self._device)
         assert dataset.valid is not None
         self._valid = Batches(dataset.valid, self._device)
