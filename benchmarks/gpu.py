@@ -14,14 +14,16 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import platform
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -325,9 +327,7 @@ def run_pack(kind: type[Pack], data: TrialData, trials: list[Trial]) -> tuple[fl
 
 def measure_packs(members: int, device: torch.device, windows: int, batch: int) -> Row:
     """Milliseconds per member in one pack, by torch.func's vmap, and alone, of which four are timed."""
-    base = settings(
-        {"kind": "mlp", "hidden": 32, "layers": 2, "dropout": 0.0}, batch_size=batch, device=device.type
-    )
+    base = settings({"kind": "mlp", "hidden": 32, "layers": 2, "dropout": 0.0}, batch_size=batch, device=device.type)
     axes = {"train.lr": [1e-3 * 1.1**number for number in range(10)], "train.seed": range(-(-members // 10))}
     trials = space.grid(base, axes)[:members]
     task = Regression()
@@ -504,14 +504,14 @@ def describe_machine(device: torch.device) -> Row:
     }
 
 
-def show(report: Row) -> None:
+def show(stdout: TextIO, report: Row) -> None:
     """Print a section for a reader."""
     rows, left_out = report.pop("rows", []), report.pop("left_out", {})
-    print("", describe_row(report), sep="\n")
+    print("", describe_row(report), sep="\n", file=stdout)
     for row in rows:
-        print(f"  {row.pop('name')}: {describe_row(row)}")
+        print(f"  {row.pop('name')}: {describe_row(row)}", file=stdout)
     for name, reason in left_out.items():
-        print(f"  left out: {name}: {reason}")
+        print(f"  left out: {name}: {reason}", file=stdout)
 
 
 def describe_row(row: Row) -> str:
@@ -533,7 +533,9 @@ def main() -> int:
         parser.error("torch finds no GPU; --device cpu runs the same lines without one")
     device, began, widest = torch.device(flags.device), time.monotonic(), 0.0
     seconds = flags.seconds or (math.inf if flags.quick else SECONDS)
-    print_report = (lambda report: print(json.dumps(report), flush=True)) if flags.json else show
+    stdout = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # gloo writes to stdout that it is connected
+    print_report = (lambda report: print(json.dumps(report), file=stdout)) if flags.json else partial(show, stdout)
     print_report(describe_machine(device))
     for name, (compare, share) in SECTIONS.items():
         section, started = Section(name, began + share * seconds, [], {}), time.monotonic()
