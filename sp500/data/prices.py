@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from datetime import date
+from datetime import datetime
 
 import numpy as np
 import pandas as pd
@@ -59,10 +59,10 @@ class Prices:
 
 
 def validate_prices(
-    raw: Tables, config: DataConfig, *, source: str, notes: tuple[str, ...] = (), today: date | None = None
+    raw: Tables, config: DataConfig, *, source: str, notes: tuple[str, ...] = (), seen: datetime | None = None
 ) -> Prices:
-    """Validated prices from raw tables, cut to the dates asked for."""
-    clean, faults = validate(raw, real_moves=config.real_moves, today=today, start=config.start, end=config.end)
+    """Validated prices from raw tables that were read off at `seen` (default: now), cut to the dates asked for."""
+    clean, faults = validate(raw, real_moves=config.real_moves, seen=seen, start=config.start, end=config.end)
     return Prices(clean, source, tuple(faults), notes)
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import threading
+from datetime import datetime
+from zoneinfo import ZoneInfo
 
 import pandas as pd
 
+NEW_YORK = ZoneInfo("America/New_York")
+
 _lock = threading.Lock()
 _years = (0, 0)
-_sessions = pd.DatetimeIndex([])
+_closes = pd.Series(dtype="datetime64[ns, UTC]", index=pd.DatetimeIndex([]))
+"""When each session ends, by session."""
 
 
 def between(first: pd.Timestamp, last: pd.Timestamp) -> pd.DatetimeIndex:
@@ -16,18 +21,26 @@ def between(first: pd.Timestamp, last: pd.Timestamp) -> pd.DatetimeIndex:
 
     A calendar takes up to a second to build, so it is cached. It is built again only for years that it lacks.
     """
-    known = _covering(first.year, last.year)
+    known = pd.DatetimeIndex(_covering(first.year, last.year).index)
     return known[int(known.searchsorted(first)) : int(known.searchsorted(last, side="right"))]
 
 
 def after(day: pd.Timestamp, count: int) -> pd.Timestamp:
     """The session `count` sessions after `day`."""
-    known = _covering(day.year, (day + pd.Timedelta(days=2 * count + 10)).year)
+    known = pd.DatetimeIndex(_covering(day.year, (day + pd.Timedelta(days=2 * count + 10)).year).index)
     return known[int(known.searchsorted(day, side="right")) + count - 1]
 
 
-def _covering(first: int, last: int) -> pd.DatetimeIndex:
-    global _years, _sessions  # noqa: PLW0603
+def closes_after(day: pd.Timestamp, moment: datetime) -> bool:
+    """Whether `day` is a session that closes after a moment, also where it closes early."""
+    if day.date() < moment.astimezone(NEW_YORK).date():
+        return False
+    close = _covering(day.year, day.year).get(day)
+    return close is not None and bool(close > moment)
+
+
+def _covering(first: int, last: int) -> pd.Series:
+    global _years, _closes  # noqa: PLW0603
     import exchange_calendars
 
     with _lock:
@@ -35,5 +48,5 @@ def _covering(first: int, last: int) -> pd.DatetimeIndex:
             _years = (min(first, _years[0] or first), max(last, _years[1]))
             start, end = pd.Timestamp(_years[0], 1, 1), pd.Timestamp(_years[1], 12, 31)
             nyse = exchange_calendars.get_calendar("XNYS", start=start - pd.Timedelta(days=10), end=end)
-            _sessions = nyse.sessions.as_unit("us")
-        return _sessions
+            _closes = nyse.closes.set_axis(nyse.sessions.as_unit("us"))
+        return _closes

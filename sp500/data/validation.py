@@ -1,10 +1,12 @@
 """Faults in daily prices: each is named by rule, ticker and date, and then repaired by a stated rule or refused.
 
 Repaired, and listed in the data card:
+    nameless        a column without a name that is empty or counts rows is left out
     unsorted        rows are put in order of date
     duplicate       of equal rows one is kept (rows that differ are refused)
     timezone        all dates have one time zone: the calendar date in that zone is used
     non_session     a row on a day without trading is dropped
+    unfinished      a last row of a session that had not closed when the prices were read off is dropped
     missing         up to 5 sessions in a row without a price take the last price, which looks at the past only
 
 Refused, all faults at once in one DataError:
@@ -45,6 +47,7 @@ GROUPED = {
     "non_session": ("rows dropped", "no trading on these days"),
     "missing": ("gaps filled", "last values carried forward"),
     "duplicate": ("dates with equal rows", "one of each kept"),
+    "nameless": ("columns left out", "no name and no prices"),
 }
 EARLIEST = pd.Timestamp("1900-01-01")
 SPLIT_RATIOS = np.array([2.0, 3, 4, 5, 6, 7, 8, 10, 15, 20])
@@ -93,16 +96,17 @@ def validate(
     raw: Tables,
     *,
     real_moves: Iterable[str] = (),
-    today: date | None = None,
+    seen: datetime | None = None,
     start: date | None = None,
     end: date | None = None,
 ) -> tuple[Tables, list[Fault]]:
     """Tables [date, ticker] over NYSE sessions without faults, and the faults that were repaired.
 
-    `raw` maps field names to tables that share columns and an index of dates in order, each once. Raises
-    DataError that lists every fault refused.
+    `raw` maps field names to tables that share columns and an index of dates in order, each once. `seen` is when these
+    prices were read off (default: now), since no later close can be among them. Raises DataError that lists every fault
+    refused.
     """
-    today = today or datetime.now(UTC).date()
+    seen = seen or datetime.now(UTC)
     close = raw["close"]
     if close.empty:
         raise DataError("empty: no rows of prices")
@@ -115,7 +119,9 @@ def validate(
             f"{close.index.min():%Y-%m-%d} to {close.index.max():%Y-%m-%d}: set data.start and data.end inside that"
         )
     faults += _names(raw["close"])
-    faults += _dates(raw["close"], today)
+    faults += _dates(raw["close"], seen.astimezone(UTC).date())
+    raw, unfinished = _drop_unfinished(raw, seen)
+    faults += unfinished
     faults += _values(raw)
     refuse(faults)
     raw, calendar_faults = _on_sessions(raw)
@@ -187,6 +193,16 @@ def _dates(close: pd.DataFrame, today: date) -> list[Fault]:
         if close.loc[[day], ticker].notna().any()
     ]
     return early + late
+
+
+def _drop_unfinished(raw: Tables, seen: datetime) -> tuple[Tables, list[Fault]]:
+    """The tables without a last row of a session that had not closed: its prices are those of some minute of it."""
+    index = pd.DatetimeIndex(raw["close"].index)
+    if len(index) < 2 or not sessions.closes_after(index[-1], seen):
+        return raw, []
+    detail = "the session had not closed when these prices were read off; row dropped"
+    fault = Fault("unfinished", "*", f"{index[-1]:%Y-%m-%d}", detail, repaired=True)
+    return {name: frame.iloc[:-1] for name, frame in raw.items()}, [fault]
 
 
 def _values(raw: Tables) -> list[Fault]:

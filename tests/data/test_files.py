@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from sp500.config import DataConfig
@@ -116,6 +119,71 @@ def test_unusual_dates_with_a_zone_are_read_or_refused_by_file(csv: Csv, clean: 
     assert read == list(clean.index) or source in refused
 
 
+# Columns without a name: row numbers of pandas, and what follows the last comma.
+
+
+def numbered(table: pd.DataFrame, heading: str, first: int = 700, step: int = 1) -> pd.DataFrame:
+    """The table with its row numbers in front, as `to_csv()` and `reset_index()` leave them."""
+    table = table.copy()
+    table.insert(0, heading, first + step * np.arange(len(table)))
+    return table
+
+
+def wide_of(table: pd.DataFrame) -> pd.DataFrame:
+    return table.reset_index(names="date")
+
+
+@pytest.mark.parametrize("layout", [wide_of, long_of], ids=["wide", "long"])
+@pytest.mark.parametrize("heading", ["", "Unnamed: 0", "Unnamed: 0.1", "index", "level_0", "__index_level_0__"])
+@pytest.mark.parametrize(("first", "step"), [(0, 1), (700, 1), (9000, -1)])
+def test_row_numbers_are_left_out_by_name(
+    csv: Csv, clean: pd.DataFrame, layout: Callable[..., pd.DataFrame], heading: str, first: int, step: int
+) -> None:
+    prices = load(DataConfig(source=csv(numbered(layout(clean), heading, first, step))))
+    pd.testing.assert_frame_equal(prices.close, clean, check_freq=False, check_names=False, check_exact=True)
+    assert [str(fault) for fault in prices.faults] == ["nameless: column 1: has no name and counts rows; left out"]
+
+
+def test_row_numbers_that_begin_again_are_left_out(csv: Csv, clean: pd.DataFrame) -> None:
+    rows = long_of(clean)
+    rows.insert(0, "", np.arange(len(rows)) % len(clean))
+    assert load(DataConfig(source=csv(rows))).tickers == ["AAPL", "KO"]
+
+
+@pytest.mark.parametrize("layout", [wide_of, long_of], ids=["wide", "long"])
+def test_commas_at_line_ends_are_no_columns(csv: Csv, clean: pd.DataFrame, layout: Callable[..., pd.DataFrame]) -> None:
+    source = Path(csv(layout(clean)))
+    source.write_text("".join(f"{line},,\n" for line in source.read_text().splitlines()))
+    prices = load(DataConfig(source=str(source)))
+    pd.testing.assert_frame_equal(prices.close, clean, check_freq=False, check_names=False, check_exact=True)
+    assert [fault.date[:7] for fault in prices.faults] == ["column "] * 2
+
+
+def test_row_numbers_of_a_parquet_file_without_pandas_own_notes_are_left_out(
+    tmp_path: Path, clean: pd.DataFrame
+) -> None:
+    rows = wide_of(clean)
+    rows.index = pd.Index([*range(5, len(rows) + 5)])
+    table = pa.Table.from_pandas(rows, preserve_index=True).replace_schema_metadata(None)
+    assert "__index_level_0__" in table.column_names
+    pq.write_table(table, tmp_path / "prices.parquet")
+    assert load(DataConfig(source=str(tmp_path / "prices.parquet"))).tickers == ["AAPL", "KO"]
+
+
+@pytest.mark.parametrize(("heading", "number"), [("", 2), ("Unnamed: 1", 2)])
+def test_prices_without_a_name_are_refused_by_the_number_of_the_column(
+    csv: Csv, clean: pd.DataFrame, heading: str, number: int
+) -> None:
+    rows = wide_of(clean).set_axis(["date", heading, "KO"], axis=1)
+    with pytest.raises(DataError, match=f"column {number} has no heading"):
+        load(DataConfig(source=csv(rows)))
+
+
+def test_ticker_that_is_called_index_is_one_where_it_holds_prices(csv: Csv, clean: pd.DataFrame) -> None:
+    whole = clean.assign(index=(clean["KO"] * 10).round())
+    assert load(DataConfig(source=csv(whole))).tickers == ["AAPL", "KO", "index"]
+
+
 def test_file_without_tickers_is_named_after_itself(csv: Csv, clean: pd.DataFrame) -> None:
     rows = clean[["KO"]].rename(columns={"KO": "close"})
     assert load(DataConfig(source=csv(rows, "ko.csv"))).tickers == ["KO"]
@@ -176,6 +244,8 @@ def test_numbered_tickers_of_a_parquet_file_are_names(tmp_path: Path, clean: pd.
         (b"date,KO\n2020-01-02,5\n2020-01-03,6,7,8\n", "cannot be read"),
         ("date,KO\n2020-01-02,5\n".encode("utf-16"), "is not UTF-8"),
         (bytes(range(256)), "is not UTF-8"),
+        (gzip.compress(b"date,KO\n2020-01-02,5\n"), "is compressed (gzip); unpack it"),
+        (b"PK\x03\x04 and the rest of a zip file", "is a zip file or a workbook; unpack it"),
         (b"Date,Ticker,Name\n2020-01-02,KO,Coke\n", "wrong columns date, ticker, Name"),
         (b"date,IDX,Name\n2020-01-02,5,Coke\n2020-01-03,5,Coke\n", "expected date,ticker,close"),
         (b"date,KO\n13/01/2020,5\n01/14/2020,6\n", "row 2: date '13/01/2020' begins with the day"),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from datetime import date
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -225,13 +226,49 @@ def test_short_run_without_one_field_is_repaired_by_name(csv: Csv, ohlcv: pd.Dat
 
 def test_future_dates_are_refused_by_date(csv: Csv, clean: pd.DataFrame) -> None:
     with pytest.raises(DataError, match=r"future: .* 2019-06-27") as caught:
-        load(DataConfig(source=csv(clean)), today=date(2019, 6, 26))
+        load(DataConfig(source=csv(clean)), now=datetime(2019, 6, 26, 21, tzinfo=UTC))
     assert "2019-06-28" in str(caught.value)
     assert "2019-06-26:" not in str(caught.value)
 
 
 def test_dates_up_to_today_are_no_fault(csv: Csv, clean: pd.DataFrame) -> None:
-    assert load(DataConfig(source=csv(clean)), today=date(2019, 6, 28)).faults == ()
+    assert load(DataConfig(source=csv(clean)), now=datetime(2019, 6, 28, 20, tzinfo=UTC)).faults == ()
+
+
+@pytest.mark.parametrize(
+    ("last", "seen", "dropped"),
+    [
+        ("2018-06-15", "2018-06-15 19:59", True),  # 16:00 in New York is 20:00 in summer, UTC
+        ("2018-06-15", "2018-06-15 20:00", False),
+        ("2018-01-10", "2018-01-10 20:59", True),  # and 21:00 in winter
+        ("2018-01-10", "2018-01-10 21:00", False),
+        ("2018-07-03", "2018-07-03 16:59", True),  # the eve of Independence Day ends at 13:00
+        ("2018-07-03", "2018-07-03 17:00", False),
+        ("2018-06-15", "2018-06-15 00:30", True),  # in New York still the evening before
+        ("2018-06-15", "2018-06-16 12:00", False),
+    ],
+)
+def test_row_of_a_session_that_has_not_closed_is_dropped_by_name(
+    csv: Csv, clean: pd.DataFrame, last: str, seen: str, dropped: bool
+) -> None:
+    prices = load(DataConfig(source=csv(clean.loc[:last])), now=datetime.fromisoformat(f"{seen}+00:00"))
+    expected = clean.loc[:last].iloc[: -1 if dropped else None]
+    pd.testing.assert_frame_equal(prices.close, expected, check_freq=False, check_names=False)
+    assert [(fault.rule, fault.date) for fault in prices.faults] == ([("unfinished", last)] if dropped else [])
+
+
+@pytest.mark.parametrize(
+    ("written", "dropped"),
+    [("2018-06-15 15:00", True), ("2018-06-15 20:30", False), ("2018-06-16 00:30", False), ("1980-01-01 00:00", False)],
+)
+def test_file_written_while_its_last_session_was_open_stays_unfinished(
+    csv: Csv, clean: pd.DataFrame, written: str, dropped: bool
+) -> None:
+    source = csv(clean.loc[:"2018-06-15"])
+    seconds = datetime.fromisoformat(f"{written}+00:00").timestamp()
+    os.utime(source, (seconds, seconds))
+    prices = load(DataConfig(source=source), now=datetime(2018, 7, 1, tzinfo=UTC))
+    assert [fault.rule for fault in prices.faults] == ["unfinished"] * dropped
 
 
 def test_table_of_another_calendar_is_refused(csv: Csv, clean: pd.DataFrame) -> None:

@@ -98,6 +98,18 @@ def test_other_dates_do_not_share_a_cache(config: DataConfig, clean: pd.DataFram
     assert yahoo.calls == 1
 
 
+def test_session_that_was_open_stays_unfinished_in_the_cache(config: DataConfig, clean: pd.DataFrame) -> None:
+    close = clean.loc[:"2018-06-15"]
+    in_session, at_night = (pd.Timestamp(f"2018-06-15 {hour}:30", tz="UTC").timestamp() for hour in (15, 23))
+    yahoo = Yahoo(close)
+    for moment in (in_session, at_night):
+        prices = get(config, yahoo, at=moment)
+        assert [(fault.rule, fault.date) for fault in prices.faults] == [("unfinished", "2018-06-15")]
+        assert f"{prices.close.index[-1]:%Y-%m-%d}" == "2018-06-14"
+    assert yahoo.calls == 1
+    assert get(config, yahoo, at=in_session + 2 * DAY).faults == ()
+
+
 def test_stale_cache_is_refreshed(config: DataConfig, clean: pd.DataFrame) -> None:
     get(config, Yahoo(clean))
     yahoo = Yahoo(clean * 2)

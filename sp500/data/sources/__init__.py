@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import date
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 
 import pandas as pd
 
 from sp500.config import DataConfig
+from sp500.data import sessions
 from sp500.data.prices import INDEX, Prices, select, validate_prices
 from sp500.data.sources import yahoo
 from sp500.data.sources.files import read_table
@@ -33,20 +34,20 @@ log = logging.getLogger(__name__)
 Download = Callable[[DataConfig], Prices]
 
 
-def load(config: DataConfig, today: date | None = None, download: Download | None = None) -> Prices:
+def load(config: DataConfig, now: datetime | None = None, download: Download | None = None) -> Prices:
     """Prices of `config.source`, cut to its tickers and dates, validated.
 
-    `today` bounds the dates (default: the clock's); `download` gets prices from Yahoo (default: yfinance). Raises
+    `now` bounds the dates (default: the clock's time); `download` gets prices from Yahoo (default: yfinance). Raises
     DataError naming rule, ticker and date.
     """
     if config.source == "bundled":
-        return _from_bundle(config, today)
+        return _from_bundle(config, now)
     if config.source == "yfinance":
-        return _from_yahoo(config, today, download or yahoo.download)
-    return _from_file(config, today)
+        return _from_yahoo(config, now, download or yahoo.download)
+    return _from_file(config, now)
 
 
-def _from_bundle(config: DataConfig, today: date | None) -> Prices:
+def _from_bundle(config: DataConfig, now: datetime | None) -> Prices:
     """S&P 500 index and 20 of its stocks, 1990 to 2022, as they come with skfolio."""
     index = _read_skfolio("sp500_index").rename(columns={"SP500": INDEX})
     raw = select({"close": index.join(_read_skfolio("sp500_dataset"))}, config.tickers or (INDEX,), "bundled")
@@ -56,10 +57,10 @@ def _from_bundle(config: DataConfig, today: date | None) -> Prices:
         notes = (*notes, *BUNDLED_NOTES)
         if config.start is None:
             raw = {name: frame.loc[STOCKS_START:] for name, frame in raw.items()}
-    return validate_prices(raw, config, source="bundled", notes=notes, today=today)
+    return validate_prices(raw, config, source="bundled", notes=notes, seen=now)
 
 
-def _from_yahoo(config: DataConfig, today: date | None, download: Download) -> Prices:
+def _from_yahoo(config: DataConfig, now: datetime | None, download: Download) -> Prices:
     """Yahoo's prices. With data.fallback bundled and no answer: the bundled prices, with a note that says so."""
     try:
         return download(config)
@@ -67,20 +68,27 @@ def _from_yahoo(config: DataConfig, today: date | None, download: Download) -> P
         if config.fallback != "bundled":
             raise
         log.warning("NO PRICES FROM YAHOO: %s; going on with bundled prices", error.reason)
-        other = _from_bundle(config, today)
+        other = _from_bundle(config, now)
         tickers = ", ".join(other.tickers)
         banner = f"NOT the prices asked for: {error.reason}; bundled prices of {tickers} were used instead."
         return replace(other, notes=(banner, *other.notes))
 
 
-def _from_file(config: DataConfig, today: date | None) -> Prices:
-    raw, repaired = read_table(Path(config.source).expanduser())
+def _from_file(config: DataConfig, now: datetime | None) -> Prices:
+    path = Path(config.source).expanduser()
+    raw, repaired = read_table(path)
     raw = select(raw, config.tickers or tuple(raw["close"].columns), config.source)
     try:
-        prices = validate_prices(raw, config, source=config.source, today=today)
+        prices = validate_prices(raw, config, source=config.source, seen=_seen(path, raw["close"].index[-1], now))
     except DataError as error:
         raise DataError(f"{config.source}: {error}") from None
     return replace(prices, faults=(*repaired, *prices.faults))
+
+
+def _seen(path: Path, last: pd.Timestamp, now: datetime | None) -> datetime | None:
+    """When a file was written, if that was on its last day, whose session may have been open; else `now`."""
+    written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    return written if written.astimezone(sessions.NEW_YORK).date() == last.date() else now
 
 
 def _read_skfolio(name: str) -> pd.DataFrame:

@@ -3,7 +3,8 @@
 Long: `date,ticker,close[,open,high,low,volume]`, `ticker` optional for one series. Wide: `date` and a column of closing
 prices per ticker. Columns may be separated by commas, semicolons or tabs. A byte-order mark, CRLF line ends, upper-case
 headings and `Symbol` for `ticker` are accepted. Where a long table has `Adj Close`, that is the close, and the other
-prices of the day are scaled with it; dividends and splits, which it counts already, are left out.
+prices of the day are scaled with it; dividends and splits, which it counts already, are left out. So is a column without
+a name that holds no prices.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 import pandas as pd
 from pandas.api import types
 
+from sp500.data.sources.packed import find_packing
 from sp500.data.validation import Fault, Tables, refuse
 from sp500.errors import DataError
 from sp500.formatting import some
@@ -27,6 +29,11 @@ UNUSED = {"dividends", "stock splits", "capital gains"}
 # New York's own offset changes twice a year: two offsets that are one zone.
 NEW_YORK = {"-05:00", "-04:00", "-0500", "-0400"}
 ZONE = r"\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?\s*(Z|[+-]\d{2}:?\d{2}|[A-Z]{3,4})$"
+# What pandas calls columns without a name on the way through a file, and what it calls an index that becomes a column.
+NAMELESS = re.compile(r"((Unnamed: \d+(_level_\d+)?|__index_level_\d+__)(\.\d+)*)?")
+NAMELESS_INDEX = re.compile(r"(index|level_\d+)(\.\d+)*")
+# Steps of row numbers that go one way: those of files put together begin again. Of prices about half fall.
+ONE_WAY = 0.95
 MISSING = {"", "na", "n/a", "nan", "null", "none", "<na>"}
 EXPECTED = "expected date,ticker,close[,open,high,low,volume], or date and one column of prices per ticker"
 
@@ -39,8 +46,8 @@ def read_table(path: Path) -> tuple[Tables, list[Fault]]:
     frame = _read(path)
     if frame.empty:
         raise DataError(f"{path}: empty: the file has no rows; {EXPECTED}")
-    frame, is_long = _name_columns(frame, path)
     faults: list[Fault] = []
+    frame, is_long = _name_columns(_leave_out_nameless(frame, path, faults), path)
     frame["date"] = _dates(frame["date"], path, faults)
     long = _long(frame, path) if is_long else frame.melt(id_vars="date", var_name="ticker", value_name="close")
     for name in {*FIELDS, ADJUSTED}.intersection(long.columns):
@@ -81,6 +88,9 @@ def _read(path: Path) -> pd.DataFrame:
     try:
         if path.suffix.lower() in {".parquet", ".pq"}:
             return _with_date(pd.read_parquet(path), path)
+        with path.open("rb") as file:
+            if kind := find_packing(file.read(8)):
+                raise DataError(f"{path}: is {kind}; unpack it, and give a CSV file in UTF-8 or a Parquet file")
         # All as text: a ticker may be NA or 0005, and pandas would rename a duplicate column.
         table = pd.read_csv(
             path,
@@ -117,6 +127,34 @@ def _with_date(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
     if frame.index.name is None and isinstance(frame.index, pd.DatetimeIndex):
         frame = frame.rename_axis("date")
     return frame.reset_index() if frame.index.name else frame
+
+
+def _leave_out_nameless(frame: pd.DataFrame, path: Path, faults: list[Fault]) -> pd.DataFrame:
+    """The frame without columns that have no name and no prices: row numbers, and what follows a comma at line ends."""
+    kept = []
+    for number, name in enumerate(frame.columns):
+        heading, column = str(name).strip(), frame.iloc[:, number]
+        nameless = bool(NAMELESS.fullmatch(heading))
+        holds = _without_prices(column) if nameless or NAMELESS_INDEX.fullmatch(heading) else ""
+        if holds:
+            detail = f"has no name and {holds}; left out"
+            faults.append(Fault("nameless", "*", f"column {number + 1}", detail, repaired=True))
+        elif nameless:
+            raise DataError(f"{path}: column {number + 1} has no heading; write date or its ticker there, or delete it")
+        else:
+            kept.append(number)
+    return frame.iloc[:, kept]
+
+
+def _without_prices(column: pd.Series) -> str:
+    """Why a column holds no prices; empty where it may."""
+    text = column.astype("string").str.strip().fillna("")
+    if (text == "").all():
+        return "is empty"
+    numbers = pd.to_numeric(text, errors="coerce").to_numpy(float)  # of dates: not a number
+    steps = np.diff(numbers)
+    one_way = max((steps > 0).sum(), (steps < 0).sum()) >= ONE_WAY * len(steps)
+    return "counts rows" if one_way and (numbers % 1 == 0).all() else ""
 
 
 def _name_columns(frame: pd.DataFrame, path: Path) -> tuple[pd.DataFrame, bool]:

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pandas as pd
@@ -58,26 +58,28 @@ def download(
         raise DataError("data.tickers: yfinance needs the names of the stocks (for example AAPL MSFT)")
     path = _cache_path(config, tickers)
     cached = _read_cache(path)
-    age = now() - path.stat().st_mtime if cached is not None else None
+    started = now()
+    age = started - path.stat().st_mtime if cached is not None else None
     if cached is not None and age is not None and age < FRESH_SECONDS:
-        return _prices(cached, tickers, config)
+        return _prices(cached, tickers, config, started - age)
     try:
         frame = _fetch_with_retries(config, tickers, fetch or _yfinance, sleep)
     except (OSError, ValueError, RuntimeError) as error:
         why = f"Yahoo gave no prices of {', '.join(tickers)} in {TRIES} tries ({type(error).__name__}: {error})"
         if cached is not None and age is not None:
             note = f"{why}; these come from a cache that is {age / 86400:.1f} days old."
-            return replace(_prices(cached, tickers, config), notes=(note,))
+            return replace(_prices(cached, tickers, config, started - age), notes=(note,))
         raise NoAnswer(why, path) from error
-    prices = _prices(frame, tickers, config)  # only good prices reach the cache
-    _keep(frame, path)
+    prices = _prices(frame, tickers, config, started)  # only good prices reach the cache
+    _keep(frame, path, started)
     return prices
 
 
-def _keep(frame: pd.DataFrame, path: Path) -> None:
+def _keep(frame: pd.DataFrame, path: Path, seen: float) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
     frame.to_parquet(temporary)
+    os.utime(temporary, (seen, seen))  # a session that was open then stays unfinished
     temporary.replace(path)
 
 
@@ -89,15 +91,15 @@ def _read_cache(path: Path) -> pd.DataFrame | None:
         return None
 
 
-def _prices(frame: pd.DataFrame, tickers: list[str], config: DataConfig) -> Prices:
-    """Validated prices of yfinance's frame, its rows put in order."""
+def _prices(frame: pd.DataFrame, tickers: list[str], config: DataConfig, seen: float) -> Prices:
+    """Validated prices of yfinance's frame as it was at `seen`, seconds since 1970, its rows put in order."""
     index = pd.DatetimeIndex(frame.index).tz_localize(None).normalize().as_unit("us")
     flat = frame.set_axis(index.rename("date"), axis=0).loc[:, pd.IndexSlice[:, tickers]]
     long = flat.rename_axis(columns=["field", "ticker"]).stack("ticker").reset_index()
     long, faults = in_order(long[[name for name in ("date", "ticker", *FIELDS) if name in long.columns]])
     refuse(faults)
     tables = {name: table[tickers] for name, table in tables_of(long).items()}
-    prices = validate_prices(tables, config, source="yfinance")
+    prices = validate_prices(tables, config, source="yfinance", seen=datetime.fromtimestamp(seen, UTC))
     return replace(prices, faults=(*faults, *prices.faults))
 
 
