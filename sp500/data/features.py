@@ -102,7 +102,8 @@ def columns_of(fields: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         columns |= {
             "range": np.log(fields["high"] / fields["low"]),
             "gap": np.log(fields["open"]) - _shift(log, 1),
-            "volume_change": _change(np.log1p(fields["volume"]), 1),
+            # The first volume after days that have none says nothing about a change.
+            "volume_change": np.where(_shift(fields["volume"], 1) == 0, 0.0, _change(np.log1p(fields["volume"]), 1)),
         }
     return columns
 

@@ -7,7 +7,8 @@ Repaired, and listed in the data card:
     timezone        all dates have one time zone: the calendar date in that zone is used
     non_session     a row on a day without trading is dropped
     unfinished      a last row of a session that had not closed when the prices were read off is dropped
-    missing         up to 5 sessions in a row without a price take the last price, which looks at the past only
+    missing         up to 5 sessions in a row without a value take the last one, which looks at the past only; a volume
+                    of 0 after days with volume counts as none
 
 Refused, all faults at once in one DataError:
     duplicate       rows that differ, or tickers that differ only in case
@@ -39,6 +40,7 @@ from sp500.formatting import some
 
 MAX_CARRIED = 5
 MAX_REPAIRED = 0.02
+MANY_GAPS = 10  # of one ticker, some of them too long: monthly prices
 STALE_SESSIONS = 10
 # Repairs of one rule and ticker that the data card lists one by one.
 LISTED = 3
@@ -47,7 +49,6 @@ GROUPED = {
     "non_session": ("rows dropped", "no trading on these days"),
     "missing": ("gaps filled", "last values carried forward"),
     "duplicate": ("dates with equal rows", "one of each kept"),
-    "nameless": ("columns left out", "no name and no prices"),
 }
 EARLIEST = pd.Timestamp("1900-01-01")
 SPLIT_RATIOS = np.array([2.0, 3, 4, 5, 6, 7, 8, 10, 15, 20])
@@ -102,9 +103,8 @@ def validate(
 ) -> tuple[Tables, list[Fault]]:
     """Tables [date, ticker] over NYSE sessions without faults, and the faults that were repaired.
 
-    `raw` maps field names to tables that share columns and an index of dates in order, each once. `seen` is when these
-    prices were read off (default: now), since no later close can be among them. Raises DataError that lists every fault
-    refused.
+    `raw` maps field names to tables that share columns and an index of dates in order, each once; at `seen`
+    (default: now) they were read off. Raises DataError that lists every fault refused.
     """
     seen = seen or datetime.now(UTC)
     close = raw["close"]
@@ -129,8 +129,9 @@ def validate(
     carried, missing = _carry_forward(raw)
     faults += missing
     real = {*REAL_MOVES, *(_parse_move(move) for move in real_moves)}
-    faults += _stale(carried["close"], real)
-    faults += _moves(carried["close"], real)
+    known = carried["close"].drop(columns=[fault.ticker for fault in missing if not fault.repaired], errors="ignore")
+    faults += _stale(known, real)
+    faults += _moves(known, real)
     refuse(faults)
     return carried, faults
 
@@ -202,7 +203,7 @@ def _drop_unfinished(raw: Tables, seen: datetime) -> tuple[Tables, list[Fault]]:
         return raw, []
     detail = "the session had not closed when these prices were read off; row dropped"
     fault = Fault("unfinished", "*", f"{index[-1]:%Y-%m-%d}", detail, repaired=True)
-    return {name: frame.iloc[:-1] for name, frame in raw.items()}, [fault]
+    return {name: frame[:-1] for name, frame in raw.items()}, [fault]
 
 
 def _values(raw: Tables) -> list[Fault]:
@@ -258,19 +259,33 @@ def _on_sessions(raw: Tables) -> tuple[Tables, list[Fault]]:
 
 def _carry_forward(raw: Tables) -> tuple[Tables, list[Fault]]:
     """Fill short gaps inside each ticker's life with the last values before them."""
+    faults: list[Fault] = []
+    close, raw = raw["close"], _without_zero_volume(raw)
     if not any(np.isnan(frame.to_numpy(float)).any() for frame in raw.values()):
         return raw, []
-    faults: list[Fault] = []
-    close = raw["close"]
     for ticker in close.columns:
         life = np.flatnonzero(close[ticker].notna())
         if len(life) < 2:
             faults.append(Fault("missing", str(ticker), f"{close.index[0]:%Y-%m-%d}", "has fewer than two prices"))
             continue
-        known = np.all([frame[ticker].notna() for frame in raw.values()], axis=0)[life[0] : life[-1] + 1]
-        gaps = [_gap(str(ticker), close.index[life[0] + first], length) for first, length in _runs(~known)]
-        faults += [_too_many(str(ticker), gaps, known)] if _excessive(gaps, known) else gaps
+        alive = slice(life[0], life[-1] + 1)
+        lacking = pd.DataFrame({name: frame[ticker].isna().iloc[alive] for name, frame in raw.items()})
+        gaps = [
+            _gap(str(ticker), lacking.iloc[first : first + length])
+            for first, length in _runs(lacking.any(axis=1).to_numpy())
+        ]
+        faults += _judge(str(ticker), gaps, lacking)
     return {name: frame.ffill(limit=MAX_CARRIED).where(_alive(close)) for name, frame in raw.items()}, faults
+
+
+def _without_zero_volume(raw: Tables) -> Tables:
+    """The tables with a volume of 0 as a missing value, from the first day on that has one.
+
+    In logarithms a usual volume and 0 are a hundred daily changes apart. Where it is always 0, it stays.
+    """
+    if (volume := raw.get("volume")) is None:
+        return raw
+    return raw | {"volume": volume.mask((volume == 0) & ((volume > 0).cumsum() > 0))}
 
 
 def _alive(close: pd.DataFrame) -> pd.DataFrame:
@@ -284,25 +299,32 @@ def _runs(mask: np.ndarray) -> list[tuple[int, int]]:
     return [(int(first), int(end - first)) for first, end in zip(edges[::2], edges[1::2], strict=True)]
 
 
-def _gap(ticker: str, first: pd.Timestamp, length: int) -> Fault:
-    repaired = length <= MAX_CARRIED
-    done = "last values carried forward" if repaired else f"at most {MAX_CARRIED} are filled; supply them"
-    return Fault("missing", ticker, f"{first:%Y-%m-%d}", f"{some(length, 'session')} without a value; {done}", repaired)
+def _gap(ticker: str, lacking: pd.DataFrame) -> Fault:
+    """A run of sessions on which a field is lacking [session, field]."""
+    what, advice = _describe(lacking)
+    repaired = len(lacking) <= MAX_CARRIED
+    done = "last values carried forward" if repaired else f"at most {MAX_CARRIED} are filled; {advice}"
+    detail = f"{some(len(lacking), 'session')} without {what}; {done}"
+    return Fault("missing", ticker, f"{lacking.index[0]:%Y-%m-%d}", detail, repaired)
 
 
-def _excessive(gaps: list[Fault], known: np.ndarray) -> bool:
-    """Whether short gaps are so many that prices would be invented rather than repaired."""
-    filled = int((~known).sum())
-    return all(gap.repaired for gap in gaps) and filled > max(MAX_CARRIED, MAX_REPAIRED * len(known))
+def _describe(lacking: pd.DataFrame) -> tuple[str, str]:
+    """What is lacking, and what to do about it."""
+    if lacking["close"].any():
+        return "a value", "supply daily prices"
+    return " or ".join(lacking.columns[lacking.any()]), "supply them, or leave that column out"
 
 
-def _too_many(ticker: str, gaps: list[Fault], known: np.ndarray) -> Fault:
-    filled = int((~known).sum())
-    detail = (
-        f"{filled} of {len(known)} sessions ({filled / len(known):.0%}) have no value, in {len(gaps)} gaps; at most "
-        f"{MAX_REPAIRED:.0%} are filled. Supply daily prices"
-    )
-    return Fault("missing", ticker, gaps[0].date, detail)
+def _judge(ticker: str, gaps: list[Fault], lacking: pd.DataFrame) -> list[Fault]:
+    """The gaps; or one fault, where short or very many ones add up to prices invented rather than repaired."""
+    filled = int(lacking.any(axis=1).sum())
+    several = all(gap.repaired for gap in gaps) or len(gaps) > MANY_GAPS
+    if not several or filled <= max(MAX_CARRIED, MAX_REPAIRED * len(lacking)):
+        return gaps
+    what, advice = _describe(lacking)
+    share = f"{filled} of {len(lacking)} sessions ({filled / len(lacking):.0%})"
+    detail = f"{share} are without {what}, in {len(gaps)} gaps; at most {MAX_REPAIRED:.0%} are filled; {advice}"
+    return [Fault("missing", ticker, gaps[0].date, detail)]
 
 
 def _stale(close: pd.DataFrame, real: set[tuple[str, str]]) -> list[Fault]:

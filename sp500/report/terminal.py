@@ -23,6 +23,8 @@ VERDICTS = {
     KEPT: "against",
     NOTHING: "against",
 }
+SCALES = {"rsi_14": " (-1 to 1: an RSI of 70 is 0.4)"}
+"""What a feature's values mean, where others use another scale."""
 
 
 def text(record: RunRecord, runs_dir: Path) -> str:
@@ -52,7 +54,7 @@ def _data(card: DataCard) -> Iterator[str]:
         span = card.get("splits", {}).get(name)
         yield f"  {name}: {count} windows" + (f", {span[0]} to {span[1]}" if span else "")
     for name, row in card.get("feature_summary", {}).items():
-        yield f"  {name}: " + ", ".join(f"{key} {value:.4g}" for key, value in row.items())
+        yield f"  {name}{SCALES.get(name, '')}: " + ", ".join(f"{key} {value:.4g}" for key, value in row.items())
     yield from (f"  repaired: {repair}" for repair in card.get("repairs", []))
     yield from (f"  note: {note}" for note in card.get("notes", []))
 

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from sp500.config import DataConfig
+from sp500.data.features import features, names
 from sp500.data.prices import Prices
 from sp500.data.sources import load
 from sp500.data.validation import summarize, validate
@@ -336,17 +337,19 @@ def test_real_move_is_accepted_where_it_was_confirmed_and_nowhere_else(csv: Csv,
     ("thin", "share"),
     [
         (lambda table: table.groupby(table.index.to_period("W")).tail(1), "79%"),
+        (lambda table: table.groupby(table.index.to_period("M")).tail(1), "95%"),
         (lambda table: table.iloc[::6], "83%"),
         (lambda table: table.iloc[::2], "50%"),
         (lambda table: table.drop(table.index[1::25]), "4%"),
     ],
-    ids=["weekly", "every sixth session", "every second session", "one of 25 missing"],
+    ids=["weekly", "monthly", "every sixth session", "every second session", "one of 25 missing"],
 )
 def test_gaps_that_are_short_but_many_are_refused_with_their_share(
     csv: Csv, clean: pd.DataFrame, thin: Damage, share: str
 ) -> None:
-    with pytest.raises(DataError, match=rf"missing: AAPL .*\({share}\)"):
+    with pytest.raises(DataError, match=rf"missing: AAPL .*\({share}\)") as caught:
         load(DataConfig(source=csv(thin(clean))))
+    assert str(caught.value).count("\n") == 2  # a line per ticker, and none on moves between prices far apart
 
 
 def test_few_short_gaps_are_filled_and_summarized(csv: Csv, clean: pd.DataFrame) -> None:
@@ -444,3 +447,35 @@ def test_split_on_the_wildest_days_of_the_index_is_caught(bundled: Prices) -> No
         unadjusted.loc[unadjusted.index < when] *= 2
         with pytest.raises(DataError, match=f"(split|jump): .GSPC {when:%Y-%m-%d}"):
             validate({"close": unadjusted})
+
+
+# Volume: 0 on a day is no volume; the feature of it would be a hundred deviations wide.
+
+
+@pytest.mark.parametrize("rows", [[100], [100, 101, 200], [-1]], ids=["one", "several", "last"])
+def test_volume_of_0_takes_the_last_volume_by_name(csv: Csv, ohlcv: pd.DataFrame, rows: list[int]) -> None:
+    places = ohlcv.index[rows]
+    expected = ohlcv["volume"].mask(ohlcv.index.isin(places)).ffill()
+    first_of_runs = [f"{ohlcv['date'][row]:%Y-%m-%d}" for row in places if row - 1 not in places]
+    ohlcv.loc[places, "volume"] = 0
+    prices = load(DataConfig(source=csv(ohlcv)))
+    np.testing.assert_array_equal(prices.fields["volume"]["KO"], expected)
+    np.testing.assert_array_equal(prices.close["KO"], ohlcv["close"])
+    assert [(fault.rule, fault.date) for fault in prices.faults] == [("missing", day) for day in first_of_runs]
+    assert "without volume; last values carried forward" in str(prices.faults[0])
+
+
+@pytest.mark.parametrize("rows", [slice(100, 110), slice(100, 500, 20)], ids=["long", "often"])
+def test_volume_that_is_0_for_long_or_often_is_refused(csv: Csv, ohlcv: pd.DataFrame, rows: slice) -> None:
+    ohlcv.iloc[rows, ohlcv.columns.get_loc("volume")] = 0
+    with pytest.raises(DataError, match=f"missing: KO {ohlcv['date'][100]:%Y-%m-%d}.*leave that column out"):
+        load(DataConfig(source=csv(ohlcv)))
+
+
+@pytest.mark.parametrize("last", [200, None], ids=["at first", "always"])
+def test_volume_that_was_always_0_stays(csv: Csv, ohlcv: pd.DataFrame, last: int | None) -> None:
+    ohlcv.iloc[:last, ohlcv.columns.get_loc("volume")] = 0
+    prices = load(DataConfig(source=csv(ohlcv)))
+    assert prices.faults == ()
+    change = features(prices).series[0].x[:, names(prices).index("volume_change")]
+    assert np.abs(change).max() <= np.log(1.1e6 / 1e6)

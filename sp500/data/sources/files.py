@@ -3,8 +3,8 @@
 Long: `date,ticker,close[,open,high,low,volume]`, `ticker` optional for one series. Wide: `date` and a column of closing
 prices per ticker. Columns may be separated by commas, semicolons or tabs. A byte-order mark, CRLF line ends, upper-case
 headings and `Symbol` for `ticker` are accepted. Where a long table has `Adj Close`, that is the close, and the other
-prices of the day are scaled with it; dividends and splits, which it counts already, are left out. So is a column without
-a name that holds no prices.
+prices of the day are scaled with it; dividends and splits, which it counts already, are left out. So is a column
+without a name that holds no prices.
 """
 
 from __future__ import annotations
