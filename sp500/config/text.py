@@ -14,7 +14,7 @@ class TextConfig(Frozen):
     """Which text, and how it is cut into windows of tokens."""
 
     source: str = "docs"
-    """docs (of Python itself) | stdlib (source of Python's library) | FILE | FOLDER | FILE.jsonl."""
+    """docs (of Python itself) | stdlib (source of Python's library) | FILE | FOLDER | FILE.jsonl or FILE.ndjson."""
     valid_source: str = ""
     """Text for the validation, in place of a part of source."""
     field: str = "text"
@@ -47,7 +47,7 @@ class TextConfig(Frozen):
             raise ValueError(f"text.{present} is given without text.{lacking}: instructions have both")
         if self.prompt and self.pack != "documents":
             raise ValueError("text.pack stream would cut instructions; set text.pack: documents")
-        if self.prompt and not self.source.endswith(".jsonl"):
+        if self.prompt and not self.source.lower().endswith((".jsonl", ".ndjson")):
             raise ValueError(f"text.source {self.source!r}: text.prompt and text.answer are keys of a .jsonl file")
         if self.vocabulary != type(self).model_fields["vocabulary"].default and self.tokenizer != "bpe":
             raise ValueError("text.vocabulary is used by text.tokenizer bpe alone; leave it out")

@@ -110,17 +110,28 @@ def test_of_instructions_the_answers_and_their_ends_alone_count(tmp_path: Path) 
     assert inputs.max() <= 256
 
 
+def test_instructions_in_two_parts_are_refused(tmp_path: Path) -> None:
+    path = instructions(tmp_path)
+    with pytest.raises(DataError, match=r"36 documents of valid \(90%\) are also in a part before it"):
+        tokens.dataset(settings(path, valid_source=str(path)))
+    with pytest.raises(ConfigError, match=r"text\.field 'q' .* text\.prompt and text\.answer are read in its place"):
+        tokens.dataset(settings(path, field="q"))
+
+
 def test_instructions_are_whole_and_those_that_do_not_fit_are_named(tmp_path: Path) -> None:
     path = instructions(tmp_path, q="long " * 20)
     with pytest.raises(DataError, match=r"train document 1 has 109 tokens, a window 49"):
         tokens.dataset(settings(path))
     path.write_text(path.read_text().replace('"a"', '"b"', 1))
-    with pytest.raises(DataError, match=r"tasks\.jsonl, line 1: expected an object whose 'a' \(text\.answer\) is text"):
+    with pytest.raises(
+        DataError, match=r"tasks\.jsonl, line 1: .*expected an object whose 'a' \(text\.answer\) is text"
+    ):
         tokens.dataset(settings(path))
 
 
 def test_long_documents_are_cut_into_pieces_and_short_ones_share_a_window(tmp_path: Path) -> None:
-    lines = [{"text": "x" * 100}] + [{"text": "y" * 10}] * 12 + [{"text": "z" * 5}] * 4
+    short = [{"text": f"y{number:09d}"} for number in range(12)] + [{"text": f"z{number:04d}"} for number in range(4)]
+    lines = [{"text": "x" * 100}, *short]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = tokens.dataset(TextConfig(source=str(tmp_path / "a.jsonl"), pack="documents", context=31))
     rows = found.train.rows.reshape(-1, 32)
@@ -133,6 +144,7 @@ def test_validation_text_of_its_own_leaves_the_rest_for_training(tmp_path: Path)
     path = instructions(tmp_path)
     (tmp_path / "other").mkdir()
     other = instructions(tmp_path / "other", count=5)
+    other.write_text(other.read_text().replace("question", "problem "))
     found = tokens.dataset(settings(path, valid_source=str(other)))
     assert found.valid is not None
     assert found.card["bytes"] == {"train": 36 * 8, "valid": 5 * 8, "test": 4 * 8}
@@ -140,7 +152,7 @@ def test_validation_text_of_its_own_leaves_the_rest_for_training(tmp_path: Path)
     config = RunConfig.model_validate({"task": "language", "text": text, "model": {"kind": "gpt"}})
     plain = catalog.task(config).prepare(config)
     assert plain.valid is not None
-    assert plain.valid.rows.tobytes().startswith(b"question 0? \n\nquestion 1? ")
+    assert plain.valid.rows.tobytes().startswith(b"problem  0? \n\nproblem  1? ")
     assert len(plain.train) == 3600 // 64
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from pandas.api import types
 
-from sp500.data.sources.packed import find_packing
+from sp500.data.sources.plain_text import find_other_kind
 from sp500.data.validation import Fault, Tables, refuse
 from sp500.errors import DataError
 from sp500.formatting import some
@@ -89,8 +89,8 @@ def _read(path: Path) -> pd.DataFrame:
         if path.suffix.lower() in {".parquet", ".pq"}:
             return _with_date(pd.read_parquet(path), path)
         with path.open("rb") as file:
-            if kind := find_packing(file.read(8)):
-                raise DataError(f"{path}: is {kind}; unpack it, and give a CSV file in UTF-8 or a Parquet file")
+            if kind := find_other_kind(file.read(8)):
+                raise DataError(f"{path}: is {kind}; expected CSV in UTF-8 or Parquet: unpack it, or save it so")
         # All as text: a ticker may be NA or 0005, and pandas would rename a duplicate column.
         table = pd.read_csv(
             path,

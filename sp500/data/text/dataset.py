@@ -7,6 +7,7 @@ three or more, so none is on both sides; one or two are cut by position, with on
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -14,35 +15,58 @@ from sp500.config import TextConfig
 from sp500.data.text import corpus
 from sp500.data.windows import Dataset, Windows
 from sp500.errors import DataError
+from sp500.formatting import some
 from sp500.runs.results import DataCard
 
 VOCABULARY = 256
 """Bytes."""
+MOST_KNOWN = 0.1
+"""Share of the bytes of a part that may be in documents of a part before it: of code, files that are all alike."""
+FLATTERS = "a test on known text flatters"
 
 
-def split(text: TextConfig) -> dict[str, bytes]:
-    """`train`, `valid` and `test`. Raises DataError where a part is shorter than a context."""
-    parts = {name: corpus.BETWEEN.join(part) for name, part in split_documents(text).items()}
+def split(text: TextConfig) -> tuple[dict[str, bytes], list[str]]:
+    """`train`, `valid` and `test`, and notes. Raises DataError where a part is shorter than a context."""
+    documents, known = split_documents(text)
+    parts = {name: corpus.BETWEEN.join(part) for name, part in documents.items()}
     for name, part in parts.items():
         if len(part) <= text.context:
             raise DataError(
                 f"text.source {text.source}: {name} has {len(part)} bytes, a window {text.context + 1}; take a "
                 "longer text or a shorter text.context"
             )
-    return parts
+    return parts, known
 
 
-def split_documents(text: TextConfig) -> dict[str, list[bytes]]:
-    """Documents of `train`, `valid` and `test`, or parts of the one that there is."""
+def split_documents(text: TextConfig) -> tuple[dict[str, list[bytes]], list[str]]:
+    """Documents of `train`, `valid` and `test`, or parts of the one that there is, and notes on those in two parts."""
+    corpus.refuse_unused_field(text)
     documents, valid = corpus.read(text), list[bytes]()
     if text.valid_source:
         valid = corpus.read(text.model_copy(update={"source": text.valid_source, "max_bytes": 0}))
         text = text.model_copy(update={"valid_fraction": 0.0})
+    of_its_own = {"valid": valid} if valid else {}
     if len(documents) > 2:
-        parts = _by_document(documents, text)
-    else:
-        parts = {name: [part] for name, part in _by_position(corpus.BETWEEN.join(documents), text).items()}
-    return parts | ({"valid": valid} if valid else {})
+        parts = _by_document(documents, text) | of_its_own
+        return parts, note_known(text, parts)
+    note_known(text, {"train": documents[:1], "test": documents[1:], **of_its_own})
+    return {name: [part] for name, part in _by_position(corpus.BETWEEN.join(documents), text).items()} | of_its_own, []
+
+
+def note_known(text: TextConfig, parts: Mapping[str, Sequence[bytes]]) -> list[str]:
+    """How many documents of a part are in an earlier one, too. Raises DataError where they are MOST_KNOWN of it."""
+    earlier, notes = set[bytes](), list[str]()
+    for name, documents in parts.items():
+        known = [document for document in documents if hashlib.sha256(document).digest() in earlier]
+        if known:
+            share = sum(map(len, known)) / sum(map(len, documents))
+            is_or_are = "is" if len(known) == 1 else "are"
+            there = f"{some(len(known), 'document')} of {name} ({share:.0%}) {is_or_are} also in a part before it"
+            if share > MOST_KNOWN:
+                raise DataError(f"text.source {text.source}: {there}. Remove one of each; {FLATTERS}")
+            notes.append(there)
+        earlier.update(hashlib.sha256(document).digest() for document in documents)
+    return notes
 
 
 def _by_document(documents: list[bytes], text: TextConfig) -> dict[str, list[bytes]]:
@@ -64,7 +88,7 @@ def _by_position(document: bytes, text: TextConfig) -> dict[str, bytes]:
 
 def dataset(text: TextConfig) -> Dataset:
     """Windows that follow each other without overlap; each byte has the next one as its target. Raises DataError."""
-    parts = split(text)
+    parts, known = split(text)
     digest = hashlib.sha256()
     for part in parts.values():
         digest.update(hashlib.sha256(part).digest())
@@ -76,7 +100,7 @@ def dataset(text: TextConfig) -> Dataset:
         "features": [f"{text.context} bytes"],
         "tickers": [],
         "repairs": [],
-        "notes": [", ".join(f"{name} {len(part):,} bytes" for name, part in parts.items())],
+        "notes": [", ".join(f"{name} {len(part):,} bytes" for name, part in parts.items()), *known],
     }
     return Dataset(windows["train"], windows["valid"], windows["test"], card=card, outputs=VOCABULARY)
 

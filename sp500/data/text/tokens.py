@@ -15,7 +15,7 @@ import numpy as np
 
 from sp500.config import TextConfig
 from sp500.data.text import corpus, naive
-from sp500.data.text.dataset import split_documents
+from sp500.data.text.dataset import note_known, split_documents
 from sp500.data.text.tokenizer import Tokenizer, Tokens, make
 from sp500.data.windows import MASKED, Dataset, Windows
 from sp500.errors import DataError
@@ -39,7 +39,7 @@ def dataset(text: TextConfig, model_path: str = "") -> Dataset:
 
     `model_path`: folder of the model whose tokenizer may be wanted. Raises DataError that names the document.
     """
-    documents = _documents(text)
+    documents, known = _documents(text)
     training = [prompt + answer for prompt, answer in documents["train"]]
     tokenizer = make(text, training, model_path)
     pack = _pack if text.pack == "documents" else _stream
@@ -51,7 +51,7 @@ def dataset(text: TextConfig, model_path: str = "") -> Dataset:
         "features": [f"{text.context} tokens of {tokenizer.size:,}"],
         "tickers": [],
         "repairs": [],
-        "notes": [", ".join(f"{name} {part.bytes:,} bytes" for name, part in parts.items())],
+        "notes": [", ".join(f"{name} {part.bytes:,} bytes" for name, part in parts.items()), *known],
         "bytes": {name: part.bytes for name, part in parts.items()},
         "naive_bits": _naive_bits(documents),
     }
@@ -59,10 +59,12 @@ def dataset(text: TextConfig, model_path: str = "") -> Dataset:
     return Dataset(train, valid, test, card=card, outputs=tokenizer.size, state=tokenizer.state())
 
 
-def _documents(text: TextConfig) -> dict[str, list[tuple[bytes, bytes]]]:
-    """(prompt, answer) by split; a document without a prompt is an answer."""
+def _documents(text: TextConfig) -> tuple[dict[str, list[tuple[bytes, bytes]]], list[str]]:
+    """(prompt, answer) by split, and notes on those in two; a document without a prompt is an answer."""
     if not text.prompt:
-        return {name: [(b"", document) for document in part] for name, part in split_documents(text).items()}
+        parts, known = split_documents(text)
+        return {name: [(b"", document) for document in part] for name, part in parts.items()}, known
+    corpus.refuse_unused_field(text)
     pairs, valid = corpus.read_pairs(text, text.source), []
     if text.valid_source:
         valid = corpus.read_pairs(text, text.valid_source)
@@ -72,7 +74,8 @@ def _documents(text: TextConfig) -> dict[str, list[tuple[bytes, bytes]]]:
         raise DataError(f"text.source {text.source}: {len(pairs)} instructions are too few to split")
     last = len(pairs) - counts[1]
     first = last - counts[0]
-    return {"train": pairs[:first], "valid": valid or pairs[first:last], "test": pairs[last:]}
+    documents = {"train": pairs[:first], "valid": valid or pairs[first:last], "test": pairs[last:]}
+    return documents, note_known(text, {name: [b"\0".join(pair) for pair in part] for name, part in documents.items()})
 
 
 def _stream(name: str, documents: Sequence[tuple[bytes, bytes]], tokenizer: Tokenizer, text: TextConfig) -> Part:
