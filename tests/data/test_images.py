@@ -1,16 +1,19 @@
 """Images from every format are the same images, and a broken file is named."""
 
 import gzip
+import io
 import pickle
 import struct
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import ExifTags, Image
 
 from sp500.config import DataConfig, ImagesConfig
 from sp500.data.images import dataset as images
+from sp500.data.images import folders
 from sp500.data.windows import Dataset
 from sp500.errors import DataError
 
@@ -130,7 +133,7 @@ def test_unequal_counts_are_refused(tmp_path):
 def test_other_file_among_images_is_named(tmp_path):
     class_folders(tmp_path, range(50))
     class_folders(tmp_path, range(50, 51), "gif")
-    with pytest.raises(DataError, match=r"00050\.gif: is a GIF file; expected PNG, JPEG, BMP"):
+    with pytest.raises(DataError, match=r"00050\.gif: is no image in PNG, JPEG, BMP; convert it"):
         made(tmp_path)
 
 
@@ -220,3 +223,108 @@ def test_head_that_announces_more_than_there_is_takes_no_memory(tmp_path, suffix
     path.write_bytes(gzip.compress(data) if suffix else data)
     with pytest.raises(DataError, match=r"train-images-idx3-ubyte.* announces 2251799813685248 bytes, and it has 100"):
         made(tmp_path)
+
+
+# How a camera was held, a second picture in a file, formats that are not asked for, folders that are no classes.
+
+
+def corners(pixels: np.ndarray) -> list[int]:
+    """Grey of the corners, from the top left clockwise."""
+    return [int(pixels[row, column].max()) // 50 for row, column in ((0, 0), (0, -1), (-1, -1), (-1, 0))]
+
+
+@pytest.fixture
+def marked() -> Image.Image:
+    """24 x 16 pixels, whose corners have 1, 2, 3 and 4 times 50, from the top left clockwise."""
+    pixels = np.zeros((16, 24), np.uint8)
+    pixels[:8, :12], pixels[:8, 12:], pixels[8:, 12:], pixels[8:, :12] = 50, 100, 150, 200
+    return Image.fromarray(pixels)
+
+
+# By the standard's drawings: where the top left corner of the file is, and in which direction its rows run.
+UPRIGHT = {
+    1: [1, 2, 3, 4],
+    2: [2, 1, 4, 3],
+    3: [3, 4, 1, 2],
+    4: [4, 3, 2, 1],
+    5: [1, 4, 3, 2],
+    6: [4, 1, 2, 3],
+    7: [3, 2, 1, 4],
+    8: [2, 3, 4, 1],
+}
+
+
+@pytest.mark.parametrize("orientation", UPRIGHT)
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+def test_image_is_turned_as_its_file_says(tmp_path, marked, orientation, kind):
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    marked.save(tmp_path / "a", kind, exif=exif, quality=100)
+    pixels = folders.decode(tmp_path / "a", "a")
+    assert corners(pixels + 10) == UPRIGHT[orientation]  # of JPEG nearly
+    assert pixels.shape == ((16, 24, 1) if orientation < 5 else (24, 16, 1))
+    assert folders.decode(tmp_path / "a", "a", pixels.shape).shape == pixels.shape
+    with pytest.raises(DataError, match="expected"):
+        folders.decode(tmp_path / "a", "a", (pixels.shape[1], pixels.shape[0], 1))
+
+
+def test_damaged_note_of_the_orientation_leaves_an_image_as_it_is(marked):
+    """Each byte of the note in turn: the picture is there, upright or turned."""
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    buffer = io.BytesIO()
+    marked.save(buffer, "JPEG", exif=exif)
+    data = buffer.getvalue()
+    first = data.find(b"Exif\0\0") + 6
+    length = struct.unpack(">H", data[first - 8 : first - 6])[0] - 8
+    with warnings.catch_warnings(action="ignore"):
+        for place in range(first, first + length):
+            damaged = data[:place] + bytes([data[place] ^ 255]) + data[place + 1 :]
+            assert sorted(corners(folders.decode(io.BytesIO(damaged), "a") + 10)) == [1, 2, 3, 4]
+
+
+def test_first_picture_of_a_phones_jpeg_is_taken(tmp_path, marked):
+    marked.save(tmp_path / "a.jpg", "MPO", save_all=True, append_images=[marked.rotate(180)])
+    with Image.open(tmp_path / "a.jpg") as image:
+        assert (image.format, image.n_frames) == ("MPO", 2)
+    assert corners(folders.decode(tmp_path / "a.jpg", "a") + 10) == [1, 2, 3, 4]
+
+
+def test_other_formats_are_not_even_tried(tmp_path, monkeypatch):
+    def tried(*_):
+        raise AssertionError("a format that is not read was opened")
+
+    Image.init()
+    for name, (_, accept) in list(Image.OPEN.items()):
+        if name not in folders.FORMATS:
+            monkeypatch.setitem(Image.OPEN, name, (tried, accept))
+    for data in (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", b"GIF89a" + b"\0" * 20, b"II*\0" + b"\0" * 20):
+        (tmp_path / "a.png").write_bytes(data)
+        with pytest.raises(DataError, match="is no image in PNG, JPEG, BMP"):
+            folders.decode(tmp_path / "a.png", "a.png")
+
+
+def test_class_without_images_is_refused_by_its_folder(tmp_path):
+    class_folders(tmp_path, range(100))
+    (tmp_path / "00_notes").mkdir()
+    with pytest.raises(DataError, match=r"00_notes: has no images to learn its class from"):
+        made(tmp_path)
+
+
+def test_folder_in_a_class_and_test_images_without_classes_are_told(tmp_path):
+    class_folders(tmp_path / "train", range(100))
+    (tmp_path / "test").mkdir()
+    Image.fromarray(DIGITS.pixels[0, ..., 0]).save(tmp_path / "test" / "a.png")
+    with pytest.raises(DataError, match=r"test: has no images in 0/ and the other folders of classes"):
+        made(tmp_path)
+    (tmp_path / "train" / "3" / "@eaDir").mkdir()
+    with pytest.raises(DataError, match=r"@eaDir: is a folder; a folder of a class holds its images"):
+        made(tmp_path)
+
+
+def test_numbers_of_classes_with_a_hole_are_noted(tmp_path):
+    np.savez(tmp_path / "a.npz", x_train=DIGITS.pixels[:200, ..., 0], y_train=DIGITS.labels[:200] + 1)
+    found = made(tmp_path / "a.npz")
+    assert found.outputs == 11
+    assert [note for note in found.card["notes"] if note.startswith("1 of 11 classes, the first is 0")]
+    assert made("digits").card["notes"] == []

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from http_server import Client, serving
-from PIL import Image
+from PIL import ExifTags, Image
 
 from sp500.serving.predictor import Predictor
 
@@ -28,9 +28,9 @@ def language(served_runs: Path) -> Iterator[Client]:
         yield client
 
 
-def encoded(pixels: np.ndarray, kind: str = "PNG") -> str:
+def encoded(pixels: np.ndarray, kind: str = "PNG", **options: object) -> str:
     file = io.BytesIO()
-    Image.fromarray(pixels).save(file, kind)
+    Image.fromarray(pixels).save(file, kind, **options)
     return base64.b64encode(file.getvalue()).decode()
 
 
@@ -60,6 +60,15 @@ def test_bmp_is_the_same_image(images: Client) -> None:
     assert png == bmp == uri
 
 
+def test_image_that_says_how_the_camera_was_held_is_turned(images: Client) -> None:
+    pixels = np.arange(64, dtype=np.uint8).reshape(8, 8) * 4
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6  # the first row of the file is the right side of the picture
+    given = encoded(pixels), encoded(np.rot90(pixels), exif=exif)
+    upright, turned = (images.post("/v1/images", {"images": [one]}).content for one in given)
+    assert upright == turned
+
+
 def test_what_is_no_such_image_is_named(images: Client) -> None:
     good = encoded(np.zeros((8, 8), np.uint8))
     larger, colour = encoded(np.zeros((9, 8), np.uint8)), encoded(np.zeros((8, 8, 3), np.uint8))
@@ -68,9 +77,9 @@ def test_what_is_no_such_image_is_named(images: Client) -> None:
     found = {
         "images[1]: is 8 x 9 pixels in grey, expected 8 x 8 pixels in grey": [good, larger],
         "images[0]: is 8 x 8 pixels in colour, expected 8 x 8 pixels in grey": [colour],
-        "images[0]: is a GIF file; expected PNG, JPEG, BMP": [gif],
+        "images[0]: is no image in PNG, JPEG, BMP; convert it": [gif],
         "images[0]: is not base64": ["%%%"],
-        "images[0]: is not an image; expected PNG, JPEG, BMP": [base64.b64encode(b"hello").decode()],
+        "images[1]: is no image in PNG, JPEG, BMP; convert it": [good, base64.b64encode(b"hello").decode()],
     }
     assert {message: problem(images, "/v1/images", {"images": given}) for message, given in found.items()} == {
         message: message for message in found

@@ -51,9 +51,9 @@ def digits() -> Source:
 def dataset(images: ImagesConfig, data: DataConfig) -> Dataset:
     """Windows of one image each. Raises DataError, also for files of one image in two parts: its test would flatter."""
     source = read(images.source).split(data.test_fraction, data.valid_from_train)
-    shared = _find_shared(source)
-    if shared and source.files:
-        raise DataError(f"{source.name}: {shared[0]}. Remove one of each; a test on known images would flatter")
+    notes = _find_shared(source)
+    if notes and source.files:
+        raise DataError(f"{source.name}: {notes[0]}. Remove one of each; a test on known images would flatter")
     height, width, channels = source.train.pixels.shape[1:]
     card: DataCard = {
         "source": Path(source.name).name,
@@ -62,13 +62,16 @@ def dataset(images: ImagesConfig, data: DataConfig) -> Dataset:
         "features": [f"{height} x {width} pixels, {channels} channel{'s' if channels > 1 else ''}"],
         "tickers": [],
         "repairs": [],
-        "notes": shared,
+        "notes": notes,
     }
     windows = {name: Windows(part.pixels, np.arange(len(part)), part.labels, 1) for name, part in source.parts.items()}
-    classes = 1 + max(int(part.labels.max()) for part in source.parts.values())
+    counts = np.bincount(source.train.labels)
+    if unseen := np.flatnonzero(counts == 0).tolist():
+        found = f"{len(unseen)} of {len(counts)} classes, the first is {unseen[0]}, have no image in train"
+        notes.append(f"{found}: outputs that are never seen. Number the labels from 0 without a hole")
     mean, deviation = channel_statistics(source.train.pixels)
     state = {"mean": mean.tolist(), "deviation": deviation.tolist()}
-    return Dataset(windows["train"], windows.get("valid"), windows["test"], card=card, outputs=classes, state=state)
+    return Dataset(windows["train"], windows.get("valid"), windows["test"], card=card, outputs=len(counts), state=state)
 
 
 def _find_shared(source: Source) -> list[str]:

@@ -6,7 +6,7 @@ import io
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from sp500.data.images.labelled import Labelled, Source
 from sp500.errors import DataError
@@ -17,6 +17,16 @@ PARTS = {"train": "train", "valid": "valid", "val": "valid", "validation": "vali
 GREY = {"1", "L"}
 DEEP = ("I", "F")
 """Modes of more than 8 bits begin with these."""
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""What makes a picture upright, by its file's orientation."""
 
 
 def read(folder: Path) -> Source:
@@ -31,6 +41,8 @@ def read(folder: Path) -> Source:
     classes = _folders(places["train"])
     if len(classes) < 2:
         raise DataError(f"{places['train']}: expected a folder per class, two or more, found {len(classes)}")
+    if empty := [name for name in classes if not any((places["train"] / name).glob("[!.]*"))]:
+        raise DataError(f"{places['train'] / empty[0]}: has no images to learn its class from; add some or delete it")
     parts = {part: _part(place, classes) for part, place in places.items()}
     return Source(str(folder), parts["train"], parts.get("valid"), parts.get("test"), files=True)
 
@@ -46,8 +58,12 @@ def _part(place: Path, classes: list[str]) -> Labelled:
         ((path.name, number, path) for number, name in enumerate(classes) for path in (place / name).glob("[!.]*")),
         key=lambda file: file[:2],
     )
+    if inner := [path for _, _, path in files if path.is_dir()]:
+        raise DataError(
+            f"{inner[0]}: is a folder; a folder of a class holds its images and no folders: move or delete it"
+        )
     if not files:
-        raise DataError(f"{place}: has no images")
+        raise DataError(f"{place}: has no images in {classes[0]}/ and the other folders of classes; sort them")
     images = [decode(path, str(path)) for _, _, path in files]
     for image, (_, _, path) in zip(images, files, strict=True):
         if image.shape != images[0].shape:
@@ -64,22 +80,35 @@ def _words(height: int, width: int, channels: int) -> str:
 
 
 def decode(file: Path | io.BytesIO, name: str, expected: tuple[int, int, int] | None = None) -> np.ndarray:
-    """Pixels [height, width, channel] of one file: one channel of grey, or three of colour.
+    """Pixels [height, width, channel] of one file, turned as it says: one channel of grey, or three of colour.
 
-    Raises DataError that begins with `name`, for any shape but `expected` before the pixels are unpacked.
+    Raises DataError that begins with `name`, for any size but `expected` before the pixels are unpacked.
     """
     try:
-        with Image.open(file) as image:
-            if image.format not in FORMATS:
-                raise DataError(f"{name}: is a {image.format} file; expected {', '.join(FORMATS)}")
+        with Image.open(file, formats=FORMATS) as image:
             if image.mode.startswith(DEEP):
                 raise DataError(f"{name}: has more than 8 bits a pixel (mode {image.mode}); convert it to 8 bits")
             shape = image.height, image.width, 1 if image.mode in GREY else 3
-            if expected and shape != expected:
+            if expected and (sorted(shape[:2]), shape[2]) != (sorted(expected[:2]), expected[2]):
                 raise DataError(f"{name}: is {_words(*shape)}, expected {_words(*expected)}")
-            pixels = np.asarray(image.convert("L" if image.mode in GREY else "RGB"))
+            pixels = np.asarray(_turn(image.convert("L" if image.mode in GREY else "RGB"), image))
     except UnidentifiedImageError as error:
-        raise DataError(f"{name}: is not an image; expected {', '.join(FORMATS)}") from error
+        raise DataError(f"{name}: is no image in {', '.join(FORMATS)}; convert it") from error
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise DataError(f"{name}: cannot be read ({error})") from error
-    return pixels[..., None] if pixels.ndim == 2 else pixels
+    pixels = pixels[..., None] if pixels.ndim == 2 else pixels
+    if expected and pixels.shape != expected:
+        raise DataError(f"{name}: is {_size(pixels)}, expected {_words(*expected)}")
+    return pixels
+
+
+def _turn(picture: Image.Image, file: Image.Image) -> Image.Image:
+    """The picture upright, as its file says how the camera was held; as it is where that note is damaged.
+
+    `ImageOps.exif_transpose` writes the note anew, which damaged ones make raise what is not expected.
+    """
+    try:
+        turn = TURNS.get(file.getexif().get(ExifTags.Base.Orientation))
+    except SyntaxError:
+        turn = None
+    return picture if turn is None else picture.transpose(turn)
