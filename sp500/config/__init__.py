@@ -159,6 +159,8 @@ def archive_uri(uri: str) -> str:
     uri, parts = without_password(uri).rstrip("/"), urlsplit(uri)
     if "@" in parts.netloc:
         raise ValueError("the address names a user. Leave it out and set AWS_ACCESS_KEY_ID")
+    if parts.scheme == "file" and (parts.query or parts.fragment):
+        raise ValueError("the folder ends at the first ? or #; write %3F or %23 where they are part of its name")
     if (parts.scheme, bool(parts.netloc), bool(parts.path.strip("/"))) not in ARCHIVES:
         raise ValueError(f"expected s3://BUCKET, s3://BUCKET/PREFIX or file:///FOLDER, got {uri!r:.200}")
     return uri

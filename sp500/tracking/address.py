@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from sqlalchemy import make_url
+
 from sp500.errors import ConfigError
 
 DATABASE = "mlflow.db"
@@ -31,16 +33,25 @@ def resolve(text: str) -> Address:
     """The address that a URI or a path means.
 
     MLflow 3 makes no experiments in plain folders (its file store is in maintenance), so a folder, or its file:// URI,
-    becomes `sqlite:///FOLDER/mlflow.db`. Raises ConfigError for a file.
+    becomes `sqlite:///FOLDER/mlflow.db`. Raises ConfigError for a file, and for a folder that such a URI cannot name.
     """
     if text.startswith("sqlite:///"):
-        database = Path(text.removeprefix("sqlite:///").partition("?")[0]).absolute()
-        return Address(text, database.parent)
+        return Address(text, Path(make_url(text).database or "").absolute().parent)
     if text.startswith("file:"):
-        text = unquote(urlsplit(text).path)
+        parts = urlsplit(text)
+        if parts.query or parts.fragment:
+            raise ConfigError(f"--uri {text}: the folder ends at the first ? or #; name another folder, or its path")
+        text = unquote(parts.path)
     elif re.match(r"[a-z][a-z0-9+.-]*:", text) or text == "databricks":
         return Address(text)
     folder = Path(text).expanduser().absolute()
     if folder.is_file():
         raise ConfigError(f"--uri {text}: is a file; expected a folder, sqlite:///{folder}, or the address of a server")
-    return Address(f"sqlite:///{folder / DATABASE}", folder)
+    uri = f"sqlite:///{folder / DATABASE}"
+    if make_url(uri).database != str(
+        folder / DATABASE
+    ):  # written so that it is, MLflow makes a folder of what is written
+        raise ConfigError(
+            f"--uri {text}: {folder} has a ? or % in its path, which MLflow misreads; name another folder"
+        )
+    return Address(uri, folder)

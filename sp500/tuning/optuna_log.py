@@ -15,6 +15,7 @@ from typing import Any
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy import URL
 
 from sp500.errors import ConfigError
 from sp500.runs.results import Overrides
@@ -80,9 +81,8 @@ def write(path: Path, name: str, space: Space, results: Iterable[TrialResult]) -
     trials of another space.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    storage = optuna.storages.RDBStorage(
-        f"sqlite:///{path.resolve()}", engine_kwargs={"connect_args": {"factory": _Hasty}}
-    )
+    url = URL.create("sqlite", database=str(path.resolve())).render_as_string()  # a folder's name may have a ?
+    storage = optuna.storages.RDBStorage(url, engine_kwargs={"connect_args": {"factory": _Hasty}})
     try:
         stored = optuna.create_study(storage=storage, study_name=name, direction="minimize", load_if_exists=True)
         there = {trial.user_attrs.get("id") for trial in stored.get_trials(deepcopy=False)}

@@ -378,6 +378,7 @@ def test_training_ends_well_without_its_archive_and_is_copied_afterwards(
     "uri",
     [
         *("s3:/x", "file://folder/x", "gs://bucket", "folder", "s3://", "file:///", "s3://KEY@bucket"),
+        *("file:///data/what?ever", "file:///data/a#b"),
         *("s3://KEY:S3CR3T@bucket/x", "s3://bucket?access_key=KEY", "s3://bucket/x?region=r&session_token=TOKEN"),
     ],
 )

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy import make_url
 
 from sp500.config import RunConfig
 from sp500.errors import ConfigError
@@ -109,6 +110,19 @@ def test_digest_changes_with_a_file_and_not_with_the_folder(tmp_path: Path) -> N
 )
 def test_folder_becomes_a_database_in_it_and_an_address_stays(text: str, uri: str) -> None:
     assert resolve(text).uri == uri
+
+
+@pytest.mark.parametrize("folder", ["/data/what?ever", "/data/50%25", "file:///data/what%3Fever", "file:///data/a?b"])
+def test_folder_that_a_database_uri_cannot_name_is_refused(folder: str) -> None:
+    with pytest.raises(ConfigError, match="name another folder"):
+        resolve(folder)
+
+
+@pytest.mark.parametrize("folder", ["/data/100%", "/data/a#b", "/data/grün & 'blau'", "/data/a{b}"])
+def test_folder_with_other_signs_is_the_one_of_the_database(folder: str) -> None:
+    found = resolve(folder)
+    assert make_url(found.uri).database == f"{folder}/mlflow.db"
+    assert found.folder == Path(folder)
 
 
 def test_artifacts_lie_next_to_the_database() -> None:

@@ -1,4 +1,5 @@
 import signal
+import sqlite3
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -61,6 +62,15 @@ def test_file_has_every_result_with_what_became_of_it(tmp_path):
     assert trials[0].user_attrs == {"id": told[0].id, "reason": "diverged", "loss": None, "seconds": 1.5}
     assert all(one.distributions == optuna_log.distributions(WIDE) for one in trials)
     assert [one.duration.total_seconds() for one in trials] == [1.5] * 10
+
+
+@pytest.mark.parametrize("name", ["what?ever", "50%25", "a{b}#c", "grün & 'blau'"])
+def test_file_lies_in_its_folder_whatever_that_is_called(tmp_path, name):
+    (tmp_path / name).mkdir()
+    optuna_log.write(tmp_path / name / "optuna.db", "search", WIDE, results(1))
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    with sqlite3.connect(tmp_path / name / "optuna.db") as file:
+        assert file.execute("SELECT count(*) FROM trials").fetchone() == (1,)
 
 
 def test_second_call_adds_what_is_new_and_nothing_twice(tmp_path):
