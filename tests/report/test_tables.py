@@ -83,6 +83,34 @@ def test_runs_on_the_same_test_windows_stand_together_above_one_set_of_naive_row
     assert rows[0]["test"]["mse"] == 1.8e-4
 
 
+@pytest.mark.parametrize(
+    ("task", "settings", "cards", "subjects"),
+    [
+        ("returns", [{"start": "2015-01-01", "end": None}, {"start": None, "end": None}], [{}, {}],
+         ["Returns of ^GSPC (data.start 2015-01-01)", "Returns of ^GSPC (data.start -)"]),
+        ("returns", [{"window": 30}, {"window": 30}], [{}, {}], ["Returns of ^GSPC (m0)", "Returns of ^GSPC (m1)"]),
+        ("own.py:Volatility", [{"tickers": ["AAPL", "KO"]}, {"tickers": []}], [{}, {}],
+         ["Volatility of bundled (data.tickers AAPL+KO)", "Volatility of bundled (data.tickers -)"]),
+        ("own.py:Volatility", [{}, {}], [{"source": "the index"}, {"source": "20 stocks"}],
+         ["Volatility of the index", "Volatility of 20 stocks"]),
+    ],
+)  # fmt: skip
+def test_groups_of_one_subject_are_told_apart(
+    task: str, settings: list[dict[str, Any]], cards: list[dict[str, Any]], subjects: list[str]
+) -> None:
+    records = [
+        record(
+            f"m{number}",
+            number,
+            config={"task": task, "model": {"kind": "linear"}, "train": {}, "data": data},
+            data=DATA | {"sha256": f"{number}" * 64} | card,
+            metrics=scored(1.9e-4, -0.1, 0.1),
+        )
+        for number, (data, card) in enumerate(zip(settings, cards, strict=True))
+    ]
+    assert [group.subject for group in results.group_runs(records)] == subjects
+
+
 def test_newer_run_of_the_same_settings_replaces_the_older_and_says_so() -> None:
     again = {"fingerprint": "same", "metrics": scored(1.9e-4, -0.1, 0.1)}
     records = [

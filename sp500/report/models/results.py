@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any, Literal, TypedDict
 
 from sp500 import formatting
@@ -80,10 +81,16 @@ class Group:
     """Whose data card and naive forecasts stand for the group."""
     models: list[ModelRow]
     naive: list[NaiveRow]
+    apart: str = ""
+    """What tells it from other groups of the same subject: 'data.start 2005-01-01'."""
 
     @property
     def subject(self) -> str:
         """What is forecast: 'Returns of ^GSPC', '5-day returns of 20 tickers'."""
+        return f"{self._what} ({self.apart})" if self.apart else self._what
+
+    @property
+    def _what(self) -> str:
         task = TASKS.get(self.task, self.task)
         data = self.newest.data
         if self.task not in PRICE_TASKS:
@@ -116,7 +123,7 @@ def group_runs(records: Sequence[RunRecord]) -> list[Group]:
         rows.sort(key=_merit, reverse=True)
         newest = judged[-1][0]
         groups.append(Group(name, _task(newest), newest, rows, _naive(newest, name)))
-    return sorted(groups, key=lambda group: -len(group.models))
+    return sorted(map(_tell_group_apart, groups, repeat(groups)), key=lambda group: -len(group.models))
 
 
 def list_without_metrics(records: Sequence[RunRecord]) -> list[ModelRow]:
@@ -229,6 +236,23 @@ def _tell_apart(rows: list[ModelRow], records: Sequence[RunRecord]) -> None:
             # More than a few is a list of settings, not a name.
             apart = apart if 0 < len(differing) <= NAME_PARTS else records[place].name
             rows[place]["name"] = f"{name} ({apart})" if len(places) > 1 else name
+
+
+def _tell_group_apart(group: Group, groups: Sequence[Group]) -> Group:
+    """The group, with the settings of its data that differ from those of groups with the same subject."""
+    namesakes = [_test_settings(other.newest) for other in groups if other.subject == group.subject]
+    if len(namesakes) < 2:
+        return group
+    own = _test_settings(group.newest)
+    differing = [key for key in own if any(other.get(key) != own[key] for other in namesakes)]
+    apart = ", ".join(f"{key} {formatting.setting(own[key]) or formatting.NOTHING}" for key in differing)
+    return replace(group, apart=apart if 0 < len(differing) <= NAME_PARTS else group.newest.name)
+
+
+def _test_settings(record: RunRecord) -> dict[str, object]:
+    """What decides which windows are the test, and what is counted on them."""
+    sections = ("data", SECTION_OF.get(_task(record), ""), "eval")
+    return {f"{name}.{key}": value for name in sections for key, value in record.config.get(name, {}).items()}
 
 
 def _settings(record: RunRecord) -> dict[str, object]:
