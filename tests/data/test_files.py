@@ -261,6 +261,24 @@ def test_file_that_is_no_price_table_is_refused_by_name(tmp_path: Path, content:
     assert named in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("S3CRET,close\nx,5\n", "no column is named date, only close, 1 column with other names"),
+        ("S3CRET,token\nx,5\n", "no column is named date, only 2 columns with other names"),
+        ("2020-01-02,5.25\n2020-01-03,5.5\n", "no column is named date, only 2020-01-02, 5.25"),  # no heading at all
+        ("date,token\n2020-01-02,S3CRET\n2020-01-03,5\n", "token 2020-01-02: close with letters is not a number"),
+        ("date,KO\n2020-01-02,$5.25\n2020-01-03,5\n", "KO 2020-01-02: close '$5.25' is not a number"),
+    ],
+)
+def test_refusal_repeats_no_words_of_a_file_that_may_hold_secrets(tmp_path: Path, content: str, said: str) -> None:
+    (tmp_path / "a.csv").write_text(content)
+    with pytest.raises(DataError) as caught:
+        load(DataConfig(source=str(tmp_path / "a.csv")))
+    assert said in str(caught.value)
+    assert "S3CRET" not in str(caught.value)
+
+
 def test_parquet_with_an_empty_date_is_refused_by_row(tmp_path: Path, clean: pd.DataFrame) -> None:
     rows = clean.reset_index(names="date")
     rows.loc[3, "date"] = pd.NaT

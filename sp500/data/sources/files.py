@@ -35,6 +35,9 @@ NAMELESS_INDEX = re.compile(r"(index|level_\d+)(\.\d+)*")
 # Steps of row numbers that go one way: those of files put together begin again. Of prices about half fall.
 ONE_WAY = 0.95
 MISSING = {"", "na", "n/a", "nan", "null", "none", "<na>"}
+USUAL = {*FIELDS, ADJUSTED, *["ticker", "price", "day", "time", "datetime", "timestamp", "name", "last"]}
+"""Headings that errors repeat. Others, and values with letters, they do not: an agent may name a file with secrets."""
+PLAIN = re.compile(r"[\d\s.,/:'$€£¥%+()KMBTkmbt-]{1,25}")
 EXPECTED = "expected date,ticker,close[,open,high,low,volume], or date and one column of prices per ticker"
 
 
@@ -169,7 +172,7 @@ def _name_columns(frame: pd.DataFrame, path: Path) -> tuple[pd.DataFrame, bool]:
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise DataError(f"{path}: duplicate column {', '.join(twice)}; keep one")
     if "date" not in names:
-        raise DataError(f"{path}: no column is named date, only {', '.join(names)}; {EXPECTED}")
+        raise DataError(f"{path}: no column is named date, only {_name_usual(names)}; {EXPECTED}")
     if not is_long and {"high", "low"} <= {name.lower() for name in names}:
         raise DataError(
             f"{path}: no column is named close, only {', '.join(names)}; name that of the closing prices close"
@@ -177,6 +180,13 @@ def _name_columns(frame: pd.DataFrame, path: Path) -> tuple[pd.DataFrame, bool]:
     if len(names) < 2:
         raise DataError(f"{path}: wrong columns {', '.join(names)}; {EXPECTED}")
     return frame.set_axis(names, axis=1), is_long
+
+
+def _name_usual(names: list[str]) -> str:
+    """Headings of a table that may hold no prices, or numbers that stand in their place; of others how many."""
+    usual = [name for name in names if name.lower() in USUAL or PLAIN.fullmatch(name)]
+    others = len(names) - len(usual)
+    return ", ".join(usual + [f"{some(others, 'column')} with other names"] * (others > 0))
 
 
 def _dates(column: pd.Series, path: Path, faults: list[Fault]) -> pd.Series:
@@ -275,9 +285,10 @@ def _numbers(long: pd.DataFrame, name: str, path: Path) -> pd.Series:
     wrong = numbers.isna() & values.notna()
     if wrong.any():
         first = long[wrong].iloc[0]
+        value = repr(first[name]) if PLAIN.fullmatch(str(first[name])) else "with letters"
         whole_column = bool(wrong[long["ticker"] == first["ticker"]].all())
         raise DataError(
-            f"{path}: not_a_number: {first['ticker']} {first['date']:%Y-%m-%d}: {name} {first[name]!r} is not a "
+            f"{path}: not_a_number: {first['ticker']} {first['date']:%Y-%m-%d}: {name} {value} is not a "
             f"number; {_number_hint(first[name], whole_column)}"
         )
     return numbers
