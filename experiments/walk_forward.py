@@ -51,12 +51,13 @@ def build_settings_class(argv: Sequence[str]) -> type[WalkForward]:
     flags.add_argument("--config", type=Path)
     flags.add_argument("--runs-dir", "--runs_dir", "--io.save-dir", "--io.save_dir", type=Path)
     options = flags.parse_known_args(argv)[0]
-    file = from_file(WalkForward, options.config) if options.config else defaults(WalkForward)
+    runs = options.runs_dir
+    file = from_file(WalkForward, options.config, runs=runs) if options.config else defaults(WalkForward)
     name = options.best_of or file.best_of
     if not name:
         return WalkForward
     try:
-        folder = options.runs_dir or file.io.save_dir
+        folder = runs or file.io.save_dir
         config = find_run(name, folder).best_config(folder / name)
         fields: dict[str, Any] = {}
         for key in ("task", "data", "model", "train", "eval"):

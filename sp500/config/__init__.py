@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -25,7 +26,7 @@ from sp500.config.train import PLACES
 from sp500.config.train import TrainConfig as TrainConfig
 from sp500.credentials import without_password
 from sp500.errors import require
-from sp500.plugins import contract, reference, source
+from sp500.plugins import admission, contract, reference, source
 from sp500.plugins.reference import Reference
 
 R = TypeVar("R", bound="RunConfig")
@@ -252,16 +253,27 @@ class RunConfig(Frozen):
         """Reference to the user's own task; None for a built-in one."""
         return None if self.task in TASKS else reference.parse(self.task, "task", TASKS)
 
+    def give(self, named: Mapping[str, Any]) -> None:
+        """Count the task and the model as given by the user where `named`, plain settings of the user's, has them."""
+        model = named.get("model")
+        kind = model.get("kind") if isinstance(model, Mapping) else getattr(model, "kind", None)
+        for text, own in ((named.get("task"), self.own_task), (kind, self.model.own)):
+            if text and own:
+                admission.give(own)
+
     def keep_sources(self: R, run: Path, *, trusted: bool) -> R:
         """The settings with the user's files replaced by the run's own copies, which are made where missing.
 
-        Raises ConfigError for a file that may not run, or that differs from the run's copy.
+        Raises ConfigError for a task or a model that may not run, and for a file that differs from the run's copy.
         """
+        task, model = self.own_task, self.model.own
+        for own in filter(None, (task, model)):
+            admission.admit(run, own, trusted=trusted)
         changes: dict[str, object] = {}
-        if (own := self.own_task) and not own.module:
-            changes["task"] = f"{source.keep(own, run, trusted=trusted)}:{own.name}"
-        if (own := self.model.own) and not own.module:
-            kind = f"{source.keep(own, run, trusted=trusted)}:{own.name}"
+        if task and not task.module:
+            changes["task"] = f"{source.keep(task, run)}:{task.name}"
+        if model and not model.module:
+            kind = f"{source.keep(model, run)}:{model.name}"
             changes["model"] = self.model.model_copy(update={"kind": kind})
         return self.model_copy(update=changes)
 

@@ -25,6 +25,7 @@ from sp500.credentials import mask
 from sp500.errors import ConfigError
 from sp500.execution import Experiment
 from sp500.jobs.spec import WORLD_SIZE
+from sp500.plugins.admission import lies_in_run
 from sp500.plugins.source import make_absolute
 from sp500.runs.record import RunRecord
 from sp500.runs.store import Run
@@ -138,14 +139,15 @@ def parse(model: type[F], argv: Sequence[str]) -> F:
     argv, options = _split_options(argv)
     base, folder = defaults(model, flag(argv, "--task")), None
     file, name = flag(argv, "--config"), flag(argv, "--name", "--io.run-name")
+    runs = flag(argv, "--runs-dir", "--io.save-dir")
     if not file and "--resume" in argv and isinstance(base, Command):
-        folder = Path(flag(argv, "--runs-dir", "--io.save-dir") or base.io.save_dir)
+        folder = Path(runs or base.io.save_dir)
         if name and RUN_NAME.fullmatch(name):  # another name leads out of the folder, and is refused further down
             settings_file = folder / name / "config.yaml"
             file = str(settings_file) if settings_file.exists() else None
     if file:
         try:
-            base = from_file(model, Path(file), flag(argv, "--task"))
+            base = from_file(model, Path(file), flag(argv, "--task"), runs)
         except ConfigError as error:
             if not folder:
                 raise
@@ -160,7 +162,10 @@ def parse(model: type[F], argv: Sequence[str]) -> F:
         network = base.model.model_copy(update={"options": base.model.options | options})
         base = base.model_copy(update={"model": network})
     config = arguments.parse(model, argv, default=base)
-    return _with_aliases(config) if isinstance(config, Command) else config
+    if not isinstance(config, Command):
+        return config
+    config.give({"task": flag(argv, "--task"), "model": {"kind": flag(argv, "--model.kind")}})
+    return _with_aliases(config)
 
 
 def _split_options(argv: Sequence[str]) -> tuple[list[str], dict[str, object]]:
@@ -182,19 +187,25 @@ def _split_options(argv: Sequence[str]) -> tuple[list[str], dict[str, object]]:
     return rest, options
 
 
-def from_file(model: type[F], path: Path, task: str | None = None) -> F:
+def from_file(model: type[F], path: Path, task: str | None = None, runs: Path | str | None = None) -> F:
     """Settings of a YAML file over the defaults of `task`, or of the file's own.
 
+    What it names is given by the user, unless it lies in a run: below the folder `runs`, or among the files of one.
     Raises ConfigError that names file, key and nearest key.
     """
     settings = read_mapping(path, "--config", "sections such as data, model and train")
-    settings = make_absolute(settings, path.expanduser().parent, run=path.name == "config.yaml")
+    usual = defaults(model)
+    of_run = lies_in_run(path.expanduser(), Path(runs or (usual.io.save_dir if isinstance(usual, Command) else ".")))
+    settings = make_absolute(settings, path.expanduser().parent, run=of_run)
     if isinstance(io := settings.get("io"), dict) and isinstance(io.get("run_name"), str):
         # Earlier files have names with capitals and spaces.
         io["run_name"] = re.sub(r"[^a-z0-9._-]+", "-", io["run_name"].lower())
     named = settings.get("task")
     base = defaults(model, task or (named if isinstance(named, str) else None))
-    return validate(model, merge(base.model_dump(), settings), f"--config {path}")
+    config = validate(model, merge(base.model_dump(), settings), f"--config {path}")
+    if isinstance(config, Command) and not of_run:
+        config.give(settings)
+    return config
 
 
 def defaults(model: type[F], task: str | None = None) -> F:

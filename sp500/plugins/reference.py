@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import site
 import sys
+import sysconfig
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,6 +29,13 @@ class Reference:
     path: Path
     name: str
     module: str = ""
+    registered: bool = False
+    """Whether an installed package names it as an entry point."""
+
+    @property
+    def installed(self) -> bool:
+        """Whether it is of an installed package, which no folder of runs can be."""
+        return self.registered or (bool(self.module) and _is_installed(self.path))
 
     @property
     def sha256(self) -> str:
@@ -78,17 +87,26 @@ def _entry_point(text: str, kind: str, known: Iterable[str]) -> Reference:
         near = difflib.get_close_matches(text, names, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise ConfigError(f"unknown {kind} {text!r}: expected {', '.join(names)}, or your own as {HOW}{hint}")
-    return Reference(_file_of(entry_points[text].module), entry_points[text].attr, entry_points[text].module)
+    point = entry_points[text]
+    # Metadata may also lie in the current folder, or in another one of sys.path.
+    registered = point.dist is not None and _is_installed(Path(str(point.dist.locate_file("x"))))
+    return Reference(_file_of(point.module), point.attr, point.module, registered)
+
+
+def _is_installed(path: Path) -> bool:
+    places = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), site.getusersitepackages()}
+    return any(path.is_relative_to(place) for place in places.union(site.getsitepackages()))
 
 
 def _file_of(module: str) -> Path:
-    """File of a module, found without running a package's __init__."""
-    places: list[str] | None = [str(Path.cwd()), *sys.path]
+    """File of a module, found where an import finds it, without running a package's __init__."""
+    places: list[str] | None = [*sys.path, str(Path.cwd())]
     parts = module.split(".")
-    for number in range(len(parts)):
-        name = ".".join(parts[: number + 1])
-        spec = PathFinder.find_spec(name, places)
+    for number, part in enumerate(parts):
+        # By its last name: a package without __init__.py would look for its parent among the imported modules.
+        spec = PathFinder.find_spec(part, places)
         if spec is None:
+            name = ".".join(parts[: number + 1])
             raise ConfigError(f"no module named {name!r} is installed, or lies in {Path.cwd()}")
         places = list(spec.submodule_search_locations or [])
     if not spec or not spec.origin or not spec.origin.endswith(".py"):

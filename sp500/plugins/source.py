@@ -1,10 +1,7 @@
-"""A user's Python file: imported once, copied into the run, and not run for a stranger.
+"""A user's Python file: imported once, and copied into the run.
 
 A run trains what is in `runs/NAME/source/`, a copy of the user's file. A change of the original while it runs, or
 before it is resumed, has no effect. The price: a task or a model is one file, or an installed package.
-
-A folder of runs from another person holds that person's Python. It runs only if the same file was used on this
-machine before, or if the user trusts it.
 """
 
 from __future__ import annotations
@@ -19,11 +16,9 @@ from typing import Any
 
 from sp500.errors import ConfigError
 from sp500.machine.disk import write_atomic
+from sp500.plugins.admission import FOLDER, SUMS
 from sp500.plugins.reference import Reference
 
-FOLDER, SUMS = "source", "SHA256SUMS"
-KNOWN = Path("~/.cache/sp500/own-sources")
-"""Hashes of files that this user ran on this machine, a line each."""
 ONE_FILE = "a file of your own is one file: what it imports has to be installed"
 _modules: dict[str, types.ModuleType] = {}
 
@@ -73,9 +68,8 @@ def describe(error: Exception, *references: Reference | None) -> str:
     return f"{place}: {type(error).__name__}: {error}"
 
 
-def keep(reference: Reference, run: Path, *, trusted: bool) -> Path:
-    """The run's copy of a file, made where missing. Raises ConfigError for a file that may not run or that differs."""
-    _admit(reference, trusted=trusted)
+def keep(reference: Reference, run: Path) -> Path:
+    """The run's copy of a file, made where missing. Raises ConfigError for a file that differs from it."""
     copy = run / FOLDER / reference.path.name
     if copy.exists() and copy.read_bytes() != reference.source:
         raise ConfigError(
@@ -88,28 +82,6 @@ def keep(reference: Reference, run: Path, *, trusted: bool) -> Path:
         sums = sorted((hashlib.sha256(file.read_bytes()).hexdigest(), file.name) for file in copy.parent.glob("*.py"))
         write_atomic(copy.parent / SUMS, "".join(f"{digest}  {name}\n" for digest, name in sums))
     return copy
-
-
-def _admit(reference: Reference, *, trusted: bool) -> None:
-    """Raises ConfigError for a file of a run's folder that was changed, or that was never used on this machine."""
-    digest, known = reference.sha256, KNOWN.expanduser()
-    sums = reference.path.parent / SUMS
-    in_run = reference.path.parent.name == FOLDER and (reference.path.parent.parent / "config.yaml").exists()
-    if in_run and (not sums.exists() or f"{digest}  {reference.path.name}\n" not in sums.read_text()):
-        raise ConfigError(f"{reference.path} is not the file that its run was trained with ({sums}); put that back")
-    before = known.read_text().split() if known.exists() else []
-    if in_run and not trusted and digest not in before:
-        raise ConfigError(
-            f"{reference.path} came with a folder of runs and was never given here. It is Python that would run as "
-            "you: read it, and add --trust-source (trust_source=True in Python)"
-        )
-    if digest not in before:
-        try:
-            known.parent.mkdir(parents=True, exist_ok=True)
-            with known.open("a") as file:
-                file.write(f"{digest}\n")
-        except OSError:  # a home that cannot be written remembers nothing
-            return
 
 
 def make_portable(settings: Mapping[str, object]) -> dict[str, object]:
@@ -134,7 +106,7 @@ def make_absolute(settings: Mapping[str, object], folder: Path, *, run: bool = T
         path = (folder / place).absolute()
         if run and place.endswith(".py") and Path(place) != Path(FOLDER, path.name):
             raise ConfigError(f"the settings in {folder} name {place}: a run has its Python in {FOLDER}/ alone")
-        return f"{path}:{name}" if place.endswith(".py") and path.exists() else text
+        return f"{path}:{name}" if place.endswith(".py") and (run or path.exists()) else text
 
     return _with_references(settings, absolute)
 

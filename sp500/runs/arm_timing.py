@@ -62,7 +62,8 @@ def run_all(config: RunConfig, run: Run, script: Path, *, resume: bool) -> RunRe
 
 
 def _time_arm(run: Run, script: Path, arm: str, name: str, store: RunStore, *, resume: bool) -> Timing:
-    flags = ("--config", str(run.path / "config.yaml"), "--name", name, "--mode", arm, "--json")
+    # This run's Python may run. The arm is another process, which may not know of it.
+    flags = ("--config", str(run.path / "config.yaml"), "--name", name, "--mode", arm, "--json", "--trust-source")
     command = [sys.executable, str(script), *flags, *(["--resume"] if resume else [])]
     print(f"{arm} ...", file=sys.stderr, flush=True)
     started = time.monotonic()

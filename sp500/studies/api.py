@@ -7,7 +7,9 @@ that are wrong, DataError for prices that are, and SP500Error where a run fails;
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from sp500.config import TASK_DEFAULTS
@@ -55,17 +57,29 @@ def walk_forward(*, name: str | None = None, runs_dir: str | Path = "runs", **se
     """Re-train one config on every fold of the dates; `best_of` takes the config of an ended run in `runs_dir`."""
     from sp500.studies.walk_forward import find_run, run_walk_forward
 
+    chosen: dict[str, object] = {}
     if settings.get("best_of"):
-        chosen = find_run(settings["best_of"], Path(runs_dir)).best_config(Path(runs_dir) / settings["best_of"])
-        settings = merge(chosen.model_dump(include=set(SECTIONS)), settings)
-    return execute(_settings(WalkForwardSettings, name, runs_dir, settings), run_walk_forward)
+        config = find_run(settings["best_of"], Path(runs_dir)).best_config(Path(runs_dir) / settings["best_of"])
+        chosen = config.model_dump(include=set(SECTIONS))
+    return execute(_settings(WalkForwardSettings, name, runs_dir, settings, chosen), run_walk_forward)
 
 
-def _settings(model: type[S], name: str | None, runs_dir: str | Path, settings: dict[str, object]) -> S:
-    """Checked settings; sections that the study has other defaults for keep these under what is given."""
+def _settings(
+    model: type[S],
+    name: str | None,
+    runs_dir: str | Path,
+    settings: dict[str, object],
+    chosen: Mapping[str, object] = MappingProxyType({}),
+) -> S:
+    """Checked settings; sections that the study has other defaults for keep these under what is given.
+
+    `chosen` is of a run, and lies between the two.
+    """
     if "io" in settings:
         raise ConfigError("io: give the run's `name`, its folder `runs_dir` and its `archive` in its place")
     sections = {key: value for key, value in settings.items() if value is not None or key not in SECTIONS}
     sections["io"] = {"run_name": name, "save_dir": runs_dir, "archive": sections.pop("archive", None)}
     base = merge(model().model_dump(), TASK_DEFAULTS.get(str(settings.get("task", "")), {}))
-    return validate(model, merge(base, sections), f"{model.experiment} settings")
+    config = validate(model, merge(merge(base, chosen), sections), f"{model.experiment} settings")
+    config.give(settings)
+    return config

@@ -54,7 +54,8 @@ def _arm(config: ScaleSettings, name: str, kind: str, size: int, workers: int) -
     plain["train"]["max_steps"] = config.max_steps or config.train.max_steps
     plain["num_workers"] = workers
     added = config.model_dump(include=set(Budgeted.model_fields) - set(plain))
-    return ArmSettings(**plain, **added, kind=kind)
+    # This run's Python may run. An arm is another process, which may not know of it.
+    return ArmSettings(**plain, **added | {"trust_source": True}, kind=kind)
 
 
 def attempt(arm: ArmSettings) -> RunRecord:
@@ -94,7 +95,12 @@ def train(arm: ArmSettings, run: Run) -> RunRecord:
 
 
 def preview(config: ScaleSettings) -> dict[str, object]:
-    """What a dry run tells: rows and bytes per size, and what each arm is expected to take."""
+    """What a dry run tells: rows and bytes per size, and what each arm is expected to take.
+
+    Nothing for a task or a model of the user's: the speed is measured by training, and a dry run imports neither.
+    """
+    if config.own_task or config.model.own:
+        return {}
     from sp500.studies import scale_estimate
 
     runs = [(arm.kind, arm.run_config()) for arm in each(config, "plan")]

@@ -18,7 +18,7 @@ from sp500.console import entry
 from sp500.errors import ConfigError, DataError
 from sp500.models import catalog as models
 from sp500.models.shape import Shape
-from sp500.plugins import source
+from sp500.plugins import admission, source
 from sp500.plugins.reference import Reference
 from sp500.runs.record import RunRecord
 from sp500.runs.store import RunStore
@@ -30,7 +30,8 @@ QUICK: dict[str, Any] = {"train": {"epochs": 2}}
 @pytest.fixture(autouse=True)
 def _stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing was ever given here, and references are relative to the test's folder."""
-    monkeypatch.setattr(source, "KNOWN", tmp_path / "home" / "own-sources")
+    monkeypatch.setattr(admission, "KNOWN", tmp_path / "home" / "own-sources")
+    monkeypatch.setattr(admission, "_given", set())
     monkeypatch.chdir(tmp_path)
     your_own.write(tmp_path)
 
@@ -41,7 +42,8 @@ def trained(name: str, **settings: Any) -> RunRecord:
 
 
 def forget() -> None:
-    source.KNOWN.unlink()
+    admission.KNOWN.unlink()
+    admission._given.clear()
 
 
 def test_example_of_the_documentation_is_short_and_learns() -> None:

@@ -16,7 +16,7 @@ import your_own
 import sp500
 from sp500 import Predictor
 from sp500.errors import CheckpointError, ConfigError
-from sp500.plugins import source
+from sp500.plugins import admission
 from sp500.runs.record import RunRecord
 from sp500.runs.store import Run
 
@@ -37,7 +37,8 @@ RUNS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path, few_digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "KNOWN", tmp_path / "home" / "own-sources")
+    monkeypatch.setattr(admission, "KNOWN", tmp_path / "home" / "own-sources")
+    monkeypatch.setattr(admission, "_given", set())
     monkeypatch.chdir(tmp_path)
     your_own.write(tmp_path)
     generator = np.random.default_rng(0)
@@ -137,7 +138,8 @@ def test_folder_without_a_run_that_ended_well_is_refused() -> None:
 
 def test_python_of_a_strangers_run_needs_a_flag() -> None:
     trained(**RUNS["your own"])
-    source.KNOWN.unlink()
+    admission.KNOWN.unlink()
+    admission._given.clear()
     with pytest.raises(ConfigError, match="--trust-source"):
         Predictor("runs/one")
     assert Predictor("runs/one", trust_source=True).outputs(np.zeros((2, 1, 30), np.float32)).shape == (2, 2)
