@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from filelock import FileLock, Timeout
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sp500.config import RUN_NAME
 from sp500.errors import ConfigError, RunLocked
@@ -31,7 +31,7 @@ class Version(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     version: int
-    run: str
+    run: str = Field(pattern=RUN_NAME.pattern)
     weights_sha256: str
     interface: str
     """Hash of what a request has to hold."""
@@ -60,6 +60,13 @@ class Model(BaseModel):
     canary: Canary | None = None
     shadow: int | None = None
     """A version whose answers are logged, and sent to nobody."""
+
+    @model_validator(mode="after")
+    def _numbers_are_versions(self) -> Model:
+        numbers = (*self.champions, *((self.canary.version,) if self.canary else ()), *filter(None, (self.shadow,)))
+        if unknown := [number for number in numbers if not 1 <= number <= len(self.versions)]:
+            raise ValueError(f"it has no version {unknown[0]}")
+        return self
 
     def version(self, number: int) -> Version:
         """The version of that number."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import threading
@@ -251,6 +252,31 @@ def test_name_that_is_none_is_refused(runs: Path) -> None:
         Registry(runs).read("../elsewhere")
     with pytest.raises(ConfigError, match=r"no run in .*, and no model"):
         models.open_model(runs, "nothing")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"run": "returns"', '"run": "../outside"'),
+        ('"run": "returns"', '"run": "/tmp"'),
+        ('"run": "returns"', '"run": ""'),
+        ("1\n ]", "0\n ]"),
+        ("1\n ]", "2\n ]"),
+        ('"shadow": null', '"shadow": -1'),
+    ],
+)
+def test_model_whose_file_names_no_run_or_no_version_is_refused(tmp_path: Path, old: str, new: str) -> None:
+    """Whoever can write the file can also seal it."""
+    registry = Registry(tmp_path)
+    registry.promote("main", "returns", "0" * 64, "same", canary=None, shadow=False)
+    path = tmp_path / ".models" / "main.json"
+    text = path.read_text().rpartition(',\n "sha256"')[0]
+    assert old in text
+    text = text.replace(old, new)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    path.write_text(f'{text},\n "sha256": "{digest}"\n}}\n')
+    with pytest.raises(ConfigError, match="is not a model's file"):
+        registry.read("main")
 
 
 def test_rollback_without_an_earlier_champion_is_refused(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
