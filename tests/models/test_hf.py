@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -18,6 +19,7 @@ import torch
 from safetensors.torch import load_file
 
 from sp500.config import RunConfig
+from sp500.errors import ConfigError
 from sp500.models import weights
 from sp500.models.pretrained import hf
 from sp500.runs.record import RunRecord
@@ -208,6 +210,56 @@ def test_model_is_trained_and_adapted_in_a_process_without_a_network(tmp_path: P
     assert (tmp_path / "base" / "model" / "tokenizer.json").exists()
     assert (tmp_path / "adapted" / "model" / "adapter_model.safetensors").exists()
     assert not (tmp_path / "hub").exists()
+
+
+CODE = "open({mark!r}, 'w')\nfrom transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast\n"
+"""Python in the folder of a model."""
+
+
+@pytest.mark.parametrize("part", ["AutoConfig", "AutoModelForCausalLM", "AutoTokenizer"])
+def test_python_in_the_folder_of_a_model_does_not_run_whatever_is_answered(
+    part: str, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark, folder = tmp_path / "mark", tmp_path / "model"
+    shutil.copytree(base / "model", folder)
+    (folder / "theirs.py").write_text(CODE.format(mark=str(mark)))
+    kind = {"AutoConfig": "LlamaConfig", "AutoModelForCausalLM": "LlamaForCausalLM"}.get(part)
+    name = "config.json" if kind else "tokenizer_config.json"
+    settings = json.loads((folder / name).read_text())
+    named = f"theirs.{kind}" if kind else [None, "theirs.PreTrainedTokenizerFast"]
+    # A type that the library does not know has no other way in.
+    settings |= {"auto_map": {part: named}} | ({"model_type": "theirs"} if part == "AutoConfig" else {})
+    settings |= {"tokenizer_class": "Theirs"} if part == "AutoTokenizer" else {}
+    (folder / name).write_text(json.dumps(settings))
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    with contextlib.suppress(ConfigError):  # the library may go on with a class of its own
+        trained(tmp_path, "one", folder, text={"tokenizer": "model"})
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (["decoy.safetensors", "pytorch_model.bin"], r"as a pickle \(pytorch_model.bin\)"),
+        (["adapter_config.json", "adapter_model.bin", "model.safetensors"], r"as a pickle \(adapter_model.bin\)"),
+        (["consolidated.safetensors"], "has consolidated.safetensors, and no model.safetensors"),
+    ],
+)
+def test_weights_that_transformers_would_not_read_or_read_from_a_pickle_are_refused(
+    files: list[str], said: str, tmp_path: Path
+) -> None:
+    for name in files:
+        (tmp_path / name).touch()
+    with pytest.raises(ConfigError, match=said):
+        hf.has_weights(tmp_path)
+
+
+@pytest.mark.parametrize("names", [["model.safetensors"], ["model-00001-of-00002.safetensors", "pytorch_model.bin"]])
+def test_weights_in_safetensors_are_found(names: list[str], tmp_path: Path) -> None:
+    assert not hf.has_weights(tmp_path)
+    for name in names:
+        (tmp_path / name).touch()
+    assert hf.has_weights(tmp_path)
 
 
 def test_a_model_without_a_base_keeps_all_its_weights() -> None:

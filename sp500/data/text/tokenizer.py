@@ -180,7 +180,9 @@ def _of_folder(folder: str, field: str) -> Library:
         from transformers import AutoTokenizer
     path = Path(folder).expanduser()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path if path.is_dir() else folder, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(
+            path if path.is_dir() else folder, local_files_only=True, trust_remote_code=False
+        )
         backend = tokenizer.backend_tokenizer
     except (OSError, ValueError, ImportError, AttributeError) as error:
         raise ConfigError(

@@ -59,7 +59,7 @@ def build(shape: Shape, *, path: str, adapter_rank: int, adapter_targets: tuple[
         settings.vocab_size = shape.outputs
     _check(settings, shape, path)
     if scratch or torch.get_default_device().type == "meta":
-        net = transformers.AutoModelForCausalLM.from_config(settings, dtype=torch.float32)
+        net = transformers.AutoModelForCausalLM.from_config(settings, dtype=torch.float32, trust_remote_code=False)
     else:
         net = _load(folder)
     if adapter_rank and scratch:
@@ -70,15 +70,27 @@ def build(shape: Shape, *, path: str, adapter_rank: int, adapter_targets: tuple[
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether a folder has weights, not only a config.json. Raises ConfigError for pickled ones alone."""
-    if any(folder.glob("*.safetensors")):
+    """Whether a folder has weights, not only a config.json.
+
+    Raises ConfigError for those that transformers would read from a pickle, and for those under a name that it does not
+    read.
+    """
+    whole = any(folder.glob("model*.safetensors"))
+    # Where this file is, transformers reads an adapter as well.
+    adapter = (folder / "adapter_config.json").exists() and not (folder / "adapter_model.safetensors").exists()
+    if whole and not adapter:
         return True
-    if pickled := sorted(folder.glob("*.bin")):
+    if pickled := sorted(folder.glob("adapter_model.bin" if whole else "*.bin")):
         raise ConfigError(
             f"model.path {folder}: has its weights as a pickle ({pickled[0].name}), which may run code; convert them to"
             " safetensors"
         )
-    return False
+    if not whole and (others := sorted(folder.glob("*.safetensors"))):
+        raise ConfigError(
+            f"model.path {folder}: has {others[0].name}, and no model.safetensors or model-*.safetensors, which"
+            " are the names that are read. Rename the file, or take it away to start from random weights"
+        )
+    return whole
 
 
 def copy_tokenizer(source: Path, folder: Path) -> bool:
@@ -94,7 +106,7 @@ def _settings(folder: Path) -> Any:
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(folder, local_files_only=True)
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, StrictDataclassError) as error:
         raise ConfigError(
             f"model.path {folder}: has no usable config.json ({str(error).splitlines()[0]:.200})"
@@ -118,7 +130,9 @@ def _load(folder: Path) -> Any:
     from transformers import AutoModelForCausalLM
 
     try:
-        return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+        return AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, local_files_only=True, trust_remote_code=False, use_safetensors=True
+        )
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(f"model.path {folder}: cannot be loaded ({str(error).splitlines()[0]:.200})") from error
 
