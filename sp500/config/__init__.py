@@ -24,7 +24,7 @@ from sp500.config.text import TextConfig as TextConfig
 from sp500.config.train import LATER_KEYS as LATER_KEYS
 from sp500.config.train import PLACES
 from sp500.config.train import TrainConfig as TrainConfig
-from sp500.credentials import without_password
+from sp500.credentials import check_settings, without_password
 from sp500.errors import require
 from sp500.plugins import admission, contract, reference, source
 from sp500.plugins.reference import Reference
@@ -213,6 +213,13 @@ class RunConfig(Frozen):
     train: TrainConfig = TrainConfig()
     eval: EvalConfig = EvalConfig()
     io: IOConfig = IOConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _holds_no_password(cls, settings: Any) -> Any:
+        """Settings are kept in records and repeated in messages."""
+        check_settings(settings)
+        return settings
 
     @field_validator("task")
     @classmethod
