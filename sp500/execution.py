@@ -87,6 +87,7 @@ def execute(config: E, main: Callable[[E, Run], RunRecord]) -> RunRecord:
         with archiving:
             if done is not None and done.status == "ok":
                 return done
+            config.check_judge()
             config = config.keep_sources(run.path, trusted=config.trust_source)
             return _attempt(config, main, run, _begin(config, run))
 
@@ -137,6 +138,7 @@ def _attempt(config: E, main: Callable[[E, Run], RunRecord], run: Run, earlier: 
 
 def outline(config: Experiment, plan: Mapping[str, object]) -> dict[str, object]:
     """What would be run, for --dry-run; the long config comes last."""
+    config.check_judge()
     name = run_name(config)
     return {
         "run": name,

@@ -284,6 +284,11 @@ class RunConfig(Frozen):
             changes["model"] = self.model.model_copy(update={"kind": kind})
         return self.model_copy(update=changes)
 
+    def check_judge(self) -> None:
+        """Raises ConfigError for a task of the user's whose loss its judge does not know."""
+        if own := self.own_task:
+            contract.check_judge(own)
+
     def check_extras(self) -> None:
         """Raises ConfigError for a package of an extra that these settings need and that is not installed here."""
         if self.model.kind in EXTRA_OF:

@@ -32,6 +32,8 @@ OPTIONAL = {
         "def excess_sharpe(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> float | None:"
     ),
 }
+BUILT_IN = {"Returns", "Direction", "Images", "Language", "Synthetic"}
+"""Classes of this package's tasks."""
 MODEL = "(config, dataset, ...)"
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -53,10 +55,10 @@ class _Module:
         there = f"did you mean {near[0]}?" if near else f"it defines {', '.join(names) or 'no class or function'}"
         raise ConfigError(f"{self.where} has no {kind} {name}; {there}")
 
-    def methods(self, of: ast.ClassDef) -> tuple[dict[str, Function], bool]:
-        """Methods of a class with those that it inherits within the file; whether a base comes from elsewhere."""
+    def methods(self, of: ast.ClassDef) -> tuple[dict[str, Function], set[str]]:
+        """Methods of a class with those that it inherits within the file; names of bases that come from elsewhere."""
         inherited_methods: dict[str, Function] = {}
-        foreign = False
+        foreign = set[str]()
         for base in of.bases:
             name = base.id if isinstance(base, ast.Name) else base.attr if isinstance(base, ast.Attribute) else ""
             inside = self.defined.get(name)
@@ -65,7 +67,7 @@ class _Module:
                 inherited_methods |= inherited
                 foreign |= further
             else:
-                foreign |= name not in {"Task", "Protocol", "ABC", "object", "Generic"}
+                foreign |= {name} - {"Task", "Protocol", "ABC", "object", "Generic"}
         own = {node.name: node for node in of.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
         return inherited_methods | own, foreign
 
@@ -90,6 +92,27 @@ def check_task(reference: Reference) -> None:
     if start := methods.get("__init__"):
         where = f"{module.where}:{start.lineno}: __init__"
         _check_takes(start, ["self", "config"], where, "a task is made with its RunConfig or with nothing", least=1)
+
+
+def check_judge(reference: Reference) -> None:
+    """Raises ConfigError for a task with a loss of its own and the judge of a built-in one.
+
+    Only where a new run begins: runs that were trained so can still be loaded.
+    """
+    module = _parse(reference)
+    node = module.find(reference.name, "class")
+    assert isinstance(node, ast.ClassDef)
+    methods, foreign = module.methods(node)
+    if "loss" in methods and "judge" not in methods and (base := min(foreign & BUILT_IN, default="")):
+        raise ConfigError(describe_judge(f"{module.where}:{methods['loss'].lineno}: class {node.name}", base))
+
+
+def describe_judge(where: str, base: str) -> str:
+    """That a task's loss is not what its forecasts are judged by, and what to write."""
+    return (
+        f"{where} has a loss of its own and inherits judge from {base}, which compares by another: its verdict would be"
+        f" wrong. Add '{REQUIRED['judge']}', which may return super().judge(outputs, dataset) if that is meant"
+    )
 
 
 def check_model(reference: Reference, options: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ from sp500.errors import ConfigError, DataError, SP500Error
 from sp500.machine.memory import is_out_of_memory
 from sp500.models import catalog as models
 from sp500.plugins import source
-from sp500.plugins.contract import REQUIRED
+from sp500.plugins.contract import REQUIRED, describe_judge
 from sp500.plugins.reference import Reference
 from sp500.tasks import checks
 from sp500.tasks.images import Images
@@ -22,13 +22,8 @@ from sp500.tasks.returns import Direction, Returns
 from sp500.tasks.synthetic import Synthetic
 from sp500.training.task import Task
 
-TASKS: dict[str, Callable[[RunConfig], Task]] = {
-    "returns": Returns,
-    "direction": Direction,
-    "images": Images,
-    "language": Language,
-    "synthetic": Synthetic,
-}
+BUILT_IN = (Returns, Direction, Images, Language, Synthetic)
+TASKS: dict[str, Callable[[RunConfig], Task]] = {make.__name__.lower(): make for make in BUILT_IN}
 
 
 def resolve(config: RunConfig) -> RunConfig:
@@ -62,10 +57,11 @@ def task(config: RunConfig) -> Task:
 def prepare(task: Task, config: RunConfig) -> Dataset:
     """The task's dataset; where task or model are the user's, it is checked, and both are tried.
 
-    Raises DataError, also for any error of the user's code, with its line.
+    Raises DataError, also for any error of the user's code, with its line; ConfigError for a loss that is not judged.
     """
     if not (config.own_task or config.model.own):
         return task.prepare(config)
+    _check_judge(task, config)
     try:
         return checks.check(task, config, task.prepare(config))
     except Exception as error:
@@ -77,12 +73,26 @@ def prepare(task: Task, config: RunConfig) -> Dataset:
 def forecasts_direction(config: RunConfig) -> bool:
     """Whether a task of prices forecasts the sign of returns, not the returns. Raises ConfigError for other tasks."""
     instance = task(config)
+    _check_judge(instance, config)
     if not isinstance(instance, Returns | Direction):
         raise ConfigError(
             f"task {config.task}: folds are cut by date, which it has none of; inherit from sp500.tasks.returns.Returns"
             " or Direction"
         )
     return isinstance(instance, Direction)
+
+
+def _check_judge(task: Task, config: RunConfig) -> None:
+    """Raises ConfigError for a loss of the user's, wherever it comes from, next to the judge of a built-in task."""
+    loss, judge = (_find_class(getattr(task, name)) for name in ("loss", "judge"))
+    if config.own_task and judge != loss and judge in {(make.__module__, make.__qualname__) for make in BUILT_IN}:
+        raise ConfigError(describe_judge(f"{config.own_task.path.name}: class {config.own_task.name}", judge[1]))
+
+
+def _find_class(method: Callable[..., object]) -> tuple[str, str]:
+    """Module and class that a method was written in."""
+    function = getattr(method, "__func__", method)
+    return str(getattr(function, "__module__", "")), str(getattr(function, "__qualname__", "")).rpartition(".")[0]
 
 
 def _load_task(own: Reference) -> Callable[..., Task]:

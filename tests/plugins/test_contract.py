@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sp500.errors import ConfigError
+from sp500.errors import ConfigError, DataError
 from sp500.plugins.contract import check_model, check_task
 from sp500.plugins.reference import Reference, parse
 
@@ -51,7 +51,7 @@ def file_of(tmp_path: Path, text: str) -> Path:
         TASK,
         TASK.replace("config)", "settings)").replace("output, target)", "a, b, scale=1.0)"),
         TASK.replace("(Task)", "(Base)") + "\nclass Base(Task):\n    pass\n",
-        "from sp500.tasks.returns import Returns\n\nclass Good(Returns):\n    def loss(self, a, b):\n        pass\n",
+        "from elsewhere import Base\n\nclass Good(Base):\n    def loss(self, a, b):\n        pass\n",
         TASK + "\n    def __init__(self, config):\n        self.config = config\n",
         TASK.replace("(self, outputs, dataset)", "(self, *parts)"),
     ],
@@ -89,6 +89,58 @@ def test_task_that_breaks_the_contract_is_refused_with_the_way_out(
     assert old in TASK
     with pytest.raises(ConfigError, match=said):
         check_task(Reference(file_of(tmp_path, TASK.replace(old, new)), "Good"))
+
+
+LOSS = "    def loss(self, output, target):\n        return output.sum()\n"
+JUDGE = "    def judge(self, outputs, dataset):\n        return super().judge(outputs, dataset)\n"
+MIXIN = f"class Mixin:\n{LOSS}\n\n"
+OTHER_LOSS = {
+    "overridden": f"class Mine(Returns):\n{LOSS}",
+    "overridden, of images": f"from sp500.tasks.images import Images\nclass Mine(Images):\n{LOSS}",
+    "from a mixin": f"{MIXIN}class Mine(Mixin, Direction):\n    pass\n",
+    "from a base in the file": f"class Base(Returns):\n{LOSS}\n\nclass Mine(Base):\n    pass\n",
+    "of another task": "class Mine(Returns):\n    loss = Direction.loss\n",
+    "assigned": "import torch\nclass Mine(Returns):\n    loss = staticmethod(lambda output, target: output.sum())\n",
+    "of the instance": "class Mine(Returns):\n    def __init__(self, config):\n        super().__init__(config)\n"
+    "        object.__setattr__(self, 'loss', lambda output, target: output.sum())\n",
+    "by another name": f"from sp500.tasks import returns\nR = returns.Returns\nclass Mine(R):\n{LOSS}",
+}
+JUDGED = {
+    "not overridden": "class Mine(Returns):\n    pass\n",
+    "no loss": "class Mine(Direction):\n    def kept(self, output, target):\n        return output\n",
+    "with a judge": f"class Mine(Returns):\n{LOSS}\n{JUDGE}",
+    "judge from a mixin": f"class Mixin:\n{LOSS}\n{JUDGE}\n\nclass Mine(Mixin, Returns):\n    pass\n",
+}
+
+
+@pytest.mark.parametrize("where", [*OTHER_LOSS, *JUDGED])
+def test_task_whose_loss_a_built_in_judge_does_not_know_is_refused_before_its_data(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sp500.config import RunConfig
+    from sp500.tasks import catalog, returns
+
+    class Loaded(Exception):
+        """The data was asked for."""
+
+    def load(*_: object, **__: object) -> None:
+        raise Loaded
+
+    monkeypatch.setattr(returns, "_prepare", load)
+    monkeypatch.setattr("sp500.tasks.images.Images.prepare", load)
+    head = "from __future__ import annotations\nfrom sp500.tasks.returns import Direction, Returns\n\n\n"
+    path = file_of(tmp_path, head + (OTHER_LOSS | JUDGED)[where])
+    config = RunConfig(task=f"{path}:Mine")
+    if where in JUDGED:
+        config.check_judge()
+        with pytest.raises(DataError, match="Loaded"):
+            catalog.prepare(catalog.task(config), config)
+        return
+    with pytest.raises(ConfigError, match=r"has a loss of its own and inherits judge from .*Add 'def judge"):
+        catalog.prepare(catalog.task(config), config)
+    if where.startswith(("overridden", "from")):  # seen without an import, before the run has a folder
+        with pytest.raises(ConfigError, match=r"mine.py:\d+: class Mine has a loss"):
+            config.check_judge()
 
 
 def test_model_with_its_options_is_accepted(tmp_path: Path) -> None:

@@ -65,7 +65,9 @@ def test_folds_take_a_task_that_inherits_from_returns(ray_cluster: None) -> None
         "from torch.nn.functional import huber_loss\nfrom sp500.tasks.returns import Returns\n\n\n"
         "class Huber(Returns):\n"
         "    def loss(self, output, target):\n"
-        "        return huber_loss(output.squeeze(-1), target, reduction='sum')\n"
+        "        return huber_loss(output.squeeze(-1), target, reduction='sum')\n\n"
+        "    def judge(self, outputs, dataset):\n"
+        "        return super().judge(outputs, dataset)\n"
     )
     settings: dict[str, Any] = {"folds": 2, "test_days": 100, "data": {"tickers": ("KO",)}, "train": {"epochs": 2}}
     alone, ray = (
@@ -75,6 +77,9 @@ def test_folds_take_a_task_that_inherits_from_returns(ray_cluster: None) -> None
     assert alone.folds is not None
     assert ray.folds is not None
     assert [fold["test"] for fold in alone.folds] == [fold["test"] for fold in ray.folds]
+    Path("huber.py").write_text(Path("huber.py").read_text().partition("    def judge")[0])
+    with pytest.raises(sp500.errors.ConfigError, match="inherits judge from Returns"):
+        sp500.walk_forward(name="unjudged", task="huber.py:Huber", **settings)
     plain = sp500.walk_forward(name="plain", **settings)
     assert plain.metrics["test"] != alone.metrics["test"]
     with pytest.raises(sp500.errors.ConfigError, match="folds are cut by date"):
