@@ -24,6 +24,7 @@ from sp500.machine.disk import sync_folder
 
 MANIFEST = "manifest.json"
 NAME = re.compile(r"epoch-(\d{5,})(?:-step-(\d{8,}))?")
+FILE = re.compile(r"[\w-][\w.-]*")
 DAMAGE = (OSError, ValueError, KeyError, TypeError)
 """What reading a damaged version raises."""
 Version = tuple[int, int]
@@ -49,8 +50,10 @@ class Manifest:
         plain = json.loads(data)
         if not isinstance(plain, dict):
             raise ValueError(f"{place} is not a valid manifest")
-        if plain.pop("sha256") != digest(_canonical(plain)):
+        if plain.pop("sha256", None) != digest(_canonical(plain)):
             raise ValueError(f"{place} does not match its checksum")
+        if not isinstance(plain["files"], dict) or not all(map(FILE.fullmatch, plain["files"])):
+            raise ValueError(f"{place} does not name the files of a version")
         return cls(plain["fingerprint"], plain["progress"], plain["files"])
 
     @property

@@ -21,14 +21,15 @@ import torch
 from sp500 import cli
 from sp500.config import IOConfig, RunConfig
 from sp500.errors import CheckpointError, ConfigError, RunExists, Unreachable
-from sp500.runs import sealed
+from sp500.runs import sealed, versions
 from sp500.runs.archive.copying import Copier
 from sp500.runs.archive.fetching import catch_up, fetch
 from sp500.runs.archive.layout import Archived, Listing
 from sp500.runs.record import EpochMetrics, make_record
 from sp500.runs.store import Run, RunStore
+from sp500.runs.versions import Manifest
 from sp500.schema import validate
-from sp500.storage import Folder
+from sp500.storage import Entry, Folder
 from sp500.training.checkpoint import Checkpoints, Snapshot
 
 ROOT = Path(__file__).parents[2]
@@ -317,13 +318,64 @@ def test_copy_killed_before_a_file_was_replaced_leaves_no_damage(store: RunStore
         assert contents(tmp_path / "elsewhere" / "a") == contents(run.path)
 
 
-@pytest.mark.parametrize("name", ["../../escaped", "/tmp/escaped", ".lock", ""])
+@pytest.mark.parametrize("name", ["../../escaped", "/tmp/escaped", "x//escaped", "x/./y", "x\0y", ".lock", ""])
 def test_listing_that_leads_out_of_the_run_is_refused(store: RunStore, place: Place, tmp_path: Path, name: str) -> None:
     listing = Listing(run="a", fingerprint="f", files={name: (hashlib.sha256(b"x").hexdigest(),)})
     place.write("escaped", b"x")
     place.write("a/archive.json", sealed.seal(listing).encode())
     with pytest.raises(CheckpointError, match="it names"):
         fetch(RunStore(tmp_path / "elsewhere"), "a", place.uri)
+
+
+@pytest.mark.parametrize(
+    "folder", ["checkpoints/epoch-00001/../../../victim", "..", "checkpoints/.", "checkpoints/", "", "/tmp/victim"]
+)
+def test_version_in_the_store_that_leads_out_of_the_run_is_refused_and_nothing_is_removed(
+    store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, folder: str
+) -> None:
+    """Keys of S3 may hold what no path of a disk can."""
+    uri = f"file://{tmp_path}/archive"
+    with begun(store) as run:
+        train(run, 1)
+        Copier(uri, run, CONFIG.fingerprint).end()
+    victims = [tmp_path / "elsewhere" / "victim" / "epoch-00003", tmp_path / "archive" / "victim" / "epoch-00003"]
+    for victim in victims:
+        victim.mkdir(parents=True)
+        (victim / "precious").write_text("x")
+    entries = Folder.entries
+
+    def with_another(folder_there: Folder) -> dict[str, Entry]:
+        here = entries(folder_there)
+        return {**here, f"{folder}/epoch-00003/manifest.json": here["config.yaml"]}
+
+    monkeypatch.setattr(Folder, "entries", with_another)
+    with pytest.raises(CheckpointError, match="it names"):
+        fetch(RunStore(tmp_path / "elsewhere"), "a", uri)
+    with begun(store) as run:
+        train(run, 4)
+        Copier(uri, run, CONFIG.fingerprint).end()
+    assert "it names" in caplog.text
+    assert all((victim / "precious").exists() for victim in victims)
+    assert [path.name for path in (tmp_path / "elsewhere").iterdir()] == ["victim"]
+
+
+def test_version_in_a_hidden_folder_is_not_one_of_the_run(store: RunStore, place: Place, tmp_path: Path) -> None:
+    with begun(store) as run:
+        train(run, 1)
+        copy(run, place)
+        for name, data in place.read().items():
+            if "/epoch-00001/" in name:
+                place.write(name.replace("checkpoints", ".lock"), data)
+    assert fetch(RunStore(tmp_path / "elsewhere"), "a", place.uri).versions == ("checkpoints/epoch-00001",)
+    assert not (tmp_path / "elsewhere" / "a" / ".lock").exists()
+
+
+@pytest.mark.parametrize("file", ["../../x", "/tmp/x", "a/b", ".x", ""])
+def test_manifest_that_leads_out_of_its_version_is_damage(tmp_path: Path, file: str) -> None:
+    digest = hashlib.sha256(b"x").hexdigest()
+    (tmp_path / "manifest.json").write_text(Manifest("f", {}, {file: digest}).dump())
+    with pytest.raises(ValueError, match="does not name the files of a version"):
+        versions.check(tmp_path)
 
 
 def test_run_that_the_archive_lacks_is_named(place: Place, store: RunStore) -> None:

@@ -129,7 +129,7 @@ class Copier:
         listing = archive.listing()
         if listing and listing.fingerprint != self._fingerprint:
             raise RunExists(f"it has another run of the name {self._run.name!r}, which stays")
-        entries = archive.folder.entries()
+        entries = archive.entries()
         for name in entries:
             if name.rpartition("/")[2].startswith("."):  # what a killed copy to a folder has left
                 archive.folder.delete(name)

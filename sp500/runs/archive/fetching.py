@@ -47,7 +47,7 @@ def fetch(store: RunStore, name: str, uri: str) -> Fetched:
         listing = archived.listing()
         if listing is None:
             raise ConfigError(f"{archived.uri} is not a run: it has no archive.json. Check the name and the address")
-        entries = archived.folder.entries()
+        entries = archived.entries()
         if not local.path.exists():
             with _make_staging_folder(store.root, f".{name}.fetch") as staged:
                 fetched = _download(archived, listing, entries, staged, versions_in(entries))
@@ -80,7 +80,7 @@ def catch_up(uri: str, run: Run, fingerprint: str, *, resume: bool) -> None:
                 f"run {run.name!r} in the archive {uri} has other settings or files ({listing.fingerprint}, not "
                 f"{fingerprint}). Give the same ones, or fetch it first: sp500 runs fetch {run.name} --from {uri}"
             )
-        fetched = _merge(archived, listing, archived.folder.entries(), run)
+        fetched = _merge(archived, listing, archived.entries(), run)
     except ConfigError:
         raise
     except UNANSWERED as error:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import io
 import re
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -26,7 +26,8 @@ from sp500.runs.versions import Manifest, Version
 from sp500.storage import Entry, Folder
 
 LISTING, RECORD = "archive.json", "record.json"
-VERSION = re.compile(rf"((?:.+/)?{versions.NAME.pattern})/[^/]+")
+VERSION = re.compile(rf"((?:[^./][^/]*/)*{versions.NAME.pattern})/[^/]+")
+"""A file of a version that is not in a hidden folder."""
 TIMEOUT_SECONDS = 5.0
 UNANSWERED = (OSError, SP500Error, pa.ArrowException)
 """What an archive raises that cannot be reached, read or written."""
@@ -67,6 +68,16 @@ class Archived:
             check_name(name, f"{self.uri}/{LISTING}")
         return listing
 
+    def entries(self) -> dict[str, Entry]:
+        """All files by name. Raises CheckpointError for a name that leads out of the run, as keys of S3 may."""
+        entries = self.folder.entries()
+        for name in entries:
+            if {"", ".", ".."}.intersection(name.split("/")):
+                raise CheckpointError(
+                    f"{self.uri} is damaged: it names {name!r:.80}. Remove that, or take another archive"
+                )
+        return entries
+
     def write(self, name: str, data: bytes) -> None:
         """Put a small file there."""
         self.folder.upload(io.BytesIO(data), name)
@@ -78,10 +89,7 @@ class Archived:
     def manifest(self, version: str) -> Manifest:
         """The manifest of a version, such as checkpoints/epoch-00007. Raises one of versions.DAMAGE."""
         place = f"{version}/{versions.MANIFEST}"
-        manifest = Manifest.parse(self.folder.read(place), f"{self.uri}/{place}")
-        for name in manifest.files:
-            check_name(name, f"{self.uri}/{place}")
-        return manifest
+        return Manifest.parse(self.folder.read(place), f"{self.uri}/{place}")
 
     def delete_version(self, version: str) -> None:
         """Remove a version: first what makes readers trust it."""
@@ -91,8 +99,8 @@ class Archived:
 
 def check_name(name: str, place: str) -> None:
     """Raise CheckpointError for a name that leads out of the run's folder, or is hidden in it."""
-    path = PurePosixPath(name)
-    if path.is_absolute() or not path.parts or any(part.startswith(".") for part in path.parts):
+    # Not by a Path, which leaves out empty parts and single dots: a server may read them otherwise.
+    if "\0" in name or any(not part or part.startswith(".") for part in name.split("/")):
         raise CheckpointError(f"{place} is damaged: it names {name!r:.80}")
 
 
