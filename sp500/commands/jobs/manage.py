@@ -21,6 +21,7 @@ from sp500.jobs.queue import settings as queue_settings
 from sp500.jobs.queue.manager import Manager
 from sp500.jobs.queue.settings import QueueSettings
 from sp500.machine.disk import write_atomic
+from sp500.machine.locks import acquire
 from sp500.schema import validate
 
 
@@ -49,7 +50,7 @@ def _manage(flags: Manage) -> tuple[str, int]:
     while True:
         try:
             # Verbs hold it for a moment, to see whether a manager does.
-            with FileLock(queue.folder / "manager.lock", timeout=1, mode=0o600):
+            with acquire(FileLock(queue.folder / "manager.lock", timeout=1, mode=0o600)):
                 write_atomic(holder, f"process {os.getpid()} on {socket.gethostname()}", mode=0o600)
                 manager.run(math.inf if flags.idle_seconds is None else flags.idle_seconds, Event())
         except Timeout:

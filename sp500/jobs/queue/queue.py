@@ -24,6 +24,7 @@ from sp500.jobs.queue import log_archive, retries
 from sp500.jobs.queue.job import Job, NewJob
 from sp500.jobs.queue.ledger import Ledger
 from sp500.jobs.state import JobState, Role, Status, one_line
+from sp500.machine.locks import acquire
 
 SECONDS_BETWEEN_LOOKS = 0.25
 # A manager holds its lock a second after it was started; of one that never does, so many are tried.
@@ -62,9 +63,18 @@ class Queue:
 
     def add(self, jobs: Sequence[NewJob]) -> None:
         """Queue all these jobs or none, and start a manager if none runs."""
+        self._is_managed()  # raises before anything is queued
         with self.ledger.writing() as entry:
             entry.add(jobs, time.time())
         self.manage()
+
+    def _is_managed(self) -> bool:
+        """Whether a manager is at work. Raises ConfigError on a file system without locks."""
+        try:
+            with acquire(FileLock(self.folder / "manager.lock", timeout=0, mode=0o600)):
+                return False
+        except Timeout:
+            return True
 
     def manage(self) -> None:
         """Start a manager in the background where none is at work and one is needed.
@@ -74,10 +84,7 @@ class Queue:
         if not self.ledger.busy():
             self._begun.clear()
             return
-        try:
-            with FileLock(self.folder / "manager.lock", timeout=0, mode=0o600):
-                pass
-        except Timeout:
+        if self._is_managed():
             self._begun.clear()
             return
         self._begun = [at for at in self._begun if time.monotonic() < at + SECONDS_REMEMBERED]

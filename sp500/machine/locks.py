@@ -1,0 +1,32 @@
+"""Locks of the kernel, and an error that says so where a file system has none."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+from filelock import AcquireReturnProxy, FileLock, Timeout
+
+from sp500.errors import ConfigError
+from sp500.machine.disk import disk_error
+
+MISSING = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS}
+
+
+def acquire(lock: FileLock) -> AcquireReturnProxy:
+    """Take a lock, to be held with `with`. Raises Timeout while another process has it.
+
+    Raises ConfigError on a file system without locks, such as NFS without lockd, and DiskError for any other reason.
+    """
+    try:
+        return lock.acquire()
+    except Timeout:
+        raise
+    except OSError as error:
+        path = Path(lock.lock_file)
+        if error.errno in MISSING:
+            raise ConfigError(
+                f"{path}: its file system has no file locks ({error.strerror}), which keep two processes from writing "
+                "over each other. Use a folder on another disk, or mount this one with locks"
+            ) from error
+        raise disk_error(path, error) from error
