@@ -106,6 +106,27 @@ def test_file_that_another_prepared_under_the_old_temporary_name_is_not_written_
     assert not (tmp_path / "file").is_symlink()
 
 
+def test_line_is_not_appended_through_a_link(tmp_path):
+    target = tmp_path / "elsewhere"
+    target.write_text("mine\n")
+    (tmp_path / "epochs.jsonl").symlink_to(target)
+    with pytest.raises(DiskError, match=r"epochs\.jsonl: .*it is a link, which is not followed"):
+        append_durably(tmp_path / "epochs.jsonl", "line")
+    assert target.read_text() == "mine\n"
+
+
+def test_temporary_files_of_killed_writers_are_removed_when_they_are_a_day_old(tmp_path):
+    path = tmp_path / "main.json"
+    write_atomic(path, "1")
+    mine, others = f".main.json.{'0a' * 8}.tmp", f".other.json.{'0a' * 8}.tmp"
+    for name in (mine, others, f".main.json.{'1b' * 8}.tmp"):
+        (tmp_path / name).write_text("half")
+    for name in (mine, others):
+        os.utime(tmp_path / name, (time.time() - 25 * 3600,) * 2)
+    write_atomic(path, "2")
+    assert {each.name for each in tmp_path.iterdir()} == {"main.json", others, f".main.json.{'1b' * 8}.tmp"}
+
+
 def test_temporary_file_is_made_anew_under_another_name_each_time(tmp_path, monkeypatch):
     """What os.open is asked for, recorded around the real call."""
     asked, real = [], os.open

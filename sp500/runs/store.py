@@ -10,6 +10,7 @@ The lock is the kernel's (flock), so a killed holder frees it; the holder's name
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -26,13 +27,15 @@ from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
 from sp500.config import RUN_NAME
-from sp500.errors import ConfigError, RunExists, RunLocked
-from sp500.machine.disk import append_durably, explain_errors, write_atomic
+from sp500.errors import ConfigError, DiskError, RunExists, RunLocked
+from sp500.machine.disk import append_durably, write_atomic
+from sp500.machine.locks import acquire
 from sp500.runs import sealed
 from sp500.runs.record import EpochMetrics, PlannedSearch, RunRecord
 
 # The report's folder among the runs.
 REPORT = "report"
+CLOSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 class Run:
@@ -97,8 +100,10 @@ class Run:
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 return True
+            except OSError:  # without locks no process of ours writes there
+                return False
         return False
 
     def _read(self, file: str) -> RunRecord | None:
@@ -190,8 +195,8 @@ class RunStore:
     def open(self, name: str, *, resume: bool = False) -> Iterator[Run]:
         """Hold one run for writing, making its folder if need be.
 
-        Raises ConfigError for a name that is none, RunExists for a name taken (without `resume`), RunLocked when
-        another process is writing it.
+        Raises ConfigError for a name that is none and for another user's folder, RunExists for a name taken (without
+        `resume`), RunLocked when another process is writing it.
         """
         run = self.run(name)
         try:
@@ -200,22 +205,22 @@ class RunStore:
             raise ConfigError(f"io.save_dir {self.root}: cannot make a folder there ({error.strerror})") from error
         lock = FileLock(run.path / ".lock", timeout=0.3)  # longer than `is_open` looks
         try:
-            lock.acquire()
+            held = acquire(lock)
         except Timeout:
             raise RunLocked(f"run {name!r} is being written by {_holder(run.path)}; choose another --name") from None
-        except PermissionError as error:
+        except DiskError as error:
+            if error.errno not in CLOSED:
+                raise
             raise ConfigError(
                 f"{run.path}: cannot be written ({error.strerror}): it is read-only or of another user. Choose another "
                 "--name or --runs-dir"
             ) from error
-        try:
+        with held:
             if not resume and (run.path / "config.yaml").exists():
                 raise RunExists(_taken(run))
-            with explain_errors(run.path / ".holder"):
-                (run.path / ".holder").write_text(f"process {os.getpid()} on {socket.gethostname()}")
+            write_atomic(run.path / ".holder", f"process {os.getpid()} on {socket.gethostname()}")
+            _check_owner(run.path)
             yield run
-        finally:
-            lock.release()
 
     def scan(self) -> Runs:
         """All runs of the folder. One that cannot be read is listed with its reason and ends nothing."""
@@ -272,6 +277,19 @@ def _first_line(error: ValueError) -> str:
         where = ".".join(str(part) for part in first["loc"])
         return f"{where}: {first['msg']}" if where else str(first["msg"])
     return str(error).splitlines()[0]
+
+
+def _check_owner(path: Path) -> None:
+    """Raise ConfigError for a run's folder, or a link to it, of another user, who could lead what is written elsewhere.
+
+    The holder's file was written just now: a file system that names other users than this machine has one for it too.
+    """
+    mine = (path / ".holder").stat().st_uid
+    for owner in {path.lstat().st_uid, path.stat().st_uid} - {mine}:
+        raise ConfigError(
+            f"{path} belongs to user {owner}, who could lead what this run writes to other files; this is user {mine}. "
+            "Choose another --name or --runs-dir, or copy the folder"
+        )
 
 
 def _holder(path: Path) -> str:

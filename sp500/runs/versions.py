@@ -109,7 +109,8 @@ def best_of(progress: dict[str, Any]) -> Version | None:
 def link(path: Path, version: Version) -> None:
     """Make `path` (last or best) lead to a version next to it. Raises OSError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.unlink(missing_ok=True)
+    for rest in path.parent.glob(f".{path.name}.*.tmp"):  # of killed writers: there is one at a time
+        rest.unlink(missing_ok=True)
     temporary.symlink_to(name(version))
     temporary.replace(path)
     sync_folder(path.parent)

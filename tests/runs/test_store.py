@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sp500.config import RunConfig
-from sp500.errors import ConfigError, RunExists, RunLocked
+from sp500.errors import ConfigError, DiskError, RunExists, RunLocked
 from sp500.machine.disk import append_durably
 from sp500.runs.record import EpochMetrics, RunRecord, Seconds, machine
 from sp500.runs.store import Run, Runs, RunStore
@@ -328,6 +328,38 @@ def test_what_another_user_may_not_read_or_write_is_named_and_ends_nothing(tmp_p
         assert first == f"{folder}/closed/record.json: cannot be read (Permission denied)"
         assert second.startswith(f"{folder}/hidden")
         assert third.startswith(f"{folder}/closed: cannot be written (Permission denied)")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="becoming another user takes root")
+@pytest.mark.parametrize("kind", ["folder", "link"])
+def test_folder_of_another_user_is_no_run_of_this_one(tmp_path: Path, kind: str) -> None:
+    victim, run = tmp_path / "victim", tmp_path / "runs" / "run"
+    victim.write_text("mine")
+    run.parent.mkdir()
+    if kind == "folder":
+        run.mkdir()
+        (run / ".holder").symlink_to(victim)
+    else:
+        (tmp_path / "mine").mkdir()
+        run.symlink_to(tmp_path / "mine")
+    os.chown(run, 65534, 65534, follow_symlinks=False)
+    with pytest.raises(ConfigError, match="run belongs to user 65534"), RunStore(run.parent).open("run", resume=True):
+        pass
+    assert victim.read_text() == "mine"
+
+
+def test_lock_and_holder_are_not_written_through_links(store: RunStore, tmp_path: Path) -> None:
+    victim, run = tmp_path / "victim", store.root / "run"
+    victim.write_text("mine")
+    run.mkdir(parents=True)
+    (run / ".holder").symlink_to(victim)
+    with store.open("run"):
+        assert victim.read_text() == "mine"
+    (run / ".lock").unlink()
+    (run / ".lock").symlink_to(victim)
+    with pytest.raises(DiskError, match="it is a link"), store.open("run"):
+        pass
+    assert victim.read_text() == "mine"
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc", "a/b", "report", "", "x" * 64])

@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 
 from sp500.errors import CheckpointError, ConfigError, DiskError, RunExists, Unreachable
-from sp500.machine.disk import FULL, disk_error, explain_errors, sync_folder
+from sp500.machine.disk import FULL, disk_error, explain_errors, remove_leftovers, sync_folder
 from sp500.runs import versions
 from sp500.runs.archive.layout import RECORD, UNANSWERED, Archived, Listing, by_folder, versions_in
 from sp500.runs.store import Run, RunStore
@@ -246,6 +246,7 @@ def _make_staging_folder(parent: Path, name: str) -> Iterator[Path]:
     folder = parent / f"{name}-{secrets.token_hex(4)}"
     with explain_errors(folder):
         folder.mkdir(parents=True)
+    remove_leftovers(parent, f"{name}-{'[0-9a-f]' * 8}")
     try:
         yield folder
     finally:
