@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import ray
-from ray._private import auto_init_hook
+from ray._private import auto_init_hook, ray_constants
 
 from sp500.distributed import capacity
 from sp500.errors import ResourcesError
@@ -46,6 +46,8 @@ LOCAL_ENVIRONMENT = {
     # Ray's default of 15 leaves its workers a thirtieth of a core next to anything else that runs, and makes the arm on
     # Ray incomparable to those without it.
     "RAY_worker_niceness": "0",
+    # Of Ray's processes; of this one see `_on_loopback`.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
 }
 
 
@@ -92,9 +94,8 @@ def _start_local() -> Iterator[None]:
     """A cluster of this process, out of the reach of other users of the machine."""
     _set_defaults(ENVIRONMENT | LOCAL_ENVIRONMENT)
     cpus = os.cpu_count() or 1
-    with capacity.declare_workers(0, cpus), private_session():
-        # "local": not the cluster that someone else may run on this machine. Ray 2.60 replaces a loopback address of
-        # such a node by the machine's own, so its ports are guarded by the token alone.
+    with capacity.declare_workers(0, cpus), private_session(), _on_loopback():
+        # "local": not the cluster that someone else may run on this machine.
         _init("local", include_dashboard=False, num_cpus=cpus)
         yield
 
@@ -121,6 +122,20 @@ def private_session() -> Iterator[None]:
         if earlier is not None:
             os.environ["RAY_TMPDIR"] = earlier
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Let Ray listen on 127.0.0.1 alone in the block, as it does where no node may join: on Windows and macOS.
+
+    `ray.init` replaces the address 127.0.0.1 of a node by the machine's own. The variable is read when Ray is imported,
+    and a process that joins a cluster needs its own address.
+    """
+    ray_constants.ENABLE_RAY_CLUSTER, before = False, ray_constants.ENABLE_RAY_CLUSTER
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
 
 
 def _set_defaults(environment: dict[str, str]) -> None:

@@ -46,6 +46,7 @@ def look() -> dict[str, object]:
 def check(found: dict[str, object]) -> None:
     """Expect a cluster that is closed to them."""
     assert (found["token"], found["folder"]) == (0o600, 0o700)
+    assert {address.removeprefix("::ffff:") for address in found["listening"]} == {"127.0.0.1"}
     assert not found["entered"]
     assert isinstance(found["longest"], int)
     assert found["longest"] <= 107
