@@ -129,7 +129,8 @@ def _on_loopback() -> Iterator[None]:
     """Let Ray listen on 127.0.0.1 alone in the block, as it does where no node may join: on Windows and macOS.
 
     `ray.init` replaces the address 127.0.0.1 of a node by the machine's own. The variable is read when Ray is imported,
-    and a process that joins a cluster needs its own address.
+    and a process that joins a cluster needs its own address. What is left: a replica of Ray Serve takes calls of other
+    replicas on all addresses, for those who have the token (fixed in Ray 2.60).
     """
     ray_constants.ENABLE_RAY_CLUSTER, before = False, ray_constants.ENABLE_RAY_CLUSTER
     try:
