@@ -21,7 +21,7 @@ Figures = dict[str, object]
 
 
 def managers(folder: Path, seed: int, *, quick: bool) -> tuple[Figures, bool]:
-    found = kill_managers.measured(*((40, 3) if quick else (1000, 25)), seed, folder)
+    found = kill_managers.measured(*((40, 3, 3) if quick else (1000, 25, 10)), seed, folder)
     return found, not kill_managers.wrong(found)
 
 
@@ -36,7 +36,7 @@ def searches(folder: Path, seed: int, *, quick: bool) -> tuple[Figures, bool]:
 
 def training(folder: Path, seed: int, *, quick: bool) -> tuple[Figures, bool]:
     found = kill_training.measured(1 if quick else 10, seed, folder)
-    return found, not found["other_metrics"]
+    return found, not (found["other_epochs"] or found["other_weights"])
 
 
 def steps(folder: Path, seed: int, *, quick: bool) -> tuple[Figures, bool]:

@@ -22,6 +22,8 @@ ROOT = Path(__file__).parents[2]
 PREFIX = "archive"
 # 2.6 MiB a version: a second at this rate, so that most kills cut an upload off.
 HIDDEN, RATE = 384, 2.5e6
+# Kills more than asked for, at most, until one has cut an upload off.
+MORE = 4
 LINKS = ("last", "best")
 FLAGS = ("--train.early-stop-patience", "0", "--model.hidden", str(HIDDEN), "--train.checkpoint-steps", "20")
 
@@ -29,7 +31,7 @@ FLAGS = ("--train.early-stop-patience", "0", "--model.hidden", str(HIDDEN), "--t
 def command(runs: Path, kills: int, *more: str) -> list[str]:
     """A run so long that so many kills do not see its end."""
     script = [sys.executable, str(ROOT / "experiments" / "train.py"), "--runs-dir", str(runs), "--name", "a"]
-    return [*script, *FLAGS, "--train.epochs", str(40 + 12 * kills), *more]
+    return [*script, *FLAGS, "--train.epochs", str(40 + 12 * (kills + MORE)), *more]
 
 
 class Store:
@@ -81,12 +83,13 @@ def measured(kills: int, seed: int, folder: Path) -> dict[str, object]:
     subprocess.run(command(folder / "whole", kills), capture_output=True, check=True)
     chance, found = (
         random.Random(seed),
-        {"versions_seen": 0, "most_versions": 0, "partial_versions": 0, "cut_off": 0, "resumed": 0},
+        {"kills": 0, "versions_seen": 0, "most_versions": 0, "partial_versions": 0, "cut_off": 0, "resumed": 0},
     )
     with object_store.serving(folder) as address, between(address, RATE) as proxy:
         store, environment = Store(address), {**os.environ, **object_store.environment(proxy.address)}
         archive = ("--io.archive", f"s3://{object_store.BUCKET}/{PREFIX}", "--resume")
-        for _ in range(kills):
+        while found["kills"] < kills + (0 if found["cut_off"] else MORE):
+            found["kills"] += 1
             kill(command(folder / "cut", kills, *archive), environment, proxy, chance)
             trusted, partial, cut_off = store.judged()
             found["versions_seen"] += trusted
@@ -102,7 +105,7 @@ def measured(kills: int, seed: int, folder: Path) -> dict[str, object]:
         found["partial_versions"] += store.judged()[1]
         found["other_files"] = compared(store.files(), folder / "cut" / "a")
     found["other_weights"] = differing(folder)
-    return {"kills": kills, **found, "seconds": round(time.monotonic() - began, 1)}
+    return {**found, "seconds": round(time.monotonic() - began, 1)}
 
 
 def differing(folder: Path) -> int:
@@ -122,6 +125,6 @@ def compared(held: dict[str, bytes], run: Path) -> int:
 
 
 def wrong(found: dict[str, object]) -> bool:
-    """Whether a version was partial, a file or weight differs, or no version was seen or resumed from."""
+    """Whether a version was partial, a file or weight differs, or no version was seen, cut off or resumed from."""
     spoiled = any(found[key] for key in ("partial_versions", "other_files", "other_weights"))
-    return spoiled or not (found["versions_seen"] and found["resumed"])
+    return spoiled or not (found["versions_seen"] and found["cut_off"] and found["resumed"])

@@ -1,7 +1,8 @@
 """The queue under fire: a thousand jobs while managers are killed; `scripts/chaos managers` prints what came of it.
 
-What ran is told by the jobs themselves, which append a line each to one file, and not by the ledger. Managers are
-started two at a time, and the one at work is killed with SIGKILL at a random moment.
+What ran is told by the jobs themselves, which append a line each to one file, and not by the ledger. Some managers die
+between the hand-over of a job and its mark, where the next one hands it over again. Then managers are started two at a
+time, and the one at work is killed with SIGKILL at a random moment.
 """
 
 from __future__ import annotations
@@ -104,6 +105,17 @@ def fire(queue: Queue, kills: int, chance: random.Random) -> tuple[int, int, int
     return killed, rounds, gave_way
 
 
+def interrupt_hand_overs(queue: Queue, kills: int, chance: random.Random) -> int:
+    """Kill so many managers right after a hand-over; how many left a job that runs and is not marked."""
+    script, hits = Path(__file__).with_name("doomed_manager.py"), 0
+    for _ in range(kills):
+        argv = [sys.executable, str(script), str(queue.folder), str(chance.randint(1, 3))]
+        subprocess.run(argv, stdout=subprocess.DEVNULL, check=False, timeout=240)
+        open_starts = [one for one in queue.ledger.jobs(unfinished=True) if one.starts and not one.submitted]
+        hits += any((queue.folder / "jobs" / one.handle / "request.json").exists() for one in open_starts)
+    return hits
+
+
 def stops(queue: Queue, count: int) -> dict[str, object]:
     """Stop jobs that ignore SIGTERM, and leave a process of theirs behind if they can."""
     files = [queue.folder / f"pids-{number}" for number in range(count)]
@@ -126,13 +138,14 @@ def spent(queue: Queue) -> float:
     return sum(use.hourly * min(use.finish - use.begin, EXPECTED_SECONDS) / budget.HOUR for use in uses)
 
 
-def measured(count: int, kills: int, seed: int, folder: Path) -> dict[str, object]:
+def measured(count: int, kills: int, at_hand_over: int, seed: int, folder: Path) -> dict[str, object]:
     chance, began = random.Random(seed), time.monotonic()
     (folder / "queue.yaml").write_text(SETTINGS)
     queue = Queue(folder, executors.maker(folder), manager(folder))
     jobs = flood(folder, count, chance)
     with queue.ledger.writing() as entry:
         entry.add(jobs, time.time())
+    hits = interrupt_hand_overs(queue, at_hand_over, chance)
     killed, rounds, gave_way = fire(queue, kills, chance)
     ran = collections.Counter((folder / "ran").read_text().split())
     ended = queue.ledger.jobs()
@@ -141,6 +154,7 @@ def measured(count: int, kills: int, seed: int, folder: Path) -> dict[str, objec
     found = {
         "jobs": count,
         "kills": killed,
+        "kills_between_hand_over_and_mark": hits,
         "lost": count - len(waiting) - succeeded + sum(ran[one.id] == 0 for one in ended if one not in waiting),
         "run_twice": sum(ran[one.id] > 1 + one.retries for one in ended),
         "retried": sum(one.starts > 1 for one in ended),
@@ -166,7 +180,9 @@ def left_in_peace(queue: Queue) -> None:
 
 
 def wrong(found: dict[str, object]) -> bool:
-    """Whether a job was lost, ran twice or stopped late, a budget passed by over one job, or two managers worked."""
+    """Whether a job was lost, ran twice or stopped late, a budget passed by over one job, two managers worked, or no
+    manager died where it matters."""
     spoiled = found["lost"] or found["run_twice"] or found["orphans"] or found["overshot"] > PRICE
     stopped = found["stopped"] == found["of"] and found["stop_seconds"] < 15
-    return bool(spoiled or not (stopped and found["kills"] and found["one_gave_way"]))
+    hit = found["kills"] and found["kills_between_hand_over_and_mark"]
+    return bool(spoiled or not (stopped and hit and found["one_gave_way"]))

@@ -22,16 +22,19 @@ def lines(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def kill(argv: list[str], ledger: Path, chance: random.Random) -> None:
-    """Start a search and kill it after a few more results: at once after one, or up to a second later."""
+def kill(argv: list[str], ledger: Path, chance: random.Random) -> bool:
+    """Start a search and kill it after a few more results: at once after one, or up to a second later.
+
+    Whether it was killed: it may have ended before.
+    """
     process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wanted, started = lines(ledger) + chance.randint(1, 6), time.monotonic()
     while lines(ledger) < wanted and process.poll() is None:
         assert time.monotonic() - started < 240
         time.sleep(0.01)
     time.sleep(chance.choice([0.0, 0.02, chance.random()]))
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.kill()
+    return process.wait() == -signal.SIGKILL
 
 
 def measured(mode: str, kills: int, trials: int, seed: int, folder: Path) -> dict[str, object]:
@@ -40,9 +43,9 @@ def measured(mode: str, kills: int, trials: int, seed: int, folder: Path) -> dic
     script = [sys.executable, str(ROOT / "experiments" / "tune.py")]
     argv = [*script, *FLAGS, "--space", str(folder / "space.yaml"), "--mode", mode]
     argv += ["--runs-dir", str(folder), "--name", "s"]
-    ledger, chance, before, kept = folder / "s" / "trials.jsonl", random.Random(seed), "", True
+    ledger, chance, before, kept, killed = folder / "s" / "trials.jsonl", random.Random(seed), "", True, 0
     for number in range(kills):
-        kill([*argv, *(["--resume"] if number else [])], ledger, chance)
+        killed += kill([*argv, *(["--resume"] if number else [])], ledger, chance)
         now = ledger.read_text() if ledger.exists() else ""
         kept = kept and now.startswith(before[: before.rfind("\n") + 1])
         before = now
@@ -54,7 +57,7 @@ def measured(mode: str, kills: int, trials: int, seed: int, folder: Path) -> dic
     best = found.best()
     return {
         "mode": mode,
-        "kills": kills,
+        "kills": killed,
         "before_the_last_start": done,
         "resumed": search["resumed"],
         "lost": trials - len(found.results),
@@ -67,7 +70,7 @@ def measured(mode: str, kills: int, trials: int, seed: int, folder: Path) -> dic
 
 
 def wrong(found: dict[str, object], trials: int) -> bool:
-    """Whether a trial was lost, failed or ran twice, nothing was resumed, or the best is another one."""
-    whole = found["in_optuna"] == trials and found["resumed"] == found["before_the_last_start"]
+    """Whether a trial was lost, failed or ran twice, nothing was killed or resumed, or the best is another one."""
+    whole = found["kills"] and found["in_optuna"] == trials and found["resumed"] == found["before_the_last_start"]
     spoiled = found["lost"] or found["run_twice"] or found["failed"]
     return bool(spoiled or not (whole and found["resumed"] and found["kept"] and found["same_best"]))

@@ -12,7 +12,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 EPOCHS = 40
-FLAGS = ("--train.epochs", str(EPOCHS), "--train.early-stop-patience", "0", "--model.hidden", "128")
+# So slow a rate that each epoch is better than the one before: what is resumed decides the rest.
+FLAGS = (
+    *("--task", "synthetic", "--synthetic.samples", "16384", "--train.lr", "3e-5", "--model.hidden", "128"),
+    *("--train.epochs", str(EPOCHS), "--train.early-stop-patience", "0"),
+)
 
 
 def epochs(run: Path) -> int:
@@ -28,22 +32,37 @@ def until_epoch(process: subprocess.Popen[bytes], run: Path, number: int) -> Non
         time.sleep(0.05)
 
 
+def numbers(run: Path) -> list[dict[str, object]]:
+    """The epochs of a run without their times."""
+    lines = [json.loads(line) for line in (run / "epochs.jsonl").read_text().splitlines()]
+    return [{name: line[name] for name in ("epoch", "train_loss", "valid_loss", "samples")} for line in lines]
+
+
+def last_weights(run: Path) -> bytes:
+    return (run / "checkpoints" / "last" / "model.safetensors").read_bytes()
+
+
 def measured(kills: int, seed: int, folder: Path) -> dict[str, object]:
-    """Kill a run of its own at each of `kills` random epochs; how many ended with other metrics."""
+    """Kill a run of its own at each of `kills` random epochs; how many ended with other epochs or weights."""
     script = [sys.executable, str(ROOT / "experiments" / "train.py"), "--runs-dir", str(folder), *FLAGS]
-    whole = subprocess.run([*script, "--name", "whole", "--json"], capture_output=True, text=True, check=True)
-    metrics, chance, differing = json.loads(whole.stdout)["metrics"], random.Random(seed), 0
+    subprocess.run([*script, "--name", "whole"], capture_output=True, check=True)
+    chance, whole = random.Random(seed), folder / "whole"
+    found = {"kills": 0, "other_epochs": 0, "other_weights": 0}
     for number in range(kills):
-        name = f"cut-{number}"
-        process = subprocess.Popen([*script, "--name", name], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        until_epoch(process, folder / name, chance.randint(1, EPOCHS - 1))
+        cut = folder / f"cut-{number}"
+        process = subprocess.Popen([*script, "--name", cut.name], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        until_epoch(process, cut, chance.randint(1, EPOCHS - 5))
         process.kill()
-        process.wait()
-        assert not (folder / name / "record.json").exists()
-        resume = [*script, "--name", name, "--resume", "--json"]
-        done = subprocess.run(resume, capture_output=True, text=True, check=True)
-        differing += json.loads(done.stdout)["metrics"] != metrics
-    return {"kills": kills, "other_metrics": differing}
+        assert process.wait() == -9, "the run ended before it was killed"
+        assert not (cut / "record.json").exists()
+        killed_after = len(numbers(cut))
+        subprocess.run([*script, "--name", cut.name, "--resume"], capture_output=True, check=True)
+        best = json.loads((cut / "record.json").read_text())["best_epoch"]
+        assert best > killed_after, f"best epoch {best}: the kill after epoch {killed_after} could change nothing"
+        found["kills"] += 1
+        found["other_epochs"] += numbers(cut) != numbers(whole)
+        found["other_weights"] += last_weights(cut) != last_weights(whole)
+    return found
 
 
 EVERY, STEPS = 50, 1200
@@ -92,13 +111,13 @@ def measured_steps(kills: int, seed: int, folder: Path) -> dict[str, object]:
             assert process.poll() is None
             time.sleep(0.0005)
         process.kill()
-        process.wait()
+        assert process.wait() == -9, "the run ended before it was killed"
         kept = last_step(folder / "cut" / "checkpoints")
         lost.append(counted["cut"].stat().st_size - kept)
         os.truncate(counted["cut"], kept)
     subprocess.run([*script, "--name", "cut", "--resume"], capture_output=True, check=True, env=environments["cut"])
-    weights = [(folder / name / "checkpoints" / "last" / "model.safetensors").read_bytes() for name in counted]
-    return {"kills": kills, "most_steps_lost": max(lost), "other_weights": int(weights[0] != weights[1])}
+    differ = last_weights(folder / "whole") != last_weights(folder / "cut")
+    return {"kills": len(lost), "most_steps_lost": max(lost), "other_weights": int(differ)}
 
 
 def last_step(checkpoints: Path) -> int:
