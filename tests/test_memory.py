@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import multiprocessing
+import os
 import threading
 import time
 
 import psutil
 import pytest
 
-from sp500.machine.memory import PeakMemory, pss_bytes, run_in_subprocess
+from sp500.errors import SP500Error
+from sp500.machine.memory import PeakMemory, is_out_of_memory, limit_memory, pss_bytes, run_in_subprocess
 
 MIB = 2**20
 
@@ -81,3 +84,35 @@ def test_sampling_ends_with_the_block_also_on_an_error() -> None:
     with pytest.raises(ZeroDivisionError), PeakMemory():
         raise ZeroDivisionError
     assert threading.active_count() == threads
+
+
+def start_a_thread_without_room() -> bool:
+    limit_memory(2**20)
+    try:
+        threading.Thread(target=time.sleep, args=(0,)).start()
+    except RuntimeError as error:
+        return is_out_of_memory(error)
+    return False
+
+
+def abort_with(limit: int | None) -> None:
+    if limit:
+        limit_memory(limit)
+    os.abort()
+
+
+def test_thread_that_cannot_start_is_memory_only_where_memory_is_limited() -> None:
+    assert run_in_subprocess(start_a_thread_without_room)
+    assert not is_out_of_memory(RuntimeError("can't start new thread"))
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), RuntimeError("std::bad_alloc")])
+def test_errors_of_kernel_and_allocators_are_known(error: Exception) -> None:
+    assert is_out_of_memory(error)
+
+
+def test_abort_of_a_process_is_memory_only_where_its_memory_is_limited() -> None:
+    with pytest.raises(MemoryError, match="limit of memory"):
+        run_in_subprocess(abort_with, 2**30)
+    with pytest.raises(SP500Error, match="exit code -6"):
+        run_in_subprocess(abort_with, None)

@@ -27,6 +27,9 @@ from sp500.machine.cores import CGROUP
 T = TypeVar("T")
 # Seconds between two samples, per second that one takes.
 COST = 50
+CRASHES = {-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS}
+"""How libraries end that do not expect memory to run out."""
+NO_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "bad_alloc")
 
 
 def pss_bytes(pid: int | str = "self") -> int:
@@ -123,8 +126,11 @@ def total_bytes(cgroup: Path = CGROUP) -> int:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error means that memory ran out: Python's own, or that of torch's allocators."""
-    return isinstance(error, MemoryError) or "out of memory" in str(error) or "can't allocate memory" in str(error)
+    """Whether an error means that memory ran out: Python's own, or that of the kernel or of an allocator."""
+    text = str(error).lower()
+    # A thread needs memory for its stack; without a limit of memory it is one of processes that is met.
+    thread = "can't start new thread" in text and resource.getrlimit(resource.RLIMIT_DATA)[0] != resource.RLIM_INFINITY
+    return isinstance(error, MemoryError) or thread or any(words in text for words in NO_MEMORY)
 
 
 def limit_memory(limit_bytes: int) -> None:
@@ -142,8 +148,8 @@ def limit_memory(limit_bytes: int) -> None:
 def run_in_subprocess(function: Callable[..., T], *args: Any) -> T:
     """`function(*args)` in a fresh process, which holds nothing that this one has loaded.
 
-    Raises what the function raised, MemoryError when the kernel killed the child, SP500Error when it ended otherwise
-    without an answer.
+    Raises what the function raised, MemoryError when the kernel killed the child or a library of one with limited
+    memory did, SP500Error when it ended otherwise without an answer.
     """
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
@@ -153,9 +159,12 @@ def run_in_subprocess(function: Callable[..., T], *args: Any) -> T:
     try:
         outcome = receiver.recv()
     except EOFError:
+        limited = resource.prlimit(child.pid or 0, resource.RLIMIT_DATA)[0] != resource.RLIM_INFINITY
         child.join()
         if child.exitcode == -signal.SIGKILL:
             raise MemoryError("the kernel killed the process, as it does when memory runs out") from None
+        if child.exitcode in CRASHES and limited:
+            raise MemoryError("a library ended the process, as some do when their limit of memory is met") from None
         raise SP500Error(f"the process ended without an answer (exit code {child.exitcode})") from None
     finally:
         child.terminate()
