@@ -19,6 +19,8 @@ from sp500.doctor import check, kubernetes_cluster, machine, ray_cluster, versio
 from sp500.errors import ConfigError
 from sp500.jobs.kuberay import contexts
 
+HOME, NOWHERE = "home folder", "/nonexistent"
+
 
 class Doctor(Frozen):
     """Check this machine and its clusters, one line per check: ok, or what to do.
@@ -66,19 +68,33 @@ def main(argv: Sequence[str]) -> int:
 
 def probes(flags: Doctor) -> list[check.Probe]:
     """All checks, in the order that they are printed."""
-    environment, home = os.environ, Path.home()
+    environment, (home, faults) = os.environ, _find_home()
     namespace = _namespace(flags, environment)
     runs = flags.runs_dir or folders.runs(environment)
     ray = versions.find_package("ray")
     return [
         *versions.probes(),
         vision.probe(),
+        (HOME, lambda: faults),
         *machine.probes(runs, flags.state_dir or folders.state(environment), environment),
         *ray_cluster.probes(
             flags.address, environment, home, ray.version if ray else "", wanted=_is_wanted(flags.on, "ray")
         ),
         kubernetes_cluster.probe(environment, home, flags.context, namespace, wanted=_is_wanted(flags.on, "kuberay")),
     ]
+
+
+def _find_home() -> tuple[Path, list[check.Check]]:
+    """The user's home folder, and what is wrong with it. Without one the other checks look at an empty place."""
+    advice = "set HOME to a folder that this user can write to"
+    try:
+        home = Path.home()
+    except RuntimeError:  # a container's user often has neither a name nor HOME
+        os.environ["HOME"] = NOWHERE
+        return Path(NOWHERE), [check.wrong(HOME, f"user {os.getuid()} has none", advice)]
+    if os.access(home, os.R_OK | os.X_OK):
+        return home, []
+    return home, [check.wrong(HOME, f"{home} cannot be entered by user {os.getuid()}", advice)]
 
 
 def _is_wanted(on: str | None, cluster: str) -> bool | None:

@@ -9,9 +9,11 @@ import sys
 from collections.abc import Callable
 from types import FrameType
 
-from sp500.errors import SP500Error
+from sp500.errors import ConfigError, SP500Error
 from sp500.execution import Interrupted
 
+NO_HOME = "Could not determine home directory."
+"""What pathlib says where HOME is not set and the user has no name, as in many containers."""
 # Control characters but line feeds, tabs, and the escapes that set colors.
 CONTROL = re.compile(r"(?!\x1b\[[0-9;]*m)[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -27,6 +29,11 @@ def run_command(act: Callable[[], tuple[str, int]], *, only_json: bool, hint: st
         except SP500Error as error:
             output.say(f"{_public_name(error)}: {error}")
             return error.exit_code
+        except RuntimeError as error:
+            if str(error) != NO_HOME:
+                raise
+            output.say(f"ConfigError: user {os.getuid()} has no home folder: set HOME, or --state-dir for the queue")
+            return ConfigError.exit_code
         except KeyboardInterrupt as error:
             output.say("; ".join(filter(None, ["interrupted", hint])))
             return error.code if isinstance(error, Interrupted) else 130
@@ -72,7 +79,7 @@ class Output:
         sys.stdout.flush()
         if not text:
             return
-        data = (printable(text).rstrip("\n") + "\n").encode()
+        data = (printable(text).rstrip("\n") + "\n").encode(errors="backslashreplace")
         with os.fdopen(os.dup(self._stdout if self._only_json else 1), "wb") as file:
             file.write(data)
 

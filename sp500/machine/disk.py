@@ -28,7 +28,8 @@ def write_atomic(path: Path, text: str | bytes, mode: int = 0o666) -> None:
 
     Raises DiskError.
     """
-    data = text.encode() if isinstance(text, str) else text
+    # Names of files may be no UTF-8.
+    data = text.encode(errors="backslashreplace") if isinstance(text, str) else text
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     replaced = path.exists()
     with explain_errors(path):

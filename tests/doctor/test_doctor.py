@@ -2,12 +2,16 @@
 
 import json
 import os
+import pwd
 import subprocess
 import sys
 from pathlib import Path
 
 import forks
 import pytest
+
+from sp500.cli import main
+from sp500.commands import doctor as verb
 
 ROOT = Path(__file__).parents[2]
 CONFIGURED = (
@@ -159,3 +163,25 @@ def test_answer_comes_without_torch_ray_or_a_cluster_library():
 
 def test_unknown_place_exits_2(doctor):
     assert doctor("--on", "moon").returncode == 2
+
+
+def test_user_without_a_home_folder_gets_a_line_and_the_other_checks(monkeypatch):
+    """As in a container whose user has neither a name nor HOME."""
+
+    def getpwuid(uid):
+        raise KeyError(uid)
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", getpwuid)
+    assert main(["jobs", "list"]) == 2
+    probes = dict(verb.probes(verb.Doctor()))
+    [home] = probes["home folder"]()
+    assert (str(home.state), "set HOME" in home.advice) == ("wrong", True)
+    assert "state folder" in probes
+
+
+def test_home_folder_that_is_not_there_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path / "gone"))
+    [home] = dict(verb.probes(verb.Doctor()))["home folder"]()
+    assert f"{tmp_path}/gone cannot be entered" in home.found

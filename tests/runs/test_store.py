@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from sp500.config import RunConfig
+from sp500.config import IOConfig, RunConfig
 from sp500.errors import ConfigError, DiskError, RunExists, RunLocked
 from sp500.machine.disk import append_durably
 from sp500.runs.record import EpochMetrics, RunRecord, Seconds, machine
 from sp500.runs.store import Run, Runs, RunStore
+from sp500.schema import validate
 
 START = datetime(2024, 1, 2, tzinfo=UTC)
 
@@ -223,6 +224,19 @@ def test_record_is_strict_json_even_with_a_number_that_is_none(run: Run) -> None
 
     run.write_record(record(metrics={"test": {"r2": float("nan"), "sharpe": [float("inf")]}}))
     json.loads((run.path / "record.json").read_text(), parse_constant=refuse)
+
+
+def test_record_keeps_a_reason_whose_path_is_not_utf_8_and_settings_refuse_one(run: Run) -> None:
+    name = os.fsdecode(b"caf\xe9.png")
+    run.write_record(record(status="failed", reason=f"{name}: is not an image", metrics={"test": {name: [name]}}))
+    found = run.record()
+    assert found is not None
+    assert (found.reason, found.metrics) == (
+        "caf\\udce9.png: is not an image",
+        {"test": {"caf\\udce9.png": ["caf\\udce9.png"]}},
+    )
+    with pytest.raises(ConfigError, match=r"io: save_dir: 'caf.*' is not valid UTF-8"):
+        validate(IOConfig, {"save_dir": name}, "io")
 
 
 def changed(**changes: object) -> str:
