@@ -60,6 +60,8 @@ def size(value: float | None) -> str:
     """Bytes, three digits, in the units that a memory limit is given in."""
     if value is None:
         return NOTHING
+    if 0 < value < MIB:
+        return f"{value / 1024:.0f} KiB"
     return f"{float(f'{value / GIB:.3g}'):,g} GiB" if value >= GIB else f"{value / MIB:.0f} MiB"
 
 

@@ -23,6 +23,8 @@ from sp500.machine.disk import disk_error, explain_errors, write_atomic
 from sp500.runs import sealed
 
 FOLDER, DEFAULT = ".models", "main"
+MOST_CHAMPIONS = 100
+"""Of all that answered; a rollback goes back one of them."""
 
 
 class Version(BaseModel):
@@ -108,7 +110,9 @@ class Registry:
             return Model.model_validate_json(sealed.unseal(path.read_bytes()))
         except FileNotFoundError:
             return Model(name=name)
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+        except ValueError as error:
             raise ConfigError(f"{path} is not a model's file ({str(error).splitlines()[0]}); restore it") from None
 
     def promote(
@@ -148,7 +152,7 @@ class Registry:
                 change = {"shadow": version.version, "canary": other_canary}
             else:
                 again = model.champions[-1:] == (version.version,)
-                champions = model.champions if again else (*model.champions, version.version)
+                champions = model.champions if again else (*model.champions, version.version)[-MOST_CHAMPIONS:]
                 change = {"champions": champions, "canary": None, "shadow": None}
             return self._write(model.model_copy(update=change))
 

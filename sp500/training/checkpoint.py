@@ -27,7 +27,7 @@ from torch import Tensor
 from sp500.config import RunConfig
 from sp500.data.windows import Dataset
 from sp500.errors import CheckpointError
-from sp500.machine.disk import sync_folder, write_atomic
+from sp500.machine.disk import FULL, sync_folder, write_atomic
 from sp500.machine.memory import total_bytes
 from sp500.runs import versions
 from sp500.runs.versions import Manifest, Version
@@ -116,9 +116,10 @@ class Checkpoints:
         if failed is None:
             raise CheckpointError("rank 0 cannot write its checkpoint")
         free = shutil.disk_usage(next(place for place in target.parents if place.exists())).free
+        room = "make room and " if failed.errno in FULL else ""
         raise CheckpointError(
             f"cannot write checkpoint {target}: {failed.strerror} ({free / 2**20:.0f} MiB free); earlier "
-            "checkpoints are intact: make room and run again with --resume"
+            f"checkpoints are intact: {room}run again with --resume"
         ) from failed
 
     def _in_parts(self, snapshot: Snapshot, worker: Worker) -> bool:

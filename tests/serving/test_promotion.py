@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import shutil
 import threading
 import time
@@ -22,7 +24,7 @@ from sp500.config import DataConfig
 from sp500.data.sources import load
 from sp500.errors import ConfigError, DiskError
 from sp500.runs.store import Run
-from sp500.serving import answers, models
+from sp500.serving import answers, models, registry
 from sp500.serving.models import Choice, Registered, Served
 from sp500.serving.predictor import Predictor
 from sp500.serving.registry import Registry
@@ -245,6 +247,24 @@ def test_promotions_at_once_are_all_kept(runs: Path) -> None:
     assert sorted(one.run for one in model.versions) == sorted(f"run-{one}" for one in range(40))
     assert [one.version for one in model.versions] == list(range(1, 41))
     assert len(model.champions) == 40
+
+
+def test_of_all_that_answered_the_last_are_kept(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "MOST_CHAMPIONS", 3)
+    kept = Registry(runs)
+    for one in range(9):
+        kept.promote("main", f"run-{one % 2}", "0" * 64, "same", canary=None, shadow=False)
+    assert kept.read("main").champions == (1, 2, 1)
+    assert kept.rollback("main").champion == kept.read("main").version(2)
+
+
+def test_file_of_a_model_that_cannot_be_read_is_not_called_damaged(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_bytes(path: Path) -> bytes:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    with pytest.raises(ConfigError, match=r"main\.json: cannot be read \(Too many open files\)"):
+        Registry(runs).read("main")
 
 
 def test_name_that_is_none_is_refused(runs: Path) -> None:
