@@ -28,7 +28,7 @@ from pydantic import ValidationError
 
 from sp500.config import RUN_NAME
 from sp500.errors import ConfigError, DiskError, RunExists, RunLocked
-from sp500.machine.disk import append_durably, write_atomic
+from sp500.machine.disk import append_durably, explain_errors, write_atomic
 from sp500.machine.locks import acquire
 from sp500.runs import sealed
 from sp500.runs.record import EpochMetrics, PlannedSearch, RunRecord
@@ -218,7 +218,7 @@ class RunStore:
         with held:
             if not resume and (run.path / "config.yaml").exists():
                 raise RunExists(_taken(run))
-            write_atomic(run.path / ".holder", f"process {os.getpid()} on {socket.gethostname()}")
+            _write_holder(run.path / ".holder")
             _check_owner(run.path)
             yield run
 
@@ -277,6 +277,14 @@ def _first_line(error: ValueError) -> str:
         where = ".".join(str(part) for part in first["loc"])
         return f"{where}: {first['msg']}" if where else str(first["msg"])
     return str(error).splitlines()[0]
+
+
+def _write_holder(path: Path) -> None:
+    """Say who writes the run, in a new file: another user may have made the one there, as a link."""
+    with explain_errors(path):
+        path.unlink(missing_ok=True)
+        with path.open("x") as file:
+            file.write(f"process {os.getpid()} on {socket.gethostname()}")
 
 
 def _check_owner(path: Path) -> None:

@@ -21,6 +21,7 @@ from sp500.errors import ConfigError
 from sp500.jobs import working_dir
 from sp500.jobs.local_cluster import plan, processes
 from sp500.jobs.manifests import manifest, rules
+from sp500.jobs.queue.ledger import private_folder
 
 RUNS = "sp500-runs"
 
@@ -70,6 +71,7 @@ def _up(flags: Rehearse, state: Path) -> str:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"{folder}, for the claim {claim}: cannot be made ({error.strerror})") from error
+    private_folder(state)  # logs are written there
     upload = working_dir.check(Path.cwd())
     processes.up(plan.nodes(cluster, mounts), state, flags.port, lambda line: print(line, file=sys.stderr))
     left = plan.list_differences(cluster, os.cpu_count() or 1, psutil.virtual_memory().total)

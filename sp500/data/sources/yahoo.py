@@ -7,7 +7,6 @@ is used with its age noted, else the error is `NoAnswer`. Never called inside a 
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,6 +21,7 @@ from sp500.data.prices import INDEX, STOCKS, Prices, validate_prices
 from sp500.data.sources.files import FIELDS, in_order, tables_of
 from sp500.data.validation import refuse
 from sp500.errors import ConfigError, DataError, extra
+from sp500.machine.disk import write_atomic
 
 FRESH_SECONDS = 24 * 3600
 TRIES = 5
@@ -77,10 +77,8 @@ def download(
 
 def _keep(frame: pd.DataFrame, path: Path, seen: float) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    frame.to_parquet(temporary)
-    os.utime(temporary, (seen, seen))  # a session that was open then stays unfinished
-    temporary.replace(path)
+    write_atomic(path, frame.to_parquet())
+    os.utime(path, (seen, seen))  # a session that was open then stays unfinished
 
 
 def _read_cache(path: Path) -> pd.DataFrame | None:

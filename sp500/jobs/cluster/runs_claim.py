@@ -21,6 +21,7 @@ from sp500.jobs.cluster import checksums
 from sp500.jobs.cluster.checksums import LINK, Contents, Listing
 from sp500.jobs.cluster.kubectl import Kubectl
 from sp500.jobs.cluster.upload import upload
+from sp500.machine.disk import remove_leftovers
 
 MOUNT = "/runs"
 CLAIM = "sp500-runs"
@@ -62,6 +63,7 @@ class RunsClaim:
         folders = sorted(PurePosixPath(record).parent.name for record in records)
         ended = [name for name in folders if is_run_name(name)]
         self.folder.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(self.folder, ".incoming-*")
         result = Fetched()
         missing = ConfigError(f"no ended run of that name on the claim; it has: {', '.join(ended) or 'none'}")
         result.failed = {name: missing for name in names if name not in ended}
