@@ -110,7 +110,6 @@ def validate(
     close = raw["close"]
     if close.empty:
         raise DataError("empty: no rows of prices")
-    faults: list[Fault] = []
     first, last = (pd.Timestamp(day) if day else None for day in (start, end))
     raw = {name: frame.loc[first:last] for name, frame in raw.items()}
     if raw["close"].empty:
@@ -118,8 +117,7 @@ def validate(
             f"empty: no prices from {start or 'the first date'} to {end or 'the last'}; the source has "
             f"{close.index.min():%Y-%m-%d} to {close.index.max():%Y-%m-%d}: set data.start and data.end inside that"
         )
-    faults += _names(raw["close"])
-    faults += _dates(raw["close"], seen.astimezone(UTC).date())
+    faults = _names(raw["close"]) + _dates(raw["close"], seen.astimezone(UTC).date())
     raw, unfinished = _drop_unfinished(raw, seen)
     faults += unfinished
     faults += _values(raw)

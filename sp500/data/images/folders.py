@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ PARTS = {"train": "train", "valid": "valid", "val": "valid", "validation": "vali
 GREY = {"1", "L"}
 DEEP = ("I", "F")
 """Modes of more than 8 bits begin with these."""
-TURNS = {
+TURNS: Mapping[object, Image.Transpose] = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
