@@ -7,6 +7,7 @@ is used with its age noted, else the error is `NoAnswer`. Never called inside a 
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
