@@ -38,6 +38,8 @@ UNANNOUNCED_SECONDS = 120
 REFUSAL_SECONDS = 20
 POLL_SECONDS = 2
 Shares = dict[str, float]
+# What this process waited for last, and has not withdrawn.
+_held: Shares = {}
 
 
 class Node(TypedDict):
@@ -108,8 +110,7 @@ def manifest_limits() -> Shares | None:
             f"{WORKERS_VARIABLE} = {text!r} is not a worker group ({error.errors()[0]['msg']}). Expected JSON with the "
             'values of the RayCluster, for example {"replicas": 2, "maxReplicas": 4, "CPU": 1, "GPU": 0}'
         ) from None
-    scaled = os.environ.get(AUTOSCALER_VARIABLE, "").lower() in {"1", "true"}
-    count = group.max_replicas if scaled else group.replicas
+    count = group.max_replicas if _has_autoscaler() else group.replicas
     return {"CPU": float(count * group.cpus), "GPU": float(count * group.gpus), "nodes": count + 1.0}
 
 
@@ -121,35 +122,64 @@ def largest(have: Shares, allowed: Shares | None) -> Shares:
 
 
 def wait_for(wanted: Shares) -> None:
-    """Wait until the cluster has this much CPU and GPU in all; its autoscaler is asked for it.
+    """Wait until the cluster has this much CPU and GPU in all; its autoscaler is asked for it, and to keep it.
+
+    Without that, the autoscaler takes away a worker that was idle while the others started (300 s in our manifest) in
+    the very turn in which the last one comes, before anything runs there. Call `withdraw` once the work has begun.
 
     Raises ResourcesError as soon as the autoscaler refuses, or when the nodes have not come in time.
     """
-    if covers(resources(), wanted):
-        return
+    _held.update(wanted)
     started = time.monotonic()
     try:
+        request_resources(bundles=_bundles(wanted))
+        if covers(resources(), wanted):
+            return
         have = _poll(wanted, started)
-    finally:
-        request_resources(bundles=[])
+    except BaseException:
+        withdraw()
+        raise
     _report(f"the cluster has {describe(have)} after {time.monotonic() - started:.0f} s")
+
+
+def wait_again() -> None:
+    """Wait for what this process waited for last, of which a node has gone. Raises ResourcesError as `wait_for`."""
+    if _held:
+        wait_for(dict(_held))
+
+
+def withdraw() -> None:
+    """Let the autoscaler take away again what is idle. The processes of the work call it, or else its driver's end."""
+    _held.clear()
+    request_resources(bundles=[])
+
+
+def withdraw_held() -> None:
+    """Withdraw what this process asked for, if anything."""
+    if _held:
+        withdraw()
+
+
+def _bundles(wanted: Shares) -> list[Shares]:
+    return [{name: 1.0} for name in ("CPU", "GPU") for _ in range(math.ceil(wanted.get(name, 0.0)))]
 
 
 def _poll(wanted: Shares, started: float) -> Shares:
     """Ask for the resources and look, until they are there."""
-    bundles = [{name: 1.0} for name in ("CPU", "GPU") for _ in range(math.ceil(wanted.get(name, 0.0)))]
+    bundles, announced = _bundles(wanted), manifest_limits() is not None
     refused_since, reported = None, ""
     while not covers(have := resources(), wanted):
         # At every look: Ray keeps one request for the whole cluster, and that of another driver replaces it.
         request_resources(bundles=bundles)
         state, now = _autoscaling_state(), time.monotonic()
-        bound = UNANNOUNCED_SECONDS if state is None and manifest_limits() is None else NODES_SECONDS
+        bound = NODES_SECONDS if announced or state is not None else UNANNOUNCED_SECONDS
         line = f"waiting up to {bound} s for {describe(wanted)}; the cluster has {describe(have)}"
         if line != reported:
             _report(reported := line)
         refused = state is not None and refuses(state.infeasible_cluster_resource_constraints, bundles)
-        refused_since = (refused_since or now) if refused else None
-        if refused_since and now - refused_since >= REFUSAL_SECONDS:
+        # What the manifest announces comes. `worker_share` has refused more than that.
+        refused_since = (refused_since or now) if refused and not announced else None
+        if refused_since and now - refused_since >= (REFUSAL_SECONDS if _has_autoscaler() else UNANNOUNCED_SECONDS):
             raise ResourcesError(
                 f"{describe(wanted)} were requested; the cluster has {describe(have)}, and its autoscaler cannot add "
                 "the rest. Use fewer workers, or raise maxReplicas of the RayCluster"
@@ -161,6 +191,14 @@ def _poll(wanted: Shares, started: float) -> Shares:
             )
         time.sleep(POLL_SECONDS)
     return have
+
+
+def _has_autoscaler() -> bool:
+    """Whether the operator gave this cluster an autoscaler.
+
+    Without one a head of Ray answers for it all the same: whatever is not there yet, it calls infeasible.
+    """
+    return os.environ.get(AUTOSCALER_VARIABLE, "").lower() in {"1", "true"}
 
 
 def _report(line: str) -> None:

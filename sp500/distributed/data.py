@@ -23,6 +23,7 @@ from ray.data._internal.execution.execution_callback import ExecutionCallback
 
 from sp500.data.shards.reader import Chunk, Shard, ShardSet, chunk
 from sp500.data.shards.writer import Source, write_shard
+from sp500.distributed import capacity
 from sp500.errors import DataError, SP500Error
 from sp500.seeding import derive
 
@@ -100,6 +101,7 @@ def chunks(dataset: ray.data.DataIterator, shards: ShardSet, epochs: int) -> Chu
 
 def _passes(dataset: ray.data.DataIterator, shards: ShardSet, epochs: int, ahead: Queue[Any]) -> None:
     """Put the chunks of each pass, and None after it."""
+    reads = False
     try:
         for _ in range(epochs):
             for table in dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=1):
@@ -107,6 +109,9 @@ def _passes(dataset: ray.data.DataIterator, shards: ShardSet, epochs: int, ahead
                     raise DataError(table.column(FAULT)[0].as_py())
                 name = table.column(NAME)[0].as_py()
                 ahead.put(chunk(table, shards.named[name], shards))
+                if not reads:  # the readers have their nodes, and the workers too
+                    capacity.withdraw()
+                    reads = True
             ahead.put(None)
     except Exception as error:  # noqa: BLE001 - raised by the reader of `ahead`
         ahead.put(error)

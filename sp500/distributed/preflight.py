@@ -20,6 +20,8 @@ from sp500.distributed.capacity import Shares
 from sp500.errors import ResourcesError
 
 PROBE_SECONDS = 60
+# How often nodes are asked. One that has gone meanwhile does not answer, and another takes its place.
+PROBES = 3
 
 
 def resources() -> Shares:
@@ -85,8 +87,7 @@ def check_shared_storage(folder: Path) -> None:
     Raises ResourcesError naming the nodes that do not. A single node shares with itself; several on one machine share a
     path, and pass.
     """
-    nodes = _nodes()
-    if len(nodes) < 2:
+    if len(_nodes()) < 2:
         return
     probe, text = folder.resolve() / f".probe-{uuid.uuid4().hex}", uuid.uuid4().hex
     try:
@@ -95,18 +96,30 @@ def check_shared_storage(folder: Path) -> None:
     except OSError as error:
         raise ResourcesError(f"{probe.parent}: cannot be written to ({error.strerror})") from error
     try:
-        answers = _probe_nodes(nodes, probe, text)
+        answers = _probe_all(probe, text)
     finally:
         probe.unlink()
     if silent := {address: why for address, why in answers.items() if isinstance(why, str)}:
         lines = [f"  {address}: {why}" for address, why in silent.items()]
-        raise ResourcesError("\n".join([f"{len(silent)} of {len(nodes)} nodes did not answer a probe:", *lines]))
+        raise ResourcesError("\n".join([f"{len(silent)} of {len(answers)} nodes did not answer a probe:", *lines]))
     if blind := [address for address, sees in answers.items() if not sees]:
         raise ResourcesError(
-            f"{folder.resolve()} is not on storage that the whole cluster shares: {', '.join(blind)} of {len(nodes)} "
+            f"{folder.resolve()} is not on storage that the whole cluster shares: {', '.join(blind)} of {len(answers)} "
             "nodes cannot read what the driver wrote there, or not write. Give --runs-dir (or SP500_RUNS_DIR) a folder "
             "that every node mounts; cluster/raycluster.yaml has /runs"
         )
+
+
+def _probe_all(probe: Path, text: str) -> dict[str, bool | str]:
+    """Answers of the nodes by address. Where one gives none, what was waited for is waited for again, and all asked."""
+    answers = _probe_nodes(_nodes(), probe, text)
+    for _ in range(PROBES - 1):
+        if not any(isinstance(why, str) for why in answers.values()):
+            break
+        time.sleep(capacity.POLL_SECONDS)  # until Ray counts a lost node out
+        capacity.wait_again()
+        answers = _probe_nodes(_nodes(), probe, text)
+    return answers
 
 
 def _probe_nodes(nodes: dict[str, str], probe: Path, text: str) -> dict[str, bool | str]:

@@ -77,6 +77,8 @@ def connect() -> Iterator[None]:
 def shut_down() -> None:
     """End Ray in this process. An error there is logged, and hides neither a result nor an earlier error or signal."""
     try:
+        if ray.is_initialized():
+            capacity.withdraw_held()
         ray.shutdown()
     except Exception as error:  # noqa: BLE001
         log.warning("Ray did not end as it should: %s", error)

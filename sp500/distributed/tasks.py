@@ -9,7 +9,7 @@ import ray
 from ray.exceptions import RayError
 
 from sp500.config import RunConfig
-from sp500.distributed import preflight, session
+from sp500.distributed import capacity, preflight, session
 from sp500.runs.store import Run
 
 S = TypeVar("S")
@@ -46,6 +46,7 @@ def run_tasks(
                 number = left.pop(0)
                 running[task.remote(alone, handle, number)] = number
             ready, _ = session.run_in_thread(lambda: ray.wait(list(running)))
+            capacity.withdraw_held()
             for done in ready:
                 try:
                     result = ray.get(done)

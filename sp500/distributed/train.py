@@ -21,7 +21,7 @@ from sp500.config import RunConfig
 from sp500.data.shards import stream
 from sp500.data.shards.reader import Chunk, ShardSet
 from sp500.data.windows import Dataset
-from sp500.distributed import data, preflight, session
+from sp500.distributed import capacity, data, preflight, session
 from sp500.distributed.worker import RayWorker
 from sp500.errors import SP500Error
 from sp500.runs.store import Run
@@ -128,6 +128,8 @@ def _datasets(shards: ShardSet, config: RunConfig) -> dict[str, ray.data.Dataset
 def _train(settings: Mapping[str, Assignment]) -> FitResult | SP500Error:
     """One worker. An error of the settings or data is returned as a value: a restart would only repeat it."""
     assignment = settings["assignment"]
+    if not assignment.shards:  # whose readers need nodes besides
+        capacity.withdraw()
     dataset = assignment.task.prepare(assignment.config) if assignment.data is None else ray.get(assignment.data)
     checkpoints = checkpoint.of_run(assignment.checkpoints, assignment.config, dataset)
     worker = RayWorker(get_device(), assignment.run if assignment.report else None)

@@ -20,7 +20,7 @@ from ray import tune
 from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.search import Searcher
 
-from sp500.distributed import preflight, session
+from sp500.distributed import capacity, preflight, session
 from sp500.errors import SP500Error
 from sp500.machine.memory import limit_memory
 from sp500.runs.store import Run
@@ -154,6 +154,8 @@ class _Trainable(tune.Trainable):  # type: ignore[misc]
         self._datasets, self._limits, self._folder = datasets, limits, folder
         if limits.memory:
             limit_memory(limits.memory)
+        if not limits.workers:  # else the trial's own workers do
+            capacity.withdraw()
         self._begin(config["pack"])
 
     def _begin(self, pack: list[Trial]) -> None:

@@ -8,20 +8,23 @@ import io
 import json
 import os
 import socket
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 import ray
 from ray._private import services
+from ray._raylet import GcsClient
 from ray.autoscaler._private.fake_multi_node.node_provider import FAKE_HEAD_NODE_ID
+from ray.autoscaler.v2.sdk import get_cluster_resource_state
 from ray.cluster_utils import Cluster
 from ray.core.generated import autoscaler_pb2
 from worker_requests import FOUR, STORE, refusal
 
 from sp500.distributed import capacity, session
-from sp500.errors import ConfigError
+from sp500.errors import ConfigError, ResourcesError
 from sp500.machine.memory import run_in_subprocess
 
 
@@ -34,8 +37,23 @@ def an_autoscaled_cluster(folder: Path) -> dict[str, object]:
     with autoscaler(folder, largest=1), redirect_stderr(io.StringIO()) as said:
         answers["too many"] = refusal(2)
         answers["stderr"] = said.getvalue()
+        answers["refused"] = requested()
         answers["granted"] = refusal(1)
+        answers["held"] = requested()
+        session.shut_down()
+        ray.init(address="auto", log_to_driver=False)
+        answers["ended"] = requested()
     return answers
+
+
+def requested() -> list[dict[str, float]]:
+    """What the cluster is asked to keep, as its GCS tells the autoscaler."""
+    state = get_cluster_resource_state(GcsClient(ray.get_runtime_context().gcs_address))
+    return [
+        dict(part.request.resources_bundle)
+        for constraint in state.cluster_resource_constraints
+        for part in constraint.resource_requests
+    ]
 
 
 @contextmanager
@@ -101,6 +119,38 @@ def test_autoscaler_without_a_word_in_the_manifest_is_asked_and_its_refusal_ends
     assert "its autoscaler cannot add the rest" in answers["too many"]
     assert f"waiting up to {capacity.NODES_SECONDS} s for 2 CPUs" in answers["stderr"]
     assert answers["granted"] == "granted on 2 nodes"
+    # Kept until the work has begun, or its driver ends.
+    assert [answers[when] for when in ("refused", "held", "ended")] == [[], [{"CPU": 1.0}], []]
+
+
+@pytest.mark.parametrize(
+    ("manifest", "autoscaler", "comes_after", "ends_after"),
+    [
+        (FOUR, "", 300, 300),  # a RayJob's head that was replaced: Ray's head answers for an autoscaler it has not
+        (FOUR, "1", 300, 300),
+        (None, "", 60, 60),
+        (None, "", 300, 120),
+        (None, "1", 300, 20),
+    ],
+)
+def test_refusal_counts_where_an_autoscaler_says_it_and_the_manifest_announces_nothing(
+    monkeypatch, manifest, autoscaler, comes_after, ends_after
+):
+    now = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds))
+    infeasible = autoscaler_pb2.AutoscalingState()
+    part = infeasible.infeasible_cluster_resource_constraints.add().resource_requests.add(count=2)
+    part.request.resources_bundle["CPU"] = 1.0
+    monkeypatch.setattr(capacity, "time", clock)
+    monkeypatch.setattr(capacity, "_held", {})
+    monkeypatch.setattr(capacity, "request_resources", lambda bundles: None)
+    monkeypatch.setattr(capacity, "_autoscaling_state", lambda: infeasible)
+    monkeypatch.setattr(capacity, "resources", lambda: {"CPU": 2.0 if now[0] >= comes_after else 0.0, "nodes": 3.0})
+    monkeypatch.setenv(capacity.AUTOSCALER_VARIABLE, autoscaler)
+    monkeypatch.setenv(capacity.WORKERS_VARIABLE, json.dumps(manifest) if manifest else "")
+    with nullcontext() if ends_after == comes_after else pytest.raises(ResourcesError, match="cannot add the rest"):
+        capacity.wait_for({"CPU": 2.0})
+    assert ends_after <= now[0] <= ends_after + 2 * capacity.POLL_SECONDS
 
 
 @pytest.mark.parametrize(("autoscaler", "cpus"), [(None, 2.0), ("1", 4.0), ("true", 4.0), ("0", 2.0)])

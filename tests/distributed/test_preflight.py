@@ -157,3 +157,23 @@ def test_share_with_gpus_needs_one_for_each_worker():
     have, can_have = {"nodes": 1.0, "CPU": 0.0}, {"nodes": 5.0, "CPU": 16.0, "GPU": 4.0}
     assert preflight.choose_share(have, can_have, 4, gpu=True, readers=False) == 1.0
     assert preflight.choose_share(have, can_have, 5, gpu=True, readers=False) is None
+
+
+def test_node_that_went_while_it_was_probed_is_waited_for_and_all_are_asked_again(monkeypatch, tmp_path):
+    lists = [{"a": "10.0.0.1", "b": "10.0.0.2"}] * 2 + [{"a": "10.0.0.1", "c": "10.0.0.3"}]
+    waited = []
+    monkeypatch.setattr(preflight, "_nodes", lambda: lists.pop(0))
+    monkeypatch.setattr(preflight.capacity, "POLL_SECONDS", 0)
+    monkeypatch.setattr(preflight.capacity, "wait_again", lambda: waited.append(1))
+    probe = {"10.0.0.1": True, "10.0.0.2": "the node died", "10.0.0.3": True}
+    monkeypatch.setattr(preflight, "_probe_nodes", lambda nodes, *_: {at: probe[at] for at in nodes.values()})
+    preflight.check_shared_storage(tmp_path)
+    assert (lists, waited) == ([], [1])
+
+
+def test_node_that_never_answers_is_named_after_the_last_try(monkeypatch, tmp_path):
+    monkeypatch.setattr(preflight, "_nodes", lambda: {"a": "10.0.0.1", "b": "10.0.0.2"})
+    monkeypatch.setattr(preflight.capacity, "POLL_SECONDS", 0)
+    monkeypatch.setattr(preflight, "_probe_nodes", lambda *_: {"10.0.0.1": True, "10.0.0.2": "nothing within 60 s"})
+    with pytest.raises(ResourcesError, match=r"1 of 2 nodes did not answer a probe:\n  10.0.0.2: nothing within 60 s"):
+        preflight.check_shared_storage(tmp_path)
