@@ -62,11 +62,11 @@ class JobSpec(BaseModel):
     workers: Positive = 1
     """Number of equal Ray worker nodes, started together. On this machine: as many shares of its CPUs and memory."""
     cpus: Positive | None = None
-    """Whole CPUs of each worker. On Kubernetes: request and limit of its pod. Default: 1; on Kubernetes those of the
-    cluster's pods."""
+    """Whole CPUs of each worker. On Kubernetes: request and limit of its pod. Default: 1; on Kubernetes the limit of
+    the cluster's workers."""
     memory: Memory | None = None
     """Memory of each worker, such as 4GiB. On Kubernetes: request and limit of its pod. Default: no limit; on
-    Kubernetes that of the cluster's pods."""
+    Kubernetes that of the cluster's workers."""
     gpus: Whole = 0
     """GPUs of each worker. On Kubernetes its CPUs and memory grow with them, unless they are given."""
     processes_per_node: Positive | None = None

@@ -6,6 +6,9 @@ import pod_rules
 import pytest
 from manifests import PAIRS, TREES, alone, of_kind, pods, rendered, tree_id
 
+from sp500.jobs.manifests.rayjob import build_rayjob
+from sp500.jobs.spec import JobSpec
+
 EACH_TREE = pytest.mark.parametrize("tree", [*TREES, *PAIRS], ids=tree_id)
 SP500 = {"app.kubernetes.io/part-of": "sp500"}
 
@@ -338,9 +341,22 @@ def test_queue_admits_a_fixed_size_that_its_budget_and_the_quota_hold(name):
     budget = {one["name"]: pod_rules.amount(one["nominalQuota"]) for one in offered["resources"]}
     wanted = pod_rules.demand(pods(cluster))
     hard = {name: pod_rules.amount(value) for name, value in quota["spec"]["hard"].items()}
-    for resource in ("cpu", "memory", "nvidia.com/gpu"):
-        wish = wanted.get(f"requests.{resource}", 0)
-        assert wish <= budget[resource] <= hard.get(f"requests.{resource}", 0)
+    for resource, room in budget.items():
+        assert wanted.get(f"requests.{resource}", 0) <= room <= hard.get(f"requests.{resource}", 0)
+
+
+@pytest.mark.parametrize("tree", [tree for tree in [*TREES, *PAIRS] if "kueue" in tree_id(tree)], ids=tree_id)
+def test_queue_covers_every_resource_that_pods_of_cluster_and_job_request(tree):
+    # Kueue refuses for ever a pod that requests a resource which no group of its queue covers.
+    documents = rendered(tree)
+    cluster = raycluster(documents)
+    [queue], [limits] = of_kind(documents, "ClusterQueue"), of_kind(documents, "LimitRange")
+    covered = {name for group in queue["spec"]["resourceGroups"] for name in group["coveredResources"]}
+    job = build_rayjob(JobSpec(argv=("python", "x.py"), queue="sp500"), cluster)
+    requests = [*found(cluster, "requests"), *found(job, "requests")]
+    [defaults] = limits["spec"]["limits"]
+    asked = {name for request in [*requests, defaults["defaultRequest"]] for name in request}
+    assert {"cpu", "memory", "ephemeral-storage"} <= asked <= covered
 
 
 def test_queue_for_gpus_starts_every_worker_that_its_budget_pays_for():
