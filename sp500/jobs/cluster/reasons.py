@@ -7,12 +7,16 @@ there is no pod at all, the conditions and events of its owner say why it was re
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from sp500.jobs.manifests.manifest import Document
+from sp500.jobs.manifests.manifest import Document, items, section
+from sp500.jobs.manifests.rayjob import QUEUE
 
 # Words of a container that is on its way.
 COMING = {"ContainerCreating", "PodInitializing"}
+# What comes before the API server's reason for a refusal: names of the object, which the event is about already.
+REFUSED = re.compile(r"^(Failed to create|Error creating)\b.*? is forbidden: ")
 
 
 def ready(pod: Document) -> bool:
@@ -25,8 +29,26 @@ def of_pods(pods: Iterable[Document]) -> list[str]:
     return [f"pod {pod['metadata']['name']}: {reason}" for pod in pods if not ready(pod) for reason in _reasons(pod)]
 
 
+def queue(document: Document) -> str:
+    """Kueue's LocalQueue that decides when a job or a cluster starts; empty for none."""
+    return str(section(section(document, "metadata"), "labels").get(QUEUE, ""))
+
+
+def of_queue(document: Document, workload: Document | None) -> str:
+    """Why Kueue holds a job or a cluster, by its Workload."""
+    conditions = items(section(workload or {}, "status").get("conditions"))
+    false = {str(condition.get("type")): condition for condition in conditions if condition.get("status") == "False"}
+    for kind in ("QuotaReserved", "Admitted"):
+        if why := section(false, kind).get("message"):
+            return f"held by Kueue in queue {queue(document)}: {why}"
+    unknown = (
+        "it has not said why" if workload else "no Workload to read why (does the queue exist? may you list workloads?)"
+    )
+    return f"held by Kueue in queue {queue(document)}; {unknown}"
+
+
 def of_conditions(cluster: Document) -> list[str]:
-    """Why the operator creates no pods for a RayCluster: it failed to, or the cluster is suspended (as by Kueue)."""
+    """Why the operator creates no pods for a RayCluster: it failed to, or somebody suspended the cluster."""
     name = cluster.get("metadata", {}).get("name")
     wrong = {"ReplicaFailure": "the operator cannot create the pods", "RayClusterSuspended": "is suspended"}
     return [
@@ -36,15 +58,24 @@ def of_conditions(cluster: Document) -> list[str]:
     ]
 
 
-def of_events(events: Sequence[Document], names: Iterable[str]) -> list[str]:
-    """The last warning of each kind about the objects with these names, oldest first."""
-    wanted_names = set(names)
+def of_events(events: Sequence[Document], subjects: Iterable[Document]) -> list[str]:
+    """The last warning of each kind about these very objects, oldest first.
+
+    An event outlives its object by an hour, and another object of that name may be there by then.
+    """
+    uids = {document["metadata"]["uid"] for document in subjects if document}
+    return last_warnings([event for event in events if event.get("involvedObject", {}).get("uid") in uids])
+
+
+def last_warnings(events: Sequence[Document]) -> list[str]:
+    """The last warning of each kind about each object, oldest first."""
     last: dict[tuple[str, str], str] = {}
     for event in sorted(events, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or "")):
         involved = event.get("involvedObject", {})
-        if event.get("type") == "Warning" and involved.get("name") in wanted_names:
+        if event.get("type") == "Warning":
             subject = f"{str(involved.get('kind')).lower()} {involved['name']}"
-            last[subject, str(event.get("reason"))] = f"{subject}: {event.get('reason')}: {event.get('message')}"
+            message = REFUSED.sub("", str(event.get("message")))
+            last[subject, str(event.get("reason"))] = f"{subject}: {event.get('reason')}: {message}"
     return list(last.values())
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import yaml
 
-from sp500.errors import ConfigError, ResourcesError
+from sp500.errors import ConfigError, ResourcesError, Unreachable
 from sp500.jobs.cluster import reasons, waiting
 from sp500.jobs.cluster.kubectl import Kubectl
 from sp500.jobs.manifests.manifest import Document, section
@@ -113,10 +113,11 @@ def wait(kubectl: Kubectl, rollout: Rollout, *, seconds: float, say: Callable[[s
 
     def why() -> list[str]:
         """The cluster's reasons why it is not ready, one line each."""
-        pods = _pods(kubectl, overlay.name)
-        names = [overlay.name, *overlay.claims, *(pod["metadata"]["name"] for pod in pods if not reasons.ready(pod))]
-        lines = reasons.of_conditions(kubectl.document("get", "raycluster", overlay.name))
-        lines += reasons.of_pods(pods) + reasons.of_events(kubectl.items("get", "events"), names)
+        pods, cluster = _pods(kubectl, overlay.name), kubectl.document("get", "raycluster", overlay.name)
+        claims = [claim for claim in kubectl.items("get", "pvc") if claim["metadata"]["name"] in overlay.claims]
+        lines = _suspension(kubectl, cluster) or reasons.of_conditions(cluster)
+        subjects = [cluster, *claims, *(pod for pod in pods if not reasons.ready(pod))]
+        lines += reasons.of_pods(pods) + reasons.of_events(kubectl.items("get", "events"), subjects)
         if lines:
             return lines
         if not pods:
@@ -131,6 +132,20 @@ def wait(kubectl: Kubectl, rollout: Rollout, *, seconds: float, say: Callable[[s
         seconds=seconds,
         say=say,
     )
+
+
+def _suspension(kubectl: Kubectl, cluster: Document) -> list[str]:
+    """Why Kueue holds the cluster; empty where it does not."""
+    if not (reasons.queue(cluster) and section(cluster, "spec").get("suspend")):
+        return []
+    label = f"--selector=kueue.x-k8s.io/job-uid={cluster['metadata']['uid']}"
+    try:
+        workloads = kubectl.items("get", "workloads.kueue.x-k8s.io", label)
+    except Unreachable:
+        raise
+    except ResourcesError:  # this account may not list them
+        workloads = []
+    return [reasons.of_queue(cluster, next(iter(workloads), None))]
 
 
 def _apply(kubectl: Kubectl, manifests: str, *flags: str) -> str:

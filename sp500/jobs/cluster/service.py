@@ -74,9 +74,10 @@ def wait(kubectl: Kubectl, name: str, *, seconds: float, say: Callable[[str], No
         """The cluster's reasons why it does not answer."""
         labels = ",".join(f"{label}={value}" for label, value in COMPONENT.items())
         pods = kubectl.items("get", "pods", f"--selector={labels}")
-        names = [name, *(pod["metadata"]["name"] for pod in pods if not reasons.ready(pod))]
+        service = get_service()
+        subjects = [service, *(pod for pod in pods if not reasons.ready(pod))]
         events = [event for event in kubectl.items("get", "events") if _event(event) not in before]
-        return list(complaints(get_service())) + reasons.of_pods(pods) + reasons.of_events(events, names)
+        return list(complaints(service)) + reasons.of_pods(pods) + reasons.of_events(events, subjects)
 
     def steady() -> bool:
         """Whether it has been answering for a while."""

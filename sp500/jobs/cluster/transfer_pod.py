@@ -123,7 +123,9 @@ def running(
         return kubectl.items("get", "pods", f"--field-selector=metadata.name={name}")
 
     def why() -> list[str]:
-        return reasons.of_pods(pods()) + reasons.of_events(kubectl.items("get", "events"), [name, claim])
+        here = pods()
+        subjects = [*here, kubectl.document("get", "persistentvolumeclaim", claim)]
+        return reasons.of_pods(here) + reasons.of_events(kubectl.items("get", "events"), subjects)
 
     body = json.dumps(manifest(name, claim, mount, image, read_only=read_only, memory=memory))
     created = True

@@ -45,6 +45,7 @@ class Resource:
 RAYJOBS = Resource("apis/ray.io/v1", "rayjobs")
 CONFIG_MAPS = Resource("api/v1", "configmaps")
 PODS = Resource("api/v1", "pods")
+JOBS = Resource("apis/batch/v1", "jobs")
 CLAIMS = Resource("api/v1", "persistentvolumeclaims")
 EVENTS = Resource("api/v1", "events")
 WORKLOADS = Resource("apis/kueue.x-k8s.io/v1beta2", "workloads")

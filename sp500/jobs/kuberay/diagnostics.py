@@ -17,8 +17,7 @@ from itertools import takewhile
 
 from sp500.jobs.cluster import reasons
 from sp500.jobs.kuberay import job_events
-from sp500.jobs.manifests.manifest import Document, items, section
-from sp500.jobs.manifests.rayjob import QUEUE
+from sp500.jobs.manifests.manifest import Document, section
 from sp500.jobs.state import JobState
 
 # Causes in one line; of a hundred workers that find no room, the first tell it.
@@ -27,6 +26,8 @@ MOST = 3
 LONGEST = 500
 # An image that cannot be pulled goes back and forth between two reasons, the second of which repeats the first.
 PULLING = re.compile(r'(ErrImagePull|ImagePullBackOff)(: Back-off pulling image "[^"]*": ErrImagePull)?(?=:|$| \()')
+# The events of a quota or a rule that lets no pod be made.
+REFUSED = re.compile(r": Failed(Create|ToCreate\w+): ")
 PENDING = {
     "": "handed over; the KubeRay operator has not taken it up yet (does it run, and watch this namespace?)",
     "Initializing": "its Ray cluster starts",
@@ -40,9 +41,9 @@ def is_suspended(job: Document) -> bool:
     return deployment in {"Suspending", "Suspended"} or section(job, "spec").get("suspend") is True
 
 
-def queue(job: Document) -> str:
-    """Kueue's LocalQueue that holds the job; empty for none."""
-    return str(section(section(job, "metadata"), "labels").get(QUEUE, ""))
+def submits(job: Document) -> bool:
+    """Whether a pod of its own submits the command."""
+    return bool(section(job, "spec").get("submissionMode", "K8sJobMode") == "K8sJobMode")
 
 
 def reason(
@@ -51,10 +52,10 @@ def reason(
     """One line for a job in the state `now`."""
     known = causes(job, now, pods, events)
     if now is JobState.QUEUED:
-        return _line(_explain_queueing(job, workload), known)
+        return _line(reasons.of_queue(job, workload), known)
     lost = job_events.head_lost(job, events) if now is JobState.FAILED else ""
     text = {
-        JobState.PENDING: _explain_pending,
+        JobState.PENDING: lambda job: _explain_pending(job, events),
         JobState.RUNNING: _explain_running,
         JobState.SUCCEEDED: lambda job: "the command ended with exit code 0" + _explain_cleanup(job),
         JobState.FAILED: _explain_failure,
@@ -73,14 +74,12 @@ def causes(job: Document, now: JobState, pods: Sequence[Document], events: Seque
     # The end of a command that failed is its submitter's as well, and tells nothing more.
     submitters = [pod for pod in pods if job_events.role(pod) == "submitter"]
     # Of several only the newest counts: it took over from those that ended before.
-    gone = submitters if ray == "FAILED" else sorted(submitters, key=_creation_time)[:-1]
+    gone = submitters if ray == "FAILED" else sorted(submitters, key=job_events.creation_time)[:-1]
     telling = [pod for pod in pods if pod not in gone]
     ran = now is JobState.FAILED and ray not in {None, "", "PENDING"}
-    return [*_of_pods(telling), *job_events.telling(job, telling, events, ran=ran)]
-
-
-def _creation_time(pod: Document) -> str:
-    return str(pod["metadata"].get("creationTimestamp") or "")
+    lines = [*_of_pods(telling), *job_events.telling(job, telling, events, ran=ran)]
+    # Room may come with the next node. What the API server refuses, it refuses until somebody changes something.
+    return sorted(lines, key=lambda line: not REFUSED.search(line))
 
 
 def _of_pods(pods: Sequence[Document]) -> list[str]:
@@ -93,19 +92,7 @@ def _of_pods(pods: Sequence[Document]) -> list[str]:
     return [f"{role if count == 1 else f'{count} {role}s'}: {reason}" for (role, reason), count in counts.items()]
 
 
-def _explain_queueing(job: Document, workload: Document | None) -> str:
-    conditions = items(section(workload or {}, "status").get("conditions"))
-    false = {str(condition.get("type")): condition for condition in conditions if condition.get("status") == "False"}
-    for kind in ("QuotaReserved", "Admitted"):
-        if why := section(false, kind).get("message"):
-            return f"held by Kueue in queue {queue(job)}: {why}"
-    unknown = (
-        "it has not said why" if workload else "no Workload to read why (does the queue exist? may you list workloads?)"
-    )
-    return f"held by Kueue in queue {queue(job)}; {unknown}"
-
-
-def _explain_pending(job: Document) -> str:
+def _explain_pending(job: Document, events: Sequence[Document]) -> str:
     status, spec = section(job, "status"), section(job, "spec")
     deployment = str(status.get("jobDeploymentStatus", ""))
     if is_suspended(job):
@@ -115,6 +102,10 @@ def _explain_pending(job: Document) -> str:
         return f"{int(status.get('failed') or 0)} of {starts} starts failed; it starts again on a new cluster"
     if deployment == "Waiting":
         return _explain_interactive(job)
+    if status.get("jobStatus") == "RUNNING":
+        lost = job_events.head_lost(job, events) or "its head was lost, and what ran on it is gone"
+        again = "the operator starts the command again" if submits(job) else "submit the command again"
+        return f"{lost}; {again} when the new one is ready"
     if status.get("jobStatus") == "PENDING":
         return "Ray has the command, and has not started it yet"
     return PENDING.get(deployment, f"the operator calls it {deployment}")

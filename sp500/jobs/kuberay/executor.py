@@ -21,7 +21,9 @@ from sp500.errors import ConfigError, Refused, Unreachable
 from sp500.jobs.cluster.rollout import OPERATOR
 from sp500.jobs.executor import Line
 from sp500.jobs.kuberay import status as rayjob_status
-from sp500.jobs.kuberay.api import CLAIMS, CONFIG_MAPS, EVENTS, PODS, RAYJOBS, READ, WORKLOADS, KubeApi, Resource
+from sp500.jobs.kuberay.api import CLAIMS, CONFIG_MAPS, EVENTS, JOBS, PODS, RAYJOBS, READ, WORKLOADS, KubeApi, Resource
+from sp500.jobs.kuberay.diagnostics import submits
+from sp500.jobs.kuberay.job_events import has_lost_head
 from sp500.jobs.kuberay.pod_logs import Moment, PodLog, Repetitions
 from sp500.jobs.kuberay.responses import Denied, Silent
 from sp500.jobs.manifests import rules
@@ -131,8 +133,8 @@ class KubeRayExecutor:
     def status(self, handle: str) -> Status:
         """From one call for a job that succeeded or was stopped, two for one in Kueue's queue, three while it runs.
 
-        Four while it waits: RayJob, pods of its cluster, pods of its submitter, warnings. Five where it failed: all
-        events of its cluster too, since how a head ended is not a warning.
+        Four while it waits: RayJob, pods of its cluster, pods of its submitter, warnings. Five where it failed or lost
+        its head: all events of its cluster too, since how a head ended is not a warning.
         """
         job = self._own(handle)
         now = rayjob_status.state(job) if job else JobState.LOST
@@ -143,12 +145,14 @@ class KubeRayExecutor:
             return rayjob_status.status(
                 job, workload=next(iter(self._api.items_if_any(WORKLOADS, labels=labels)), None)
             )
+        pods, ray = self._pods(job, None), rayjob_status.cluster(job)
+        lost = now is JobState.RUNNING and has_lost_head(job, pods)
         # One call for all warnings: by name it would be one for each pod, and none for those that were never made.
-        events = [] if now is JobState.RUNNING else self._api.items(EVENTS, fields="type=Warning")
-        if now is JobState.FAILED and (ray := rayjob_status.cluster(job)):
+        events = [] if now is JobState.RUNNING and not lost else self._api.items(EVENTS, fields="type=Warning")
+        if (lost or now is JobState.FAILED) and ray:
             own = self._api.items(EVENTS, fields=f"involvedObject.kind=RayCluster,involvedObject.name={ray}")
             events += [event for event in own if event.get("type") != "Warning"]
-        return rayjob_status.status(job, pods=self._pods(job, None), events=events)
+        return rayjob_status.status(job, pods=pods, events=events)
 
     def logs(self, handle: str, *, role: Role | None, tail: int | None, follow: bool) -> Iterator[Line]:
         """Lines of the pods' first containers, which are Ray's and the submitter's; nothing of pods that are gone.
@@ -158,10 +162,20 @@ class KubeRayExecutor:
         return self._lines(handle, role, tail, follow)
 
     def stop(self, handle: str) -> None:
-        """Delete the RayJob, and with it its cluster and logs; one that has ended is left as it is."""
+        """Delete the RayJob, and with it its cluster and logs; one that has ended keeps what its pods printed.
+
+        Of one that failed goes a submitter that did not end: once the cluster is deleted, its pod waits for ever for
+        the Secret with the cluster's token, on a node and in the quota.
+        """
         job = self._own(handle)
-        if job and not rayjob_status.state(job).finished:
+        now = rayjob_status.state(job) if job else JobState.LOST
+        if job and not now.finished:
             self._api.delete(RAYJOBS, handle, job["metadata"]["uid"])
+        if job and now is JobState.FAILED and (submitter := self._api.get(JOBS, handle)):
+            owned = _owner(submitter) == job["metadata"]["uid"]
+            ends = items(section(submitter, "status").get("conditions"))
+            if owned and not any(end.get("type") in {"Complete", "Failed"} for end in ends):
+                self._api.delete(JOBS, handle, submitter["metadata"]["uid"])
 
     def delete(self, handle: str) -> None:
         """Delete the RayJob; cluster, submitter and settings are its own and go with it."""
@@ -194,7 +208,7 @@ class KubeRayExecutor:
         if ray and role is not Role.SUBMITTER:
             selector = f",ray.io/node-type={role}" if role else ""
             pods += self._api.items(PODS, labels=f"ray.io/cluster={ray}{selector}")
-        if role in {None, Role.SUBMITTER} and rayjob_status.submits(job):
+        if role in {None, Role.SUBMITTER} and submits(job):
             pods += self._api.items(PODS, labels=f"batch.kubernetes.io/job-name={job['metadata']['name']}")
         return pods
 
@@ -205,7 +219,7 @@ class KubeRayExecutor:
             try:
                 current = self._own(handle)
                 job = current or job  # a deleted job's pods take their time
-                if job and role is Role.SUBMITTER and not rayjob_status.submits(job):
+                if job and role is Role.SUBMITTER and not submits(job):
                     raise ConfigError(
                         "role submitter: you submit this job's command yourself; `ray job logs` has what it prints"
                     )
@@ -277,9 +291,9 @@ class Reading:
         return self._logs.setdefault(name, PodLog(rayjob_status.role(pod), name, container, self.tail))
 
 
-def _owner(pod: Document) -> str:
-    """Uid of what made the pod: another one for each start of the job."""
-    return str(next(iter(items(pod["metadata"].get("ownerReferences"))), {}).get("uid", ""))
+def _owner(document: Document) -> str:
+    """Uid of what made it; of a pod, another one for each start of the job."""
+    return str(next(iter(items(document["metadata"].get("ownerReferences"))), {}).get("uid", ""))
 
 
 def _claims(group: Group) -> list[str]:

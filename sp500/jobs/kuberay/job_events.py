@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import datetime
 
 from sp500.jobs.cluster import reasons
 from sp500.jobs.manifests.manifest import Document, items, section
@@ -32,10 +33,28 @@ def telling(job: Document, pods: Sequence[Document], events: Sequence[Document],
     warnings = [event for event in warnings if _is_about(event, job, silent) and not _is_over(event, job, pods, silent)]
     if ran:
         warnings = [event for event in warnings if event.get("reason") in LOSSES]
-    lines = reasons.of_events(warnings, [str(section(event, "involvedObject").get("name")) for event in warnings])
+    lines = reasons.last_warnings(warnings)
     for name, pod in silent.items():
         lines = [line.replace(f"pod {name}: ", f"{role(pod)}: ") for line in lines]
     return list(dict.fromkeys(lines))
+
+
+def has_lost_head(job: Document, pods: Sequence[Document]) -> bool:
+    """Whether the head on which a command ran is gone, or another one is in its place.
+
+    The operator leaves the RayJob as it is while it cannot ask the head, for minutes.
+    """
+    began = str(section(section(job, "status"), "rayJobInfo").get("startTime") or "")
+    if not (began and pods) or section(job, "metadata").get("deletionTimestamp"):
+        return False
+    heads = [pod for pod in pods if role(pod) == "head" and not pod["metadata"].get("deletionTimestamp")]
+    alive = [head for head in heads if section(head, "status").get("phase") not in {"Failed", "Succeeded"}]
+    return all(datetime.fromisoformat(creation_time(head)) > datetime.fromisoformat(began) for head in alive)
+
+
+def creation_time(pod: Document) -> str:
+    """When the pod was made, RFC 3339."""
+    return str(pod["metadata"].get("creationTimestamp") or "1970-01-01T00:00:00Z")
 
 
 def head_lost(job: Document, events: Sequence[Document]) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from sp500.errors import LimitExceeded
-from sp500.jobs.cluster.reasons import ready
+from sp500.jobs.cluster.reasons import queue, ready
 from sp500.jobs.kuberay import diagnostics as rayjob_reasons
 from sp500.jobs.kuberay import job_events
 from sp500.jobs.manifests.manifest import Document, items, section
@@ -33,7 +33,7 @@ def state(job: Document) -> JobState:
     if deployment in OVER:
         return ENDS.get(ray, JobState.FAILED)
     if rayjob_reasons.is_suspended(job):
-        return JobState.QUEUED if rayjob_reasons.queue(job) else JobState.PENDING
+        return JobState.QUEUED if queue(job) else JobState.PENDING
     return JobState.RUNNING if deployment == "Running" and ray not in {"", "PENDING"} else JobState.PENDING
 
 
@@ -57,6 +57,8 @@ def status(
     if job is None:
         return Status(JobState.LOST, "the cluster has no RayJob of it: it was deleted, or never made")
     now, details = state(job), section(job, "status")
+    if now is JobState.RUNNING and job_events.has_lost_head(job, pods):
+        now = JobState.PENDING
     began, over = _times(details, now)
     failed = int(details.get("failed") or 0)
     return Status(
@@ -76,15 +78,10 @@ def status(
 def replicas(job: Document, pods: Iterable[Document]) -> dict[Role, Replicas]:
     """Ready and wanted pods of each role; no submitter in the modes without one."""
     counts = {Role.HEAD: 1, Role.WORKER: job_events.count_workers(job)}
-    if submits(job):
+    if rayjob_reasons.submits(job):
         counts[Role.SUBMITTER] = 1
     up = [role(pod) for pod in pods if ready(pod)]
     return {each: Replicas(up.count(each), count) for each, count in counts.items()}
-
-
-def submits(job: Document) -> bool:
-    """Whether a pod of its own submits the command."""
-    return bool(section(job, "spec").get("submissionMode", "K8sJobMode") == "K8sJobMode")
 
 
 def role(pod: Document) -> Role:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -201,8 +202,17 @@ class Manager:
         if again and job.target["on"] == "kuberay":
             executor.delete(job.handle)  # its cluster would hold its nodes beside that of the next start
         self._change(job, changes, status.ended)
+        if changes["state"] == JobState.FAILED and job.target["on"] == "kuberay":
+            self._tidy(executor, job)
         if changes["state"] == JobState.RUNNING and job.target["on"] != "local":
             self._progress.look(executor, job)
+
+    def _tidy(self, executor: Executor, job: Job) -> None:
+        """Let the executor end what a start left there that failed. An error ends up in the manager's log."""
+        try:
+            executor.stop(job.handle)
+        except SP500Error as error:
+            print(f"{job.id}: what it left could not be removed: {error}", file=sys.stderr, flush=True)
 
     def _hand_over(self, executor: Executor, job: Job) -> tuple[Job, Status | None]:
         """Submit the job to its executor. Returns the job, and its final status if it was refused."""

@@ -71,8 +71,8 @@ def test_ready_pod_has_no_reasons_left():
     assert reasons.of_pods([found]) == []
 
 
-def event(reason, message, second, kind="Pod", name="head", type_="Warning"):
-    about = {"kind": kind, "name": name}
+def event(reason, message, second, kind="Pod", name="head", type_="Warning", uid=""):
+    about = {"kind": kind, "name": name, "uid": uid or name}
     when = f"2026-01-01T00:00:{second:02}Z"
     return {"type": type_, "reason": reason, "message": message, "lastTimestamp": when, "involvedObject": about}
 
@@ -84,8 +84,10 @@ def test_events_tell_the_last_warning_of_each_kind_about_what_was_asked():
         event("Pulled", "fine", 3, type_="Normal"),
         event("FailedMount", "of another", 4, name="other"),
         event("FailedToCreateHeadPod", "quota", 5, kind="RayCluster", name="sp500"),
+        event("FailedToCreateWorkerPod", "of its predecessor", 6, kind="RayCluster", name="sp500", uid="older"),
     ]
-    assert reasons.of_events(events, ["head", "sp500"]) == [
+    subjects = [{"metadata": {"name": name, "uid": name}} for name in ("head", "sp500")]
+    assert reasons.of_events(events, [*subjects, {}]) == [
         "pod head: FailedMount: again",
         "raycluster sp500: FailedToCreateHeadPod: quota",
     ]
@@ -102,3 +104,23 @@ def test_conditions_of_a_ray_cluster_explain_why_it_has_no_pods():
         "raycluster sp500: the operator cannot create the pods: FailedCreateHeadPod: quota"
     ]
     assert reasons.of_conditions({}) == []
+
+
+@pytest.mark.parametrize(
+    ("message", "kept"),
+    [
+        (
+            'Failed to create worker Pod sp500/a-worker-x, pods "a-worker-x" is forbidden: exceeded quota: sp500,'
+            " requested: requests.cpu=1, used: requests.cpu=16, limited: requests.cpu=16",
+            "exceeded quota: sp500, requested: requests.cpu=1, used: requests.cpu=16, limited: requests.cpu=16",
+        ),
+        (
+            'Error creating: pods "a-x" is forbidden: violates PodSecurity "restricted"',
+            'violates PodSecurity "restricted"',
+        ),
+        ("Failed to create head Pod sp500/a, no endpoints", "Failed to create head Pod sp500/a, no endpoints"),
+    ],
+)
+def test_refusal_begins_with_the_servers_reason(message, kept):
+    warning = event("FailedToCreateWorkerPod", message, 1, kind="RayCluster", name="a")
+    assert reasons.last_warnings([warning]) == [f"raycluster a: FailedToCreateWorkerPod: {kept}"]

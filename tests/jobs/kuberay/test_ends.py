@@ -19,6 +19,13 @@ def miss_the_deadline(operator):
     operator.end("DeadlineExceeded")
 
 
+def miss_the_deadline_while_the_submitter_waits(operator):
+    for step in (operator.initialize, operator.start_pods, operator.submit, operator.start_submitter):
+        step()
+    operator.container(operator.submitter, {"waiting": {"reason": "CreateContainerConfigError"}})
+    operator.end("DeadlineExceeded")
+
+
 def never_start(operator):
     operator.initialize()
     operator.ready(operator.head)
@@ -48,3 +55,35 @@ def test_pods_that_are_left_after_an_end(kube, executor, requested, given, happe
     happens(operator)
     operator.tidy(after)
     assert operator.pods() == left
+
+
+@pytest.mark.parametrize(
+    ("happens", "ended", "left"),
+    [
+        (miss_the_deadline_while_the_submitter_waits, [], []),
+        (miss_the_deadline, [], []),
+        (fail, [{"type": "Failed", "status": "True"}], ["submitter"]),  # its log stays
+        (succeed, [{"type": "Complete", "status": "True"}], ["submitter"]),
+    ],
+)
+def test_stop_of_a_job_that_failed_takes_the_submitter_that_waits_for_a_cluster_which_is_gone(
+    kube, executor, requested, happens, ended, left
+):
+    executor.submit("night-1", requested(workers=2))
+    operator = Operator(kube.store, "night-1")
+    happens(operator)
+    kube.store.set("jobs", "night-1", conditions=ended)
+    operator.tidy(1000)
+    executor.stop("night-1")
+    kube.store.collect()
+    assert operator.pods() == left
+    assert executor.status("night-1").state.finished
+
+
+def test_job_of_somebody_else_is_not_taken_for_the_submitter(kube, executor, requested):
+    executor.submit("night-1", requested())
+    Operator(kube.store, "night-1").end("DeadlineExceeded")
+    kube.store.put("jobs", {"metadata": {"name": "night-1"}, "spec": {}})
+    executor.stop("night-1")
+    kube.store.collect()
+    assert kube.store.get("jobs", "night-1")

@@ -48,13 +48,37 @@ def test_creation_whose_answer_was_lost_counts_as_made(kube, executor, requested
     assert len([asked for asked in kube.requests if asked.startswith("POST /apis")]) == 2
 
 
-@pytest.mark.parametrize("how", [{"code": 503}, {"act": "drop"}, {"act": "slow"}])
-def test_fault_that_stays_is_unreachable_after_a_few_tries(kube, executor, pauses, how):
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [({"code": 503}, "answers 503"), ({"act": "drop"}, "does not answer"), ({"act": "slow"}, "does not answer")],
+)
+def test_fault_that_stays_is_unreachable_after_a_few_tries(kube, executor, pauses, how, words):
     kube.fail(READ, times=99, **how)
-    with pytest.raises(Unreachable, match=r"http://127.0.0.1:\d+ does not answer"):
+    with pytest.raises(Unreachable, match=rf"http://127.0.0.1:\d+ {words}"):
         executor.status("night-1")
     assert 1 < len(kube.requests) <= 6
     assert sum(pauses) <= 15
+
+
+@pytest.mark.parametrize(
+    ("cause", "shown"),
+    [
+        ('no endpoints available for service "kueue-webhook-service"', "no endpoints available"),
+        ("dial tcp 10.96.0.7:443: connect: connection refused", "connection refused"),
+        ("context deadline exceeded", "context deadline exceeded"),
+    ],
+)
+def test_webhook_that_is_down_is_named_and_the_api_server_is_not_blamed(kube, executor, requested, cause, shown):
+    message = (
+        'Internal error occurred: failed calling webhook "mrayjob.kb.io": failed to call webhook: Post'
+        f' "https://kueue-webhook-service.kueue-system.svc:443/mutate-ray-io-v1-rayjob?timeout=10s": {cause}'
+    )
+    kube.fail(CREATE, times=99, code=500, message=message)
+    with pytest.raises(Unreachable) as error:
+        executor.submit("night-1", requested())
+    assert "does not answer" not in str(error.value)
+    for word in ("mrayjob.kb.io", "service kueue-webhook-service", "kubectl -n kueue-system get pods", shown):
+        assert word in str(error.value)
 
 
 def test_server_that_is_not_there_is_unreachable(kube, executor, requested):

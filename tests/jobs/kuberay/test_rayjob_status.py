@@ -181,6 +181,20 @@ def test_quota_is_told_by_the_event_of_the_cluster(operator, look):
     assert "exceeded quota: sp500" in look()[1]
 
 
+def test_refusal_by_the_quota_comes_before_what_room_may_repair_and_is_not_cut_off(operator, look):
+    operator.initialize()
+    operator.unschedulable(operator.head, f"0/2 nodes are available: {'2 Insufficient cpu, ' * 9}")
+    operator.unschedulable(operator.workers[0], "0/2 nodes are available: 2 Insufficient memory.")
+    operator.store.delete("pods", operator.workers[1])
+    refused = f'Failed to create worker Pod sp500/{operator.workers[1]}, pods "{operator.workers[1]}" is forbidden: '
+    operator.warn(
+        "RayCluster", operator.cluster, "FailedToCreateWorkerPod", f"{refused}exceeded quota: sp500, requested: pods=1"
+    )
+    _, reason = look()
+    assert reason.index("exceeded quota: sp500, requested: pods=1") < reason.index("Unschedulable")
+    assert "exceeded quota: sp500" in reason[:157]  # what `sp500 jobs list` shows
+
+
 def test_quota_that_was_lifted_is_told_no_more(operator, look):
     operator.initialize()
     missing = operator.store.get("pods", operator.workers[1])
@@ -220,6 +234,33 @@ def test_end_of_the_head_is_named_before_what_came_of_it(operator, look, crashed
     assert reason.startswith("its head was lost and replaced")
     assert words in reason.split(";")[0]
     assert "AppFailed" in reason
+
+
+@pytest.mark.parametrize(("crashed", "words"), [(True, "OOMKilled, exit code 137"), (False, "deleted")])
+def test_command_does_not_run_between_the_loss_of_its_head_and_its_next_start(operator, look, crashed, words):
+    # The operator leaves jobStatus at RUNNING while it cannot ask Ray.
+    operator.to_running()
+    operator.tell(rayJobInfo={"startTime": "2026-01-01T00:00:00Z"})
+    for pod in (operator.head, *operator.workers):
+        operator.store.get("pods", pod)["metadata"]["creationTimestamp"] = "2025-12-31T23:59:00Z"
+    assert look() == (JobState.RUNNING, "the command runs")
+    operator.replace_head(crashed=crashed)
+    state, reason = look()
+    assert state is JobState.PENDING
+    assert reason.startswith("its head was lost and replaced")
+    assert words in reason
+    assert "starts the command again when the new one is ready" in reason
+    operator.start_submitter()
+    operator.tell(rayJobInfo={"startTime": "2099-01-01T00:00:00Z"})
+    assert look() == (JobState.RUNNING, "the command runs")
+
+
+def test_command_does_not_run_without_a_head(operator, look):
+    operator.to_running()
+    operator.store.delete("pods", operator.head)
+    state, reason = look()
+    assert state is JobState.PENDING
+    assert reason.startswith("its head was lost")
 
 
 def test_head_that_was_there_all_the_time_is_not_called_lost(operator, look):
