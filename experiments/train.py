@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from sp500.console.entry import Command, run_experiment
 from sp500.console.progress import Progress
-from sp500.runs.progress import epoch_meter, unit
+from sp500.runs.progress import epoch_meter, unit, units
 from sp500.runs.record import EpochMetrics, RunRecord
 from sp500.runs.store import Run
 from sp500.studies.settings import TrainSettings
@@ -25,7 +25,7 @@ def main(config: Train, run: Run) -> RunRecord:
     from sp500.studies import train
 
     meter = epoch_meter(config.train, config.seeds, datetime.now(UTC))
-    with Progress("epoch", config.train.epochs, meter=meter) as progress:
+    with Progress("epoch", config.train.epochs, earlier=units(run), meter=meter) as progress:
 
         def show(epoch: EpochMetrics) -> None:
             valid = "" if epoch.valid_loss is None else f"  valid {epoch.valid_loss:.5f}"

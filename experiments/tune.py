@@ -13,6 +13,7 @@ from sp500.console.entry import Command, run_experiment
 from sp500.console.progress import Progress
 from sp500.progress import Meter, Unit
 from sp500.runs import arm_timing, compare
+from sp500.runs import progress as run_progress
 from sp500.runs.record import RunRecord
 from sp500.runs.store import Run
 from sp500.studies import search
@@ -34,14 +35,15 @@ def main(config: Tune, run: Run) -> RunRecord:
     """Search in one mode, or have one child process search in each."""
     if config.mode == "all":
         return arm_timing.run_all(config, run, Path(__file__), resume=config.resume)
-    with Live() as live:
+    with Live(run) as live:
         return search.run_search(config, run, on_start=live.start, on_result=live.advance)
 
 
 class Live:
     """How a search goes, on stderr."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: Run) -> None:
+        self._run = run
         self._progress: Progress | None = None
         self._failed = 0
 
@@ -55,7 +57,8 @@ class Live:
     def start(self, total: int, done: int) -> None:
         """The search has `total` configs, of which `done` are done."""
         meter = Meter("trial", total, since=time.time(), parallel=True)
-        self._progress = Progress("trial", total, done=done, meter=meter).__enter__()
+        earlier = run_progress.units(self._run)
+        self._progress = Progress("trial", total, done=done, earlier=earlier, meter=meter).__enter__()
 
     def advance(self, result: TrialResult, running: int) -> None:
         """One more config has ended."""

@@ -83,3 +83,13 @@ def test_line_of_the_console_is_one_that_can_be_read():
     read = progress.parse([line])
     assert (read.done, read.total, read.samples_per_second, read.best_loss) == (5, 9, 10.0, 0.25)
     assert read.eta_seconds(MOMENT.timestamp() + 8) == 32.0
+
+
+def test_line_after_a_resume_keeps_the_best_of_the_earlier_attempt():
+    earlier = [Unit(datetime(2026, 1, 1, tzinfo=UTC), 9.0, samples=900, loss=loss) for loss in (0.5, 0.25, 0.75)]
+    out = io.StringIO()
+    with Progress("epoch", 9, Console(file=out), done=3, earlier=earlier) as shown:
+        shown.advance("", done=4, unit=Unit(datetime.now(UTC), loss=0.5))
+    line = progress.parse([out.getvalue().rstrip("\n")])
+    assert line is not None
+    assert (line.done, line.best_loss) == (4, 0.25)

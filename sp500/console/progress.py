@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from types import TracebackType
 
@@ -17,15 +18,25 @@ from sp500.progress import Kind, Meter, Unit
 class Progress:
     """Counts `total` units of work: `with Progress("epoch", 25) as progress: progress.advance("loss 0.42")`.
 
-    `done`: units done by an earlier attempt; `meter`: where other than one unit after the other, from now on.
+    `done`: units done by an earlier attempt; `earlier`: these, where the best of them counts; `meter`: where other than
+    one unit after the other, from now on.
     """
 
     def __init__(
-        self, unit: Kind, total: int, console: Console | None = None, *, done: int = 0, meter: Meter | None = None
+        self,
+        unit: Kind,
+        total: int,
+        console: Console | None = None,
+        *,
+        done: int = 0,
+        earlier: Iterable[Unit] = (),
+        meter: Meter | None = None,
     ) -> None:
         self._console = console or Console(file=sys.stderr)
         self._done = done
         self._meter = meter or Meter(unit, total, since=time.time())
+        for done_unit in earlier:
+            self._meter.add(done_unit)
         self._bar: Bar | None = None
         if self._console.is_terminal:
             columns = (

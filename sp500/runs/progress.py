@@ -71,12 +71,25 @@ def unit(epoch: EpochMetrics) -> Unit:
 
 
 def of_trials(trials: Iterable[Trial], planned: PlannedSearch) -> RunProgress:
-    """Progress of a search; of a trial that ran twice the last result counts."""
+    """Progress of a search."""
     meter = Meter("trial", planned.trials, since=planned.at.timestamp(), parallel=True)
+    units = _trial_units(trials)
+    for trial_unit in units:
+        meter.add(trial_unit)
+    return meter.progress(len(units))
+
+
+def units(run: Run) -> list[Unit]:
+    """What earlier attempts at a training or a search have done. Raises ConfigError for a file that is damaged."""
+    return [*map(unit, run.epochs()), *_trial_units(_trials(run.path / "trials.jsonl"))]
+
+
+def _trial_units(trials: Iterable[Trial]) -> list[Unit]:
+    """The trials as progress counts them; of one that ran twice the last result counts."""
     last = {trial.id: trial for trial in trials}
-    for trial in last.values():
-        meter.add(Unit(trial.finished, trial.seconds, samples=trial.samples, loss=trial.valid_loss))
-    return meter.progress(len(last))
+    return [
+        Unit(trial.finished, trial.seconds, samples=trial.samples, loss=trial.valid_loss) for trial in last.values()
+    ]
 
 
 def _trials(path: Path) -> list[Trial]:
