@@ -20,6 +20,7 @@ import yaml
 from sp500.errors import ConfigError, ResourcesError, Unreachable
 from sp500.jobs.cluster import reasons, waiting
 from sp500.jobs.cluster.kubectl import Kubectl
+from sp500.jobs.manifests import manifest
 from sp500.jobs.manifests.manifest import Document, section
 
 OPERATOR = (
@@ -84,7 +85,7 @@ def apply(kubectl: Kubectl, overlay: Overlay, say: Callable[[str], None]) -> Rol
     pods = _pods(kubectl, overlay.name)
     namespaces = [document for document in overlay.documents if document["kind"] == "Namespace"]
     if namespaces and not kubectl.document("get", "namespace", overlay.namespace):
-        say(_apply(kubectl, yaml.safe_dump_all(namespaces)))
+        say(_apply(kubectl, manifest.text(namespaces)))
     try:
         answer = json.loads(_apply(kubectl, overlay.text, "--dry-run=server", "--output=json"))
     except ResourcesError as error:

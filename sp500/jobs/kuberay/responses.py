@@ -98,8 +98,8 @@ def unreachable(host: str, answer: Response) -> Silent:
         namespace = webhook["namespace"]
         return Silent(
             f"the API server {host} answers, and the webhook {webhook['webhook']} that it has to ask does not: "
-            f"{webhook['why']} (service {webhook['service']} in namespace {namespace}). Until it runs nothing of Ray can be "
-            f"changed there; `kubectl -n {namespace} get pods` shows what is wrong"
+            f"{webhook['why']} (service {webhook['service']} in namespace {namespace}). Until it runs nothing of Ray "
+            f"can be changed there; `kubectl -n {namespace} get pods` shows what is wrong"
         )
     return Silent(
         f"the API server {host} answers {answer.code} ({answer.message}). Try again; {HINT[0].lower()}{HINT[1:]}"

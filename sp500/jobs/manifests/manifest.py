@@ -154,15 +154,22 @@ def clusters(document: Document) -> Iterator[Cluster]:
         yield Cluster(f"spec.{inside[kind]}", spec[inside[kind]], metadata)
 
 
+# Words that kubectl and the operator (go-yaml) read as a number or a truth value, and PyYAML writes without quotes.
+READ_AS_ANOTHER_TYPE = re.compile(
+    r"[yYnN]|[-+]?[\d_]*\.?[\d_]*([eE][-+]?[\d_]+)?|[-+]?0_?[xXoObB][\da-fA-F_]+", re.ASCII
+)
+
+
 class _Plain(yaml.SafeDumper):
-    """YAML for readers: nothing by reference, long texts as they are."""
+    """YAML for readers: nothing by reference, long texts as they are, and every string a string for Go as well."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+    style = "|" if "\n" in value else "'" if READ_AS_ANOTHER_TYPE.fullmatch(value) else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 
 _Plain.add_representer(str, _text)
@@ -171,3 +178,8 @@ _Plain.add_representer(str, _text)
 def text(documents: list[Document]) -> str:
     """The documents as YAML, in their order."""
     return yaml.dump_all(documents, Dumper=_Plain, sort_keys=False, width=110, explicit_start=True)
+
+
+def field_text(document: Document) -> str:
+    """A document as YAML inside a field of another, which the operator reads."""
+    return yaml.dump(document, Dumper=_Plain, sort_keys=False)

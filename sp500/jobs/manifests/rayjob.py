@@ -11,7 +11,7 @@ import shlex
 import yaml
 
 from sp500.jobs import deadline
-from sp500.jobs.manifests.manifest import Cluster, Document, section
+from sp500.jobs.manifests.manifest import Cluster, Document, field_text, section
 from sp500.jobs.manifests.pods import SETTINGS_FILE, SETTINGS_FOLDER, literal, ray_cluster, settings_map, submitter
 from sp500.jobs.spec import JobSpec
 
@@ -57,7 +57,7 @@ def build_rayjob(spec: JobSpec, cluster: Document) -> Document:
     entrypoint = shlex.join(argv if spec.deadline is None else deadline.wrap_command(argv, spec.deadline))
     body = {
         "entrypoint": literal(entrypoint) if spec.mode == "K8sJobMode" else entrypoint,
-        "runtimeEnvYAML": yaml.safe_dump({"working_dir": spec.working_dir}) if spec.working_dir else None,
+        "runtimeEnvYAML": field_text({"working_dir": spec.working_dir}) if spec.working_dir else None,
         "submissionMode": spec.mode,
         **(_submission(spec, ray) if spec.mode == "K8sJobMode" else {}),
         "preRunningDeadlineSeconds": _start_deadline(spec),

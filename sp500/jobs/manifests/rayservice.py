@@ -9,10 +9,8 @@ from __future__ import annotations
 import math
 from copy import deepcopy
 
-import yaml
-
 from sp500.errors import ConfigError
-from sp500.jobs.manifests.manifest import Cluster, Document, Group, items, quantity, section
+from sp500.jobs.manifests.manifest import Cluster, Document, Group, field_text, items, quantity, section
 from sp500.jobs.manifests.pods import CLUSTER_WORKERS, GPU
 
 NAME = "sp500-serve"
@@ -65,7 +63,7 @@ def build_rayservice(cluster: Document, *, model: str = "main", image: str = "",
         "spec": {
             "upgradeStrategy": {"type": "NewCluster"},
             "excludeHeadPodFromServeSvc": True,
-            "serveConfigV2": yaml.safe_dump(_serve_config(model, most, cpus, int(gpus or 0)), sort_keys=False),
+            "serveConfigV2": field_text(_serve_config(model, most, cpus, int(gpus or 0))),
             "rayClusterConfig": ray,
         },
     }
