@@ -2,10 +2,11 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from sp500.console.output import printable
+from sp500.console.output import printable, run_command
 
 
 @pytest.mark.parametrize(
@@ -29,3 +30,17 @@ def test_result_and_message_of_a_script_are_printable():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("ticker ]0;x\n", "DataError: ticker ]0;x\n")
+
+
+def test_folder_that_was_deleted_is_the_error_of_whatever_needs_it(tmp_path, monkeypatch, capsys):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert run_command(lambda: (str(Path("x").absolute()), 0), only_json=False) == 2
+    assert "the current folder was deleted" in capsys.readouterr().err
+
+
+def test_file_that_is_missing_elsewhere_is_not_blamed_on_the_folder(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        run_command(lambda: ((tmp_path / "x").read_text(), 0), only_json=False)

@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 
 from sp500.errors import ConfigError, SP500Error
@@ -37,6 +38,11 @@ def run_command(act: Callable[[], tuple[str, int]], *, only_json: bool, hint: st
         except KeyboardInterrupt as error:
             output.say("; ".join(filter(None, ["interrupted", hint])))
             return error.code if isinstance(error, Interrupted) else 130
+        except FileNotFoundError:
+            if _has_current_folder():
+                raise
+            output.say("ConfigError: the current folder was deleted. Change to one that exists: cd ~")
+            return ConfigError.exit_code
         except BrokenPipeError:  # the reader (head, less) has seen enough
             output.close()
             return 0
@@ -45,6 +51,13 @@ def run_command(act: Callable[[], tuple[str, int]], *, only_json: bool, hint: st
         except BrokenPipeError:
             output.close()
         return code
+
+
+def _has_current_folder() -> bool:
+    try:
+        return Path.cwd().is_absolute()
+    except FileNotFoundError:
+        return False
 
 
 def _public_name(error: SP500Error) -> str:

@@ -36,8 +36,7 @@ def files(folder: Path) -> dict[str, int]:
     sizes: dict[str, int] = {}
     left_out = [*ALWAYS_LEFT_OUT]
     for name in IGNORE_FILES:
-        path = folder / name
-        left_out += path.read_text().splitlines() if path.is_file() else []
+        left_out += _read_patterns(folder / name)
     # Two sets, as in Ray: a `!pattern` of an ignore file brings no credentials back.
     specs = [PathSpec.from_lines("gitignore", lines) for lines in (left_out, CREDENTIALS)]
 
@@ -47,11 +46,24 @@ def files(folder: Path) -> dict[str, int]:
     for parent, inner, names in os.walk(folder):
         here = Path(parent).relative_to(folder)
         inner[:] = [name for name in inner if not is_ignored(f"{here / name}/")]
+        for name in IGNORE_FILES:  # Ray reads those of inner folders as well
+            _read_patterns(folder / here / name)
         for name in names:
             path = here / name
             if not is_ignored(str(path)) and (folder / path).is_file():
                 sizes[str(path)] = (folder / path).stat().st_size
     return sizes
+
+
+def _read_patterns(path: Path) -> list[str]:
+    """Lines of an ignore file; none where it is not there. Raises ConfigError for one that Ray cannot read either."""
+    try:
+        return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    except (UnicodeDecodeError, OSError) as error:
+        why = error.strerror if isinstance(error, OSError) else f"byte {error.start} is not UTF-8"
+        raise ConfigError(
+            f"{path}: cannot be read ({why}). Ray reads it when it uploads the folder: save it as UTF-8 text"
+        ) from None
 
 
 def submit_hook(*, working_dir: str | None = None, **_: object) -> None:

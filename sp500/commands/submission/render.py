@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from sp500.commands.submission import job_flags
+from sp500.commands.submission import job_flags, local_files
 from sp500.config import Frozen
 from sp500.console import arguments, entry
 from sp500.console.output import run_command
@@ -68,6 +68,7 @@ def manifests(flags: Render) -> list[Document]:
     """What Kubernetes would get. Raises ConfigError for a job, cluster file or manifest that is wrong."""
     spec, cluster = flags.spec(), ray_cluster(flags.cluster)
     rules.check(cluster)
+    local_files.check_image_has(spec, cluster)
     rendered = build_documents(spec, cluster)
     for document in rendered:
         rules.check(document)

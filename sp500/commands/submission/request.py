@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sp500.commands.submission import local_files
 from sp500.commands.submission.pricing import Estimator
 from sp500.credentials import without_password
 from sp500.errors import ConfigError
@@ -111,9 +112,11 @@ class Place:
 
             if spec.working_dir is None:
                 working_dir.check(Path.cwd())
+            local_files.check_upload_has(spec, Path.cwd())
             return ray_jobs.request(spec, cwd=Path.cwd())
         from sp500.jobs.kuberay import executor as kuberay
 
+        local_files.check_image_has(spec, self.cluster)
         # The queue repeats a failed start: the operator would do so whatever its exit code.
         return kuberay.request(spec.model_copy(update={"retries": 0}), self.cluster, id)
 

@@ -1,0 +1,120 @@
+"""Files of this machine in a command for a cluster: refused unless they are there as well."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sp500.commands.submission import local_files
+from sp500.errors import ConfigError
+from sp500.jobs.spec import JobSpec
+
+ROOT = Path(__file__).parents[2]
+CLUSTER = next(
+    document for document in yaml.safe_load_all((ROOT / "cluster/raycluster.yaml").read_text())
+    if document["kind"] == "RayCluster"
+)  # fmt: skip
+TRAIN = ("python", "experiments/train.py")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """A folder with a checkout's scripts and a user's own files, two of them ignored."""
+    folder = tmp_path / "work"
+    for name in (
+        "experiments/train.py",
+        "blobs.py",
+        "my.yaml",
+        "prices.csv",
+        "photos/a.png",
+        "big/x.csv",
+        "../beside.csv",
+    ):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    (folder / ".gitignore").write_text("big\n")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def refuses(check, *words, **spec):
+    try:
+        check(JobSpec(argv=(*TRAIN, *words), **spec))
+    except ConfigError as error:
+        return "this is on this machine" in str(error)
+    return False
+
+
+def on_kuberay(spec):
+    local_files.check_image_has(spec, CLUSTER)
+
+
+def on_ray(spec):
+    local_files.check_upload_has(spec, Path.cwd())
+
+
+OWN = ["--task blobs.py:Blobs", "--model.kind=./blobs.py:Net", "--config my.yaml", "--data.source prices.csv"]
+FOLDERS = ["--images.source photos", "--shards photos", "--x ./photos"]
+
+
+@pytest.mark.parametrize(
+    "words", [*OWN, *FOLDERS, "--x photos/a.png", "--x ../beside.csv", "--x experiments/../blobs.py"]
+)
+def test_pods_of_a_job_do_not_have_the_files_of_this_folder(words):
+    assert refuses(on_kuberay, *words.split())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("--config experiments/train.py", "--data.source /data/prices.csv", "--task /app/blobs.py:Blobs"),
+        *("--data.source https://example.org/prices.csv", "--task mine.blobs:Blobs", "--name photos"),
+        *("--runs-dir ./photos", "--out photos/a.png", "--x nowhere.csv", f"--x {'a' * 5000}.py", "--x /usr/bin/env"),
+    ],
+)
+def test_what_the_image_or_a_claim_has_passes_and_what_is_not_here_is_taken_to_be_there(words):
+    assert not refuses(on_kuberay, *words.split())
+    assert not refuses(on_ray, *words.split())
+
+
+@pytest.mark.parametrize("words", [*OWN, *FOLDERS])
+def test_ray_uploads_this_folder(words):
+    assert not refuses(on_ray, *words.split())
+
+
+@pytest.mark.parametrize("words", ["--x big/x.csv", "--images.source big", "--x ../beside.csv"])
+def test_ray_does_not_upload_what_is_ignored_or_outside(words):
+    assert refuses(on_ray, *words.split())
+
+
+def test_absolute_path_of_this_machine_is_nowhere_else(here):
+    for check in (on_kuberay, on_ray):
+        assert refuses(check, "--data.source", str(here / "prices.csv"))
+        assert refuses(check, "--images.source", str(here / "photos"), settings={"a": 1})
+
+
+def test_program_and_script_count_as_well():
+    assert not refuses(on_ray)
+    for argv in (("./blobs.py",), ("python", "blobs.py"), ("python", "-u", "blobs.py")):
+        with pytest.raises(ConfigError, match=r"blobs\.py"):
+            on_kuberay(JobSpec(argv=argv))
+
+
+def test_settings_that_go_with_the_job_may_not_name_such_a_file_either():
+    assert refuses(on_kuberay, settings={"task": "blobs.py:Blobs"})
+    assert refuses(on_kuberay, settings={"images": {"source": "photos"}})
+    assert refuses(on_kuberay, settings={"tickers": ["A", "prices.csv"]})
+    assert not refuses(on_kuberay, settings={"runs_dir": "./photos", "name": "photos"})
+
+
+@pytest.mark.parametrize("how", [{"working_dir": "https://example.org/code.zip"}, {"mode": "InteractiveMode"}])
+def test_code_that_comes_from_elsewhere_may_hold_relative_paths(how, here):
+    assert not refuses(on_kuberay, "--task", "blobs.py:Blobs", **how)
+    assert refuses(on_kuberay, "--data.source", str(here / "prices.csv"), **how)
+
+
+def test_image_holds_what_the_dockerfile_copies_into_its_working_folder():
+    last = (ROOT / "Dockerfile").read_text().split(f"WORKDIR {local_files.IMAGE_FOLDER}\n")[1]
+    assert set(re.findall(r"^COPY (\S+) ", last, re.MULTILINE)) == set(local_files.IN_IMAGE)
