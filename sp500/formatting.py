@@ -84,6 +84,11 @@ def money(value: float | None) -> str:
     return fixed(value, 2 if value >= 1 else min(1 - math.floor(math.log10(value)), 6))
 
 
+def amount(value: float, currency: str) -> str:
+    """An amount with its currency: '12.50 USD', '0.0020 USD'."""
+    return f"{money(value)} {currency}"
+
+
 def gap(value: float | None) -> str:
     """An upper bound of one digit for a relative gap: 3.2e-9 is within 4e-9."""
     if not value:

@@ -61,7 +61,9 @@ class Job(Result):
     started: float | None
     ended: float | None
     cost: float
-    """Of all its starts until now, in the currency of the rates."""
+    """Of all its starts until now."""
+    currency: str
+    """Of the cost."""
     progress: Progress | None = None
     """Of a running job, once it says how far it is."""
 

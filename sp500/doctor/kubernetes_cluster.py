@@ -61,7 +61,7 @@ ROLE = {
     ("pods", "", ""): "get list watch",
     ("pods/log", "", ""): "get list watch",
     ("events", "", ""): "get list watch",
-    ("jobs", "batch", ""): "get list watch",
+    ("jobs", "batch", ""): "get list watch delete",
     ("services", "", ""): "get list",
     ("pods/portforward", "", ""): "create",
     ("secrets", "", "sp500"): "get",

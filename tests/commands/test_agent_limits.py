@@ -89,7 +89,7 @@ def test_hundred_jobs_that_claim_to_take_a_second_spend_no_more_than_the_budget(
 
 def test_job_that_costs_money_needs_a_deadline_and_is_priced_by_it(place):
     desk = place()
-    with pytest.raises(ConfigError, match=r"costs 10\.00 per hour, so it needs a deadline"):
+    with pytest.raises(ConfigError, match=r"costs 10\.00 USD per hour, so it needs a deadline"):
         submit(desk, expected=1)
     assert submit(desk, expected=1, deadline=1800)["plan"]["cost"] == [pytest.approx(10 / 3600), 5.0]
 

@@ -94,6 +94,7 @@ def plain(job: Job, status: Status | None = None, progress: RunProgress | None =
         "started": job.started,
         "ended": job.ended,
         "cost": job.cost(now),
+        "currency": job.currency,
         "progress": job_progress.plain(progress, now),
     }
     if status is not None:
@@ -113,5 +114,6 @@ def format_run_time(job: Job, now: float) -> str:
     """How long a job has run, as `1:02:03`; a dash for one that has not started."""
     if job.started is None:
         return "-"
-    seconds = int((now if job.ended is None else job.ended) - job.started)
+    # A clock that was set back makes no run shorter than nothing.
+    seconds = max(int((now if job.ended is None else job.ended) - job.started), 0)
     return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"

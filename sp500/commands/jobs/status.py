@@ -10,6 +10,7 @@ from pydantic import Field
 from sp500.commands.jobs import job_progress, queue_flags
 from sp500.commands.jobs.logs import texts
 from sp500.errors import ResourcesError
+from sp500.formatting import amount
 from sp500.jobs.queue.job import Job, Notice
 from sp500.jobs.queue.queue import Queue
 from sp500.jobs.queue.retries import clock
@@ -69,7 +70,11 @@ def _head(job: Job, status: JobStatus | None, progress: RunProgress | None, pend
         "ran": queue_flags.format_run_time(job, now),
         **({"progress": job_progress.words(progress, now)} if progress else {}),
         "exit code": "-" if job.exit_code is None else str(job.exit_code),
-        **({"cost": f"{job.cost(now):.2f}, at {job.hourly:.2f} per hour"} if job.hourly else {}),
+        **(
+            {"cost": f"{amount(job.cost(now), job.currency)}, at {amount(job.hourly, job.currency)} per hour"}
+            if job.hourly
+            else {}
+        ),
         "starts": f"{job.starts}" + (f", {job.failures} failed" if job.failures else ""),
     }
     if pending:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from sp500.commands import folders
 from sp500.errors import ConfigError
+from sp500.formatting import amount
 from sp500.jobs.manifests.manifest import Document
 from sp500.jobs.queue.job import Job
 from sp500.jobs.queue.resources import Resources, of_spec, pods_of
@@ -43,6 +44,8 @@ class Estimator:
     """Jobs of this queue."""
     runs_dir: Path = Path("runs")
     """Folder of ended runs."""
+    currency: str = "USD"
+    """Of the costs."""
     for_agent: bool = False
     """Whether an agent asks. Its own estimate then never shortens the time that its budget pays for."""
 
@@ -69,8 +72,8 @@ class Estimator:
         hour = self._hour(spec, on, request)
         if self.for_agent and hour and spec.deadline is None:
             raise ConfigError(
-                f"deadline: this job costs {hour:.2f} per hour, so it needs a deadline. Set deadline to the seconds"
-                " after which it is ended; the budget pays for all of them"
+                f"deadline: this job costs {amount(hour, self.currency)} per hour, so it needs a deadline. Set deadline"
+                " to the seconds after which it is ended; the budget pays for all of them"
             )
         return hour
 
@@ -119,10 +122,12 @@ class Estimator:
 
 
 def build_estimator(
-    table: RateTable | None, node_type: str, earlier: Sequence[Job], *, for_agent: bool = False
+    table: RateTable | None, node_type: str, earlier: Sequence[Job], *, currency: str, for_agent: bool = False
 ) -> Estimator:
-    """An estimator that reads the runs of this folder, or of SP500_RUNS_DIR."""
-    return Estimator(table, node_type, earlier, folders.default_runs(), for_agent)
+    """An estimator that reads the runs of this folder, or of SP500_RUNS_DIR. `currency`: where there are no rates."""
+    return Estimator(
+        table, node_type, earlier, folders.default_runs(), table.currency if table else currency, for_agent
+    )
 
 
 def _on_cluster(spec: JobSpec, on: str, request: Document, kind: str, table: RateTable) -> list[Pods]:

@@ -147,6 +147,7 @@ def prepare_job(spec: JobSpec, place: Place, estimator: Estimator) -> NewJob:
         demand=_demand(spec, place.on, request),
         seconds=estimator.seconds(spec, place.on)[1],
         hourly=estimator.hourly(spec, place.on, request),
+        currency=estimator.currency,
         retries=spec.retries,
         # On Kubernetes the operator enforces the deadline, on this machine the job's supervisor.
         deadline=spec.deadline if place.on == "ray" else None,

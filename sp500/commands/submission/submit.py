@@ -122,13 +122,10 @@ def submit_jobs(flags: Submit, specs: Sequence[JobSpec], *, for_agent: bool = Fa
     short = budget.find_unaffordable(jobs, queue.ledger, settings, time.time())
     if short and flags.strict:
         raise LimitExceeded(f"--strict: {next(iter(short.values()))}")
-    currency = estimator.table.currency if estimator.table else settings.currency
     queue.add(jobs)
     added = zip(queue.ledger.jobs([job.id for job in jobs]), specs, strict=True)
     waiting = [job for job in queue.ledger.jobs(unfinished=True) if job.waits]
-    return [
-        plan(job, spec, estimator, waiting, currency=currency, shortfall=short.get(job.id, "")) for job, spec in added
-    ]
+    return [plan(job, spec, estimator, waiting, shortfall=short.get(job.id, "")) for job, spec in added]
 
 
 def _ready(
@@ -144,7 +141,9 @@ def _ready(
             f"{queue.folder / queue_settings.FILE}: budgets are in {settings.currency}, rates in {table.currency};"
             " give both in one currency"
         )
-    estimator = pricing.build_estimator(table, flags.node_type, queue.ledger.jobs(), for_agent=for_agent)
+    estimator = pricing.build_estimator(
+        table, flags.node_type, queue.ledger.jobs(), currency=settings.currency, for_agent=for_agent
+    )
     return queue, settings, estimator, [prepare_job(spec, place, estimator) for spec in specs]
 
 

@@ -48,9 +48,7 @@ class Submitted:
         return {**queue_flags.plain(self.job), "plan": self.plan, "follow": self.follow}
 
 
-def plan(
-    job: Job, spec: JobSpec, estimator: Estimator, waiting: Sequence[Job], *, currency: str, shortfall: str
-) -> Submitted:
+def plan(job: Job, spec: JobSpec, estimator: Estimator, waiting: Sequence[Job], *, shortfall: str) -> Submitted:
     """The job that was queued, and what is expected of it. `shortfall`: the money that it waits for."""
     shortest, longest = estimator.seconds(spec, job.target["on"])
     rivals = [other for other in waiting if other.target["on"] == job.target["on"]]
@@ -66,7 +64,7 @@ def plan(
             "starts": f"when the budget lets it: {shortfall}" if shortfall else "",
             "seconds": [shortest, longest],
             "cost": [budget.highest_cost(job.hourly, shortest), budget.highest_cost(job.hourly, longest)],
-            "currency": currency,
+            "currency": job.currency,
         },
         follow=[f"sp500 jobs {verb} {job.id}" for verb in ("status", "logs --follow", "wait", "stop")],
     )
@@ -82,7 +80,8 @@ def text(submitted: Submitted) -> str:
         **({"trains on": f"{expected['world_size']} by default ({WORLD_SIZE})"} if expected["world_size"] else {}),
         "starts": expected["starts"] or (f"after {before} that wait before it" if before else AT_ONCE),
         "lasts": _range(expected["seconds"], formatting.seconds) or "unknown; set it with --expected SECONDS",
-        "costs": _range(expected["cost"], lambda cost: f"{formatting.money(cost)} {expected['currency']}") or "unknown",
+        "costs": _range(expected["cost"], lambda cost: formatting.amount(cost or 0.0, expected["currency"]))
+        or "unknown",
         "follow": "\n            ".join(submitted.follow),
     }
     return "\n".join(

@@ -44,6 +44,28 @@ def no_privileged_container(pod: Pod) -> Iterator[Violation]:
             yield _violation("no-privileged-container", path, "is true", "leave it out")
 
 
+def no_root(pod: Pod) -> Iterator[Violation]:
+    """Nothing asks to run as root. A pod that says nothing runs as its image says."""
+    path, spec = pod
+    yield from _root(path, spec)
+    for container in _containers(pod):
+        yield from _root(container.path, container.body)
+
+
+def no_root_autoscaler(cluster: Cluster) -> Iterator[Violation]:
+    """Nor does the autoscaler's container, which gets its context from the options."""
+    yield from _root(f"{cluster.path}.autoscalerOptions", cluster.autoscaler)
+
+
+def _root(path: str, body: Document) -> Iterator[Violation]:
+    context = section(body, "securityContext")
+    user, non_root = context.get("runAsUser"), context.get("runAsNonRoot")
+    if user == 0 and user is not False:
+        yield _violation("no-root", f"{path}.securityContext.runAsUser", "is 0", "give another uid, such as 1000")
+    if non_root is False:
+        yield _violation("no-root", f"{path}.securityContext.runAsNonRoot", "is false", "set it to true")
+
+
 def no_host_path(pod: Pod) -> Iterator[Violation]:
     """No volume is a folder of the node."""
     path, spec = pod
@@ -116,5 +138,5 @@ def _violation(rule: str, path: str, problem: str, remedy: str) -> Violation:
     return Violation(path, problem, remedy, ours=True, rule=rule)
 
 
-CLUSTER_RULES = (token_authentication, private_service, fixed_autoscaler_image)
-POD_RULES = (no_privileged_container, no_host_path, no_host_namespace, fixed_image)
+CLUSTER_RULES = (token_authentication, private_service, no_root_autoscaler, fixed_autoscaler_image)
+POD_RULES = (no_privileged_container, no_root, no_host_path, no_host_namespace, fixed_image)

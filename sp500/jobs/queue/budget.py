@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from sp500.formatting import amount
 from sp500.jobs.queue.job import Job, NewJob, Use
 from sp500.jobs.queue.ledger import Ledger
 from sp500.jobs.queue.settings import QueueSettings
@@ -34,7 +35,7 @@ def find_unaffordable(jobs: Sequence[NewJob], ledger: Ledger, settings: QueueSet
         if job.project not in have:
             continue
         cost, daily, money = highest_cost(job.hourly, job.seconds), settings.budgets[job.project], have[job.project]
-        if why := _short(cost, daily, money, settings.currency):
+        if why := _short(cost, daily, money, job.currency):
             short[job.id] = f"{job.name} {why.format(project=job.project)}"
         else:
             have[job.project] = 0.0 if cost is None else money - cost
@@ -46,10 +47,9 @@ def _short(cost: float | None, daily: float, money: float, currency: str) -> str
     if cost is None:
         return "" if money > 0 else "has an unknown cost, and {project} has nothing left today (UTC)"
     if cost > daily:
-        return f"costs up to {cost:.2f} {currency}, and {{project}} has {daily:.2f} a day"
-    return (
-        f"costs up to {cost:.2f} {currency}, and {{project}} has {money:.2f} left today (UTC)" if cost > money else ""
-    )
+        return f"costs up to {amount(cost, currency)}, and {{project}} has {amount(daily, currency)} a day"
+    have = f"{{project}} has {amount(money, currency)} left today (UTC)"
+    return f"costs up to {amount(cost, currency)}, and {have}" if cost > money else ""
 
 
 def remaining_budgets(

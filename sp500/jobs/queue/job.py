@@ -26,6 +26,8 @@ class Order:
     """Longest expected run time. None if unknown."""
     hourly: float
     """What an hour of it costs."""
+    currency: str = "USD"
+    """ISO 4217 code of the currency of its costs."""
     retries: int
     """Starts after a failure that are the queue's to make."""
     deadline: float | None = None

@@ -11,10 +11,11 @@ import json
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from sp500.errors import ConfigError, ResourcesError, SP500Error
 from sp500.jobs.manifests.manifest import Document
@@ -22,8 +23,10 @@ from sp500.jobs.queue.job import Job, NewJob, Notice, Use
 from sp500.jobs.queue.resources import Resources
 from sp500.jobs.state import FINISHED, JobState, one_line
 
+T = TypeVar("T")
 # Version of the tables; a file of another one is refused.
-VERSION = 2
+VERSION = 3
+WITHOUT_CURRENCY = 2
 SECONDS_LOCKED = 30
 TABLES = """
 CREATE TABLE jobs (
@@ -35,7 +38,8 @@ CREATE TABLE jobs (
     state TEXT NOT NULL, reason TEXT NOT NULL, starts INTEGER NOT NULL DEFAULT 0, failures INTEGER NOT NULL DEFAULT 0,
     submitted INTEGER NOT NULL DEFAULT 0, stop_asked REAL, not_before REAL NOT NULL DEFAULT 0,
     devices TEXT NOT NULL DEFAULT '[]', exit_code INTEGER,
-    created REAL NOT NULL, claimed REAL, placed REAL, started REAL, ended REAL
+    created REAL NOT NULL, claimed REAL, placed REAL, started REAL, ended REAL,
+    currency TEXT NOT NULL DEFAULT 'USD'
 ) STRICT;
 CREATE INDEX jobs_by_state ON jobs (state);
 CREATE TABLE notices (
@@ -56,11 +60,15 @@ CREATE INDEX events_by_job ON events (id);
 COLUMNS = (
     "number, id, name, target, project, priority, queued_elsewhere, cpus, gpus, memory, seconds, hourly, retries,"
     " deadline, state, reason, starts, failures, submitted, stop_asked, not_before, devices, exit_code, created,"
-    " claimed, placed, started, ended, notify"
+    " claimed, placed, started, ended, notify, currency"
 )
 UNFINISHED = f"state NOT IN ({', '.join(repr(str(state)) for state in sorted(FINISHED))})"
 # What its ended starts have cost.
 PAID = "(SELECT coalesce(sum(hourly * (finish - begin)), 0) / 3600 FROM uses WHERE uses.id = jobs.id)"
+
+
+class NoRoom(ResourcesError):
+    """The disk of the queue is full."""
 
 
 class Ledger:
@@ -86,11 +94,14 @@ class Ledger:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version > VERSION:
             raise ConfigError(f"{self.path} is of a later sp500; upgrade this one, or take another --state-dir")
-        if 0 < version < VERSION:
+        if version == WITHOUT_CURRENCY:
+            connection.execute("ALTER TABLE jobs ADD COLUMN currency TEXT NOT NULL DEFAULT 'USD'")
+        elif 0 < version < VERSION:
             raise ConfigError(f"{self.path} is of an earlier sp500, which this one cannot read; move it away")
         if version == 0:
             for statement in TABLES.split(";"):
                 connection.execute(statement)
+        if version < VERSION:
             connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")
 
@@ -104,8 +115,7 @@ class Ledger:
 
     def jobs(self, ids: Sequence[str] = (), *, unfinished: bool = False) -> list[Job]:
         """These jobs, or all; oldest first."""
-        with self._open() as connection:
-            return Entry(connection).jobs(ids, unfinished=unfinished)
+        return self._read(lambda connection: Entry(connection).jobs(ids, unfinished=unfinished))
 
     def stamp(self) -> tuple[int, ...]:
         """What changes with every commit of any process: a look at two files, and no row is read.
@@ -122,14 +132,13 @@ class Ledger:
     def busy(self) -> bool:
         """Whether a manager has anything to do: an unfinished job, or a notice that nobody took."""
         query = f"SELECT EXISTS (SELECT 1 FROM jobs WHERE {UNFINISHED}) OR EXISTS (SELECT 1 FROM notices)"  # noqa: S608
-        with self._open() as connection:
-            return bool(connection.execute(query).fetchone()[0])
+        return bool(self._read(lambda connection: connection.execute(query).fetchone()[0]))
 
     def document(self, id: str, column: str) -> Document:
         """A job's `spec` or its `request`."""
         assert column in {"spec", "request"}
-        with self._open() as connection:
-            row = connection.execute(f"SELECT {column} FROM jobs WHERE id = ?", (id,)).fetchone()  # noqa: S608
+        query = f"SELECT {column} FROM jobs WHERE id = ?"  # noqa: S608 - one of two words
+        row = self._read(lambda connection: connection.execute(query, (id,)).fetchone())
         if row is None:
             raise ConfigError(f"job {id} was deleted")
         content: Document = json.loads(row[0])
@@ -137,20 +146,33 @@ class Ledger:
 
     def events(self, id: str) -> list[tuple[float, JobState, str]]:
         """Time, state and reason of each change, oldest first."""
-        with self._open() as connection:
-            rows = connection.execute("SELECT at, state, reason FROM events WHERE id = ? ORDER BY number", (id,))
-            return [(at, JobState(state), reason) for at, state, reason in rows]
+        query = "SELECT at, state, reason FROM events WHERE id = ? ORDER BY number"
+        rows = self._read(lambda connection: connection.execute(query, (id,)).fetchall())
+        return [(at, JobState(state), reason) for at, state, reason in rows]
 
     def notices(self) -> list[Notice]:
         """What receivers have not taken yet, oldest first."""
-        with self._open() as connection:
-            rows = connection.execute("SELECT event, url, at, tries, not_before, message FROM notices ORDER BY event")
-            return [Notice(number, url, at, tries, due, json.loads(text)) for number, url, at, tries, due, text in rows]
+        query = "SELECT event, url, at, tries, not_before, message FROM notices ORDER BY event"
+        rows = self._read(lambda connection: connection.execute(query).fetchall())
+        return [Notice(number, url, at, tries, due, json.loads(text)) for number, url, at, tries, due, text in rows]
 
     def uses(self, since: float) -> list[Use]:
         """What ended starts have used that lasted until after `since`."""
-        with self._open() as connection:
-            return Entry(connection).uses(since)
+        return self._read(lambda connection: Entry(connection).uses(since))
+
+    def _read(self, look: Callable[[sqlite3.Connection], T]) -> T:
+        """What `look` finds; also where the disk has no room for the file that SQLite keeps beside a queue in use."""
+        try:
+            with self._open() as connection:
+                return look(connection)
+        except NoRoom:
+            written = self.path.with_name(f"{self.path.name}-wal")
+            if written.exists() and written.stat().st_size:  # changes that are not in the file itself
+                raise
+            with closing(
+                sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
+            ) as connection:
+                return look(connection)
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
@@ -195,7 +217,7 @@ def translate_error(path: Path, error: sqlite3.DatabaseError) -> SP500Error:
         )
     if primary in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}:
         free = shutil.disk_usage(path.parent).free
-        return ResourcesError(
+        return NoRoom(
             f"{path} cannot be written ({error}); its disk has {free / 2**20:.1f} MiB free. Make room there and try"
             " again: nothing of the queue is lost"
         )

@@ -274,6 +274,7 @@ def _waiting(job: Job, now: float) -> schedule.Waiting:
         number=job.number,
         project=job.project,
         cost=budget.highest_cost(job.hourly, job.seconds),
+        currency=job.currency,
         seconds=job.seconds,
         # A time that lies further ahead than any wait was written before the clock was set back.
         not_before=job.not_before if job.not_before <= now + retries.LONGEST_WAIT else 0.0,

@@ -22,7 +22,7 @@ from sp500.jobs.local.processes import MARK
 from sp500.jobs.manifests.manifest import Document
 from sp500.jobs.queue import log_archive, retries
 from sp500.jobs.queue.job import Job, NewJob
-from sp500.jobs.queue.ledger import Ledger
+from sp500.jobs.queue.ledger import Ledger, NoRoom
 from sp500.jobs.state import JobState, Role, Status, one_line
 from sp500.machine.locks import acquire
 
@@ -53,6 +53,10 @@ class Queue:
         self._begun: list[float] = []
         try:
             self.ledger.create()
+        except NoRoom:
+            if not self.ledger.path.exists():
+                raise
+            # It may still be read; what writes to it fails then.
         except OSError as error:
             raise ConfigError(f"--state-dir {folder}: cannot be made ({error.strerror})") from error
 

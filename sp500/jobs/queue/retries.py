@@ -54,7 +54,7 @@ def changes(
             "started": None,
             "placed": None,
         }
-    ended = now if status.ended is None else status.ended
+    ended = max(now if status.ended is None else status.ended, times["started"] or 0.0)  # by a clock that was set back
     final = {"state": str(status.state), "reason": reason, "exit_code": status.exit_code, "failures": failures}
     return times | final | {"ended": ended, "devices": [], "claimed": None}
 

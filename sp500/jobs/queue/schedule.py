@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from sp500.formatting import amount
 from sp500.jobs.queue.resources import Resources
 
 
@@ -32,6 +33,7 @@ class Waiting:
     project: str = ""
     cost: float | None = 0.0
     """What it will cost at most, in the budget's currency; None where it is not known."""
+    currency: str = "USD"
     seconds: float | None = None
     """How long it is expected to run."""
     not_before: float = 0.0
@@ -137,10 +139,12 @@ def _blocking_reason(
         return f"will never fit: needs {capacity.short_of(job.demand).replace(' free', ' in all')}"
     budget, daily = left.get(job.project, math.inf), budgets.get(job.project, math.inf)
     if job.cost is not None and job.cost > daily:
-        return f"will never start: costs up to {job.cost:.2f}, and the budget of {job.project} is {daily:.2f} a day"
+        cost, most = (amount(value, job.currency) for value in (job.cost, daily))
+        return f"will never start: costs up to {cost}, and the budget of {job.project} is {most} a day"
     if (job.cost is None and budget <= 0) or (job.cost or 0.0) > budget:
-        cost = "an unknown amount" if job.cost is None else f"up to {job.cost:.2f}"
-        return f"the budget of {job.project} has {max(budget, 0):.2f} left today (UTC), and the job costs {cost}"
+        cost = "an unknown amount" if job.cost is None else f"up to {amount(job.cost, job.currency)}"
+        have = amount(max(budget, 0.0), job.currency)
+        return f"the budget of {job.project} has {have} left today (UTC), and the job costs {cost}"
     return None
 
 

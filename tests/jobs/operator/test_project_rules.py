@@ -61,7 +61,7 @@ JOB_TRAPS = [
         ["not as restricted"],
     ),
     (
-        {f"{SUBMITTER}/securityContext/runAsNonRoot": False},
+        {f"{SUBMITTER}/securityContext/runAsNonRoot": ...},
         "spec.submitterPodTemplate.spec.securityContext.runAsNonRoot",
         ["not as restricted"],
     ),

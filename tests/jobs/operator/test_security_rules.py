@@ -32,6 +32,26 @@ CASES = [
         {f"{WORKER_POD}/initContainers": [{"name": "tune", "securityContext": {"privileged": True}}]},
         "spec.workerGroupSpecs[0].template.spec.initContainers[0].securityContext.privileged",
     ),
+    (
+        "no-root",
+        {f"{HEAD_POD}/securityContext/runAsUser": 0},
+        "spec.headGroupSpec.template.spec.securityContext.runAsUser",
+    ),
+    (
+        "no-root",
+        {f"{WORKER_POD}/containers/0/securityContext/runAsUser": 0},
+        "spec.workerGroupSpecs[0].template.spec.containers[0].securityContext.runAsUser",
+    ),
+    (
+        "no-root",
+        {f"{WORKER_POD}/initContainers": [{"name": "tune", "securityContext": {"runAsNonRoot": False}}]},
+        "spec.workerGroupSpecs[0].template.spec.initContainers[0].securityContext.runAsNonRoot",
+    ),
+    (
+        "no-root",
+        {"spec/autoscalerOptions/securityContext": {"runAsNonRoot": False}},
+        "spec.autoscalerOptions.securityContext.runAsNonRoot",
+    ),
     ("no-host-path", {f"{WORKER_POD}/volumes": [HOST]}, "spec.workerGroupSpecs[0].template.spec.volumes[0].hostPath"),
     ("no-host-namespace", {f"{HEAD_POD}/hostNetwork": True}, "spec.headGroupSpec.template.spec.hostNetwork"),
     ("no-host-namespace", {f"{WORKER_POD}/hostPID": True}, "spec.workerGroupSpecs[0].template.spec.hostPID"),
@@ -60,6 +80,7 @@ def test_cluster_is_refused_with_the_rule_and_the_path(cluster, changed, rule, c
     ("rule", "changes"),
     [
         ("no-privileged-container", {f"{SUBMITTER}/containers/0/securityContext/privileged": True}),
+        ("no-root", {f"{SUBMITTER}/securityContext/runAsUser": 0}),
         ("no-host-path", {f"{SUBMITTER}/volumes": [HOST]}),
         ("no-host-namespace", {f"{SUBMITTER}/hostNetwork": True}),
         ("fixed-image", {f"{SUBMITTER}/containers/0/image": "sp500"}),
@@ -84,4 +105,4 @@ def test_every_rule_is_broken_by_some_case(cluster, changed):
     assert {rule for rule, _, _ in CASES} == {
         one.rule for _, changes, _ in CASES for one in rules.violations(changed(cluster, changes))
     }
-    assert len(security_rules.CLUSTER_RULES) + len(security_rules.POD_RULES) == 7
+    assert len(security_rules.CLUSTER_RULES) + len(security_rules.POD_RULES) == 9

@@ -248,7 +248,7 @@ def test_job_over_its_budget_waits_and_starts_when_there_is_money(site):
     site.settings = QueueSettings(budgets={"p": 1.0})
     site.add("a", hourly=3600.0, seconds=2.0)
     site.turn()
-    assert site.job("a").reason == "will never start: costs up to 2.00, and the budget of p is 1.00 a day"
+    assert site.job("a").reason == "will never start: costs up to 2.00 USD, and the budget of p is 1.00 USD a day"
     site.settings = QueueSettings(budgets={"p": 2.0})
     site.turn()
     assert site.job("a").state == JobState.RUNNING

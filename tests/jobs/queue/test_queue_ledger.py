@@ -11,6 +11,7 @@ import pytest
 from sp500.errors import ConfigError, ResourcesError
 from sp500.jobs.queue.job import NewJob
 from sp500.jobs.queue.ledger import Ledger
+from sp500.jobs.queue.queue import Queue
 from sp500.jobs.queue.resources import Resources
 from sp500.jobs.state import JobState
 
@@ -190,6 +191,39 @@ def test_queue_on_a_full_disk_names_path_and_free_space_and_loses_nothing(ledger
             os._exit(1)
     assert os.waitpid(pid, 0)[1] == 0
     assert [job.id for job in ledger.jobs()] == ["a"]
+
+
+def test_queue_on_a_full_disk_can_be_read(ledger):
+    add(ledger, new("a"))
+
+    def read():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+        queue = Queue(ledger.path.parent, lambda target: None, ["false"])
+        assert [job.id for job in queue.ledger.jobs()] == ["a"]
+        assert queue.ledger.document("a", "spec") == {"argv": ["true"]}
+        assert len(queue.ledger.events("a")) == 1
+        assert queue.ledger.busy()
+        with pytest.raises(ResourcesError, match="cannot be written"):
+            add(queue.ledger, new("b"))
+
+    pid = os.fork()
+    if pid == 0:
+        try:
+            read()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_queue_without_currencies_is_taken_over(ledger):
+    add(ledger, new("a"))
+    with sqlite3.connect(ledger.path) as connection:
+        connection.execute("ALTER TABLE jobs DROP COLUMN currency")
+        connection.execute("PRAGMA user_version = 2")
+    ledger.create()
+    add(ledger, new("b", currency="EUR"))
+    assert [(job.id, job.currency) for job in ledger.jobs()] == [("a", "USD"), ("b", "EUR")]
 
 
 def test_file_that_cannot_be_opened_names_users_and_is_not_damaged(tmp_path):

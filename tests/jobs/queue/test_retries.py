@@ -2,6 +2,7 @@
 
 import pytest
 
+from sp500.commands.jobs import queue_flags
 from sp500.jobs.queue import budget, retries
 from sp500.jobs.queue.job import Job, Use
 from sp500.jobs.queue.resources import Resources
@@ -30,6 +31,13 @@ def test_failure_that_may_end_otherwise_is_tried_again_later_and_counted():
     assert (found["state"], found["failures"], found["submitted"]) == ("QUEUED", 1, False)
     assert found["not_before"] == NOW + 10
     assert found["reason"] == "start 1 of 3 failed (ended with exit code 1); the next is at 13:46:50 UTC"
+
+
+def test_end_by_a_clock_that_was_set_back_is_no_earlier_than_the_start():
+    found = retries.changes(job(retries=0), failed(ended=NOW - 3600), NOW - 3600)
+    assert (found["started"], found["ended"]) == (NOW - 90, NOW - 90)
+    running = job(started=NOW)
+    assert queue_flags.format_run_time(running, NOW - 3614) == "0:00:00"
 
 
 @pytest.mark.parametrize(("failures", "seconds"), [(1, 10), (2, 20), (3, 40), (6, 320), (7, 360), (99, 360)])

@@ -89,7 +89,7 @@ def test_job_over_its_budget_waits_with_the_sum_and_holds_up_nobody():
     queue = job("a", project="research", cost=3.0), job("b", project="research", cost=1.0), job("c", cost=9.0)
     assert starts(*queue, left={"research": 2.0}) == ["b", "c"]
     assert reason("a", *queue, left={"research": 2.0}) == (
-        "the budget of research has 2.00 left today (UTC), and the job costs up to 3.00"
+        "the budget of research has 2.00 USD left today (UTC), and the job costs up to 3.00 USD"
     )
 
 
@@ -104,7 +104,14 @@ def test_job_of_unknown_cost_waits_for_a_spent_budget():
 
 def test_job_dearer_than_a_days_budget_says_that_it_will_never_start():
     assert reason("a", job("a", project="research", cost=20.5), left={"research": 20.0}) == (
-        "will never start: costs up to 20.50, and the budget of research is 20.00 a day"
+        "will never start: costs up to 20.50 USD, and the budget of research is 20.00 USD a day"
+    )
+
+
+def test_small_sums_are_told_apart_and_have_their_currency():
+    queue = job("a", project="p", cost=0.0041, currency="EUR")
+    assert reason("a", queue, left={"p": 0.002}) == (
+        "the budget of p has 0.0020 EUR left today (UTC), and the job costs up to 0.0041 EUR"
     )
 
 

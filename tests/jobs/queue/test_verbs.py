@@ -253,18 +253,18 @@ def paid(sp500, settings, tmp_path):
 def test_job_that_would_pass_the_budget_waits_and_says_so(sp500, paid, until):
     first, second = told(paid()), told(paid())
     assert first["plan"]["cost"] == [6.0, 6.0]
-    assert "research has 4.00 left today (UTC)" in second["plan"]["starts"]
+    assert "research has 4.00 USD left today (UTC)" in second["plan"]["starts"]
     until(first["id"], "RUNNING")
     waiting = told(sp500("status", second["id"], "--json"))
     assert (waiting["state"], waiting["starts"]) == ("QUEUED", 0)
-    assert "the budget of research has 4.00 left today (UTC)" in waiting["reason"]
+    assert "the budget of research has 4.00 USD left today (UTC)" in waiting["reason"]
     sp500("stop", first["id"], second["id"])
 
 
 def test_strict_refuses_what_would_have_to_wait_for_money_and_counts_what_waits_already(sp500, paid):
     first = told(paid("--strict"))
     said = paid("--strict", code=4).stderr  # jobs of other tests have used some of the day's budget
-    assert re.search(r"costs up to 6\.00 USD, and research has [34]\.\d\d left today \(UTC\)", said)
+    assert re.search(r"costs up to 6\.00 USD, and research has [34]\.\d\d USD left today \(UTC\)", said)
     sp500("stop", first["id"])
 
 
