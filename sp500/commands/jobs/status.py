@@ -9,11 +9,12 @@ from pydantic import Field
 
 from sp500.commands.jobs import job_progress, queue_flags
 from sp500.commands.jobs.logs import texts
-from sp500.errors import ResourcesError
+from sp500.errors import ConfigError, ResourcesError
 from sp500.formatting import amount
 from sp500.jobs.queue.job import Job, Notice
 from sp500.jobs.queue.queue import Queue
 from sp500.jobs.queue.retries import clock
+from sp500.jobs.state import Role
 from sp500.jobs.state import Status as JobStatus
 from sp500.progress import RunProgress
 
@@ -22,7 +23,7 @@ class Status(queue_flags.OneJob):
     """Show a job's state, the reason for it, its progress, its processes by role, its history and its last lines."""
 
     tail: int = Field(5, ge=0)
-    """Lines of the log to show, of each process."""
+    """Lines of the log to show: what the command printed, and before it runs those of each process."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -53,11 +54,19 @@ def text(queue: Queue, job: Job, status: JobStatus | None, progress: RunProgress
 
 
 def last_lines(queue: Queue, job: Job, tail: int) -> list[str]:
-    """The end of its log, or why there is none to read."""
-    try:
-        return texts(queue.logs(job, role=None, tail=tail, follow=False), job)
-    except ResourcesError as error:
-        return [f"the log cannot be read: {error}"]
+    """The end of what its command printed, else of its other processes, or why there is none to read.
+
+    Ray's pods print a dozen lines each at their start, which would hide the command's.
+    """
+    for role in (Role.SUBMITTER, None):
+        try:
+            if lines := texts(queue.logs(job, role=role, tail=tail, follow=False), job):
+                return lines
+        except ConfigError:  # in InteractiveMode nothing submits the command
+            continue
+        except ResourcesError as error:
+            return [f"the log cannot be read: {error}"]
+    return []
 
 
 def _head(job: Job, status: JobStatus | None, progress: RunProgress | None, pending: Sequence[Notice]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -33,13 +33,16 @@ class JobFlags(JobSpec):
         return JobSpec(**self.model_dump(include=set(JobSpec.model_fields)))
 
 
-def parse(model: type[F], argv: Sequence[str], verb: str) -> F:
-    """The flags; all after a lone -- is the job's command. Exits with 2 on a wrong flag. Raises ConfigError."""
+def parse(model: type[F], argv: Sequence[str], verb: str, shared: Mapping[str, object] | None = None) -> F:
+    """The flags; all after a lone -- is the job's command. Exits with 2 on a wrong flag. Raises ConfigError.
+
+    `shared`: what a file with many jobs says of them all.
+    """
     flags, words = split(argv)
     counted = Counter(word.split("=")[0] for word in flags if word.startswith("--"))
     if twice := [flag for flag, count in counted.items() if count > 1]:
         raise ConfigError(f"duplicate flag {twice[0]}: give it once, with all its values after it")
-    base = _base(model, entry.flag(flags, "--file"), words)
+    base = _base(model, entry.flag(flags, "--file"), words, shared or {})
     try:
         return arguments.parse(
             model,
@@ -55,10 +58,17 @@ def parse(model: type[F], argv: Sequence[str], verb: str) -> F:
         raise
 
 
-def _base(model: type[F], file: str | None, words: list[str]) -> F:
+def _base(model: type[F], file: str | None, words: list[str], shared: Mapping[str, object]) -> F:
     """What the flags change: the file's job, or the defaults."""
-    settings = entry.read_mapping(Path(file), "--file", "a job, such as argv, workers and memory") if file else {}
-    return schema.validate(model, settings | ({"argv": words} if words else {}), f"--file {file}" if file else "")
+    settings = {**shared, **(read_file(file) if file else {}), **({"argv": words} if words else {})}
+    return schema.validate(model, settings, f"--file {file}" if file else "")
+
+
+def read_file(file: str) -> dict[str, object]:
+    """The settings of a job, or of many under `jobs`. Raises ConfigError for what is not YAML of such."""
+    settings = entry.read_mapping(Path(file), "--file", "a job, such as argv, workers and memory, or jobs: with a list")
+    # YAML 1.1 reads the key `on` as a truth value.
+    return {"on" if key is True else key: value for key, value in settings.items()}
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:

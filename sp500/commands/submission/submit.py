@@ -75,12 +75,15 @@ def _parse(argv: Sequence[str]) -> tuple[Submit, list[JobSpec]]:
     """The flags, and the jobs of the command line or of the file."""
     words, command = job_flags.split(argv)
     file = entry.flag(words, "--file")
-    settings = entry.read_mapping(Path(file), "--file", "a job, or jobs: with a list of them") if file else {}
+    settings = job_flags.read_file(file) if file else {}
     if "jobs" not in settings:
         flags = job_flags.parse(Submit, argv, "jobs submit")
         return flags, [flags.spec()]
     assert file is not None
-    flags = job_flags.parse(Submit, [*_without(words, "--file"), "--", "jobs"], "jobs submit")
+    # What a job does not have is said of all of them: where they run, and what that costs.
+    place = {key: value for key, value in settings.items() if key in Submit.model_fields.keys() - JobSpec.model_fields}
+    settings = {key: value for key, value in settings.items() if key not in place}
+    flags = job_flags.parse(Submit, [*_without(words, "--file"), "--", "jobs"], "jobs submit", place)
     set_too = flags.spec().model_dump(exclude={"argv", "name"}, exclude_defaults=True)
     if command or set_too:
         flag = f"--{next(iter(set_too)).replace('_', '-')}" if set_too else "a command after --"
@@ -89,10 +92,13 @@ def _parse(argv: Sequence[str]) -> tuple[Submit, list[JobSpec]]:
 
 
 def _batch(file: str, settings: Mapping[str, object]) -> list[JobSpec]:
-    """The jobs of a file. Keys next to `jobs:` are defaults of each job."""
+    """The jobs of a file. Keys next to `jobs:` are defaults of each job, or hold for all."""
     jobs, shared = settings["jobs"], {key: value for key, value in settings.items() if key != "jobs"}
     if not isinstance(jobs, list) or not jobs or not all(isinstance(job, dict) for job in jobs):
         raise ConfigError(f"--file {file}: jobs: expected a list of jobs, each with its argv")
+    for_all = {"on" if key is True else key for job in jobs for key in job} & Submit.model_fields.keys()
+    if names := sorted(for_all - JobSpec.model_fields.keys()):
+        raise ConfigError(f"--file {file}: {names[0]} holds for all jobs of a file. Put it next to jobs:")
     return [validate(JobSpec, shared | job, f"--file {file}: jobs[{at}]") for at, job in enumerate(jobs)]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -286,7 +287,8 @@ class Entry:
         state, reason = changes.get("state", job.state), changes.get("reason", job.reason)
         # Why a job waits for its turn changes with every other job, and is not part of this one's history.
         is_history = state != JobState.QUEUED or job.state != JobState.QUEUED
-        if done.rowcount and is_history and (state, reason) != (job.state, job.reason):
+        is_new = state != job.state or _words(str(reason)) != _words(job.reason)
+        if done.rowcount and is_history and is_new:
             self._event(job.id, at, JobState(str(state)), str(reason), notify=state != job.state)
         return bool(done.rowcount)
 
@@ -324,6 +326,11 @@ class Entry:
             message = json.dumps(fields | {"state": str(state), "reason": reason, "at": at})
             values = (done.lastrowid, row[0], message, at)
             self.connection.execute("INSERT INTO notices (event, url, message, at) VALUES (?, ?, ?, ?)", values)
+
+
+def _words(reason: str) -> set[str]:
+    """What a reason says, without its numbers: a second pod that waits for the same is not news."""
+    return {word.removesuffix("s") for word in re.findall(r"[^\W\d_]+", reason)}
 
 
 def _job(row: Sequence[object]) -> Job:

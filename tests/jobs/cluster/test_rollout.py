@@ -1,4 +1,10 @@
+from dataclasses import dataclass
+
+import pytest
+
+from sp500.errors import ResourcesError
 from sp500.jobs.cluster import rollout
+from sp500.jobs.cluster.kubectl import Kubectl
 from sp500.jobs.cluster.rollout import Overlay, Rollout
 
 SPEC = {"workerGroupSpecs": [{"minReplicas": 1}, {"minReplicas": 2, "numOfHosts": 2}, {}]}
@@ -39,3 +45,49 @@ def test_head_to_be_replaced_is_not_ready_until_it_is_another_or_the_operator_to
     assert not ready(pod("head", "1"), *workers(FEWEST), replaced=("1", "a"))
     assert ready(pod("head", "2"), *workers(FEWEST), replaced=("1", "a"))
     assert ready(pod("head", "1", digest="b"), *workers(FEWEST), replaced=("1", "a"))
+
+
+@dataclass(frozen=True)
+class Suspended(Kubectl):
+    """kubectl for a RayCluster that Kueue holds, and an old event of a deleted one of its name."""
+
+    workloads: object = None
+
+    def document(self, *words):
+        labels, status = {"kueue.x-k8s.io/queue-name": "sp500"}, [{"type": "RayClusterSuspended", "status": "True"}]
+        metadata = {"name": "sp500", "uid": "new", "labels": labels}
+        return {"metadata": metadata, "spec": {"suspend": True}, "status": {"conditions": status}}
+
+    def items(self, *words):
+        if words[1] == "workloads.kueue.x-k8s.io":
+            assert "--selector=kueue.x-k8s.io/job-uid=new" in words
+            if self.workloads is None:
+                raise ResourcesError("kubectl get: forbidden")
+            return self.workloads
+        about = {"kind": "RayCluster", "name": "sp500", "uid": "old"}
+        webhook = {
+            "type": "Warning",
+            "reason": "FailedToCreateWorkerPod",
+            "message": "webhook",
+            "involvedObject": about,
+        }
+        return [webhook] if words[1] == "events" else []
+
+
+@pytest.mark.parametrize(
+    ("workloads", "words"),
+    [
+        (["resource ephemeral-storage unavailable in ClusterQueue"], ": resource ephemeral-storage unavailable"),
+        ([], "; no Workload to read why"),
+        (None, "; no Workload to read why"),
+    ],
+)
+def test_deploy_says_why_kueue_holds_the_cluster_and_nothing_of_its_predecessor(workloads, words):
+    if workloads:
+        condition = {"type": "QuotaReserved", "status": "False", "message": workloads[0]}
+        workloads = [{"status": {"conditions": [condition]}}]
+    applied = Rollout(Overlay("", (), "sp500", "lab"), SPEC, None)
+    with pytest.raises(ResourcesError) as error:
+        rollout.wait(Suspended("lab", workloads=workloads), applied, seconds=0, say=print)
+    assert f"held by Kueue in queue sp500{words}" in str(error.value)
+    assert "webhook" not in str(error.value)

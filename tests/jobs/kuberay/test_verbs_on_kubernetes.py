@@ -159,6 +159,29 @@ def test_job_runs_to_its_end_with_replicas_and_logs_by_role(sp500, submitted):
     assert f"[worker {worker}] loss went down" in sp500("logs", id).splitlines()
 
 
+def test_status_shows_what_the_command_printed_and_before_that_what_its_pods_did(sp500, submitted):
+    id, operator = submitted()
+    operator.to_running()
+    for pod in (operator.head, *operator.workers):
+        operator.say(pod, "To terminate the Ray runtime, run", "  ray stop")
+    assert "To terminate the Ray runtime" in sp500("status", id)
+    operator.say(operator.submitter, "epoch 1/3")
+    told = json.loads(sp500("status", id, "--json"))["log"]
+    assert [line.endswith("epoch 1/3") for line in told] == [True]
+
+
+def test_submitter_that_waits_for_a_deleted_cluster_goes_with_the_end_of_its_job(sp500, submitted, kube):
+    id, operator = submitted()
+    for step in (operator.initialize, operator.start_pods, operator.submit, operator.start_submitter):
+        step()
+    operator.container(operator.submitter, {"waiting": {"reason": "CreateContainerConfigError"}})
+    operator.end("DeadlineExceeded", "The RayJob has passed the activeDeadlineSeconds")
+    operator.tidy()
+    sp500("wait", id, code=4)
+    until(lambda: "deletionTimestamp" in kube.store.get("jobs", id)["metadata"])
+    assert kube.store.get("rayjobs", id)["status"]["reason"] == "DeadlineExceeded"
+
+
 def test_progress_of_a_job_is_shown_and_written_on_its_rayjob(sp500, submitted, listed):
     id, operator = submitted()
     for step in (operator.initialize, operator.start_pods, operator.submit, operator.start_submitter):

@@ -76,6 +76,21 @@ def test_each_further_start_has_a_handle_of_its_own(ledger):
     assert handles == ["a", "a-2", "a-3"]
 
 
+def test_history_has_no_line_for_each_number_of_pods_that_wait_for_the_same(ledger):
+    add(ledger, new("a"))
+    reasons = [
+        "its Ray cluster starts; worker: Unschedulable: 0/2 nodes are available: 2 Insufficient cpu",
+        "its Ray cluster starts; 2 workers: Unschedulable: 0/2 nodes are available: 2 Insufficient cpu",
+        "its Ray cluster starts; 16 workers: Unschedulable: 0/3 nodes are available: 3 Insufficient cpu",
+        "its Ray cluster starts; 16 workers: Unschedulable: 0/3 nodes are available: 3 Insufficient memory",
+    ]
+    for reason in reasons:
+        with ledger.writing() as entry:
+            entry.change(entry.jobs()[0], 101.0, state="PENDING", reason=reason)
+    assert [told for _, state, told in ledger.events("a") if state == "PENDING"] == [reasons[0], reasons[3]]
+    assert ledger.jobs()[0].reason == reasons[3]
+
+
 def test_history_has_each_change_once_and_no_reasons_to_wait(ledger):
     add(ledger, new("a"))
     steps = [("QUEUED", "waits for 1 CPU"), ("PENDING", "its turn"), ("PENDING", "its turn"), ("RUNNING", "runs")]
