@@ -57,7 +57,7 @@ class Folds:
     @property
     def card(self) -> DataCard:
         """Where the prices came from, for the record. It has no dates of splits: each fold's row has its own."""
-        card = pipeline.describe(self.prices, self.table, self.cuts[-1])
+        card = pipeline.describe(self.prices, self.table, self.cuts[-1], self.config.horizon)
         del card["splits"]
         return card
 

@@ -20,7 +20,13 @@ from sp500.data.splits import Split, split
 from sp500.data.validation import summarize
 from sp500.data.windows import Dataset, Windows, compute_naive_output, windows
 from sp500.errors import DataError
+from sp500.formatting import fixed
 from sp500.runs.results import DataCard
+from sp500.suspicion import bound_correlation
+
+COLUMN_OF = {"gap": "open", "range": "high or low", "volume_change": "volume"}
+"""Columns of prices that features are made from; all others from the close."""
+FEWEST_DAYS = 3
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,7 @@ class Prepared:
         assert parts["test"] is not None
         later = {name: part.rows for name, part in parts.items() if part is not None and name != "train"}
         shifts = normalize.shift_notes(self.table.names, parts["train"].rows, later)
-        card = describe(self.prices, self.table, self.cut)
+        card = describe(self.prices, self.table, self.cut, self.config.horizon)
         card["windows"] = counts
         card["notes"] += shifts
         return Dataset(
@@ -169,7 +175,7 @@ def until(series: Series, last: np.datetime64) -> Series:
     return Series(series.ticker, series.dates[:end], series.x[:end], series.y[:end])
 
 
-def describe(prices: Prices, table: Features, cut: Split) -> DataCard:
+def describe(prices: Prices, table: Features, cut: Split, horizon: int) -> DataCard:
     """The data card: where the prices came from, how many, which dates, what was repaired."""
     close = prices.close
     spans = {"train": cut.train, "valid": cut.valid, "test": cut.test}
@@ -183,5 +189,49 @@ def describe(prices: Prices, table: Features, cut: Split) -> DataCard:
         "features": list(table.names),
         "splits": {name: [str(day) for day in span] for name, span in spans.items() if span},
         "repairs": summarize(prices.faults),
-        "notes": list(prices.notes),
+        "notes": [*prices.notes, *leak_notes(table, cut.train[1], horizon)],
     }
+
+
+def leak_notes(table: Features, last: np.datetime64, horizon: int) -> list[str]:
+    """A note that names each feature that knows too much of the next return up to a date, and its column of prices.
+
+    By the larger of Pearson's and Spearman's correlation with the return of the next day and with the target. That of
+    the last return with the next is the autocorrelation, which is strong where a column holds returns and not prices.
+    """
+    strongest: dict[str, tuple[float, list[str]]] = {}
+    for series in (until(whole, last) for whole in table.series):
+        after = np.append(series.x[1:, table.names.index("log_return")], np.nan)
+        figures = _find_suspicious(series.x, ((after, 1), (series.y, horizon)))
+        for name, figure in zip(table.names, figures, strict=True):
+            if figure:
+                before, tickers = strongest.get(name, (0.0, []))
+                strongest[name] = max(before, figure, key=abs), [*tickers, series.ticker]
+    if not strongest:
+        return []
+    ranked = sorted(strongest.items(), key=lambda item: -abs(item[1][0]))
+    listed = "; ".join(
+        f"{name} (column {COLUMN_OF.get(name, 'close')}) {fixed(figure)} in {tickers[0]}"
+        + (f" and {len(tickers) - 1} more" if len(tickers) > 1 else "")
+        for name, (figure, tickers) in ranked
+    )
+    return [
+        f"Suspicious correlation with the next return: {listed}. In daily prices it is within 0.2: see whether the "
+        "column holds values of the next day, or returns in place of prices."
+    ]
+
+
+def _find_suspicious(x: np.ndarray, targets: Iterable[tuple[np.ndarray, int]]) -> np.ndarray:
+    """Largest correlation [feature] of x [day, feature] with targets [day] over so many days; 0 below the bound."""
+    largest = np.zeros(x.shape[1])
+    for target, horizon in targets:
+        known = np.isfinite(target)
+        if known.sum() < FEWEST_DAYS:
+            continue
+        both = pd.DataFrame(np.column_stack([x[known], target[known]]))
+        with np.errstate(invalid="ignore", divide="ignore"):  # a constant feature has none
+            every = [np.corrcoef(values, rowvar=False)[-1, :-1] for values in (both, both.rank())]
+        for correlations in every:
+            high = np.abs(correlations) > bound_correlation(int(known.sum()), horizon)
+            largest = np.where(high & (np.abs(correlations) > np.abs(largest)), correlations, largest)
+    return largest

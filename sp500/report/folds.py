@@ -33,6 +33,7 @@ from sp500.report.models.scores import METRICS, SCALED, Metric, columns, explain
 from sp500.report.tables import Table
 from sp500.runs.record import RunRecord
 from sp500.runs.results import FoldRow, Improvement, Metrics, Spread
+from sp500.suspicion import find_signs, warn
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -86,7 +87,15 @@ def verdict(record: RunRecord) -> str:
     else:
         unchanged = f"{some(kept, 'fold')} kept the naive forecast that training starts from"
         outcome = f"{unchanged}, so there is nothing to compare."
-    return f"{subject}, {name} re-trained for every fold: {outcome}{_but(record)}"
+    return f"{_suspect(record)}{subject}, {name} re-trained for every fold: {outcome}{_but(record)}"
+
+
+def _suspect(record: RunRecord) -> str:
+    """The warning in front of a verdict whose mean metrics are too good to be true."""
+    parts = (record.metrics["test"], *record.metrics["naive"].values())
+    test, *naive = ({key: moments["mean"] for key, moments in part.items()} for part in parts)
+    windows = sum(row["test"].get("samples", 0) for row in _good(record))
+    return warn(find_signs(record.config, record.data, {**test, "samples": windows}, naive))
 
 
 def parts(record: RunRecord | None, earlier: Sequence[str] = ()) -> tuple[Any, ...]:

@@ -15,6 +15,7 @@ from sp500.report.scale.results import collect, rate
 from sp500.report.search import arms
 from sp500.runs.record import RunRecord, Throughput
 from sp500.runs.results import DataCard, Improvement, SearchSummary
+from sp500.suspicion import find_signs, warn
 
 VERDICTS = {
     "better": "beats",
@@ -108,6 +109,7 @@ def _search(search: SearchSummary) -> Iterator[str]:
 
 def _scale(record: RunRecord) -> Iterator[str]:
     scale = collect([record])
+    yield from verdicts.suspect(scale.rows)
     for row in scale.rows:
         head = f"{row['multiplier']:>4}x {row['label']:<13} {row['status']}"
         if row["status"] != "ok":
@@ -129,7 +131,9 @@ def _metrics(record: RunRecord) -> Iterator[str]:
     for name, row in rows.items():
         yield f"  {name}: {', '.join(f'{metric.title} {metric.text(row)}' for metric in columns if metric.key in row)}"
     if better := test.get("improvement"):
-        yield _improvement(better, task, record.best_epoch)
+        verdict = _improvement(better, task, record.best_epoch)
+        warning = warn(find_signs(record.config, record.data, test, naive.values()))
+        yield f"{warning}The model {verdict}" if warning else verdict
 
 
 def _improvement(improvement: Improvement, task: str, best_epoch: int | None) -> str:

@@ -159,6 +159,8 @@ class ScaleRow(TypedDict):
     metric: str
     test_error: float | None
     """By `metric`: mse, error_rate, bits_per_byte."""
+    suspicious: NotRequired[str]
+    """Test metrics that are too good to be true (`suspicion.find_signs`)."""
     run: str
 
 

@@ -14,6 +14,7 @@ from sp500.plugins import source
 from sp500.runs import cost
 from sp500.runs.record import EpochMetrics, RunRecord
 from sp500.runs.results import BreakEven, Law, ScaleRow, Speedup, StrongScaling, WeakScaling
+from sp500.suspicion import find_signs
 
 PLACES = ("machine", "cluster")
 ARMS = ("in_memory", "streaming", "ray")
@@ -24,7 +25,7 @@ BASELINES = ("streaming", "in_memory")
 def row(record: RunRecord, epochs: Sequence[EpochMetrics], memory_limit_bytes: int, folder: Path = Path()) -> ScaleRow:
     """What one arm did with one size. `folder` is its run's, where a task or a model of the user's lies."""
     windows, warm = record.data.get("windows", {}).get("train"), record.warm_samples_per_second
-    shards = record.data.get("shards")
+    shards, test = record.data.get("shards"), record.metrics.get("test", {})
     return {
         "multiplier": record.config["data"]["multiplier"],
         "arm": record.arm,
@@ -53,6 +54,7 @@ def row(record: RunRecord, epochs: Sequence[EpochMetrics], memory_limit_bytes: i
         "best_epoch": record.best_epoch,
         "metric": _metric(record),
         "test_error": _test_error(record),
+        "suspicious": find_signs(record.config, record.data, test, record.metrics.get("naive", {}).values()),
         "run": record.name,
     }
 

@@ -8,10 +8,16 @@ from __future__ import annotations
 from sp500.formatting import KEPT, METRIC, NOTHING, against_naive, naive_name, percent, some
 from sp500.report.models.results import Group
 from sp500.runs.results import Improvement
+from sp500.suspicion import find_signs, warn
 
 
 def models(group: Group) -> str:
-    """How many models beat the best naive forecast, with an interval that excludes zero."""
+    """How many models beat the best naive forecast, after a warning where that is too good to be true."""
+    return _suspect(group) + _compare(group)
+
+
+def _compare(group: Group) -> str:
+    """How many have an interval that excludes zero."""
     # The same settings in two arms are one model.
     judged = {row["fingerprint"]: (row, gain) for row in group.models if (gain := row["improvement"])}
     if not judged:
@@ -38,6 +44,14 @@ def models(group: Group) -> str:
         verdict = f"{part} {contest} with 95% confidence{usual}."
     once = " Settings that ran in two arms count once." if len(judged) < len(group.models) else ""
     return " ".join([f"{group.subject}: {verdict}", *_others(worse, unchanged, len(judged_words))]) + once
+
+
+def _suspect(group: Group) -> str:
+    newest, naive = group.newest, [row["test"] for row in group.naive]
+    signs = [(row["name"], find_signs(newest.config, newest.data, row["test"], naive)) for row in group.models]
+    named = [f"{name}: {found}" for name, found in signs if found]
+    others = f"; so is {some(len(named) - 1, 'other model')}" if len(named) > 1 else ""
+    return warn(named[0] + others) if named else ""
 
 
 def _others(worse: int, unchanged: int, of: int) -> list[str]:

@@ -13,6 +13,7 @@ from sp500.report.scale.results import Row, Scale, at, by_arm, share
 from sp500.report.tables import shorten
 from sp500.runs.results import BreakEven, Law
 from sp500.runs.scaling import BASELINES, PLACES
+from sp500.suspicion import warn
 
 Sizes = dict[int, Row]
 """Rows of one arm by multiplier."""
@@ -36,7 +37,14 @@ def sentences(scale: Scale, cost_of: CostOf = no_cost) -> list[str]:
     if not scale.rows:
         return []
     gains = [*cluster(scale.rows, cost_of), *streaming(scale.rows), *break_even(scale)]
-    return [*gains, *numbers(scale.rows), *budget(scale.rows), *one_machine(scale), *failures(scale.rows)]
+    rest = [*budget(scale.rows), *one_machine(scale), *failures(scale.rows)]
+    return [*suspect(scale.rows), *gains, *numbers(scale.rows), *rest]
+
+
+def suspect(rows: Sequence[Row]) -> list[str]:
+    """The warning before all else where the test metrics of some run are too good to be true."""
+    signs = [(row, found) for row in rows if (found := row.get("suspicious"))]
+    return [warn(f"{row['label']} at {at(row['multiplier'])}: {found}").strip() for row, found in signs[:1]]
 
 
 def cluster(rows: Sequence[Row], cost_of: CostOf = no_cost) -> list[str]:

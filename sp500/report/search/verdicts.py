@@ -13,6 +13,8 @@ from sp500.report.models import scores
 from sp500.report.search import arms
 from sp500.report.search.results import Search
 from sp500.runs.compare import relative_gap
+from sp500.runs.record import RunRecord
+from sp500.suspicion import find_signs, warn
 
 SURE = 0.95
 SAME = 1e-5
@@ -26,7 +28,14 @@ def sentences(search: Search) -> list[str]:
     """All that is to be said; nothing where no search ran."""
     if search.record is None:
         return []
-    return [*arms.sentences(search.compared), *apart(search), *best(search), *splits(search), *luck(search)]
+    found = [*arms.sentences(search.compared), *apart(search), *best(search), *splits(search), *luck(search)]
+    return [_suspect(search.record) + found[0], *found[1:]] if found else []
+
+
+def _suspect(record: RunRecord) -> str:
+    """The warning in front of all where the chosen config is too good to be true."""
+    test, naive = (record.metrics.get(part) or {} for part in ("test", "naive"))
+    return warn(find_signs(record.config, record.data, test, naive.values()))
 
 
 def apart(search: Search) -> list[str]:
