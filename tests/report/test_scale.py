@@ -252,6 +252,22 @@ def test_test_error_of_the_arms_is_compared_within_one_size() -> None:
     assert "same by construction" in verdicts.numbers(merged(*kept))[0]
 
 
+def test_every_size_at_which_some_run_was_trained_is_compared() -> None:
+    rows = [
+        one(1, "in_memory", 1.0, test_error=5.2863e-4, best_epoch=0),
+        one(1, "streaming", 1.0, test_error=5.2863e-4, best_epoch=0),
+        one(1, "ray", 1.0, 2, test_error=5.2876e-4),
+        one(5, "streaming", 1.0),
+        one(5, "ray", 1.0, 2),
+        *(one(size, arm, 1.0, best_epoch=0) for size in (10, 20) for arm in ("in_memory", "streaming")),
+        one(50, "streaming", 1.0),
+    ]
+    first, second, third = verdicts.numbers(merged(*rows))
+    assert "at ×1 is between 0.0005286 and 0.0005288, 0.02% apart in 3 runs, of which 2 kept the naive" in first
+    assert "at ×5 is the same in all 2 runs" in second
+    assert "at ×10 and ×20 kept the naive" in third
+
+
 def test_size_that_streaming_never_tried_is_not_its_memory() -> None:
     rows = merged(one(1, "in_memory", 1.0), one(1, "streaming", 1.0), one(200, "in_memory", None))
     assert "×200 does not fit in memory as arrays; streaming did not train on it either." in verdicts.streaming(rows)

@@ -114,27 +114,35 @@ def break_even(scale: Scale) -> list[str]:
 
 
 def numbers(rows: Sequence[Row]) -> list[str]:
-    """Whether the arms ended in the same model, by the test error of the largest size that several arms trained on."""
+    """Whether the arms ended in the same model, by the test error at every size that several arms trained on."""
     sized: dict[int, list[Row]] = {}
-    for row in rows:
+    for row in sorted(rows, key=lambda row: row["multiplier"]):
         if row["status"] == "ok" and row["test_error"]:
             sized.setdefault(row["multiplier"], []).append(row)
-    several = [multiplier for multiplier, group in sized.items() if len(group) > 1]
-    if not several:
-        return []
-    largest = max(several)
-    group = sized[largest]
+    several = {multiplier: group for multiplier, group in sized.items() if len(group) > 1}
+    kept = [at(multiplier) for multiplier, group in several.items() if all(row["best_epoch"] == 0 for row in group)]
+    lines = [_spread(multiplier, group) for multiplier, group in several.items() if at(multiplier) not in kept]
+    if kept:
+        metric = METRIC.get(rows[0]["metric"], "test error")
+        lines.append(
+            f"All runs at {join(kept)} kept the naive forecast that training starts from, so their {metric} is the "
+            "same by construction."
+        )
+    return lines
+
+
+def _spread(multiplier: int, group: Sequence[Row]) -> str:
+    """How far the test errors of a size are apart, of which not all are the naive forecast's."""
     metric, errors = METRIC.get(group[0]["metric"], "test error"), [row["test_error"] or 0.0 for row in group]
-    if all(row["best_epoch"] == 0 for row in group):
-        return [
-            f"All {len(errors)} runs at {at(largest)} kept the naive forecast that training starts from, so their "
-            f"{metric} is the same by construction."
-        ]
-    spread = max(errors) / min(errors) - 1
+    spread, kept = max(errors) / min(errors) - 1, sum(row["best_epoch"] == 0 for row in group)
     if spread <= SAME_ERROR:
-        return [f"The {metric} at {at(largest)} is the same in all {len(errors)} runs."]
+        return f"The {metric} at {at(multiplier)} is the same in all {len(errors)} runs."
     between = f"{min(errors):.4g} and {max(errors):.4g}"
-    return [f"The {metric} at {at(largest)} is between {between}, {percent(spread, 2)} apart in {len(errors)} runs."]
+    naive = f", of which {kept} kept the naive forecast" if kept else ""
+    return (
+        f"The {metric} at {at(multiplier)} is between {between}, {percent(spread, 2)} apart in {len(errors)} "
+        f"runs{naive}."
+    )
 
 
 def budget(rows: Sequence[Row]) -> list[str]:
