@@ -66,7 +66,7 @@ def run(
     shutil.rmtree(folder, ignore_errors=True)
     share, slots = _share(limits)
     stopper = _Stopper()
-    queue = PackQueue(suggester, "off" if limits.workers else limits.pack, at_once, slots)
+    queue = PackQueue(suggester, "off" if limits.workers else limits.pack, at_once, limits.spread(slots))
     trainable = tune.with_parameters(_Trainable, datasets=dict(datasets), limits=limits, folder=folder)
     tuner = tune.Tuner(
         tune.with_resources(trainable, share),

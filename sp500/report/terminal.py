@@ -103,6 +103,7 @@ def _starts_naive(record: RunRecord) -> bool:
 def _search(search: SearchSummary) -> Iterator[str]:
     best = search["best"]
     yield f"best of {search['configs']} configs: {best['overrides']}, validation loss {best['valid_loss']:.6f}"
+    yield from arms.halving(search)
     if search.get("arms"):
         yield from arms.sentences(search)
 

@@ -315,6 +315,10 @@ class SearchSummary(TypedDict):
     trial_seconds: float
     """Of all trials."""
     cores: int
+    halving: NotRequired[int]
+    """N of successive halving within packs, of which 1/N go on; 0: off."""
+    packs: NotRequired[list[int]]
+    """Sizes of the packs that the configs trained in, largest first."""
     best: ChosenConfig
     by_dataset: list[ChosenConfig]
     deflated_sharpe: DeflatedSharpe | None

@@ -12,6 +12,7 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from sp500.config import RunConfig
+from sp500.errors import ConfigError
 from sp500.machine.units import size_bytes
 from sp500.runs.record import RunRecord
 from sp500.runs.store import Run
@@ -36,6 +37,8 @@ def run_search(
     are running. Raises SP500Error when all trials failed.
     """
     planned, stopped = plan(config), Event()
+    if alone := list_alone(planned, config.run_config()):
+        print(f"halving: {alone}", file=sys.stderr, flush=True)
     with ThreadPoolExecutor(1, thread_name_prefix="beside") as beside, ExitStack() as cluster:
         begin = _begins_with_ray(planned) and _connect_ray()
         # The data is prepared while Ray starts, and the best config trained while Ray ends. Ray was imported before:
@@ -133,4 +136,30 @@ def plan(config: SearchSettings) -> Plan:
     )
     trials = config.trials or (None if method == "grid" else candidates.size or 60)
     assert config.mode != "all"  # has one process per arm: runs.arm_timing
-    return Plan(candidates, method, trials, config.mode, limits)
+    planned = Plan(candidates, method, trials, config.mode, limits)
+    list_alone(planned, config.run_config())
+    return planned
+
+
+def list_alone(planned: Plan, config: RunConfig) -> str:
+    """Which kinds of model train alone, so that halving stops none of them; '' where it can stop all, or is off.
+
+    Raises ConfigError where it could stop no config.
+    """
+    if not planned.limits.halving:
+        return ""
+    from sp500.tuning import arm_costs
+    from sp500.tuning.packing import packs
+
+    trials, _ = arm_costs.sample(planned, config)
+    alone = [pack[0].config for pack in packs.packs(trials, planned.limits.pack) if len(pack) == 1]
+    if planned.method == "tpe":  # its guesses may share a shape where these random draws do not
+        alone = [config for config in alone if not packs.packable(config)]
+    kinds = ", ".join(sorted({config.model.kind for config in alone}))
+    if len(alone) == len(trials):
+        raise ConfigError(
+            f"halving: stops members of packs, and no two configs of space {planned.space.name} ({kinds}) train "
+            "together. Linear models and MLPs do, of the tasks returns, direction and synthetic, with --pack 2 or more "
+            "and several configs of one shape. Leave out --halving, or search such a space"
+        )
+    return f"{len(alone)} of {len(trials)} configs ({kinds}) train alone and are never stopped" if alone else ""

@@ -8,6 +8,7 @@ import itertools
 import json
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from threading import Event
@@ -139,6 +140,8 @@ def _with_search(
         rerun=searched.ledger.rerun,
         trial_seconds=sum(result.seconds for result in results.values()),
         cores=searched.cores,
+        halving=plan.limits.halving,
+        packs=_list_packs(results.values()),
         best=_describe(best),
         by_dataset=_best_by_dataset(results.values()),
         deflated_sharpe=metrics.deflated_excess(excess, sharpes),
@@ -148,6 +151,12 @@ def _with_search(
     spent = record.seconds.model_copy(update={"setup": setup, "search": searched.seconds})
     machine = record.machine.model_copy(update={"cluster": searched.cluster})
     return record.model_copy(update={"search": summary, "samples": samples, "seconds": spent, "machine": machine})
+
+
+def _list_packs(results: Iterable[TrialResult]) -> list[int]:
+    """Sizes of the packs that the configs trained in, largest first; one that did not end whole counts as one."""
+    members = Counter(result.pack for result in results)
+    return [size for size in sorted(members, reverse=True) for _ in range(-(-members[size] // size))]
 
 
 def _ledger(run: Run, space: Space, data: dict[str, TrialData | str], suggested: Suggester) -> Ledger:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from sp500.config import RunConfig
 from sp500.tuning import trial_data
-from sp500.tuning.limits import Arm, Plan
+from sp500.tuning.limits import Arm, PackSize, Plan
 from sp500.tuning.packing import packs
 from sp500.tuning.packing.processes import process_count
 from sp500.tuning.space import Trial
@@ -51,11 +51,12 @@ def choose(
     slots = {"sequential": 1, "packed": local, "ray": local if cluster_cpus is None else cluster_cpus}
     if plan.limits.halving:
         del slots["sequential"]
-    trials, times = _sample(plan, config)
+    trials, times = sample(plan, config)
     arms: list[Arm] = [arm for arm in START_SECONDS if slots.get(arm)]
     expected = []
     for arm in arms:
-        together = packs.packs(trials, "off" if arm == "sequential" else plan.limits.pack, slots[arm])
+        size: PackSize = "off" if arm == "sequential" else plan.limits.pack
+        together = packs.packs(trials, size, plan.limits.spread(slots[arm]))
         work = [sum(_seconds(trial.config, datasets, len(pack)) for trial in pack) for pack in together]
         # A pack does not split: the longest one is the least that they take side by side.
         seconds = max(sum(work) * times / slots[arm], *work)
@@ -65,8 +66,8 @@ def choose(
     return best.arm, f"mode {best.arm}: expected for {round(len(trials) * times)} configs are {listing}"
 
 
-def _sample(plan: Plan, config: RunConfig) -> tuple[list[Trial], float]:
-    """A sample of the configs that the search will try, and the number of configs per config of the sample."""
+def sample(plan: Plan, config: RunConfig) -> tuple[list[Trial], float]:
+    """Draw a sample of the configs that the search will try, and the number of configs per config of the sample."""
     drawn = suggester("grid" if plan.method == "grid" else "random", config, plan.space, plan.trials, config.train.seed)
     trials = drawn.ask(min(drawn.total, SAMPLE))
     return trials, drawn.total / len(trials)

@@ -33,6 +33,13 @@ class Limits:
     workers: int = 0
     device: str = "auto"
 
+    def spread(self, slots: int) -> int:
+        """Processes that packs are made small for, so that each of `slots` has some.
+
+        One with halving, which decides within a pack: the same space stops the same configs on any number of cores.
+        """
+        return 1 if self.halving else slots
+
 
 @dataclass(frozen=True)
 class Plan:

@@ -1,6 +1,7 @@
 """A member of a pack ends as it would alone."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,11 +9,26 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sp500.config import DataConfig, ModelConfig, RunConfig, TrainConfig
+from sp500.errors import ConfigError
+from sp500.studies import search
+from sp500.studies.settings import SearchSettings
 from sp500.tuning import space, trial_data
+from sp500.tuning.limits import Limits
 from sp500.tuning.packing import packs
 from sp500.tuning.packing.training import Pack
 from sp500.tuning.sequential import run_trial
 
+NET = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, config, dataset):
+        super().__init__()
+        self.layer = nn.Linear(dataset.features * dataset.window, 1)
+
+    def forward(self, x):
+        return self.layer(x.flatten(1))
+"""
 DATA = DataConfig(tickers=("AAPL",), start="2017-01-01", window=4)
 
 
@@ -140,6 +156,47 @@ def test_packs_hold_what_differs_in_values_alone_and_every_trial_once():
     assert [len(pack) for pack in packs.packs(trials, "off")] == [1] * 108
     assert all(len(pack) <= 5 for pack in packs.packs(trials, 5))
     assert len(packs.packs(trials, 5)) == 3 * math.ceil(36 / 5)
+
+
+@pytest.mark.parametrize("slots", [1, 2, 4, 8, 16, 1000])
+def test_packs_of_a_halving_search_do_not_depend_on_the_cores(slots):
+    trials = space.grid(RunConfig(), space.PRESETS["grid18"]())
+    several = packs.packs(trials, "auto", Limits(halving=3).spread(slots))
+    assert [len(pack) for pack in several] == [6, 6, 6]  # one per width
+    assert len(packs.packs(trials, "auto", Limits().spread(slots))) >= min(slots, 3)
+
+
+def halving_search(**changes):
+    io = {"save_dir": Path("none")}
+    return SearchSettings(**{"halving": 3, "method": "grid", "space": "grid18", "io": io} | changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"space": "lstm12"},
+        {"model": {"kind": "transformer"}},
+        {"task": "images", "model": {"kind": "cnn"}},
+        {"train": {"amp": "bfloat16"}},
+        {"method": "tpe", "trials": 8, "space": "lstm12"},
+    ],
+)
+def test_halving_of_configs_that_train_alone_is_refused_by_the_space(changes):
+    with pytest.raises(ConfigError, match="no two configs of space"):
+        search.plan(halving_search(**changes))
+
+
+def test_halving_of_a_model_of_the_users_is_refused(tmp_path):
+    (tmp_path / "net.py").write_text(NET)
+    with pytest.raises(ConfigError, match="no two configs of space grid18"):
+        search.plan(halving_search(model={"kind": f"{tmp_path}/net.py:Net"}))
+
+
+def test_halving_of_a_mixed_space_names_the_kinds_that_are_never_stopped():
+    config = halving_search(space="wide", method="random", trials=60)
+    said = search.list_alone(search.plan(config), config.run_config())
+    assert "of 60 configs (lstm, mlp, transformer) train alone" in said or "(lstm, transformer) train alone" in said
+    assert search.list_alone(search.plan(halving_search()), RunConfig()) == ""
 
 
 def test_recurrent_models_do_not_pack():

@@ -6,6 +6,7 @@ Every sentence is computed from the measured seconds, and says "slower" or "run 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from sp500.formatting import TIMES, fixed, gap, join, seconds, some
 from sp500.report.plot_style import BLUE, GREY, ORANGE, Figure, apply_style, bar, canvas, render
 from sp500.report.tables import Table, table
 from sp500.runs.compare import ARMS
+from sp500.runs.results import SearchSummary
 
 NAMES = {"sequential": "one after another", "packed": "packed without Ray", "ray": "Ray Tune"}
 COLORS = {"sequential": GREY, "packed": ORANGE, "ray": BLUE}
@@ -37,6 +39,17 @@ def sentences(numbers: Numbers) -> list[str]:
         flags = join([f"--mode {arm}" for arm in missing])
         lines.append(f"To tell what packing and Ray Tune each bought, run experiments/tune.py with {flags} too.")
     return [sentence for sentence in lines if sentence]
+
+
+def halving(search: SearchSummary) -> list[str]:
+    """Which part of which packs went on to the end; nothing for a search without successive halving."""
+    if not search.get("halving"):
+        return []
+    packs = [f"{count} of {size}" for size, count in Counter(search["packs"]).items()]
+    return [
+        f"Successive halving: in each pack the best 1/{search['halving']} went on, twice. Packs by their number of "
+        f"configs: {join(packs)}. Their sizes do not depend on the cores."
+    ]
 
 
 def arms_table(numbers: Numbers) -> Table:

@@ -64,7 +64,8 @@ def best(search: Search) -> list[str]:
     naive = f", {percent(chosen['score'], 2)} of that of always answering zero" if search.relative else ""
     loss = f"validation loss {chosen['valid_loss']:.6g}{naive}"
     arm = f" {search.shown.name}" if search.shown and search.compared["same_best"] is False else ""
-    return [f"Best of {some(configs, 'config')} tried{arm}{failed}: {settings} ({loss}).{_again(search)}"]
+    chose = f"Best of {some(configs, 'config')} tried{arm}{failed}: {settings} ({loss}).{_again(search)}"
+    return [chose, *arms.halving(summary)]
 
 
 def _again(search: Search) -> str:

@@ -52,7 +52,7 @@ def run(
 
     `on_result` gets each result as it arrives, and how many configs are on their way.
     """
-    queue = PackQueue(suggester, limits.pack, at_once, processes)
+    queue = PackQueue(suggester, limits.pack, at_once, limits.spread(processes))
 
     def keep(result: TrialResult) -> None:
         queue.waiting.discard(result.id)
