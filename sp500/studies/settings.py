@@ -72,8 +72,8 @@ class SearchSettings(Experiment):
             raise ValueError("io.run_name: at most 52 characters, since --mode all adds the arm to it")
         if self.halving == 1 or (self.halving and (self.mode in {"sequential", "all"} or self.pack in {"off", "1"})):
             raise ValueError(
-                "halving: stops members of packs, so it needs 2 or more, packs of 2 or more (--pack), and --mode packed "
-                "or ray"
+                "halving: stops members of packs, so it needs 2 or more, packs of 2 or more (--pack), and --mode "
+                "packed or ray"
             )
         if self.workers_per_trial and self.mode not in {"ray", "auto"}:
             raise ValueError("workers_per_trial: needs --mode ray")

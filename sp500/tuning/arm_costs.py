@@ -1,15 +1,18 @@
 """Which arm of a search should end first: start-up and work of each, from measurements on two cores.
 
-The constants are those of docs/LOG.md and good to about a factor of two. That is enough here, since the arms differ by
+The constants are those of docs/LOG.md and good to about a factor of two, for the small networks by a formula, for all
+others by counting the operations of the model itself. That is enough here, since the arms differ by
 more than that where it matters: Ray costs seconds to start and gains nothing without cores that this machine lacks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from sp500.config import RunConfig
+from sp500.training.throughput import count_cost
 from sp500.tuning import trial_data
 from sp500.tuning.limits import Arm, PackSize, Plan
 from sp500.tuning.packing import packs
@@ -24,6 +27,10 @@ START_SECONDS: dict[Arm, float] = {"sequential": 4.0, "packed": 4.0, "ray": 10.0
 # Of a training step: what a pack pays once and a config alone each time, and a multiplication and addition of a window
 # with its gradient.
 STEP_SECONDS, PRODUCT_SECONDS = 0.5e-3, 22e-9 / 256
+FORMULAS = {"linear", "mlp", "lstm", "transformer"}
+# Multiplications and additions of a product with its gradient.
+FLOPS_OF_PRODUCT = 6
+MOST_COUNTED = 16
 # Size of the sample that stands for a larger search.
 SAMPLE = 500
 NAMES: dict[Arm, str] = {"sequential": "one after another", "packed": "packed without Ray", "ray": "with Ray Tune"}
@@ -52,12 +59,14 @@ def choose(
     if plan.limits.halving:
         del slots["sequential"]
     trials, times = sample(plan, config)
+    if not (products := _count_products(trials, datasets)):
+        return "packed", "mode packed: the operations of these models cannot be counted, so no seconds are expected"
     arms: list[Arm] = [arm for arm in START_SECONDS if slots.get(arm)]
     expected = []
     for arm in arms:
         size: PackSize = "off" if arm == "sequential" else plan.limits.pack
         together = packs.packs(trials, size, plan.limits.spread(slots[arm]))
-        work = [sum(_seconds(trial.config, datasets, len(pack)) for trial in pack) for pack in together]
+        work = [sum(_seconds(trial, products, datasets, len(pack)) for trial in pack) for pack in together]
         # A pack does not split: the longest one is the least that they take side by side.
         seconds = max(sum(work) * times / slots[arm], *work)
         expected.append(Expected(arm, START_SECONDS[arm] + seconds, slots[arm]))
@@ -73,21 +82,43 @@ def sample(plan: Plan, config: RunConfig) -> tuple[list[Trial], float]:
     return trials, drawn.total / len(trials)
 
 
-def _seconds(config: RunConfig, datasets: Mapping[str, TrialData | str], pack: int) -> float:
+def _seconds(trial: Trial, products: Mapping[str, float], datasets: Mapping[str, TrialData | str], pack: int) -> float:
     """Of one config's training in a pack of `pack` configs. 0 where its data cannot be prepared."""
-    data = datasets[trial_data.key(config)]
+    config, data = trial.config, datasets[trial_data.key(trial.config)]
     if isinstance(data, str):
         return 0.0
     windows = len(data.dataset.train)
     steps = config.train.epochs * -(-windows // config.batch_size)
-    products = _products(config, data.dataset.train.length, data.dataset.features)
     return min(steps, config.train.max_steps or steps) * (
-        STEP_SECONDS / pack + min(config.batch_size, windows) * products * PRODUCT_SECONDS
+        STEP_SECONDS / pack + min(config.batch_size, windows) * products[trial.id] * PRODUCT_SECONDS
     )
 
 
-def _products(config: RunConfig, length: int, features: int) -> int:
-    """About how many multiplications a window takes going forward."""
+def _count_products(trials: Sequence[Trial], datasets: Mapping[str, TrialData | str]) -> dict[str, float]:
+    """About how many multiplications a window takes going forward, by trial; empty where that cannot be known.
+
+    Models that have no formula are counted, a tenth of a second each: of many the first ones stand for all.
+    """
+    counted: dict[str, float] = {}
+    products: dict[str, float] = {}
+    for trial in trials:
+        data, shape = datasets[trial_data.key(trial.config)], trial.config.model.model_dump_json(exclude={"dropout"})
+        if isinstance(data, str):
+            continue
+        if trial.config.task in packs.TASKS and trial.config.model.kind in FORMULAS:
+            products[trial.id] = _products(trial.config, data.dataset.train.length, data.dataset.features)
+            continue
+        if shape not in counted and len(counted) < MOST_COUNTED:
+            cost = count_cost(data.task, trial.config, data.dataset)
+            if cost is None or not cost.flops_per_window:
+                return {}
+            counted[shape] = cost.flops_per_window / FLOPS_OF_PRODUCT
+        products[trial.id] = counted.get(shape) or fmean(counted.values())
+    return products
+
+
+def _products(config: RunConfig, length: int, features: int) -> float:
+    """The same of the kinds in FORMULAS."""
     model = config.model
     width, inner = model.hidden, model.hidden * model.hidden
     if model.kind == "linear":

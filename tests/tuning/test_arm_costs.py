@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from sp500.config import RunConfig, SyntheticConfig, TrainConfig
+from sp500.tasks import catalog
 from sp500.tuning import arm_costs, trial_data
 from sp500.tuning.axes import choices
 from sp500.tuning.limits import Limits, Plan
@@ -65,3 +66,43 @@ def test_search_of_many_configs_is_expected_from_some_of_them(made):
     seconds = [float(why.split("one after another ")[1].split(" s")[0]) for why in (many, some)]
     start = arm_costs.START_SECONDS["sequential"]
     assert (seconds[0] - start) == pytest.approx(4 * (seconds[1] - start), rel=0.05)
+
+
+READS_VALUES = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, config, dataset):
+        super().__init__()
+        self.layer = nn.Linear(dataset.features * dataset.window, 1)
+
+    def forward(self, x):
+        return self.layer(x.flatten(1)) if float(x.sum()) > 0 else 2 * self.layer(x.flatten(1))
+"""
+
+
+def outside(model, **settings):
+    """What six rates of a config are expected to take alone, and the arm on 64 CPUs."""
+    base = catalog.resolve(RunConfig(**(settings | {"model": model})))
+    plan = Plan(choices("six", {"train.lr": (1e-3, 2e-3, 3e-3, 4e-3, 5e-3, 6e-3)}), "grid", None, "auto", Limits())
+    return base, arm_costs.choose(plan, base, trial_data.prepare([base]), 64)
+
+
+def test_language_model_is_expected_to_take_what_its_parameters_and_tokens_do():
+    model = {"kind": "gpt", "hidden": 96, "layers": 2}
+    base, (arm, why) = outside(model, task="language", train={"epochs": 9, "max_steps": 575, "batch_size": 32})
+    # 6 operations per parameter and token (Kaplan et al. 2020, arXiv:2001.08361, section 2.1), without embeddings.
+    parameters = 12 * 2 * 96**2 + 256 * 96
+    products = parameters * base.text.context * 32
+    work = 6 * 575 * (arm_costs.STEP_SECONDS + products * arm_costs.PRODUCT_SECONDS)
+    seconds = float(why.split("one after another ")[1].split(" s")[0])
+    assert seconds - arm_costs.START_SECONDS["sequential"] == pytest.approx(work, rel=0.2)
+    assert arm == "ray"
+
+
+def test_model_whose_operations_cannot_be_counted_has_no_expected_seconds(tmp_path):
+    (tmp_path / "net.py").write_text(READS_VALUES)
+    data = {"tickers": ("AAPL",), "start": "2017-01-01", "window": 4}
+    arm, why = outside({"kind": f"{tmp_path}/net.py:Net"}, data=data)[1]
+    assert arm == "packed"
+    assert "cannot be counted" in why
