@@ -184,7 +184,7 @@ def _range(row: ForecastRow) -> str:
 def _range_title(basis: Basis) -> str:
     """A range that no repeated run supports is named after its assumption."""
     if basis.get("repeats"):
-        return "90% range"
+        return "Range, 90% by the law"
     return f"Range if runs vary by {percent(basis.get('varies', VARIES), 0)}"
 
 

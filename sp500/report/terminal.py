@@ -110,7 +110,7 @@ def _search(search: SearchSummary) -> Iterator[str]:
 
 def _scale(record: RunRecord) -> Iterator[str]:
     scale = collect([record])
-    yield from verdicts.suspect(scale.rows)
+    yield from (*verdicts.suspect(scale.rows), *verdicts.busy_rows(scale.rows))
     for row in scale.rows:
         head = f"{row['multiplier']:>4}x {row['label']:<13} {row['status']}"
         if row["status"] != "ok":

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -15,6 +17,7 @@ import psutil
 
 from sp500.config import RunConfig
 from sp500.errors import ConfigError, SP500Error
+from sp500.machine.cores import cpu_limit, usable_cores
 from sp500.runs import compare
 from sp500.runs.record import RunRecord, make_record
 from sp500.runs.results import SearchSummary
@@ -27,10 +30,13 @@ SAMPLE_SECONDS = 0.25
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of an arm from its start to its exit, and CPU seconds of all its processes."""
+    """Seconds of an arm from its start to its exit, CPU seconds of all its processes, and the share of this machine's
+    cores that others took meanwhile; None where that is not known.
+    """
 
     seconds: float
     cpu_seconds: float
+    others_share: float | None
 
 
 def run_all(config: RunConfig, run: Run, script: Path, *, resume: bool) -> RunRecord:
@@ -41,13 +47,13 @@ def run_all(config: RunConfig, run: Run, script: Path, *, resume: bool) -> RunRe
     store = RunStore(config.io.save_dir)
     names = {arm: f"{run.name}-{arm}" for arm in compare.ARMS}
     records: dict[str, RunRecord] = {}
-    timed: dict[str, dict[str, float | None]] = {}
+    timed: dict[str, Mapping[str, float | None]] = {}
     for arm, name in names.items():
         # An arm that ended in an earlier attempt keeps the seconds of its own record.
         ended_before = store.record(name) is not None
         timing = _time_arm(run, script, arm, name, store, resume=resume)
         if not ended_before:
-            timed[arm] = {"seconds": timing.seconds, "cpu_seconds": timing.cpu_seconds}
+            timed[arm] = asdict(timing)
         record = store.record(name)
         if record is None or record.search is None:
             raise SP500Error(f"the {arm} arm ended without a result: {record.reason if record else 'no record'}")
@@ -79,7 +85,7 @@ def _time_arm(run: Run, script: Path, arm: str, name: str, store: RunStore, *, r
         # One that was refused at the door has no record of this attempt.
         record = store.record(name) if code != ConfigError.exit_code else None
         raise SP500Error(f"the {arm} arm ended with exit code {code}" + (f": {record.reason}" if record else ""))
-    return Timing(time.monotonic() - started, cpu.seconds)
+    return Timing(time.monotonic() - started, cpu.seconds, cpu.others_share)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -93,7 +99,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 class CpuSeconds:
-    """CPU seconds of a child and all its descendants while the block runs, in which the child has to end.
+    """CPU seconds of a child and all its descendants while the block runs, in which they have to end; and which share
+    of this machine's cores was taken by processes other than these and this one. By the id of this process those of its
+    children.
 
     The kernel's sum is exact but leaves out processes that nobody waited for, such as Ray's workers; samples see these
     but not the last moment of each. Neither counts too much, so the larger of the two is taken.
@@ -101,9 +109,12 @@ class CpuSeconds:
 
     def __init__(self, pid: int) -> None:
         self.seconds = 0.0
+        self.others_share: float | None = None
         self._pid = pid
         self._seen: dict[int, float] = {}
         self._before = _children_cpu_seconds()
+        self._own, self._machine = time.process_time(), _machine_cpu_seconds()
+        self._started = time.monotonic()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._sample, name="cpu-seconds", daemon=True)
 
@@ -117,16 +128,33 @@ class CpuSeconds:
         self._done.set()
         self._thread.join()
         self.seconds = max(_children_cpu_seconds() - self._before, sum(self._seen.values()))
+        if self._machine is not None and (now := _machine_cpu_seconds()) is not None:
+            others = now - self._machine - self.seconds - (time.process_time() - self._own)
+            could = (time.monotonic() - self._started) * usable_cores()
+            self.others_share = min(max(others / could, 0.0), 1.0)
 
     def _sample(self) -> None:
         while not self._done.wait(SAMPLE_SECONDS):
             try:
                 child = psutil.Process(self._pid)
-                for process in (child, *child.children(recursive=True)):
+                own = [] if self._pid == os.getpid() else [child]
+                for process in (*own, *child.children(recursive=True)):
                     times = process.cpu_times()
                     self._seen[process.pid] = times.user + times.system
             except psutil.Error:  # one ended meanwhile
                 continue
+
+
+def _machine_cpu_seconds() -> float | None:
+    """Seconds that the cores of this process were busy since the machine started, with what its host took from them.
+
+    None in a container with a limit of CPUs, which sees all cores of its host.
+    """
+    if cpu_limit() is not None or not hasattr(os, "sched_getaffinity"):
+        return None
+    cores = psutil.cpu_times(percpu=True)
+    busy = [core.user + core.nice + core.system + core.irq + core.softirq + core.steal for core in cores]
+    return sum(busy[core] for core in os.sched_getaffinity(0) if core < len(busy))
 
 
 def _children_cpu_seconds() -> float:

@@ -6,12 +6,16 @@ Pure functions of run records.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from sp500.runs.record import RunRecord
 from sp500.runs.results import ArmRow, ConfigsOnCores, SearchBreakEven, SearchComparison, SearchSummary
 
 ARMS = ("sequential", "packed", "ray")
 """One config at a time in one process; packs in processes of this machine; packs under Ray Tune."""
+MOST_OTHERS, LEAST_CPU = 0.1, 0.8
+"""Share of the machine's cores that others may take, and of its seconds that a trial has to compute, on a machine whose
+times can be relied on."""
 MORE_CORES = (1, 2, 4, 8)
 """Break-evens are given for as many times the cores that Ray had."""
 
@@ -46,13 +50,14 @@ def searches(
 
 
 def break_even(packed: ArmRow | None, ray: ArmRow | None) -> SearchBreakEven | None:
-    """Where Ray Tune takes as long as packs without it, from one measured search of each; None without both.
+    """Where Ray Tune takes as long as packs without it, from one measured search of each; None without both, and
+    where one ran on a busy machine.
 
     An arm is taken as start + configs * work per config / cores, with the start and the work that were measured.
     `cores` is how many Ray needs for as many configs as were tried (None: its start alone takes longer), `configs` from
     how many configs it is sooner on one, two, four and eight times its cores (None: at no number).
     """
-    if packed is None or ray is None or packed["seconds"] is None:
+    if packed is None or ray is None or packed["seconds"] is None or busy(packed) or busy(ray):
         return None
     start, ray_start = packed["start_seconds"], ray["start_seconds"]
     work, ray_work = packed["work_seconds"], ray["work_seconds"]
@@ -65,6 +70,41 @@ def break_even(packed: ArmRow | None, ray: ArmRow | None) -> SearchBreakEven | N
         gained = work / packed["configs"] / packed["cores"] - ray_work / ray["configs"] / cores
         configs.append({"cores": cores, "configs": max((ray_start - start) / gained, 0.0) if gained > 0 else None})
     return {"cores": ray_work / left if left > 0 else None, "configs": configs}
+
+
+def busy(row: Mapping[str, Any] | None) -> bool:
+    """Whether other programs kept the machine busy, so that an arm's seconds are not reliable.
+
+    Rows of earlier versions do not tell, and count.
+    """
+    others, own = (row.get(name) if row else None for name in ("others_share", "cpu_share"))
+    return (others or 0.0) > MOST_OTHERS or (own is not None and own < LEAST_CPU)
+
+
+def timings(records: Sequence[RunRecord]) -> dict[str, ArmRow]:
+    """What the arms of searches in all modes took by the clock of the process that ran them, by the arm's run."""
+    timed: dict[str, ArmRow] = {}
+    for record in records:
+        if record.search and record.arm == "all":
+            rows, runs = record.search.get("arms") or {}, record.search["runs"]
+            timed |= {runs[arm]: row for arm, row in rows.items() if arm in runs}
+    return timed
+
+
+def split_seconds(record: RunRecord, timed: Mapping[str, Any]) -> tuple[float | None, float | None, float | None]:
+    """Seconds of a search's arm from start to end, its start, and its work: the seconds that its trials took together.
+
+    The start is all else than work / cores. `timed` is the arm's process by an outer clock, where there was one; else
+    the record's own total counts. None for all of one that was resumed, since its last attempt is not the whole of it.
+    """
+    assert record.search is not None
+    if record.search["resumed"]:
+        return None, None, None
+    seconds: float | None = timed.get("seconds", record.seconds.total)
+    work, cores = record.search["trial_seconds"], record.search["cores"]
+    if seconds is None or not cores:
+        return seconds, None, None
+    return seconds, max(seconds - work / cores, 0.0), work
 
 
 def newest_search(records: Sequence[RunRecord]) -> tuple[dict[str, RunRecord], RunRecord | None]:
@@ -92,21 +132,19 @@ def relative_gap(first: float, second: float) -> float:
 
 
 def _row(record: RunRecord, search: SearchSummary, timed: Mapping[str, float | None]) -> ArmRow:
-    """One arm. Its work is the seconds of its trials on their cores, its start all else.
-
-    Nothing is known of the time of one that was resumed, since its last attempt is not the whole of it.
-    """
-    whole = not search["resumed"]
-    seconds = timed.get("seconds", record.seconds.total) if whole else None
-    work, cores, configs = search["trial_seconds"], search["cores"], search["configs"]
+    """One arm, and whether its machine was busy with other things."""
+    seconds, start, work = split_seconds(record, timed)
+    configs = search["configs"]
     return {
         "seconds": seconds,
-        "cpu_seconds": timed.get("cpu_seconds") if whole else None,
-        "cores": cores,
+        "cpu_seconds": timed.get("cpu_seconds") if seconds is not None else None,
+        "others_share": timed.get("others_share"),
+        "cpu_share": search.get("cpu_share"),
+        "cores": search["cores"],
         "configs": configs,
         "trials_per_second": configs / seconds if seconds else None,
-        "start_seconds": max(seconds - work / cores, 0.0) if seconds is not None and cores else None,
-        "work_seconds": work if seconds is not None and cores else None,
+        "start_seconds": start,
+        "work_seconds": work,
     }
 
 

@@ -38,8 +38,7 @@ class DataCard(TypedDict, total=False):
     sha256: str
     """Hash of the prices or arrays."""
     tickers: list[str]
-    rows: int
-    """Prices."""
+    rows: int  # prices
     first_date: str
     last_date: str
     features: list[str]
@@ -89,8 +88,7 @@ class SeedRow(TypedDict):
 class FoldDates(TypedDict):
     """Which dates a fold of a walk-forward run has."""
 
-    fold: int
-    """Counted from 1."""
+    fold: int  # counted from 1
     splits: Splits
     blind: bool | None
     """False: the choice of the config used dates of the fold's test or later."""
@@ -152,6 +150,7 @@ class ScaleRow(TypedDict):
     epoch_seconds: float | None
     """A whole pass at the warm rate, also where fewer steps were taken."""
     memory_limit_bytes: int
+    others_share: NotRequired[float | None]  # as in ArmRow
     peak_memory_bytes: int | None
     peak_worker_bytes: int | None
     bytes_on_disk: int | None
@@ -159,8 +158,7 @@ class ScaleRow(TypedDict):
     metric: str
     test_error: float | None
     """By `metric`: mse, error_rate, bits_per_byte."""
-    suspicious: NotRequired[str]
-    """Test metrics that are too good to be true (`suspicion.find_signs`)."""
+    suspicious: NotRequired[str]  # as `suspicion.find_signs` gives it
     run: str
 
 
@@ -257,7 +255,12 @@ class DeflatedSharpe(TypedDict):
 
 
 class ArmRow(TypedDict):
-    """One arm of a search: its work is the seconds of its trials on their cores, its start all else."""
+    """One arm of a search (`compare.split_seconds`)."""
+
+    others_share: NotRequired[float | None]
+    """Share of this machine's cores that other processes took."""
+    cpu_share: NotRequired[float | None]
+    """CPU seconds of its trials as a share of their seconds."""
 
     seconds: float | None
     cpu_seconds: float | None
@@ -316,9 +319,8 @@ class SearchSummary(TypedDict):
     """Of all trials."""
     cores: int
     halving: NotRequired[int]
-    """N of successive halving within packs, of which 1/N go on; 0: off."""
-    packs: NotRequired[list[int]]
-    """Sizes of the packs that the configs trained in, largest first."""
+    cpu_share: NotRequired[float | None]  # as in ArmRow
+    packs: NotRequired[list[int]]  # their sizes, largest first
     best: ChosenConfig
     by_dataset: list[ChosenConfig]
     deflated_sharpe: DeflatedSharpe | None
@@ -385,8 +387,7 @@ class Backtest(TypedDict):
     measured: float
     """Mean of those runs with the most windows."""
     error_percent: float
-    within: bool
-    """Whether what was measured lies in the range."""
+    within: bool  # its range
 
 
 class Forecast(TypedDict):

@@ -12,6 +12,7 @@ from statistics import median
 from sp500.config import RunConfig
 from sp500.plugins import source
 from sp500.runs import cost
+from sp500.runs.compare import busy
 from sp500.runs.record import EpochMetrics, RunRecord
 from sp500.runs.results import BreakEven, Law, ScaleRow, Speedup, StrongScaling, WeakScaling
 from sp500.suspicion import find_signs
@@ -82,8 +83,10 @@ def break_even(rows: Sequence[ScaleRow]) -> list[BreakEven]:
 
     Both are taken as fixed seconds + windows / warm rate: the rate of the largest set, the median of what the rows
     leave over as fixed seconds, writing shards left out. One process is the baseline of the user's machine, and that of
-    the cluster where none ran on the machine. `windows` is None where Ray is at no size sooner from there on.
+    the cluster where none ran on the machine. `windows` is None where Ray is at no size sooner from there on. Rows
+    of a busy machine do not count.
     """
+    rows = [row for row in rows if not busy(row)]
     alone = baseline(rows)
     laws: list[BreakEven] = []
     for place, workers in sorted({(row["place"], row["num_workers"]) for row in rows if row["arm"] == "ray"}):

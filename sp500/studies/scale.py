@@ -10,6 +10,7 @@ from sp500.errors import ConfigError, SP500Error
 from sp500.execution import execute
 from sp500.machine.memory import run_in_subprocess
 from sp500.runs import scaling
+from sp500.runs.arm_timing import CpuSeconds
 from sp500.runs.record import RunRecord, Status, make_record
 from sp500.runs.results import ScaleRow
 from sp500.runs.store import Run, RunStore
@@ -23,12 +24,14 @@ def run_scale(
 
     `on_arm` gets each arm's settings and row as it ends. Raises SP500Error when all fail.
     """
-    rows = []
+    rows: list[ScaleRow] = []
     for arm in each(config, run.name):
-        record = attempt(arm)
+        with CpuSeconds(os.getpid()) as cpu:
+            record = attempt(arm)
         store = RunStore(arm.io.save_dir)
         folder = store.root / record.name
-        rows.append(scaling.row(record, store.epochs(record.name), arm.limit_bytes, folder))
+        row = scaling.row(record, store.epochs(record.name), arm.limit_bytes, folder)
+        rows.append({**row, "others_share": None if row["place"] == "cluster" else cpu.others_share})
         on_arm(arm, rows[-1])
     if not any(row["status"] == "ok" for row in rows):
         raise SP500Error("no arm ended well: " + "; ".join(f"{row['arm']}: {row['reason']}" for row in rows))

@@ -142,6 +142,7 @@ def _with_search(
         cores=searched.cores,
         halving=plan.limits.halving,
         packs=_list_packs(results.values()),
+        cpu_share=_cpu_share(results.values()) if record.device == "cpu" else None,
         best=_describe(best),
         by_dataset=_best_by_dataset(results.values()),
         deflated_sharpe=metrics.deflated_excess(excess, sharpes),
@@ -151,6 +152,13 @@ def _with_search(
     spent = record.seconds.model_copy(update={"setup": setup, "search": searched.seconds})
     machine = record.machine.model_copy(update={"cluster": searched.cluster})
     return record.model_copy(update={"search": summary, "samples": samples, "seconds": spent, "machine": machine})
+
+
+def _cpu_share(results: Iterable[TrialResult]) -> float | None:
+    """CPU seconds of the trials over their seconds, of those that tell both."""
+    told = [(result.cpu_seconds, result.seconds) for result in results if result.cpu_seconds is not None]
+    seconds = sum(wall for _, wall in told)
+    return sum(cpu for cpu, _ in told) / seconds if seconds else None
 
 
 def _list_packs(results: Iterable[TrialResult]) -> list[int]:

@@ -35,6 +35,8 @@ class TrialResult(Plain):
     samples: int = 0
     seconds: float = 0.0
     """Training and evaluation of this trial alone."""
+    cpu_seconds: float | None = None
+    """CPU seconds of its process meanwhile; None where that is not all, and for one that failed."""
     dataset: str = ""
     """Name of the data that it was trained on."""
     data: str = ""

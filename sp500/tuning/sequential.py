@@ -37,7 +37,7 @@ def run_trial(
     data: TrialData | str, trial: Trial, timeout: float | None = None, fit_trial: Fit = fit_alone
 ) -> TrialResult:
     """Train one config. A trial that fails says why and does not stop the others."""
-    started = time.perf_counter()
+    started, cpu_started = time.perf_counter(), time.process_time()
     try:
         if isinstance(data, str):
             raise SP500Error(data)
@@ -52,6 +52,7 @@ def run_trial(
             epochs=len(result.epochs),
             samples=result.samples,
             seconds=time.perf_counter() - started,
+            cpu_seconds=time.process_time() - cpu_started if fit_trial is fit_alone else None,
         )
     except Exception as error:  # noqa: BLE001 - one bad trial, whatever is wrong with it, must not end a search
         return build_failure(trial, why(error), time.perf_counter() - started)

@@ -268,6 +268,15 @@ def test_every_size_at_which_some_run_was_trained_is_compared() -> None:
     assert "at ×10 and ×20 kept the naive" in third
 
 
+def test_runs_on_a_busy_machine_are_named_and_left_out_of_the_break_even() -> None:
+    quiet = [one(1, "streaming", 100.0, others_share=0.05), one(1, "ray", 200.0, 2, fixed=12.0, others_share=None)]
+    assert verdicts.busy_rows(merged(*quiet)) == []
+    assert verdicts.break_even(found(*quiet))
+    rows = [quiet[0], one(1, "ray", 200.0, 2, fixed=12.0, others_share=0.4)]
+    assert "2 Ray workers at ×1 (40%)" in verdicts.sentences(found(*rows))[0]
+    assert verdicts.break_even(found(*rows)) == []
+
+
 def test_size_that_streaming_never_tried_is_not_its_memory() -> None:
     rows = merged(one(1, "in_memory", 1.0), one(1, "streaming", 1.0), one(200, "in_memory", None))
     assert "×200 does not fit in memory as arrays; streaming did not train on it either." in verdicts.streaming(rows)

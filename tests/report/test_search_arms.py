@@ -49,6 +49,29 @@ def test_search_of_one_arm_has_nulls_for_what_needs_others() -> None:
     assert {numbers[key] for key in SearchComparison.__annotations__.keys() - {"arms", "configs"}} == {None}
 
 
+@pytest.mark.parametrize(
+    ("shares", "said"),
+    [
+        ({"others_share": 0.11}, "Ray Tune: other programs took 11% of the cores)"),
+        ({"cpu_share": 0.79}, "Ray Tune: its trials computed in 79% of their time)"),
+        ({"others_share": 0.09, "cpu_share": 0.81}, ""),
+        ({"others_share": None, "cpu_share": None}, ""),
+        ({}, ""),  # a record of an earlier version
+    ],
+)
+def test_times_of_a_busy_machine_are_called_so_and_give_no_break_even(shares: dict[str, Any], said: str) -> None:
+    arms = {"packed": side("p", 0, "packed", 10.0), "ray": side("r", 1, "ray", 20.0)}
+    own = {name: share for name, share in shares.items() if name == "cpu_share"}
+    arms["ray"] = arms["ray"].model_copy(update={"search": {**arms["ray"].search, **own}})
+    outer = {"ray": {"seconds": 20.0, **{name: share for name, share in shares.items() if name == "others_share"}}}
+    numbers = compare.searches(arms, outer)
+    lines = arm_sentences(numbers)
+    assert lines[0].startswith("The machine was busy: ") is bool(said)
+    assert said in lines[0]
+    assert (numbers["break_even"] is None) is bool(said)
+    assert any("would be sooner" in line for line in lines) is not bool(said)
+
+
 def test_separate_arms_are_compared_by_their_records() -> None:
     records = [side("s", 0, "sequential", 30.0), side("p", 1, "packed", 10.0), side("r", 2, "ray", 40.0, loss=0.5)]
     numbers = results.newest(records, {}).compared

@@ -11,7 +11,8 @@ from rate_list import CLUSTER, RATES, TABLE, WORKER
 from result_rows import search_summary, shard_facts
 
 from sp500.report import costs
-from sp500.runs import scaling
+from sp500.report.search import results
+from sp500.runs import compare, scaling
 from sp500.runs.cost import RateTable
 from sp500.runs.forecasting import forecast
 from sp500.runs.forecasting.forecast import Question
@@ -119,7 +120,7 @@ def test_backtest_leaves_out_the_most_workers_and_tells_by_how_much_it_missed() 
     assert tested["measured"] == pytest.approx(80)
 
 
-@pytest.mark.parametrize(("repeated", "title"), [(True, "90% range"), (False, "Range if runs vary by 10%")])
+@pytest.mark.parametrize(("repeated", "title"), [(True, "Range, 90% by the law"), (False, "Range if runs vary by 10%")])
 def test_range_without_repeated_runs_is_named_after_its_assumption(repeated: bool, title: str) -> None:
     again = [record(1, 1, train=110.0), record(2, 2, train=60.0)] if repeated else []
     found = asked(record(1), record(2), record(4), *again)
@@ -255,11 +256,36 @@ def test_seconds_that_wrote_shards_are_not_forecast() -> None:
     assert row["seconds"] == pytest.approx(START - 12 + train_seconds(1))
 
 
+def test_search_has_the_same_start_and_work_in_the_report_and_in_the_forecast() -> None:
+    summary = search_summary(cores=2, trial_seconds=12.0)
+    facts = {"search": summary, "seconds": Seconds(setup=8, train=2, search=9, total=20), "experiment": "tune"}
+    arm = record(0, name="all-ray", cluster={}, **facts)
+    timed = {"ray": {"seconds": 23.0, "cpu_seconds": 8.0, "others_share": 0.0}}  # by the clock of the parent
+    told = compare.searches({"ray": arm}, timed)
+    every = record(0, 1, name="all", cluster={}, **facts | {"search": {**summary, **told, "runs": {"ray": "all-ray"}}})
+    every = every.model_copy(update={"arm": "all"})
+    for records, seconds in (([arm], 20.0), ([arm, every], 23.0)):
+        row = results.newest(records, {}).compared["arms"]["ray"]
+        found = asked(*records, experiment="tune", workers=(1, 2, 64))
+        basis = found["basis"]
+        assert (row["seconds"], row["start_seconds"], row["work_seconds"]) == (seconds, seconds - 6, 12.0)
+        assert (basis["start_seconds"], basis["work_seconds"]) == pytest.approx((seconds - 6, 12.0))
+        one, two, many = (row["seconds"] for row in found["rows"])
+        # On one machine more workers than its two cores divide the work no further.
+        assert (one, two, many) == pytest.approx((seconds + 6, seconds, seconds))
+        assert found["rows"][1]["measured"] == seconds
+
+
 def test_workers_of_a_search_are_the_cores_of_its_parallel_side() -> None:
     def search(cores: int, arm: str = "ray") -> RunRecord:
         took = 90.0 / cores + 10
         seconds = Seconds(setup=8, train=2, search=took, total=10 + took)
-        facts = {"search": search_summary(cores=cores), "seconds": seconds, "experiment": "tune", "arm": arm}
+        facts = {
+            "search": search_summary(cores=cores, trial_seconds=90.0),
+            "seconds": seconds,
+            "experiment": "tune",
+            "arm": arm,
+        }
         return record(0, name=f"{arm}-{cores}", **facts)
 
     found = asked(search(2), search(4), search(1, "sequential"), experiment="tune", workers=(8,))

@@ -48,6 +48,18 @@ def test_more_workers_that_took_longer_are_coherency_since_waiting_explains_no_m
     assert list(fitted.fixed) == ["contention"]
 
 
+def test_workers_above_the_cores_that_they_share_divide_the_work_no_further() -> None:
+    fitted = usl.fit([1, 2], [5.0, 5.0], [100.0, 60.0], cores=2).law
+    assert [fitted.seconds(n) for n in (1, 2, 4, 64)] == pytest.approx([105, 65, 65, 65])
+    # Measured above the cores: parallel 80 over two cores, serial 20, and 3 for each further worker.
+    shared = {count: 80 / min(count, 2) + 20 + 3 * (count - 1) for count in (1, 2, 4, 8)}
+    known = usl.fit([1, 2, 4], [5.0] * 3, [shared[count] for count in (1, 2, 4)], cores=2).law
+    assert known.seconds(8) == pytest.approx(5 + shared[8])
+    above = usl.fit([4, 8], [5.0, 5.0], [shared[4], shared[8]], cores=2)
+    assert above.law.seconds(16) == pytest.approx(5 + shared[8] + 8 * 3)
+    assert list(above.fixed) == ["contention"]
+
+
 def test_start_that_each_further_worker_makes_longer_goes_on_to_grow() -> None:
     fitted = usl.fit([1, 2, 4], [20.0, 25.0, 35.0], [10.0] * 3).law
     assert fitted.start_seconds(8) == pytest.approx(20 + 7 * 5)

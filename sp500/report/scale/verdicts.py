@@ -11,6 +11,7 @@ from sp500 import formatting
 from sp500.formatting import METRIC, TIMES, approx, join, percent, ratio, seconds, size, some
 from sp500.report.scale.results import Row, Scale, at, by_arm, share
 from sp500.report.tables import shorten
+from sp500.runs.compare import MOST_OTHERS, busy
 from sp500.runs.results import BreakEven, Law
 from sp500.runs.scaling import BASELINES, PLACES
 from sp500.suspicion import warn
@@ -38,13 +39,28 @@ def sentences(scale: Scale, cost_of: CostOf = no_cost) -> list[str]:
         return []
     gains = [*cluster(scale.rows, cost_of), *streaming(scale.rows), *break_even(scale)]
     rest = [*budget(scale.rows), *one_machine(scale), *failures(scale.rows)]
-    return [*suspect(scale.rows), *gains, *numbers(scale.rows), *rest]
+    return [*suspect(scale.rows), *busy_rows(scale.rows), *gains, *numbers(scale.rows), *rest]
 
 
 def suspect(rows: Sequence[Row]) -> list[str]:
     """The warning before all else where the test metrics of some run are too good to be true."""
     signs = [(row, found) for row in rows if (found := row.get("suspicious"))]
     return [warn(f"{row['label']} at {at(row['multiplier'])}: {found}").strip() for row, found in signs[:1]]
+
+
+def busy_rows(rows: Sequence[Row]) -> list[str]:
+    """That the seconds of some runs are not reliable, before them."""
+    named = [
+        f"{row['label']} at {at(row['multiplier'])} ({percent(row.get('others_share'), 0)})"
+        for row in rows
+        if busy(row)
+    ]
+    if not named:
+        return []
+    return [
+        "The machine was busy: times and speeds are not reliable where other programs took more than "
+        f"{percent(MOST_OTHERS, 0)} of the cores, and the break-even leaves them out: {join(named)}."
+    ]
 
 
 def cluster(rows: Sequence[Row], cost_of: CostOf = no_cost) -> list[str]:

@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from sp500 import formatting
-from sp500.formatting import TIMES, fixed, gap, join, seconds, some
+from sp500.formatting import TIMES, fixed, gap, join, percent, seconds, some
 from sp500.report.plot_style import BLUE, GREY, ORANGE, Figure, apply_style, bar, canvas, render
 from sp500.report.tables import Table, table
+from sp500.runs import compare
 from sp500.runs.compare import ARMS
-from sp500.runs.results import SearchSummary
+from sp500.runs.results import ArmRow, SearchSummary
 
 NAMES = {"sequential": "one after another", "packed": "packed without Ray", "ray": "Ray Tune"}
 COLORS = {"sequential": GREY, "packed": ORANGE, "ray": BLUE}
@@ -34,7 +35,7 @@ def sentences(numbers: Numbers) -> list[str]:
     arms = numbers["arms"] or {}
     if not arms:
         return []
-    lines = [_split(numbers), _agreement(numbers), *_break_even(numbers)]
+    lines = [*_busy(arms), _split(numbers), _agreement(numbers), *_break_even(numbers)]
     if missing := [arm for arm in ARMS if arm not in arms]:
         flags = join([f"--mode {arm}" for arm in missing])
         lines.append(f"To tell what packing and Ray Tune each bought, run experiments/tune.py with {flags} too.")
@@ -101,6 +102,23 @@ def figure(numbers: Numbers) -> Figure | None:
     for place, (arm, row) in enumerate(timed.items()):
         bar(axes, place, row["seconds"], formatting.seconds(row["seconds"]), COLORS[arm])
     return render(chart, "seconds", "Seconds from the start of the process to its end; shorter is better.")
+
+
+def _busy(arms: Mapping[str, ArmRow]) -> list[str]:
+    """That the seconds of some arms are not reliable, and why; before them."""
+    reasons = []
+    for arm, row in arms.items():
+        if compare.busy(row):
+            others, own = row.get("others_share"), row.get("cpu_share")
+            parts = [f"other programs took {percent(others, 0)} of the cores"] if others else []
+            parts += [f"its trials computed in {percent(own, 0)} of their time"] if own is not None else []
+            reasons.append(f"{NAMES[arm]}: {join(parts)}")
+    if not reasons:
+        return []
+    return [
+        f"The machine was busy: the times of the arms are not reliable ({'; '.join(reasons)}), and no break-even is "
+        "given. Run the search again on a quiet machine."
+    ]
 
 
 def _split(numbers: Numbers) -> str:

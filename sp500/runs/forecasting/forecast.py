@@ -17,7 +17,7 @@ from sp500.runs import cost
 from sp500.runs.cost import Pods, RateTable
 from sp500.runs.experiments import Experiment
 from sp500.runs.forecasting import usl
-from sp500.runs.forecasting.observations import Observation, choose_runs, counts, most, pace, place
+from sp500.runs.forecasting.observations import Observation, choose_runs, counts, most, pace, place, shared_cores
 from sp500.runs.record import RunRecord
 from sp500.runs.results import Backtest, Basis, Forecast, ForecastRow, LeftOut
 
@@ -79,7 +79,9 @@ def fit(used: Sequence[Observation], samples: int) -> usl.Fit:
         usl.variation([run.start for run in repeats] for repeats in groups.values()),
         usl.variation([run.work for run in repeats] for repeats in groups.values()),
     )
-    fitted = usl.fit(workers, start, [each * whole for each in pace(used)], varies=varies)
+    of_search = used[0].record.search is not None  # whose trials wait for nothing
+    work, sigma = [each * whole for each in pace(used)], 0.0 if of_search else usl.SIGMA
+    fitted = usl.fit(workers, start, work, varies=varies, sigma=sigma, cores=shared_cores(used))
     return fitted.scale(samples / whole)
 
 
@@ -209,7 +211,7 @@ def _assumption(used: Sequence[Observation], fitted: usl.Fit, asked: Question) -
     if not cost.is_rented(used[-1].record):
         sentences.append(
             f"All runs shared {where.removeprefix('simulated nodes on ')}: this is what more workers would do there, "
-            "and not what more machines would buy"
+            "which divide the work by its cores at most, and not what more machines would buy"
         )
     return " ".join(f"{sentence}." for sentence in sentences)
 

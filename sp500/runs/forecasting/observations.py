@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
+from typing import Any
 
 from pydantic import ValidationError
 
 from sp500.config import RunConfig
 from sp500.errors import ConfigError
-from sp500.runs import cost
+from sp500.runs import compare, cost
 from sp500.runs.record import RunRecord
 from sp500.runs.results import LeftOut
 from sp500.runs.scaling import fixed_seconds
@@ -29,7 +31,8 @@ class Observation:
     start: float
     """Seconds that do not grow with the windows, without writing shards, which the next run does not pay."""
     work: float
-    """Seconds that do: all windows at the warm rate; where a run has none, and of a search, all after the start."""
+    """Seconds that do: all windows at the warm rate; where a run has none, all after the start; of a search what
+    its trials took together, over its workers."""
 
     @property
     def key(self) -> tuple[str, str, str, bool]:
@@ -58,10 +61,11 @@ def choose_runs(records: Sequence[RunRecord], experiment: str) -> tuple[list[Obs
     """The runs of one key with the most numbers of workers, the newest such; and why each other run is left out."""
     groups: dict[tuple[str, str, str, bool], list[Observation]] = {}
     left_out: list[LeftOut] = []
+    timed = compare.timings(records)
     for record in records:
         if record.experiment != experiment or record.arm in cost.PARTS:
             continue
-        observation = observe(record)
+        observation = observe(record, timed.get(record.name, {}))
         if isinstance(observation, str):
             left_out.append({"run": record.name, "why": observation})
         else:
@@ -74,10 +78,11 @@ def choose_runs(records: Sequence[RunRecord], experiment: str) -> tuple[list[Obs
     return best, left_out
 
 
-def observe(record: RunRecord) -> Observation | str:
+def observe(record: RunRecord, timed: Mapping[str, Any]) -> Observation | str:
     """A run with workers that ended well at one go, or why it is none.
 
-    Of a search the workers are the cores that its trials ran on side by side.
+    Of a search the workers are the cores that its trials ran on side by side; its start and its work are those of the
+    report's break-even, by the outer clock `timed` where there was one.
     """
     search, seconds = record.search, record.seconds
     if record.status != "ok":
@@ -92,8 +97,11 @@ def observe(record: RunRecord) -> Observation | str:
     if _is_warm(record) and record.warm_samples_per_second:
         rate = record.warm_samples_per_second
         start, work = fixed_seconds(seconds.total, writing, record.samples, rate), record.samples / rate
+    elif search:
+        _, begun, together = compare.split_seconds(record, timed)
+        start, work = begun or 0.0, (together or 0.0) / workers
     else:
-        work = seconds.search if search else seconds.total - seconds.setup
+        work = seconds.total - seconds.setup
         start = seconds.total - work - writing
     if work <= 0 or start <= 0 or not record.samples:
         return "does not tell its seconds of start and training"
@@ -132,6 +140,12 @@ def place(record: RunRecord) -> str:
         return f"a cluster's nodes of {cpus:g} CPUs" if cpus else "a cluster"
     cores = f"the {record.machine.cpus} cores of one machine"
     return f"simulated nodes on {cores}" if record.machine.simulated_nodes else cores
+
+
+def shared_cores(used: Sequence[Observation]) -> float:
+    """Cores that the workers of all these runs shared; infinite on a cluster, where nodes come with the workers."""
+    newest = used[-1].record
+    return math.inf if cost.is_rented(newest) else newest.machine.cpus
 
 
 def counts(used: Sequence[Observation]) -> list[int]:

@@ -9,6 +9,9 @@ With work = parallel + serial that is what stands above, sigma = serial / work (
 sync / work (coherency: what each tells each other). Linear in its parameters, none below zero, so that least squares
 has one answer.
 
+Workers that share one machine divide the work by its cores at most: there `parallel / N` stands for parallel / min(N,
+cores).
+
 Few numbers of workers cannot determine all of it: one determines only the start and the work, two also either
 contention or coherency. The rest is a stated default, and ranges are drawn over its stated span.
 
@@ -20,6 +23,7 @@ measures the coverage.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -66,13 +70,15 @@ def variation(repeats: Iterable[Sequence[float]]) -> Variation:
 
 @dataclass(frozen=True)
 class Law:
-    """Seconds of N workers: start + joining (N - 1) + parallel / N + serial + sync (N - 1)."""
+    """Seconds of N workers: start + joining (N - 1) + parallel / min(N, cores) + serial + sync (N - 1)."""
 
     start: float
     joining: float
     parallel: float
     serial: float
     sync: float
+    cores: float = math.inf
+    """That workers share; of a cluster infinite, since its nodes come with the workers."""
 
     @property
     def sigma(self) -> float:
@@ -99,7 +105,7 @@ class Law:
 
     def work_seconds(self, workers: Any) -> Any:
         """Seconds of the work, likewise."""
-        return self.parallel / workers + self.serial + self.sync * (workers - 1)
+        return self.parallel / np.minimum(workers, self.cores) + self.serial + self.sync * (workers - 1)
 
     def scale(self, times: float) -> Law:
         """The law of so many times the samples: the start stays."""
@@ -137,21 +143,26 @@ def fit(
     train: Sequence[float],
     *,
     varies: tuple[Variation, Variation] | None = None,
+    sigma: float = SIGMA,
+    cores: float = math.inf,
     seed: int = 0,
 ) -> Fit:
     """The law of runs: their workers, seconds of start and seconds of work, one each per run, above zero.
 
-    `varies`: of the start and of the work; None: from runs with the same number of workers.
+    `varies`: of the start and of the work; None: from runs with the same number of workers. `sigma`: contention where
+    it cannot be fitted. `cores`: that all workers share, where they do.
     """
     counts, begun, took = np.asarray(workers, float), np.asarray(start, float), np.asarray(train, float)
-    law, generator = _law(counts, begun, took, SIGMA, 0.0), np.random.default_rng(seed)
+    law, generator = _law(counts, begun, took, sigma, 0.0, cores=cores), np.random.default_rng(seed)
     begins, works = varies or [variation(part[counts == count] for count in set(counts)) for part in (begun, took)]
     starts = law.start_seconds(counts) * begins.factors((DRAWS, len(counts)), generator)
     takes = law.work_seconds(counts) * works.factors((DRAWS, len(counts)), generator)
-    sigmas, kappas = (generator.uniform(*span, DRAWS) for span in (SIGMA_SPAN, KAPPA_SPAN))
-    draws = tuple(_law(counts, *drawn) for drawn in zip(starts, takes, sigmas, kappas, strict=True))
+    # Half of the draws have no coherency: with some in all of them, work that just divides would lie at the edge.
+    most = KAPPA_SPAN[1]
+    sigmas, kappas = generator.uniform(*SIGMA_SPAN, DRAWS), generator.uniform(-most, most, DRAWS).clip(0)
+    draws = tuple(_law(counts, *drawn, cores=cores) for drawn in zip(starts, takes, sigmas, kappas, strict=True))
     factors = np.stack([variations.factors((DRAWS,), generator) for variations in (begins, works)], axis=1)
-    return Fit(law, draws, factors, _list_assumptions(counts, took), works)
+    return Fit(law, draws, factors, _list_assumptions(counts, took, sigma, cores), works)
 
 
 def default(workers: int) -> float:
@@ -159,22 +170,27 @@ def default(workers: int) -> float:
     return workers / (1 + SIGMA * (workers - 1))
 
 
-def _law(counts: np.ndarray, begun: np.ndarray, took: np.ndarray, sigma: float, kappa: float) -> Law:
+def _law(counts: np.ndarray, begun: np.ndarray, took: np.ndarray, sigma: float, kappa: float, *, cores: float) -> Law:
     """Least squares of relative errors; `sigma` and `kappa` count where the measurements do not tell them."""
     start, distinct = _start(counts, begun), len(np.unique(counts))
-    if distinct == 1:
-        of_work = 1 / counts + sigma * (1 - 1 / counts) + kappa * (counts - 1)
-        work = float(np.mean(took / of_work))
-        return Law(*start, work * (1 - sigma), work * sigma, work * kappa)
-    columns = [1 / counts, np.ones_like(counts), counts - 1]
+    divided = 1 / np.minimum(counts, cores)
+    if len(np.unique(divided)) == 1:
+        of_work = divided + sigma * (1 - divided)
+        # All numbers of workers above the cores: that more take longer is what they tell each other.
+        work, sync = _least([of_work, counts - 1], took) if distinct > 1 else (0.0, 0.0)
+        if not work:
+            work = float(np.mean(took / (of_work + kappa * (counts - 1))))
+            sync = work * kappa
+        return Law(*start, work * (1 - sigma), work * sigma, sync, cores)
+    columns = [divided, np.ones_like(counts), counts - 1]
     if distinct == 2 and not _slower(counts, took):
         parallel, serial = _least(columns[:2], took)
-        return Law(*start, parallel, serial, kappa * (parallel + serial))
+        return Law(*start, parallel, serial, kappa * (parallel + serial), cores)
     parallel, serial, sync = (0.0, *_least(columns[1:], took)) if distinct == 2 else _least(columns, took)
     if not parallel + serial:
         # All of it coherency: one worker would train in no time. Such measurements tell nothing of coherency.
         (parallel, serial), sync = _least(columns[:2], took), 0.0
-    return Law(*start, parallel, serial, sync)
+    return Law(*start, parallel, serial, sync, cores)
 
 
 def _start(counts: np.ndarray, begun: np.ndarray) -> tuple[float, float]:
@@ -203,16 +219,17 @@ def _slower(counts: np.ndarray, took: np.ndarray) -> bool:
     return bool(took[counts == counts.max()].mean() > took[counts == counts.min()].mean())
 
 
-def _list_assumptions(counts: np.ndarray, took: np.ndarray) -> dict[str, str]:
-    coherency = f"coherency is taken as 0 (to {KAPPA_SPAN[1]:.1%} of the work per further worker in the range)"
+def _list_assumptions(counts: np.ndarray, took: np.ndarray, sigma: float, cores: float) -> dict[str, str]:
+    coherency = {
+        "coherency": f"coherency is taken as 0 (to {KAPPA_SPAN[1]:.1%} of the work per further worker in the range)"
+    }
+    span = f"{SIGMA_SPAN[0]:.0%} to {SIGMA_SPAN[1]:.0%} in the range"
+    contention = {"contention": f"contention is taken as {sigma:.0%} of the work ({span})"}
     distinct = len(np.unique(counts))
     if distinct == 1:
-        span = f"{SIGMA_SPAN[0]:.0%} to {SIGMA_SPAN[1]:.0%} in the range"
-        return {
-            "joining": "each further worker is taken to start beside the others",
-            "contention": f"contention is taken as {SIGMA:.0%} of the work ({span})",
-            "coherency": coherency,
-        }
+        return {"joining": "each further worker is taken to start beside the others", **contention, **coherency}
+    if counts.min() >= cores:
+        return contention
     if distinct == 2 and _slower(counts, took):
         return {"contention": "contention is taken as 100% (all work waits in line), since more workers took longer"}
-    return {"coherency": coherency} if distinct == 2 else {}
+    return coherency if distinct == 2 else {}

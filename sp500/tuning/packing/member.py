@@ -25,6 +25,8 @@ class Member:
     progress: TrainingState = field(default_factory=TrainingState)
     seconds: float = 0.0
     """Its share of the pack's."""
+    cpu_seconds: float = 0.0
+    """Likewise."""
     output: np.ndarray | None = None
     """Of its best epoch, on the validation windows [window, output]."""
 
@@ -76,5 +78,6 @@ class Member:
             epochs=len(progress.epochs),
             samples=sum(epoch.samples for epoch in progress.epochs),
             seconds=self.seconds,
+            cpu_seconds=self.cpu_seconds,
             pack=self.pack,
         )

@@ -92,7 +92,7 @@ class Pack:
 
     def _epoch(self, number: int) -> list[TrialResult]:
         """One epoch of all members; the results of those for which it was the last."""
-        started = time.perf_counter()
+        started, cpu_started = time.perf_counter(), time.process_time()
         losses, samples, step = self._train_epoch(number)
         trained = time.perf_counter()
         valid, outputs = self._validate()
@@ -111,6 +111,7 @@ class Pack:
                 ended[place] = member.failure(str(divergence_error(member.config, number, "loss")))
                 continue
             member.record(metrics, step, outputs[place])
+            member.cpu_seconds += (time.process_time() - cpu_started) * share
             if member.progress.is_done(member.config):
                 ended[place] = member.result(self._data)
             elif self._timeout and member.seconds > self._timeout:
