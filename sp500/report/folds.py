@@ -29,7 +29,7 @@ from sp500.formatting import (
 )
 from sp500.report import tables
 from sp500.report.models.results import Group, model_name
-from sp500.report.models.scores import METRICS, SCALED, Metric, columns, explain_improvement
+from sp500.report.models.scores import METRICS, SCALED, Metric, columns, explain_improvement, own_names
 from sp500.report.tables import Table
 from sp500.runs.record import RunRecord
 from sp500.runs.results import FoldRow, Improvement, Metrics, Spread
@@ -113,7 +113,7 @@ def lines(record: RunRecord) -> list[str]:
     printed = [f"  {line(row, task)}" for row in record.folds or ()]
     naive = {f"naive, {naive_name(name, task)}": moments for name, moments in record.metrics["naive"].items()}
     for name, moments in {"model": record.metrics["test"], **naive}.items():
-        spreads = [_spread(key, moments[key]) for key in SHOWN if key in moments]
+        spreads = [_spread(key, moments[key]) for key in (*SHOWN, *_own_names(record)) if key in moments]
         printed.append(f"  mean over folds, {name}: {', '.join(spreads)}")
     if held := [ratio for row in _good(record) if (ratio := _buy_and_hold(row).get(RATIO)) is not None]:
         printed.append(f"  mean over folds, {formatting.BUY_AND_HOLD}: {_spread(RATIO, _moments(held))}")
@@ -150,6 +150,11 @@ def _good(record: RunRecord) -> list[FoldRow]:
     return [row for row in record.folds or () if row["status"] == "ok"]
 
 
+def _own_names(record: RunRecord) -> list[str]:
+    """Metrics of a user's task."""
+    return own_names([row["test"] for row in _good(record)])
+
+
 def _metric(record: RunRecord) -> str:
     return SCORE[_good(record)[0]["improvement"]["metric"]]
 
@@ -164,7 +169,7 @@ def _spread(key: str, moments: Spread) -> str:
 
 
 def _title(key: str) -> str:
-    return METRICS[key][0] if key in METRICS else SCALED[key]
+    return METRICS[key][0] if key in METRICS else SCALED.get(key, key)
 
 
 def _number(key: str, value: float) -> str:
@@ -256,7 +261,7 @@ def _columns(record: RunRecord) -> list[Column]:
     """Every column that has a mean: the three that are compared come first."""
     rows, key = _good(record), _metric(record)
     tests = [test for row in rows for test in (row["test"], _rival(row))]
-    shown = [metric for metric in columns(tests) if metric.key in SHOWN]
+    shown = [metric for metric in columns(tests) if metric.key in {*SHOWN, *_own_names(record)}]
     compared = next(metric for metric in shown if metric.key == key)
     gain = Metric("Against naive", "value", partial(percent, digits=2, sign=True))
     rest = [metric for metric in shown if metric is not compared]

@@ -1,6 +1,7 @@
 """What tables and verdicts say of models, against small records whose answers can be read off."""
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from markdown_it import MarkdownIt
 from result_rows import search_summary
 
 from sp500 import formatting
-from sp500.report import tables
+from sp500.report import tables, terminal
 from sp500.report.models import results, scores, verdicts
 from sp500.runs.record import Machine, RunRecord, Seconds
 
@@ -58,6 +59,31 @@ def side(name: str, minute: int, arm: str, **more: Any) -> RunRecord:
     search = search_summary(cores=1 if arm == "sequential" else 2)
     fields = {"experiment": "tune", "arm": arm, "fingerprint": "c07", "metrics": scored(1.9e-4, -0.01, 0.02)}
     return record(name, minute, search=search | more, **fields)
+
+
+def test_number_that_only_a_task_of_the_users_knows_is_a_column_under_its_own_name_last() -> None:
+    own = {"top5": 0.9251, "beyond": 12345, "skew": -1.5, "name": "x", "flag": True, "accuracy": 0.5, "loss": 2.0}
+    naive = {"zero": {"accuracy": 0.4, "top5": None}}
+    run = record("a", metrics={"test": own | {"samples": 10}, "naive": naive})
+    (group,) = results.group_runs([run])
+    shown = scores.comparison(group)
+    titles = [column.title for column in shown.columns]
+    assert titles == ["Model", "Accuracy", "top5", "beyond", "skew", "loss", "Run"]
+    assert shown.rows[0].cells[1:-1] == ("50.0%", "0.9251", "12,345", f"{formatting.MINUS}1.5", "2")
+    run.config["train"]["early_stop_patience"] = 0
+    assert "top5 0.9251, beyond 12,345" in terminal.text(run, Path("runs"))
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        {"mse": 1.0, "daily_ic": 0.1, "daily_ic_t": 2.0, "sharpe": 1.0, "sharpe_after_cost": 0.9, "samples": 10},
+        {"accuracy": 0.5, "brier": 0.2, "log_loss": 0.6},
+        {"bits_per_byte": 2.0, "loss": 1.4, "bytes": 99, "perplexity": 4.0},
+    ],
+)
+def test_built_in_tasks_have_no_further_columns(test: dict[str, Any]) -> None:
+    assert scores.own_names([test]) == []
 
 
 def test_runs_on_the_same_test_windows_stand_together_above_one_set_of_naive_rows() -> None:

@@ -1,7 +1,8 @@
 """Models, naive forecasts and buy-and-hold side by side, as tables.
 
-A metric's column appears when one of the rows has it, which gives every task its own columns. A metric with a 95%
-interval shows it in the same cell, here as in the terminal: `text`.
+A metric's column appears when one of the rows has it, which gives every task its own columns; last come numbers by
+names that only a user's task knows. A metric with a 95% interval shows it in the same cell, here as in the terminal:
+`text`.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ METRICS: dict[str, tuple[str, Callable[[float | None], str]]] = {
     "sharpe_after_cost": ("Net Sharpe", fixed),
     "turnover": ("Turnover", fixed),
 }
+LEFT_OUT = {"sharpe": "sharpe_after_cost", "log_loss": "brier", "loss": "bits_per_byte", "bytes": "bits_per_byte"}
+"""Numbers of the built-in tasks without a column, and the metric by which such a task is known."""
 MODELS = 200
 """Models in a table; the rest are in report.json."""
 SCALED = {"mse": "MSE", "mae": "MAE"}
@@ -124,7 +127,27 @@ def columns(tests: Sequence[Metrics]) -> list[Metric]:
     shown += [Metric(title, key, number) for key, (title, number) in METRICS.items() if key in present]
     if any(len(test.get("confusion_matrix") or ()) == 2 for test in tests):
         shown.append(Metric("TN/FP/FN/TP", "confusion_matrix", _confusion))
-    return shown
+    return shown + [Metric(key, key, _plain) for key in own_names(tests)]
+
+
+def own_names(tests: Sequence[Metrics]) -> list[str]:
+    """Names of the plain numbers that no built-in task gives, in the order of the task."""
+    known = {key for test in tests for key in test}
+    flat = (item for test in tests for item in test.items())
+    numbers = (key for key, value in flat if isinstance(value, int | float) and not isinstance(value, bool))
+    return [
+        key
+        for key in dict.fromkeys(numbers)
+        if key not in {*SCALED, *METRICS, "samples"}
+        and LEFT_OUT.get(key) not in known
+        and not (key.endswith("_t") and key[:-2] in known)
+    ]
+
+
+def _plain(value: float | None) -> str:
+    if value is None:
+        return NOTHING
+    return f"{value:{',' if isinstance(value, int) else ',.4g'}}".replace("-", formatting.MINUS)
 
 
 def _in_unit(value: float | None, power: int) -> str:
