@@ -11,6 +11,7 @@ from sp500.data import augment
 from sp500.data.augment import Augmentation
 from sp500.data.shards.writer import WindowsSource
 from sp500.data.windows import Dataset, Windows
+from sp500.machine.memory import pss_bytes
 from sp500.runs.results import DataCard
 
 PART = 4096
@@ -49,7 +50,8 @@ class Copied:
             y = np.empty((source.windows, *layout.target), layout.target_dtype)
         except MemoryError as error:
             raise MemoryError(
-                f"{source.windows} materialised windows need {needed} bytes ({needed / 2**30:.1f} GiB)"
+                f"{source.windows} materialised windows need {needed} bytes ({needed / 2**30:.1f} GiB) besides the "
+                f"{pss_bytes()} bytes of the process"
             ) from error
         done = 0
         for number in range(source.shards):

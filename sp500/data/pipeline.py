@@ -21,6 +21,7 @@ from sp500.data.validation import summarize
 from sp500.data.windows import Dataset, Windows, compute_naive_output, windows
 from sp500.errors import DataError
 from sp500.formatting import fixed
+from sp500.machine.memory import pss_bytes
 from sp500.runs.results import DataCard
 from sp500.suspicion import bound_correlation
 
@@ -95,7 +96,8 @@ class Prepared:
             x = np.empty((source.windows, length, source.features), dtype)
         except MemoryError as error:
             raise MemoryError(
-                f"{source.windows} materialised windows need {needed} bytes ({needed / 2**30:.1f} GiB)"
+                f"{source.windows} materialised windows need {needed} bytes ({needed / 2**30:.1f} GiB) besides the "
+                f"{pss_bytes()} bytes of the process"
             ) from error
         targets, done = np.empty(len(x), dtype), 0
         for series in augment.copies(self.train, self.config.multiplier, self.how):

@@ -87,9 +87,9 @@ def canvas(
     return chart, axes
 
 
-def bar(axes: Axes, place: int, value: float, text: str, color: str) -> None:
-    """A bar with its number at the end, which makes an axis needless."""
-    axes.barh(place, value, height=0.6, color=color)
+def bar(axes: Axes, place: int, value: float, text: str, color: str, *, hollow: bool = False) -> None:
+    """A bar with its number at the end, which makes an axis needless; hollow: of what was not measured."""
+    axes.barh(place, value, height=0.6, color="none" if hollow else color, edgecolor=color if hollow else None)
     axes.annotate(text, (value, place), xytext=(5, 0), textcoords="offset points", va="center")
     axes.set(xticks=[], xlim=(0, max(1.02 * value, axes.get_xlim()[1] if place else 0) or 1))
     axes.spines["bottom"].set_visible(False)

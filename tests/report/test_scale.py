@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.axes import Axes
 from scale_rows import GIB, one
 
 from sp500.report import page, terminal
@@ -345,13 +346,38 @@ def test_figures_name_every_arm_the_budget_and_what_did_not_end_well() -> None:
     assert {"in memory", "streaming", "2 Ray workers", "windows per second", "peak memory"} <= texts
     assert {"in memory: out of memory", "2 Ray workers: failed", "budget of a node, 2 GiB"} <= texts
     assert {"×1", "×10", "1k windows", "10k windows"} <= texts
-    assert "A cross: the arm did not end well" in drawn.caption
+    assert "A hollow cross: the arm did not end well" in drawn.caption
+    assert "out of memory, need not known" in texts
+
+
+def drawn_crosses(axes: Axes) -> dict[tuple[float, float], str]:
+    """Colour of the face of each cross of a chart, by its place."""
+    lines = (line for line in axes.get_lines() if line.get_marker() == "X")
+    return {place: line.get_markerfacecolor() for line in lines for place in zip(*line.get_data(), strict=True)}
+
+
+def test_cross_of_a_run_out_of_memory_is_hollow_at_what_it_would_have_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    charts, render = [], figures.render
+    monkeypatch.setattr(figures, "render", lambda chart, *rest: charts.append(chart) or render(chart, *rest))
+    lacks = {10: "10 windows need 2684354560 bytes (2.5 GiB) besides the 536870912 bytes of the process", 50: "killed"}
+    out = [one(size, "in_memory", None, reason=reason) for size, reason in lacks.items()]
+    figures.sizes(found(*[one(size, "streaming", 100.0) for size in (1, 10, 50)], *out))
+    speed, memory = charts[0].get_axes()
+    assert speed.get_ylim()[0] == memory.get_ylim()[0] == 0  # nothing is below zero
+    assert drawn_crosses(speed) == {(10, 0.0): "none", (50, 0.0): "none"}
+    crosses = drawn_crosses(memory)
+    assert crosses[10, 3.0] == "none"
+    assert min(height for _, height in crosses) > 2.0  # none on the budget of 2 GiB
+    assert {"would need 3 GiB", "out of memory, need not known"} <= {text.get_text() for text in memory.texts}
 
 
 def test_one_size_is_drawn_as_bars() -> None:
     (drawn,) = figures.figures(found(one(5, "in_memory", None), one(5, "streaming", 1234.0)))
     texts = re.findall(r">([^<>]+)</text>", drawn.svg)
     assert texts.count("out of memory") == 2
+    lacks = one(5, "in_memory", None, reason="5 windows need 3221225472 bytes (3.0 GiB)")
+    (drawn,) = figures.figures(found(lacks, one(5, "streaming", 1234.0)))
+    assert "would need 3 GiB" in drawn.svg
     assert {"windows per second, ×5", "1,234", "1 GiB"} <= set(texts)
     assert "the budget of a node, 2 GiB" in drawn.caption
 

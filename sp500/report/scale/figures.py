@@ -28,7 +28,7 @@ from sp500.report.plot_style import (
     canvas,
     render,
 )
-from sp500.report.scale.results import PLACE, Row, Scale, at, by_arm, rate
+from sp500.report.scale.results import PLACE, Row, Scale, at, by_arm, needed_bytes, rate
 from sp500.runs.results import Speedup
 
 ALONE: dict[str, Look] = {
@@ -43,8 +43,10 @@ RAY: tuple[Look, ...] = (
 )
 SIZES = ("o", "s", "^", "D", "v", "P")
 """Marks of sizes, in ink: colours are for arms."""
-STRIP = 0.1
-"""Height of a line of crosses below zero, as a share of the axis above it."""
+HOLLOW: Look = {"marker": "X", "markerfacecolor": "none", "markersize": 8, "linestyle": "none"}
+"""The mark of what was not measured."""
+LINE = 11
+"""Points between two lines of words."""
 NICE = (1, 2, 5, 10)
 APART = 0.09
 """Sizes closer than this share of the axis do not both get a label."""
@@ -73,13 +75,18 @@ def bars(scale: Scale) -> Figure:
         color = looks[row["label"]]["color"]
         memory = row["peak_memory_bytes"]
         bar(left, place, 0 if state else rate(row) or 0, state or formatting.fixed(rate(row), 0), color)
-        bar(right, place, 0 if state else memory or 0, state or formatting.size(memory), color)
+        if needed := needed_bytes(row):
+            bar(right, place, needed, _need(row), color, hollow=True)
+        else:
+            bar(right, place, 0 if state else memory or 0, state or formatting.size(memory), color)
     where = at(scale.rows[0]["multiplier"])
     for axes, title in ((left, f"windows per second, {where}"), (right, f"peak memory, {where}")):
         axes.set_title(title, loc="left", fontsize=9, color=MUTED)
     caption = "Training windows per second, and peak memory of the largest process, or node of Ray."
     limit = scale.rows[0]["memory_limit_bytes"]
-    right.set_xlim(0, max(limit, right.get_xlim()[1]))
+    lacked = any(map(needed_bytes, scale.rows))
+    right.set_xlim(0, max(limit, right.get_xlim()[1]) * (1.2 if lacked else 1))  # its words are longer
+    caption += " Hollow: what a run that ran out of memory would have needed." if lacked else ""
     right.axvline(limit, color=INK, linestyle="--", linewidth=0.9)
     caption += f" Dashed: the budget of a node, {formatting.size(limit)}."
     return render(chart, "scale", caption)
@@ -99,10 +106,13 @@ def sizes(scale: Scale) -> Figure:
     lines = left.get_lines()[: len(looks)]
     chart.legend(lines, list(looks), loc="upper left", ncols=6, borderaxespad=0)
     ended = any(row["status"] != "ok" for row in scale.rows)
-    crosses = " A cross: the arm did not end well at that size." if ended else ""
+    crosses = (
+        " A hollow cross: the arm did not end well at that size; where it ran out of memory it is drawn at what it "
+        "would have needed."
+    )
     caption = (
         "Training windows per second at the warm rate, and peak memory of the largest process, or node of Ray, against "
-        f"the size of the training set, in multiples of the original (log scale).{crosses}"
+        f"the size of the training set, in multiples of the original (log scale).{crosses if ended else ''}"
     )
     return render(chart, "scale", caption)
 
@@ -150,7 +160,7 @@ def _looks(rows: Sequence[Row]) -> dict[str, Look]:
 
 
 def _speed(axes: Axes, rows: Sequence[Row], looks: dict[str, Look]) -> None:
-    """Lines from zero; beneath it a line of crosses for every arm that did not end well somewhere."""
+    """Lines from zero; on it a cross for every run that did not end well, which has no speed."""
     arms = by_arm(rows)
     for name, sized in arms.items():
         good = [row for row in sized if row["status"] == "ok" and rate(row)]
@@ -159,23 +169,23 @@ def _speed(axes: Axes, rows: Sequence[Row], looks: dict[str, Look]) -> None:
     top = max((rate(row) or 0 for row in rows if row["status"] == "ok"), default=0) or 1
     bad = {name: failed for name, sized in arms.items() if (failed := [row for row in sized if row["status"] != "ok"])}
     axes.axhline(0, color=RULE, linewidth=0.8)
-    for line, (name, sized) in enumerate(bad.items(), 1):
-        _crosses(axes, sized, -top * STRIP * (line - 0.35), name, looks[name]["color"])
-    axes.set(ylim=(-top * STRIP * len(bad), 1.08 * top))
+    for line, (name, sized) in enumerate(bad.items()):
+        states = formatting.join(list(dict.fromkeys(formatting.outcome(row["status"]) for row in sized)))
+        _cross(axes, [(row["multiplier"], 0.0) for row in sized], f"{name}: {states}", looks[name], 8 + LINE * line)
+    axes.set(ylim=(0, 1.08 * top))
     _ticks(axes, top, lambda value: f"{value:,.0f}")
 
 
-def _crosses(axes: Axes, sized: Sequence[Row], height: float, name: str, color: str) -> None:
-    places = [row["multiplier"] for row in sized]
-    axes.plot(places, [height] * len(places), "x", color=color, markersize=7, markeredgewidth=2)
-    states = formatting.join(list(dict.fromkeys(formatting.outcome(row["status"]) for row in sized)))
-    # The words stand on the side of the crosses that has more room.
+def _cross(axes: Axes, points: Sequence[tuple[float, float]], text: str, look: Look, above: float = 0) -> None:
+    """Hollow crosses, and words beside the first or the last, on the side that has more room."""
+    places, heights = zip(*points, strict=True)
+    axes.plot(places, heights, markeredgecolor=look["color"], clip_on=False, zorder=3, **HOLLOW)
     low, high = axes.get_xlim()
     left = places[0] * places[-1] > low * high
     axes.annotate(
-        f"{name}: {states}",
-        (places[0] if left else places[-1], height),
-        xytext=(-8 if left else 8, 0),
+        text,
+        points[0 if left else -1],
+        xytext=(-8 if left else 8, above),
         textcoords="offset points",
         ha="right" if left else "left",
         va="center",
@@ -183,18 +193,25 @@ def _crosses(axes: Axes, sized: Sequence[Row], height: float, name: str, color: 
     )
 
 
+def _need(row: Row) -> str:
+    """What a run that ran out of memory would have needed, in words."""
+    needed = needed_bytes(row)
+    return f"would need {formatting.size(needed)}" if needed else "out of memory, need not known"
+
+
 def _memory(axes: Axes, rows: Sequence[Row], looks: dict[str, Look]) -> None:
-    """Lines from zero, and the budget across; a cross on it where an arm ran out of memory."""
+    """Lines from zero, and the budget across; a cross at what an arm would have needed that ran out of memory."""
     limit = rows[0]["memory_limit_bytes"]
-    top = max(limit, *(row["peak_memory_bytes"] or 0 for row in rows))
+    top = max(limit, *(needed_bytes(row) or row["peak_memory_bytes"] or 0 for row in rows))
     unit, name = (GIB, "GiB") if top >= GIB else (MIB, "MiB")
     for arm, sized in by_arm(rows).items():
         peaks = {row["multiplier"]: (row["peak_memory_bytes"] or 0) / unit for row in sized if row["status"] == "ok"}
         known = {multiplier: peak for multiplier, peak in peaks.items() if peak}
         axes.plot(list(known), list(known.values()), markersize=5.5, **looks[arm])
-        out = [row["multiplier"] for row in sized if row["status"] == "out_of_memory"]
-        height, color = [limit / unit] * len(out), looks[arm]["color"]
-        axes.plot(out, height, "x", color=color, markersize=7, markeredgewidth=2, zorder=3)
+        for row in sized:
+            if row["status"] == "out_of_memory":  # one whose need is not known: at the top, above the budget
+                height = (needed_bytes(row) or 1.05 * top) / unit
+                _cross(axes, [(row["multiplier"], height)], _need(row), looks[arm], above=LINE)
     axes.axhline(limit / unit, color=INK, linestyle="--", linewidth=0.9)
     place, across = (0.01, limit / unit), axes.get_yaxis_transform()
     text = f"budget of a node, {formatting.size(limit)}"

@@ -6,6 +6,7 @@ together, whatever experiment they come from: the laptop's streaming arm next to
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -106,6 +107,14 @@ def share(row: Row) -> float | None:
     """Peak memory as a share of the budget."""
     peak, limit = row["peak_memory_bytes"], row["memory_limit_bytes"]
     return peak / limit if peak else None
+
+
+def needed_bytes(row: Row) -> int | None:
+    """Memory that a run would have needed that ran out of it, where its reason says so; older ones tell the arrays."""
+    if row["status"] != "out_of_memory":
+        return None
+    said = re.search(r"need (\d+) bytes(?:.* besides the (\d+) bytes)?", row["reason"])
+    return int(said[1]) + int(said[2] or 0) if said else None
 
 
 def tables(scale: Scale, more: Cells = no_cells) -> list[Table]:
