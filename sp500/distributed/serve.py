@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -32,6 +33,8 @@ LIMITS: dict[str, object] = {
 }
 PROBE_SECONDS = 5.0
 """Time for the kubelet to probe each proxy (readinessProbe of cluster/rayservice.yaml) and report it ready."""
+# uvicorn in Ray's proxies takes heads of any size for any time. Ray calls this before they listen.
+LIMITED_PROXY = {"RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "sp500.serving.connections:limit_uvicorn"}
 REQUEST_SECONDS = 30.0
 """Longest wait for an answer; Ray has no limit by default. Status 408 after that."""
 
@@ -91,6 +94,7 @@ def run_replicas(factory: Callable[[], Any], *, host: str, port: int, replicas: 
     its end are another's.
     """
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
+    os.environ |= {name: os.environ.get(name, value) for name, value in LIMITED_PROXY.items()}
     with session.connect():
         cpus = int(ray.cluster_resources().get("CPU", 0))
         if replicas > cpus:

@@ -12,9 +12,8 @@ from typing import Any
 
 import pandas as pd
 import requests
-import uvicorn
 
-from sp500.serving import app, models
+from sp500.serving import app, connections, models
 from sp500.serving.answers import AnswerLog
 from sp500.serving.guard import Key
 
@@ -45,7 +44,7 @@ def serving(runs: Path, name: str, *, key: str = "") -> Iterator[tuple[Client, A
     served, answers = models.open_model(runs, name)
     made = app.create(served, key=Key(key), answers=answers)
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = uvicorn.Server(uvicorn.Config(made, log_level="warning", lifespan="on"))
+        server = connections.Server(made)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from functools import partial
 from pathlib import Path
 
@@ -43,4 +44,6 @@ def make(runs: Path, name: str, key: str, key_file: Path | None, trust_source: b
     from sp500.serving.guard import Key
 
     served, answers = models.open_model(runs, name, trust_source=trust_source)
-    return app.create(served, key=Key(key, key_file), answers=answers, tells_id=False)
+    application = app.create(served, key=Key(key, key_file), answers=answers, tells_id=False)
+    gc.freeze()  # as `sp500 serve` does
+    return application

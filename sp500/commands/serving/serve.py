@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import json
 import os
@@ -112,17 +113,16 @@ def _serve_on_kuberay(flags: Serve) -> str:
 
 
 def _serve_here(flags: Serve, secret: str) -> None:
-    import uvicorn
-
-    from sp500.serving import app, models
+    from sp500.serving import app, connections, models
     from sp500.serving.guard import Key
 
     with _listen(flags.host, flags.port) as listening:
         served, answers = models.open_model(flags.runs_dir, flags.name, trust_source=flags.trust_source)
         application = app.create(served, key=Key(secret, flags.key_file), answers=answers)
-        config = uvicorn.Config(application, log_level="warning", access_log=False, timeout_graceful_shutdown=10)
+        # Otherwise each of the collections that a body of many lists sets off looks at all of torch: half a second.
+        gc.freeze()
         _say(flags.host, listening.getsockname()[1], served.description)
-        uvicorn.Server(config).run(sockets=[listening])
+        connections.Server(application).run(sockets=[listening])
 
 
 def _serve_on_ray(flags: Serve, secret: str) -> None:

@@ -23,8 +23,15 @@ COMPONENT = {"app.kubernetes.io/component": "serve"}
 """Label of its pods, which NetworkPolicies choose."""
 PORT = 8000
 # With HAProxy a request takes a third to a sixth of the CPU that it takes with Ray's own proxy (docs/LOG.md).
-# Both have to be there before Serve's controller starts.
-FAST_PROXY = {"RAY_SERVE_ENABLE_HA_PROXY": "1", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"}
+# All have to be there before Serve's controller starts.
+FAST_PROXY = {
+    "RAY_SERVE_ENABLE_HA_PROXY": "1",
+    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+    # HAProxy's heads have 16 KiB at most. A client that is silent for so long is ended; Ray's default is an hour.
+    "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "30",
+    # The replicas' own servers, to which HAProxy sends, have no limits otherwise.
+    "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "sp500.serving.connections:limit_uvicorn",
+}
 # Only a worker with a replica has a proxy, and only that may get requests.
 READY = {
     "httpGet": {"path": "/-/healthz", "port": PORT},
