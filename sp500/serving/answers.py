@@ -1,4 +1,8 @@
-"""The log of answers: Parquet next to the models, to be judged when the prices are known."""
+"""The log of answers: Parquet next to the models, to be judged when the prices are known.
+
+Of the answers of one version, in one role, for one ticker and date, the last counts, and only that one stays when files
+are joined. So the log grows with the days that are asked about, and not with the requests.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,11 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from sp500.errors import ConfigError, SP500Error
 from sp500.machine.disk import explain_errors
@@ -19,12 +26,16 @@ from sp500.machine.disk import explain_errors
 log = logging.getLogger(__name__)
 
 FOLDER = "answers"
+KEY = ("run", "version", "role", "ticker", "as_of")
+"""Of the answers that are alike in these the last one counts."""
+WORDS = (*KEY, "session", "unit")
+"""Columns of text: read as numbers of a dictionary."""
 FLUSH_SECONDS = 30.0
 """Answers are written together: a file for each would be a million a week."""
-PARTS, MOST_JOINED = 60, 100_000
-"""Files that a process has written are joined when there are so many, until one has so many answers: a week of half
-minutes would be 20,000 files, and `score` reads each.
-"""
+PARTS = 60
+"""Files of a model that are joined when there are so many: a week of half minutes would be 20,000 files."""
+MOST_ANSWERS = 500_000
+"""Answers that stay when files are joined; the oldest are dropped then. Anybody who may ask can invent tickers."""
 MOST_KEPT = 50_000
 """Answers that wait in memory at most, where the disk takes none; the oldest are dropped then."""
 
@@ -37,7 +48,6 @@ class AnswerLog:
         self._rows: list[Mapping[str, object]] = []
         self._writing: list[Mapping[str, object]] = []
         """Rows that are being written to a file. A reader needs them meanwhile."""
-        self._written: list[Path] = []
         self._flushed = time.monotonic()
         self._lock = threading.Lock()
 
@@ -60,83 +70,102 @@ class AnswerLog:
         if not self._writing:
             return
         try:
-            self._written.append(self._write(pd.DataFrame(self._writing)))
+            _write(self.folder, _table(self._writing))
         except Exception:
             with self._lock:
                 self._rows = [*self._writing, *self._rows]
             raise
         finally:
             self._writing = []
-        if len(self._written) >= PARTS:
-            self._join()
+        parts = _files(self.folder)
+        if len(parts) >= PARTS:
+            _join(self.folder, parts)
 
-    def _write(self, table: pd.DataFrame) -> Path:
-        name = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(6)}.parquet"
-        path, hidden = self.folder / name, self.folder / f".{name}"
-        with explain_errors(path):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            table.to_parquet(hidden)
-            hidden.rename(path)
-        return path
-
-    def _join(self) -> None:
-        """Make one file of those that this process wrote; all stay as they are where one is damaged or gone.
-
-        Killed in between, some answers are in two files: see `_whole`.
-        """
-        parts, self._written = self._written, []
-        try:
-            tables = _tables(parts)
-            if len(tables) < len(parts):
-                return
-            joined = _whole(tables)
-            path = self._write(joined)
-            for part in parts:
-                part.unlink(missing_ok=True)
-        except (SP500Error, OSError) as error:
-            log.warning("%s: the files of answers are not joined: %s", self.folder, error)
-            return
-        self._written = [path] if len(joined) < MOST_JOINED else []
-
-    def read(self) -> pd.DataFrame:
-        """Every answer of the model, those of this process up to now; empty where there is none."""
+    def read(self) -> pa.Table:
+        """The last answers of the model, those of this process up to now; empty where there is none."""
         with self._lock:
             rows = [*self._writing, *self._rows]
         # Taken before the files are read: what is written meanwhile is in both.
-        waiting = [pd.DataFrame(rows)] if rows else []
-        return _whole([*_everything(self.folder), *waiting])
+        waiting = [_table(rows)] if rows else []
+        return _last([*_everything(self.folder), *waiting])
 
 
-def read(folder: Path) -> pd.DataFrame:
-    """Every answer in the files of a model, in order of time. Raises ConfigError where there is none."""
+def read(folder: Path) -> pa.Table:
+    """The last answers in the files of a model, in order of time. Raises ConfigError where there is none."""
     tables = _everything(folder)
     if not tables:
         raise ConfigError(
             f"{folder}: no answers were logged (only forecasts of prices are), or none of the files can be read"
         )
-    return _whole(tables).sort_values("at", kind="stable")
+    return _last(tables)
 
 
-def _everything(folder: Path) -> list[pd.DataFrame]:
+def _table(rows: Sequence[Mapping[str, object]]) -> pa.Table:
+    table = pa.Table.from_pandas(pd.DataFrame(rows), preserve_index=False)
+    for name in set(WORDS) & set(table.column_names):
+        table = table.set_column(table.column_names.index(name), name, table[name].dictionary_encode())
+    return table
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("[!.]*.parquet"))
+
+
+def _write(folder: Path, table: pa.Table) -> None:
+    name = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(6)}.parquet"
+    path, hidden = folder / name, folder / f".{name}"
+    with explain_errors(path):
+        folder.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, hidden)
+        hidden.rename(path)
+
+
+def _join(folder: Path, parts: Sequence[Path]) -> None:
+    """Make one file of those, with the last answers alone; all stay as they are where one is damaged or gone.
+
+    Killed in between, or while another process does it as well, answers are in two files, of which readers take one.
+    """
+    try:
+        tables = _tables(parts, whole=True)
+        if len(tables) < len(parts):
+            return
+        _write(folder, _last(tables)[-MOST_ANSWERS:])
+        for part in parts:
+            part.unlink(missing_ok=True)
+    except (SP500Error, OSError) as error:
+        log.warning("%s: the files of answers are not joined: %s", folder, error)
+    finally:
+        pa.default_memory_pool().release_unused()
+
+
+def _everything(folder: Path) -> list[pa.Table]:
     for _ in range(5):
-        paths = [path for path in sorted(folder.glob("[!.]*.parquet")) if path.exists()]
         try:
-            return _tables(paths)
+            return _tables(_files(folder))
         except FileNotFoundError:  # joined with others meanwhile, under a name that was not there yet
             continue
     raise ConfigError(f"{folder}: its files change all the time; try again")
 
 
-def _whole(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """All rows of the tables, each once: while files are written or joined, an answer is in two of them."""
-    return pd.concat(tables, ignore_index=True).drop_duplicates(ignore_index=True) if tables else pd.DataFrame()
+def _last(tables: Sequence[pa.Table]) -> pa.Table:
+    """The last of the answers that are alike, in order of time. Compared as numbers, since there may be a million."""
+    if not tables:
+        return pa.table({})
+    table = pa.concat_tables(tables, promote_options="permissive").unify_dictionaries()
+    order = pc.sort_indices(table["at"]).to_numpy()
+    words = [table[name].chunks for name in KEY if name in table.column_names]
+    keys = {number: np.concatenate([part.indices for part in parts])[order] for number, parts in enumerate(words)}
+    return table.take(order[~pd.DataFrame(keys).duplicated(keep="last")])
 
 
-def _tables(paths: Sequence[Path]) -> list[pd.DataFrame]:
+def _tables(paths: Sequence[Path], *, whole: bool = False) -> list[pa.Table]:
+    """What is in the files; without what no score needs, unless they are wanted `whole`."""
     tables = []
     for path in paths:
         try:
-            tables.append(pd.read_parquet(path))
+            with pq.ParquetFile(path, read_dictionary=WORDS) as file:
+                names = [name for name in file.schema_arrow.names if whole or name != "request_id"]
+                tables.append(file.read(names, use_threads=False))  # each thread keeps memory of its own
         except FileNotFoundError:
             raise
         except (pa.ArrowException, OSError) as error:

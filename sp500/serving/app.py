@@ -35,20 +35,20 @@ from sp500.errors import CheckpointError, SP500Error
 from sp500.formatting import reference_name
 from sp500.serving import requests
 from sp500.serving.answers import AnswerLog
-from sp500.serving.guard import MOST_BYTES, Gauges, Guard, Key, failure
+from sp500.serving.guard import MOST_BYTES, Gauges, Guard, Key, Turns, failure
 from sp500.serving.history import History
 from sp500.serving.media_requests import Classes, ImagesBody, Text, TextBody, classify, write
 from sp500.serving.models import POLL_SECONDS, OneRun, Registered, Served
 from sp500.serving.predictor import Predictor
 from sp500.serving.requests import BadRequest, Forecast, Outputs, Prices, Problem, WindowsBody
-from sp500.serving.scores import score_answers
+from sp500.serving.scores import score_log
 from sp500.training.task import Classifying, Continuing, Forecasting
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-MOST_WAITING = 64
-"""Requests that wait for the model. More get status 429."""
+SCORES_SECONDS = 60.0
+"""Age at which the scores are counted again: each visit of the page asks for them."""
 
 
 @dataclass
@@ -58,12 +58,16 @@ class Server:
     models: OneRun | Registered
     answers: AnswerLog | None
     gauges: Gauges
-    limiter: anyio.CapacityLimiter
+    turns: Turns
     history: History
+    limiter: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(1))
     downloads: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(1))
     checking: asyncio.Lock = field(default_factory=asyncio.Lock)
     checked: tuple[Served, float, str] | None = None
     """The last check of the stored answer: the model, the time, and what was wrong."""
+    counting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    counted: tuple[Served, float, list[dict[str, object]]] | None = None
+    """The last scores: the champion, and until when they are told again."""
 
     async def answer(self, request: Request, compute: Callable[[Predictor], Mapping[str, object]]) -> Response:
         """The answer of the model that is picked for this request."""
@@ -72,8 +76,6 @@ class Server:
         if served is None:
             detail = f"no model promoted for {self.models.name}"
             return failure(503, detail + (f" ({choice.refused})" if choice.refused else ""))
-        if self.limiter.statistics().tasks_waiting >= MOST_WAITING:
-            return failure(429, f"{MOST_WAITING} requests wait already; come again", {"retry-after": "1"})
         answer = await self.run_model(served, compute)
         task = BackgroundTask(self._run_shadow, request_id, choice.shadow, compute) if choice.shadow else None
         response = JSONResponse(answer, background=task)
@@ -108,6 +110,7 @@ class Server:
                     wrong = ""
                 except CheckpointError as error:
                     wrong = str(error)
+                    log.error("not ready: %s", wrong)
                 self.checked = served, time.monotonic(), wrong
             return self.checked[2]
 
@@ -115,23 +118,24 @@ class Server:
         self, request_id: str, served: Served, compute: Callable[[Predictor], Mapping[str, object]]
     ) -> None:
         """Runs after the answer was sent. A failure is logged, and no client sees it."""
-        if self.limiter.statistics().tasks_waiting:  # requests of clients come first
+        if self.turns.waiting:  # requests of clients come first
             return
         try:
             self._keep(request_id, served, await self.run_model(served, compute))
         except Exception as error:  # noqa: BLE001 - a candidate's fault is the candidate's
             log.warning("shadow %s: %s", served.run, error)
 
-    def scores(self) -> list[dict[str, object]]:
-        """A row for each run that answered. Empty where no answer is logged."""
+    async def scores(self) -> list[dict[str, object]]:
+        """A row for each run that answered, as of a minute ago at most. Empty where no answer is logged."""
         champion = self.models.choice.champion
-        prices = self.history.prices(champion)
+        prices = await self.run_download(self.history.prices, champion)
         if not self.answers or not champion or not prices:
             return []
-        config, answers = champion.predictor.config, self.answers.read()
-        if answers.empty:
-            return []
-        return score_answers(answers, prices.close, threshold=config.eval.threshold, horizon=config.data.horizon)
+        async with self.counting:
+            if self.counted is None or self.counted[0] is not champion or time.monotonic() > self.counted[1]:
+                rows = await asyncio.to_thread(score_log, self.answers, prices.close, champion.predictor.config)
+                self.counted = champion, time.monotonic() + SCORES_SECONDS, rows
+            return self.counted[2]
 
     async def load_prices(self) -> None:
         """Load the prices before the page asks for them."""
@@ -168,12 +172,12 @@ def create(
     key = key or Key()
     torch.set_num_threads(1)
     sessions.between(pd.Timestamp(1990, 1, 1), pd.Timestamp.now())  # the calendar, before a request waits for it
-    server = Server(models, answers, Gauges(), anyio.CapacityLimiter(1), History())
+    server = Server(models, answers, Gauges(), Turns(), History())
 
     @asynccontextmanager
     async def running(_: FastAPI) -> AsyncIterator[None]:
         """Follow the registry while requests are taken."""
-        server.gauges.waiting.set_function(lambda: server.limiter.statistics().tasks_waiting)
+        server.gauges.waiting.set_function(lambda: server.turns.waiting)
         follower, prices = asyncio.create_task(server.follow()), asyncio.create_task(server.load_prices())
         yield
         prices.cancel()
@@ -187,7 +191,8 @@ def create(
     _add_history(app, server)
     _add_answers(app, server)
     _extend_docs(app, server, with_key=key.is_needed)
-    return Guard(app, key, server.gauges, {str(getattr(route, "path", "")) for route in app.routes}, tells_id=tells_id)
+    paths = {str(getattr(route, "path", "")) for route in app.routes}
+    return Guard(app, key, server.gauges, server.turns, paths, tells_id=tells_id)
 
 
 def _add_answers(app: FastAPI, server: Server) -> None:
@@ -269,11 +274,11 @@ def _add_state(app: FastAPI, server: Server) -> None:
         """Whether the model gives the stored answer to the stored test window, on the way that requests take."""
         champion = server.models.choice.champion
         if champion is None and server.models.choice.refused:
-            return failure(503, server.models.choice.refused)
+            return failure(503, "the promoted run is refused; see GET /v1/models")
         if champion is None:
             return JSONResponse({"status": "ok", "detail": "no model promoted"})
-        if wrong := await server.check(champion):
-            return failure(503, wrong)
+        if await server.check(champion):  # which is of files, and this needs no key
+            return failure(503, f"run {champion.run} does not give the answer that is stored with it; see the log")
         return JSONResponse({"status": "ok", "run": champion.run, "version": champion.version})
 
     @app.get("/v1/models")
@@ -305,7 +310,7 @@ def _add_history(app: FastAPI, server: Server) -> None:
     @app.get("/v1/scores")
     async def scores() -> dict[str, object]:
         """What the logged answers were worth, next to the naive forecasts, as far as prices are known."""
-        return {"runs": await server.run_download(server.scores)}
+        return {"runs": await server.scores()}
 
 
 def _describe(served: Served | None) -> dict[str, object] | None:

@@ -1,4 +1,4 @@
-"""Middleware in front of the application: the key, the size of a body, the id of a request, and the counts."""
+"""Middleware in front of the application: the key, the size of a body, who waits, the id of a request, and counts."""
 
 from __future__ import annotations
 
@@ -8,17 +8,32 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import anyio
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from sp500.serving.connections import count_allowed
+
 MOST_BYTES = 2**20
 """Largest body of a request."""
+MOST_WAITING = min(64, count_allowed() // 4)
+"""Requests that wait for the model, and those without a body that wait for something. More get status 429, so that
+there is always a connection that can be ended for a new one.
+"""
+UNPACKED = 2
+"""Requests that are objects at once: one is computed, and another prepared. A mebibyte of JSON takes 60 of memory, so
+those that wait are bytes.
+"""
 GUARDED = ("/v1/", "/metrics")
 """Paths that need the key, where there is one."""
+HEALTH = "/healthz"
+"""Path that is answered however many wait."""
 KEY_SECONDS = 2.0
 """Between two reads of the key's file."""
 REQUEST_ID = "x-request-id"
+HEADERS = [(b"x-content-type-options", b"nosniff"), (b"content-security-policy", b"frame-ancestors 'none'")]
+"""Of every answer. A page may have a policy of its own as well: a browser keeps to both."""
 
 
 def failure(status: int, detail: str, headers: dict[str, str] | None = None, **more: Any) -> JSONResponse:
@@ -54,7 +69,8 @@ class Key:
         if self._file and time.monotonic() - self._read >= KEY_SECONDS:
             self._read = time.monotonic()
             self._text = read_key(self._file)
-        fits = hmac.compare_digest(authorization, b"Bearer " + self._text.encode())
+        scheme, _, given = authorization.partition(b" ")
+        fits = hmac.compare_digest(given, self._text.encode()) and scheme.lower() == b"bearer"
         return not self.is_needed or (fits and bool(self._text))
 
 
@@ -66,11 +82,27 @@ def read_key(file: Path) -> str:
         return ""
 
 
-class Guard:
-    """Middleware: checks the key and the size of a body, gives each request an id, and counts."""
+class Turns:
+    """Requests that are not answered yet: those with a body, from the moment that it is read, and those without."""
 
-    def __init__(self, app: ASGIApp, key: Key, gauges: Gauges, paths: set[str], *, tells_id: bool) -> None:
-        self._app, self._key, self._gauges, self._paths, self._tells_id = app, key, gauges, paths, tells_id
+    def __init__(self) -> None:
+        self.taken, self.without_body = 0, 0
+        self.unpacked = anyio.CapacityLimiter(UNPACKED)
+
+    @property
+    def waiting(self) -> int:
+        """Those with a body but for the one that is computed."""
+        return max(self.taken - 1, 0)
+
+
+class Guard:
+    """Middleware: checks the key and the body's size, lets few bodies be unpacked, gives each request an id, counts."""
+
+    def __init__(
+        self, app: ASGIApp, key: Key, gauges: Gauges, turns: Turns, paths: set[str], *, tells_id: bool
+    ) -> None:
+        self._app, self._key, self._gauges, self._turns = app, key, gauges, turns
+        self._paths, self._tells_id = paths, tells_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -81,20 +113,19 @@ class Guard:
         request_id = headers.get(REQUEST_ID.encode(), b"").decode("latin-1")[:128] or uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
         begun, status, seconds = time.perf_counter(), 500, None
+        added = [*HEADERS, *([(REQUEST_ID.encode(), request_id.encode("latin-1"))] if self._tells_id else [])]
 
-        async def send_with_id(message: Message) -> None:
-            """Send the message with the request's id."""
+        async def send_with_headers(message: Message) -> None:
+            """Send the message with what every answer has."""
             nonlocal status, seconds
             if message["type"] == "http.response.body" and not message.get("more_body"):
                 seconds = time.perf_counter() - begun  # without the shadow's work, which follows
             if message["type"] == "http.response.start":
-                status = message["status"]
-            if message["type"] == "http.response.start" and self._tells_id:
-                message["headers"] = [*message["headers"], (REQUEST_ID.encode(), request_id.encode("latin-1"))]
+                status, message["headers"] = message["status"], [*message["headers"], *added]
             await send(message)
 
         try:
-            await (self._check(scope["path"], headers) or self._limit_body)(scope, receive, send_with_id)
+            await (self._check(scope, headers) or self._take_turn)(scope, receive, send_with_headers)
         finally:
             self._count(scope["path"], status, seconds or time.perf_counter() - begun)
 
@@ -103,31 +134,52 @@ class Guard:
         self._gauges.requests.labels(path, status).inc()
         self._gauges.seconds.labels(path).observe(seconds)
 
-    def _check(self, path: str, headers: dict[bytes, bytes]) -> Response | None:
+    def _check(self, scope: Scope, headers: dict[bytes, bytes]) -> ASGIApp | None:
+        """The answer to a request that is not let through, without reading its body; or what answers without a turn."""
+        path, turns = scope["path"], self._turns
         if path.startswith(GUARDED) and not self._key.fits(headers.get(b"authorization", b"")):
             return failure(401, "Authorization: Bearer KEY is missing or wrong", {"www-authenticate": "Bearer"})
+        if path == HEALTH:
+            return self._app
+        if max(turns.waiting, turns.without_body) >= MOST_WAITING:
+            return failure(429, f"{MOST_WAITING} requests wait already; come again", {"retry-after": "1"})
         length = headers.get(b"content-length", b"0")
         return _too_large() if length.isdigit() and int(length) > MOST_BYTES else None
 
-    async def _limit_body(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Count a body without a content-length while it arrives, and refuse one that is too large."""
-        if b"content-length" in dict(scope["headers"]) or scope["method"] in {"GET", "HEAD"}:
-            await self._app(scope, receive, send)
+    async def _take_turn(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] in {"GET", "HEAD"}:
+            self._turns.without_body += 1
+            try:
+                await self._app(scope, receive, send)
+            finally:
+                self._turns.without_body -= 1
             return
-        body, more = b"", True
-        while more:
-            message = await receive()
-            body, more = body + message.get("body", b""), message.get("more_body", False)
+        self._turns.taken += 1
+        try:
+            body = await _read(receive)
             if len(body) > MOST_BYTES:
                 await _too_large()(scope, receive, send)
                 return
-        parts = iter([{"type": "http.request", "body": body, "more_body": False}])
+            parts = iter([{"type": "http.request", "body": body, "more_body": False}])
 
-        async def whole() -> Message:
-            """The body at once, and then what comes after it."""
-            return next(parts, None) or await receive()
+            async def whole() -> Message:
+                """The body at once, and then what comes after it."""
+                return next(parts, None) or await receive()
 
-        await self._app(scope, whole, send)
+            async with self._turns.unpacked:
+                await self._app(scope, whole, send)
+        finally:
+            self._turns.taken -= 1
+
+
+async def _read(receive: Receive) -> bytes:
+    """The body, or more than MOST_BYTES of it."""
+    body, more = bytearray(), True
+    while more and len(body) <= MOST_BYTES:
+        message = await receive()
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+    return bytes(body)
 
 
 def _too_large() -> Response:

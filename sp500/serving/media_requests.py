@@ -8,21 +8,21 @@ import io
 from typing import Annotated
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from sp500.data.images import folders
 from sp500.errors import DataError
 from sp500.serving.predictor import Predictor
-from sp500.serving.requests import Answer, BadRequest, Problem
+from sp500.serving.requests import Answer, BadRequest, Body, Problem
 from sp500.training.task import Classifying, Continuing
 
 MOST_IMAGES, MOST_LENGTH = 256, 500
+MOST_PIXELS = 2**21
+"""Numbers of all images of a request: files of one colour are small, and what the model makes of them is not."""
 
 
-class ImagesBody(BaseModel):
+class ImagesBody(Body):
     """Images of the size that the model was trained on."""
-
-    model_config = ConfigDict(extra="forbid")
 
     images: Annotated[list[str], Field(min_length=1, max_length=MOST_IMAGES)]
     """Each a PNG, JPEG or BMP file in base64, also as a data URI."""
@@ -30,6 +30,10 @@ class ImagesBody(BaseModel):
     def pixels(self, predictor: Predictor) -> np.ndarray:
         """X [image, 1, height, width, channel] as bytes. Raises BadRequest."""
         height, width, channels = predictor.recipe.row
+        most = max(MOST_PIXELS // (height * width * channels), 1)
+        if len(self.images) > most:
+            message = f"has {len(self.images)} images, this model takes {most} at once"
+            raise BadRequest(Problem(field="images", message=message))
         return np.stack([_pixels(text, number, (height, width, channels)) for number, text in enumerate(self.images)])
 
 
@@ -40,10 +44,8 @@ class Classes(Answer):
     probabilities: list[list[float]]
 
 
-class TextBody(BaseModel):
+class TextBody(Body):
     """A text to go on with."""
-
-    model_config = ConfigDict(extra="forbid")
 
     text: str = Field(min_length=1, max_length=10_000)
     """The model reads its last bytes, as many as a window has."""

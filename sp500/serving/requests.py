@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from datetime import UTC, date, datetime
+from itertools import chain
 from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
+from pydantic_core import PydanticCustomError
 
 from sp500.data import sessions
 from sp500.data.features import CLOSE_FEATURES, WARM_UP
@@ -23,7 +26,8 @@ MOST_PROBLEMS = 20
 """Most problems that an answer lists."""
 EPOCH = date(1970, 1, 1).toordinal()
 OHLCV = ("open", "high", "low", "volume")
-Numbers = Annotated[list[FiniteFloat], Field(max_length=MOST_DAYS)]
+# The first fault of a list is enough: to make objects of 30,000 takes most of a second.
+Numbers = Annotated[list[FiniteFloat], Field(max_length=MOST_DAYS, fail_fast=True)]
 
 
 class Problem(BaseModel):
@@ -43,13 +47,29 @@ class BadRequest(Exception):
         self.problems = problems
 
 
-class Prices(BaseModel):
-    """Daily prices of one ticker in New York, oldest first."""
+class Body(BaseModel):
+    """What all bodies have: no field but their own."""
 
     model_config = ConfigDict(extra="forbid")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_many(cls, body: object) -> object:
+        """Many fields are one fault: 100,000 of them, a mebibyte, would be seconds of work for an answer."""
+        if isinstance(body, dict) and len(body) > len(cls.model_fields) + MOST_PROBLEMS:
+            raise PydanticCustomError(
+                "many",
+                "has {count} fields; expected {known}",
+                {"count": len(body), "known": ", ".join(cls.model_fields)},
+            )
+        return body
+
+
+class Prices(Body):
+    """Daily prices of one ticker in New York, oldest first."""
+
     ticker: str = Field("?", max_length=32)
-    dates: Annotated[list[date], Field(min_length=2, max_length=MOST_DAYS)]
+    dates: Annotated[list[date], Field(min_length=2, max_length=MOST_DAYS, fail_fast=True)]
     close: Numbers
     open: Numbers | None = None
     high: Numbers | None = None
@@ -93,10 +113,8 @@ class Prices(BaseModel):
         return {name: column[known] for name, column in checked.items()}, summarize(faults)
 
 
-class WindowsBody(BaseModel):
+class WindowsBody(Body):
     """Windows as the model was trained on, scaled: x[window][row]... of numbers."""
-
-    model_config = ConfigDict(extra="forbid")
 
     x: Annotated[list[Any], Field(min_length=1, max_length=MOST_WINDOWS)]
 
@@ -107,23 +125,45 @@ class WindowsBody(BaseModel):
         if len(self.x) * numbers > MOST_NUMBERS:
             most = max(MOST_NUMBERS // numbers, 1)
             raise BadRequest(Problem(field="x", message=f"has {len(self.x)} windows, this model takes {most} at once"))
-        try:
-            array = np.array(self.x)
-        except ValueError:  # of unequal lengths
-            array = np.array("")
-        if array.dtype.kind not in "iuf":  # also null and "1.5", which NumPy would take for numbers
-            raise BadRequest(Problem(field="x", message=f"is not numbers in windows of {expected}"))
-        x = array.astype(np.float64)
-        if list(x.shape[1:]) != expected:
-            raise BadRequest(Problem(field="x", message=f"has windows of {list(x.shape[1:])}, expected {expected}"))
+        x = _to_array(self.x, expected)
         if not np.isfinite(x).all():
             at = np.argwhere(~np.isfinite(x))[0]
-            raise BadRequest(Problem(field="x" + "".join(f"[{place}]" for place in at), message="is not finite"))
+            raise BadRequest(Problem(field=_place(at), message="is not finite"))
         with np.errstate(over="ignore", invalid="ignore"):
             rows = x.astype(recipe.row_dtype)
         if not (np.isfinite(rows).all() if rows.dtype.kind == "f" else (rows == x).all()):
             raise BadRequest(Problem(field="x", message=f"has numbers that do not fit {recipe.row_dtype}"))
         return rows
+
+
+def _to_array(x: list[Any], expected: list[int]) -> np.ndarray:
+    """Lists of the expected lengths in lists, with numbers in the last ones.
+
+    Checked before NumPy sees them, which makes room for the longest text as often as there are items: 367 GB for a
+    mebibyte.
+    """
+    level, shape = x, [len(x)]
+    for size in expected:
+        for number, part in enumerate(level):
+            if not isinstance(part, list) or len(part) != size:
+                held = f"{len(part)} items" if isinstance(part, list) else "no list"
+                message = f"has {held}; expected windows of {expected}, here a list of {size}"
+                raise BadRequest(Problem(field=_place(np.unravel_index(number, shape)), message=message))
+        level = list(chain.from_iterable(level))
+        shape.append(size)
+    for number, leaf in enumerate(level):
+        if type(leaf) not in (int, float):  # nor bool, null or "1.5"
+            raise BadRequest(
+                Problem(field=_place(np.unravel_index(number, shape)), message=f"is not a number; expected {expected}")
+            )
+    try:
+        return np.array(level, dtype=np.float64).reshape(shape)
+    except OverflowError:
+        raise BadRequest(Problem(field="x", message="has an integer that is too large")) from None
+
+
+def _place(at: Iterable[np.integer]) -> str:
+    return "x" + "".join(f"[{place}]" for place in at)
 
 
 class Answer(BaseModel):

@@ -6,41 +6,62 @@ from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from sp500 import metrics
+from sp500.config import RunConfig
+from sp500.serving.answers import AnswerLog
 
 NAIVE = "naive_"
 
 
-def score_answers(
-    answers: pd.DataFrame, close: pd.DataFrame, *, threshold: float, horizon: int
-) -> list[dict[str, object]]:
+def score_log(log: AnswerLog, close: pd.DataFrame, config: RunConfig) -> list[dict[str, object]]:
+    """`score_answers` of a log, whose memory is given back afterwards: a server goes on for weeks."""
+    try:
+        return score_answers(log.read(), close, threshold=config.eval.threshold, horizon=config.data.horizon)
+    finally:
+        pa.default_memory_pool().release_unused()
+
+
+def score_answers(answers: pa.Table, close: pd.DataFrame, *, threshold: float, horizon: int) -> list[dict[str, object]]:
     """One row per run and role: its error and those of the naive forecasts on the answers whose prices are known.
 
-    `answers` are those of the log; `close` [date, ticker]; `threshold` the probability from which a forecast of the
-    direction counts as up. Of answers with the same ticker and date the last is taken. Mean squared error for returns,
-    share of wrong directions for probabilities, and the improvement with its interval, all as training judges them.
+    `answers` are the last ones of the log; `close` [date, ticker]; `threshold` the probability from which a forecast of
+    the direction counts as up. Mean squared error for returns, share of wrong directions for probabilities, and the
+    improvement with its interval, all as training judges them.
     """
-    dates = {name: pd.to_datetime(answers[name]) for name in ("as_of", "session")}
-    table = answers.assign(**dates).drop_duplicates(["run", "version", "role", "ticker", "as_of"], keep="last")
-    prices = close.rename_axis(index="date", columns="ticker").melt(ignore_index=False, value_name="close")
-    log = prices.assign(log=np.log(prices["close"])).drop(columns="close").reset_index()
-    for name in ("as_of", "session"):
-        known = log.rename(columns={"date": name, "log": f"log_{name}"})
-        table = table.merge(known, how="left", on=["ticker", name])
-    table["target"] = table["log_session"] - table["log_as_of"]
-    groups = table.groupby(["version", "run", "role"], sort=False)
-    return [
-        {"version": version, "run": run, "role": role, **_row(group, threshold, horizon)}
-        for (version, run, role), group in groups
-    ]
+    if not answers:
+        return []
+    groups = ["version", "run", "role"]
+    counts = answers.group_by(groups, use_threads=False).aggregate([([], "count_all")]).to_pandas()
+    known = _add_targets(answers, close)
+    rows = []
+    for group in counts.itertuples(index=False):
+        same = (known["version"] == group.version) & (known["run"] == group.run) & (known["role"] == group.role)
+        judged = _judge(known[same], threshold, horizon)
+        rows.append({**{name: getattr(group, name) for name in groups}, "answers": int(group.count_all), **judged})
+    return rows
 
 
-def _row(group: pd.DataFrame, threshold: float, horizon: int) -> dict[str, object]:
-    known = group.dropna(subset="target").sort_values(["as_of", "ticker"])
-    counts: dict[str, object] = {"answers": len(group), "judged": len(known)}
+def _add_targets(answers: pa.Table, close: pd.DataFrame) -> pd.DataFrame:
+    """The answers whose outcome is known, with it. Others are never objects: there may be a million made-up tickers."""
+    tickers = answers["ticker"].cast(pa.string())
+    table = answers.set_column(answers.column_names.index("ticker"), "ticker", tickers)
+    table = table.filter(pc.is_in(tickers, pa.array(close.columns.astype(str)))).to_pandas()
+    prices, logs = np.log(close.to_numpy()), dict[str, np.ndarray]()
+    columns = close.columns.astype(str).get_indexer(table["ticker"].astype(str))
+    days = {name: pd.DatetimeIndex(table[name].astype(str)) for name in ("as_of", "session")}
+    for name, day in days.items():
+        rows = close.index.get_indexer(day.astype(close.index.dtype))
+        logs[name] = np.where(rows < 0, np.nan, prices[rows, columns])
+    return table.assign(as_of=days["as_of"], target=logs["session"] - logs["as_of"]).dropna(subset="target")
+
+
+def _judge(known: pd.DataFrame, threshold: float, horizon: int) -> dict[str, object]:
     if known.empty:
-        return counts
+        return {"judged": 0}
+    known = known.sort_values(["as_of", "ticker"])
     direction = str(known["unit"].iloc[0]).startswith("probability")
     loss = _direction_loss(known["target"] > 0, threshold) if direction else _return_loss(known["target"])
     naive = {
@@ -53,7 +74,7 @@ def _row(group: pd.DataFrame, threshold: float, horizon: int) -> dict[str, objec
     gain = metrics.improvement(own, naive[over], known["as_of"].to_numpy(), horizon=horizon)
     metric = "error_rate" if direction else "mse"
     return {
-        **counts,
+        "judged": len(known),
         metric: float(own.mean()),
         "naive": errors,
         "improvement": {"over": over, "metric": metric, **gain},

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -163,13 +165,40 @@ def test_windows_get_the_models_outputs(runs: Path) -> None:
             answer = client.post("/v1/windows", {"x": x.tolist()}).json()
             assert np.allclose(answer["outputs"], predictor.outputs(x), rtol=1e-6, atol=1e-7)
             assert client.post("/v1/forecast", {"dates": DAYS, "close": [1, 1, 1]}).status_code == 422
-            for wrong in (x[:, :-1].tolist(), [[1, 2]], [["a"]], 5, [], [[[1e39]]], [None]):
+            odd = [x.tolist() for _ in range(4)]
+            for one, leaf in zip(odd, (True, "1.5", None, [1.5]), strict=True):
+                row = one[1]
+                while isinstance(row[0], list):
+                    row = row[0]
+                row[0] = leaf
+            for wrong in (x[:, :-1].tolist(), [[1, 2]], [["a"]], 5, [], [[[1e39]]], [None], *odd):
                 refused = client.post("/v1/windows", {"x": wrong})
                 assert refused.status_code == 422
                 assert refused.json()["problems"][0]["field"].startswith("x")
     fraction = np.full(x.shape, 0.5).tolist()  # images are whole numbers
     with serving(runs, "images") as (client, *_):
         assert "do not fit uint8" in client.post("/v1/windows", {"x": fraction}).json()["error"]
+
+
+def test_long_text_among_many_takes_no_memory(runs: Path) -> None:
+    with serving(runs, "synthetic") as (client, *_):
+        client.get("/healthz")
+        tracemalloc.start()
+        try:
+            answer = client.post("/v1/windows", {"x": [["a" * 10_000, *[""] * 50_000]]})
+            most = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert (answer.status_code, answer.json()["problems"][0]["field"]) == (422, "x[0]")
+    assert most < 2**26  # NumPy alone would make room for 2 GB
+
+
+def test_wrong_place_in_windows_is_named(runs: Path) -> None:
+    with serving(runs, "synthetic") as (client, served, _):
+        x = np.repeat(served.choice.champion.predictor.recipe.test_input.numbers, 2, axis=0).tolist()
+        x[1][-1] = x[1][-1][:-1]
+        place = f"x[1][{len(x[1]) - 1}]"
+        assert client.post("/v1/windows", {"x": x}).json()["problems"][0]["field"] == place
 
 
 def test_key_is_needed_for_answers_and_not_for_health(runs: Path) -> None:
@@ -196,6 +225,14 @@ def test_pages_scripts_come_from_the_server_itself(client: Client) -> None:
     assert "security" not in schema
 
 
+def test_no_answer_is_shown_in_a_frame_or_as_another_type(client: Client) -> None:
+    for path in ("/", "/page.js", "/docs", "/healthz", "/nothing/here"):
+        headers = client.get(path).headers
+        assert headers["x-content-type-options"] == "nosniff"
+        assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    assert "default-src 'none'" in client.get("/").headers["content-security-policy"]
+
+
 def test_request_keeps_its_id_and_is_counted(client: Client) -> None:
     assert client.get("/healthz", headers={"X-Request-Id": "mine"}).headers["x-request-id"] == "mine"
     assert len(client.get("/nothing/here").headers["x-request-id"]) == 32
@@ -213,10 +250,11 @@ def test_readiness_asks_the_model(runs: Path, monkeypatch: pytest.MonkeyPatch) -
         while client.get("/readyz").status_code != 503:  # the model is asked once a second
             assert time.monotonic() < end
             time.sleep(0.1)
+        assert str(runs) not in client.get("/readyz").text  # it needs no key
 
 
 def test_requests_beyond_the_queue_are_told_to_come_again(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sp500.serving.app.MOST_WAITING", 2)
+    monkeypatch.setattr("sp500.serving.guard.MOST_WAITING", 2)
     with serving(runs, "synthetic") as (client, served, _), ThreadPoolExecutor(4) as pool:
         x = served.choice.champion.predictor.recipe.test_input.numbers.tolist()
         held = threading.Event()
@@ -232,6 +270,9 @@ def test_requests_beyond_the_queue_are_told_to_come_again(runs: Path, monkeypatc
         first = next(as_completed(answers))
         assert first.result() == (429, "1")
         assert client.get("/healthz").status_code == 200
+        with socket.create_connection(("127.0.0.1", int(client.url.rpartition(":")[2])), timeout=60) as unread:
+            unread.sendall(b"POST /v1/windows HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n")
+            assert unread.recv(100).startswith(b"HTTP/1.1 429 ")  # before its body is there
         held.set()
         assert sorted(one.result()[0] for one in answers) == [200, 200, 200, 429]
 

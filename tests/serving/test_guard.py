@@ -13,8 +13,9 @@ from sp500.serving.guard import Key
 def test_text_is_compared_as_a_whole() -> None:
     key = Key("secret")
     assert key.is_needed
-    assert key.fits(b"Bearer secret")
-    assert not any(map(key.fits, (b"", b"Bearer ", b"Bearer secre", b"bearer secret", b"Bearer secret ")))
+    assert all(map(key.fits, (b"Bearer secret", b"bearer secret", b"BEARER secret")))  # RFC 7235, 2.1
+    wrong = (b"", b"Bearer ", b"Bearer secre", b"Bearer Secret", b"Bearer secret ", b"Basic secret", b"secret")
+    assert not any(map(key.fits, wrong))
 
 
 def test_without_text_and_file_every_request_passes() -> None:

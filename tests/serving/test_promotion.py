@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import your_own
 from http_server import Client, body, serving
@@ -143,7 +144,7 @@ def test_canary_and_shadow_answer_through_http(runs: Path, capfd: pytest.Capture
         said(capfd, "promote", "other", "--shadow")
         until(lambda: served.choice.shadow is not None)
         assert client.post("/v1/forecast", request).json()["version"] == "1"
-        until(lambda: "shadow" in set(answers.read(log.folder)["role"]) if list(log.folder.glob("*")) else False)
+        until(lambda: "shadow" in answers.read(log.folder)["role"].to_pylist() if list(log.folder.glob("*")) else False)
     assert "shadow" in said(capfd, "list")
 
 
@@ -331,12 +332,12 @@ def test_answers_wait_for_a_disk_that_takes_none(tmp_path: Path, monkeypatch: py
     (tmp_path / "answers").write_text("no folder")
     log = answers.AnswerLog(tmp_path / "answers")
     for number in range(8):
-        log.add({"number": number})
+        log.add(answer(number, f"T{number}"))
     with pytest.raises(DiskError):
         log.flush()
     (tmp_path / "answers").unlink()
     log.flush()
-    assert answers.read(tmp_path / "answers")["number"].tolist() == [3, 4, 5, 6, 7]
+    assert answers.read(tmp_path / "answers")["forecast"].to_pylist() == [3, 4, 5, 6, 7]
     log.flush()
     assert len(list((tmp_path / "answers").iterdir())) == 1
 
@@ -344,20 +345,20 @@ def test_answers_wait_for_a_disk_that_takes_none(tmp_path: Path, monkeypatch: py
 def test_answers_can_be_read_while_they_are_written(tmp_path: Path) -> None:
     log = answers.AnswerLog(tmp_path / "answers")
     for number in range(500):
-        log.add({"number": number})
+        log.add(answer(number, f"T{number}"))
 
     def write() -> None:
         for number in range(500, 530):
-            log.add({"number": number})
+            log.add(answer(number, f"T{number}"))
             log.flush()
 
     writer = threading.Thread(target=write)
     writer.start()
-    read = [log.read()["number"].tolist() for _ in iter(writer.is_alive, False)]
+    read = [log.read()["forecast"].to_pylist() for _ in iter(writer.is_alive, False)]
     writer.join()
     assert [sorted(one) for one in read] == [list(range(len(one))) for one in read]
     assert min(map(len, read)) >= 500
-    assert sorted(log.read()["number"]) == list(range(530))
+    assert sorted(log.read()["forecast"].to_pylist()) == list(range(530))
 
 
 def test_answer_for_an_unknown_ticker_keeps_no_other_from_being_judged(
@@ -375,21 +376,39 @@ def test_answer_for_an_unknown_ticker_keeps_no_other_from_being_judged(
     assert (row["judged"], row["answers"]) == (1, 2)
 
 
-def test_files_of_answers_are_joined_and_no_answer_is_lost_or_counted_twice(
+def answer(number: int, ticker: str = "KO") -> dict[str, object]:
+    same = {"run": "a", "version": "1", "role": "champion", "unit": "log return", "session": "2022-01-05"}
+    return {**same, "request_id": f"r{number}", "ticker": ticker, "as_of": "2022-01-04", "forecast": float(number)}
+
+
+def test_files_of_answers_are_joined_and_the_last_of_those_that_are_alike_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(answers, "PARTS", 5)
-    monkeypatch.setattr(answers, "MOST_JOINED", 12)
+    folder = tmp_path / "answers"
+    logs = [answers.AnswerLog(folder) for _ in range(2)]  # as of two processes
+    for number in range(46):
+        logs[number % 2].add(answer(number, f"T{number // 2 % 10}"))
+        logs[number % 2].flush()
+    files = list(folder.iterdir())
+    assert len(files) < 5
+    assert sum(len(pd.read_parquet(file)) for file in files) < 26
+    last = {f"T{number // 2 % 10}": number for number in range(46)}
+    found = answers.read(folder).to_pandas()
+    assert dict(zip(found["ticker"], found["forecast"], strict=True)) == last
+    shutil.copy(files[0], folder / "killed-while-joining.parquet")
+    assert len(answers.read(folder)) == len(logs[0].read()) == len(last)
+    assert set(pd.read_parquet(files[0])["request_id"]) <= {f"r{number}" for number in range(46)}
+
+
+def test_oldest_answers_are_dropped_when_there_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "PARTS", 2)
+    monkeypatch.setattr(answers, "MOST_ANSWERS", 7)
     log = answers.AnswerLog(tmp_path / "answers")
-    for number in range(23):
-        log.add({"number": number})
+    for number in range(20):
+        log.add(answer(number, f"T{number}"))
         log.flush()
-    files = list((tmp_path / "answers").iterdir())
-    assert len(files) < 10
-    assert answers.read(tmp_path / "answers")["number"].tolist() == list(range(23))
-    shutil.copy(files[0], tmp_path / "answers" / "killed-while-joining.parquet")
-    assert answers.read(tmp_path / "answers")["number"].tolist() == list(range(23))
-    assert len(log.read()) == 23
+    assert answers.read(tmp_path / "answers")["forecast"].to_pylist() == list(range(13, 20))
 
 
 def test_damaged_file_of_answers_is_not_joined_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -398,7 +417,7 @@ def test_damaged_file_of_answers_is_not_joined_away(tmp_path: Path, monkeypatch:
     for number in range(3):
         if number == 2:
             next((tmp_path / "answers").iterdir()).write_bytes(b"torn")
-        log.add({"number": number})
+        log.add(answer(number, f"T{number}"))
         log.flush()
     assert len(list((tmp_path / "answers").iterdir())) == 3
     assert len(answers.read(tmp_path / "answers")) == 2
