@@ -7,6 +7,7 @@ with the runs: figures show the first fifteen models and the three hundred best 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ COMMANDS = {
     "data": ("No run has read prices yet", "python experiments/prepare.py"),
     "runs": ("No run has ended yet", "python experiments/train.py"),
 }
+# A terminal that shows the files obeys what names and tickers hold of these. Line feeds and tabs stay.
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 TITLES = {"folds": "Walk forward", "cost": "Cost and forecast", "damaged": "Damaged runs"}
 
 
@@ -140,8 +143,8 @@ def _write_files(
     report = Report(out / "index.html", numbers, said, missing)
     out.mkdir(parents=True, exist_ok=True)
     write_atomic(out / "report.json", json.dumps(report.numbers, indent=1, allow_nan=False) + "\n")
-    write_atomic(out / "report.md", _markdown(records, report.verdicts, sections))
-    write_atomic(report.path, _html(records, report.verdicts, sections))
+    write_atomic(out / "report.md", CONTROL.sub("", _markdown(records, report.verdicts, sections)))
+    write_atomic(report.path, CONTROL.sub("", _html(records, report.verdicts, sections)))
     return report
 
 
