@@ -1,4 +1,4 @@
-"""All programs that kill what runs and count what was lost (exit code 1 then); see `scripts/chaos --help`."""
+"""All programs that kill or flood what runs and count what was lost (exit code 1 then); see `scripts/chaos --help`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import flood_server
 import kill_archive
 import kill_managers
 import kill_searches
 import kill_training
 
-PROGRAMS = ("managers", "searches", "training", "steps", "archive")
+PROGRAMS = ("managers", "searches", "training", "steps", "archive", "serving")
 Figures = dict[str, object]
 
 
@@ -49,9 +50,16 @@ def archive(folder: Path, seed: int, *, quick: bool) -> tuple[Figures, bool]:
     return found, not kill_archive.wrong(found)
 
 
+def serving(folder: Path, seed: int, *, quick: bool) -> tuple[Figures, bool]:
+    found = flood_server.measured(*((3.0, 200_000) if quick else (30.0, 1_000_000)), seed, folder)
+    return found, not flood_server.wrong(found)
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="scripts/chaos", description="Kill what runs, and count what was lost.")
-    parser.add_argument("programs", nargs="*", help="managers, searches, training, steps, archive (default: all)")
+    parser = argparse.ArgumentParser(
+        prog="scripts/chaos", description="Kill or flood what runs, and count what was lost."
+    )
+    parser.add_argument("programs", nargs="*", help=f"{', '.join(PROGRAMS)} (default: all)")
     parser.add_argument("--quick", action="store_true", help="a few kills of each kind")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
@@ -59,7 +67,8 @@ def main() -> int:
     if unknown := set(flags.programs) - set(PROGRAMS):
         parser.error(f"unknown program {', '.join(sorted(unknown))}; known are {', '.join(PROGRAMS)}")
     run: dict[str, Callable[..., tuple[Figures, bool]]] = {
-        "managers": managers, "searches": searches, "training": training, "steps": steps, "archive": archive
+        "managers": managers, "searches": searches, "training": training, "steps": steps, "archive": archive,
+        "serving": serving,
     }  # fmt: skip
     found, good = {}, True
     for name in flags.programs or PROGRAMS:
