@@ -1,7 +1,7 @@
 """The log of answers: Parquet next to the models, to be judged when the prices are known.
 
-Of the answers of one version, in one role, for one ticker and date, the last counts, and only that one stays when files
-are joined. So the log grows with the days that are asked about, and not with the requests.
+Of the answers of one version, in one role, to the same prices of one ticker and date, the last counts, and only that
+one stays when files are joined. So the log grows with the days that are asked about, and not with the requests.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 FOLDER = "answers"
 KEY = ("run", "version", "role", "ticker", "as_of")
 """Of the answers that are alike in these the last one counts."""
+PRICES = "trace_0"
+"""Column that tells the prices apart that forecasts were made from: made-up ones must not replace others."""
 WORDS = (*KEY, "session", "unit")
 """Columns of text: read as numbers of a dictionary."""
 FLUSH_SECONDS = 30.0
@@ -155,6 +157,8 @@ def _last(tables: Sequence[pa.Table]) -> pa.Table:
     order = pc.sort_indices(table["at"]).to_numpy()
     words = [table[name].chunks for name in KEY if name in table.column_names]
     keys = {number: np.concatenate([part.indices for part in parts])[order] for number, parts in enumerate(words)}
+    if PRICES in table.column_names:
+        keys[len(keys)] = table[PRICES].to_numpy()[order]
     return table.take(order[~pd.DataFrame(keys).duplicated(keep="last")])
 
 

@@ -41,7 +41,7 @@ from sp500.serving.media_requests import Classes, ImagesBody, Text, TextBody, cl
 from sp500.serving.models import POLL_SECONDS, OneRun, Registered, Served
 from sp500.serving.predictor import Predictor
 from sp500.serving.requests import BadRequest, Forecast, Outputs, Prices, Problem, WindowsBody
-from sp500.serving.scores import score_log
+from sp500.serving.scores import TRACES, score_log
 from sp500.training.task import Classifying, Continuing, Forecasting
 
 log = logging.getLogger(__name__)
@@ -78,9 +78,8 @@ class Server:
             return failure(503, detail + (f" ({choice.refused})" if choice.refused else ""))
         answer = await self.run_model(served, compute)
         task = BackgroundTask(self._run_shadow, request_id, choice.shadow, compute) if choice.shadow else None
-        response = JSONResponse(answer, background=task)
         self._keep(request_id, served, answer)
-        return response
+        return JSONResponse(answer, background=task)
 
     async def run_model(
         self, served: Served, compute: Callable[[Predictor], Mapping[str, object]]
@@ -89,13 +88,14 @@ class Server:
         answer = await anyio.to_thread.run_sync(compute, served.predictor, limiter=self.limiter)
         return {**answer, "model": self.models.name, "run": served.run, "version": served.version}
 
-    def _keep(self, request_id: str, served: Served, answer: Mapping[str, object]) -> None:
+    def _keep(self, request_id: str, served: Served, answer: dict[str, Any]) -> None:
+        logged = answer.pop("logged", {})
         self.gauges.answers.labels(served.version, served.role).inc()
         naive = answer.get("naive")  # of a forecast: other answers are not logged
         if self.answers and isinstance(naive, dict):
             columns = {f"naive_{name}": value for name, value in naive.items()}
             row = {name: answer[name] for name in ("ticker", "as_of", "session", "forecast", "unit", "run", "version")}
-            self.answers.add({"request_id": request_id, "role": served.role, **row, **columns})
+            self.answers.add({"request_id": request_id, "role": served.role, **row, **columns, **logged})
 
     async def run_download(self, work: Callable[..., T], *arguments: Any) -> T:
         """Run `work`, which may download prices for minutes. One at a time, in a thread that no forecast needs."""
@@ -199,9 +199,14 @@ def _add_answers(app: FastAPI, server: Server) -> None:
     @app.post("/v1/forecast", response_model=Forecast, responses=_ERRORS)
     async def forecast(body: Prices, request: Request) -> Response:
         """What the model expects of the next session(s) after the last price."""
-        return await server.answer(
-            request, lambda predictor: requests.forecast(predictor, body).model_dump(mode="json")
-        )
+
+        def compute(predictor: Predictor) -> dict[str, object]:
+            """With what the log alone is told."""
+            values = requests.forecast(predictor, body)
+            logged = {"days": values.days, **dict(zip(TRACES, values.traces, strict=True))}
+            return {**values.model_dump(mode="json"), "logged": logged}
+
+        return await server.answer(request, compute)
 
     @app.post("/v1/windows", response_model=Outputs, responses=_ERRORS)
     async def windows(body: WindowsBody, request: Request) -> Response:

@@ -18,6 +18,7 @@ from sp500.data.features import CLOSE_FEATURES, WARM_UP
 from sp500.data.validation import FaultyPrices, summarize, validate
 from sp500.errors import DataError
 from sp500.serving.predictor import Predictor
+from sp500.serving.scores import trace_returns
 from sp500.training.task import Forecasting
 
 MOST_DAYS, MOST_WINDOWS, MOST_NUMBERS = 5_000, 1_024, 100_000
@@ -187,6 +188,13 @@ class ForecastValues(BaseModel):
     repairs: list[str]
 
 
+class LoggedForecast(ForecastValues):
+    """With what the log alone is told: the number of returns that it is made of, and their traces."""
+
+    days: int = Field(exclude=True)
+    traces: list[float] = Field(exclude=True)
+
+
 class Forecast(ForecastValues, Answer):
     """A forecast of one ticker, made at the close of `as_of` for the close of `session`."""
 
@@ -207,7 +215,7 @@ def minimum_days(predictor: Predictor) -> int:
     return max(WARM_UP + predictor.recipe.window, predictor.recipe.horizon + 1)
 
 
-def forecast(predictor: Predictor, body: Prices) -> ForecastValues:
+def forecast(predictor: Predictor, body: Prices) -> LoggedForecast:
     """What the model says of these prices, without its name and version. Raises BadRequest."""
     task, dataset = predictor.task, predictor.recipe.dataset
     names = dataset.state.get("features")
@@ -225,7 +233,7 @@ def forecast(predictor: Predictor, body: Prices) -> ForecastValues:
     value, as_of = float(task.forecast(output, dataset)[0]), close.index[-1]
     if not math.isfinite(value):
         raise BadRequest(Problem(field="close", message="leads to a forecast that is not finite"))
-    return ForecastValues(
+    return LoggedForecast(
         ticker=body.ticker,
         as_of=as_of.date(),
         session=sessions.after(as_of, dataset.state["horizon"]).date(),
@@ -233,4 +241,6 @@ def forecast(predictor: Predictor, body: Prices) -> ForecastValues:
         unit=task.unit,
         naive=task.naive(close, dataset),
         repairs=repairs,
+        days=least - 1,
+        traces=trace_returns(np.diff(np.log(close.to_numpy()[-least:]))).tolist(),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -11,9 +11,24 @@ import pyarrow.compute as pc
 
 from sp500 import metrics
 from sp500.config import RunConfig
-from sp500.serving.answers import AnswerLog
+from sp500.serving.answers import KEY, AnswerLog
 
 NAIVE = "naive_"
+TRACES = ("trace_0", "trace_1", "trace_2")
+"""Columns of the log that tell from what prices a forecast was made: see `trace_returns`."""
+TOLERANCE = 0.01
+"""Between traces of the same prices. Cents of a price of 20 make a third of it, made-up prices ten times as much."""
+
+
+def trace_returns(returns: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
+    """Three sums [..., 3] of log returns [day][...], oldest first, with weights between -1 and 1 that look random.
+
+    Other prices have other sums, and those of another source, rounded or adjusted otherwise, nearly the same.
+    """
+    days = np.arange(len(returns), 0, -1.0) ** 2  # from the last one back, since the first may vary
+    weights = np.cos(np.outer(days, np.sqrt([2.0, 3.0, 5.0])))
+    parts = (np.asarray(part)[..., None] * weight for part, weight in zip(returns, weights, strict=True))
+    return np.asarray(sum(parts))
 
 
 def score_log(log: AnswerLog, close: pd.DataFrame, config: RunConfig) -> list[dict[str, object]]:
@@ -29,7 +44,8 @@ def score_answers(answers: pa.Table, close: pd.DataFrame, *, threshold: float, h
 
     `answers` are the last ones of the log; `close` [date, ticker]; `threshold` the probability from which a forecast of
     the direction counts as up. Mean squared error for returns, share of wrong directions for probabilities, and the
-    improvement with its interval, all as training judges them.
+    improvement with its interval, all as training judges them. Answers to other prices than `close` are not judged:
+    whoever may ask could spoil the score with prices of their own.
     """
     if not answers:
         return []
@@ -39,8 +55,11 @@ def score_answers(answers: pa.Table, close: pd.DataFrame, *, threshold: float, h
     rows = []
     for group in counts.itertuples(index=False):
         same = (known["version"] == group.version) & (known["run"] == group.run) & (known["role"] == group.role)
-        judged = _judge(known[same], threshold, horizon)
-        rows.append({**{name: getattr(group, name) for name in groups}, "answers": int(group.count_all), **judged})
+        told = {name: getattr(group, name) for name in groups} | {"answers": int(group.count_all)}
+        asked = known[same & known["same_prices"]].drop_duplicates([*KEY], keep="last")
+        rows.append(
+            {**told, "other_prices": int((~known["same_prices"][same]).sum()), **_judge(asked, threshold, horizon)}
+        )
     return rows
 
 
@@ -49,13 +68,29 @@ def _add_targets(answers: pa.Table, close: pd.DataFrame) -> pd.DataFrame:
     tickers = answers["ticker"].cast(pa.string())
     table = answers.set_column(answers.column_names.index("ticker"), "ticker", tickers)
     table = table.filter(pc.is_in(tickers, pa.array(close.columns.astype(str)))).to_pandas()
-    prices, logs = np.log(close.to_numpy()), dict[str, np.ndarray]()
+    prices = np.log(close.to_numpy())
     columns = close.columns.astype(str).get_indexer(table["ticker"].astype(str))
     days = {name: pd.DatetimeIndex(table[name].astype(str)) for name in ("as_of", "session")}
-    for name, day in days.items():
-        rows = close.index.get_indexer(day.astype(close.index.dtype))
-        logs[name] = np.where(rows < 0, np.nan, prices[rows, columns])
-    return table.assign(as_of=days["as_of"], target=logs["session"] - logs["as_of"]).dropna(subset="target")
+    rows = {name: close.index.get_indexer(day.astype(close.index.dtype)) for name, day in days.items()}
+    logs = {name: np.where(row < 0, np.nan, prices[row, columns]) for name, row in rows.items()}
+    same = _compare_prices(table, prices, rows["as_of"], columns)
+    target = logs["session"] - logs["as_of"]
+    return table.assign(as_of=days["as_of"], target=target, same_prices=same).dropna(subset="target")
+
+
+def _compare_prices(table: pd.DataFrame, prices: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Whether the answers [row] were for these log prices [date, ticker]. Earlier versions kept no traces: all were."""
+    same = np.ones(len(table), bool)
+    if "days" not in table:
+        return same
+    returns = np.diff(prices, axis=0, prepend=np.nan)
+    for days in table["days"].dropna().unique().astype(int):
+        chosen = np.flatnonzero((table["days"] == days) & (rows >= days))
+        known = trace_returns([returns[rows[chosen] - back, columns[chosen]] for back in reversed(range(days))])
+        kept = table[[*TRACES]].to_numpy()
+        same[table["days"] == days] = False
+        same[chosen] = (np.abs(known - kept[chosen]) < TOLERANCE).all(axis=1)
+    return same
 
 
 def _judge(known: pd.DataFrame, threshold: float, horizon: int) -> dict[str, object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import subprocess
 import sys
@@ -85,6 +86,11 @@ def anonymous_mib(pid: int) -> float:
     """Memory that the kernel cannot take back: neither files that are mapped nor their cache."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon:", "RssShmem:", "VmSwap:"))) / 1024
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def watch(port: int, pid: int) -> None:
@@ -241,10 +247,11 @@ def flooded(port: int, pid: int, seconds: float, seed: int) -> dict[str, object]
         while "mib" not in (idle := end_phase()):
             time.sleep(0.2)
         for kind, clients in KINDS.items():
-            flood = Flood(port, seconds, seed)
+            flood, before = Flood(port, seconds, seed), (cpu_seconds(pid), time.monotonic())
             asyncio.run(flood.run(*clients(flood), *(flood.hold_half_open() for _ in range(HALF_OPEN))))
             seen = end_phase()
-            flood.figures |= {"above_idle_mib": seen.pop("mib") - idle["mib"]}
+            share = (cpu_seconds(pid) - before[0]) / (time.monotonic() - before[1])
+            flood.figures |= {"cores_of_server": share, "above_idle_mib": seen.pop("mib") - idle["mib"]}
             flood.figures |= {f"healthz_{name}": value for name, value in seen.items()}
             found[kind] = {name: round(value, 2) for name, value in sorted(flood.figures.items())}
     return found | {"idle_mib": round(idle["mib"])}

@@ -376,6 +376,32 @@ def test_answer_for_an_unknown_ticker_keeps_no_other_from_being_judged(
     assert (row["judged"], row["answers"]) == (1, 2)
 
 
+def test_answer_to_made_up_prices_neither_counts_nor_replaces_another(
+    runs: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "PARTS", 2)
+    said(capfd, "promote", "returns")
+    close = load(DataConfig(tickers=("KO",))).close["KO"].iloc[-90:-5]
+    returns = np.log(close).diff().fillna(0.0)
+    made_up = [
+        (close * np.exp((0.05 * (np.arange(len(close)) == back)).cumsum())) for back in (len(close) - 1, len(close) - 9)
+    ]
+    alike = [close, (3.7 * close).round(2), close.iloc[-70:]]  # also adjusted and rounded, and fewer days
+    with serving(runs, "main") as (client, _, log):
+        for prices in [*alike, *made_up, np.exp(-returns.cumsum())]:
+            assert client.post("/v1/forecast", body(prices.rename("KO"))).status_code == 200
+            log.flush()
+    [row] = json.loads(said(capfd, "score", "--json"))["runs"]
+    assert (row["judged"], row["other_prices"]) == (1, 3)
+    log = answers.AnswerLog(log.folder)
+    kept = log.read().to_pandas()
+    forecast = kept["forecast"][kept["trace_0"].sub(kept["trace_0"].iloc[0]).abs() < 1e-3].iloc[-1]
+    known = load(DataConfig(tickers=("KO",))).close["KO"]
+    target = np.log(known.loc[kept["session"].iloc[0]] / close.iloc[-1])
+    assert row["mse"] == pytest.approx((forecast - target) ** 2, rel=1e-6)
+    assert "3 were for other prices" in said(capfd, "score")
+
+
 def answer(number: int, ticker: str = "KO") -> dict[str, object]:
     same = {"run": "a", "version": "1", "role": "champion", "unit": "log return", "session": "2022-01-05"}
     return {**same, "request_id": f"r{number}", "ticker": ticker, "as_of": "2022-01-04", "forecast": float(number)}

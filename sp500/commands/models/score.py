@@ -45,6 +45,7 @@ def _score(flags: Score) -> tuple[Mapping[str, object], str]:
 
 def _line(row: dict[str, Any]) -> str:
     text = f"{row['version']}  {row['run']} ({row['role']}): {row['judged']} of {row['answers']} answers judged"
+    text += f", {row['other_prices']} were for other prices than the source's" if row["other_prices"] else ""
     if not row["judged"]:
         return text
     gain = row["improvement"]
