@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import tyro
 import yaml
@@ -66,7 +66,8 @@ def _base(model: type[F], file: str | None, words: list[str], shared: Mapping[st
 
 def read_file(file: str) -> dict[str, object]:
     """The settings of a job, or of many under `jobs`. Raises ConfigError for what is not YAML of such."""
-    settings = entry.read_mapping(Path(file), "--file", "a job, such as argv, workers and memory, or jobs: with a list")
+    expected = "a job, such as argv, workers and memory, or jobs: with a list"
+    settings: Mapping[Any, object] = entry.read_mapping(Path(file), "--file", expected)
     # YAML 1.1 reads the key `on` as a truth value.
     return {"on" if key is True else key: value for key, value in settings.items()}
 
