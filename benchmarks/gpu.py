@@ -364,9 +364,9 @@ def compare_packs(section: Section, device: torch.device, quick: bool) -> None:
 class OneRank(GroupWorker):
     """The only rank of a group, under DDP or FSDP all the same."""
 
-    def wrap(self, model: nn.Module, parallel: Parallel) -> nn.Module:
+    def wrap(self, model: nn.Module, parallel: Parallel, *, find_unused: bool = False) -> nn.Module:
         """The model under DDP or FSDP."""
-        return self.parallelize(model, parallel)
+        return self.parallelize(model, parallel, find_unused=find_unused)
 
 
 def train_exactly(network: Network, worker: Worker, parallel: Parallel = "ddp") -> FitResult:

@@ -1,23 +1,37 @@
 """Checks of a user's task or model that a signature cannot express: shapes, number types, a sum as the loss, the names
-of the metrics. All of it is tried on a few windows, so that a mistake costs seconds and no trained model.
+of the metrics, weights that can be trained, saved and loaded. All of it is tried on a few windows, so that a mistake
+costs seconds and no trained model.
 """
 
 from __future__ import annotations
 
+import logging
+from itertools import pairwise
+
 import numpy as np
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
 from torch import nn
 
 from sp500.config import RunConfig
+from sp500.data.batches import Batches
 from sp500.data.windows import Dataset, Windows
 from sp500.errors import DataError
 from sp500.formatting import reference_name
+from sp500.models import weights
 from sp500.runs.results import Improvement
-from sp500.training.step import DTYPES
+from sp500.training.checkpoint import pack
+from sp500.training.step import DTYPES, Stepper
 from sp500.training.task import Task
+from sp500.training.worker import SoloWorker
+
+log = logging.getLogger(__name__)
 
 FEW = 3
 """Windows that the loss is tried on."""
+TOLERANCE = 1e-5
+"""Of an answer, in units of the largest."""
 
 
 def check(task: Task, config: RunConfig, dataset: object) -> Dataset:
@@ -32,6 +46,9 @@ def check(task: Task, config: RunConfig, dataset: object) -> Dataset:
     _check_loss(where, task, config, dataset, model)
     if config.own_task:
         _check_metrics(where, task, dataset, model)
+    _check_memory(where, model)
+    _check_step(where, task, config, dataset, model)
+    _check_saved(where, task, config, dataset, model)
     return dataset
 
 
@@ -98,6 +115,64 @@ def _check_loss(where: str, task: Task, config: RunConfig, dataset: Dataset, mod
         raise DataError(
             f"{where}: the loss of {len(x)} windows is {together:.6g}, and those of each add up to {alone:.6g}: it has "
             "to be a sum over the batch, such as F.cross_entropy(output, target, reduction='sum')"
+        )
+
+
+def _check_memory(where: str, model: nn.Module) -> None:
+    """Each parameter has to be one block of memory of its own, which the optimiser writes from its first byte on."""
+    blocks = []
+    for name, parameter in model.named_parameters():
+        if parameter.stride() != torch.empty_like(parameter).stride():
+            raise DataError(
+                f"{where}: parameter {name} {list(parameter.shape)} is a view of other numbers with gaps or repeats; "
+                "make it from a tensor of its own, such as view.contiguous()"
+            )
+        blocks.append((parameter.data_ptr(), parameter.data_ptr() + parameter.nbytes, name))
+    for (_, end, name), (begin, _, other) in pairwise(sorted(blocks)):
+        if begin < end:
+            raise DataError(
+                f"{where}: parameters {name} and {other} share memory, which float64, GPUs and FSDP undo; assign one "
+                "nn.Parameter to both to tie them, or .clone() one"
+            )
+
+
+def _check_step(where: str, task: Task, config: RunConfig, dataset: Dataset, model: nn.Module) -> None:
+    """Take one step as training does, and warn of weights that it leaves without a gradient."""
+    plain = config.train.model_copy(update={"compile": False, "recompute": False, "amp": "none"})
+    stepper = Stepper(task, model, config.model_copy(update={"train": plain}), SoloWorker(torch.device("cpu")), 1)
+    stepper.start(1)
+    stepper.take(next(Batches(dataset.train, torch.device("cpu")).in_order(FEW)), 0)
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    unused = [name for name, parameter in trained.items() if parameter.grad is None]
+    if unused:
+        more = f" and {len(unused) - FEW} more" if len(unused) > FEW else ""
+        log.warning(
+            "%s: the first %d windows give no gradient to %s%s, which no such batch trains; use them in forward, or freeze "
+            "them with requires_grad_(False)",
+            where,
+            FEW,
+            ", ".join(unused[:FEW]),
+            more,
+        )
+
+
+@torch.no_grad()
+def _check_saved(where: str, task: Task, config: RunConfig, dataset: Dataset, model: nn.Module) -> None:
+    """A model made with other random numbers has to answer alike with the saved weights: as in another process."""
+    again = task.model(config, dataset).to(DTYPES[config.train.dtype])
+    try:
+        weights.load(again, load(pack(weights.dump(model))))
+    except (AttributeError, KeyError, RuntimeError, SafetensorError, TypeError, ValueError) as error:
+        raise DataError(
+            f"{where}: the model's state cannot be saved and loaded ({error}); expected tensors that own their memory, "
+            "all of them made in __init__"
+        ) from error
+    x, _ = _few(dataset.test)
+    before, after = model.eval()(x), again.eval()(x)
+    if not torch.allclose(before, after, rtol=TOLERANCE, atol=TOLERANCE * float(before.abs().max()), equal_nan=True):
+        raise DataError(
+            f"{where}: loaded from its saved weights, the model's answers differ by up to {(after - before).abs().max():.2g}"
+            "; keep the numbers that it draws or changes with register_buffer, and draw none in eval()"
         )
 
 

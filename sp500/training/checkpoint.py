@@ -225,16 +225,12 @@ def of_run(folder: Path, config: RunConfig, dataset: Dataset) -> Checkpoints:
 def read_weights(folder: Path) -> bytes:
     """A version's weights as one safetensors file, also where workers wrote parts. Raises OSError."""
     parts = any(folder.glob(sharded.FILES))
-    return save(_copy_shared(sharded.read(folder, MODEL, {}, alone=True))) if parts else (folder / MODEL).read_bytes()
+    return pack(sharded.read(folder, MODEL, {}, alone=True)) if parts else (folder / MODEL).read_bytes()
 
 
-def _copy_shared(tensors: Tensors) -> Tensors:
-    """Give each of several tied weights memory of its own, as safetensors requires."""
-    pointers, copies = set[int](), {}
-    for name, tensor in tensors.items():
-        copies[name] = tensor.clone() if tensor.data_ptr() in pointers else tensor
-        pointers.add(tensor.data_ptr())
-    return copies
+def pack(tensors: Tensors) -> bytes:
+    """Tensors as one safetensors file."""
+    return save(sharded.separate(tensors))
 
 
 def _write_whole(folder: Path, parts: dict[str, Tensors], worker: Worker) -> dict[str, str]:
@@ -243,7 +239,7 @@ def _write_whole(folder: Path, parts: dict[str, Tensors], worker: Worker) -> dic
     if worker.rank:
         return {}
     folder.mkdir(parents=True)
-    files = {file: save(_copy_shared(part)) for file, part in whole.items()}
+    files = {file: pack(part) for file, part in whole.items()}
     for file, data in files.items():
         write_atomic(folder / file, data)
     return {file: versions.digest(data) for file, data in files.items()}

@@ -49,7 +49,12 @@ class AdamW(torch.optim.AdamW):
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Set what `dump` gives."""
         state: dict[int, dict[str, Tensor]] = {}
+        parameters = self.parameters()
         for key, value in tensors.items():
             number, name = key.split(".", 1)
+            like = parameters.get(key, value)
+            # The fused step goes through the memory of parameter and moments at once, in the order of neither's shape.
+            if value.stride() != like.stride():
+                value = torch.empty_like(like).copy_(value)
             state.setdefault(int(number), {})[name] = value
         self.load_state_dict({"state": state, "param_groups": self.state_dict()["param_groups"]})

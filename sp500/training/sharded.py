@@ -33,7 +33,7 @@ def write(folder: Path, parts: dict[str, Tensors], worker: Worker) -> dict[str, 
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
     from torch.distributed.checkpoint.state_dict_saver import save
 
-    named = {f"{group}/{name}": value for group, part in parts.items() for name, value in part.items()}
+    named = {f"{group}/{name}": value for group, part in parts.items() for name, value in separate(part).items()}
     try:
         with _quiet():
             writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
@@ -48,6 +48,21 @@ def write(folder: Path, parts: dict[str, Tensors], worker: Worker) -> dict[str, 
         if isinstance(each, OSError):
             raise each
     return {file: digest for each in hashes for file, digest in each.items()}
+
+
+def separate(tensors: Tensors) -> Tensors:
+    """Tensors in the order of their numbers, each with memory of its own, as safetensors requires.
+
+    Channels-last and transposed weights have another order; tied weights and parts of one tensor share memory.
+    """
+    storages, own = set[int](), {}
+    for name, tensor in tensors.items():
+        value = tensor.contiguous()
+        held = value.to_local() if hasattr(value, "to_local") else value  # of a tensor that FSDP splits
+        storage = held.untyped_storage().data_ptr()
+        own[name] = value.clone() if storage in storages else value
+        storages.add(storage)
+    return own
 
 
 def read(folder: Path, group: str, like: Mapping[str, Tensor], *, alone: bool) -> Tensors:

@@ -33,7 +33,8 @@ class Stepper:
         self._task, self._config, self._worker, self._steps = task, config, worker, steps
         if train.recompute:
             stack.recompute(model)
-        self._wrapped = worker.wrap(model, train.parallel)
+        # A user's model may have layers that some batches do not use, which DDP has to look for in every step.
+        self._wrapped = worker.wrap(model, train.parallel, find_unused=bool(config.own_task or config.model.own))
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.dropout = dropout.Source(model, train.seed, dtype=DTYPES[train.dtype], device=worker.device)
         if train.compile:

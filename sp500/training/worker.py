@@ -30,8 +30,11 @@ class Worker(Protocol):
     splits: bool
     """Whether the model that it wraps is split, so that it holds a part."""
 
-    def wrap(self, model: nn.Module, parallel: Parallel) -> nn.Module:
-        """The model on the worker's device, averaging its gradients over all workers."""
+    def wrap(self, model: nn.Module, parallel: Parallel, *, find_unused: bool = False) -> nn.Module:
+        """The model on the worker's device, averaging its gradients over all workers.
+
+        `find_unused`: there may be weights that a forward pass does not use.
+        """
         ...
 
     def accumulating(self, wrapped: nn.Module) -> AbstractContextManager[None]:
@@ -70,9 +73,9 @@ class SoloWorker:
         self.device = device
         self._on_epoch = on_epoch
 
-    def wrap(self, model: nn.Module, parallel: Parallel) -> nn.Module:
+    def wrap(self, model: nn.Module, parallel: Parallel, *, find_unused: bool = False) -> nn.Module:
         """The model itself, on the device."""
-        del parallel
+        del parallel, find_unused
         return model.to(self.device)
 
     def accumulating(self, wrapped: nn.Module) -> AbstractContextManager[None]:
@@ -116,11 +119,11 @@ class GroupWorker:
         self._on_epoch = on_epoch
         self.splits = False
 
-    def wrap(self, model: nn.Module, parallel: Parallel) -> nn.Module:
+    def wrap(self, model: nn.Module, parallel: Parallel, *, find_unused: bool = False) -> nn.Module:
         """The model under DDP or FSDP; as it is, on the device, where there is one worker."""
-        return model.to(self.device) if self.world == 1 else self.parallelize(model, parallel)
+        return model.to(self.device) if self.world == 1 else self.parallelize(model, parallel, find_unused=find_unused)
 
-    def parallelize(self, model: nn.Module, parallel: Parallel) -> nn.Module:
+    def parallelize(self, model: nn.Module, parallel: Parallel, *, find_unused: bool = False) -> nn.Module:
         """The model under DDP or FSDP."""
         if self.device.type == "cuda":
             batch_norm.synchronize(model)
@@ -135,12 +138,13 @@ class GroupWorker:
             try:
                 for layer in [*find_layers(model), model]:
                     fully_shard(layer, mesh=mesh)
-            except (AssertionError, ValueError) as error:
+            except (AssertionError, NotImplementedError, ValueError) as error:
                 raise ConfigError(f"train.parallel fsdp cannot split this model ({error}); take ddp") from error
             self.splits = True
             return model
         model.to(self.device)
-        return DistributedDataParallel(model, device_ids=[self.device] if self.device.type == "cuda" else None)
+        devices = [self.device] if self.device.type == "cuda" else None
+        return DistributedDataParallel(model, device_ids=devices, find_unused_parameters=find_unused)
 
     def accumulating(self, wrapped: nn.Module) -> AbstractContextManager[None]:
         """Keep the gradients here: they are averaged once per step.
