@@ -147,8 +147,8 @@ def _check_step(where: str, task: Task, config: RunConfig, dataset: Dataset, mod
     if unused:
         more = f" and {len(unused) - FEW} more" if len(unused) > FEW else ""
         log.warning(
-            "%s: the first %d windows give no gradient to %s%s, which no such batch trains; use them in forward, or freeze "
-            "them with requires_grad_(False)",
+            "%s: the first %d windows give no gradient to %s%s, so that they stay as they are; use them in forward, or "
+            "freeze them with requires_grad_(False)",
             where,
             FEW,
             ", ".join(unused[:FEW]),
@@ -170,9 +170,10 @@ def _check_saved(where: str, task: Task, config: RunConfig, dataset: Dataset, mo
     x, _ = _few(dataset.test)
     before, after = model.eval()(x), again.eval()(x)
     if not torch.allclose(before, after, rtol=TOLERANCE, atol=TOLERANCE * float(before.abs().max()), equal_nan=True):
+        gap = float((after - before).abs().max())
         raise DataError(
-            f"{where}: loaded from its saved weights, the model's answers differ by up to {(after - before).abs().max():.2g}"
-            "; keep the numbers that it draws or changes with register_buffer, and draw none in eval()"
+            f"{where}: loaded from its saved weights, the model's answers differ by up to {gap:.2g}; keep the numbers "
+            "that it draws or changes with register_buffer, and draw none in eval()"
         )
 
 

@@ -54,7 +54,6 @@ class AdamW(torch.optim.AdamW):
             number, name = key.split(".", 1)
             like = parameters.get(key, value)
             # The fused step goes through the memory of parameter and moments at once, in the order of neither's shape.
-            if value.stride() != like.stride():
-                value = torch.empty_like(like).copy_(value)
-            state.setdefault(int(number), {})[name] = value
+            same = value.stride() == like.stride()
+            state.setdefault(int(number), {})[name] = value if same else torch.empty_like(like).copy_(value)
         self.load_state_dict({"state": state, "param_groups": self.state_dict()["param_groups"]})
