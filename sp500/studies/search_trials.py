@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import json
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -224,6 +225,11 @@ def _try_all(
     limits = plan.limits
     at_once = GUESSES_AT_ONCE if plan.method == "tpe" else left
     if plan.arm == "sequential":
+        if limits.timeout and threading.current_thread() is not threading.main_thread():
+            raise ConfigError(
+                f"trial_timeout {limits.timeout:g}: mode sequential ends a trial by a signal, which reaches the main "
+                "thread alone, and this is another; take mode packed, or call search in the main thread"
+            )
         if limits.memory:
             limit_memory(limits.memory)
         while trials := suggested.ask(1):
