@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from sp500 import __version__
+from sp500.console.streams import open_closed_streams
 
 # Words of a verb: its module in sp500.commands, and what it does.
 VERBS = {
@@ -70,6 +71,7 @@ SCRIPTS = ("prepare", "train", "tune", "scale", "walk_forward", "compare")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The verb's exit code; 2 for an unknown verb, 130 where Ctrl-C comes before the verb can handle it."""
+    open_closed_streams()
     try:
         return _dispatch(argv)
     except KeyboardInterrupt:

@@ -8,6 +8,8 @@ import pytest
 
 from sp500.console.output import printable, run_command
 
+ROOT = Path(__file__).parent.parent
+
 
 @pytest.mark.parametrize(
     ("text", "shown"),
@@ -44,3 +46,37 @@ def test_folder_that_was_deleted_is_the_error_of_whatever_needs_it(tmp_path, mon
 def test_file_that_is_missing_elsewhere_is_not_blamed_on_the_folder(tmp_path):
     with pytest.raises(FileNotFoundError):
         run_command(lambda: ((tmp_path / "x").read_text(), 0), only_json=False)
+
+
+LIBRARY = """
+import os, sys
+from sp500.console.output import run_command
+
+def act():
+    with open("rows", "w") as file:
+        print("progress", file=sys.stderr)
+        os.write(2, b"of a library")
+        file.write("one")
+    return "result", 0
+
+sys.exit(run_command(act, only_json="--json" in sys.argv))
+"""
+
+
+@pytest.mark.parametrize("flag", ["", "--json"])
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_lose_what_goes_there_and_nothing_else(tmp_path, closed, flag):
+    command = f'"{sys.executable}" -c "$0" {flag} {closed}'
+    place = {"cwd": tmp_path, "env": {"PYTHONPATH": str(ROOT)}}
+    done = subprocess.run(["/bin/sh", "-c", command, LIBRARY], capture_output=True, text=True, check=True, **place)
+    assert done.stdout == ("" if ">&-" in closed.replace("2>&-", "") else "result\n")
+    assert (tmp_path / "rows").read_text() == "one"
+
+
+def test_result_that_finds_no_room_is_an_error():
+    code = (
+        "from sp500.console.output import run_command; raise SystemExit(run_command(lambda: ('x', 0), only_json=False))"
+    )
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([sys.executable, "-c", code], check=False, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (1, "stdout cannot be written: No space left on device\n")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
+from sp500.console.streams import open_closed_streams
 from sp500.errors import ConfigError, SP500Error
 from sp500.execution import Interrupted
 
@@ -24,6 +25,7 @@ def run_command(act: Callable[[], tuple[str, int]], *, only_json: bool, hint: st
 
     Any SP500Error becomes one message and its exit code, a signal 128 and its number; `hint` says how to go on then.
     """
+    open_closed_streams()
     with Output(only_json) as output:
         try:
             text, code = act()
@@ -50,6 +52,9 @@ def run_command(act: Callable[[], tuple[str, int]], *, only_json: bool, hint: st
             output.result(text)
         except BrokenPipeError:
             output.close()
+        except OSError as error:  # a full disk
+            output.say(f"stdout cannot be written: {error.strerror}")
+            return code or 1
         return code
 
 
