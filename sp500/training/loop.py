@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -33,6 +34,11 @@ from sp500.training.state import PartialEpoch, TrainingState
 from sp500.training.step import DTYPES, Stepper
 from sp500.training.task import Task
 from sp500.training.worker import Worker, share_statistics
+
+CHECKED_STEPS = 100
+"""Steps between two looks at the losses: each waits for the GPU, and for the other workers."""
+RISEN = 10
+"""Ratio of two losses that makes a rise."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +150,7 @@ class _Fitting:
         self.progress = TrainingState()
         self.best: Tensors = {}
         self.resumed, self.earlier = 0, 0.0
+        self.losses: list[float] = []  # of some of the last steps, over all workers
 
     def _model(self) -> nn.Module:
         torch.manual_seed(derive(self.config.train.seed, "weights"))
@@ -202,8 +209,8 @@ class _Fitting:
             seconds=done.seconds + time.perf_counter() - trained,
             finished=datetime.now(UTC),
         )
-        if not math.isfinite(loss) or (metrics.valid_loss is not None and not math.isfinite(metrics.valid_loss)):
-            raise divergence_error(self.config, number, "loss")
+        if metrics.valid_loss is not None and not math.isfinite(metrics.valid_loss):
+            raise divergence_error(self.config, number, "validation loss", self.losses)
         if self.progress.record(metrics, self.progress.step):
             self._keep_best()
         if self.checkpoints:
@@ -221,24 +228,42 @@ class _Fitting:
         self.progress.partial = done
         started, loss_sum = time.perf_counter() - done.seconds, self._mine(done.loss_sum)
         batches = self.train.epoch(number, self.config.batch_size, shuffle=data.shuffle_train, seed=data.seed)
+        recent = list[torch.Tensor]()
         for batch in islice(batches, done.steps, None):
             done.first_batch_seconds = done.first_batch_seconds or time.perf_counter() - started
             if self.progress.step == train.max_steps > 0:
                 break
-            loss_sum += self.stepper.take(batch, self.progress.step)
+            recent.append(self.stepper.take(batch, self.progress.step))
+            loss_sum += recent[-1]
             self.progress.step += 1
             done.steps += 1
             done.samples += batch.total
             done.targets += batch.targets
-            if self.checkpoints and train.checkpoint_steps and self.progress.step % train.checkpoint_steps == 0:
+            saves = train.checkpoint_steps and self.progress.step % train.checkpoint_steps == 0
+            if saves or len(recent) == CHECKED_STEPS:
+                self._check(recent, number, done.steps)
+                recent = []
+            if self.checkpoints and saves:
                 done.loss_sum, done.seconds = float(self.worker.total(loss_sum)), time.perf_counter() - started
-                if not math.isfinite(done.loss_sum):
-                    raise divergence_error(self.config, number, "loss")
                 loss_sum = self._mine(done.loss_sum)
                 self._save(self.checkpoints)
                 started = time.perf_counter() - done.seconds  # without the time of writing
+        self._check(recent, number, done.steps)
         done.loss_sum, done.seconds = float(self.worker.total(loss_sum)), time.perf_counter() - started
         return done
+
+    def _check(self, recent: list[torch.Tensor], epoch: int, steps: int) -> None:
+        """Raise the error of the first step whose loss is not finite, of the last ones before `steps` of an epoch."""
+        if not recent:
+            return
+        losses = self.worker.total(torch.stack(recent).double()).tolist()
+        for place, loss in enumerate(losses):
+            if not math.isfinite(loss):
+                back = len(losses) - 1 - place
+                trained = epoch if self.progress.step - back > 1 else 0
+                what = f"loss of step {steps - back}"
+                raise divergence_error(self.config, trained, what, self.losses + losses[:place])
+        self.losses = losses
 
     def _mine(self, loss_sum: float) -> torch.Tensor:
         """This rank's part of a sum that was taken over all ranks."""
@@ -268,7 +293,12 @@ class _Fitting:
         return outputs
 
 
-def divergence_error(config: RunConfig, epoch: int, what: str) -> SP500Error:
-    """The error of a run whose numbers are no longer finite."""
-    way_out = f"lower train.lr ({config.lr:g}) or set train.clip"
-    return SP500Error(f"training diverged: the {what} of epoch {epoch} is not finite; {way_out}")
+def divergence_error(config: RunConfig, epoch: int, what: str, before: Sequence[float] = ()) -> SP500Error:
+    """The error of a run whose numbers are not finite. `before`: losses of the steps before; epoch 0: untrained."""
+    rate = f"lower train.lr ({config.lr:g}) or set train.clip"
+    if not epoch:
+        return SP500Error(f"the {what} is not finite with untrained weights: look at the task's loss and at the data")
+    own = config.own_task or config.model.own
+    if own and before and abs(before[-1]) < RISEN * abs(before[0]):
+        rate = f"the losses before it did not rise, so look at the task's loss and at the data first; else {rate}"
+    return SP500Error(f"training diverged: the {what} of epoch {epoch} is not finite; {rate}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -14,10 +15,11 @@ from forks import run_group
 from safetensors.torch import load
 
 from sp500.config import RunConfig
-from sp500.errors import ConfigError, DataError
+from sp500.errors import ConfigError, DataError, SP500Error
 from sp500.tasks import catalog
 from sp500.training.checkpoint import Checkpoints, read_weights
 from sp500.training.loop import FitResult, fit
+from sp500.training.step import Stepper
 from sp500.training.worker import GroupWorker, SoloWorker, Worker
 
 CPU = torch.device("cpu")
@@ -134,6 +136,18 @@ class MadeLate(Net):
         return self.late(hidden)
 
 
+class Poisoned(Net):
+    calls = 0
+
+    def __init__(self, config, dataset, *, at):
+        super().__init__(config, dataset)
+        self.at = at
+
+    def more(self, hidden):
+        self.calls += self.training
+        return hidden * torch.nan if self.training and self.calls == self.at else hidden
+
+
 class Unused(Net):
     def add(self):
         self.extra = nn.Linear(8, 8)
@@ -161,12 +175,14 @@ def nets(tmp_path: Path) -> Path:
     return path
 
 
-def settings(nets: Path, name: str, epochs: int = 4, **train: Any) -> RunConfig:
+def settings(
+    nets: Path, name: str, epochs: int = 4, *, samples: int = 300, options: dict[str, int] | None = None, **train: Any
+) -> RunConfig:
     return RunConfig.model_validate(
         {
             "task": "synthetic",
-            "synthetic": {"samples": 300, "features": 6},
-            "model": {"kind": f"{nets}:{name}"},
+            "synthetic": {"samples": samples, "features": 6},
+            "model": {"kind": f"{nets}:{name}", "options": options or {}},
             "train": {"epochs": epochs, "lr": 0.01, "batch_size": 50, "dtype": "float64", "early_stop_patience": 0}
             | train,
         }
@@ -253,3 +269,16 @@ def test_two_workers_train_layers_that_no_or_not_every_batch_uses_as_one_does(ne
             np.testing.assert_allclose(found[f"{form} {name}"], alone, rtol=0, atol=1e-9, err_msg=f"{form} {name}")
     tied = load(read_weights(nets.parent / "fsdp" / "Tied" / "last"))
     assert torch.equal(tied["second.weight"], tied["third.weight"])
+
+
+@pytest.mark.parametrize("step", [5, 250])
+def test_first_loss_that_is_not_finite_is_named_within_a_hundred_steps(nets: Path, step: int) -> None:
+    config = settings(nets, "Poisoned", samples=20_000, options={"at": step}, batch_size=10)
+    with (
+        patch.object(Stepper, "take", autospec=True, side_effect=Stepper.take) as taken,
+        pytest.raises(
+            SP500Error, match=f"loss of step {step} of epoch 1 is not finite; the losses before it did not rise"
+        ),
+    ):
+        train(config)
+    assert taken.call_count < step + 100 + 2  # one is the check's
