@@ -67,7 +67,7 @@ class Live:
         loss = result.reason if result.valid_loss is None else f"{result.valid_loss:.6g}"
         self._progress.advance(
             f"{running} running, {self._failed} failed; {formatting.config(result.overrides)}: {loss}",
-            unit=Unit(result.finished, result.seconds, samples=result.samples, loss=result.valid_loss),
+            unit=Unit(result.finished, result.seconds, samples=result.samples, loss=result.valid_loss, running=running),
         )
 
 

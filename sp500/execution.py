@@ -45,6 +45,11 @@ class Experiment(RunConfig):
     you trust."""
 
     @property
+    def subject(self) -> str:
+        """What a run is named after, besides the experiment and the time."""
+        return reference_name(self.model.kind)
+
+    @property
     def arm(self) -> str:
         """Which arm of a comparison this run is."""
         return "ray" if self.num_workers else "solo"
@@ -152,11 +157,11 @@ def outline(config: Experiment, plan: Mapping[str, object]) -> dict[str, object]
 
 
 def run_name(config: Experiment) -> str:
-    """The name given, or one made from experiment, model and the time."""
+    """The name given, or one made from experiment, subject and the time."""
     if config.io.run_name:
         return config.io.run_name
-    model = re.sub(r"[^a-z0-9]+", "-", reference_name(config.model.kind).lower())[:20]
-    return f"{config.experiment}-{model}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid() % 0x10000:04x}"
+    subject = re.sub(r"[^a-z0-9]+", "-", config.subject.lower())[:20]
+    return f"{config.experiment}-{subject}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid() % 0x10000:04x}"
 
 
 def _check_same(run: Run, config: Experiment, *, ended: bool) -> None:

@@ -111,6 +111,8 @@ class Unit:
     """Windows trained on."""
     loss: float | None = None
     """Mean validation loss. One that is not finite is never the best."""
+    running: int = 0
+    """Others that were running when it ended, each half done on average."""
 
 
 class Meter:
@@ -130,12 +132,13 @@ class Meter:
         self._kind, self._total, self._more = kind, total, more
         self._at_most, self._parallel, self._since = at_most, parallel, since
         self._count, self._samples, self._busy, self._training = 0, 0, 0.0, 0.0
-        self._best, self._updated = math.inf, since
+        self._best, self._updated, self._running = math.inf, since, 0
 
     def add(self, unit: Unit) -> None:
         """One more has ended."""
         if unit.loss is not None and math.isfinite(unit.loss):
             self._best = min(self._best, unit.loss)
+        self._running = unit.running
         if unit.finished is None:
             return
         finished = unit.finished.timestamp()
@@ -150,7 +153,8 @@ class Meter:
         """The run after `done` units."""
         elapsed = self._updated - self._since
         busy, training = (elapsed, elapsed) if self._parallel else (self._busy, self._training)
-        units_left = self._total - done + self._more
+        ended = self._count + self._running / 2
+        units_left = self._total - done + self._more - self._running / 2
         return RunProgress(
             kind=self._kind,
             done=done,
@@ -158,7 +162,7 @@ class Meter:
             at_most=self._at_most,
             samples_per_second=self._samples / training if self._samples and training > 0 else None,
             best_loss=self._best if math.isfinite(self._best) else None,
-            ends=self._updated + busy / self._count * units_left if self._count else None,
+            ends=self._updated + busy / ended * units_left if self._count else None,
             updated=self._updated,
         )
 

@@ -12,11 +12,12 @@ from typing import ClassVar
 
 import pytest
 
-from sp500.config import IOConfig
+from sp500.config import IOConfig, ModelConfig
 from sp500.errors import ConfigError, DiskError, SP500Error
-from sp500.execution import Experiment, execute
+from sp500.execution import Experiment, execute, run_name
 from sp500.runs.record import EpochMetrics, RunRecord, make_record
 from sp500.runs.store import Run, RunStore
+from sp500.studies.settings import SearchSettings, TrainSettings, WalkForwardSettings
 
 EPOCH = EpochMetrics(epoch=1, train_loss=1.0, valid_loss=None, samples=10, seconds=1.0)
 KILLED = """
@@ -152,3 +153,10 @@ def test_damaged_settings_of_a_run_are_named_when_it_is_resumed(tmp_path: Path, 
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ConfigError, match=str(path)):
         execute(settings(tmp_path, resume=True), well)
+
+
+def test_search_is_named_after_its_space_and_a_training_after_its_model() -> None:
+    assert run_name(SearchSettings(space="lstm12")).startswith("tune-lstm12-")
+    assert run_name(SearchSettings(space="spaces/My space.yaml")).startswith("tune-my-space-")
+    assert run_name(WalkForwardSettings(best_of="wide")).startswith("walk_forward-wide-")
+    assert run_name(TrainSettings(model=ModelConfig(kind="lstm"))).startswith("train-lstm-")

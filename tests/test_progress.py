@@ -93,3 +93,13 @@ def test_line_after_a_resume_keeps_the_best_of_the_earlier_attempt():
     line = progress.parse([out.getvalue().rstrip("\n")])
     assert line is not None
     assert (line.done, line.best_loss) == (4, 0.25)
+
+
+def test_units_that_still_run_count_half_in_the_time_that_is_left():
+    meter = Meter("trial", 36, since=MOMENT.timestamp(), parallel=True)
+    ended = datetime.fromtimestamp(MOMENT.timestamp() + 7, UTC)
+    meter.add(Unit(ended, 7.0, running=18))
+    # Ten of 36 in 7 s: 26 more take 18.2 s, and not 245 s as after 1 of 36.
+    assert meter.progress(1).eta_seconds(ended.timestamp()) == pytest.approx(18.2)
+    meter.add(Unit(ended, 7.0, running=0))
+    assert meter.progress(36).eta_seconds(ended.timestamp()) == 0

@@ -32,19 +32,14 @@ def run_command(act: Callable[[], tuple[str, int]], *, only_json: bool, hint: st
         except SP500Error as error:
             output.say(f"{_public_name(error)}: {error}")
             return error.exit_code
-        except RuntimeError as error:
-            if str(error) != NO_HOME:
+        except (RuntimeError, FileNotFoundError) as error:
+            if not (reason := _find_missing_place(error)):
                 raise
-            output.say(f"ConfigError: user {os.getuid()} has no home folder: set HOME, or --state-dir for the queue")
+            output.say(f"ConfigError: {reason}")
             return ConfigError.exit_code
         except KeyboardInterrupt as error:
             output.say("; ".join(filter(None, ["interrupted", hint])))
             return error.code if isinstance(error, Interrupted) else 130
-        except FileNotFoundError:
-            if _has_current_folder():
-                raise
-            output.say("ConfigError: the current folder was deleted. Change to one that exists: cd ~")
-            return ConfigError.exit_code
         except BrokenPipeError:  # the reader (head, less) has seen enough
             output.close()
             return 0
@@ -58,11 +53,15 @@ def run_command(act: Callable[[], tuple[str, int]], *, only_json: bool, hint: st
         return code
 
 
-def _has_current_folder() -> bool:
+def _find_missing_place(error: Exception) -> str:
+    """What an error of pathlib means where the user has no home folder, or the current folder is gone; else ''."""
+    if str(error) == NO_HOME:
+        return f"user {os.getuid()} has no home folder: set HOME, or --state-dir for the queue"
     try:
-        return Path.cwd().is_absolute()
+        Path.cwd()
     except FileNotFoundError:
-        return False
+        return "the current folder was deleted. Change to one that exists: cd ~"
+    return ""
 
 
 def _public_name(error: SP500Error) -> str:

@@ -67,7 +67,8 @@ def of_epochs(epochs: Sequence[EpochMetrics], meter: Meter) -> RunProgress:
 
 def unit(epoch: EpochMetrics) -> Unit:
     """An epoch as progress counts it."""
-    return Unit(epoch.finished, epoch.seconds, epoch.train_seconds, epoch.samples, epoch.valid_loss)
+    loss = epoch.valid_loss if epoch.best_loss is None else epoch.best_loss
+    return Unit(epoch.finished, epoch.seconds, epoch.train_seconds, epoch.samples, loss)
 
 
 def of_trials(trials: Iterable[Trial], planned: PlannedSearch) -> RunProgress:

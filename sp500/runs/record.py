@@ -41,6 +41,8 @@ class EpochMetrics(Plain):
     """Mean over the windows of the epoch, while the weights moved."""
     valid_loss: float | None
     """Mean over the validation windows after the epoch; None without a validation split."""
+    best_loss: float | None = None
+    """Lowest of these so far, with that of the untrained model where that can be the best; None in earlier versions."""
     samples: int
     """Windows trained on."""
     seconds: float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
@@ -49,6 +50,11 @@ class SearchSettings(Experiment):
     workers_per_trial: int = Field(0, ge=0)
     """Each trial is itself a run of Ray Train over N workers; 0: a trial is one process."""
     train: TrainConfig = TrainConfig(early_stop_patience=0)
+
+    @property
+    def subject(self) -> str:
+        """The space, whose models may be others than that of the settings."""
+        return Path(self.space).stem
 
     @field_validator("pack")
     @classmethod
@@ -186,6 +192,11 @@ class WalkForwardSettings(Experiment):
     num_workers: int = Field(0, ge=0)
     """Folds at once on Ray; 0: one after another in this process."""
     data: DataConfig = DataConfig(tickers=("stocks",))
+
+    @property
+    def subject(self) -> str:
+        """The run that the model comes from, where it is another's."""
+        return self.best_of or super().subject
 
     @model_validator(mode="after")
     def _has_dates(self) -> WalkForwardSettings:

@@ -198,18 +198,19 @@ class _Fitting:
         self.stepper.start(number)
         done = self._train(number)
         share_statistics(self.model, self.worker)
-        trained, loss = time.perf_counter(), done.loss_sum / max(done.targets, 1)
+        trained, valid = time.perf_counter(), self._validate()
         metrics = EpochMetrics(
             epoch=number,
-            train_loss=loss,
-            valid_loss=self._validate(),
+            train_loss=done.loss_sum / max(done.targets, 1),
+            valid_loss=valid,
+            best_loss=valid if valid is None else min(valid, self.progress.best_loss),
             samples=done.samples,
             train_seconds=done.seconds,
             first_batch_seconds=done.first_batch_seconds,
             seconds=done.seconds + time.perf_counter() - trained,
             finished=datetime.now(UTC),
         )
-        if metrics.valid_loss is not None and not math.isfinite(metrics.valid_loss):
+        if valid is not None and not math.isfinite(valid):
             raise divergence_error(self.config, number, "validation loss", self.losses)
         if self.progress.record(metrics, self.progress.step):
             self._keep_best()

@@ -18,6 +18,8 @@ from sp500.data.batches import Batches
 from sp500.data.windows import Dataset
 from sp500.errors import ResourcesError, SP500Error
 from sp500.models import catalog as models
+from sp500.progress import Meter
+from sp500.runs import progress
 from sp500.runs.record import EpochMetrics
 from sp500.seeding import derive
 from sp500.tasks import catalog
@@ -254,6 +256,13 @@ def test_divergence_in_the_very_last_step_is_an_error_too(linear_dataset: MakeDa
     dataset = replace(linear_dataset(), valid=None)
     with pytest.raises(SP500Error, match="not finite"):
         trained(dataset, settings(SMALL, lr=1e38, max_steps=1))
+
+
+def test_best_loss_of_an_epoch_counts_the_untrained_model_where_the_run_does(linear_dataset: MakeDataset) -> None:
+    result = trained(linear_dataset(), settings(SMALL, lr=1.0))
+    lowest = np.minimum.accumulate([result.untrained_loss, *(epoch.valid_loss for epoch in result.epochs)])
+    assert [epoch.best_loss for epoch in result.epochs] == list(lowest[1:])
+    assert progress.of_epochs(result.epochs, Meter("epoch", 4, since=0.0)).best_loss == result.best_loss
 
 
 # Seeds.
