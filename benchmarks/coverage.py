@@ -1,12 +1,14 @@
 """How often do the report's 95% intervals hold the truth?
 
-Returns are normal with constant volatility, or have fat tails and volatility clusters (GARCH(1,1) with Student-t shocks
-of 5 degrees of freedom). The forecast knows a twentieth of a standard deviation and bets twice as much, so that its
-true improvement over a forecast of zero is exactly 0. The true Sharpe ratio is known as well.
+Returns are normal with constant volatility, or have fat tails and volatility clusters: GARCH(1,1) with Student-t
+shocks, of 6 degrees of freedom as the S&P 500's, or of 4 and more persistent. The forecast is a signal of which returns
+have a part, so that its true improvement over a forecast of zero is known: in the long run, and on the test days, given
+their volatility and signals. The true Sharpe ratio is known as well.
 
     python benchmarks/coverage.py [--draws 1000] [--json]
 
-`better` and `worse` are the shares of models that luck alone puts above and below: one in 40 each is claimed.
+`better` and `worse` are the shares of intervals above and below the truth of the test days: where that is 0, the models
+that luck alone has called so, one in 40 each.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,20 +26,25 @@ from scipy import stats
 
 ROOT = Path(__file__).parent.parent
 DAYS = {"one year": 252, "five years": 1239}
-SKILL, DRIFT, BURN_IN = 0.05, 0.05, 250
-"""In standard deviations of a day's return, and days until the volatility has forgotten its start."""
+VOLATILITY = {"constant": None, "clusters": (0.10, 0.88, 6), "wild clusters": (0.09, 0.90, 4)}
+"""Of GARCH(1,1): what a shock adds, what stays, and the shocks' degrees of freedom."""
+TRUTHS = (0.0, 0.01, 0.04, -0.01, -0.04)
+"""Improvements in the long run."""
+SKILL, DRIFT, BURN_IN, PERSISTENCE = 0.05, 0.05, 500, 0.97
+"""In standard deviations of a day's return, days until the volatility has forgotten its start, and a slow signal's."""
 
 
-def returns(days: int, draws: int, generator: np.random.Generator, *, clustered: bool) -> np.ndarray:
-    """Returns [day, draw] of mean 0 and variance 1."""
-    if not clustered:
-        return generator.standard_normal((days, draws))
-    shocks = generator.standard_t(5, (days + BURN_IN, draws)) / np.sqrt(5 / 3)
-    drawn, variance = np.empty_like(shocks), np.ones(draws)
+def returns(days: int, draws: int, generator: np.random.Generator, volatility: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns [day, draw] of mean 0 and variance 1, and the variance of each given the days before."""
+    if (garch := VOLATILITY[volatility]) is None:
+        return generator.standard_normal((days, draws)), np.ones((days, draws))
+    added, kept, freedom = garch
+    shocks = generator.standard_t(freedom, (days + BURN_IN, draws)) / np.sqrt(freedom / (freedom - 2))
+    drawn, variances, variance = np.empty_like(shocks), np.empty_like(shocks), np.ones(draws)
     for day, shock in enumerate(shocks):
-        drawn[day] = np.sqrt(variance) * shock
-        variance = 0.02 + 0.10 * drawn[day] ** 2 + 0.88 * variance
-    return np.asarray(drawn[BURN_IN:])
+        variances[day], drawn[day] = variance, np.sqrt(variance) * shock
+        variance = 1 - added - kept + added * drawn[day] ** 2 + kept * variance
+    return drawn[BURN_IN:], variances[BURN_IN:]
 
 
 def signals(noise: np.ndarray, kind: str, generator: np.random.Generator) -> np.ndarray:
@@ -45,33 +53,57 @@ def signals(noise: np.ndarray, kind: str, generator: np.random.Generator) -> np.
     if kind == "yesterday":
         return np.vstack([drawn[:1], noise[:-1]])
     for day in range(1, len(drawn) if kind == "slow" else 0):
-        drawn[day] = 0.95 * drawn[day - 1] + np.sqrt(1 - 0.95**2) * drawn[day]
+        drawn[day] = PERSISTENCE * drawn[day - 1] + np.sqrt(1 - PERSISTENCE**2) * drawn[day]
     return drawn
 
 
-def count_missed_improvements(noise: np.ndarray, signal: np.ndarray) -> tuple[int, int]:
-    """How many intervals of the improvement lay above 0, and how many below."""
-    from sp500 import metrics
-    from sp500.formatting import against_naive
+def bets(truth: float) -> tuple[float, float]:
+    """The signal's part in returns, and in the forecast: it improves on zero by (2 part - bet) bet / (1 + part^2)."""
+    if truth > 0:  # the best bet
+        return (part := float(np.sqrt(truth / (1 - truth)))), part
+    return SKILL, SKILL + float(np.sqrt(SKILL**2 - truth * (1 + SKILL**2)))
 
-    days = np.arange(len(noise))
-    target, forecast = SKILL * signal + noise, 2 * SKILL * signal
+
+def measure_improvements(
+    noise: np.ndarray, variance: np.ndarray, signal: np.ndarray, truth: float
+) -> dict[str, np.ndarray]:
+    """For each draw whether the interval lay above the improvement of its days, below it, and held that of all days."""
+    from sp500 import metrics
+
+    part, bet = bets(truth)
+    days, power = np.arange(len(noise)), (signal**2).mean(axis=0)
+    target, forecast = part * signal + noise, bet * signal
     pairs = zip(((target - forecast) ** 2).T, (target**2).T, strict=True)
-    verdicts = [against_naive(metrics.improvement(loss, naive, days)) for loss, naive in pairs]
-    return verdicts.count("better"), verdicts.count("worse")
+    gains = [metrics.improvement(loss, naive, days) for loss, naive in pairs]
+    low, high = (np.array([gain[end] for gain in gains]) for end in ("low", "high"))
+    of_days = (2 * part - bet) * bet * power / (part**2 * power + variance.mean(axis=0))
+    return {"better": low > of_days, "worse": high < of_days, "long_run": (low <= truth) & (truth <= high)}
 
 
-def count_missed_sharpes(noise: np.ndarray) -> tuple[int, int]:
-    """How many intervals of the Sharpe ratio lay above the true one, and how many below."""
+def measure_sharpes(noise: np.ndarray) -> dict[str, np.ndarray]:
+    """The same of the Sharpe ratio."""
     from sp500 import metrics
 
-    true, above, below = DRIFT * np.sqrt(metrics.TRADING_DAYS), 0, 0
+    true = DRIFT * np.sqrt(metrics.TRADING_DAYS)
     dates = pd.bdate_range("2000-01-03", periods=len(noise))
+    ends = []
     for path in noise.T:
         index = pd.DataFrame({"date": dates, "ticker": "A", "return": np.log1p(0.01 * (DRIFT + path).clip(-50))})
-        low, high = metrics.trading(np.ones(len(path)), index, cost_bps=0)["sharpe_interval"]
-        above, below = above + (low > true), below + (high < true)
-    return above, below
+        ends.append(metrics.trading(np.ones(len(path)), index, cost_bps=0)["sharpe_interval"])
+    low, high = np.array(ends).T
+    return {"better": low > true, "worse": high < true, "long_run": (low <= true) & (true <= high)}
+
+
+def measure(days: int, volatility: str, draws: int) -> Iterator[dict[str, Any]]:
+    """The rows of a number of days and a kind of volatility."""
+    generator = np.random.default_rng(days)
+    noise, variance = returns(days, draws, generator, volatility)
+    for kind in ("news", "slow", "yesterday"):
+        signal = signals(noise, kind, generator)
+        for truth in TRUTHS if kind != "yesterday" else TRUTHS[:1]:
+            name = {"interval": "improvement", "forecast": kind, "truth": truth}
+            yield name | measure_improvements(noise, variance, signal, truth)
+    yield {"interval": "Sharpe ratio", "forecast": "long", "truth": DRIFT} | measure_sharpes(noise)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -82,22 +114,19 @@ def main(arguments: Sequence[str]) -> int:
     asked = parser.parse_args(arguments)
     rows = []
     for span, days in DAYS.items():
-        for clustered in (False, True):
-            generator = np.random.default_rng(days)
-            noise = returns(days, asked.draws, generator, clustered=clustered)
-            kinds = {f"improvement, {kind}": signals(noise, kind, generator) for kind in ("news", "slow", "yesterday")}
-            missed = {name: count_missed_improvements(noise, signal) for name, signal in kinds.items()}
-            for name, (above, below) in (missed | {"Sharpe ratio": count_missed_sharpes(noise)}).items():
-                covered = asked.draws - above - below
-                ends = stats.binomtest(covered, asked.draws).proportion_ci(method="exact")
-                row = {"interval": name, "days": days, "clustered": clustered, "coverage": covered / asked.draws}
-                row |= {"low": float(ends.low), "high": float(ends.high)}
-                rows.append(row | {"better": above / asked.draws, "worse": below / asked.draws})
+        for volatility in VOLATILITY:
+            for drawn in measure(days, volatility, asked.draws):
+                held = int((~(drawn["better"] | drawn["worse"])).sum())
+                ends = stats.binomtest(held, asked.draws).proportion_ci(method="exact")
+                shares = {key: float(np.mean(drawn[key])) for key in ("long_run", "better", "worse")}
+                row = {key: drawn[key] for key in ("interval", "forecast", "truth")}
+                row |= {"days": days, "volatility": volatility, "coverage": held / asked.draws}
+                rows.append(row | {"low": float(ends.low), "high": float(ends.high)} | shares)
                 if not asked.json:
-                    volatility = "clustered" if clustered else "constant"
                     print(
-                        f"{span:10} {volatility:9} {name:22} {row['coverage']:.3f} ({ends.low:.3f} to {ends.high:.3f})"
-                        f"  better {above / asked.draws:.3f}, worse {below / asked.draws:.3f}",
+                        f"{span:10} {volatility:13} {row['interval']:12} {row['forecast']:9} {row['truth']:+.2f}  "
+                        f"{row['coverage']:.3f} ({ends.low:.3f} to {ends.high:.3f}), long run {shares['long_run']:.3f}"
+                        f"  better {shares['better']:.3f}, worse {shares['worse']:.3f}",
                         flush=True,
                     )
     if asked.json:

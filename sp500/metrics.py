@@ -219,8 +219,8 @@ def improvement(loss: np.ndarray, naive_loss: np.ndarray, dates: np.ndarray, *, 
     """Share by which the mean loss [sample] is below the naive one's, with a 95% interval.
 
     The interval is that of a ratio of daily sums (delta method) and takes days, not samples, as observations, since
-    losses of the tickers on one day are alike; `intervals` says how it allows for correlated days. None where the naive
-    forecast is never wrong.
+    losses of the tickers on one day are alike; `intervals` says how it allows for correlated days, and what it covers.
+    None where the naive forecast is never wrong.
     """
     days = pd.DataFrame({"date": dates, "loss": loss, "naive": naive_loss})
     daily = days.groupby("date").sum()
@@ -229,7 +229,7 @@ def improvement(loss: np.ndarray, naive_loss: np.ndarray, dates: np.ndarray, *, 
         return {"value": None, "low": None, "high": None}
     saved = rival - daily["loss"].to_numpy()
     value = float(saved.sum() / rival.sum())
-    margin = half_width((saved - value * rival) / rival.mean(), overlap=horizon)
+    margin = half_width((saved - value * rival) / rival.mean(), overlap=horizon, slow=True)
     if margin is None:
         return {"value": value, "low": None, "high": None}
     return {"value": value, "low": value - margin, "high": min(value + margin, 1.0)}

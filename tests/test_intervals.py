@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from sp500.intervals import half_width, standard_error
+from sp500.metrics import improvement
 
 NORMAL = np.random.default_rng(0).standard_normal(2000)
 
@@ -43,6 +44,35 @@ def test_overlapping_values_are_no_new_observations() -> None:
 def test_constant_has_an_interval_of_no_width_and_two_days_have_none() -> None:
     assert half_width(np.ones(50)) == 0.0
     assert half_width(np.array([1.0, 2.0])) is None
+
+
+def test_slow_statistic_has_60_lags_and_a_quarter_of_the_days_at_most() -> None:
+    slow = np.convolve(NORMAL, np.ones(40), "valid")
+    for days, lags in ((1000, 60), (100, 25)):
+        values = slow[:days] - slow[:days].mean()
+        weights = np.maximum(1 - np.abs(np.subtract.outer(np.arange(days), np.arange(days))) / (lags + 1), 0)
+        error = np.sqrt(values @ weights @ values) / days
+        b = (lags + 1) / days
+        least = stats.norm.ppf(0.975) + 2.9694 * b + 0.416 * b**2 - 0.5324 * b**3
+        width = half_width(slow[:days], slow=True)
+        assert width is not None
+        assert width >= 0.999 * least * error  # the rest is Student's t
+        assert width <= 1.6 * least * error
+
+
+def test_improvement_that_is_not_zero_is_covered_for_its_own_days() -> None:
+    # A forecast with a fifth of a standard deviation of skill, in volatility that the test says little of.
+    generator, held = np.random.default_rng(1), 0
+    for _ in range(200):
+        noise, signal = clustered(252, generator), generator.standard_normal(252)
+        held += covers_its_days(noise, 0.2 * signal)
+    assert held >= 182  # 190 expected
+
+
+def covers_its_days(noise: np.ndarray, forecast: np.ndarray) -> bool:
+    gain = improvement(noise**2, (forecast + noise) ** 2, np.arange(len(noise)))
+    # With the signs of the noise unknown, the loss saved is the forecast's square, in expectation.
+    return gain["low"] <= (forecast**2).sum() / (forecast**2 + noise**2).sum() <= gain["high"]
 
 
 @pytest.mark.parametrize("days", [3, 5, 30])

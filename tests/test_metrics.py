@@ -424,8 +424,8 @@ def test_interval_of_independent_days_agrees_with_scipys_bootstrap() -> None:
         method="percentile", random_state=generator,
     ).confidence_interval  # fmt: skip
     width = expected.high - expected.low
-    assert found["low"] == pytest.approx(expected.low, abs=0.08 * width)
-    assert found["high"] == pytest.approx(expected.high, abs=0.08 * width)
+    assert found["low"] == pytest.approx(expected.low, abs=0.15 * width)
+    assert found["high"] == pytest.approx(expected.high, abs=0.15 * width)
     assert found["low"] < found["value"] < found["high"]
 
 

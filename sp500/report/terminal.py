@@ -142,7 +142,9 @@ def _improvement(improvement: Improvement, task: str, best_epoch: int | None) ->
     if improvement["value"] is None:
         return f"no improvement to compute: {rival} is never wrong on the test dates"
     interval = (
-        "" if improvement["low"] is None else f" (95% interval {improvement['low']:+.2%} to {improvement['high']:+.2%})"
+        ""
+        if improvement["low"] is None
+        else f" (95% interval for this test set {improvement['low']:+.2%} to {improvement['high']:+.2%})"
     )
     metric = formatting.METRIC.get(improvement["metric"], improvement["metric"])
     gain = f"improvement in {metric} {improvement['value']:+.2%}{interval}"

@@ -33,9 +33,15 @@ def test_false_claims_are_counted_with_an_exact_interval():
 
 def test_intervals_of_the_report_hold_the_truth_in_most_small_samples():
     rows = ran("coverage.py", "--draws", "60")
-    assert len(rows) == 16
-    assert all(row["coverage"] >= 0.85 for row in rows)
+    assert len(rows) == 72
+    assert all(row["coverage"] >= 0.8 for row in rows)
+    assert sum(row["coverage"] for row in rows) / len(rows) >= 0.93
     assert all(row["coverage"] + row["better"] + row["worse"] == pytest.approx(1) for row in rows)
+    for row in rows:  # the truth of the test days is that of the long run
+        if row["truth"] == 0.0 or row["interval"] == "Sharpe ratio":
+            assert row["long_run"] == row["coverage"]
+    wild = [row for row in rows if (row["volatility"], abs(row["truth"])) == ("wild clusters", 0.04)]
+    assert sum(row["long_run"] for row in wild) < 0.9 * sum(row["coverage"] for row in wild)
 
 
 def test_range_of_the_forecast_holds_most_runs_where_some_were_repeated():

@@ -53,5 +53,5 @@ def _line(row: dict[str, Any]) -> str:
     error = row[gain["metric"]]
     return (
         f"{text}; {gain['metric']} {error:.6g}, {percent(gain['value'], sign=True)} against naive '{gain['over']}' "
-        f"(95% interval {low} to {high})"
+        f"(95% interval for these days {low} to {high})"
     )

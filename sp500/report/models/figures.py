@@ -55,8 +55,8 @@ def improvements(group: Group) -> Figure | None:
     axes.axvline(0, color=INK, linewidth=0.8)
     axes.set(xlabel=f"{metric} below that of the {over}, %   (right of the line: better)")
     caption = (
-        f"Improvement over the best naive forecast ({over}) in {metric}: a dot with its 95% interval. A model whose "
-        f"interval crosses the line cannot be told apart from the naive forecast.{_best_of(shown, rows)}"
+        f"Improvement over the best naive forecast ({over}) in {metric}: dots with 95% intervals for this test set. "
+        f"A model whose interval crosses the line cannot be told apart from the naive forecast.{_best_of(shown, rows)}"
     )
     return render(chart, "improvements" + group.name, caption)
 

@@ -179,7 +179,8 @@ def _note(group: Group, metrics: list[Metric]) -> str:
     gains = [gain for row in group.models if (gain := row["improvement"])]
     remarks = explain_improvement(gains, starts_naive=group.task in PRICE_TASKS)
     if any(formatting.bounds(gain) for gain in gains):
-        remarks.append("95% intervals: Newey-West standard errors and Student's t (sp500/intervals.py).")
+        dates = ", whose volatility other dates may not have" if group.task in PRICE_TASKS else ""
+        remarks.append(f"95% intervals are for this test set{dates}: Newey-West standard errors and Student's t.")
     if len(group.models) > MODELS:
         remarks.append(f"The {MODELS} best of {len(group.models):,} models; report.json has all.")
     if "information_coefficient" in keys:
