@@ -66,8 +66,8 @@ def score_answers(answers: pa.Table, close: pd.DataFrame, *, threshold: float, h
 def _add_targets(answers: pa.Table, close: pd.DataFrame) -> pd.DataFrame:
     """The answers whose outcome is known, with it. Others are never objects: there may be a million made-up tickers."""
     tickers = answers["ticker"].cast(pa.string())
-    table = answers.set_column(answers.column_names.index("ticker"), "ticker", tickers)
-    table = table.filter(pc.is_in(tickers, pa.array(close.columns.astype(str)))).to_pandas()
+    named = answers.set_column(answers.column_names.index("ticker"), "ticker", tickers)
+    table: pd.DataFrame = named.filter(pc.is_in(tickers, pa.array(close.columns.astype(str)))).to_pandas()
     prices = np.log(close.to_numpy())
     columns = close.columns.astype(str).get_indexer(table["ticker"].astype(str))
     days = {name: pd.DatetimeIndex(table[name].astype(str)) for name in ("as_of", "session")}

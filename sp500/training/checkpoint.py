@@ -230,7 +230,8 @@ def read_weights(folder: Path) -> bytes:
 
 def pack(tensors: Tensors) -> bytes:
     """Tensors as one safetensors file."""
-    return save(sharded.separate(tensors))
+    data: bytes = save(sharded.separate(tensors))
+    return data
 
 
 def _write_whole(folder: Path, parts: dict[str, Tensors], worker: Worker) -> dict[str, str]:
