@@ -69,7 +69,7 @@ def _add_targets(answers: pa.Table, close: pd.DataFrame) -> pd.DataFrame:
     named = answers.set_column(answers.column_names.index("ticker"), "ticker", tickers)
     table: pd.DataFrame = named.filter(pc.is_in(tickers, pa.array(close.columns.astype(str)))).to_pandas()
     prices = np.log(close.to_numpy())
-    columns = close.columns.astype(str).get_indexer(table["ticker"].astype(str))
+    columns = close.columns.astype(str).get_indexer(pd.Index(table["ticker"].astype(str)))
     days = {name: pd.DatetimeIndex(table[name].astype(str)) for name in ("as_of", "session")}
     rows = {name: close.index.get_indexer(day.astype(close.index.dtype)) for name, day in days.items()}
     logs = {name: np.where(row < 0, np.nan, prices[row, columns]) for name, row in rows.items()}
