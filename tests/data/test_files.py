@@ -244,7 +244,7 @@ def test_numbered_tickers_of_a_parquet_file_are_names(tmp_path: Path, clean: pd.
         (b"date,KO\n2020-01-02,5\n2020-01-03,6,7,8\n", "cannot be read"),
         ("date,KO\n2020-01-02,5\n".encode("utf-16"), "is UTF-16; expected CSV in UTF-8"),
         (bytes(range(1, 256)), "is not UTF-8"),
-        (gzip.compress(b"date,KO\n2020-01-02,5\n"), "is compressed (gzip); expected CSV"),
+        (gzip.compress(b"date,KO\n2020-01-02,5\n", mtime=0), "is compressed (gzip); expected CSV"),
         (b"PK\x03\x04 and the rest of a zip file", "is a zip file or a workbook; expected CSV"),
         (b"Date,Ticker,Name\n2020-01-02,KO,Coke\n", "wrong columns date, ticker, Name"),
         (b"date,IDX,Name\n2020-01-02,5,Coke\n2020-01-03,5,Coke\n", "expected date,ticker,close"),

@@ -106,7 +106,7 @@ TEXT = "".join(f"line {number} of a text\n" for number in range(400))
 @pytest.mark.parametrize(
     ("name", "data", "said"),
     [
-        ("notes.txt.gz", gzip.compress(TEXT.encode()), r"compressed \(gzip\)"),
+        ("notes.txt.gz", gzip.compress(TEXT.encode(), mtime=0), r"compressed \(gzip\)"),
         ("notes.txt", bz2.compress(TEXT.encode()), r"compressed \(bzip2\)"),
         ("notes.txt.xz", lzma.compress(TEXT.encode()), r"compressed \(xz\)"),
         ("notes.docx", b"PK\x03\x04 and the rest", "a zip file"),
@@ -114,7 +114,7 @@ TEXT = "".join(f"line {number} of a text\n" for number in range(400))
         ("notes.txt", TEXT.encode("utf-16"), "UTF-16"),
         ("notes.txt", TEXT.encode("utf-16-le"), "UTF-16 or no text"),
         ("lines.jsonl", json.dumps({"text": TEXT}).encode("utf-16"), "UTF-16"),
-        ("lines.jsonl", gzip.compress(json.dumps({"text": TEXT}).encode()), r"compressed \(gzip\)"),
+        ("lines.jsonl", gzip.compress(json.dumps({"text": TEXT}).encode(), mtime=0), r"compressed \(gzip\)"),
         ("array.json", json.dumps([{"text": TEXT}]).encode(), "JSON as a whole"),
     ],
 )
