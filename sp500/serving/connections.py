@@ -47,8 +47,9 @@ class Connection(HttpToolsProtocol):
         super().connection_made(transport)
         self._turn, self._due = next(TURNS), self.loop.time() + HEAD_SECONDS
         self._timer = self.loop.call_at(self._due, self._end_late)
-        if len(self.connections) > count_allowed():
-            waiting = [other for other in self.connections if isinstance(other, Connection) and other.waits_for_client]
+        others = [other for other in self.connections if not other.transport.is_closing()]
+        if len(others) > count_allowed():
+            waiting = [other for other in others if isinstance(other, Connection) and other.waits_for_client]
             if waiting:
                 min(waiting, key=lambda other: other._turn).transport.abort()
 
@@ -59,9 +60,7 @@ class Connection(HttpToolsProtocol):
 
     @property
     def waits_for_client(self) -> bool:
-        """Whether it is open without a whole request that has no answer yet."""
-        if self.transport.is_closing():
-            return False
+        """Whether no whole request is here that has no answer yet."""
         return self._due is not None or self.cycle is None or self.cycle.response_complete
 
     def data_received(self, data: bytes) -> None:
@@ -128,7 +127,7 @@ class Server(uvicorn.Server):
                 http=Connection,
                 ws="none",
                 loop="asyncio",
-                backlog=max(count_allowed() // 4, 1),
+                backlog=max(count_allowed() // 3, 1),  # of which three times as many may be on their way
                 log_level="warning",
                 access_log=False,
                 timeout_graceful_shutdown=10,
@@ -136,10 +135,12 @@ class Server(uvicorn.Server):
         )
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, with a longer queue from then on."""
+        """Listen, with a longer queue from then on, in which clients stay until they have sent something."""
         await super().startup(sockets)
         for listening in sockets or []:
             listening.listen(MOST_QUEUED)
+            if hasattr(socket, "TCP_DEFER_ACCEPT"):  # Linux has it
+                listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, int(HEAD_SECONDS))
 
 
 def limit_uvicorn() -> list[object]:

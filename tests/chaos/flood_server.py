@@ -61,22 +61,25 @@ def write_answers(folder: Path, count: int, seed: int) -> None:
 
 
 @contextmanager
-def serving(runs: Path, files: int) -> Iterator[tuple[int, int]]:
-    """Port and process of `sp500 serve` that may open so many files; 0: as many as this process."""
+def serving(runs: Path, files: int) -> Iterator[Callable[[], tuple[int, int]]]:
+    """`sp500 serve` that may open so many files (0: as this process); yields what waits for its port and process."""
     (runs / "key").write_text(KEY)
     argv = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh"] if files else []
     argv += [sys.executable, "-m", "sp500.cli", "serve", "--key-file", str(runs / "key"), "--port", "0"]
-
     log = runs / f"stderr-{files}"
     with log.open("w") as stderr:
         process = subprocess.Popen([*argv, "--runs-dir", str(runs)], stderr=stderr)
-    try:
+
+    def wait() -> tuple[int, int]:
         deadline = time.monotonic() + 240
         while not (said := [line for line in log.read_text().splitlines() if line.startswith("http://")]):
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        yield int(said[0].split()[0].rpartition(":")[2]), process.pid
+        return int(said[0].split()[0].rpartition(":")[2]), process.pid
+
+    try:
+        yield wait
     finally:
         process.terminate()
         process.wait()
@@ -263,9 +266,9 @@ def measured(seconds: float, answers: int, seed: int, folder: Path) -> dict[str,
     runs.mkdir()
     make_model(runs)
     write_answers(runs / ".models" / "answers" / "main", answers, seed)
-    for name, files in (("server", 0), (f"server_with_{FEW_FILES}_files", FEW_FILES)):
-        with serving(runs, files) as (port, pid):
-            found[name] = flooded(port, pid, seconds, seed)
+    with serving(runs, 0) as many, serving(runs, FEW_FILES) as few:
+        found["server"] = flooded(*many(), seconds, seed)
+        found[f"server_with_{FEW_FILES}_files"] = flooded(*few(), seconds, seed)
     return {"answers": answers, **found, "seconds": round(time.monotonic() - began, 1)}
 
 
