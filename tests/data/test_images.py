@@ -315,10 +315,23 @@ def test_folder_in_a_class_and_test_images_without_classes_are_told(tmp_path):
     class_folders(tmp_path / "train", range(100))
     (tmp_path / "test").mkdir()
     Image.fromarray(DIGITS.pixels[0, ..., 0]).save(tmp_path / "test" / "a.png")
+    with pytest.raises(DataError, match=r"test/a.png: is in no folder of a class"):
+        made(tmp_path)
+    (tmp_path / "test" / "a.png").unlink()
     with pytest.raises(DataError, match=r"test: has no images in 0/ and the other folders of classes"):
         made(tmp_path)
     (tmp_path / "train" / "3" / "@eaDir").mkdir()
     with pytest.raises(DataError, match=r"@eaDir: is a folder; a folder of a class holds its images"):
+        made(tmp_path)
+
+
+@pytest.mark.parametrize("place", ["", "train", "test"])
+def test_image_outside_the_folders_of_classes_is_refused_by_its_file(tmp_path, place):
+    for part in ("train", "test") if place else ("",):
+        class_folders(tmp_path / part, range(100))
+    (tmp_path / place / "labels.csv").write_text("a list of the classes is no image\n")
+    Image.fromarray(DIGITS.pixels[0, ..., 0]).save(tmp_path / place / "A.PNG")
+    with pytest.raises(DataError, match=r"A.PNG: is in no folder of a class"):
         made(tmp_path)
 
 

@@ -15,6 +15,7 @@ from sp500.errors import DataError
 FORMATS = ("PNG", "JPEG", "BMP")
 PARTS = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "test": "test"}
 """Folders of parts, by the names that are usual."""
+SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp"}
 GREY = {"1", "L"}
 DEEP = ("I", "F")
 """Modes of more than 8 bits begin with these."""
@@ -39,6 +40,11 @@ def read(folder: Path) -> Source:
     if places and "train" not in places:
         raise DataError(f"{folder}: has {' and '.join(places)}/, and no train/")
     places = places or {"train": folder}
+    for place in places.values():
+        if loose := sorted(path for path in place.glob("[!.]*") if path.suffix.lower() in SUFFIXES):
+            raise DataError(
+                f"{loose[0]}: is in no folder of a class; sort the images of {place} into some, or move them"
+            )
     classes = _folders(places["train"])
     if len(classes) < 2:
         raise DataError(f"{places['train']}: expected a folder per class, two or more, found {len(classes)}")
@@ -109,7 +115,7 @@ def _turn(picture: Image.Image, file: Image.Image) -> Image.Image:
     `ImageOps.exif_transpose` writes the note anew, which damaged ones make raise what is not expected.
     """
     try:
-        turn = TURNS.get(file.getexif().get(ExifTags.Base.Orientation))
+        turn = TURNS.get(file.getexif().get(ExifTags.Base.Orientation, 1))
     except SyntaxError:
         turn = None
     return picture if turn is None else picture.transpose(turn)
