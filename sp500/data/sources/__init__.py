@@ -76,7 +76,8 @@ def _from_yahoo(config: DataConfig, now: datetime | None, download: Download) ->
 
 def _from_file(config: DataConfig, now: datetime | None) -> Prices:
     path = Path(config.source).expanduser()
-    raw, repaired = read_table(path)
+    today = pd.Timestamp(now or datetime.now(UTC)).tz_localize(None).normalize()
+    raw, repaired = read_table(path, today)
     raw = select(raw, config.tickers or tuple(raw["close"].columns), config.source)
     try:
         prices = validate_prices(raw, config, source=config.source, seen=_seen(path, raw["close"].index[-1], now))

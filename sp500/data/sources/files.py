@@ -2,9 +2,9 @@
 
 Long: `date,ticker,close[,open,high,low,volume]`, `ticker` optional for one series. Wide: `date` and a column of closing
 prices per ticker. Columns may be separated by commas, semicolons or tabs. A byte-order mark, CRLF line ends, upper-case
-headings and `Symbol` for `ticker` are accepted. Where a long table has `Adj Close`, that is the close, and the other
-prices of the day are scaled with it; dividends and splits, which it counts already, are left out. So is a column
-without a name that holds no prices.
+headings, two rows of them and `Symbol` for `ticker` are accepted. Where a long table has `Adj Close`, that is the
+close, and the other prices of the day are scaled with it; dividends and splits, which it counts already, are left out.
+So is a column without a name that holds no prices.
 """
 
 from __future__ import annotations
@@ -16,16 +16,14 @@ import numpy as np
 import pandas as pd
 from pandas.api import types
 
+from sp500.data.sources import headings
+from sp500.data.sources.headings import ADJUSTED, FIELDS, UNUSED
+from sp500.data.sources.notation import MISSING, PLAIN, advise_number, parse_numbers
 from sp500.data.sources.plain_text import find_other_kind
 from sp500.data.validation import Fault, Tables, refuse
 from sp500.errors import DataError
 from sp500.formatting import some
 
-FIELDS = ("open", "high", "low", "close", "volume")
-ADJUSTED = "adj close"
-ALIASES = {"symbol": "ticker", "adj close": ADJUSTED, "adjclose": ADJUSTED, "adjusted close": ADJUSTED}
-UNUSED = {"dividends", "stock splits", "capital gains"}
-"""Columns of downloads that hold no prices."""
 # New York's own offset changes twice a year: two offsets that are one zone.
 NEW_YORK = {"-05:00", "-04:00", "-0500", "-0400"}
 ZONE = r"\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?\s*(Z|[+-]\d{2}:?\d{2}|[A-Z]{3,4})$"
@@ -34,25 +32,26 @@ NAMELESS = re.compile(r"((Unnamed: \d+(_level_\d+)?|__index_level_\d+__)(\.\d+)*
 NAMELESS_INDEX = re.compile(r"(index|level_\d+)(\.\d+)*")
 # Steps of row numbers that go one way: those of files put together begin again. Of prices about half fall.
 ONE_WAY = 0.95
-MISSING = {"", "na", "n/a", "nan", "null", "none", "<na>"}
 USUAL = {*FIELDS, ADJUSTED, *["ticker", "price", "day", "time", "datetime", "timestamp", "name", "last"]}
-"""Headings that errors repeat. Others, and values with letters, they do not: an agent may name a file with secrets."""
-PLAIN = re.compile(r"[\d\s.,/:'$€£¥%+()KMBTkmbt-]{1,25}")
+"""Headings that errors repeat. Others they do not: an agent may name a file with secrets."""
 EXPECTED = "expected date,ticker,close[,open,high,low,volume], or date and one column of prices per ticker"
 
 
-def read_table(path: Path) -> tuple[Tables, list[Fault]]:
+def read_table(path: Path, today: pd.Timestamp) -> tuple[Tables, list[Fault]]:
     """Tables [date, ticker] per field, dates in order and each once, and the faults repaired on the way.
 
-    Raises DataError that names the file, and rule, ticker and date of every fault refused.
+    A date of two digits for the year is before `today`. Raises DataError that names the file, and rule, ticker and
+    date of every fault refused.
     """
     frame = _read(path)
     if frame.empty:
         raise DataError(f"{path}: empty: the file has no rows; {EXPECTED}")
     faults: list[Fault] = []
     frame, is_long = _name_columns(_leave_out_nameless(frame, path, faults), path)
-    frame["date"] = _dates(frame["date"], path, faults)
+    frame["date"] = _dates(frame["date"], path, faults, today)
     long = _long(frame, path) if is_long else frame.melt(id_vars="date", var_name="ticker", value_name="close")
+    if hidden := [ticker for ticker in long["ticker"].unique() if not str(ticker).isprintable()]:
+        raise DataError(f"{path}: ticker {ascii(hidden[0])[:40]} has a character that cannot be seen; write it anew")
     for name in {*FIELDS, ADJUSTED}.intersection(long.columns):
         long[name] = _numbers(long, name, path)
     if ADJUSTED in long.columns:
@@ -91,9 +90,7 @@ def _read(path: Path) -> pd.DataFrame:
     try:
         if path.suffix.lower() in {".parquet", ".pq"}:
             return _with_date(pd.read_parquet(path), path)
-        with path.open("rb") as file:
-            if kind := find_other_kind(file.read(8)):
-                raise DataError(f"{path}: is {kind}; expected CSV in UTF-8 or Parquet: unpack it, or save it so")
+        _refuse_damage(path)
         # All as text: a ticker may be NA or 0005, and pandas would rename a duplicate column.
         table = pd.read_csv(
             path,
@@ -104,7 +101,7 @@ def _read(path: Path) -> pd.DataFrame:
             keep_default_na=False,
             skipinitialspace=True,
         )
-        return table.iloc[1:].set_axis(table.iloc[0].str.strip(), axis=1).reset_index(drop=True)
+        return _with_headings(table, path)
     except pd.errors.EmptyDataError:
         raise DataError(f"{path}: empty: the file has no header and no rows; {EXPECTED}") from None
     except UnicodeDecodeError as error:
@@ -120,16 +117,48 @@ def _separator(path: Path) -> str:
     return max(",;\t", key=header.count)
 
 
+def _refuse_damage(path: Path) -> None:
+    """Raise DataError for a file that is no text or has a line that no table has, by the number of the line."""
+    with path.open("rb") as file:
+        if kind := find_other_kind(file.read(8)):
+            raise DataError(f"{path}: is {kind}; expected CSV in UTF-8 or Parquet: unpack it, or save it so")
+    with path.open(encoding="utf-8-sig") as lines:
+        for row, line in enumerate(lines, 1):
+            if "\0" in line:
+                raise DataError(f"{path}: row {row}: has a byte of 0, as after a power cut; restore the file")
+            # Where a quote is not closed, all lines up to the next one are one value.
+            if line.count('"') % 2:
+                raise DataError(f"{path}: row {row}: has a quote that this row does not close; remove it")
+
+
+def _with_headings(table: pd.DataFrame, path: Path) -> pd.DataFrame:
+    """A CSV file's text by its headings; the index counts rows from 1, the first heading."""
+    count = headings.count_headings(table)
+    frame = table.iloc[count:].set_axis(range(count + 1, len(table) + 1))
+    if count == 1:
+        return frame.set_axis(table.iloc[0].str.strip(), axis=1)
+    return _stack(frame.set_axis(pd.MultiIndex.from_frame(table.iloc[:2].T), axis=1), path)
+
+
 def _with_date(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
-    """A Parquet file's frame with its index of dates, if it has one, as a column."""
-    if frame.columns.nlevels > 1:
-        raise DataError(
-            f"{path}: has {frame.columns.nlevels} rows of headings, as yfinance writes them; {EXPECTED}: "
-            "frame.stack(level=1).reset_index()"
-        )
-    if frame.index.name is None and isinstance(frame.index, pd.DatetimeIndex):
-        frame = frame.rename_axis("date")
-    return frame.reset_index() if frame.index.name else frame
+    """A Parquet file's frame with its index of dates, or of dates and tickers, if it has one, as columns."""
+    index = frame.index
+    levels = index.levels if isinstance(index, pd.MultiIndex) else [index]
+    other = "ticker" if len(levels) == 2 else None
+    usual = ["date" if isinstance(level, pd.DatetimeIndex) else other for level in levels]
+    names = [own or name for own, name in zip(index.names, usual, strict=True)]
+    if any(names):
+        frame = frame.rename_axis(names).reset_index()
+    frame = frame.set_axis(range(2, len(frame) + 2))
+    return _stack(frame, path) if frame.columns.nlevels > 1 else frame
+
+
+def _stack(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
+    """Long rows of a frame with two rows of headings."""
+    long = headings.stack_tickers(frame) if frame.columns.nlevels == 2 else None
+    if long is None:
+        raise DataError(f"{path}: has {frame.columns.nlevels} rows of headings; {EXPECTED}: write one row of them")
+    return long
 
 
 def _leave_out_nameless(frame: pd.DataFrame, path: Path, faults: list[Fault]) -> pd.DataFrame:
@@ -163,9 +192,11 @@ def _without_prices(column: pd.Series) -> str:
 def _name_columns(frame: pd.DataFrame, path: Path) -> tuple[pd.DataFrame, bool]:
     """The frame with plain column names, and whether it is long. In a wide one LOW and OPEN are tickers."""
     names = [str(name).strip() for name in frame.columns]
-    names = [ALIASES.get(re.sub(r"[_ ]+", " ", name.lower()), name) for name in names]
-    if ADJUSTED in names and "close" not in {name.lower() for name in names}:
-        names = ["close" if name == ADJUSTED else name for name in names]
+    names = [headings.name_usual(name) for name in names]
+    lower = {name.lower() for name in names}
+    if "close" not in lower:
+        closes = {ADJUSTED, "price"} if {"open", "high", "low"} <= lower else {ADJUSTED}
+        names = ["close" if name.lower() in closes else name for name in names]
     is_long = bool({"ticker", "close"} & {name.lower() for name in names})
     known = {"date", "ticker", ADJUSTED, *UNUSED, *FIELDS} if is_long else {"date"}
     names = [name.lower() if name.lower() in known else name for name in names]
@@ -189,10 +220,10 @@ def _name_usual(names: list[str]) -> str:
     return ", ".join(usual + [f"{some(others, 'column')} with other names"] * (others > 0))
 
 
-def _dates(column: pd.Series, path: Path, faults: list[Fault]) -> pd.Series:
+def _dates(column: pd.Series, path: Path, faults: list[Fault], today: pd.Timestamp) -> pd.Series:
     """Calendar dates without a zone; one zone throughout is dropped, several are refused."""
     if (empty := column.isna() | (column.astype("string").str.strip() == "")).any():
-        raise DataError(f"{path}: row {int(np.flatnonzero(empty)[0]) + 2}: date is empty")
+        raise DataError(f"{path}: row {column.index[empty][0]}: date is empty")
     if isinstance(column.dtype, pd.DatetimeTZDtype):
         faults.append(_timezone(str(column.iloc[0])[:10], str(column.dt.tz), repaired=True))
         return _days(column.dt.tz_localize(None))
@@ -201,7 +232,7 @@ def _dates(column: pd.Series, path: Path, faults: list[Fault]) -> pd.Series:
     text = column.astype("string").str.strip().str.removesuffix(".0")
     if (numbers := text.str.fullmatch(r"\d+") & ~text.str.fullmatch(r"\d{8}")).any():
         row = int(np.flatnonzero(numbers)[0])
-        raise DataError(f"{path}: row {row + 2}: date {text[row]} is a number; write YYYY-MM-DD")
+        raise DataError(f"{path}: row {text.index[row]}: date {text.iloc[row]} is a number; write YYYY-MM-DD")
     _one_zone(text, path, faults)
     plain = text.where(~text.str.match(r"\d{4}-\d{2}-\d{2}"), text.str[:10])
     time_of_day = r"(?<=\d)(T\d{2}:?\d{2}|\s+\d{1,2}:\d{2}).*$"
@@ -209,7 +240,14 @@ def _dates(column: pd.Series, path: Path, faults: list[Fault]) -> pd.Series:
     parsed = pd.to_datetime(plain, errors="coerce", format="mixed", dayfirst=_day_comes_first(plain, path))
     if parsed.isna().any():
         row = int(np.flatnonzero(parsed.isna())[0])
-        raise DataError(f"{path}: row {row + 2}: {text[row]!r} is not a date; write YYYY-MM-DD")
+        value = repr(text.iloc[row]) if PLAIN.fullmatch(text.iloc[row]) else "a text with letters"
+        raise DataError(f"{path}: row {text.index[row]}: {value} is not a date; write YYYY-MM-DD")
+    if (late := (parsed > today) & ~plain.str.contains(r"\d{4}")).any():
+        row = int(np.flatnonzero(late)[0])
+        raise DataError(
+            f"{path}: row {text.index[row]}: the year of {plain.iloc[row]!r} has two digits and would be "
+            f"{parsed.iloc[row].year}; write YYYY-MM-DD"
+        )
     return _days(parsed)
 
 
@@ -220,12 +258,13 @@ def _day_comes_first(dates: pd.Series, path: Path) -> bool:
         return False
     day_first, month_first = np.flatnonzero(parts[0] > 12), np.flatnonzero(parts[1] > 12)
     if len(day_first) == len(month_first) == 0:
-        raise DataError(f"{path}: row 2: date {dates.iloc[0]!r} may be day or month first; write YYYY-MM-DD")
+        row = dates.index[0]
+        raise DataError(f"{path}: row {row}: date {dates.iloc[0]!r} may be day or month first; write YYYY-MM-DD")
     if len(day_first) and len(month_first):
         day, month = int(day_first[0]), int(month_first[0])
         raise DataError(
-            f"{path}: row {day + 2}: date {dates.iloc[day]!r} begins with the day, and {dates.iloc[month]!r} in row "
-            f"{month + 2} with the month; write YYYY-MM-DD"
+            f"{path}: row {dates.index[day]}: date {dates.iloc[day]!r} begins with the day, and "
+            f"{dates.iloc[month]!r} in row {dates.index[month]} with the month; write YYYY-MM-DD"
         )
     return len(day_first) > 0
 
@@ -235,8 +274,8 @@ def _one_zone(text: pd.Series, path: Path, faults: list[Fault]) -> None:
     if zones.nunique() > 1 and not set(zones) <= NEW_YORK:
         usual = zones.mode()[0]
         odd = zones[zones != usual]
-        fault = _timezone(str(text[odd.index[0]])[:10], f"{usual} and {odd.iloc[0]}", repaired=False)
-        raise DataError(f"{path}: row {odd.index[0] + 2}: {fault}")
+        fault = _timezone(str(text[zones != usual].iloc[0])[:10], f"{usual} and {odd.iloc[0]}", repaired=False)
+        raise DataError(f"{path}: row {odd.index[0]}: {fault}")
     if (zones != "none").any():
         faults.append(_timezone(str(text.iloc[0])[:10], str(zones.iloc[0]), repaired=True))
 
@@ -261,7 +300,7 @@ def _long(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
         raise DataError(f"{path}: wrong columns {', '.join(wrong)}; {EXPECTED}")
     nameless = frame["ticker"].isna() | (frame["ticker"].astype(str).str.strip() == "")
     if nameless.any():
-        raise DataError(f"{path}: row {int(np.flatnonzero(nameless)[0]) + 2}: ticker is empty")
+        raise DataError(f"{path}: row {frame.index[nameless][0]}: ticker is empty")
     frame["ticker"] = frame["ticker"].astype(str).str.strip()
     return frame
 
@@ -281,24 +320,16 @@ def _numbers(long: pd.DataFrame, name: str, path: Path) -> pd.Series:
     if not types.is_numeric_dtype(values):
         text = values.astype("string").str.strip()
         values = text.mask(text.str.lower().isin(MISSING))
-    numbers = pd.to_numeric(values, errors="coerce").astype(float)
+    numbers = parse_numbers(values, counts=name == "volume")
     wrong = numbers.isna() & values.notna()
     if wrong.any():
         first = long[wrong].iloc[0]
         value = repr(first[name]) if PLAIN.fullmatch(str(first[name])) else "with letters"
         whole_column = bool(wrong[long["ticker"] == first["ticker"]].all())
-        raise DataError(
-            f"{path}: not_a_number: {first['ticker']} {first['date']:%Y-%m-%d}: {name} {value} is not a "
-            f"number; {_number_hint(first[name], whole_column)}"
-        )
+        advice = advise_number(str(first[name])) or (EXPECTED if whole_column else "correct the row or leave it empty")
+        where = f"{first['ticker']} {first['date']:%Y-%m-%d}"
+        raise DataError(f"{path}: not_a_number: {where}: {name} {value} is not a number; {advice}")
     return numbers
-
-
-def _number_hint(value: object, whole_column: bool) -> str:
-    """What to do about a text where a number was expected."""
-    if re.fullmatch(r"-?[\d.]+,\d+", str(value)):
-        return "use a decimal point and no separator of thousands"
-    return EXPECTED if whole_column else "correct the row or leave it empty"
 
 
 def _sort_rows(long: pd.DataFrame, faults: list[Fault]) -> pd.DataFrame:
