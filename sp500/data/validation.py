@@ -7,8 +7,8 @@ Repaired, and listed in the data card:
     timezone        all dates have one time zone: the calendar date in that zone is used
     non_session     a row on a day without trading is dropped
     unfinished      a last row of a session that had not closed when the prices were read off is dropped
-    missing         up to 5 sessions in a row without a value take the last one, which looks at the past only; a volume
-                    of 0 after days with volume counts as none
+    missing         up to 5 sessions in a row without a value take the last one, which looks at the past only; an open,
+                    high or low of 0 and, after days with volume, a volume of 0 count as none
 
 Refused, all faults at once in one DataError:
     duplicate       rows that differ, or tickers that differ only in case
@@ -54,6 +54,7 @@ EARLIEST = pd.Timestamp("1900-01-01")
 SPLIT_RATIOS = np.array([2.0, 3, 4, 5, 6, 7, 8, 10, 15, 20])
 SPLIT_TOLERANCE = 0.12
 JUMP = np.log(2.0)
+UNITS = np.log([100.0, 1000.0])  # a coin and its hundredth, as of London and Johannesburg, or thousandth, as of Kuwait
 # A price is back when it is within 20% of the one before the move.
 BACK = 0.2
 # A bad tick: a move of so many daily standard deviations, of which at most a quarter is left after it was undone.
@@ -118,7 +119,7 @@ def validate(
             f"{close.index.min():%Y-%m-%d} to {close.index.max():%Y-%m-%d}: set data.start and data.end inside that"
         )
     faults = _names(raw["close"]) + _dates(raw["close"], seen.astimezone(UTC).date())
-    raw, unfinished = _drop_unfinished(raw, seen)
+    raw, unfinished = _drop_unfinished(_mask_zeros(raw), seen)
     faults += unfinished
     faults += _values(raw)
     refuse(faults)
@@ -126,7 +127,7 @@ def validate(
     faults += calendar_faults
     carried, missing = _carry_forward(raw)
     faults += missing
-    real = {*REAL_MOVES, *(_parse_move(move) for move in real_moves)}
+    real = {*REAL_MOVES, *((move[:-11], move[-10:]) for move in real_moves)}  # TICKER:YYYY-MM-DD
     known = carried["close"].drop(columns=[fault.ticker for fault in missing if not fault.repaired], errors="ignore")
     faults += _stale(known, real)
     faults += _moves(known, real)
@@ -258,7 +259,7 @@ def _on_sessions(raw: Tables) -> tuple[Tables, list[Fault]]:
 def _carry_forward(raw: Tables) -> tuple[Tables, list[Fault]]:
     """Fill short gaps inside each ticker's life with the last values before them."""
     faults: list[Fault] = []
-    close, raw = raw["close"], _without_zero_volume(raw)
+    close = raw["close"]
     if not any(np.isnan(frame.to_numpy(float)).any() for frame in raw.values()):
         return raw, []
     for ticker in close.columns:
@@ -273,22 +274,19 @@ def _carry_forward(raw: Tables) -> tuple[Tables, list[Fault]]:
             for first, length in _runs(lacking.any(axis=1).to_numpy())
         ]
         faults += _judge(str(ticker), gaps, lacking)
-    return {name: frame.ffill(limit=MAX_CARRIED).where(_alive(close)) for name, frame in raw.items()}, faults
+    lives = close.ffill().notna() & close.bfill().notna()  # from a ticker's first price to its last
+    return {name: frame.ffill(limit=MAX_CARRIED).where(lives) for name, frame in raw.items()}, faults
 
 
-def _without_zero_volume(raw: Tables) -> Tables:
-    """The tables with a volume of 0 as a missing value, from the first day on that has one.
+def _mask_zeros(raw: Tables) -> Tables:
+    """The tables with zeros as missing values: Yahoo has them for an open, high or low that it does not know.
 
-    In logarithms a usual volume and 0 are a hundred daily changes apart. Where it is always 0, it stays.
+    So is a volume of 0 after one above it: in logarithms they are a hundred daily changes apart.
     """
-    if (volume := raw.get("volume")) is None:
-        return raw
-    return raw | {"volume": volume.mask((volume == 0) & ((volume > 0).cumsum() > 0))}
-
-
-def _alive(close: pd.DataFrame) -> pd.DataFrame:
-    """Where [date, ticker] lies between a ticker's first and last price."""
-    return close.ffill().notna() & close.bfill().notna()
+    zeros = {name: frame == 0 for name, frame in raw.items() if name != "close"}
+    if "volume" in zeros:
+        zeros["volume"] &= (raw["volume"] > 0).cumsum() > 0
+    return raw | {name: raw[name].mask(zero) for name, zero in zeros.items()}
 
 
 def _runs(mask: np.ndarray) -> list[tuple[int, int]]:
@@ -300,10 +298,15 @@ def _runs(mask: np.ndarray) -> list[tuple[int, int]]:
 def _gap(ticker: str, lacking: pd.DataFrame) -> Fault:
     """A run of sessions on which a field is lacking [session, field]."""
     what, advice = _describe(lacking)
-    repaired = len(lacking) <= MAX_CARRIED
-    done = "last values carried forward" if repaired else f"at most {MAX_CARRIED} are filled; {advice}"
-    detail = f"{some(len(lacking), 'session')} without {what}; {done}"
-    return Fault("missing", ticker, f"{lacking.index[0]:%Y-%m-%d}", detail, repaired)
+    count, day = some(len(lacking), "session"), f"{lacking.index[0]:%Y-%m-%d}"
+    if len(lacking) <= MAX_CARRIED:
+        return Fault("missing", ticker, day, f"{count} without {what}; last values carried forward", repaired=True)
+    last = f"{lacking.index[-1]:%Y-%m-%d}"
+    ways = "give another company after them a ticker of its own, " if lacking["close"].all() else ""
+    advice = f"{advice}, {ways}or choose the dates before or after with data.start and data.end"
+    return Fault(
+        "missing", ticker, day, f"{count} to {last} without {what}; at most {MAX_CARRIED} are filled; {advice}"
+    )
 
 
 def _describe(lacking: pd.DataFrame) -> tuple[str, str]:
@@ -385,14 +388,11 @@ def _suspect(move: float, *, undone: bool) -> tuple[str, str] | None:
         detail = f"moves by {np.exp(move):.3g}x, like an unadjusted {nearest:g}:1 {kind}; adjust the prices before it"
         return "split", detail
     if undone or abs(move) > JUMP:
-        return "jump", f"moves by {np.exp(move):.3g}x in a day; correct the price"
+        is_unit = (np.abs(UNITS - abs(move)) < SPLIT_TOLERANCE).any()
+        advice = "write all prices in one unit, such as pence or pounds" if is_unit else "correct the price"
+        return "jump", f"moves by {np.exp(move):.3g}x in a day; {advice}"
     return None
 
 
 def _at(rule: str, frame: pd.DataFrame, row: int, column: int, detail: str) -> Fault:
     return Fault(rule, str(frame.columns[column]), f"{frame.index[row]:%Y-%m-%d}", detail)
-
-
-def _parse_move(move: str) -> tuple[str, str]:
-    ticker, day = move.rsplit(":", 1)
-    return ticker, day

@@ -210,6 +210,46 @@ def test_negative_value_of_any_field_is_refused(csv: Csv, ohlcv: pd.DataFrame, f
         load(DataConfig(source=csv(ohlcv)))
 
 
+@pytest.mark.parametrize("field", ["open", "high", "low"])
+def test_zero_of_a_field_counts_as_missing(csv: Csv, ohlcv: pd.DataFrame, field: str) -> None:
+    expected = ohlcv[field].to_numpy().copy()
+    expected[100] = expected[99]
+    ohlcv.loc[100, field] = 0
+    prices = load(DataConfig(source=csv(ohlcv)))
+    assert [(fault.rule, fault.date) for fault in prices.faults] == [("missing", f"{ohlcv['date'][100]:%Y-%m-%d}")]
+    np.testing.assert_array_equal(prices.fields[field]["KO"], expected)
+
+
+def test_zero_open_of_all_early_rows_is_one_fault_with_both_ends(csv: Csv, ohlcv: pd.DataFrame) -> None:
+    ohlcv.loc[:299, "open"] = 0.0
+    first, last, next_day = (f"{ohlcv['date'][row]:%Y-%m-%d}" for row in (0, 299, 300))
+    source = csv(ohlcv)
+    with pytest.raises(DataError, match=f"1 fault .*\n.*missing: KO {first}: 300 sessions to {last} without open"):
+        load(DataConfig(source=source))
+    assert load(DataConfig(source=source, start=next_day)).faults == ()  # as the message says
+
+
+@pytest.mark.parametrize(("factor", "said"), [(0.01, "one unit"), (1000, "one unit"), (40, "correct the price")])
+@pytest.mark.parametrize("last", [101, None], ids=["for a day", "from then on"])
+def test_move_by_the_factor_of_a_coin_says_so(
+    csv: Csv, clean: pd.DataFrame, factor: float, said: str, last: int | None
+) -> None:
+    with pytest.raises(DataError, match=f"jump: KO {day(clean, 100)}: .*{said}"):
+        load(DataConfig(source=csv(scaled(100, last, factor)(clean))))
+
+
+def test_years_without_prices_are_refused_with_the_ways_out(csv: Csv, clean: pd.DataFrame) -> None:
+    """One ticker of two companies: the second part as a ticker of its own, or one part alone, is read."""
+    damaged = scaled(300, None, 0.31)(blank(100, 300)(clean))
+    source = csv(damaged)
+    with pytest.raises(DataError, match=f"missing: KO {day(clean, 100)}: 200 sessions to {day(clean, 299)} .*ticker"):
+        load(DataConfig(source=source))
+    assert load(DataConfig(source=source, end=day(clean, 99))).faults == ()
+    assert load(DataConfig(source=source, start=day(clean, 300))).faults == ()
+    two = damaged.assign(KO=damaged["KO"][:100], NEW=damaged["KO"][300:])
+    assert load(DataConfig(source=csv(two))).faults == ()
+
+
 @pytest.mark.parametrize("field", ["open", "high", "low", "volume"])
 def test_long_run_without_one_field_is_refused(csv: Csv, ohlcv: pd.DataFrame, field: str) -> None:
     ohlcv.loc[100:109, field] = np.nan
