@@ -6,6 +6,7 @@ in `faults`, or loading ended with a DataError.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 from dataclasses import dataclass
 from datetime import datetime
@@ -67,14 +68,19 @@ def validate_prices(
 
 
 def select(raw: Tables, tickers: tuple[str, ...], source: str) -> Tables:
-    """Columns of the tickers asked for, `stocks` standing for all but the index."""
+    """Columns of the tickers asked for in any case, `stocks` standing for all but the index."""
     have = [str(name) for name in raw["close"].columns]
+    spelled = {name.casefold(): name for name in have}
     names: list[str] = []
-    for name in tickers:
-        names += [other for other in have if other != INDEX] if name == STOCKS else [name]
+    for name in map(str.strip, tickers):
+        one = [name if name in have else spelled.get(name.casefold(), name)]
+        names += [other for other in have if other != INDEX] if name == STOCKS else one
     missing = [name for name in names if name not in have]
     if missing or not names:
-        raise DataError(f"data.tickers: {source} has no {', '.join(missing) or 'stocks'}; it has {', '.join(have)}")
+        near = difflib.get_close_matches(missing[0], have, n=1) if missing else []
+        hint = "; separate names by blanks" if "," in "".join(missing) else f"; did you mean {near[0]}?" if near else ""
+        text = f"{source} has no {', '.join(missing) or 'stocks'}; it has {', '.join(have)}"
+        raise DataError(f"data.tickers: {text}{hint}")
     unique = list(dict.fromkeys(names))
     return {name: frame[unique] for name, frame in raw.items()}
 

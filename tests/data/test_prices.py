@@ -74,6 +74,17 @@ def test_dates_without_prices_are_refused_with_the_dates_there_are() -> None:
         load(DataConfig(start="2023-06-01"))
 
 
+@pytest.mark.parametrize("name", ["aapl", " AAPL "])
+def test_ticker_in_another_case_or_with_blanks_is_found(name: str) -> None:
+    assert load(DataConfig(tickers=(name, "AAPL", "ko"))).tickers == ["AAPL", "KO"]
+
+
+@pytest.mark.parametrize(("name", "said"), [("APPL", "did you mean AAPL"), ("AAPL,KO", "separate names by blanks")])
+def test_mistyped_ticker_is_refused_with_the_way_out(name: str, said: str) -> None:
+    with pytest.raises(DataError, match=f"no {name}; .*; {said}"):
+        load(DataConfig(tickers=(name,)))
+
+
 def test_unknown_ticker_is_refused_with_the_names_there_are() -> None:
     with pytest.raises(DataError, match=r"no TSLA; it has .*AAPL"):
         load(DataConfig(tickers=("AAPL", "TSLA")))

@@ -281,9 +281,84 @@ def test_answer_with_duplicate_or_unsorted_dates_is_repaired_by_name(
     assert {fault.rule for fault in prices.faults} <= {"duplicate", "unsorted"}
 
 
+def with_another_price(row: int) -> Callable[[pd.DataFrame], pd.DataFrame]:
+    """Adds a second row of a day, whose prices and volume are higher."""
+    return lambda frame: pd.concat([frame, frame.iloc[[row]] * 1.01]).sort_index(kind="stable")
+
+
+def test_later_row_of_a_last_day_that_is_there_twice_counts_by_name(config: DataConfig, clean: pd.DataFrame) -> None:
+    prices = get(config, Yahoo(clean, (with_another_price(-1),)))
+    last = f"{clean.index[-1]:%Y-%m-%d}"
+    assert {(fault.rule, fault.ticker, fault.date) for fault in prices.faults} == {
+        ("duplicate", "AAPL", last),
+        ("duplicate", "KO", last),
+    }
+    np.testing.assert_array_equal(prices.close.iloc[:-1], clean.iloc[:-1])
+    np.testing.assert_array_equal(prices.close.iloc[-1], clean.iloc[-1] * 1.01)
+
+
+def test_earlier_day_with_two_prices_is_refused(config: DataConfig, clean: pd.DataFrame) -> None:
+    with pytest.raises(DataError, match=f"duplicate: AAPL {clean.index[-2]:%Y-%m-%d}"):
+        get(config, Yahoo(clean, (with_another_price(-2),)))
+
+
+def test_ticker_without_its_newest_row_ends_a_session_earlier(config: DataConfig, clean: pd.DataFrame) -> None:
+    def newest_missing(frame: pd.DataFrame) -> pd.DataFrame:
+        frame.loc[frame.index[-1], (slice(None), "AAPL")] = np.nan
+        return frame.drop(frame.index[-3])
+
+    prices = get(config, Yahoo(clean, (newest_missing,)))
+    day = f"{clean.index[-3]:%Y-%m-%d}"
+    assert [(fault.rule, fault.ticker, fault.date) for fault in prices.faults] == [
+        ("missing", "AAPL", day),
+        ("missing", "KO", day),
+    ]
+    ends = prices.close.apply(pd.Series.last_valid_index)
+    assert (ends["AAPL"], ends["KO"]) == (clean.index[-2], clean.index[-1])
+
+
 def test_answer_in_new_yorks_time_keeps_its_dates(config: DataConfig, clean: pd.DataFrame) -> None:
     prices = get(config, Yahoo(clean, (lambda frame: frame.tz_localize("America/New_York"),)))
     pd.testing.assert_frame_equal(prices.close, clean, check_freq=False, check_names=False)
+
+
+def test_cache_that_cannot_be_written_is_a_warning_and_the_prices_count(
+    config: DataConfig, clean: pd.DataFrame, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    prices = get(config.model_copy(update={"cache_dir": tmp_path / "file" / "cache"}), Yahoo(clean))
+    pd.testing.assert_frame_equal(prices.close, clean, check_freq=False, check_names=False)
+    (message,) = caplog.messages
+    assert str(tmp_path / "file" / "cache") in message
+
+
+def test_tickers_of_any_case_with_blanks_are_those_of_yahoo(config: DataConfig, clean: pd.DataFrame) -> None:
+    yahoo = Yahoo(clean)
+    prices = get(config.model_copy(update={"tickers": ("aapl ", " KO", "AAPL", "ko")}), yahoo)
+    assert (prices.tickers, yahoo.calls) == (["AAPL", "KO"], 1)
+    get(config, yahoo)
+    assert yahoo.calls == 1
+
+
+@pytest.mark.parametrize("names", [("EZJ.L", "^GSPC"), ("M&M.NS", "EURUSD=X"), ("BRK-B", "0700.HK")], ids=str)
+def test_names_of_other_exchanges_are_asked_for_as_they_are(
+    config: DataConfig, clean: pd.DataFrame, names: tuple[str, str]
+) -> None:
+    yahoo = Yahoo(clean.set_axis([*names], axis=1))
+    assert get(config.model_copy(update={"tickers": names}), yahoo).tickers == [*names]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("BRK.B", "BRK-B$"), ("bf/b", "BF-B$"), ("BRK A", "BRK-A$"), ("AAPL,KO", "blanks"), ("$KO", "blanks"), ("", "")],
+)
+def test_name_that_yahoo_cannot_have_is_refused_without_a_call(
+    config: DataConfig, clean: pd.DataFrame, name: str, said: str
+) -> None:
+    yahoo = Yahoo(clean)
+    with pytest.raises(DataError, match=rf"data.tickers: .*{said}"):
+        get(config.model_copy(update={"tickers": ("AAPL", name)}), yahoo)
+    assert yahoo.calls == 0
 
 
 def test_stocks_as_a_name_is_refused_without_a_call(config: DataConfig, clean: pd.DataFrame) -> None:

@@ -7,9 +7,11 @@ is used with its age noted, else the error is `NoAnswer`. Never called inside a 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,8 +21,9 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, stop_afte
 
 from sp500.config import DataConfig
 from sp500.data.prices import INDEX, STOCKS, Prices, validate_prices
-from sp500.data.sources.files import FIELDS, in_order, tables_of
-from sp500.data.validation import refuse
+from sp500.data.sources.files import in_order, tables_of
+from sp500.data.sources.headings import FIELDS
+from sp500.data.validation import Fault, refuse
 from sp500.errors import ConfigError, DataError, extra
 from sp500.machine.disk import write_atomic
 
@@ -30,6 +33,11 @@ DEADLINE_SECONDS = 120
 # One try is cut short so that five of them and the pauses between stay within the deadline.
 TRY_SECONDS = 20
 
+NAME = re.compile(r"\^?[A-Z0-9.=&_-]+")
+SHARE_CLASS = re.compile(r"([A-Z]+)[./ ]([ABC])")
+"""BRK.B: no exchange of Yahoo's has a suffix of these letters."""
+
+log = logging.getLogger(__name__)
 Fetch = Callable[[list[str], str | None, str | None], pd.DataFrame]
 
 
@@ -54,9 +62,7 @@ def download(
 
     `fetch(tickers, start, end)` returns yfinance's frame. Raises NoAnswer when there are none.
     """
-    tickers = list(config.tickers or (INDEX,))
-    if STOCKS in tickers:
-        raise DataError("data.tickers: yfinance needs the names of the stocks (for example AAPL MSFT)")
+    tickers = _spell(config.tickers or (INDEX,))
     path = _cache_path(config, tickers)
     cached = _read_cache(path)
     started = now()
@@ -76,10 +82,27 @@ def download(
     return prices
 
 
+def _spell(tickers: Sequence[str]) -> list[str]:
+    """The tickers as Yahoo writes them, each once. Raises DataError for what cannot be one of its names."""
+    if STOCKS in tickers:
+        raise DataError("data.tickers: yfinance needs the names of the stocks (for example AAPL MSFT)")
+    names = list(dict.fromkeys(ticker.strip().upper() for ticker in tickers))
+    for name in names:
+        if found := SHARE_CLASS.fullmatch(name):
+            raise DataError(f"data.tickers: Yahoo writes a class of shares with a dash: {'-'.join(found.groups())}")
+        if not NAME.fullmatch(name):
+            raise DataError(f"data.tickers: {name!r} is no name of Yahoo's; separate names by blanks: AAPL ^GSPC")
+    return names
+
+
 def _keep(frame: pd.DataFrame, path: Path, seen: float) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, frame.to_parquet())
-    os.utime(path, (seen, seen))  # a session that was open then stays unfinished
+    """Write the frame to the cache; where that fails, warn, since the prices themselves are good."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, frame.to_parquet())
+        os.utime(path, (seen, seen))  # a session that was open then stays unfinished
+    except OSError as error:
+        log.warning("the prices are not kept for the next run: %s (set data.cache_dir to a folder to write in)", error)
 
 
 def _read_cache(path: Path) -> pd.DataFrame | None:
@@ -95,11 +118,26 @@ def _prices(frame: pd.DataFrame, tickers: list[str], config: DataConfig, seen: f
     index = pd.DatetimeIndex(frame.index).tz_localize(None).normalize().as_unit("us")
     flat = frame.set_axis(index.rename("date"), axis=0).loc[:, pd.IndexSlice[:, tickers]]
     long = flat.rename_axis(columns=["field", "ticker"]).stack("ticker").reset_index()
-    long, faults = in_order(long[[name for name in ("date", "ticker", *FIELDS) if name in long.columns]])
+    long = long[[name for name in ("date", "ticker", *FIELDS) if name in long.columns]]
+    long, twice = _drop_older(long)
+    long, more = in_order(long)
+    faults = twice + more
     refuse(faults)
     tables = {name: table[tickers] for name, table in tables_of(long).items()}
     prices = validate_prices(tables, config, source="yfinance", seen=datetime.fromtimestamp(seen, UTC))
     return replace(prices, faults=(*faults, *prices.faults))
+
+
+def _drop_older(long: pd.DataFrame) -> tuple[pd.DataFrame, list[Fault]]:
+    """The rows without the first of two that differ on the last day: Yahoo adds the price of now to a day it has."""
+    again = long.duplicated(["date", "ticker"], keep="last") & ~long.duplicated(keep=False)
+    older = again & (long["date"] == long["date"].max())
+    detail = "Yahoo's answer has this day twice; the later row kept"
+    faults = [
+        Fault("duplicate", ticker, f"{day:%Y-%m-%d}", detail, repaired=True)
+        for ticker, day in long.loc[older, ["ticker", "date"]].itertuples(index=False)
+    ]
+    return long[~older], faults
 
 
 def _fetch_with_retries(
