@@ -114,7 +114,8 @@ def test_diverging_member_drops_out_alone():
     base = RunConfig(data=DATA, train=TrainConfig(epochs=3, dtype="float64"))
     pairs = compared(base, [{"train.lr": 1e-3}, {"train.lr": 1e200, "train.clip": 0.0}, {"train.lr": 1e-2}])
     assert [packed.status for _, packed in pairs] == ["ok", "failed", "ok"]
-    assert pairs[1][1].reason == pairs[1][0].reason
+    # A pack looks at its losses once per epoch, and does not know the step.
+    assert pairs[1][1].reason == pairs[1][0].reason.replace("step 2 of ", "")
     for alone, packed in (pairs[0], pairs[2]):
         assert packed.valid_loss == pytest.approx(alone.valid_loss, rel=1e-9)
 
