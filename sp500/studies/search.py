@@ -53,9 +53,11 @@ def run_search(
             planned = _with_arm(planned, base, data, cluster)
             searched = search_trials.search(base, run, planned, data, on_start=on_start, on_result=on_result)
             chosen = beside.submit(search_trials.choose, base, run, planned, data, searched, stopped=stopped)
-            beside.submit(search_trials.log, run, planned, searched.ledger.results.values())
+            logged = beside.submit(search_trials.log, run, planned, searched.ledger.results.values())
             cluster.close()
-            return chosen.result()
+            record = chosen.result()
+            logged.result()
+            return record
         finally:
             stopped.set()
 

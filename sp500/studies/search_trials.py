@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from threading import Event
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from sp500 import metrics
 from sp500.config import PRICE_TASKS, SECTION_OF, RunConfig
 from sp500.errors import ConfigError, SP500Error
@@ -120,8 +118,15 @@ def log(run: Run, plan: Plan, results: Iterable[TrialResult] = ()) -> None:
     path = run.path / "optuna.db"
     try:
         optuna_log.write(path, run.name, plan.space, results)
-    except (ConfigError, SQLAlchemyError, OSError) as error:
-        logging.getLogger(__name__).warning("%s could not be written: %s", path, error)
+    except Exception as error:  # noqa: BLE001 - what a damaged, foreign or locked file raises has no common class
+        while error.__cause__:  # optuna's own words for a locked file are "invalid data"
+            error = error.__cause__
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        logging.getLogger(__name__).warning(
+            "%s could not be written (%.200s). trials.jsonl has all results; close what holds the file, or delete it",
+            path,
+            reason,
+        )
 
 
 def _with_search(

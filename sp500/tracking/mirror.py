@@ -17,6 +17,7 @@ from datetime import datetime
 from typing import Any, Literal, TypeVar
 
 import requests
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from sp500.credentials import mask
 from sp500.errors import ConfigError, ResourcesError, Unreachable, extra
@@ -264,6 +265,7 @@ def _limit_time(seconds: int) -> Iterator[None]:
 
 @contextmanager
 def _explain_errors() -> Iterator[None]:
+    from alembic.util import CommandError
     from mlflow.exceptions import MlflowException
 
     try:
@@ -271,8 +273,13 @@ def _explain_errors() -> Iterator[None]:
     except MlflowException as error:
         kind = Unreachable if error.get_http_status_code() >= 500 else ResourcesError
         raise kind(f"MLflow: {_short(str(error))}") from error
-    except requests.RequestException as error:
+    except (requests.RequestException, OperationalError) as error:  # one of a database that is locked, or gone
         raise Unreachable(f"MLflow: {_short(str(error))}") from error
+    except (SQLAlchemyError, CommandError) as error:  # of alembic, for revisions that it does not know
+        raise ResourcesError(
+            f"MLflow cannot use its database ({_short(str(error))}): expected one that this version of MLflow made. "
+            "Give --uri another folder or address, or install the version that made it"
+        ) from error
     except ModuleNotFoundError as error:
         raise ResourcesError(
             f"MLflow keeps its artifacts where {error.name} is needed, which is not installed: pip install {error.name}"

@@ -291,3 +291,33 @@ def test_training_imports_nothing_of_it_and_ends_well_next_to_a_server_that_hang
 def test_database_that_cannot_be_opened_is_a_server_that_is_gone(few_runs: Path, tmp_path: Path) -> None:
     (tmp_path / "store" / "mlflow.db").mkdir(parents=True)
     assert len(sync(few_runs, tmp_path / "store", code=1)["missing"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("", "file is not a database"),
+        (
+            "create table alembic_version (version_num text); insert into alembic_version values ('v3.2.0.a')",
+            "v3.2.0.a",
+        ),
+    ],
+)
+def test_database_that_mlflow_did_not_make_is_one_message(tmp_path: Path, script: str, reason: str) -> None:
+    for folder in ("runs", "store"):
+        (tmp_path / folder).mkdir()
+    database = tmp_path / "store" / "mlflow.db"
+    if script:
+        with closing(sqlite3.connect(database)) as connection:
+            connection.executescript(script)
+    else:
+        database.write_text("date,AAPL\n" * 100)
+    done = forks.run(sync_command(tmp_path / "runs", tmp_path / "store"))
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
+    assert reason in done.stderr
+
+
+def test_locked_database_is_a_server_that_is_gone(few_runs: Path, store: Path) -> None:
+    with closing(sqlite3.connect(store / "mlflow.db", isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        assert len(sync(few_runs, store, code=1)["missing"]) == 3
