@@ -6,9 +6,9 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
-from typing import Any, TypeVar, cast, get_args, get_origin
+from typing import Any, ClassVar, TypeVar, cast, get_args, get_origin
 
+import yaml
 from pydantic import BaseModel, ValidationError
 
 from sp500.errors import ConfigError
@@ -16,7 +16,16 @@ from sp500.errors import ConfigError
 M = TypeVar("M", bound=BaseModel)
 SECRET = {"env", "secrets"}
 """Fields whose values are in no message."""
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+")
+WHOLE = "[-+]?(0|[1-9][0-9]*)"
+SCALARS = {
+    "null": re.compile("^(null|Null|NULL|~|)$"),
+    "bool": re.compile("^(true|True|TRUE|false|False|FALSE)$"),
+    "int": re.compile(f"^{WHOLE}$"),
+    "float": re.compile(
+        rf"^({WHOLE}(\.[0-9]*)?|[-+]?\.[0-9]+)([eE][-+]?[0-9]+)?$|^[-+]?\.(inf|Inf|INF)$|^\.(nan|NaN|NAN)$"
+    ),
+}
+"""What is no text."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +96,30 @@ def _unknown(path: tuple[str, ...], known: list[str]) -> str:
     return f"unknown key {'.'.join(path)}; {hint}"
 
 
-def plain(value: Any) -> Any:
-    """A value from YAML as JSON has it: 1e-4, which YAML 1.1 reads as text, a number, a date a text."""
-    if isinstance(value, str) and NUMBER.fullmatch(value):
-        return float(value)
-    return value.isoformat() if isinstance(value, date) else value
+class SettingsLoader(yaml.SafeLoader):
+    """The numbers, true, false and null of YAML 1.2, and all else as text: in YAML 1.1, 16:9 is 969 and no is false."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
+
+
+SettingsLoader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile("^<<$"), ["<"])
+for _kind, _pattern in SCALARS.items():
+    SettingsLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", _pattern, None)
+
+
+def read_yaml(text: str) -> Any:
+    """Plain data of a document of settings. Raises yaml.YAMLError."""
+    return yaml.load(text, SettingsLoader)  # noqa: S506 - it is a SafeLoader
+
+
+def read_value(text: str) -> Any:
+    """A value of the command line: a number, true, false, null, YAML in brackets or quotes; else the text as it is."""
+    if not (text.startswith(("[", "{", '"', "'")) or any(pattern.match(text) for pattern in SCALARS.values())):
+        return text
+    try:
+        return read_yaml(text)
+    except yaml.YAMLError:
+        return text
 
 
 def override(settings: Mapping[str, object], overrides: Mapping[str, object]) -> dict[str, object]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from pathlib import PurePath
-from typing import Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, JsonValue, field_validator, model_validator
 
 from sp500.config.frozen import Frozen
 from sp500.plugins import contract, reference
@@ -48,7 +47,7 @@ class ModelConfig(Frozen):
     """Rank of a LoRA adapter, which alone is trained; 0: all weights are."""
     adapter_targets: tuple[str, ...] = ()
     """Names of the layers that an adapter changes, such as q_proj. Default: all linear ones but the last."""
-    options: dict[str, Any] = Field({})
+    options: dict[str, JsonValue] = Field({})
     """Options of a model of your own, by name."""
 
     @field_validator("kind")

@@ -29,7 +29,7 @@ from sp500.plugins.admission import lies_in_run
 from sp500.plugins.source import make_absolute
 from sp500.runs.record import RunRecord
 from sp500.runs.store import Run
-from sp500.schema import merge, plain, validate
+from sp500.schema import SettingsLoader, merge, read_value, validate
 
 OPTION = "--model.options."
 
@@ -169,7 +169,7 @@ def parse(model: type[F], argv: Sequence[str]) -> F:
 
 
 def _split_options(argv: Sequence[str]) -> tuple[list[str], dict[str, object]]:
-    """The flags without `--model.options.NAME VALUE`, which tyro cannot know of, and these; a value is read as YAML."""
+    """The flags without `--model.options.NAME VALUE`, which tyro cannot know of, and these."""
     rest, options = list[str](), dict[str, object]()
     words = iter(argv)
     for word in words:
@@ -180,10 +180,7 @@ def _split_options(argv: Sequence[str]) -> tuple[list[str], dict[str, object]]:
         value = value if assigned else next(words, "")
         if not name.isidentifier() or not value:
             raise ConfigError(f"{word}: expected {OPTION}NAME VALUE")
-        try:
-            options[name] = plain(yaml.safe_load(value))
-        except yaml.YAMLError:
-            options[name] = value
+        options[name] = read_value(value)
     return rest, options
 
 
@@ -240,7 +237,7 @@ def _world_size() -> int | None:
 
 def read_mapping(path: Path, flag: str, expected: str) -> dict[str, object]:
     """A YAML file that holds one mapping; empty for an empty file. Raises ConfigError that names flag and file."""
-    documents = read_documents(path, flag)
+    documents = read_documents(path, flag, SettingsLoader)
     settings = (documents[0] if documents else None) or {}
     if len(documents) > 1 or not isinstance(settings, dict):
         content = documents if len(documents) > 1 else settings
@@ -248,10 +245,10 @@ def read_mapping(path: Path, flag: str, expected: str) -> dict[str, object]:
     return settings
 
 
-def read_documents(path: Path, flag: str) -> list[Any]:
+def read_documents(path: Path, flag: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> list[Any]:
     """The documents of a YAML file. Raises ConfigError that names flag and file."""
     try:
-        return list(yaml.safe_load_all(path.expanduser().read_text()))
+        return list(yaml.load_all(path.expanduser().read_text(), loader))
     except OSError as error:
         raise ConfigError(f"{flag} {path}: cannot be read ({error.strerror})") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:

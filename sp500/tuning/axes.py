@@ -15,7 +15,6 @@ import numpy as np
 
 from sp500.errors import ConfigError
 from sp500.runs.results import Overrides
-from sp500.schema import plain
 
 HOW_TO_WRITE = "write a value, a list [16, 32], or a range {low: 1.0e-4, high: 1.0e-2, log: true}"
 
@@ -39,11 +38,14 @@ class Choice:
     @property
     def fault(self) -> str:
         """What is wrong with it and the way out, or empty."""
-        texts = [text(value) for value in self.values]
-        duplicate = next((value for value in texts if texts.count(value) > 1), None)
-        if duplicate:
-            return f"names {duplicate} twice; leave one out"
-        return "" if texts else "has no values, so the space is empty; list some, or leave the key out"
+        names: dict[Any, str] = {}
+        for value in self.values:
+            known, name = encode(value), text(value)
+            if known in names:
+                both = "twice" if names[known] == name else f"and {name}, which are equal to Python"
+                return f"names {names[known]} {both}; leave one out"
+            names[known] = name
+        return "" if names else "has no values, so the space is empty; list some, or leave the key out"
 
     def draw(self, generator: np.random.Generator) -> Any:
         """One value, all equally likely."""
@@ -176,10 +178,10 @@ def read(entry: Any, *, whole: bool) -> Axis:
     Whole ends give whole numbers where `whole` says that the setting takes such. Raises ValueError with what is wrong.
     """
     if isinstance(entry, list):
-        return Choice(tuple(plain(value) for value in entry))
+        return Choice(tuple(entry))
     if not isinstance(entry, dict):
-        return Choice(() if entry is None else (plain(entry),))
-    ends = {name: plain(value) for name, value in entry.items()}
+        return Choice(() if entry is None else (entry,))
+    ends = dict(entry)
     low, high, log = ends.pop("low", None), ends.pop("high", None), ends.pop("log", False)
     if ends or not (_is_number(low) and _is_number(high) and isinstance(log, bool)):
         raise ValueError(f"cannot be {entry}; {HOW_TO_WRITE}")
@@ -189,8 +191,13 @@ def read(entry: Any, *, whole: bool) -> Axis:
 
 
 def text(value: Any) -> str:
-    """One value as JSON: how values are compared, and how lists are passed to Optuna."""
+    """One value as JSON: how values are compared."""
     return json.dumps(value, default=str)
+
+
+def encode(value: Any) -> Any:
+    """A value as Optuna takes it, which compares values as Python does: a list or a mapping as its JSON."""
+    return text(value) if isinstance(value, (list, tuple, dict)) else value
 
 
 def _is_number(value: Any) -> bool:

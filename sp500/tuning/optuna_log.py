@@ -19,7 +19,7 @@ from sqlalchemy import URL
 
 from sp500.errors import ConfigError
 from sp500.runs.results import Overrides
-from sp500.tuning.axes import Axis, Choice, Integers, Space, text
+from sp500.tuning.axes import Axis, Choice, Integers, Space, encode
 from sp500.tuning.ledger import TrialResult
 
 FAIL = TrialState.FAIL
@@ -32,7 +32,7 @@ def distributions(space: Space) -> dict[str, BaseDistribution]:
 
 def params(overrides: Overrides) -> dict[str, object]:
     """Values as Optuna takes them. A list becomes its JSON."""
-    return {key: _encode(value) for key, value in overrides.items()}
+    return {key: encode(value) for key, value in overrides.items()}
 
 
 def overrides(space: Space, params: Mapping[str, Any]) -> Overrides:
@@ -112,15 +112,11 @@ class _Hasty(sqlite3.Connection):
 
 def _distribution(axis: Axis) -> BaseDistribution:
     if isinstance(axis, Choice):
-        return CategoricalDistribution([_encode(value) for value in axis.values])
+        return CategoricalDistribution([encode(value) for value in axis.values])
     if isinstance(axis, Integers):
         return IntDistribution(axis.low, axis.high, log=axis.log)
     return FloatDistribution(axis.low, axis.high, log=axis.log)
 
 
-def _encode(value: Any) -> Any:
-    return text(value) if isinstance(value, (list, tuple, dict)) else value
-
-
 def _decode(axis: Axis, value: Any) -> Any:
-    return next(own for own in axis.values if _encode(own) == value) if isinstance(axis, Choice) else value
+    return next(own for own in axis.values if encode(own) == value) if isinstance(axis, Choice) else value

@@ -9,6 +9,7 @@ from typing import Any
 
 from sp500.config import RunConfig
 from sp500.errors import ConfigError
+from sp500.schema import read_yaml
 from sp500.tuning.axes import Axis, Choice, Integers, Space, Uniform, choices, read
 
 OPTIONS = "model.options."
@@ -60,7 +61,7 @@ def load(name: str) -> Space:
         return PRESETS[name]()
     try:
         source = Path(name).expanduser().read_text()
-        settings = yaml.safe_load(source)
+        settings = read_yaml(source)
     except FileNotFoundError:
         raise ConfigError(f"search space {name}: no such file, nor a preset ({', '.join(PRESETS)})") from None
     except OSError as error:
