@@ -30,7 +30,7 @@ SAMPLE = 200
 
 @dataclass(frozen=True)
 class Language(Task):
-    """Next byte. Naive: contexts of one and two bytes, bz2 and xz, each given the text before the test."""
+    """Next byte. Naive: contexts of one, two and up to five bytes, bz2 and xz, each given the text before."""
 
     config: RunConfig
     made_by_workers: bool = False

@@ -64,12 +64,13 @@ def test_text_that_is_missing_or_too_short_is_named(tmp_path, name, text):
 
 
 def test_naive_figures_of_pythons_documentation():
-    """Last tenth of Python's topics given the rest: 3.34, 2.53, 1.41 and 1.41 bits per byte."""
+    """Last tenth of Python's topics given the rest: 3.34, 2.53, 1.92, 1.41 and 1.41 bits per byte."""
     text = corpus.BETWEEN.join(corpus.read(TextConfig(source="docs")))
     cut = int(0.9 * len(text))
     found = naive.bits_per_byte(text[:cut], text[cut:])
     assert found["order-1"] == pytest.approx(3.34, rel=0.02)
     assert found["order-2"] == pytest.approx(2.53, rel=0.05)
+    assert found["order-5"] == pytest.approx(1.92, rel=0.02)
     assert found["bz2"] == pytest.approx(
         8 * (len(bz2.compress(text)) - len(bz2.compress(text[:cut]))) / (len(text) - cut)
     )
@@ -80,6 +81,23 @@ def test_counts_of_contexts_are_those_by_hand():
     # Of 6 bytes 3 are a. After b, which came once with a byte behind it, came a.
     alone = (3 + 1 / 256) / 7
     assert naive.contexts(b"abacab", b"a", 1) == pytest.approx(-np.log2((1 + alone) / 2))
+
+
+@pytest.mark.parametrize(
+    ("before", "text"), [(b"abracadabra", b"cadabra!"), (b"ab", b"abab"), (b"", b"ab"), (b"a" * 9, b"\0\xffa")]
+)
+def test_mixture_of_orders_is_witten_and_bells_formula_written_out(before, text):
+    def probability(context, byte):
+        shorter = probability(context[1:], byte) if context else 1 / 256
+        at = [n for n in range(len(context), len(before)) if before[n - len(context) : n] == context]
+        followers = [before[n] for n in at]
+        kinds = len(set(followers))
+        return (followers.count(byte) + kinds * shorter) / (len(at) + kinds) if at else shorter
+
+    whole = before + text
+    places = range(len(before), len(whole))
+    bits = [-np.log2(probability(whole[max(n - 5, 0) : n], whole[n])) for n in places]
+    assert naive.mixture(before, text, 5) == pytest.approx(np.mean(bits), rel=1e-12)
 
 
 @pytest.mark.parametrize(

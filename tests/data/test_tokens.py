@@ -66,6 +66,33 @@ def test_tokenizer_comes_back_from_its_state_its_file_and_its_folder(bpe: Tokeni
         assert other.encode(WORDS).ids.tolist() == bpe.encode(WORDS).ids.tolist()
 
 
+def test_truncation_and_padding_of_a_tokenizer_file_are_off(bpe: Tokenizer, tmp_path: Path) -> None:
+    bpe.save(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    state = json.loads(path.read_text())
+    state["truncation"] = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
+    state["padding"] = {"strategy": {"Fixed": 500}, "direction": "Right", "pad_to_multiple_of": None}
+    state["padding"] |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "<|end|>"}
+    path.write_text(json.dumps(state))
+    for name in (tmp_path, path):
+        found = make(TextConfig(tokenizer=str(name)), [])
+        assert found.encode(WORDS).ids.tolist() == bpe.encode(WORDS).ids.tolist()
+
+
+def test_tokenizer_that_loses_characters_or_has_no_end_is_noted(tmp_path: Path) -> None:
+    import tokenizers
+
+    path = tmp_path / "tokenizer.json"
+    tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1}, [])).save(str(path))
+    source = tmp_path / "texts.jsonl"
+    source.write_text("".join(json.dumps({"text": "ab" * (50 + n) + "é" * (n == 9)}) + "\n" for n in range(10)))
+    notes = tokens.dataset(TextConfig(source=str(source), tokenizer=str(path), context=8)).card["notes"]
+    assert [note[:40] for note in notes[1:]] == [
+        "the tokenizer loses characters of 1 of 1",
+        "the tokenizer has no end token: where a ",
+    ]
+
+
 @pytest.mark.parametrize("name", ["none", "config.json"])
 def test_tokenizer_that_is_not_there_is_named(tmp_path: Path, name: str) -> None:
     (tmp_path / "config.json").write_text("{}")

@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,6 +33,7 @@ LLAMA = {
     "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 400,
     "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 64,
 }  # fmt: skip
+SHAPE = SimpleNamespace(window=64, features=1, row=(1,), outputs=400, naive_output=0.0)
 
 
 ROOT = Path(__file__).parents[2]
@@ -252,6 +254,31 @@ def test_weights_that_transformers_would_not_read_or_read_from_a_pickle_are_refu
         (tmp_path / name).touch()
     with pytest.raises(ConfigError, match=said):
         hf.has_weights(tmp_path)
+
+
+def test_weights_of_fewer_layers_than_the_config_has_are_refused(base: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(base / "model", tmp_path / "partial"))
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | {"num_hidden_layers": 3}))
+    with pytest.raises(
+        ConfigError, match=r"9 weights that its config\.json asks for .*\(model\.layers\.2\.input_layernorm"
+    ):
+        hf.build(SHAPE, path=str(folder), adapter_rank=0, adapter_targets=())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "vocab_size": 400}},
+        {"model_type": "llava", "text_config": {"model_type": "llama", "vocab_size": 400}},
+        {"model_type": "vit"},
+        {"model_type": "t5"},
+    ],
+)
+def test_config_of_another_kind_of_model_is_refused(settings: dict[str, object], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(ConfigError, match=r"model\.path .*: (\w+ is not a model of text alone|cannot be loaded)"):
+        hf.build(SHAPE, path=str(tmp_path), adapter_rank=0, adapter_targets=())
 
 
 @pytest.mark.parametrize("names", [["model.safetensors"], ["model-00001-of-00002.safetensors", "pytorch_model.bin"]])

@@ -85,6 +85,8 @@ class Library:
             import tokenizers
 
         self._tokenizer = tokenizers.Tokenizer.from_str(text)
+        self._tokenizer.no_truncation()  # a file that was saved after training cuts each document
+        self._tokenizer.no_padding()
         self.size, self.end = self._tokenizer.get_vocab_size(), end
 
     def encode(self, text: bytes) -> Tokens:

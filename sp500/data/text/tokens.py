@@ -19,6 +19,7 @@ from sp500.data.text.dataset import note_known, split_documents
 from sp500.data.text.tokenizer import Tokenizer, Tokens, make
 from sp500.data.windows import MASKED, Dataset, Windows
 from sp500.errors import DataError
+from sp500.formatting import some
 from sp500.runs.results import DataCard
 
 OPEN_WINDOWS = 64
@@ -44,6 +45,9 @@ def dataset(text: TextConfig, model_path: str = "") -> Dataset:
     tokenizer = make(text, training, model_path)
     pack = _pack if text.pack == "documents" else _stream
     parts = {name: pack(name, pairs, tokenizer, text) for name, pairs in documents.items()}
+    notes = _note_losses([answer for _, answer in documents["test"]], tokenizer)
+    if tokenizer.end is None and len(training) > 1:
+        notes.append("the tokenizer has no end token: where a document ends is not learned, nor when to stop")
     card: DataCard = {
         "source": text.source,
         "sha256": _digest(documents, tokenizer),
@@ -51,7 +55,7 @@ def dataset(text: TextConfig, model_path: str = "") -> Dataset:
         "features": [f"{text.context} tokens of {tokenizer.size:,}"],
         "tickers": [],
         "repairs": [],
-        "notes": [", ".join(f"{name} {part.bytes:,} bytes" for name, part in parts.items()), *known],
+        "notes": [", ".join(f"{name} {part.bytes:,} bytes" for name, part in parts.items()), *known, *notes],
         "bytes": {name: part.bytes for name, part in parts.items()},
         "naive_bits": _naive_bits(documents),
     }
@@ -143,6 +147,15 @@ def _pieces(
         counted[piece[1] == MASKED] = 0
         pieces.append((piece, counted))
     return pieces
+
+
+def _note_losses(documents: Sequence[bytes], tokenizer: Tokenizer) -> list[str]:
+    """How many documents are not the same, apart from spaces, when their tokens are text again."""
+    texts = [document.decode(errors="replace") for document in documents]
+    again = [tokenizer.decode(tokenizer.encode(text.encode()).ids.tolist()).decode(errors="replace") for text in texts]
+    lost = sum("".join(one.split()) != "".join(other.split()) for one, other in zip(texts, again, strict=True))
+    whole = f"{lost} of {some(len(texts), 'test document')}"
+    return [f"the tokenizer loses characters of {whole}, so bits per byte are too low"] if lost else []
 
 
 def _append_end(tokens: Tokens, tokenizer: Tokenizer) -> Tokens:

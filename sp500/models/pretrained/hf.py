@@ -58,10 +58,7 @@ def build(shape: Shape, *, path: str, adapter_rank: int, adapter_targets: tuple[
     if scratch:
         settings.vocab_size = shape.outputs
     _check(settings, shape, path)
-    if scratch or torch.get_default_device().type == "meta":
-        net = transformers.AutoModelForCausalLM.from_config(settings, dtype=torch.float32, trust_remote_code=False)
-    else:
-        net = _load(folder)
+    net = _make(folder, settings if scratch or torch.get_default_device().type == "meta" else None)
     if adapter_rank and scratch:
         raise ConfigError(
             f"model.path {path}: has no weights that an adapter could change; leave out model.adapter_rank"
@@ -106,11 +103,17 @@ def _settings(folder: Path) -> Any:
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        settings = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, StrictDataclassError) as error:
         raise ConfigError(
             f"model.path {folder}: has no usable config.json ({str(error).splitlines()[0]:.200})"
         ) from None
+    if settings.get_text_config() is not settings or not getattr(settings, "vocab_size", None):
+        raise ConfigError(
+            f"model.path {folder}: {settings.model_type} is not a model of text alone, whose config.json has vocab_size"
+            " at its top. Of a model of text and images, give a folder with the text model"
+        )
+    return settings
 
 
 def _check(settings: Any, shape: Shape, path: str) -> None:
@@ -126,15 +129,25 @@ def _check(settings: Any, shape: Shape, path: str) -> None:
         )
 
 
-def _load(folder: Path) -> Any:
+def _make(folder: Path, settings: Any) -> Any:
+    """The net of these settings with random weights; None: the folder's own. Raises ConfigError where some are not."""
     from transformers import AutoModelForCausalLM
 
+    how: dict[str, Any] = {"dtype": torch.float32, "trust_remote_code": False}
     try:
-        return AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, local_files_only=True, trust_remote_code=False, use_safetensors=True
+        if settings is not None:
+            return AutoModelForCausalLM.from_config(settings, **how)
+        net, loaded = AutoModelForCausalLM.from_pretrained(
+            folder, local_files_only=True, use_safetensors=True, output_loading_info=True, **how
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(f"model.path {folder}: cannot be loaded ({str(error).splitlines()[0]:.200})") from error
+    if missing := sorted(loaded["missing_keys"]):  # transformers makes random ones
+        raise ConfigError(
+            f"model.path {folder}: {len(missing)} weights that its config.json asks for are not in its files "
+            f"({', '.join(missing[:3])}): expected those of the whole model. Correct config.json, or fetch them again"
+        )
+    return net
 
 
 def _add_adapter(net: Any, rank: int, targets: tuple[str, ...]) -> Any:
