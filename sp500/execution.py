@@ -64,6 +64,9 @@ class Experiment(RunConfig):
         added = set(type(self).model_fields) - set(RunConfig.model_fields) - FLAGS - set(self.aliases)
         return self.model_dump(mode="json", include=added)
 
+    def check_ended(self, record: RunRecord) -> None:
+        """Raise ConfigError where files that these settings name say something else than when the run ended."""
+
 
 E = TypeVar("E", bound=Experiment)
 
@@ -91,6 +94,7 @@ def execute(config: E, main: Callable[[E, Run], RunRecord]) -> RunRecord:
             _check_same(run, config, ended=done is not None and done.status == "ok")
         with archiving:
             if done is not None and done.status == "ok":
+                config.check_ended(done)
                 return done
             config.check_judge()
             config = config.keep_sources(run.path, trusted=config.trust_source)

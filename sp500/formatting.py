@@ -11,6 +11,8 @@ TIMES, MINUS = "\u00d7", "\u2212"
 MINUTE, HOUR, DAY = 60, 3600, 86400
 MIB, GIB = 2**20, 2**30
 LEAST_MONEY = 1e-6
+LONGEST = 60
+"""Characters of a setting."""
 BUY_AND_HOLD = "buy-and-hold"
 KEPT = "naive kept"
 NAIVE = {
@@ -138,10 +140,17 @@ def reference_name(text: str) -> str:
 
 
 def setting(value: Any) -> str:
-    """A setting or a count as a user would type it; the parts of a list joined by a plus."""
+    """A setting or a count as a user would type it, shortened; the parts of a list joined by a plus."""
     if isinstance(value, (list, tuple)):
-        return "+".join(map(setting, value))
-    return NOTHING if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+        text = "+".join(map(setting, value))
+    else:
+        text = NOTHING if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    return shorten(text)
+
+
+def shorten(text: str) -> str:
+    """A text without the middle, where it is long."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]}…{text[-LONGEST // 2 + 1 :]}"
 
 
 def against_naive(improvement: Mapping[str, Any] | None, best_epoch: int | None = None) -> str:

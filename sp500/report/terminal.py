@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sp500 import formatting
 from sp500.config import PRICE_TASKS
-from sp500.formatting import KEPT, NOTHING, against_naive, approx, fixed, naive_name, seconds, size
+from sp500.formatting import KEPT, NOTHING, against_naive, approx, fixed, naive_name, seconds, shorten, size
 from sp500.report import folds
 from sp500.report.models import scores
 from sp500.report.scale import verdicts
@@ -102,7 +102,8 @@ def _starts_naive(record: RunRecord) -> bool:
 
 def _search(search: SearchSummary) -> Iterator[str]:
     best = search["best"]
-    yield f"best of {search['configs']} configs: {best['overrides']}, validation loss {best['valid_loss']:.6f}"
+    shown = {key: shorten(value) if isinstance(value, str) else value for key, value in best["overrides"].items()}
+    yield f"best of {search['configs']} configs: {shown}, validation loss {best['valid_loss']:.6f}"
     yield from arms.halving(search)
     if search.get("arms"):
         yield from arms.sentences(search)

@@ -118,7 +118,8 @@ class Run:
             raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
         except ValueError as error:  # pydantic's and a decoder's errors are such
             raise ConfigError(f"{path} is not a run record ({_first_line(error)}). Move its folder away") from error
-        return record
+        # A folder that was renamed, or copied, is the run of its own name.
+        return record.model_copy(update={"name": self.name}) if RUN_NAME.fullmatch(self.name) else record
 
     def write_config(self, settings: Mapping[str, object]) -> None:
         """Keep the effective settings, re-runnable with --config."""

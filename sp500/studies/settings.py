@@ -9,8 +9,10 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from sp500.config import PRICE_TASKS, DataConfig, IOConfig, RunConfig, TrainConfig
 from sp500.credentials import Address
+from sp500.errors import ConfigError
 from sp500.execution import Experiment
 from sp500.machine.units import size_bytes
+from sp500.runs.record import RunRecord
 
 
 class TrainSettings(Experiment):
@@ -95,6 +97,20 @@ class SearchSettings(Experiment):
     def arm(self) -> str:
         """The mode."""
         return self.mode
+
+    def check_ended(self, record: RunRecord) -> None:
+        """Raise ConfigError where the space is a file that has other values now, as far as their number tells."""
+        from sp500.studies import search
+
+        if record.search is None or not Path(self.space).expanduser().is_file():
+            return
+        planned, tried = search.plan(self.model_copy(update={"mode": "auto"})), record.search["configs"]
+        count = min(filter(None, (planned.trials, planned.space.size)))
+        if count != tried or not planned.space.contains(record.search["best"]["overrides"]):
+            raise ConfigError(
+                f"run {record.name!r} has ended with {tried} configs, and space {self.space} with these settings has "
+                f"{count}, or other values: --resume adds none to it; take another --name"
+            )
 
 
 class Budgeted(Experiment):

@@ -43,7 +43,8 @@ def check(task: Task, config: RunConfig, dataset: object) -> Dataset:
         if part is not None:
             _check_part(f"{where}: {name}", part, dataset.train, config.train.dtype)
     model = _model(where, task, config, dataset)
-    _check_loss(where, task, config, dataset, model)
+    for part in filter(None, (dataset.train, dataset.valid, dataset.test)):
+        _check_loss(where, task, config, dataset, model, part=part)
     if config.own_task:
         _check_metrics(where, task, dataset, model)
     _check_memory(where, model)
@@ -89,14 +90,18 @@ def _model(where: str, task: Task, config: RunConfig, dataset: Dataset) -> nn.Mo
 
 
 def _few(part: Windows) -> tuple[torch.Tensor, torch.Tensor]:
-    """X and targets of a part's first windows."""
-    rows = part.starts[:FEW, None] + np.arange(part.length)
-    return torch.from_numpy(part.rows[rows].copy()), torch.from_numpy(part.targets[:FEW].copy())
+    """X and targets of few windows: the first, and those with the smallest and the largest target."""
+    flat = part.targets.reshape(len(part), -1)
+    chosen = np.array([0, flat.min(axis=1).argmin(), flat.max(axis=1).argmax()][:FEW])
+    rows = part.starts[chosen, None] + np.arange(part.length)
+    return torch.from_numpy(part.rows[rows].copy()), torch.from_numpy(part.targets[chosen].copy())
 
 
-def _check_loss(where: str, task: Task, config: RunConfig, dataset: Dataset, model: nn.Module) -> None:
+def _check_loss(
+    where: str, task: Task, config: RunConfig, dataset: Dataset, model: nn.Module, *, part: Windows
+) -> None:
     """The loss of several windows has to be the sum of their losses. Otherwise batches and workers would not add up."""
-    x, y = _few(dataset.train)
+    x, y = _few(part)
     output = model(x)
     if not isinstance(output, torch.Tensor) or len(output) != len(x):
         shape = list(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
@@ -106,15 +111,21 @@ def _check_loss(where: str, task: Task, config: RunConfig, dataset: Dataset, mod
         raise DataError(
             f"{where}: the model gives {list(output.shape)} for {len(x)} windows, expected {list(expected)}"
         )
-    loss = task.loss(output, y)
+    given = f"of an output {list(output.shape)} and targets {list(y.shape)}"
+    try:
+        loss = task.loss(output, y)
+    except (IndexError, RuntimeError) as error:  # torch's, of shapes, and of a class that no output stands for
+        ends = float(y.numpy().min()), float(y.numpy().max())
+        error.args = (f"{error} In the loss {given} from {ends[0]:g} to {ends[1]:g}; N classes are 0 to N - 1",)
+        raise
     if not isinstance(loss, torch.Tensor) or loss.ndim or not loss.requires_grad:
         raise DataError(f"{where}: loss returned {loss!r:.60}, expected one number that has a gradient")
     parts = [task.loss(output[row : row + 1], y[row : row + 1]) for row in range(len(x))]
     together, alone = float(loss.detach()), sum(float(part.detach()) for part in parts)
     if abs(alone - together) > 1e-3 * max(abs(alone), abs(together), 1e-6):
         raise DataError(
-            f"{where}: the loss of {len(x)} windows is {together:.6g}, and those of each add up to {alone:.6g}: it has "
-            "to be a sum over the batch, such as F.cross_entropy(output, target, reduction='sum')"
+            f"{where}: the loss {given} is {together:.6g}, and those of each window add up to {alone:.6g}: it has to "
+            "be a sum over the batch, such as F.cross_entropy(output, target, reduction='sum')"
         )
 
 

@@ -104,6 +104,14 @@ def test_direction_of_targets_that_are_no_classes_is_refused(
         catalog.task(config).prepare(config)
 
 
+def test_two_classes_that_are_not_0_and_1_are_noted(good: dict[str, np.ndarray], saved: Callable[..., Path]) -> None:
+    signs = {name: np.where(values > 0, 1, -1) if name.startswith("y") else values for name, values in good.items()}
+    for content, count in ((signs, 1), (good, 0)):
+        config = RunConfig(data=DataConfig(npz_path=saved(content)))
+        notes = catalog.task(config).prepare(config).card["notes"]
+        assert [note[:34] for note in notes] == ["y_train has two values, -1 and 1, "][:count]
+
+
 def test_targets_as_one_column_are_taken(good: dict[str, np.ndarray], saved: Callable[..., Path]) -> None:
     found = arrays.read(saved({**good, "y_train": good["y_train"][:, None]}))
     np.testing.assert_array_equal(found["y_train"], good["y_train"])

@@ -221,6 +221,12 @@ def test_file_is_imported_once_for_all_who_ask() -> None:
         ('reduction="sum"', 'reduction="mean"', "has to be a sum over the batch"),
         ('reduction="sum"', 'reduction="none"', "expected one number that has a gradient"),
         ("return F.cross", "return 0 * F.cross", None),
+        ("return F.cross", "return ((output[:, :1] - target) ** 2).sum() #", r"output \[3, 2\] and targets \[3\] is"),
+        (
+            "targets=y[first:last]",
+            "targets=y[first:last] + 1",
+            r"biopsies.py:\d+: IndexError: Target 2 .* from 1 to 2; N",
+        ),
         (".astype(config.train.dtype)", "", "train.rows are float64: write .astype"),
         ("starts=np.arange(len(rows))", "starts=np.arange(len(rows)) + 5", "a window of 1 rows has to lie within 400"),
         ("targets=y[first:last]", "targets=y[first : last - 1]", "400 windows and 399 targets"),

@@ -265,3 +265,10 @@ def test_text_of_a_run_makes_no_link_or_image_in_markdown() -> None:
 )
 def test_numbers_read_as_a_person_writes_them(text: str, expected: str) -> None:
     assert text == expected
+
+
+def test_long_setting_loses_its_middle() -> None:
+    long = ["T" * 4 + str(number) for number in range(500)]
+    text = formatting.config({"data.tickers": long, "train.lr": 0.00123456})
+    assert (text[:19], text[-24:], "…" in text) == ("tickers TTTT0+TTTT1", "+TTTT498+TTTT499, lr 0.001235"[-24:], True)
+    assert len(text) < 90

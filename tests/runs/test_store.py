@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -397,6 +398,13 @@ def test_records_of_ended_runs_come_oldest_first(store: RunStore) -> None:
     with store.open("unfinished") as run:
         run.write_config({})
     assert [one.name for one in store.scan().records] == ["early", "middle", "late"]
+
+
+def test_run_in_a_renamed_or_copied_folder_has_the_name_of_that(store: RunStore, run: Run) -> None:
+    run.write_record(record())
+    shutil.copytree(run.path, run.path.with_name("copy"))
+    shutil.copytree(run.path, run.path.with_name("copy 2"))
+    assert sorted(one.name for one in store.scan().records) == ["copy", "run", "run"]
 
 
 def test_store_that_was_never_used_has_no_records(tmp_path: Path) -> None:

@@ -1,12 +1,15 @@
-"""The copy of a search for Optuna's readers never ends the search."""
+"""Files of a search that others may change: the copy for Optuna's readers, which never ends it, and its space."""
 
 import sqlite3
 from contextlib import closing, nullcontext
 
 import pytest
 
+from sp500.errors import ConfigError
+from sp500.runs.record import RunRecord
 from sp500.runs.store import Run
 from sp500.studies import search_trials
+from sp500.studies.settings import SearchSettings
 from sp500.tuning import optuna_log
 from sp500.tuning.limits import Limits, Plan
 from sp500.tuning.space import choices
@@ -62,3 +65,24 @@ def test_file_that_cannot_be_written_is_a_warning_of_one_line(tmp_path, monkeypa
     (told,) = caplog.records
     assert (told.levelname, len(told.getMessage().splitlines())) == ("WARNING", 1)
     assert reason in told.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("space", "mode", "same"),
+    [
+        ("model.hidden: [8, 16]\ntrain.lr: [0.001, 0.01]", "packed", True),
+        ("model.hidden: [8, 16]\ntrain.lr: [0.001, 0.01]", "all", True),
+        ("model.hidden: [8, 16, 32]\ntrain.lr: [0.001, 0.01]", "packed", False),
+        ("model.hidden: [8, 16, 32]\ntrain.lr: [0.001, 0.01]", "all", False),
+        ("model.hidden: [8, 64]\ntrain.lr: [0.001, 0.01]", "packed", False),
+    ],
+)
+def test_ended_search_is_not_resumed_with_another_space_of_the_same_name(tmp_path, space, mode, same):
+    (tmp_path / "space.yaml").write_text(space)
+    best = {"overrides": {"model.hidden": 16, "train.lr": 0.001}}
+    record = RunRecord.model_construct(name="w", search={"configs": 4, "best": best})
+    settings = SearchSettings(space=str(tmp_path / "space.yaml"), mode=mode)
+    with nullcontext() if same else pytest.raises(ConfigError, match="take another --name"):
+        settings.check_ended(record)
+    (tmp_path / "space.yaml").unlink()
+    settings.check_ended(record)

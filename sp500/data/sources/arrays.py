@@ -83,7 +83,10 @@ def dataset(config: DataConfig, dtype: str, *, direction: bool) -> Dataset:
     assert config.npz_path is not None
     arrays = read(config.npz_path)
     if direction and not is_direction(arrays):
-        raise DataError(f"{config.npz_path}: task direction needs y_train and y_test of 0 and 1 alone")
+        raise DataError(
+            f"{config.npz_path}: task direction needs y_train and y_test of 0 and 1 alone, found "
+            f"{np.unique(arrays['y_train'])[:3].tolist()}; of two classes write (y == y.max()).astype(int)"
+        )
     count = len(arrays["X_train"])
     cut = count - int(count * config.valid_from_train)
     x, y = arrays["X_train"], arrays["y_train"]
@@ -107,12 +110,22 @@ def dataset(config: DataConfig, dtype: str, *, direction: bool) -> Dataset:
         "features": [f"feature_{number}" for number in range(x.shape[2])],
         "tickers": [],
         "repairs": [],
-        "notes": [],
+        "notes": [] if direction else _note_classes(y),
     }
     valid = part(x[cut:], y[cut:]) if cut < count else None
     naive_output = compute_naive_output(y[:cut] / scale, direction=direction)
     test = part(arrays["X_test"], arrays["y_test"])
     return Dataset(part(x[:cut], y[:cut]), valid, test, scale, naive_output, card, state=scaler.state)
+
+
+def _note_classes(y: np.ndarray) -> list[str]:
+    """That targets of two values are taken for returns."""
+    values = np.unique(y)
+    if len(values) != 2:
+        return []
+    return [
+        f"y_train has two values, {values[0]:g} and {values[1]:g}, taken as returns; two classes are written as 0 and 1"
+    ]
 
 
 def _digest(arrays: dict[str, np.ndarray]) -> str:
