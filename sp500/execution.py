@@ -17,6 +17,7 @@ from sp500.config import RunConfig
 from sp500.credentials import mask
 from sp500.errors import ConfigError, DiskError, SP500Error
 from sp500.formatting import reference_name
+from sp500.machine import ray_address
 from sp500.machine.disk import FULL, disk_error
 from sp500.machine.memory import is_out_of_memory
 from sp500.plugins import source
@@ -54,6 +55,16 @@ class Experiment(RunConfig):
         """Which arm of a comparison this run is."""
         return "ray" if self.num_workers else "solo"
 
+    @property
+    def joins_cluster(self) -> bool:
+        """Whether it runs on the Ray cluster of RAY_ADDRESS, where there is one."""
+        return bool(self.num_workers)
+
+    def check_address(self) -> None:
+        """Raises ConfigError for a RAY_ADDRESS that it would have to connect to and cannot."""
+        if self.joins_cluster:
+            ray_address.check(ray_address.read())
+
     def settings(self) -> dict[str, object]:
         """Effective settings as plain data, re-runnable with --config: without the flags and the run's name."""
         left_out = dict.fromkeys(FLAGS | set(self.aliases), True) | {"io": {"run_name"}}
@@ -82,10 +93,11 @@ class Interrupted(KeyboardInterrupt):
 def execute(config: E, main: Callable[[E, Run], RunRecord]) -> RunRecord:
     """Run `main` in the run's folder and write its record; a run that ended well and is resumed gives its record.
 
-    Raises ConfigError for an extra that is not installed, a name that is taken or a run of other settings, and what
-    `main` raises, after a record of it was written.
+    Raises ConfigError for an extra that is not installed, a RAY_ADDRESS of no use, a name that is taken or a run of
+    other settings, and what `main` raises, after a record of it was written.
     """
     config.check_extras()
+    config.check_address()
     name = run_name(config)
     with RunStore(config.io.save_dir).open(name, resume=config.resume) as run:
         archiving, done = _archiving(config, run), None
@@ -148,6 +160,7 @@ def _attempt(config: E, main: Callable[[E, Run], RunRecord], run: Run, earlier: 
 def outline(config: Experiment, plan: Mapping[str, object]) -> dict[str, object]:
     """What would be run, for --dry-run; the long config comes last."""
     config.check_judge()
+    config.check_address()
     name = run_name(config)
     return {
         "run": name,

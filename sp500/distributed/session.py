@@ -14,11 +14,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+import grpc
 import ray
-from ray._private import auto_init_hook, ray_constants
+from ray._private import auto_init_hook, ray_constants, services
+from ray._private.grpc_utils import init_grpc_channel
 
 from sp500.distributed import capacity
 from sp500.errors import ResourcesError
+from sp500.machine import ray_address
+from sp500.machine.cores import usable_cores
 from sp500.machine.ray_token import ensure_ray_token
 
 T = TypeVar("T")
@@ -55,6 +59,8 @@ LOCAL_ENVIRONMENT = {
 STARTS, SLOW_START = 3, "node timed out during startup"
 # How long an interrupted call may take to end by itself.
 STOP_SECONDS = 10
+# A cluster whose head starts again answers in this time.
+ANSWER_SECONDS = 30
 # Ray's sockets lie in its session's folder, and the kernel takes 107 characters of a socket's path. Of these the folder
 # made here, Ray's own two in it and the longest name take 87.
 SOCKET_ROOM = 107 - 87
@@ -66,8 +72,9 @@ def connect() -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    address = os.environ.get("RAY_ADDRESS")
-    with _start_local() if address is None else _join(address):
+    address = ray_address.read()
+    ray_address.check(address)
+    with _join(address) if address else _start_local():
         try:
             yield
         finally:
@@ -87,15 +94,35 @@ def shut_down() -> None:
 @contextmanager
 def _join(address: str) -> Iterator[None]:
     _set_defaults(ENVIRONMENT)
-    _init(address)
+    try:
+        _wait_for_answer(address)
+        _init(address)
+    except (ConnectionError, grpc.FutureTimeoutError) as error:
+        raise ResourcesError(
+            f"no Ray cluster answers at {ray_address.VARIABLE} = {address}"
+            + (f" ({error})" if str(error) else f" within {ANSWER_SECONDS} s")
+            + f". Start it or correct the address; unset {ray_address.VARIABLE} to run on this machine"
+        ) from error
     yield
+
+
+def _wait_for_answer(address: str) -> None:
+    """Wait until a server of gRPC answers. `ray.init` would ask for ever, and not notice a signal.
+
+    Raises ConnectionError without a cluster on this machine, FutureTimeoutError where none answers in time.
+    """
+    if "://" in address:  # the client of ray:// has a limit of its own
+        return
+    where = services.canonicalize_bootstrap_address(address)  # as in `ray.init`
+    with init_grpc_channel(where, [("grpc.enable_http_proxy", 0)]) as channel:
+        grpc.channel_ready_future(channel).result(ANSWER_SECONDS)
 
 
 @contextmanager
 def _start_local() -> Iterator[None]:
     """A cluster of this process, out of the reach of other users of the machine."""
     _set_defaults(ENVIRONMENT | LOCAL_ENVIRONMENT)
-    cpus = os.cpu_count() or 1
+    cpus = usable_cores()
     with capacity.declare_workers(0, cpus), private_session(), _on_loopback():
         # "local": not the cluster that someone else may run on this machine.
         _init("local", include_dashboard=False, num_cpus=cpus)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 from sp500.errors import ConfigError, SP500Error
 from sp500.execution import execute
+from sp500.machine import ray_address
 from sp500.machine.memory import run_in_subprocess
 from sp500.runs import scaling
 from sp500.runs.arm_timing import CpuSeconds
@@ -92,7 +92,7 @@ def train(arm: ArmSettings, run: Run) -> RunRecord:
         return scale_arms.in_memory(config, run, arm.limit_bytes)
     if arm.kind == "streaming":
         return scale_arms.streaming(config, run, arm.limit_bytes, arm.shards, arm.skip_bad_shards)
-    nodes = arm.nodes or (None if "RAY_ADDRESS" in os.environ else arm.num_workers)
+    nodes = arm.nodes or (None if ray_address.read() else arm.num_workers)
     budget, root, skip_bad = arm.limit_bytes, arm.shards, arm.skip_bad_shards
     return scale_arms.on_ray(config, run, nodes=nodes, memory_bytes=budget, root=root, skip_bad=skip_bad)
 

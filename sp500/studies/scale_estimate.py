@@ -6,7 +6,6 @@ cores. An estimate, good to about a factor of two.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypedDict
@@ -14,6 +13,8 @@ from typing import TypedDict
 from sp500.config import RunConfig
 from sp500.data.shards.stream import buffer_windows
 from sp500.data.shards.writer import Source
+from sp500.machine import ray_address
+from sp500.machine.cores import usable_cores
 from sp500.machine.memory import pss_bytes
 from sp500.studies import scale_arms
 from sp500.tasks import catalog
@@ -123,7 +124,7 @@ def _seconds(kind: str, config: RunConfig, source: Source, speed: float) -> floa
     written = source.windows / WRITTEN_PER_SECOND
     if kind == "streaming":
         return ALONE_SECONDS + written + samples / speed
-    cores = config.num_workers if "RAY_ADDRESS" in os.environ else min(config.num_workers, os.cpu_count() or 1)
+    cores = config.num_workers if ray_address.read() else min(config.num_workers, usable_cores())
     return RAY_SECONDS + written + samples / (speed * cores * RAY_SHARE)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from sp500.config import RunConfig
 from sp500.errors import ConfigError
+from sp500.machine import ray_address
 from sp500.machine.units import size_bytes
 from sp500.runs.record import RunRecord
 from sp500.runs.store import Run
@@ -40,7 +40,8 @@ def run_search(
     if alone := list_alone(planned, config.run_config()):
         print(f"halving: {alone}", file=sys.stderr, flush=True)
     with ThreadPoolExecutor(1, thread_name_prefix="beside") as beside, ExitStack() as cluster:
-        begin = _begins_with_ray(planned) and _connect_ray()
+        on_ray = _begins_with_ray(planned)
+        begin = on_ray and _connect_ray()
         # The data is prepared while Ray starts, and the best config trained while Ray ends. Ray was imported before:
         # two threads that import it and torch at once may meet half of a module.
         coming = beside.submit(_prepare, config.run_config(), run, planned)
@@ -50,7 +51,7 @@ def run_search(
             base, data = coming.result()
             from sp500.studies import search_trials
 
-            planned = _with_arm(planned, base, data, cluster)
+            planned = _with_arm(planned, base, data, cluster, on_ray=on_ray)
             searched = search_trials.search(base, run, planned, data, on_start=on_start, on_result=on_result)
             chosen = beside.submit(search_trials.choose, base, run, planned, data, searched, stopped=stopped)
             logged = beside.submit(search_trials.log, run, planned, searched.ledger.results.values())
@@ -71,18 +72,31 @@ def preview(config: SearchSettings) -> dict[str, object]:
 
 def _begins_with_ray(planned: Plan) -> bool:
     """Whether Ray is needed before the data is there: to run on, or to ask how large the cluster is."""
-    on_cluster = planned.arm == "auto" and "RAY_ADDRESS" in os.environ
-    return planned.arm == "ray" or on_cluster or bool(planned.limits.workers)
+    if planned.arm == "ray" or planned.limits.workers:
+        return True
+    if planned.arm != "auto":
+        return False
+    address = ray_address.read()
+    if ray_address.is_dashboard(address):
+        print(
+            f"this search runs on this machine: RAY_ADDRESS = {address} accepts jobs (sp500 jobs submit --on ray)",
+            file=sys.stderr,
+            flush=True,
+        )
+        return False
+    return bool(address)
 
 
-def _with_arm(planned: Plan, base: RunConfig, data: dict[str, TrialData | str], cluster: ExitStack) -> Plan:
+def _with_arm(
+    planned: Plan, base: RunConfig, data: dict[str, TrialData | str], cluster: ExitStack, *, on_ray: bool
+) -> Plan:
     """The plan with an arm in place of auto, and Ray ended where that does not need it."""
     if planned.arm != "auto":
         return planned
     from sp500.tuning import arm_costs
 
     cpus = None
-    if _begins_with_ray(planned):
+    if on_ray:
         from sp500.distributed import preflight
 
         cpus = int(preflight.most()["CPU"])

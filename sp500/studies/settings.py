@@ -112,6 +112,11 @@ class SearchSettings(Experiment):
                 f"{count}, or other values: --resume adds none to it; take another --name"
             )
 
+    @property
+    def joins_cluster(self) -> bool:
+        """Not in mode auto, which runs on this machine where there is no cluster."""
+        return self.mode in {"ray", "all"} or bool(self.workers_per_trial)
+
 
 class Budgeted(Experiment):
     """What every arm of the experiment is held to."""
@@ -139,6 +144,11 @@ class Budgeted(Experiment):
         """The budget in bytes."""
         return size_bytes(self.memory_limit)
 
+    @property
+    def joins_cluster(self) -> bool:
+        """Not with nodes that are simulated here."""
+        return bool(self.num_workers) and self.nodes is None
+
 
 class ScaleSettings(Budgeted):
     """Train on the data (20 stocks) and noisy copies of it, once per arm and dataset size."""
@@ -160,6 +170,11 @@ class ScaleSettings(Budgeted):
     @classmethod
     def _one_is_a_list(cls, workers: object) -> object:
         return (workers,) if isinstance(workers, int) else workers
+
+    @property
+    def joins_cluster(self) -> bool:
+        """Whether its ray arm does."""
+        return "ray" in self.arms and super().joins_cluster
 
     def run_config(self) -> RunConfig:
         """Settings of the largest of its runs."""

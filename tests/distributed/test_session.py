@@ -7,9 +7,10 @@ from pathlib import Path
 
 import other_users
 import pytest
+import ray
 
 from sp500.distributed import session
-from sp500.errors import ResourcesError
+from sp500.errors import ConfigError, ResourcesError
 from sp500.machine.memory import run_in_subprocess
 from sp500.machine.ray_token import ensure_ray_token, ray_token
 
@@ -97,3 +98,20 @@ def test_ray_that_starts_too_slowly_is_started_again(monkeypatch):
     with pytest.raises(ValueError, match="another"):
         session._init("local")
     assert len(starts) == 1
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:8265", "https://ray.example.org", "head", "head:port"])
+def test_address_that_no_script_can_connect_to_is_refused_at_once(monkeypatch, address):
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(ConfigError, match="unset RAY_ADDRESS"), session.connect():
+        pass
+
+
+def test_server_that_is_none_of_ray_is_given_up_in_time_past_the_proxy_of_the_environment(monkeypatch, ray_cluster):
+    session._wait_for_answer(ray.get_runtime_context().gcs_address)
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setattr(session, "ANSWER_SECONDS", 1)
+    session._wait_for_answer(ray.get_runtime_context().gcs_address)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        with pytest.raises(ResourcesError, match="no Ray cluster answers"):
+            session._join(f"127.0.0.1:{silent.getsockname()[1]}").__enter__()
