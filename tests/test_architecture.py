@@ -116,6 +116,13 @@ def test_only_programs_read_the_command_line():
     assert all(name.startswith("experiments/") or name in programs for name in readers)
 
 
+def test_only_one_module_counts_cores_so_that_limits_of_a_container_hold_everywhere():
+    counting = re.compile(r"\b(?:cpu_count|sched_getaffinity)\b")
+    assert [str(path.relative_to(ROOT)) for path in SOURCES if counting.search(path.read_text())] == [
+        "sp500/machine/cores.py"
+    ]
+
+
 PRIVATE = re.compile(r"\b(?:ray|torch)(?:\.[a-z_]+)*\._[a-z]\w*|dashboard_sdk|inspect\.unwrap\(torch")
 
 

@@ -17,6 +17,7 @@ from ray.cluster_utils import Cluster
 
 from sp500.distributed import capacity
 from sp500.distributed.session import ENVIRONMENT, LOCAL_ENVIRONMENT, keep_signal_handlers, private_session
+from sp500.machine.cores import usable_cores
 
 LOOPBACK = "127.0.0.1"
 # Of a node's memory, the part that is Ray's object store; the rest is for the processes on it.
@@ -31,7 +32,7 @@ def simulate(count: int, memory_bytes: int | None = None, store_bytes: int | Non
     `memory_bytes` is a node's budget, of which `store_bytes` (default: a quarter) are its object store.
     """
     os.environ.update({key: os.environ.get(key, value) for key, value in (ENVIRONMENT | LOCAL_ENVIRONMENT).items()})
-    cpus = max((os.cpu_count() or 1) // count, 1)
+    cpus = max(usable_cores() // count, 1)
     share: dict[str, int] = {}
     if memory_bytes is not None:
         store = store_bytes or max(int(memory_bytes * STORE_SHARE), STORE_LEAST)

@@ -18,6 +18,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from sp500 import __version__
 from sp500.config import RunConfig
+from sp500.machine.cores import usable_cores
 from sp500.plugins import source
 from sp500.runs.results import DataCard, FoldRow, Metrics, Refit, ScaleRow, SearchSummary, SeedRow, ServeRow
 from sp500.schema import override
@@ -223,9 +224,9 @@ def machine(threads: int, cluster: dict[str, float] | None = None) -> Machine:
     import psutil
 
     return Machine(
-        cpus=os.cpu_count() or 1,
+        cpus=usable_cores(),
         memory_bytes=psutil.virtual_memory().total,
-        threads=threads or (os.cpu_count() or 1),
+        threads=threads or usable_cores(),
         system=platform.platform(),
         cluster=cluster or {},
         pod="KUBERNETES_SERVICE_HOST" in os.environ,  # which the kubelet sets in every container

@@ -8,7 +8,6 @@ inside an epoch, needs no saved generator to end in the same bits.
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from sp500.config import RunConfig
 from sp500.data.batches import TrainingBatches
 from sp500.data.windows import Dataset
 from sp500.errors import DataError, SP500Error
+from sp500.machine.cores import usable_cores
 from sp500.machine.memory import PeakMemory
 from sp500.models import weights
 from sp500.runs.record import EpochMetrics
@@ -100,7 +100,7 @@ def fit(
     Raises SP500Error when the loss is no longer finite, DataError for a validation part of masked targets,
     CheckpointError for a folder that cannot be written, or that workers see differently.
     """
-    torch.set_num_threads(config.train.threads or os.cpu_count() or 1)
+    torch.set_num_threads(config.train.threads or usable_cores())
     with PeakMemory() as peak:
         fitting = _Fitting(task, dataset, config, worker, checkpoints, train=train)
         fitting.run()

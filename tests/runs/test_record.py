@@ -73,13 +73,14 @@ def test_loss_survives_its_line_to_the_bit(loss: float) -> None:
     assert EpochMetrics.model_validate_json(epoch.model_dump_json()) == epoch
 
 
-def test_machine_is_this_one() -> None:
+def test_machine_is_the_part_of_this_one_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3})
     found = machine(1, {"CPU": 4.0})
-    assert found.cpus == os.cpu_count()
+    assert found.cpus == 1
     assert found.memory_bytes == psutil.virtual_memory().total
     assert (found.threads, found.cluster) == (1, {"CPU": 4.0})
     assert platform.system() in found.system
-    assert machine(0).threads == os.cpu_count()
+    assert machine(0).threads == 1
 
 
 def test_versions_are_those_installed() -> None:

@@ -22,6 +22,7 @@ from sp500.jobs import working_dir
 from sp500.jobs.local_cluster import plan, processes
 from sp500.jobs.manifests import manifest, rules
 from sp500.jobs.queue.ledger import private_folder
+from sp500.machine.cores import usable_cores
 
 RUNS = "sp500-runs"
 
@@ -74,7 +75,7 @@ def _up(flags: Rehearse, state: Path) -> str:
     private_folder(state)  # logs are written there
     upload = working_dir.check(Path.cwd())
     processes.up(plan.nodes(cluster, mounts), state, flags.port, lambda line: print(line, file=sys.stderr))
-    left = plan.list_differences(cluster, os.cpu_count() or 1, psutil.virtual_memory().total)
+    left = plan.list_differences(cluster, usable_cores(), psutil.virtual_memory().total)
     return "\n".join(
         [
             "Not rehearsed:",

@@ -11,7 +11,6 @@ The file `queue.yaml` in the state folder, read again at every turn:
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -20,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sp500.jobs.fields import Label, Memory
 from sp500.jobs.queue.resources import UNCOUNTED, Resources
+from sp500.machine.cores import usable_cores
 from sp500.machine.units import size_bytes
 
 FILE = "queue.yaml"
@@ -61,6 +61,5 @@ class QueueSettings(BaseModel):
 
 def machine(gpu_folder: Path = Path("/proc/driver/nvidia/gpus")) -> Resources:
     """This machine: the CPUs that this process may use, its memory, and the GPUs of NVIDIA's driver."""
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     gpus = len(list(gpu_folder.iterdir())) if gpu_folder.is_dir() else 0
-    return Resources(cpus, gpus, psutil.virtual_memory().total)
+    return Resources(usable_cores(), gpus, psutil.virtual_memory().total)

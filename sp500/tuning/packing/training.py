@@ -11,7 +11,6 @@ Linear models and MLPs pack. An LSTM does not: torch's own runs four times faste
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 
 from sp500.data.batches import Batch, Batches
 from sp500.data.windows import Dataset
+from sp500.machine.cores import usable_cores
 from sp500.runs.record import EpochMetrics
 from sp500.seeding import derive
 from sp500.training.loop import divergence_error
@@ -49,7 +49,7 @@ class Pack:
         self, data: TrialData, trials: Sequence[Trial], timeout: float | None = None, halving: int = 0
     ) -> None:
         self.config = trials[0].config
-        torch.set_num_threads(self.config.train.threads or os.cpu_count() or 1)
+        torch.set_num_threads(self.config.train.threads or usable_cores())
         dataset = data.dataset
         self._data, self._timeout, self._halving = data, timeout, halving
         self._device = device(self.config.train.device)
