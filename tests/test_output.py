@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
+import requests
 
-from sp500.console.output import printable, run_command
+from sp500.console.output import _bypass_proxies, printable, run_command
 
 ROOT = Path(__file__).parent.parent
 
@@ -80,3 +82,35 @@ def test_result_that_finds_no_room_is_an_error():
     with Path("/dev/full").open("w") as full:
         done = subprocess.run([sys.executable, "-c", code], check=False, stdout=full, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (1, "stdout cannot be written: No space left on device\n")
+
+
+@pytest.mark.parametrize("proxy", ["http_proxy", "HTTP_PROXY", "https_proxy", "ALL_PROXY"])
+@pytest.mark.parametrize(
+    ("given", "others"),
+    [
+        ({}, []),
+        ({"no_proxy": "corp"}, ["corp"]),
+        ({"NO_PROXY": "corp,127.0.0.1"}, ["corp"]),
+        ({"no_proxy": "*"}, ["x"]),
+    ],
+)
+def test_this_machine_is_asked_past_any_proxy(monkeypatch, proxy, given, others):
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    environment = {proxy: "http://127.0.0.1:9", **given}
+    _bypass_proxies(environment)
+    once = dict(environment)
+    _bypass_proxies(environment)
+    assert environment == once
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    for host in ("127.0.0.1", "localhost", *others):
+        assert urllib.request.proxy_bypass(host)
+        assert requests.utils.should_bypass_proxies(f"http://{host}:8265", no_proxy=None)
+    assert others == ["x"] or not urllib.request.proxy_bypass("example.org")
+
+
+def test_environment_without_a_proxy_stays_as_it_is():
+    environment = {"PATH": "/bin"}
+    _bypass_proxies(environment)
+    assert environment == {"PATH": "/bin"}

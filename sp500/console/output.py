@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from types import FrameType
 
@@ -18,6 +18,8 @@ NO_HOME = "Could not determine home directory."
 """What pathlib says where HOME is not set and the user has no name, as in many containers."""
 # Control characters but line feeds, tabs, and the escapes that set colors.
 CONTROL = re.compile(r"(?!\x1b\[[0-9;]*m)[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+PROXIES = frozenset({"http_proxy", "https_proxy", "all_proxy"})
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def run_command(act: Callable[[], tuple[str, int]], *, only_json: bool, hint: str = "") -> int:
@@ -26,6 +28,7 @@ def run_command(act: Callable[[], tuple[str, int]], *, only_json: bool, hint: st
     Any SP500Error becomes one message and its exit code, a signal 128 and its number; `hint` says how to go on then.
     """
     open_closed_streams()
+    _bypass_proxies(os.environ)
     with Output(only_json) as output:
         try:
             text, code = act()
@@ -62,6 +65,18 @@ def _find_missing_place(error: Exception) -> str:
     except FileNotFoundError:
         return "the current folder was deleted. Change to one that exists: cd ~"
     return ""
+
+
+def _bypass_proxies(environment: MutableMapping[str, str]) -> None:
+    """Keep requests to this machine from the proxies that the environment names, as browsers do.
+
+    A proxy cannot reach what listens here: a dashboard, a forwarded port, a tracking server. Libraries and child
+    processes differ in which of the two names they read.
+    """
+    direct = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
+    if direct != "*" and any(name.lower() in PROXIES for name in environment):
+        missing = [host for host in LOOPBACK if host not in direct.split(",")]
+        environment["no_proxy"] = environment["NO_PROXY"] = ",".join(filter(None, [direct, *missing]))
 
 
 def _public_name(error: SP500Error) -> str:

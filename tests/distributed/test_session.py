@@ -3,16 +3,24 @@
 import os
 import socket
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import other_users
 import pytest
 import ray
 
-from sp500.distributed import session
+from sp500.distributed import serve, session
 from sp500.errors import ConfigError, ResourcesError
 from sp500.machine.memory import run_in_subprocess
 from sp500.machine.ray_token import ensure_ray_token, ray_token
+
+
+class Healthy(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
 
 
 def look_at_a_cluster(home: Path) -> dict[str, object]:
@@ -112,6 +120,15 @@ def test_server_that_is_none_of_ray_is_given_up_in_time_past_the_proxy_of_the_en
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setattr(session, "ANSWER_SECONDS", 1)
     session._wait_for_answer(ray.get_runtime_context().gcs_address)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        with pytest.raises(ResourcesError, match="no Ray cluster answers"):
-            session._join(f"127.0.0.1:{silent.getsockname()[1]}").__enter__()
+    answers_nothing = pytest.raises(ResourcesError, match="no Ray cluster answers")
+    with socket.create_server(("127.0.0.1", 0)) as silent, answers_nothing:
+        session._join(f"127.0.0.1:{silent.getsockname()[1]}").__enter__()
+
+
+def test_gate_asks_pods_past_the_proxy_of_the_environment(monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Healthy) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        assert serve._answers(f"http://127.0.0.1:{server.server_port}/healthz")
+        server.shutdown()
