@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pydantic import Field
 
 from sp500.commands.jobs import job_progress, queue_flags
 from sp500.commands.jobs.logs import texts
+from sp500.commands.jobs.manage import load
 from sp500.errors import ConfigError, ResourcesError
 from sp500.formatting import amount
+from sp500.jobs.queue import settings as queue_settings
 from sp500.jobs.queue.job import Job, Notice
 from sp500.jobs.queue.queue import Queue
 from sp500.jobs.queue.retries import clock
@@ -50,7 +52,8 @@ def changes(queue: Queue, job: Job) -> list[dict[str, object]]:
 def text(queue: Queue, job: Job, status: JobStatus | None, progress: RunProgress | None, lines: Sequence[str]) -> str:
     """The same for a reader, above the last lines of its log."""
     pending = [notice for notice in queue.ledger.notices() if notice.message["id"] == job.id]
-    return "\n".join([*_head(job, status, progress, pending), *_history(queue, job), *_indent("log", lines)])
+    budgets = load(queue.folder / queue_settings.FILE).budgets
+    return "\n".join([*_head(job, status, progress, pending, budgets), *_history(queue, job), *_indent("log", lines)])
 
 
 def last_lines(queue: Queue, job: Job, tail: int) -> list[str]:
@@ -69,7 +72,13 @@ def last_lines(queue: Queue, job: Job, tail: int) -> list[str]:
     return []
 
 
-def _head(job: Job, status: JobStatus | None, progress: RunProgress | None, pending: Sequence[Notice]) -> list[str]:
+def _head(
+    job: Job,
+    status: JobStatus | None,
+    progress: RunProgress | None,
+    pending: Sequence[Notice],
+    budgets: Mapping[str, float],
+) -> list[str]:
     now = time.time()
     where = {key: value for key, value in job.target.items() if key not in {"token_file", "kubeconfig"}}
     rows = {
@@ -84,6 +93,7 @@ def _head(job: Job, status: JobStatus | None, progress: RunProgress | None, pend
             if job.hourly
             else {}
         ),
+        **({"budget": f"none for project {job.project}"} if budgets and job.project not in budgets else {}),
         "starts": f"{job.starts}" + (f", {job.failures} failed" if job.failures else ""),
     }
     if pending:

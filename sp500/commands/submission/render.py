@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from sp500.commands.submission import job_flags, local_files
+from sp500.commands.submission import command_words, job_flags, local_files
 from sp500.config import Frozen
 from sp500.console import arguments, entry
 from sp500.console.output import run_command
@@ -69,6 +70,7 @@ def manifests(flags: Render) -> list[Document]:
     spec, cluster = flags.spec(), ray_cluster(flags.cluster)
     rules.check(cluster)
     local_files.check_image_has(spec, cluster)
+    command_words.check(spec, "kuberay", os.environ)
     rendered = build_documents(spec, cluster)
     for document in rendered:
         rules.check(document)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sp500.commands.submission import local_files
+from sp500.commands.submission import command_words, local_files
 from sp500.commands.submission.pricing import Estimator
 from sp500.credentials import without_password
 from sp500.errors import ConfigError
@@ -103,6 +103,7 @@ class Place:
 
     def request(self, spec: JobSpec, id: str) -> Document:
         """What the executor will get. Raises ConfigError for what this place cannot do."""
+        command_words.check(spec, self.on, os.environ)
         spec = add_world_size(spec, self.on)
         if self.on == "local":
             return local.request(spec, cwd=Path.cwd(), environment=os.environ, python=sys.executable)

@@ -185,7 +185,7 @@ def _warn_unused(specs: Sequence[JobSpec]) -> None:
 
 
 def _check(jobs: Sequence[NewJob], settings: QueueSettings, queue: Queue) -> None:
-    """Refuse jobs that can never start, and warn of projects without a budget where others have one."""
+    """Refuse jobs that can never start, and warn of a project that looks like one with a budget."""
     machine = queue_settings.machine()
     for job in jobs:
         room = settings.room(job.target["on"], machine)
@@ -195,9 +195,8 @@ def _check(jobs: Sequence[NewJob], settings: QueueSettings, queue: Queue) -> Non
                 f" less --cpus, --gpus and --memory, or raise capacity in {queue.folder / queue_settings.FILE}"
             )
     for project in sorted({job.project for job in jobs} - set(settings.budgets) if settings.budgets else ()):
-        near = difflib.get_close_matches(project, settings.budgets, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"those that have: {', '.join(settings.budgets)}"
-        print(f"project {project} has no budget; {hint}", file=sys.stderr)
+        if near := difflib.get_close_matches(project, settings.budgets, n=1):
+            print(f"project {project} has no budget; did you mean {near[0]}?", file=sys.stderr)
 
 
 def _dry(jobs: Sequence[NewJob], *, as_json: bool) -> str:

@@ -169,9 +169,9 @@ def test_flag_of_one_job_beside_a_batch_is_refused(sp500, tmp_path):
 
 def test_dry_run_sends_nothing_and_shows_no_secret(sp500, state):
     before = len(Ledger(state / "queue.db").jobs()) if (state / "queue.db").exists() else 0
-    done = sp500("submit", "--dry-run", "--", "python", "train.py", MY_API_KEY="kept-from-you")
+    done = sp500("submit", "--dry-run", "--", "python", "experiments/train.py", MY_API_KEY="kept-from-you")
     shown = yaml.safe_load(done.stdout)
-    assert shown["request"]["argv"] == [sys.executable, "train.py"]
+    assert shown["request"]["argv"] == [sys.executable, "experiments/train.py"]
     assert "MY_API_KEY" in shown["request"]["of_this_shell"]
     assert "kept-from-you" not in done.stdout + done.stderr
     assert len(Ledger(state / "queue.db").jobs()) == before
@@ -268,11 +268,14 @@ def test_strict_refuses_what_would_have_to_wait_for_money_and_counts_what_waits_
     sp500("stop", first["id"])
 
 
-def test_project_without_a_budget_among_those_that_have_one_is_told(sp500, settings):
+def test_project_without_a_budget_is_told_where_its_name_looks_wrong_and_by_status(sp500, settings):
     settings("budgets: {research: 10.0}\n")
     done = sp500("submit", "--project", "resarch", "--json", "--", "true")
     assert "project resarch has no budget; did you mean research?" in done.stderr
-    sp500("wait", told(done)["id"])
+    assert "budget     none for project resarch" in sp500("status", told(done)["id"]).stdout
+    usual = sp500("submit", "--json", "--", "true")
+    assert usual.stderr == ""
+    sp500("wait", told(done)["id"], told(usual)["id"])
 
 
 def test_no_job_named_is_no_success(sp500):
