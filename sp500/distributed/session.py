@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ import grpc
 import ray
 from ray._private import auto_init_hook, ray_constants, services
 from ray._private.grpc_utils import init_grpc_channel
+from ray.job_config import JobConfig
 
 from sp500.distributed import capacity
 from sp500.errors import ResourcesError
@@ -125,8 +127,19 @@ def _start_local() -> Iterator[None]:
     cpus = usable_cores()
     with capacity.declare_workers(0, cpus), private_session(), _on_loopback():
         # "local": not the cluster that someone else may run on this machine.
-        _init("local", include_dashboard=False, num_cpus=cpus)
+        _init("local", include_dashboard=False, num_cpus=cpus, job_config=path_of_driver())
         yield
+
+
+def path_of_driver() -> JobConfig:
+    """The settings of Ray with which workers of this machine find modules where this process does.
+
+    Ray puts the current folder before everything else, where a `statistics.py` of the user's hides Python's. It does
+    not do so for a job of Ray Client, which this one is said to be.
+    """
+    # Each is put before those so far.
+    folders = [str(Path(folder).absolute()) for folder in reversed(sys.path)]
+    return JobConfig(_client_job=True, _py_driver_sys_path=folders)
 
 
 @contextmanager

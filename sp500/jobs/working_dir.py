@@ -32,27 +32,40 @@ NAMED = 5
 
 
 def files(folder: Path) -> dict[str, int]:
-    """Bytes of each file that would be uploaded, by its path in the folder."""
+    """Bytes of each file that would be uploaded, by its path in the folder.
+
+    As Ray packs: it follows links, and an ignore file holds for the folder that it is in, whatever others say. Raises
+    ConfigError for a link to a folder that it is in.
+    """
     sizes: dict[str, int] = {}
-    left_out = [*ALWAYS_LEFT_OUT]
-    for name in IGNORE_FILES:
-        left_out += _read_patterns(folder / name)
-    # Two sets, as in Ray: a `!pattern` of an ignore file brings no credentials back.
-    specs = [PathSpec.from_lines("gitignore", lines) for lines in (left_out, CREDENTIALS)]
+    # Of its own, so that a `!pattern` of an ignore file brings no credentials back.
+    always = PathSpec.from_lines("gitignore", (*ALWAYS_LEFT_OUT, *CREDENTIALS))
 
-    def is_ignored(path: str) -> bool:
-        return any(spec.match_file(path) for spec in specs)
+    def visit(path: Path, specs: list[tuple[Path, PathSpec]], above: list[Path]) -> None:
+        if path.is_dir():
+            specs = [*specs, *_read_ignore_files(path)]
+        if any(spec.match_file(str(path.relative_to(root))) for root, spec in specs):
+            return
+        if path.is_file():
+            sizes[str(path.relative_to(folder))] = path.stat().st_size
+        elif path.is_dir():
+            real = path.resolve()
+            if real in above:
+                raise ConfigError(f"{path}: this link leads to a folder that it is in. Name it in .rayignore")
+            for inner in sorted(path.iterdir()):
+                visit(inner, specs, [*above, real])
 
-    for parent, inner, names in os.walk(folder):
-        here = Path(parent).relative_to(folder)
-        inner[:] = [name for name in inner if not is_ignored(f"{here / name}/")]
-        for name in IGNORE_FILES:  # Ray reads those of inner folders as well
-            _read_patterns(folder / here / name)
-        for name in names:
-            path = here / name
-            if not is_ignored(str(path)) and (folder / path).is_file():
-                sizes[str(path)] = (folder / path).stat().st_size
+    try:
+        visit(folder, [(folder, always)], [])
+    except OSError as error:
+        raise ConfigError(f"{error.filename}: cannot be read ({error.strerror}). Name it in .rayignore") from error
     return sizes
+
+
+def _read_ignore_files(folder: Path) -> list[tuple[Path, PathSpec]]:
+    """The patterns of each ignore file in a folder, which are relative to it."""
+    found = [(folder, _read_patterns(folder / name)) for name in IGNORE_FILES]
+    return [(where, PathSpec.from_lines("gitignore", patterns)) for where, patterns in found if patterns]
 
 
 def _read_patterns(path: Path) -> list[str]:

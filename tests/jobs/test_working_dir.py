@@ -62,8 +62,16 @@ def test_what_the_ignore_files_and_ray_leave_out_does_not_count(tmp_path):
 def test_files_are_those_that_ray_packs(tmp_path):
     for name in ["a.py", "pkg/b.py", "runs/c", "pkg/.venv/d", "logs/e.log", "pkg/f.log", *SECRETS]:
         of_size(tmp_path / name, 5)
-    (tmp_path / ".rayignore").write_text("/runs/\nlogs/\n!.env\n")
+    for name in ["own/a.py", "own/kept.py", "own/deep/a.py", "none/x.py", "again/x.csv", "outside/b.csv"]:
+        of_size(tmp_path / name, 5)
+    (tmp_path / ".rayignore").write_text("/runs/\nlogs/\n!.env\n!kept.log\n/again/\n!/again/x.csv\n/outside\n")
     (tmp_path / ".gitignore").write_text("*.log\n")
+    of_size(tmp_path / "kept.log", 5)
+    (tmp_path / "own" / ".gitignore").write_text("/a.py\n")
+    (tmp_path / "none" / ".gitignore").write_text("*\n")
+    (tmp_path / "linked").symlink_to(tmp_path / "outside")
+    (tmp_path / "linked.csv").symlink_to(tmp_path / "outside" / "b.csv")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     package = tmp_path.with_suffix(".zip")
     excludes = [*working_dir.ALWAYS_LEFT_OUT, *working_dir.CREDENTIALS]
     packaging.create_package(str(tmp_path), package, True, excludes=excludes)
@@ -71,6 +79,22 @@ def test_files_are_those_that_ray_packs(tmp_path):
         names = {info.filename for info in packed.infolist() if not info.is_dir()}
         assert all(info.compress_type == zipfile.ZIP_STORED for info in packed.infolist())
     assert {name.removeprefix(f"{tmp_path.name}/") for name in names} == set(working_dir.files(tmp_path))
+
+
+def test_large_file_behind_a_linked_folder_is_named_and_a_link_without_end_is_refused(tmp_path):
+    of_size(tmp_path / "data" / "x.bin", 2 * 2**30)
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "here").symlink_to(tmp_path / "data")
+    with pytest.raises(ConfigError, match=r"2048\.0 MiB  here/x\.bin"):
+        working_dir.check(folder)
+    (folder / "here").unlink()
+    (folder / "deep").mkdir()
+    (folder / "deep" / "up").symlink_to(folder)
+    with pytest.raises(ConfigError, match="deep/up: this link leads to a folder that it is in"):
+        working_dir.check(folder)
+    (folder / ".rayignore").write_text("/deep/up\n")
+    assert working_dir.check(folder) < 100
 
 
 def test_credentials_in_any_folder_are_left_out_by_the_hook_and_by_our_own_client(tmp_path, monkeypatch, make):
