@@ -99,7 +99,7 @@ def _unknown(path: tuple[str, ...], known: list[str]) -> str:
 class SettingsLoader(yaml.SafeLoader):
     """The numbers, true, false and null of YAML 1.2, and all else as text: in YAML 1.1, 16:9 is 969 and no is false."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
+    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}  # type: ignore[misc]
 
 
 SettingsLoader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile("^<<$"), ["<"])

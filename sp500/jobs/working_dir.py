@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from pathspec import PathSpec
 
@@ -41,7 +42,7 @@ def files(folder: Path) -> dict[str, int]:
     # Of its own, so that a `!pattern` of an ignore file brings no credentials back.
     always = PathSpec.from_lines("gitignore", (*ALWAYS_LEFT_OUT, *CREDENTIALS))
 
-    def visit(path: Path, specs: list[tuple[Path, PathSpec]], above: list[Path]) -> None:
+    def visit(path: Path, specs: list[tuple[Path, PathSpec[Any]]], above: list[Path]) -> None:
         if path.is_dir():
             specs = [*specs, *_read_ignore_files(path)]
         if any(spec.match_file(str(path.relative_to(root))) for root, spec in specs):
@@ -62,7 +63,7 @@ def files(folder: Path) -> dict[str, int]:
     return sizes
 
 
-def _read_ignore_files(folder: Path) -> list[tuple[Path, PathSpec]]:
+def _read_ignore_files(folder: Path) -> list[tuple[Path, PathSpec[Any]]]:
     """The patterns of each ignore file in a folder, which are relative to it."""
     found = [(folder, _read_patterns(folder / name)) for name in IGNORE_FILES]
     return [(where, PathSpec.from_lines("gitignore", patterns)) for where, patterns in found if patterns]

@@ -119,9 +119,10 @@ def log(run: Run, plan: Plan, results: Iterable[TrialResult] = ()) -> None:
     try:
         optuna_log.write(path, run.name, plan.space, results)
     except Exception as error:  # noqa: BLE001 - what a damaged, foreign or locked file raises has no common class
-        while error.__cause__:  # optuna's own words for a locked file are "invalid data"
-            error = error.__cause__
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        cause: BaseException = error
+        while cause.__cause__:  # optuna's own words for a locked file are "invalid data"
+            cause = cause.__cause__
+        reason = str(cause).splitlines()[0] if str(cause) else type(cause).__name__
         logging.getLogger(__name__).warning(
             "%s could not be written (%.200s). trials.jsonl has all results; close what holds the file, or delete it",
             path,
