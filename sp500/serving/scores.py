@@ -75,7 +75,8 @@ def _add_targets(answers: pa.Table, close: pd.DataFrame) -> pd.DataFrame:
     logs = {name: np.where(row < 0, np.nan, prices[row, columns]) for name, row in rows.items()}
     same = _compare_prices(table, prices, rows["as_of"], columns)
     target = logs["session"] - logs["as_of"]
-    return table.assign(as_of=days["as_of"], target=target, same_prices=same).dropna(subset="target")
+    known: pd.DataFrame = table.assign(as_of=days["as_of"], target=target, same_prices=same)
+    return known.dropna(subset="target")
 
 
 def _compare_prices(table: pd.DataFrame, prices: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:

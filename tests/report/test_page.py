@@ -139,6 +139,16 @@ def test_reason_of_a_run_stays_text(written: tuple[page.Report, Path]) -> None:
     assert "<script>" not in (out / "report.md").read_text()
 
 
+def test_files_hold_no_command_of_a_terminal(tmp_path: Path) -> None:
+    evil = trained("m\x1b[2J\x07", 1)
+    evil.data["tickers"] = ["A\x1b]0;x\x07", "\x9b1A\x7f"]
+    failed = record("b", 2, status="failed", reason="\x1b[2Jnot\x9b1A finite")
+    page.write([evil, failed], {}, {}, tmp_path)
+    texts = [(tmp_path / name).read_text() for name in ("index.html", "report.md", "report.json")]
+    assert [sign for text in texts for sign in text if not sign.isprintable() and sign not in "\n\t"] == []
+    assert all("2J" in text for text in texts[:2])
+
+
 def test_figures_and_tables_can_be_read_without_eyes(written: tuple[page.Report, Path]) -> None:
     found = Reader(written[0].path.read_text())
     assert len(found.images) == 6
