@@ -19,8 +19,8 @@ import pandas as pd
 
 ROOT = Path(__file__).parents[2]
 KEY = "secret"
-MOST_MIB, MOST_SECONDS = 512.0, 1.0
-"""Memory above idle, and the slowest /healthz."""
+MOST_MIB, MOST_SECONDS, MOST_SECONDS_BUSY = 512.0, 1.0, 5.0
+"""Memory above idle, and the slowest /healthz: where nothing else runs, and on a machine that does other work."""
 MOST_TAKEN = 16 * 2**20
 """Bytes of one head or body that a client gets rid of, of which the kernel's buffers may hold most."""
 MOST_OPEN_SECONDS = 60.0
@@ -272,17 +272,17 @@ def measured(seconds: float, answers: int, seed: int, folder: Path) -> dict[str,
     return {"answers": answers, **found, "seconds": round(time.monotonic() - began, 1)}
 
 
-def wrong(found: dict[str, Any]) -> bool:
+def wrong(found: dict[str, Any], most_seconds: float) -> bool:
     """Whether a server took too much memory or time, did not answer, or was not flooded at all."""
     servers = [part for part in found.values() if isinstance(part, dict)]
-    return any(map(_is_wrong, servers)) or len(servers) != 2
+    return any(_is_wrong(server, most_seconds) for server in servers) or len(servers) != 2
 
 
-def _is_wrong(server: dict[str, Any]) -> bool:
+def _is_wrong(server: dict[str, Any], most_seconds: float) -> bool:
     floods = [server[kind] for kind in KINDS]
     spoiled = any(
         flood["above_idle_mib"] > MOST_MIB
-        or flood["healthz_slowest"] >= MOST_SECONDS
+        or flood["healthz_slowest"] >= most_seconds
         or flood["healthz_failed"]
         or flood["half_open_longest_seconds"] > MOST_OPEN_SECONDS
         or any(value for name, value in flood.items() if name.endswith("errors"))
