@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -127,19 +128,22 @@ def _start_local() -> Iterator[None]:
     cpus = usable_cores()
     with capacity.declare_workers(0, cpus), private_session(), _on_loopback():
         # "local": not the cluster that someone else may run on this machine.
-        _init("local", include_dashboard=False, num_cpus=cpus, job_config=path_of_driver())
+        _init("local", include_dashboard=False, num_cpus=cpus, job_config=build_job_config())
         yield
 
 
-def path_of_driver() -> JobConfig:
-    """The settings of Ray with which workers of this machine find modules where this process does.
+def build_job_config() -> JobConfig:
+    """The settings of Ray with which workers of this machine are this Python, and find modules where it does.
 
     Ray puts the current folder before everything else, where a `statistics.py` of the user's hides Python's. It does
     not do so for a job of Ray Client, which this one is said to be.
     """
     # Each is put before those so far.
     folders = [str(Path(folder).absolute()) for folder in reversed(sys.path)]
-    return JobConfig(_client_job=True, _py_driver_sys_path=folders)
+    # A shell starts the workers, from words that Ray does not quote.
+    python = shlex.quote(sys.executable)
+    environment = {"py_executable": python} if python != sys.executable else None
+    return JobConfig(runtime_env=environment, _client_job=True, _py_driver_sys_path=folders)
 
 
 @contextmanager

@@ -19,8 +19,8 @@ from sp500.distributed import capacity
 from sp500.distributed.session import (
     ENVIRONMENT,
     LOCAL_ENVIRONMENT,
+    build_job_config,
     keep_signal_handlers,
-    path_of_driver,
     private_session,
 )
 from sp500.machine.cores import usable_cores
@@ -57,7 +57,7 @@ def simulate(count: int, memory_bytes: int | None = None, store_bytes: int | Non
                     log_to_driver=False,
                     logging_level=logging.ERROR,
                     _node_ip_address=LOOPBACK,
-                    job_config=path_of_driver(),
+                    job_config=build_job_config(),
                 )
             cluster.wait_for_nodes()
             yield tuple(node.all_processes["raylet"][0].process.pid for node in nodes)

@@ -3,6 +3,7 @@
 import os
 import socket
 import statistics
+import sys
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -28,10 +29,12 @@ def look_at_a_cluster(home: Path) -> dict[str, object]:
     other_users.as_a_user(home)
     os.chdir(home)
     Path("statistics.py").write_text("raise SystemExit('mine')")
+    Path("my env").symlink_to(sys.prefix)
+    sys.executable = str(home / "my env" / "bin" / "python")
     with session.connect():
         folder, found = other_users.session_folder(), other_users.look()
-        of_python = ray.get(ray.remote(lambda: __import__("statistics").__file__).remote())
-    return found | {"left": folder.exists(), "statistics": of_python}
+        of_worker = ray.get(ray.remote(lambda: (sys.executable, __import__("statistics").__file__)).remote())
+    return found | {"left": folder.exists(), "of worker": of_worker}
 
 
 def test_cluster_of_this_machine_is_closed_to_its_other_users(tmp_path):
@@ -39,7 +42,8 @@ def test_cluster_of_this_machine_is_closed_to_its_other_users(tmp_path):
     found = run_in_subprocess(look_at_a_cluster, tmp_path / "home")
     other_users.check(found)
     assert not found["left"]
-    assert found["statistics"] == statistics.__file__  # a file of that name in the current folder hides nothing
+    # A file of that name in the current folder hides nothing.
+    assert found["of worker"] == (str(tmp_path / "home" / "my env" / "bin" / "python"), statistics.__file__)
 
 
 def test_session_lies_in_the_folder_for_temporary_files_unless_its_sockets_would_have_too_long_names(
