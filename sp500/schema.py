@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar, cast, get_args, get_origin
+from typing import Any, TypeVar, cast, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -99,9 +99,8 @@ def _unknown(path: tuple[str, ...], known: list[str]) -> str:
 class SettingsLoader(yaml.SafeLoader):
     """The numbers, true, false and null of YAML 1.2, and all else as text: in YAML 1.1, 16:9 is 969 and no is false."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}  # type: ignore[misc]
 
-
+SettingsLoader.yaml_implicit_resolvers = {}
 SettingsLoader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile("^<<$"), ["<"])
 for _kind, _pattern in SCALARS.items():
     SettingsLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", _pattern, None)

@@ -122,7 +122,7 @@ def log(run: Run, plan: Plan, results: Iterable[TrialResult] = ()) -> None:
         cause: BaseException = error
         while cause.__cause__:  # optuna's own words for a locked file are "invalid data"
             cause = cause.__cause__
-        reason = str(cause).splitlines()[0] if str(cause) else type(cause).__name__
+        reason = (str(cause).splitlines() or [type(cause).__name__])[0]
         logging.getLogger(__name__).warning(
             "%s could not be written (%.200s). trials.jsonl has all results; close what holds the file, or delete it",
             path,
