@@ -206,6 +206,8 @@ class Manager:
             self._tidy(executor, job)
         if changes["state"] == JobState.RUNNING and job.target["on"] != "local":
             self._progress.look(executor, job)
+        if changes["state"] == JobState.PENDING and job.state is JobState.RUNNING:
+            self._progress.drop(job)
 
     def _tidy(self, executor: Executor, job: Job) -> None:
         """Let the executor end what a start left there that failed. An error ends up in the manager's log."""

@@ -58,15 +58,27 @@ class ProgressReader:
             return
         self._next[job.handle] = self._ticks() + SECONDS_BETWEEN_READS
         try:
-            if progress := read(executor, job.handle):
-                self._keep(job, progress)
-                if isinstance(executor, ProgressBoard):
-                    executor.show_progress(job.handle, progress)
+            if not (progress := read(executor, job.handle)):
+                return
+            self._keep(job, progress)
         except SP500Error as error:
             self._next[job.handle] = self._ticks() + SECONDS_AFTER_FAULT
-            if self._faults.get(job.handle) != str(error):
-                print(f"{job.id}: no progress: {error}", file=sys.stderr, flush=True)
-            self._faults[job.handle] = str(error)
+            self._report(job, error)
+            return
+        try:
+            if isinstance(executor, ProgressBoard):
+                executor.show_progress(job.handle, progress)
+        except SP500Error as error:  # the log can be read: the next look tries again
+            self._report(job, error)
+
+    def _report(self, job: Job, error: SP500Error) -> None:
+        if self._faults.get(job.handle) != str(error):
+            print(f"{job.id}: no progress: {error}", file=sys.stderr, flush=True)
+        self._faults[job.handle] = str(error)
+
+    def drop(self, job: Job) -> None:
+        """Forget how far a command was that is gone with its node, and starts again."""
+        (log_archive.folder(self._logs, job) / FILE).unlink(missing_ok=True)
 
     def _keep(self, job: Job, progress: RunProgress) -> None:
         if progress != load_kept(self._logs, job):

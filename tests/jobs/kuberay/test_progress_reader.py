@@ -111,6 +111,27 @@ def test_annotation_that_could_not_be_written_is_written_later_and_the_job_goes_
     assert site.annotated == 1
 
 
+def test_annotation_that_cannot_be_written_keeps_no_progress_from_the_list(site):
+    site.store.denied.add(("patch", "rayjobs"))
+    site.runs_and_says(LINE.format(1))
+    site.operator.say(site.operator.submitter, LINE.format(2))
+    site.turn(after=SECONDS_BETWEEN_READS)
+    assert site.listed == 2
+
+
+def test_progress_is_gone_with_the_head_that_its_command_ran_on(site):
+    site.runs_and_says(LINE.format(7))
+    site.operator.tell(rayJobInfo={"startTime": "2026-01-01T00:00:00Z"})
+    site.operator.replace_head(crashed=False)
+    site.turn()
+    assert site.job.state == "PENDING"
+    site.operator.replaced += 1  # another pod, whose log has nothing of the first one
+    site.operator.start_submitter()
+    site.operator.tell(rayJobInfo={"startTime": "2099-01-01T00:00:00Z"})
+    site.turn(after=SECONDS_BETWEEN_READS)
+    assert (site.job.state, site.listed) == ("RUNNING", None)
+
+
 def test_cluster_that_does_not_answer_status_shows_what_was_read_last(site, kube):
     site.runs_and_says(LINE.format(3))
     kube.fail("GET /api/v1/namespaces/sp500/pods", times=50)
