@@ -96,7 +96,7 @@ def shut_down() -> None:
 
 @contextmanager
 def _join(address: str) -> Iterator[None]:
-    _set_defaults(ENVIRONMENT)
+    set_defaults(ENVIRONMENT)
     try:
         _wait_for_answer(address)
         _init(address)
@@ -124,7 +124,7 @@ def _wait_for_answer(address: str) -> None:
 @contextmanager
 def _start_local() -> Iterator[None]:
     """A cluster of this process, out of the reach of other users of the machine."""
-    _set_defaults(ENVIRONMENT | LOCAL_ENVIRONMENT)
+    set_defaults(ENVIRONMENT | LOCAL_ENVIRONMENT)
     cpus = usable_cores()
     with capacity.declare_workers(0, cpus), private_session(), _on_loopback():
         # "local": not the cluster that someone else may run on this machine.
@@ -185,9 +185,13 @@ def _on_loopback() -> Iterator[None]:
         ray_constants.ENABLE_RAY_CLUSTER = before
 
 
-def _set_defaults(environment: dict[str, str]) -> None:
+def set_defaults(environment: dict[str, str]) -> None:
+    """Set what Ray reads when it starts. Variables that the user has set stay."""
     for key, value in environment.items():
         os.environ.setdefault(key, value)
+    # Read from the environment when Ray is imported. Under `uv run` Ray would pack the current folder, and install what
+    # it asks for once per worker.
+    ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV = False
 
 
 def _init(address: str, **settings: object) -> None:

@@ -7,7 +7,6 @@ It cannot show the effect of more cores or of a network.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,6 +21,7 @@ from sp500.distributed.session import (
     build_job_config,
     keep_signal_handlers,
     private_session,
+    set_defaults,
 )
 from sp500.machine.cores import usable_cores
 
@@ -37,7 +37,7 @@ def simulate(count: int, memory_bytes: int | None = None, store_bytes: int | Non
 
     `memory_bytes` is a node's budget, of which `store_bytes` (default: a quarter) are its object store.
     """
-    os.environ.update({key: os.environ.get(key, value) for key, value in (ENVIRONMENT | LOCAL_ENVIRONMENT).items()})
+    set_defaults(ENVIRONMENT | LOCAL_ENVIRONMENT)
     cpus = max(usable_cores() // count, 1)
     share: dict[str, int] = {}
     if memory_bytes is not None:

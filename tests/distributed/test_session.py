@@ -12,6 +12,8 @@ from threading import Thread
 import other_users
 import pytest
 import ray
+from ray._private import worker
+from ray._private.runtime_env import uv_runtime_env_hook
 
 from sp500.distributed import serve, session
 from sp500.errors import ConfigError, ResourcesError
@@ -132,6 +134,13 @@ def test_server_that_is_none_of_ray_is_given_up_in_time_past_the_proxy_of_the_en
     answers_nothing = pytest.raises(ResourcesError, match="no Ray cluster answers")
     with socket.create_server(("127.0.0.1", 0)) as silent, answers_nothing:
         session._join(f"127.0.0.1:{silent.getsockname()[1]}").__enter__()
+
+
+def test_uv_run_changes_nothing_about_the_workers(monkeypatch):
+    monkeypatch.setattr(uv_runtime_env_hook, "_get_uv_run_cmdline", lambda: ["uv", "run", "python", "train.py"])
+    assert "working_dir" in uv_runtime_env_hook.hook({})
+    session.set_defaults({})
+    assert worker._maybe_modify_runtime_env({}, False) == {}
 
 
 def test_gate_asks_pods_past_the_proxy_of_the_environment(monkeypatch):
