@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast, get_args, get_origin
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from sp500.errors import ConfigError
@@ -96,25 +95,37 @@ def _unknown(path: tuple[str, ...], known: list[str]) -> str:
     return f"unknown key {'.'.join(path)}; {hint}"
 
 
-class SettingsLoader(yaml.SafeLoader):
-    """The numbers, true, false and null of YAML 1.2, and all else as text: in YAML 1.1, 16:9 is 969 and no is false."""
+@cache
+def settings_loader() -> Any:
+    """A yaml.SafeLoader that reads numbers, true, false and null as YAML 1.2 does, and all else as text.
 
+    In YAML 1.1, 16:9 is 969 and no is false. PyYAML is imported here: records need no settings of a file.
+    """
+    import yaml
 
-SettingsLoader.yaml_implicit_resolvers = {}
-SettingsLoader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile("^<<$"), ["<"])
-for _kind, _pattern in SCALARS.items():
-    SettingsLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", _pattern, None)
+    class SettingsLoader(yaml.SafeLoader):
+        pass
+
+    SettingsLoader.yaml_implicit_resolvers = {}
+    SettingsLoader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile("^<<$"), ["<"])
+    for kind, pattern in SCALARS.items():
+        SettingsLoader.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", pattern, None)
+    return SettingsLoader
 
 
 def read_yaml(text: str) -> Any:
     """Plain data of a document of settings. Raises yaml.YAMLError."""
-    return yaml.load(text, SettingsLoader)  # noqa: S506 - it is a SafeLoader
+    import yaml
+
+    return yaml.load(text, settings_loader())  # noqa: S506 - it is a SafeLoader
 
 
 def read_value(text: str) -> Any:
     """A value of the command line: a number, true, false, null, YAML in brackets or quotes; else the text as it is."""
     if not (text.startswith(("[", "{", '"', "'")) or any(pattern.match(text) for pattern in SCALARS.values())):
         return text
+    import yaml
+
     try:
         return read_yaml(text)
     except yaml.YAMLError:

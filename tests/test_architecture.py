@@ -119,7 +119,8 @@ def test_only_programs_read_the_command_line():
 def test_only_one_module_counts_cores_so_that_limits_of_a_container_hold_everywhere():
     counting = re.compile(r"\b(?:cpu_count|sched_getaffinity)\b")
     assert [str(path.relative_to(ROOT)) for path in SOURCES if counting.search(path.read_text())] == [
-        "sp500/machine/cores.py"
+        "sp500/machine/cores.py",
+        "sp500/runs/arm_timing.py",  # which cores others keep busy, not how many there are
     ]
 
 

@@ -29,7 +29,7 @@ from sp500.plugins.admission import lies_in_run
 from sp500.plugins.source import make_absolute
 from sp500.runs.record import RunRecord
 from sp500.runs.store import Run
-from sp500.schema import SettingsLoader, merge, read_value, validate
+from sp500.schema import merge, read_value, settings_loader, validate
 
 OPTION = "--model.options."
 
@@ -237,7 +237,7 @@ def _world_size() -> int | None:
 
 def read_mapping(path: Path, flag: str, expected: str) -> dict[str, object]:
     """A YAML file that holds one mapping; empty for an empty file. Raises ConfigError that names flag and file."""
-    documents = read_documents(path, flag, SettingsLoader)
+    documents = read_documents(path, flag, settings_loader())
     settings = (documents[0] if documents else None) or {}
     if len(documents) > 1 or not isinstance(settings, dict):
         content = documents if len(documents) > 1 else settings

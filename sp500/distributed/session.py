@@ -53,11 +53,10 @@ LOCAL_ENVIRONMENT = {
     # Ray's default of 15 leaves its workers a thirtieth of a core next to anything else that runs, and makes the arm on
     # Ray incomparable to those without it.
     "RAY_worker_niceness": "0",
-    # Of Ray's processes; of this one see `_on_loopback`.
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
 }
 
 
+JOINABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 # Ray gives its raylet 30 s to answer, which it exceeds where several others use each core (docs/LOG.md).
 STARTS, SLOW_START = 3, "node timed out during startup"
 # How long an interrupted call may take to end by itself.
@@ -174,15 +173,21 @@ def private_session() -> Iterator[None]:
 def _on_loopback() -> Iterator[None]:
     """Let Ray listen on 127.0.0.1 alone in the block, as it does where no node may join: on Windows and macOS.
 
-    `ray.init` replaces the address 127.0.0.1 of a node by the machine's own. The variable is read when Ray is imported,
-    and a process that joins a cluster needs its own address. What is left: a replica of Ray Serve takes calls of other
-    replicas on all addresses, for those who have the token (fixed in Ray 2.60).
+    `ray.init` replaces the address 127.0.0.1 of a node by the machine's own. The variable is for Ray's processes: this
+    one read it when it imported Ray. Both are as before afterwards, since a process that joins a cluster needs that.
+    What is left: a replica of Ray Serve takes calls of other replicas on all addresses, for those who have the token
+    (fixed in Ray 2.60).
     """
     ray_constants.ENABLE_RAY_CLUSTER, before = False, ray_constants.ENABLE_RAY_CLUSTER
+    given, os.environ[JOINABLE] = os.environ.get(JOINABLE), "0"
     try:
         yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = before
+        if given is None:
+            os.environ.pop(JOINABLE, None)
+        else:
+            os.environ[JOINABLE] = given
 
 
 def set_defaults(environment: dict[str, str]) -> None:

@@ -14,7 +14,7 @@ OF_THE_CALL = {"file", "json_output"}
 COMMAND = {"argv": ["python", "experiments/tune.py"]}
 OTHER = {
     "name": "night", "workers": 3, "cpus": 2, "memory": "4GiB", "gpus": 1, "processes_per_node": 2,
-    "env": {"LR": "1e-3"}, "secrets": {"HF": "hf/token"}, "settings": {"trials": 3}, "retries": 2,
+    "env": {"LR": "high"}, "secrets": {"HF": "hf/token"}, "settings": {"trials": 3}, "retries": 2,
     "start_deadline": 60, "deadline": 900, "project": "research", "priority": 5, "expected": 60,
     "notify": "http://127.0.0.1:9/x", "mode": "InteractiveMode", "image": "sp500:1",
     "working_dir": "https://example.org/code.zip", "keep_succeeded": 5, "keep_failed": 5, "namespace": "lab",

@@ -122,6 +122,7 @@ def test_ray_that_starts_too_slowly_is_started_again(monkeypatch):
 @pytest.mark.parametrize("address", ["http://127.0.0.1:8265", "https://ray.example.org", "head", "head:port"])
 def test_address_that_no_script_can_connect_to_is_refused_at_once(monkeypatch, address):
     monkeypatch.setenv("RAY_ADDRESS", address)
+    monkeypatch.setattr(session.ray, "is_initialized", lambda: False)  # where other tests share a cluster
     with pytest.raises(ConfigError, match="unset RAY_ADDRESS"), session.connect():
         pass
 

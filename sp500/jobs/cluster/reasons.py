@@ -63,7 +63,7 @@ def of_events(events: Sequence[Document], subjects: Iterable[Document]) -> list[
 
     An event outlives its object by an hour, and another object of that name may be there by then.
     """
-    uids = {document["metadata"]["uid"] for document in subjects if document}
+    uids = {document["metadata"].get("uid") for document in subjects if document}
     return last_warnings([event for event in events if event.get("involvedObject", {}).get("uid") in uids])
 
 
