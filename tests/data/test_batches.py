@@ -8,23 +8,24 @@ import numpy as np
 import pytest
 import torch
 
-from sp500.data.batches import Batch, Batches
+from sp500.data.batches import LARGE_ROW, Batch, Batches
 from sp500.data.windows import Windows
 
 CPU = torch.device("cpu")
 COUNT, LENGTH = 23, 4
 
 
-def numbered() -> Windows:
+def numbered(features: int = 3) -> Windows:
     """Overlapping windows of two series; the target of window n is n."""
-    rows = np.random.default_rng(0).standard_normal((32, 3)).astype("float32")
+    rows = np.random.default_rng(0).standard_normal((32, features)).astype("float32")
     starts = np.array([*range(12), *range(18, 29)])
     return Windows(rows, starts, np.arange(COUNT, dtype="float32"), LENGTH)
 
 
 def naive(windows: Windows, number: int) -> np.ndarray:
     start = windows.starts[number]
-    return np.array([[windows.rows[start + day, feature] for feature in range(3)] for day in range(windows.length)])
+    features = range(windows.rows.shape[1])
+    return np.array([[windows.rows[start + day, feature] for feature in features] for day in range(windows.length)])
 
 
 def ranks(world: int) -> list[Batches]:
@@ -68,6 +69,13 @@ def test_contents_equal_a_loop_that_copies_them(world: int, batch_size: int) -> 
         for part in step:
             expected = np.stack([naive(windows, int(number)) for number in part.y])
             np.testing.assert_array_equal(part.x.numpy(), expected)
+
+
+@pytest.mark.parametrize("features", [LARGE_ROW - 1, LARGE_ROW, 2 * LARGE_ROW])
+def test_rows_of_any_size_are_gathered_alike(features: int) -> None:
+    windows = numbered(features)
+    for batch in Batches(windows, CPU, rank=1, world=2).epoch(1, 7, shuffle=True, seed=0):
+        np.testing.assert_array_equal(batch.x, np.stack([naive(windows, int(number)) for number in batch.y]))
 
 
 @WORLDS
