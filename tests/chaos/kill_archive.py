@@ -14,6 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import doomed
 import object_store
 import pyarrow.fs
 from slow_proxy import Proxy, between
@@ -22,16 +23,17 @@ ROOT = Path(__file__).parents[2]
 PREFIX = "archive"
 # 2.6 MiB a version: a second at this rate, so that most kills cut an upload off.
 HIDDEN, RATE = 384, 2.5e6
-# Kills more than asked for, at most, until one has cut an upload off.
-MORE = 4
 LINKS = ("last", "best")
+# Where a kill leaves a listing without its files, and weights without their manifest.
+UPLOAD = "sp500.storage:Folder.upload"
+PLACES = (("after", f"{UPLOAD}?archive.json", 1), ("before", f"{UPLOAD}?manifest.json", 1))
 FLAGS = ("--train.early-stop-patience", "0", "--model.hidden", str(HIDDEN), "--train.checkpoint-steps", "20")
 
 
 def command(runs: Path, kills: int, *more: str) -> list[str]:
     """A run so long that so many kills do not see its end."""
     script = [sys.executable, str(ROOT / "experiments" / "train.py"), "--runs-dir", str(runs), "--name", "a"]
-    return [*script, *FLAGS, "--train.epochs", str(40 + 12 * (kills + MORE)), *more]
+    return [*script, *FLAGS, "--train.epochs", str(52 + 12 * kills), *more]
 
 
 class Store:
@@ -72,6 +74,12 @@ def kill(argv: list[str], environment: dict[str, str], proxy: Proxy, chance: ran
         time.sleep(0.01)
     process.kill()
     assert process.wait() == -9, "the run ended before it was killed"
+    settle(proxy)
+
+
+def settle(proxy: Proxy) -> None:
+    """Wait for what a killed run had sent."""
+    deadline = time.monotonic() + 240
     while proxy.connections:  # what it had sent may still make a version whole
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -81,16 +89,27 @@ def measured(kills: int, seed: int, folder: Path) -> dict[str, object]:
     """Kill one run that often, each time on a disk that is empty but for the archive's copy, and let it end."""
     began = time.monotonic()
     subprocess.run(command(folder / "whole", kills), capture_output=True, check=True)
-    chance, found = (
-        random.Random(seed),
-        {"kills": 0, "versions_seen": 0, "most_versions": 0, "partial_versions": 0, "cut_off": 0, "resumed": 0},
+    counted = (
+        "kills",
+        "kills_at_lines",
+        "versions_seen",
+        "most_versions",
+        "partial_versions",
+        "cut_off",
+        "resumed",
     )
+    chance, found = random.Random(seed), dict.fromkeys(counted, 0)
     with object_store.serving(folder) as address, between(address, RATE) as proxy:
         store, environment = Store(address), {**os.environ, **object_store.environment(proxy.address)}
         archive = ("--io.archive", f"s3://{object_store.BUCKET}/{PREFIX}", "--resume")
-        while found["kills"] < kills + (0 if found["cut_off"] else MORE):
-            found["kills"] += 1
-            kill(command(folder / "cut", kills, *archive), environment, proxy, chance)
+        for number in range(len(PLACES) + kills):
+            argv = command(folder / "cut", kills, *archive)
+            if number < len(PLACES):
+                found["kills_at_lines"] += doomed.killed(*PLACES[number], argv[1:], environment)
+                settle(proxy)
+            else:
+                kill(argv, environment, proxy, chance)
+                found["kills"] += 1
             trusted, partial, cut_off = store.judged()
             found["versions_seen"] += trusted
             found["most_versions"] = max(found["most_versions"], trusted)
@@ -125,6 +144,7 @@ def compared(held: dict[str, bytes], run: Path) -> int:
 
 
 def wrong(found: dict[str, object]) -> bool:
-    """Whether a version was partial, a file or weight differs, or no version was seen, cut off or resumed from."""
+    """Whether a version was partial, a file or weight differs, or no run was killed where it matters and resumed."""
     spoiled = any(found[key] for key in ("partial_versions", "other_files", "other_weights"))
-    return spoiled or not (found["versions_seen"] and found["cut_off"] and found["resumed"])
+    killed = found["kills"] and found["kills_at_lines"] == len(PLACES) and found["cut_off"]
+    return bool(spoiled or not (killed and found["versions_seen"] and found["resumed"]))

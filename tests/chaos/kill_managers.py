@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import doomed
 import psutil
 from filelock import FileLock
 
@@ -107,10 +108,9 @@ def fire(queue: Queue, kills: int, chance: random.Random) -> tuple[int, int, int
 
 def interrupt_hand_overs(queue: Queue, kills: int, chance: random.Random) -> int:
     """Kill so many managers right after a hand-over; how many left a job that runs and is not marked."""
-    script, hits = Path(__file__).with_name("doomed_manager.py"), 0
+    place, argv, hits = "sp500.jobs.local.executor:LocalExecutor.submit", manager(queue.folder)[2:], 0
     for _ in range(kills):
-        argv = [sys.executable, str(script), str(queue.folder), str(chance.randint(1, 3))]
-        subprocess.run(argv, stdout=subprocess.DEVNULL, check=False, timeout=240)
+        doomed.killed("after", place, chance.randint(1, 3), argv)
         open_starts = [one for one in queue.ledger.jobs(unfinished=True) if one.starts and not one.submitted]
         hits += any((queue.folder / "jobs" / one.handle / "request.json").exists() for one in open_starts)
     return hits

@@ -318,6 +318,16 @@ def test_copy_killed_before_a_file_was_replaced_leaves_no_damage(store: RunStore
         assert contents(tmp_path / "elsewhere" / "a") == contents(run.path)
 
 
+def test_copy_killed_after_its_listing_copies_what_that_announced(store: RunStore, place: Place) -> None:
+    with begun(store) as run:
+        train(run, 1)
+        copy(run, place)
+        place.delete("a/config.yaml")
+        end(run)
+        copy(run, place)
+        assert {name.removeprefix("a/") for name in place.read()} == {*contents(run.path), "archive.json"}
+
+
 @pytest.mark.parametrize("name", ["../../escaped", "/tmp/escaped", "x//escaped", "x/./y", "x\0y", ".lock", ""])
 def test_listing_that_leads_out_of_the_run_is_refused(store: RunStore, place: Place, tmp_path: Path, name: str) -> None:
     listing = Listing(run="a", fingerprint="f", files={name: (hashlib.sha256(b"x").hexdigest(),)})

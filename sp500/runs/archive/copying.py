@@ -133,7 +133,9 @@ class Copier:
         for name in entries:
             if name.rpartition("/")[2].startswith("."):  # what a killed copy to a folder has left
                 archive.folder.delete(name)
-        self._listing, self._files = listing, dict(listing.files) if listing else {}
+        # A listing is written before its files: one that is not there was announced by a copy that was killed.
+        listed = listing.files.items() if listing else ()
+        self._listing, self._files = listing, {name: digests for name, digests in listed if name in entries}
         self._held = versions_in(entries)
         for name in self._held:
             with suppress(*versions.DAMAGE):
