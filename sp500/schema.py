@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -119,6 +120,28 @@ def read_yaml(text: str) -> Any:
     import yaml
 
     return yaml.load(text, settings_loader())  # noqa: S506 - it is a SafeLoader
+
+
+def read_mapping(path: Path, flag: str, expected: str) -> dict[str, object]:
+    """A YAML file that holds one mapping; empty for an empty file. Raises ConfigError that names flag and file."""
+    documents = read_documents(path, flag, settings_loader())
+    settings = (documents[0] if documents else None) or {}
+    if len(documents) > 1 or not isinstance(settings, dict):
+        content = documents if len(documents) > 1 else settings
+        raise ConfigError(f"{flag} {path}: expected {expected}, found {content!r:.60}")
+    return settings
+
+
+def read_documents(path: Path, flag: str, loader: Any = None) -> list[Any]:
+    """The documents of a YAML file, read as PyYAML's SafeLoader does. Raises ConfigError that names flag and file."""
+    import yaml
+
+    try:
+        return list(yaml.load_all(path.expanduser().read_text(), loader or yaml.SafeLoader))
+    except OSError as error:
+        raise ConfigError(f"{flag} {path}: cannot be read ({error.strerror})") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{flag} {path}: is not valid YAML ({error})") from error
 
 
 def read_value(text: str) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 from sp500.agent.requests import SubmitJob
 from sp500.errors import ConfigError, LimitExceeded
 from sp500.jobs.fields import LEAST_MEMORY
-from sp500.jobs.queue.resources import Resources
+from sp500.jobs.resources import Resources
 from sp500.machine.units import size_bytes
 
 MIB = 2**20

@@ -14,6 +14,7 @@ from sp500.config import Frozen
 from sp500.errors import ConfigError
 from sp500.jobs.fields import Memory
 from sp500.jobs.state import JobState
+from sp500.jobs.target import On
 from sp500.runs.experiments import DISTRIBUTED, Experiment
 
 Script = Literal["prepare", "train", "tune", "walk_forward", "scale", "compare"]
@@ -37,7 +38,7 @@ class SubmitJob(Frozen):
     """World size: workers that train side by side under Ray, each with `cpus` CPUs; 1 to what the machine or cluster
     holds. For tune they are nodes of a cluster; on this machine it uses all cores anyway. Leave it out for one process
     without Ray."""
-    on: Literal["local", "ray", "kuberay"] | None = None
+    on: On | None = None
     """Where: this machine, a Ray cluster that is there, or one made for the job on Kubernetes. The server's user
     decides which of them are allowed. Default: the first of those."""
     cpus: int | None = Field(None, ge=1)
@@ -157,9 +158,9 @@ class JobFields(TypedDict):
     deadline: int | None
 
 
-def job(request: SubmitJob, on: str) -> JobFields:
-    """The fields of the job for a place."""
-    without_ray = on == "local" and request.experiment != "scale"
+def job(request: SubmitJob, *, here: bool) -> JobFields:
+    """The fields of the job; `here`: for this machine."""
+    without_ray = here and request.experiment != "scale"
     workers = request.workers or (None if without_ray else 1)
     wide = ("--num-workers", str(workers)) if workers and request.experiment in DISTRIBUTED else ()
     # After the arguments: words after it would be its values.

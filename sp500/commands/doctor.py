@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 from rich.console import Console
@@ -17,7 +17,9 @@ from sp500.console import arguments
 from sp500.console.output import run_command
 from sp500.doctor import check, kubernetes_cluster, machine, ray_cluster, versions, vision
 from sp500.errors import ConfigError
+from sp500.jobs.client import state_folder
 from sp500.jobs.kuberay import contexts
+from sp500.jobs.target import On
 
 HOME, NOWHERE = "home folder", "/nonexistent"
 
@@ -28,7 +30,7 @@ class Doctor(Frozen):
     Exit code 1: something is wrong. 2: torchvision is of another build than torch.
     """
 
-    on: Literal["local", "ray", "kuberay"] | None = None
+    on: On | None = None
     """Where you want to run jobs: if that place cannot be used, it is an error; other clusters are not checked."""
     address: str | None = None
     """Address of a Ray cluster, http://HOST:8265. Default: $RAY_ADDRESS."""
@@ -76,7 +78,7 @@ def probes(flags: Doctor) -> list[check.Probe]:
         *versions.probes(),
         vision.probe(),
         (HOME, lambda: faults),
-        *machine.probes(runs, flags.state_dir or folders.state(environment), environment),
+        *machine.probes(runs, flags.state_dir or state_folder(environment), environment),
         *ray_cluster.probes(
             flags.address, environment, home, ray.version if ray else "", wanted=_is_wanted(flags.on, "ray")
         ),

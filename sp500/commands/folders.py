@@ -15,8 +15,3 @@ def runs(environment: Mapping[str, str]) -> Path:
 def default_runs() -> Path:
     """Where this process has them."""
     return runs(os.environ)
-
-
-def state(environment: Mapping[str, str]) -> Path:
-    """Where what is up and what is queued stands: $XDG_STATE_HOME/sp500."""
-    return Path(environment.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "sp500"

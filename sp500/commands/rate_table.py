@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sp500.console import entry
-from sp500.schema import validate
+from sp500.schema import read_mapping, validate
 
 if TYPE_CHECKING:
     from sp500.runs.cost import RateTable
@@ -24,5 +23,5 @@ def read(path: Path | None) -> RateTable | None:
     if path is None and not DEFAULT.exists():
         return None
     file = path or DEFAULT
-    settings = entry.read_mapping(file, "--rates", "a table of rates: currency, date, source, types, rule")
+    settings = read_mapping(file, "--rates", "a table of rates: currency, date, source, types, rule")
     return validate(RateTable, settings, f"--rates {file}")

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 import tyro
 import yaml
@@ -29,7 +29,7 @@ from sp500.plugins.admission import lies_in_run
 from sp500.plugins.source import make_absolute
 from sp500.runs.record import RunRecord
 from sp500.runs.store import Run
-from sp500.schema import merge, read_value, settings_loader, validate
+from sp500.schema import merge, read_mapping, read_value, validate
 
 OPTION = "--model.options."
 
@@ -233,26 +233,6 @@ def _world_size() -> int | None:
             " submit the job with --workers N"
         )
     return int(text)
-
-
-def read_mapping(path: Path, flag: str, expected: str) -> dict[str, object]:
-    """A YAML file that holds one mapping; empty for an empty file. Raises ConfigError that names flag and file."""
-    documents = read_documents(path, flag, settings_loader())
-    settings = (documents[0] if documents else None) or {}
-    if len(documents) > 1 or not isinstance(settings, dict):
-        content = documents if len(documents) > 1 else settings
-        raise ConfigError(f"{flag} {path}: expected {expected}, found {content!r:.60}")
-    return settings
-
-
-def read_documents(path: Path, flag: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> list[Any]:
-    """The documents of a YAML file. Raises ConfigError that names flag and file."""
-    try:
-        return list(yaml.load_all(path.expanduser().read_text(), loader))
-    except OSError as error:
-        raise ConfigError(f"{flag} {path}: cannot be read ({error.strerror})") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{flag} {path}: is not valid YAML ({error})") from error
 
 
 def _with_aliases(config: C) -> C:

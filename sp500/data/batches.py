@@ -148,7 +148,8 @@ class Batches:
         if self._rows[0].numel() < LARGE_ROW:
             return self._views[starts.to(self._device)]
         numbers = (starts[:, None] + self._offsets).flatten().to(self._device)
-        return self._rows.index_select(0, numbers).unflatten(0, (len(starts), -1))
+        rows: Tensor = self._rows.index_select(0, numbers).unflatten(0, (len(starts), -1))
+        return rows
 
 
 def _fits(windows: Windows, device: torch.device) -> bool:

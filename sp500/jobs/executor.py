@@ -1,18 +1,20 @@
-"""The interface of executors: this machine, a running Ray cluster, or KubeRay, behind five methods.
+"""The interface of executors: five methods that each target's has.
 
-A job is identified by its handle, a name that is used once. A request is plain data with all that an executor needs.
-The function `request` of the executor's module builds it, so that a dry run prints exactly what would be sent.
+A job is identified by its handle, a name that is used once. A request is plain data with all that an executor needs,
+so that a dry run prints exactly what would be sent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from sp500.jobs.manifests.manifest import Document
 from sp500.jobs.state import Role, Status
 from sp500.progress import RunProgress
+
+Request = dict[str, Any]
+"""What an executor gets of a job: plain data, made by its target."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Line:
 class Executor(Protocol):
     """Starts jobs and reports on them. Every method raises Unreachable if the other side does not answer."""
 
-    def submit(self, handle: str, request: Document) -> None:
+    def submit(self, handle: str, request: Request) -> None:
         """Start the job. Only the first call with a handle has an effect, also among several processes.
 
         Raises Refused if another try would end the same.

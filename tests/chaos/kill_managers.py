@@ -22,14 +22,14 @@ import doomed
 import psutil
 from filelock import FileLock
 
-from sp500.jobs import executors
 from sp500.jobs.local import executor as local
 from sp500.jobs.queue import budget
 from sp500.jobs.queue.job import NewJob, Use
 from sp500.jobs.queue.queue import Queue, new_id
-from sp500.jobs.queue.resources import of_spec
+from sp500.jobs.resources import of_spec
 from sp500.jobs.spec import JobSpec
 from sp500.jobs.state import JobState
+from sp500.jobs.target import executors
 
 # A third of the jobs is wide, some of them as wide as the machine is said to be.
 CPUS = 8
@@ -141,7 +141,7 @@ def spent(queue: Queue) -> float:
 def measured(count: int, kills: int, at_hand_over: int, seed: int, folder: Path) -> dict[str, object]:
     chance, began = random.Random(seed), time.monotonic()
     (folder / "queue.yaml").write_text(SETTINGS)
-    queue = Queue(folder, executors.maker(folder), manager(folder))
+    queue = Queue(folder, executors(folder), manager(folder))
     jobs = flood(folder, count, chance)
     with queue.ledger.writing() as entry:
         entry.add(jobs, time.time())

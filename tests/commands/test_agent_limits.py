@@ -9,11 +9,10 @@ from filelock import FileLock
 from sp500.agent.limits import Limits
 from sp500.agent.requests import SubmitJob
 from sp500.commands.agent import agent_tools
-from sp500.commands.jobs import queue_flags
-from sp500.commands.jobs.manage import load
 from sp500.errors import ConfigError, LimitExceeded
+from sp500.jobs import client
 from sp500.jobs.queue.manager import Manager
-from sp500.jobs.queue.resources import Resources
+from sp500.jobs.resources import Resources
 from sp500.jobs.state import JobState, Status
 
 MIB = 2**20
@@ -56,7 +55,7 @@ def place(tmp_path, monkeypatch):
         flags = {"state_dir": state, "rates": tmp_path / "rates.yaml"}
         (tmp_path / "runs").mkdir(exist_ok=True)
         return agent_tools.AgentContext(
-            queue_flags.queue(state), tmp_path / "runs", ("local",), "agent", flags, Limits(**limits)
+            client.open_queue(state), tmp_path / "runs", ("local",), "agent", flags, Limits(**limits)
         )
 
     with FileLock(state / "manager.lock"):  # whoever submits sees a manager
@@ -75,7 +74,7 @@ def test_hundred_jobs_that_claim_to_take_a_second_spend_no_more_than_the_budget(
     ledger, now = desk.queue.ledger, [1_000_000.0 * 86400]
     executor = Endless()
     manager = Manager(
-        ledger, desk.queue.folder / "logs", lambda _: executor, lambda: load(desk.queue.folder / "queue.yaml"),
+        ledger, desk.queue.folder / "logs", lambda _: executor, lambda: client.read_settings(desk.queue.folder),
         Resources(1000, 0, 2**50), clock=lambda: now[0],
     )  # fmt: skip
     for _ in range(13):  # an hour, a turn every five minutes

@@ -2,8 +2,8 @@
 
 import pytest
 
-from sp500.commands.submission import command_words
 from sp500.errors import ConfigError
+from sp500.jobs import command_words
 from sp500.jobs.spec import JobSpec
 
 
@@ -23,7 +23,9 @@ def here(tmp_path, monkeypatch):
 
 def refused(on, *argv, **spec):
     try:
-        command_words.check(JobSpec(argv=argv, name="a", **spec), on, {"PATH": "/usr/bin:/bin"})
+        job = JobSpec(argv=argv, name="a", **spec)
+        uploaded = on == "ray" and job.working_dir is None
+        command_words.check(job, {"PATH": "/usr/bin:/bin"}, here=on == "local", uploaded=uploaded)
     except ConfigError as error:
         return str(error)
     return ""

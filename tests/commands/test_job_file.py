@@ -37,15 +37,15 @@ def test_every_flag_is_here(capsys):
         submit.main(["--help"])
     flags = set(re.findall(r"^│? *--([a-z][a-z-]+)", capsys.readouterr().out, re.MULTILINE))
     assert flags >= {name.replace("_", "-") for name in OTHER} | {"file", "json"}
-    assert submit.Submit.model_fields.keys() == OTHER.keys() | OF_THE_CALL | {"argv"}
+    assert submit.flags_with_options().model_fields.keys() == OTHER.keys() | OF_THE_CALL | {"argv"}
 
 
 @pytest.mark.parametrize("name", OTHER)
 def test_flag_is_a_key_of_a_job_and_next_to_a_list_of_jobs(tmp_path, name):
     given = {name: OTHER[name], **TOGETHER.get(name, {})}
-    expected = getattr(submit.Submit(**COMMAND | given), name)
+    expected = getattr(submit.flags_with_options()(**COMMAND | given), name)
     flags, [spec] = parsed(tmp_path, COMMAND | given)
-    assert getattr(flags, name) == expected != getattr(submit.Submit(**COMMAND), name)
+    assert getattr(flags, name) == expected != getattr(submit.flags_with_options()(**COMMAND), name)
     flags, [spec] = parsed(tmp_path, given | {"jobs": [COMMAND]})
     assert getattr(spec if name in JobSpec.model_fields else flags, name) == expected
 

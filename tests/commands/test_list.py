@@ -9,7 +9,7 @@ from sp500.commands.jobs import list as listing
 from sp500.console.progress import Progress
 from sp500.jobs.queue.job import NewJob
 from sp500.jobs.queue.ledger import Ledger
-from sp500.jobs.queue.resources import Resources
+from sp500.jobs.resources import Resources
 
 
 @pytest.fixture

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sp500.commands.submission import local_files
 from sp500.errors import ConfigError
+from sp500.jobs.kuberay import target as kuberay
+from sp500.jobs.ray import target as ray
 from sp500.jobs.spec import JobSpec
 
 ROOT = Path(__file__).parents[2]
@@ -48,11 +49,11 @@ def refuses(check, *words, **spec):
 
 
 def on_kuberay(spec):
-    local_files.check_image_has(spec, CLUSTER)
+    kuberay.check(spec, CLUSTER)
 
 
 def on_ray(spec):
-    local_files.check_upload_has(spec, Path.cwd())
+    ray.check_upload_has(spec, Path.cwd())
 
 
 OWN = ["--task blobs.py:Blobs", "--model.kind=./blobs.py:Net", "--config my.yaml", "--data.source prices.csv"]
@@ -116,5 +117,5 @@ def test_code_that_comes_from_elsewhere_may_hold_relative_paths(how, here):
 
 
 def test_image_holds_what_the_dockerfile_copies_into_its_working_folder():
-    last = (ROOT / "Dockerfile").read_text().split(f"WORKDIR {local_files.IMAGE_FOLDER}\n")[1]
-    assert set(re.findall(r"^COPY (\S+) ", last, re.MULTILINE)) == set(local_files.IN_IMAGE)
+    last = (ROOT / "Dockerfile").read_text().split(f"WORKDIR {kuberay.IMAGE_FOLDER}\n")[1]
+    assert set(re.findall(r"^COPY (\S+) ", last, re.MULTILINE)) == set(kuberay.IN_IMAGE)

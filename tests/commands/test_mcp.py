@@ -19,8 +19,8 @@ from mcp import Client, StdioServerParameters
 
 from sp500.agent.requests import SubmitJob
 from sp500.commands.agent import agent_tools
-from sp500.commands.jobs import queue_flags
 from sp500.errors import ConfigError
+from sp500.jobs import client as jobs_client
 
 ROOT = Path(__file__).parent.parent.parent
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -41,7 +41,7 @@ def state(tmp_path_factory):
 @pytest.fixture
 def queue(state):
     """The queue of that folder; what a test leaves running there is stopped at its end."""
-    queue = queue_flags.queue(state)
+    queue = jobs_client.open_queue(state)
     yield queue
     if left := [job.id for job in queue.ledger.jobs() if not job.state.finished]:
         queue.stop(left)
@@ -277,7 +277,9 @@ def test_folder_without_a_project_exits_2_and_says_so(command, tmp_path):
 def desk(tmp_path):
     """Makes a desk for one place; nothing in these tests gets as far as being queued."""
     ways = {"cluster": ROOT / "tests" / "jobs" / "raycluster.yaml"}
-    return lambda on: agent_tools.AgentContext(queue_flags.queue(tmp_path / "state"), tmp_path, (on,), "agent", ways)
+    return lambda on: agent_tools.AgentContext(
+        jobs_client.open_queue(tmp_path / "state"), tmp_path, (on,), "agent", ways
+    )
 
 
 @pytest.mark.parametrize("arguments", [["--data.source", "out/prices.csv"], ["--data.source=out/prices.csv"]])

@@ -136,8 +136,9 @@ def test_on_this_machine_one_worker_is_the_process_itself(dry):
 
 def test_size_is_in_the_text_of_submit(make):
     from sp500.commands.submission import text
+    from sp500.jobs.target import find
 
-    assert text.world_size(make(workers=2), "local") == 2
-    assert text.world_size(make(), "local") is None
-    assert text.world_size(make(), "kuberay") == 1
-    assert text.world_size(JobSpec(argv=("a",), env={"SP500_WORLD_SIZE": "5"}), "kuberay") == 5
+    assert text.world_size(make(workers=2), find("local")) == 2
+    assert text.world_size(make(), find("local")) is None
+    assert text.world_size(make(), find("kuberay")) == 1
+    assert text.world_size(JobSpec(argv=("a",), env={"SP500_WORLD_SIZE": "5"}), find("kuberay")) == 5

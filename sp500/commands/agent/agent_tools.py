@@ -16,18 +16,15 @@ from sp500.agent.limits import Limits
 from sp500.commands import forecast, rate_table
 from sp500.commands.jobs import job_progress, queue_flags, status
 from sp500.commands.jobs import list as listing
-from sp500.commands.jobs.logs import texts
-from sp500.commands.jobs.manage import load
 from sp500.commands.submission import submit, text
-from sp500.commands.submission.render import ray_cluster
 from sp500.config import Frozen
 from sp500.errors import ConfigError, LimitExceeded, ResourcesError
-from sp500.jobs.manifests import manifest
+from sp500.jobs import client
 from sp500.jobs.queue import settings as queue_settings
 from sp500.jobs.queue.job import Job
 from sp500.jobs.queue.queue import Queue
-from sp500.jobs.queue.settings import On
 from sp500.jobs.state import Role
+from sp500.jobs.target import Target, find
 from sp500.report import costs
 
 # Columns of a table.
@@ -45,7 +42,7 @@ class AgentContext:
     queue: Queue
     runs: Path
     """Folder of the runs, for forecasts; jobs find it in SP500_RUNS_DIR."""
-    on: tuple[On, ...]
+    on: tuple[str, ...]
     """The places that are allowed, the default first."""
     project: str
     """Project of every job of an agent: its budget pays, and only its jobs may be stopped."""
@@ -60,14 +57,15 @@ def submit_job(context: AgentContext, request: requests.SubmitJob) -> Answer:
     on = request.on or context.on[0]
     if on not in context.on:
         raise ConfigError(f"on: {on} is not allowed here; this server submits to {', '.join(context.on)}")
-    job = _apply_limits(context, request, on)
+    target = find(on)
+    job = _apply_limits(context, request, target)
     folder = Path.cwd()
     if outside := [value for value in request.values if not (folder / value).resolve().is_relative_to(folder)]:
         raise ConfigError(f"arguments: {outside[0]} leads out of the project by a link; name a file inside it")
-    if on == "local":  # a cluster's image and runs may be others
+    if target.is_here:  # a cluster's image and runs may be others
         _check_flags(job["argv"][1:])
-    place_flags = {key: value for key, value in context.flags.items() if key != "namespace" or on == "kuberay"}
-    flags = submit.Submit(**place_flags, **job, on=on, project=context.project)
+    place_flags = {key: value for key, value in context.flags.items() if key != "namespace" or target.makes_cluster}
+    flags = submit.flags_with_options()(**place_flags, **job, on=on, project=context.project)
     (submitted,) = submit.submit_jobs(flags, [flags.spec()], for_agent=True)
     follow = [f"{tool} {submitted.job.id}" for tool in ("job_status", "job_logs", "stop_job")]
     return text.text(replace(submitted, follow=follow)), submitted.plain()
@@ -83,7 +81,7 @@ def job_logs(context: AgentContext, request: requests.JobLogs) -> Answer:
     context.queue.manage()
     job = context.queue.job(request.id)
     role = Role(request.role) if request.role else None
-    lines, before = results.limit_lines(texts(context.queue.logs(job, role=role, tail=request.tail, follow=False), job))
+    lines, before = results.limit_lines(list(client.logs(context.queue, job.id, role=role, tail=request.tail)))
     note = f"({before} of these lines do not fit into one answer and are left out)" if before else ""
     nothing = "" if lines else f"(nothing is printed yet: {job.id} is {job.state}: {job.reason})"
     plain = {"id": job.id, "state": str(job.state), "lines": lines, "left_out": before}
@@ -162,30 +160,30 @@ def _wait_for(context: AgentContext, id: str, seconds: float) -> Job:
 
 def _describe(context: AgentContext, job: Job) -> Answer:
     job, state = context.queue.refresh(job)
-    lines, _ = results.limit_lines(status.last_lines(context.queue, job, LAST_LINES))
+    lines, _ = results.limit_lines(client.last_lines(context.queue, job, LAST_LINES))
     progress = job_progress.read(context.queue, job, live=True)
     history = status.changes(context.queue, job)[-LAST_CHANGES:]
     answer = {**queue_flags.plain(job, state, progress), "history": history, "log": lines}
     return status.text(context.queue, job, state, progress, lines), answer
 
 
-def _apply_limits(context: AgentContext, request: requests.SubmitJob, on: On) -> requests.JobFields:
+def _apply_limits(context: AgentContext, request: requests.SubmitJob, target: Target) -> requests.JobFields:
     """The fields of the job, within the limits of this server and of the place. Raises SP500Error."""
     context.limits.check_jobs(sum(job.project == context.project for job in context.queue.ledger.jobs(unfinished=True)))
     context.limits.check_disk(context.runs)
-    requests.check_workers(request, *_most(context, on, request))
-    job = requests.job(request, on)
-    if on != "local":
+    requests.check_workers(request, *_most(context, target, request))
+    job = requests.job(request, here=target.is_here)
+    if not target.is_here:
         return job
-    room = load(context.queue.folder / queue_settings.FILE).room(on, queue_settings.machine())
+    room = client.read_settings(context.queue.folder).room(target.name, queue_settings.machine())
     return {**job, "memory": context.limits.worker_memory(request, job["workers"], room)}
 
 
-def _most(context: AgentContext, on: On, request: requests.SubmitJob) -> tuple[float, str]:
+def _most(context: AgentContext, target: Target, request: requests.SubmitJob) -> tuple[float, str]:
     """How many workers a place holds, and what says so. Raises ConfigError if it is not configured."""
     file, cpus = context.queue.folder / queue_settings.FILE, request.cpus or 1
-    room = load(file).room(on, queue_settings.machine())
-    if on == "local":
+    on, room = target.name, client.read_settings(file.parent).room(target.name, queue_settings.machine())
+    if target.is_here:
         return room.cpus // cpus, f"this machine ({room.text()})"
     uncounted = [name for name in ("cpus", "gpus", "memory") if getattr(request, name) and getattr(room, name) == inf]
     if uncounted:
@@ -195,10 +193,9 @@ def _most(context: AgentContext, on: On, request: requests.SubmitJob) -> tuple[f
         )
     if room.cpus < inf:
         return room.cpus // cpus, f"the capacity of {on} ({room.text()})"
-    if on == "kuberay":
-        path = context.flags["cluster"]
-        groups = [group for cluster in manifest.clusters(ray_cluster(path)) for group in cluster.workers]
-        return sum(int(group.body.get("maxReplicas") or 0) for group in groups), f"the cluster of {path}"
+    options = {name: context.flags[name] for name in target.options.model_fields if name in context.flags}
+    if most := target.most_workers(target.options(**options)):
+        return most
     raise ConfigError(f"on: the capacity of {on} is not configured; write capacity: {{{on}: {{cpus: N}}}} into {file}")
 
 

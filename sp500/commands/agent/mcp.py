@@ -15,13 +15,13 @@ from pydantic import Field
 
 from sp500 import __version__
 from sp500.commands import folders
-from sp500.commands.jobs import queue_flags
 from sp500.config import Frozen
 from sp500.console import arguments
 from sp500.console.output import run_command
 from sp500.errors import ConfigError, SP500Error, extra
+from sp500.jobs import client
 from sp500.jobs.fields import Label, Memory
-from sp500.jobs.queue.settings import On
+from sp500.jobs.target import On
 from sp500.machine.units import size_bytes
 from sp500.schema import validate
 
@@ -108,7 +108,7 @@ def build_context(flags: Mcp) -> AgentContext:
     if not (folder / "experiments" / "train.py").is_file():
         raise ConfigError(f"--folder {folder}: no experiments/train.py in it; name the folder of the project")
     runs = (flags.runs_dir or folder / folders.default_runs()).expanduser().absolute()
-    queue = queue_flags.queue(flags.state_dir)
+    queue = client.open_queue(flags.state_dir)
     # Jobs start in the folder and with the environment of this process.
     os.chdir(folder)
     os.environ["SP500_RUNS_DIR"] = str(runs)

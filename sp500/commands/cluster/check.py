@@ -11,13 +11,14 @@ from typing import Annotated
 import tyro
 
 from sp500.config import Frozen
-from sp500.console import arguments, entry, output
+from sp500.console import arguments, output
 from sp500.errors import ConfigError
 from sp500.formatting import some
 from sp500.jobs import names
 from sp500.jobs.manifests import rules
 from sp500.jobs.manifests.manifest import section
 from sp500.jobs.operator.violation import OPEN, Violation
+from sp500.schema import read_documents
 
 BROKEN = 2
 
@@ -68,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
 def check(file: Path, gates: frozenset[str]) -> Iterator[CheckedDocument]:
     """The documents of a file that the rules know. Raises ConfigError for a file that cannot be read or is not YAML."""
     path = Path("/dev/stdin") if file == Path("-") else file
-    for document in entry.read_documents(path, "manifest"):
+    for document in read_documents(path, "manifest"):
         if isinstance(document, dict) and document.get("kind") in names.LONGEST:
             name = str(section(document, "metadata").get("name", ""))
             yield CheckedDocument(str(file), document["kind"], name, tuple(rules.violations(document, gates)))

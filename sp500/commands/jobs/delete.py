@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sp500.commands.jobs import queue_flags
+from sp500.jobs import client
 
 
 class Delete(queue_flags.SomeJobs):
@@ -20,7 +21,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _delete(flags: Delete) -> tuple[str, int]:
-    left = queue_flags.queue(flags.state_dir).delete(flags.ids, force=flags.force)
+    left = client.open_queue(flags.state_dir).delete(flags.ids, force=flags.force)
     if flags.json_output:
         return queue_flags.dump_json({"deleted": list(flags.ids), "left": left}), 0
     return "\n".join([f"deleted: {', '.join(flags.ids)}", *left]), 0

@@ -30,7 +30,7 @@ def read(queue: Queue, job: Job, *, live: bool) -> RunProgress | None:
     """
     if job.state is not JobState.RUNNING:
         return None
-    here = job.target["on"] == "local"
+    here = job.kind.is_here
     if progress := _from_folder(queue, job):
         return progress
     try:
@@ -87,7 +87,7 @@ def _time(seconds: float) -> str:
 
 def _from_folder(queue: Queue, job: Job) -> RunProgress | None:
     """What the files of the job's run say; None where they are of an earlier job, damaged, or not on this machine."""
-    here = job.target["on"] == "local"
+    here = job.kind.is_here
     folder = run_folder(queue.ledger.document(job.id, "spec"), queue.ledger.document(job.id, "request"), here=here)
     if folder is None or job.started is None:
         return None

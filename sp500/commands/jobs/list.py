@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sp500.commands.jobs import job_progress, queue_flags
+from sp500.jobs import client
 from sp500.jobs.queue.job import Job
 from sp500.jobs.queue.queue import Queue
 from sp500.progress import RunProgress
@@ -35,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _list(flags: List) -> tuple[str, int]:
-    queue = queue_flags.queue(flags.state_dir)
+    queue = client.open_queue(flags.state_dir)
     queue.manage()
     jobs = [job for job in queue.ledger.jobs() if flags.project in {None, job.project}]
     ended = [job for job in jobs if job.state.finished]
@@ -64,7 +65,7 @@ def table(jobs: Sequence[Job], progress: Mapping[str, RunProgress | None], width
         shown.add_column(column, overflow="fold")
     now = time.time()
     for job in jobs:
-        cells = [job.id, job.target["on"], str(job.state), queue_flags.format_run_time(job, now), job.project]
+        cells = [job.id, job.kind.name, str(job.state), queue_flags.format_run_time(job, now), job.project]
         if any_progress:
             cells.append(job_progress.words(progress.get(job.id), now))
         # As text: a reason may have brackets, which rich takes for its markup.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
 
 from sp500.commands.jobs import queue_flags
-from sp500.jobs.executor import Line
-from sp500.jobs.queue.job import Job
+from sp500.jobs import client
 from sp500.jobs.state import Role
 
 
@@ -32,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _print(flags: Logs) -> tuple[str, int]:
-    queue = queue_flags.queue(flags.state_dir)
+    queue = client.open_queue(flags.state_dir)
     queue.manage()
     job = queue.job(flags.id)
     role = Role(flags.role) if flags.role else None
@@ -41,19 +40,7 @@ def _print(flags: Logs) -> tuple[str, int]:
         rows = [{"role": str(line.role), "source": line.source, "text": line.text} for line in lines]
         return queue_flags.dump_json(rows), 0
     for line in lines:
-        print(text(line, job), flush=flags.follow)
+        print(client.text(line, job), flush=flags.follow)
     if not job.starts and not flags.follow:
         return f"{job.id} is {job.state}: {job.reason}", 0
     return "", 0
-
-
-def texts(lines: Iterable[Line], job: Job) -> list[str]:
-    """Lines as they are printed."""
-    return [text(line, job) for line in lines]
-
-
-def text(line: Line, job: Job) -> str:
-    """A line, after its role and pod where a job has several processes."""
-    if job.target["on"] != "kuberay":
-        return line.text
-    return f"[{' '.join(filter(None, [line.role, line.source]))}] {line.text}"

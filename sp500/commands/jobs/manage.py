@@ -14,15 +14,14 @@ from threading import Event
 from filelock import FileLock, Timeout
 
 from sp500.commands.jobs import queue_flags
-from sp500.console import entry
 from sp500.errors import ConfigError
-from sp500.jobs import executors
+from sp500.jobs import client
 from sp500.jobs.queue import settings as queue_settings
 from sp500.jobs.queue.manager import Manager
 from sp500.jobs.queue.settings import QueueSettings
+from sp500.jobs.target import executors
 from sp500.machine.disk import write_atomic
 from sp500.machine.locks import acquire
-from sp500.schema import validate
 
 
 class Manage(queue_flags.QueueFlags):
@@ -38,12 +37,12 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _manage(flags: Manage) -> tuple[str, int]:
-    queue = queue_flags.queue(flags.state_dir)
+    queue = client.open_queue(flags.state_dir)
     manager = Manager(
         queue.ledger,
         queue.logs_folder,
-        executors.maker(queue.folder),
-        settings(queue.folder / queue_settings.FILE),
+        executors(queue.folder),
+        settings(queue.folder),
         queue_settings.machine(),
     )
     holder = queue.folder / "manager.holder"
@@ -60,12 +59,13 @@ def _manage(flags: Manage) -> tuple[str, int]:
             return "nothing is left to do", 0
 
 
-def settings(path: Path) -> Callable[[], QueueSettings]:
+def settings(folder: Path) -> Callable[[], QueueSettings]:
     """A function that reads the file again when it has changed.
 
     An invalid file raises ConfigError at first. Later it is reported, and the settings stay.
     """
     known: tuple[int, QueueSettings] = (-1, QueueSettings())
+    path = folder / queue_settings.FILE
 
     def read() -> QueueSettings:
         """The settings now."""
@@ -74,7 +74,7 @@ def settings(path: Path) -> Callable[[], QueueSettings]:
         if stamp == known[0]:
             return known[1]
         try:
-            current = load(path)
+            current = client.read_settings(folder)
         except ConfigError as error:
             if known[0] < 0:
                 raise
@@ -84,9 +84,3 @@ def settings(path: Path) -> Callable[[], QueueSettings]:
         return current
 
     return read
-
-
-def load(path: Path) -> QueueSettings:
-    """The settings of a file, the defaults where there is none. Raises ConfigError that names file and field."""
-    fields = entry.read_mapping(path, "queue settings", "capacity, currency and budgets") if path.exists() else {}
-    return validate(QueueSettings, fields, str(path))

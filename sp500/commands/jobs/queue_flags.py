@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,15 +10,12 @@ from typing import Annotated, TypeVar
 
 import tyro
 
-from sp500.commands import folders
 from sp500.commands.jobs import job_progress
 from sp500.config import Frozen
 from sp500.console import arguments
 from sp500.console.output import run_command
 from sp500.errors import ConfigError
-from sp500.jobs import executors
 from sp500.jobs.queue.job import Job
-from sp500.jobs.queue.queue import Queue
 from sp500.jobs.state import Status
 from sp500.progress import RunProgress
 
@@ -64,25 +59,13 @@ def run_verb(
     return run_command(run, only_json="--json" in argv, hint=hint)
 
 
-def folder(state_dir: Path | None) -> Path:
-    """The queue's folder."""
-    return (state_dir or folders.state(os.environ)).expanduser().absolute()
-
-
-def queue(state_dir: Path | None) -> Queue:
-    """The queue of that folder. Raises ConfigError where there can be none."""
-    here = folder(state_dir)
-    manager = [sys.executable, "-m", "sp500.cli", "jobs", "manage", "--state-dir", str(here), "--idle-seconds", "30"]
-    return Queue(here, executors.maker(here), manager)
-
-
 def plain(job: Job, status: Status | None = None, progress: RunProgress | None = None) -> dict[str, object]:
     """A job for JSON."""
     now = time.time()
     row: dict[str, object] = {
         "id": job.id,
         "name": job.name,
-        "on": job.target["on"],
+        "on": job.kind.name,
         "state": str(job.state),
         "reason": job.reason,
         "exit_code": job.exit_code,

@@ -8,15 +8,11 @@ from collections.abc import Mapping, Sequence
 from pydantic import Field
 
 from sp500.commands.jobs import job_progress, queue_flags
-from sp500.commands.jobs.logs import texts
-from sp500.commands.jobs.manage import load
-from sp500.errors import ConfigError, ResourcesError
 from sp500.formatting import amount
-from sp500.jobs.queue import settings as queue_settings
+from sp500.jobs import client
 from sp500.jobs.queue.job import Job, Notice
 from sp500.jobs.queue.queue import Queue
 from sp500.jobs.queue.retries import clock
-from sp500.jobs.state import Role
 from sp500.jobs.state import Status as JobStatus
 from sp500.progress import RunProgress
 
@@ -34,10 +30,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _show(flags: Status) -> tuple[str, int]:
-    queue = queue_flags.queue(flags.state_dir)
-    queue.manage()
-    job, status = queue.refresh(queue.job(flags.id))
-    lines, progress = last_lines(queue, job, flags.tail), job_progress.read(queue, job, live=True)
+    queue = client.open_queue(flags.state_dir)
+    job, status = client.status(queue, flags.id)
+    lines, progress = client.last_lines(queue, job, flags.tail), job_progress.read(queue, job, live=True)
     if flags.json_output:
         plain = queue_flags.plain(job, status, progress)
         return queue_flags.dump_json({**plain, "history": changes(queue, job), "log": lines}), 0
@@ -52,24 +47,8 @@ def changes(queue: Queue, job: Job) -> list[dict[str, object]]:
 def text(queue: Queue, job: Job, status: JobStatus | None, progress: RunProgress | None, lines: Sequence[str]) -> str:
     """The same for a reader, above the last lines of its log."""
     pending = [notice for notice in queue.ledger.notices() if notice.message["id"] == job.id]
-    budgets = load(queue.folder / queue_settings.FILE).budgets
+    budgets = client.read_settings(queue.folder).budgets
     return "\n".join([*_head(job, status, progress, pending, budgets), *_history(queue, job), *_indent("log", lines)])
-
-
-def last_lines(queue: Queue, job: Job, tail: int) -> list[str]:
-    """The end of what its command printed, else of its other processes, or why there is none to read.
-
-    Ray's pods print a dozen lines each at their start, which would hide the command's.
-    """
-    for role in (Role.SUBMITTER, None):
-        try:
-            if lines := texts(queue.logs(job, role=role, tail=tail, follow=False), job):
-                return lines
-        except ConfigError:  # in InteractiveMode nothing submits the command
-            continue
-        except ResourcesError as error:
-            return [f"the log cannot be read: {error}"]
-    return []
 
 
 def _head(
@@ -80,11 +59,10 @@ def _head(
     budgets: Mapping[str, float],
 ) -> list[str]:
     now = time.time()
-    where = {key: value for key, value in job.target.items() if key not in {"token_file", "kubeconfig"}}
     rows = {
         "state": str(job.state),
         "reason": job.reason,
-        "on": ", ".join(filter(None, where.values())),
+        "on": job.kind.describe(job.target),
         "ran": queue_flags.format_run_time(job, now),
         **({"progress": job_progress.words(progress, now)} if progress else {}),
         "exit code": "-" if job.exit_code is None else str(job.exit_code),

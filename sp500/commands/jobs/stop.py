@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from sp500.commands.jobs import queue_flags
 from sp500.errors import LimitExceeded
+from sp500.jobs import client
 
 
 class Stop(queue_flags.SomeJobs):
@@ -21,12 +22,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _stop(flags: Stop) -> tuple[str, int]:
-    queue = queue_flags.queue(flags.state_dir)
-    queue.stop(flags.ids)
-    try:
-        jobs, code = queue.wait(flags.ids, flags.timeout), 0
-    except LimitExceeded:
-        jobs, code = [queue.job(id) for id in flags.ids], LimitExceeded.exit_code
+    queue = client.open_queue(flags.state_dir)
+    jobs = client.stop(queue, flags.ids, flags.timeout)
+    code = 0 if all(job.state.finished for job in jobs) else LimitExceeded.exit_code
     if flags.json_output:
         return queue_flags.dump_json([queue_flags.plain(job) for job in jobs]), code
     return "\n".join(f"{job.id} is {job.state}: {job.reason}" for job in jobs), code

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Sequence
 
 from sp500.commands.jobs import queue_flags
+from sp500.jobs import client
 from sp500.jobs.queue.job import Job
 from sp500.jobs.state import JobState
 
@@ -23,7 +24,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _wait(flags: Wait) -> tuple[str, int]:
-    jobs = queue_flags.queue(flags.state_dir).wait(flags.ids, flags.timeout)
+    jobs = client.open_queue(flags.state_dir).wait(flags.ids, flags.timeout)
     code = next(filter(None, map(exit_code, jobs)), 0)
     if flags.json_output:
         return queue_flags.dump_json([queue_flags.plain(job) for job in jobs]), code

@@ -9,13 +9,13 @@ from pathlib import Path
 import yaml
 
 from sp500.commands.cluster.cluster_flags import say
-from sp500.console import entry
 from sp500.errors import ConfigError, ResourcesError
 from sp500.jobs.cluster import service
 from sp500.jobs.cluster.kubectl import Kubectl
 from sp500.jobs.manifests import manifest, rules
 from sp500.jobs.manifests.manifest import Cluster, Document, items, section
 from sp500.jobs.manifests.rayservice import LABELS, NAME
+from sp500.schema import read_documents
 
 CLAIM = "PersistentVolumeClaim"
 
@@ -47,7 +47,7 @@ def deploy(
 def load(path: Path, model: str, *, image: str = "", trust_source: bool = False) -> list[Document]:
     """The manifests, in which the RayService serves `model`. Raises ConfigError for none, several or broken rules."""
     documents: list[Document] = [
-        document for document in entry.read_documents(path, "--manifest") if isinstance(document, dict)
+        document for document in read_documents(path, "--manifest") if isinstance(document, dict)
     ]
     if any(not document.get("kind") or not section(document, "metadata").get("name") for document in documents):
         raise ConfigError(f"--manifest {path}: a document lacks kind or metadata.name")

@@ -67,7 +67,7 @@ def _base(model: type[F], file: str | None, words: list[str], shared: Mapping[st
 def read_file(file: str) -> dict[str, object]:
     """The settings of a job, or of many under `jobs`. Raises ConfigError for what is not YAML of such."""
     expected = "a job, such as argv, workers and memory, or jobs: with a list"
-    settings: Mapping[Any, object] = entry.read_mapping(Path(file), "--file", expected)
+    settings: Mapping[Any, object] = schema.read_mapping(Path(file), "--file", expected)
     # YAML 1.1 reads the key `on` as a truth value.
     return {"on" if key is True else key: value for key, value in settings.items()}
 
@@ -98,7 +98,7 @@ def settings_file(of: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, o
     return PrimitiveConstructorSpec(
         nargs=1,
         metavar="FILE",
-        instance_from_str=lambda words: entry.read_mapping(Path(words[0]), "--settings", "settings of the experiment"),
+        instance_from_str=lambda words: schema.read_mapping(Path(words[0]), "--settings", "settings of the experiment"),
         is_instance=lambda value: isinstance(value, dict),
         str_from_instance=lambda value: [yaml.safe_dump(value, default_flow_style=True).strip()],
     )

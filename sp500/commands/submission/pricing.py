@@ -12,20 +12,18 @@ from typing import TYPE_CHECKING
 from sp500.commands import folders
 from sp500.errors import ConfigError
 from sp500.formatting import amount
-from sp500.jobs.manifests.manifest import Document
+from sp500.jobs.executor import Request
 from sp500.jobs.queue.job import Job
-from sp500.jobs.queue.resources import Resources, of_spec, pods_of
 from sp500.jobs.spec import JobSpec
-from sp500.jobs.state import JobState
+from sp500.jobs.state import JobState, Role
+from sp500.jobs.target import Target
 
 if TYPE_CHECKING:
-    from sp500.runs.cost import Pods, RateTable
+    from sp500.runs.cost import RateTable
     from sp500.runs.record import RunRecord
 
 # Ended jobs of the same name that the estimate of the next one uses.
 REMEMBERED = 5
-# From a node to the command on a cluster made for the job, with the image on its node: 22 s to 50 s were measured.
-CLUSTER_START = 40.0
 SPOT = ("spot", "preemptible")
 
 Seconds = tuple[float | None, float | None]
@@ -49,27 +47,27 @@ class Estimator:
     for_agent: bool = False
     """Whether an agent asks. Its own estimate then never shortens the time that its budget pays for."""
 
-    def seconds(self, spec: JobSpec, on: str) -> Seconds:
+    def seconds(self, spec: JobSpec, target: Target) -> Seconds:
         """How long the job may last: by the user's estimate, the last jobs of its name, or runs of its script.
 
         For an agent the upper end is the deadline, which alone is enforced, or else the largest of the three.
         """
         own = (spec.expected, spec.expected) if spec.expected else None
         if self.for_agent:
-            known = [span for span in (own, self._by_jobs(spec, on), self._by_runs(spec, on)) if span]
+            known = [span for span in (own, self._by_jobs(spec, target), self._by_runs(spec, target)) if span]
             low = min((low for low, _ in known if low is not None), default=None)
             high = spec.deadline or max((high for _, high in known if high is not None), default=None)
         else:
-            low, high = own or self._by_jobs(spec, on) or self._by_runs(spec, on) or (None, spec.deadline)
+            low, high = own or self._by_jobs(spec, target) or self._by_runs(spec, target) or (None, spec.deadline)
         most = spec.deadline or math.inf
         return (None if low is None else min(low, most)), (None if high is None else min(high, most))
 
-    def hourly(self, spec: JobSpec, on: str, request: Document) -> float:
+    def hourly(self, spec: JobSpec, target: Target, request: Request) -> float:
         """What an hour of the job costs.
 
         Raises ConfigError for a node type that the table lacks, and for an agent's job that costs money without end.
         """
-        hour = self._hour(spec, on, request)
+        hour = self._hour(spec, target, request)
         if self.for_agent and hour and spec.deadline is None:
             raise ConfigError(
                 f"deadline: this job costs {amount(hour, self.currency)} per hour, so it needs a deadline. Set deadline"
@@ -77,7 +75,7 @@ class Estimator:
             )
         return hour
 
-    def _hour(self, spec: JobSpec, on: str, request: Document) -> float:
+    def _hour(self, spec: JobSpec, target: Target, request: Request) -> float:
         if self.table is None:
             return 0.0
         from sp500.runs import cost
@@ -85,24 +83,29 @@ class Estimator:
         rule, types = self.table.rule, self.table.types
         if self.node_type and self.node_type not in types:
             raise ConfigError(f"--node-type {self.node_type}: the table of rates has {', '.join(types)}")
-        if on == "local":
-            pods = [_pods(of_spec(spec), 1, self.node_type or rule.alone)]
-        else:
-            kind = self.node_type or (rule.gpu if spec.gpus else rule.cluster)
-            pods = _on_cluster(spec, on, request, kind, self.table)
+        workers = self.node_type or (rule.alone if target.is_here else rule.gpu if spec.gpus else rule.cluster)
+        labels = () if target.is_here else (*spec.node_labels, *spec.tolerations)
+        spot = any(word in text.lower() for text in labels for word in SPOT)
+        pods = []
+        for part in target.pods(spec, request):
+            helps = target.makes_cluster and part.role is not Role.WORKER
+            kind = rule.cluster if helps else workers
+            gib = part.each.memory / 2**30 or (0.0 if target.is_here else types[kind].node.gib)
+            size = {"cpus": part.each.cpus, "gpus": part.each.gpus, "gib": gib}
+            pods.append(cost.Pods(**size, count=part.count, node_type=kind, spot=spot and not helps))
         return cost.quote(pods, None, self.table).hour
 
-    def _by_jobs(self, spec: JobSpec, on: str) -> Seconds | None:
+    def _by_jobs(self, spec: JobSpec, target: Target) -> Seconds | None:
         alike = [
             job for job in self.earlier
-            if (job.name, job.target["on"], job.state) == (spec.name, on, JobState.SUCCEEDED)
+            if (job.name, job.kind, job.state) == (spec.name, target, JobState.SUCCEEDED)
         ]  # fmt: skip
         # A cluster made for the job is paid for from the first node on, not from the start of the command.
         spans = [(job.placed or job.started, job.ended) for job in alike[-REMEMBERED:]]
         durations = [end - begin for begin, end in spans if begin and end]
         return (min(durations), max(durations)) if durations else None
 
-    def _by_runs(self, spec: JobSpec, on: str) -> Seconds | None:
+    def _by_runs(self, spec: JobSpec, target: Target) -> Seconds | None:
         """The range of earlier runs of the same script, plus the start of a cluster made for the job."""
         script = next((PurePath(word) for word in spec.argv if word.endswith(".py")), None)
         if script is None or script.parent.name != "experiments" or not self.runs_dir.is_dir():
@@ -110,8 +113,7 @@ class Estimator:
         from sp500.runs.forecasting import forecast
 
         span = forecast.estimate(self._records, script.stem, spec.workers)
-        start = CLUSTER_START if on == "kuberay" else 0.0
-        return (span[0] + start, span[1] + start) if span else None
+        return (span[0] + target.start_seconds, span[1] + target.start_seconds) if span else None
 
     @cached_property
     def _records(self) -> list[RunRecord]:
@@ -128,22 +130,3 @@ def build_estimator(
     return Estimator(
         table, node_type, earlier, folders.default_runs(), table.currency if table else currency, for_agent
     )
-
-
-def _on_cluster(spec: JobSpec, on: str, request: Document, kind: str, table: RateTable) -> list[Pods]:
-    """Workers as `kind`; on Kubernetes the head and the submitter are made for the job as well."""
-    spot = any(word in text.lower() for text in (*spec.node_labels, *spec.tolerations) for word in SPOT)
-    if on == "ray":
-        total, node = of_spec(spec), table.types[kind].node
-        memory = total.memory / spec.workers or node.gib * 2**30
-        return [_pods(Resources(total.cpus / spec.workers, spec.gpus, memory), spec.workers, kind, spot=spot)]
-    (_, head), (count, worker), *submitter = (pods for job in request["documents"] for pods in pods_of(job))
-    others = [_pods(pod, 1, table.rule.cluster) for pod in (head, *(pod for _, pod in submitter))]
-    return [_pods(worker, count, kind, spot=spot), *others]
-
-
-def _pods(pod: Resources, count: int, kind: str, *, spot: bool = False) -> Pods:
-    from sp500.runs.cost import Pods
-
-    size = {"cpus": pod.cpus, "gpus": pod.gpus, "gib": pod.memory / 2**30}
-    return Pods(**size, count=count, node_type=kind, spot=spot)

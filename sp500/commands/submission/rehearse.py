@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,12 +12,13 @@ import tyro
 from pydantic import Field
 
 from sp500.commands import folders
-from sp500.commands.submission.render import ray_cluster
 from sp500.config import Frozen
 from sp500.console import arguments
 from sp500.console.output import run_command
 from sp500.errors import ConfigError
 from sp500.jobs import working_dir
+from sp500.jobs.client import state_folder
+from sp500.jobs.kuberay.target import read_cluster
 from sp500.jobs.local_cluster import plan, processes
 from sp500.jobs.manifests import manifest, rules
 from sp500.jobs.queue.ledger import private_folder
@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
 
     def run() -> tuple[str, int]:
         flags = arguments.parse(Rehearse, argv, "sp500 jobs rehearse")
-        state = flags.state_dir or folders.state(os.environ) / "rehearsal"
+        state = flags.state_dir or state_folder() / "rehearsal"
         if flags.down:
             count = processes.down(state)
             return (f"{count} nodes ended" if count else "no rehearsal is up"), 0
@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _up(flags: Rehearse, state: Path) -> str:
     try:
-        document = ray_cluster(flags.manifest)
+        document = read_cluster(flags.manifest)
     except ConfigError as error:
         raise ConfigError(str(error).replace("--cluster ", "", 1)) from None
     rules.check(document)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from sp500.commands.submission import command_words, job_flags, local_files
+from sp500.commands.submission import job_flags
 from sp500.config import Frozen
-from sp500.console import arguments, entry
+from sp500.console import arguments
 from sp500.console.output import run_command
-from sp500.errors import ConfigError
+from sp500.jobs.kuberay import target as kuberay
+from sp500.jobs.kuberay.target import read_cluster
 from sp500.jobs.manifests import manifest, rules
 from sp500.jobs.manifests.manifest import Document
 from sp500.jobs.manifests.rayjob import build_documents
@@ -67,10 +67,9 @@ def main(argv: Sequence[str]) -> int:
 
 def manifests(flags: Render) -> list[Document]:
     """What Kubernetes would get. Raises ConfigError for a job, cluster file or manifest that is wrong."""
-    spec, cluster = flags.spec(), ray_cluster(flags.cluster)
+    spec, cluster = flags.spec(), read_cluster(flags.cluster)
     rules.check(cluster)
-    local_files.check_image_has(spec, cluster)
-    command_words.check(spec, "kuberay", os.environ)
+    kuberay.check(spec, cluster)
     rendered = build_documents(spec, cluster)
     for document in rendered:
         rules.check(document)
@@ -79,21 +78,8 @@ def manifests(flags: Render) -> list[Document]:
 
 def service(flags: RenderService) -> Document:
     """What Kubernetes would get. Raises ConfigError for a cluster file or manifest that is wrong."""
-    cluster = ray_cluster(flags.cluster)
+    cluster = read_cluster(flags.cluster)
     rules.check(cluster)
     rendered = build_rayservice(cluster, model=flags.model, image=flags.image, namespace=flags.namespace)
     rules.check(rendered)
     return rendered
-
-
-def ray_cluster(path: Path) -> Document:
-    """The RayCluster among a file's documents. Raises ConfigError for none or several."""
-    file = Path("/dev/stdin") if path == Path("-") else path
-    clusters = [
-        document
-        for document in entry.read_documents(file, "--cluster")
-        if isinstance(document, dict) and document.get("kind") == "RayCluster"
-    ]
-    if len(clusters) != 1:
-        raise ConfigError(f"--cluster {path}: expected one document of kind RayCluster, found {len(clusters)}")
-    return clusters[0]

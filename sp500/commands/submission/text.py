@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from sp500 import formatting
 from sp500.commands.jobs import queue_flags
 from sp500.commands.submission.pricing import Estimator
-from sp500.commands.submission.request import add_world_size
-from sp500.jobs.manifests.manifest import Document
+from sp500.jobs.client import Queued, with_world_size
+from sp500.jobs.executor import Request
 from sp500.jobs.queue import budget
 from sp500.jobs.queue.job import Job
 from sp500.jobs.spec import WORLD_SIZE, JobSpec
+from sp500.jobs.target import Target
 
 AT_ONCE = "as soon as there is room"
 
@@ -48,18 +49,19 @@ class Submitted:
         return {**queue_flags.plain(self.job), "plan": self.plan, "follow": self.follow}
 
 
-def plan(job: Job, spec: JobSpec, estimator: Estimator, waiting: Sequence[Job], *, shortfall: str) -> Submitted:
-    """The job that was queued, and what is expected of it. `shortfall`: the money that it waits for."""
-    shortest, longest = estimator.seconds(spec, job.target["on"])
-    rivals = [other for other in waiting if other.target["on"] == job.target["on"]]
+def plan(queued: Queued, spec: JobSpec, estimator: Estimator, waiting: Sequence[Job]) -> Submitted:
+    """The job that was queued, and what is expected of it."""
+    job, shortfall = queued.job, queued.shortfall
+    shortest, longest = estimator.seconds(spec, job.kind)
+    rivals = [other for other in waiting if other.kind is job.kind]
     before = [other for other in rivals if (-other.priority, other.number) < (-job.priority, job.number)]
     return Submitted(
         job,
         plan={
             "command": shlex.join(spec.argv),
-            "place": place(job),
+            "place": job.kind.describe(job.target),
             "takes": job.demand.text(),
-            "world_size": world_size(spec, job.target["on"]),
+            "world_size": world_size(spec, job.kind),
             "queued_before": len(before),
             "starts": f"when the budget lets it: {shortfall}" if shortfall else "",
             "seconds": [shortest, longest],
@@ -92,20 +94,13 @@ def text(submitted: Submitted) -> str:
     )
 
 
-def place(job: Job) -> str:
-    """Where a job runs: the kind of place, and its namespace, context or address."""
-    parts = {"namespace": "namespace ", "context": "context ", "address": ""}
-    known = [f"{word}{job.target[key]}" for key, word in parts.items() if job.target.get(key)]
-    return ", ".join([job.target["on"], *known])
-
-
-def world_size(spec: JobSpec, on: str) -> int | None:
+def world_size(spec: JobSpec, target: Target) -> int | None:
     """Workers that the experiment trains on by default; None where the job sets no world size."""
-    value = add_world_size(spec, on).env.get(WORLD_SIZE, "")
+    value = with_world_size(spec, target).env.get(WORLD_SIZE, "")
     return int(value) if value.isdecimal() else None
 
 
-def mask_request(request: Document, spec: Document) -> Document:
+def mask_request(request: Request, spec: Mapping[str, Any]) -> Request:
     """The request with the values that the job itself sets, and only the names of what it has of the shell."""
     if "environment" not in request:
         return request

@@ -18,10 +18,9 @@ from pathlib import Path
 import yaml
 
 from sp500.errors import ConfigError, Unreachable
-from sp500.jobs.executor import Line
+from sp500.jobs.executor import Line, Request
 from sp500.jobs.local import log_file, processes
 from sp500.jobs.local.job_folder import REQUEST, SECOND, SETTINGS, START, STOP, Command, JobFolder
-from sp500.jobs.manifests.manifest import Document
 from sp500.jobs.spec import JobSpec
 from sp500.jobs.state import JobState, Replicas, Role, Status
 from sp500.machine.units import size_bytes
@@ -32,7 +31,7 @@ GRACE_SECONDS = 10
 SOON = 30
 
 
-def request(spec: JobSpec, *, cwd: Path, environment: Mapping[str, str], python: str) -> Document:
+def request(spec: JobSpec, *, cwd: Path, environment: Mapping[str, str], python: str) -> Request:
     """What submit starts. A first word `python` becomes the interpreter `python`.
 
     The command gets `environment`, in which the variables of `spec.secrets` have to be, and `spec.env` over it. All
@@ -64,7 +63,7 @@ class LocalExecutor:
         self._folder = folder.absolute()
         self._supervisors: list[subprocess.Popen[bytes]] = []
 
-    def submit(self, handle: str, request: Document) -> None:
+    def submit(self, handle: str, request: Request) -> None:
         """Start the job, once. One whose supervisor was killed gets another, which enforces the rest of its limits.
 
         Raises Unreachable where this machine cannot now: no room, no more processes.
@@ -157,7 +156,7 @@ class LocalExecutor:
             raise ConfigError(f"job {handle!r}: a handle matches {HANDLE.pattern}")
         return JobFolder(self._folder / handle)
 
-    def _start(self, job: JobFolder, lock: int, request: Document) -> None:
+    def _start(self, job: JobFolder, lock: int, request: Request) -> None:
         """Make the job known and hand it over, unless the last holder of the lock did."""
         if job.has(START):
             return

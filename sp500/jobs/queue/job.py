@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
-from sp500.jobs.manifests.manifest import Document
-from sp500.jobs.queue.resources import Resources
+from sp500.jobs.executor import Request
+from sp500.jobs.resources import Resources
 from sp500.jobs.state import JobState
+from sp500.jobs.target import Place, Target, find
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,8 +17,8 @@ class Order:
 
     id: str
     name: str
-    target: Document
-    """Where it runs: `on`, and how that is reached."""
+    target: Place
+    """Where it runs."""
     project: str
     priority: int
     queued_elsewhere: bool
@@ -35,14 +37,24 @@ class Order:
     notify: str | None = None
     """URL that its changes of state are posted to."""
 
+    @property
+    def kind(self) -> Target:
+        """The target that it runs on."""
+        return find(self.target["on"])
+
 
 @dataclass(frozen=True, kw_only=True)
 class NewJob(Order):
     """A job to be queued."""
 
-    spec: Document
-    request: Document
+    spec: dict[str, Any]
+    request: Request
     """What the executor gets."""
+
+    @classmethod
+    def of(cls, order: Order, **changed: Any) -> NewJob:
+        """Return the same order, changed, as a new job."""
+        return cls(**{each.name: getattr(order, each.name) for each in fields(Order)} | changed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,10 +94,7 @@ class Job(Order):
         """When the present start took what it is billed for; None where it has nothing yet, or has ended."""
         if not self.submitted or self.claimed is None:
             return None
-        if not (self.queued_elsewhere or self.target["on"] == "kuberay"):
-            return self.claimed
-        # Nobody pays for pods that wait for Kueue or a node. One that ran had a node, also where nobody looked in time.
-        return self.started if self.placed is None else self.placed
+        return self.kind.billed_since(self.claimed, self.placed, self.started)
 
     def cost(self, now: float) -> float:
         """What its starts have cost so far."""

@@ -16,12 +16,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sp500.errors import ConfigError, ResourcesError, SP500Error
-from sp500.jobs.manifests.manifest import Document
 from sp500.jobs.queue.job import Job, NewJob, Notice, Use
-from sp500.jobs.queue.resources import Resources
+from sp500.jobs.resources import Resources
 from sp500.jobs.state import FINISHED, JobState, one_line
 
 T = TypeVar("T")
@@ -135,14 +134,14 @@ class Ledger:
         query = f"SELECT EXISTS (SELECT 1 FROM jobs WHERE {UNFINISHED}) OR EXISTS (SELECT 1 FROM notices)"  # noqa: S608
         return bool(self._read(lambda connection: connection.execute(query).fetchone()[0]))
 
-    def document(self, id: str, column: str) -> Document:
+    def document(self, id: str, column: str) -> dict[str, Any]:
         """A job's `spec` or its `request`."""
         assert column in {"spec", "request"}
         query = f"SELECT {column} FROM jobs WHERE id = ?"  # noqa: S608 - one of two words
         row = self._read(lambda connection: connection.execute(query, (id,)).fetchone())
         if row is None:
             raise ConfigError(f"job {id} was deleted")
-        content: Document = json.loads(row[0])
+        content: dict[str, Any] = json.loads(row[0])
         return content
 
     def events(self, id: str) -> list[tuple[float, JobState, str]]:
@@ -271,7 +270,7 @@ class Entry:
                     list(row.values()),
                 )
             except sqlite3.IntegrityError as error:
-                raise ConfigError(f"job {job.id} is there already; submit it anew") from error
+                raise ConfigError(f"duplicate job id {job.id}; submit again to get a new one") from error
             self._event(job.id, at, JobState.QUEUED, "just submitted", notify=True)
 
     def change(self, job: Job, at: float, **changes: object) -> bool:

@@ -20,27 +20,26 @@ from pathlib import Path
 from threading import Event
 
 from sp500.errors import Refused, ResourcesError, SP500Error
-from sp500.jobs.executor import Executor
-from sp500.jobs.manifests.manifest import Document
+from sp500.jobs.executor import Executor, Request
 from sp500.jobs.queue import budget, log_archive, retries, schedule, webhooks
 from sp500.jobs.queue.job import Job
 from sp500.jobs.queue.ledger import Entry, Ledger
 from sp500.jobs.queue.progress_reader import ProgressReader
-from sp500.jobs.queue.resources import UNCOUNTED, Resources
 from sp500.jobs.queue.settings import QueueSettings
+from sp500.jobs.queue.stopwatch import Stopwatch
+from sp500.jobs.resources import UNCOUNTED, Resources
 from sp500.jobs.state import JobState, Status, one_line
+from sp500.jobs.target import Place
 
 SECONDS_BETWEEN_TURNS = 0.2
 # At most, while nothing changes in the ledger or the settings.
 SECONDS_BETWEEN_PLANS = 5.0
-# A cluster is asked less often than this machine, and still well within the time in which a user wants to see why.
-SECONDS_BETWEEN_LOOKS = {"local": 0.0, "ray": 1.0, "kuberay": 2.0}
-# Clusters that are looked at beside each other: one that does not answer must not hold up the others.
+# Places that are looked at side by side: one that does not answer must not hold up the others.
 THREADS = 8
 # Each knock at a cluster that does not answer takes its time.
 MOST_FAULTS = 2
-# The place of jobs whose room is Kueue's to give.
-KUEUE = "kueue"
+# Of jobs whose room is another queue's to give, such as Kueue's.
+ELSEWHERE = "elsewhere"
 
 
 class Manager:
@@ -50,7 +49,7 @@ class Manager:
         self,
         ledger: Ledger,
         folder: Path,
-        executor: Callable[[Document], Executor],
+        executor: Callable[[Place], Executor],
         settings: Callable[[], QueueSettings],
         machine: Resources,
         *,
@@ -58,7 +57,7 @@ class Manager:
         clock: Callable[[], float] = time.time,
         ticks: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`folder` keeps the logs of ended jobs; `executor` makes the one of a target; `first_wait`: before a retry.
+        """`folder` keeps the logs of ended jobs; `executor` makes the one of a place; `first_wait`: before a retry.
 
         `clock` is for what is written down. `ticks`, which nobody sets, is for what has to happen after some time.
         """
@@ -70,7 +69,7 @@ class Manager:
         self._plan_at = -math.inf
         self._looks: dict[str, Future[None]] = {}
         self._looked: dict[str, float] = {}
-        self._elapsed: dict[str, tuple[float, float]] = {}
+        self._stopwatch = Stopwatch(clock, ticks)
         self._couriers: dict[str, Future[None]] = {}
         self._posts = ThreadPoolExecutor(THREADS)
         self._progress = ProgressReader(folder, ticks)
@@ -85,19 +84,23 @@ class Manager:
 
     def turn(self, pool: ThreadPoolExecutor) -> bool:
         """Claim the jobs that may start, update those that have, post changes. Whether anything is left to do."""
-        jobs = self._claim_jobs()
-        active: dict[str, list[Job]] = {}
-        for job in jobs:
-            if not job.waits:
-                active.setdefault(json.dumps(job.target, sort_keys=True), []).append(job)
-        self._count([job for members in active.values() for job in members])
-        for key, members in active.items():
+        jobs = self._claim_due_jobs()
+        self._watch_places(pool, [job for job in jobs if not job.waits])
+        return self._post_notices() or bool(jobs)
+
+    def _watch_places(self, pool: ThreadPoolExecutor, active: Sequence[Job]) -> None:
+        """Have each place looked at whose turn it is, and that is not being looked at."""
+        for handle in self._stopwatch.follow(active):
+            self._progress.forget(handle)
+        places: dict[str, list[Job]] = {}
+        for job in active:
+            places.setdefault(json.dumps(job.target, sort_keys=True), []).append(job)
+        for key, members in places.items():
             look = self._looks.get(key)
-            due = self._looked.get(key, -math.inf) + SECONDS_BETWEEN_LOOKS[members[0].target["on"]]
+            due = self._looked.get(key, -math.inf) + members[0].kind.seconds_between_looks
             if (look is None or look.done()) and self._ticks() >= due:
                 self._looked[key] = self._ticks()
-                self._looks[key] = pool.submit(self._look_after, members)
-        return self._post_notices() or bool(jobs)
+                self._looks[key] = pool.submit(self._watch_jobs, members)
 
     def _post_notices(self) -> bool:
         """Run a courier for each receiver with undelivered notices. Whether there are any."""
@@ -109,21 +112,7 @@ class Manager:
             )
         return bool(urls)
 
-    def _count(self, active: Sequence[Job]) -> None:
-        """Begin to count the seconds of starts that this manager has not seen before; until then the wall clock did."""
-        for job in active:
-            if job.handle not in self._elapsed and job.claimed is not None:
-                self._elapsed[job.handle] = max(self._clock() - job.claimed, 0.0), self._ticks()
-        for handle in self._elapsed.keys() - {job.handle for job in active}:
-            self._elapsed.pop(handle, None)
-            self._progress.forget(handle)
-
-    def _seconds(self, job: Job) -> float:
-        """Seconds since the claim of the present start."""
-        before, since = self._elapsed.get(job.handle, (0.0, self._ticks()))
-        return before + self._ticks() - since
-
-    def _claim_jobs(self) -> list[Job]:
+    def _claim_due_jobs(self) -> list[Job]:
         """The unfinished jobs, after those whose turn it is were claimed.
 
         While nothing is written to the ledger they are those of the last turn: thousands of waiting jobs would else
@@ -144,8 +133,8 @@ class Manager:
             jobs, uses = entry.jobs(unfinished=True), entry.uses(budget.midnight(now))
             waiting, active = [job for job in jobs if job.waits], [job for job in jobs if not job.waits]
             left = budget.remaining_budgets(settings.budgets, uses, active, now)
-            rooms = {job.target["on"]: settings.room(job.target["on"], self._machine) for job in waiting}
-            rooms[KUEUE] = UNCOUNTED
+            rooms = {job.kind.name: settings.room(job.kind.name, self._machine) for job in waiting}
+            rooms[ELSEWHERE] = UNCOUNTED
             busy = [_busy(job) for job in active if not job.queued_elsewhere]
             queue = [_waiting(job, now) for job in waiting]
             plan = schedule.plan(queue, busy, rooms, left, settings.budgets, now=now)
@@ -161,7 +150,7 @@ class Manager:
             if job.stop_asked is not None:
                 entry.change(job, now, state=str(JobState.STOPPED), reason="stopped before its start", ended=now)
             elif job.id in plan.start:
-                count = int(job.demand.gpus) if job.target["on"] == "local" else 0
+                count = int(job.demand.gpus) if job.kind.is_here else 0
                 own, devices[:count] = devices[:count], []
                 entry.change(
                     job, now, state=str(JobState.PENDING), reason="its turn has come", starts=job.starts + 1,
@@ -170,24 +159,24 @@ class Manager:
             elif (reason := plan.reasons[job.id]) and reason != job.reason:
                 entry.change(job, now, reason=reason)
 
-    def _look_after(self, jobs: Sequence[Job]) -> None:
-        """Start, stop and query the jobs of one target. Its errors go into their reasons, and delay no other target."""
+    def _watch_jobs(self, jobs: Sequence[Job]) -> None:
+        """Start, stop and query the jobs of one place. Its errors go into their reasons, and delay no other place."""
         why, faults = "", 0
         for job in jobs:
             if faults < MOST_FAULTS:
                 try:
-                    self._look_after_one(job)
+                    self._watch_job(job)
                     continue
                 except SP500Error as error:
                     why = str(error)
                 except Exception as error:  # noqa: BLE001 - a slip of ours must not end the manager of all jobs
                     traceback.print_exc()
-                    why = f"{type(error).__name__}: {error}, a fault of sp500's ({self.folder.parent}/manager.log)"
+                    why = f"internal error ({type(error).__name__}: {error}); see {self.folder.parent}/manager.log"
                 # This machine is always there; a cluster that failed twice is taken to be away from all its jobs.
-                faults += job.target["on"] != "local"
-            self._change(job, {"reason": f"cannot be asked: {why}"})
+                faults += not job.kind.is_here
+            self._change(job, {"reason": f"status unavailable: {why}"})
 
-    def _look_after_one(self, known: Job) -> None:
+    def _watch_job(self, known: Job) -> None:
         executor = self._executor(known.target)
         job, status = self._hand_over(executor, known)
         if status is None:
@@ -195,18 +184,17 @@ class Manager:
             status = executor.status(job.handle)
             if status.unattended:
                 executor.submit(job.handle, self.ledger.document(job.id, "request"))
-        changes = retries.changes(job, status, self._clock(), self._first_wait, self._seconds(job))
-        again = changes["state"] == JobState.QUEUED and changes.get("submitted") is False
-        if (again or JobState(str(changes["state"])).finished) and job.target["on"] != "local":
+        seen = retries.advance(job, status, self._clock(), self._first_wait, self._stopwatch.seconds(job))
+        if seen.releases and not job.kind.is_here:
             self._keep_log(executor, job)
-        if again and job.target["on"] == "kuberay":
+        if seen.retry_at is not None and job.kind.makes_cluster:
             executor.delete(job.handle)  # its cluster would hold its nodes beside that of the next start
-        self._change(job, changes, status.ended)
-        if changes["state"] == JobState.FAILED and job.target["on"] == "kuberay":
+        self._move(job, seen, status.ended)
+        if seen.state == JobState.FAILED and job.kind.makes_cluster:
             self._tidy(executor, job)
-        if changes["state"] == JobState.RUNNING and job.target["on"] != "local":
+        if seen.state == JobState.RUNNING and not job.kind.is_here:
             self._progress.look(executor, job)
-        if changes["state"] == JobState.PENDING and job.state is JobState.RUNNING:
+        if seen.state == JobState.PENDING and job.state is JobState.RUNNING:
             self._progress.drop(job)
 
     def _tidy(self, executor: Executor, job: Job) -> None:
@@ -227,37 +215,34 @@ class Manager:
         self._change(job, {"submitted": True})
         return replace(job, submitted=True), None
 
-    def _request(self, job: Job) -> Document:
+    def _request(self, job: Job) -> Request:
         """What the executor gets for the present start."""
-        request = self.ledger.document(job.id, "request")
-        if job.target["on"] == "local" and self._machine.gpus:
-            request["environment"]["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, job.devices))
-        if job.target["on"] == "kuberay" and job.handle != job.id:
-            # Its documents are named as the first start. An id ends in random characters, so it is nothing else.
-            request = json.loads(json.dumps(request).replace(job.id, job.handle))
-        return request
+        devices = job.devices if self._machine.gpus else None
+        return job.kind.start(self.ledger.document(job.id, "request"), job.id, job.handle, devices)
 
     def _stop(self, executor: Executor, job: Job) -> None:
         """Stop a job that should end. Repeated at each look until it has."""
-        if not (job.stop_asked is not None or retries.is_late(job, self._seconds(job))):
+        if not (job.stop_asked is not None or retries.is_late(job, self._stopwatch.seconds(job))):
             return
-        if job.target["on"] == "kuberay" and not log_archive.has_log(log_archive.folder(self.folder, job)):
+        if job.kind.makes_cluster and not log_archive.has_log(log_archive.folder(self.folder, job)):
             self._keep_log(executor, job)  # its pods go at once, and their logs with them
         executor.stop(job.handle)
 
-    def _change(self, job: Job, changes: dict[str, object], ended: float | None = None) -> None:
-        """Write down what changed; a start that has ended has cost until then, however late that is seen."""
+    def _move(self, job: Job, seen: retries.Transition, ended: float | None) -> None:
+        """Write down a transition; a start that has ended has cost until then, however late that is seen."""
         now = self._clock()
+        last = replace(job, started=seen.started, placed=seen.placed)
+        self._change(job, seen.columns(), (last, now if ended is None else min(ended, now)) if seen.releases else None)
+
+    def _change(self, job: Job, changes: dict[str, object], release: tuple[Job, float] | None = None) -> None:
+        """Write down what changed, and with it what a start that has ended used, and until when."""
         if "reason" in changes:
             changes = changes | {"reason": one_line(str(changes["reason"]))}
         if all(getattr(job, name) == value for name, value in changes.items()):
             return
         with self.ledger.writing() as entry:
-            over = JobState(str(changes.get("state", job.state)))
-            let_go = over.finished or (over == JobState.QUEUED and changes.get("submitted") is False)
-            if entry.change(job, now, **changes) and let_go:
-                times = {name: changes.get(name, getattr(job, name)) for name in ("started", "placed")}
-                entry.release(replace(job, **times), now if ended is None else min(ended, now))  # type: ignore[arg-type]
+            if entry.change(job, self._clock(), **changes) and release:
+                entry.release(*release)
 
     def _keep_log(self, executor: Executor, job: Job) -> None:
         folder = log_archive.folder(self.folder, job)
@@ -271,7 +256,7 @@ def _waiting(job: Job, now: float) -> schedule.Waiting:
     return schedule.Waiting(
         job.id,
         job.demand,
-        on=KUEUE if job.queued_elsewhere else job.target["on"],
+        on=ELSEWHERE if job.queued_elsewhere else job.kind.name,
         priority=job.priority,
         number=job.number,
         project=job.project,
@@ -285,4 +270,4 @@ def _waiting(job: Job, now: float) -> schedule.Waiting:
 
 def _busy(job: Job) -> schedule.Busy:
     ends = math.inf if job.seconds is None or job.claimed is None else job.claimed + job.seconds
-    return schedule.Busy(job.demand, ends, job.target["on"])
+    return schedule.Busy(job.demand, ends, job.kind.name)

@@ -19,11 +19,11 @@ from sp500.errors import ConfigError, LimitExceeded, ResourcesError, SP500Error
 from sp500.jobs import names
 from sp500.jobs.executor import Executor, Line
 from sp500.jobs.local.processes import MARK
-from sp500.jobs.manifests.manifest import Document
 from sp500.jobs.queue import log_archive, retries
 from sp500.jobs.queue.job import Job, NewJob
 from sp500.jobs.queue.ledger import Ledger, NoRoom
-from sp500.jobs.state import JobState, Role, Status, one_line
+from sp500.jobs.state import Role, Status, one_line
+from sp500.jobs.target import Place
 from sp500.machine.locks import acquire
 
 SECONDS_BETWEEN_LOOKS = 0.25
@@ -46,7 +46,7 @@ def new_id(name: str) -> str:
 class Queue:
     """The jobs of one state folder."""
 
-    def __init__(self, folder: Path, executor: Callable[[Document], Executor], manager: Sequence[str]) -> None:
+    def __init__(self, folder: Path, executor: Callable[[Place], Executor], manager: Sequence[str]) -> None:
         """`executor` makes the one of a target; `manager` is the command of a manager of this folder."""
         self.folder, self.ledger = folder, Ledger(folder / "queue.db")
         self.executor, self._manager = executor, list(manager)
@@ -96,7 +96,7 @@ class Queue:
             return
         if len(self._begun) == MOST_BEGUN:
             raise ResourcesError(
-                f"the queue's manager does not stay up; {self.folder}/manager.log: {self._last_words()}"
+                f"the queue manager keeps exiting. Last line of {self.folder}/manager.log: {self._last_words()}"
             )
         self._begun.append(time.monotonic())
         with self._log() as log:
@@ -140,11 +140,8 @@ class Queue:
         try:
             status = self.executor(job.target).status(job.handle)
         except SP500Error as error:
-            return replace(job, reason=one_line(f"cannot be asked: {error}")), None
-        now = retries.changes(job, status, time.time())
-        # What it has cost is settled by the manager, when it sees the same.
-        now |= {"state": JobState(str(now["state"])), "claimed": job.claimed}
-        return replace(job, **now), status  # type: ignore[arg-type]
+            return replace(job, reason=one_line(f"status unavailable: {error}")), None
+        return retries.advance(job, status, time.time()).apply(job), status
 
     def logs(
         self, job: Job, *, role: Role | None, tail: int | None, follow: bool, start: int | None = None
@@ -198,7 +195,7 @@ class Queue:
         while left := [job for job in self.ledger.jobs(full_ids) if not job.state.finished]:
             if end is not None and time.monotonic() >= end:
                 states = "; ".join(f"{job.id} is {job.state}: {job.reason}" for job in left)
-                raise LimitExceeded(f"not ended within {seconds:g} s: {states.rstrip('.')}. It goes on")
+                raise LimitExceeded(f"timed out after {seconds:g} s; still unfinished: {states.rstrip('.')}")
             self.manage()
             time.sleep(SECONDS_BETWEEN_LOOKS)
         return [self.job(id) for id in ids]

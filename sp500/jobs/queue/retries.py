@@ -1,8 +1,8 @@
-"""What the queue does with what an executor sees: pure decisions on retries and final states."""
+"""Decide what the queue does with what an executor sees: retries and final states. Pure."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from sp500.errors import LimitExceeded
@@ -20,10 +20,57 @@ def wait(failures: int, first: float = FIRST_WAIT) -> float:
     return float(min(first * 2 ** (failures - 1), LONGEST_WAIT))
 
 
-def changes(
+@dataclass(frozen=True)
+class Transition:
+    """What becomes of a job by what was seen of its present start."""
+
+    state: JobState
+    reason: str
+    failures: int
+    started: float | None
+    """Of the present start, also where it has ended; so is `placed`."""
+    placed: float | None
+    exit_code: int | None = None
+    ended: float | None = None
+    retry_at: float | None = None
+    """When its next start may begin; None where there is none."""
+
+    @property
+    def releases(self) -> bool:
+        """Whether the start has ended, and holds nothing any more."""
+        return self.state.finished or self.retry_at is not None
+
+    def columns(self) -> dict[str, object]:
+        """Return the columns of the ledger that it sets."""
+        seen: dict[str, object] = {"state": str(self.state), "reason": self.reason, "failures": self.failures}
+        times = {"started": self.started, "placed": self.placed}
+        if self.retry_at is not None:
+            none = dict.fromkeys(("claimed", *times))
+            return seen | none | {"submitted": False, "devices": [], "not_before": self.retry_at}
+        if self.state.finished:
+            return seen | times | {"exit_code": self.exit_code, "ended": self.ended, "devices": [], "claimed": None}
+        return seen | times
+
+    def apply(self, job: Job) -> Job:
+        """Return the job as it is then. What it has cost is settled by the manager, when it sees the same."""
+        again = self.retry_at is not None
+        return replace(
+            job,
+            state=self.state,
+            reason=self.reason,
+            failures=self.failures,
+            submitted=not again,
+            started=None if again else self.started,
+            placed=None if again else self.placed,
+            exit_code=self.exit_code,
+            ended=self.ended,
+        )
+
+
+def advance(
     job: Job, status: Status, now: float, first_wait: float = FIRST_WAIT, elapsed: float | None = None
-) -> dict[str, object]:
-    """Columns of the ledger that change with what was seen of the present start.
+) -> Transition:
+    """Decide what a status of the present start does to the job.
 
     `elapsed`: seconds since its claim where a clock that nobody sets has counted them.
     """
@@ -31,32 +78,21 @@ def changes(
         elapsed = 0.0 if job.claimed is None else now - job.claimed
     status = replace(status, reason=one_line(status.reason))
     status = apply_stop(_apply_deadline(job, status, now, elapsed), stop_asked=_is_ended_by_stop(job, status))
-    times = {
-        "started": status.started if status.started is not None else job.started,
-        "placed": job.placed if job.placed is not None else status.placed,
-    }
+    started = status.started if status.started is not None else job.started
+    placed = job.placed if job.placed is not None else status.placed
     if not status.state.finished:
         reason = f"stopping: {status.reason}" if job.stop_asked is not None else status.reason
-        return times | {"state": str(status.state), "reason": reason, "failures": max(job.failures, status.failures)}
+        failures = max(job.failures, status.failures)
+        return Transition(status.state, reason, failures, started, placed)
     reason = _final_reason(job, status)
     failed = status.state in {JobState.FAILED, JobState.LOST}
     failures = max(job.failures + failed, status.failures)
     if failed and status.retryable and job.starts <= job.retries:
         at = now + wait(failures, first_wait)
-        return {
-            "state": str(JobState.QUEUED),
-            "reason": f"start {job.starts} of {job.retries + 1} failed ({reason}); the next is at {clock(at)}",
-            "failures": failures,
-            "submitted": False,
-            "devices": [],
-            "not_before": at,
-            "claimed": None,
-            "started": None,
-            "placed": None,
-        }
-    ended = max(now if status.ended is None else status.ended, times["started"] or 0.0)  # by a clock that was set back
-    final = {"state": str(status.state), "reason": reason, "exit_code": status.exit_code, "failures": failures}
-    return times | final | {"ended": ended, "devices": [], "claimed": None}
+        reason = f"start {job.starts} of {job.retries + 1} failed ({reason}); the next is at {clock(at)}"
+        return Transition(JobState.QUEUED, reason, failures, started, placed, retry_at=at)
+    ended = max(now if status.ended is None else status.ended, started or 0.0)  # by a clock that was set back
+    return Transition(status.state, reason, failures, started, placed, status.exit_code, ended)
 
 
 def _final_reason(job: Job, status: Status) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sp500.formatting import amount
-from sp500.jobs.queue.resources import Resources
+from sp500.jobs.resources import Resources
 
 
 @dataclass(frozen=True)

@@ -12,18 +12,18 @@ The file `queue.yaml` in the state folder, read again at every turn:
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import psutil
 from pydantic import BaseModel, ConfigDict, Field
 
 from sp500.jobs.fields import Label, Memory
-from sp500.jobs.queue.resources import UNCOUNTED, Resources
+from sp500.jobs.resources import UNCOUNTED, Resources
+from sp500.jobs.target import On, find
 from sp500.machine.cores import usable_cores
 from sp500.machine.units import size_bytes
 
 FILE = "queue.yaml"
-On = Literal["local", "ray", "kuberay"]
 Amount = Annotated[float, Field(ge=0)]
 
 
@@ -38,7 +38,7 @@ class Capacity(BaseModel):
 
 
 class QueueSettings(BaseModel):
-    """Capacity by executor, and budgets."""
+    """Capacity by target, and budgets."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -49,9 +49,9 @@ class QueueSettings(BaseModel):
     """What a project may spend in a day (UTC); a project that is not here has no limit."""
 
     def room(self, on: str, machine: Resources) -> Resources:
-        """All that jobs of one executor may hold together, on this machine."""
-        limits = self.capacity.get(on, Capacity())  # type: ignore[call-overload]
-        base = machine if on == "local" else UNCOUNTED
+        """All that jobs of one target may hold together, on this machine."""
+        limits = self.capacity.get(on, Capacity())
+        base = machine if find(on).is_here else UNCOUNTED
         return Resources(
             base.cpus if limits.cpus is None else limits.cpus,
             base.gpus if limits.gpus is None else min(limits.gpus, base.gpus),  # more than the driver has are nowhere

@@ -19,7 +19,8 @@ from ray.dashboard.modules.dashboard_sdk import SubmissionClient
 from ray.job_submission import JobSubmissionClient
 
 from sp500.errors import Refused, Unreachable
-from sp500.jobs.manifests.manifest import Document
+from sp500.jobs.executor import Request
+from sp500.jobs.ray.status import Answer
 
 # Answers of a server, or of a gateway before it, that is busy or not up yet.
 MAY_PASS = frozenset({408, 425, 429})
@@ -43,11 +44,11 @@ class RayClient(JobSubmissionClient):  # type: ignore[misc] # ray has no types
         self._silence_seconds = silence_seconds
         self._proxies = {"http": "", "https": ""} if direct else None
 
-    def job(self, handle: str) -> Document | None:
+    def job(self, handle: str) -> Answer | None:
         """Ray's description of a job, its fields as JSON. None if Ray does not know it."""
         return self._request_json("GET", handle)
 
-    def submit(self, handle: str, request: Document) -> None:
+    def submit(self, handle: str, request: Request) -> None:
         """Upload the folder if that has to be, and start the job."""
         try:
             self._check_connection_and_version("2.0", "The Jobs API that this client speaks came with Ray 2.0.")
@@ -93,12 +94,12 @@ class RayClient(JobSubmissionClient):  # type: ignore[misc] # ray has no types
                 if new:
                     yield new
 
-    def _request_json(self, method: str, handle: str, more: str = "") -> Document | None:
+    def _request_json(self, method: str, handle: str, more: str = "") -> Answer | None:
         answer = self._do_request(method, f"/api/jobs/{handle}{more}")
         if answer.status_code == 404 and f"Job {handle} does not exist" in answer.text:
             return None
         try:
-            document: Document = answer.json()
+            document: Answer = answer.json()
         except ValueError as error:
             raise self._no_ray(answer) from error
         if answer.status_code == 404:
@@ -111,7 +112,7 @@ class RayClient(JobSubmissionClient):  # type: ignore[misc] # ray has no types
         endpoint: str,
         *,
         data: bytes | None = None,
-        json_data: Document | None = None,
+        json_data: Answer | None = None,
         stream: bool = False,
     ) -> Any:
         """Instead of the parent's: with a limit of time, direct to this machine, and without redirects.

@@ -20,9 +20,8 @@ import yaml
 
 from sp500.errors import ConfigError, Refused, Unreachable
 from sp500.jobs import working_dir
-from sp500.jobs.executor import Line
+from sp500.jobs.executor import Line, Request
 from sp500.jobs.log_lines import LONGEST, LineSplitter, Tail
-from sp500.jobs.manifests.manifest import Document
 from sp500.jobs.ray import status as ray_status
 from sp500.jobs.spec import KUBERNETES_ONLY, JobSpec
 from sp500.jobs.state import Role, Status
@@ -40,7 +39,7 @@ TOKEN = re.compile(r"[!-~]+")
 PAUSE_SECONDS = 0.5
 
 
-def request(spec: JobSpec, *, cwd: Path) -> Document:
+def request(spec: JobSpec, *, cwd: Path) -> Request:
     """What the Jobs API gets, beside the handle; the folder `cwd` (absolute) is uploaded when the job is submitted.
 
     The command asks for no CPU, since it runs on the head, which may have none: what it needs it asks Ray for. The
@@ -97,7 +96,7 @@ class RayExecutor:
         self._pause = pause
         self._clock = clock
 
-    def submit(self, handle: str, request: Document) -> None:
+    def submit(self, handle: str, request: Request) -> None:
         """Upload the folder and start the job, unless the cluster knows the handle already.
 
         Raises Refused for a folder larger than Ray takes, or one that is gone.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import signal
+from typing import Any
 
-from sp500.jobs.manifests.manifest import Document
 from sp500.jobs.state import FINAL_CODES, JobState, Replicas, Role, Status
 
 # Ray's own process, which watches over the command, is gone, and the command with it.
@@ -19,8 +19,11 @@ WATCHER_GONE = frozenset(
 SETUP_FAILED = "RUNTIME_ENV_SETUP_FAILURE"
 LONGEST_REASON = 300
 
+Answer = dict[str, Any]
+"""Fields of a job, as the Jobs API gives them."""
 
-def status(job: Document) -> Status:
+
+def status(job: Answer) -> Status:
     """State, reason and times of a job as the Jobs API describes it.
 
     Ray keeps the time at which it took a job, and not that at which its command began: `started` is the former, once
@@ -55,27 +58,27 @@ def announcement_pattern(handle: str, entrypoint: str) -> re.Pattern[str]:
     return re.compile(rf"([\d :,-]+\tINFO job_manager\.py:\d+ -- Runtime env is setting up\.|{command})\n")
 
 
-def _state(job: Document) -> JobState:
+def _state(job: Answer) -> JobState:
     """Ray's five states are five of ours; LOST is a failure without an exit status, after the command had begun."""
     if job["status"] == "FAILED" and job.get("driver_node_id") and job.get("error_type") in WATCHER_GONE:
         return JobState.LOST
     return JobState(job["status"])
 
 
-def _exit_code(job: Document) -> int | None:
+def _exit_code(job: Answer) -> int | None:
     code = job.get("driver_exit_code")
     if code is None:
         return None
     return 128 - code if code < 0 else int(code)  # Python tells a signal as its negative
 
 
-def _retryable(job: Document, state: JobState, code: int | None) -> bool:
+def _retryable(job: Answer, state: JobState, code: int | None) -> bool:
     if state not in {JobState.FAILED, JobState.LOST}:
         return False
     return code not in FINAL_CODES and job.get("error_type") != SETUP_FAILED
 
 
-def _reason(job: Document, state: JobState, code: int | None) -> str:
+def _reason(job: Answer, state: JobState, code: int | None) -> str:
     message = str(job.get("message") or "")
     if code:
         # What Ray says of it, on a line, and the end of the log.

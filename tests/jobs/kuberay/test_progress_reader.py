@@ -12,8 +12,8 @@ from sp500.jobs.queue.job import NewJob
 from sp500.jobs.queue.manager import Manager
 from sp500.jobs.queue.progress_reader import SECONDS_AFTER_FAULT, SECONDS_BETWEEN_READS
 from sp500.jobs.queue.queue import Queue
-from sp500.jobs.queue.resources import Resources
 from sp500.jobs.queue.settings import QueueSettings
+from sp500.jobs.resources import Resources
 from sp500.progress import load
 
 LINE = "2026-01-02T10:00:00Z epoch {} of at most 25, 1240 samples/s, best 0.981, 180 s left: train 1.01"

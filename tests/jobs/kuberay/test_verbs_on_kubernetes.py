@@ -13,8 +13,6 @@ from kube_operator import Operator
 from kube_server import KubeServer
 from kube_store import KubeStore
 
-from sp500.commands.jobs import queue_flags
-
 ROOT = Path(__file__).parents[3]
 PSA = 'pods "x" is forbidden: violates PodSecurity "restricted:latest": allowPrivilegeEscalation != false'
 
@@ -69,7 +67,9 @@ def listed(sp500):
 @pytest.fixture
 def noticed(state, listed):
     """Waits until the manager has seen a reason, of which the list and the history tell then."""
-    ledger = queue_flags.queue(state / "sp500").ledger
+    from sp500.jobs import client
+
+    ledger = client.open_queue(state / "sp500").ledger
 
     def wait(id, word):
         until(lambda: word in ledger.jobs([id])[0].reason)

@@ -21,8 +21,8 @@ from sp500.jobs.queue.job import NewJob
 from sp500.jobs.queue.ledger import Ledger
 from sp500.jobs.queue.manager import SECONDS_BETWEEN_PLANS, Manager
 from sp500.jobs.queue.queue import Queue
-from sp500.jobs.queue.resources import Resources, of_spec
 from sp500.jobs.queue.settings import QueueSettings
+from sp500.jobs.resources import Resources, of_spec
 from sp500.jobs.spec import JobSpec
 from sp500.jobs.state import JobState, Role, Status
 
@@ -68,13 +68,14 @@ class Site:
         self.settings, self.machine, self.time, self.offset = QueueSettings(), MACHINE, None, 0.0
         self.ledger.create()
 
-    def manager(self):
+    def manager(self, ticks=time.monotonic):
         def executor(target):
             return LocalExecutor(self.folder / "jobs") if target["on"] == "local" else self.cluster
 
         return Manager(
             self.ledger, self.folder / "logs", executor, lambda: self.settings, self.machine,
             first_wait=0.1, clock=lambda: self.offset + time.time() if self.time is None else self.time,
+            ticks=ticks,
         )  # fmt: skip
 
     def add(self, id, *argv, on="kuberay", **more):
@@ -168,13 +169,13 @@ def test_cluster_that_does_not_answer_changes_no_state_and_is_asked_again(site):
     site.cluster.at_submit = Unreachable("connection refused")
     site.add("a")
     site.turn()
-    assert (site.job("a").state, site.job("a").reason) == (JobState.PENDING, "cannot be asked: connection refused")
+    assert (site.job("a").state, site.job("a").reason) == (JobState.PENDING, "status unavailable: connection refused")
     site.cluster.at_submit = None
     site.turn()
     assert site.job("a").state == JobState.RUNNING
     site.cluster.answer = Refused("the token is wrong")
     site.turn()
-    assert (site.job("a").state, site.job("a").reason) == (JobState.RUNNING, "cannot be asked: the token is wrong")
+    assert (site.job("a").state, site.job("a").reason) == (JobState.RUNNING, "status unavailable: the token is wrong")
     assert site.cluster.submitted == ["a"]
 
 
@@ -194,7 +195,7 @@ def test_fault_in_one_jobs_way_is_told_and_stops_neither_the_manager_nor_the_oth
     with site.managed():
         site.until_ended("near")
     assert site.job("far").state == JobState.PENDING
-    assert site.job("far").reason.startswith("cannot be asked: KeyError: 'status', a fault of sp500")
+    assert site.job("far").reason.startswith("status unavailable: internal error (KeyError: 'status')")
     assert "KeyError" in capfd.readouterr().err
 
 
@@ -308,8 +309,7 @@ def test_retry_does_not_wait_longer_because_the_clock_was_set_back(site):
 
 def test_wall_clock_that_steps_forward_ends_no_ray_job_before_its_deadline(site):
     ticks, site.time = [0.0], 1000.0
-    manager = site.manager()
-    manager._ticks = lambda: ticks[0]
+    manager = site.manager(lambda: ticks[0])
     site.add("a", on="ray", deadline=60.0)
 
     def turn(seconds):
@@ -372,8 +372,11 @@ def test_waiting_jobs_are_planned_anew_after_seconds_of_the_clock_that_nobody_se
 ):
     planned, plan, ticks = [], schedule.plan, [0.0]
     monkeypatch.setattr(schedule, "plan", lambda *all, **more: (planned.append(ticks[0]), plan(*all, **more))[1])
-    site.settings, site.time, manager = QueueSettings(capacity={"kuberay": {"cpus": 0}}), 1e9, site.manager()
-    manager._ticks = lambda: ticks[0]
+    site.settings, site.time, manager = (
+        QueueSettings(capacity={"kuberay": {"cpus": 0}}),
+        1e9,
+        site.manager(lambda: ticks[0]),
+    )
     site.add("waits")
     with ThreadPoolExecutor(1) as pool:
         for _ in range(20):

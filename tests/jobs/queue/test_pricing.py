@@ -8,11 +8,12 @@ import yaml
 
 from sp500.commands import rate_table
 from sp500.commands.submission.pricing import Estimator
-from sp500.commands.submission.request import Place, prepare_job
 from sp500.errors import ConfigError
+from sp500.jobs import client
 from sp500.jobs.queue.job import Job
-from sp500.jobs.queue.resources import Resources
+from sp500.jobs.resources import Resources
 from sp500.jobs.state import JobState
+from sp500.jobs.target import find
 
 RATES = {
     "currency": "EUR",
@@ -36,12 +37,22 @@ def expected(tmp_path):
 
 
 @pytest.fixture
-def there(cluster):
+def there(cluster, tmp_path):
     """Makes a place; the cluster's head requests a quarter of a CPU and no memory."""
     cluster["spec"]["headGroupSpec"]["template"]["spec"]["containers"] = cluster["spec"]["headGroupSpec"]["template"][
         "spec"
     ]["containers"][:1]
-    return lambda on: Place(on, cluster, address="http://127.0.0.1:8265")
+    (tmp_path / "cluster.yaml").write_text(yaml.safe_dump(cluster))
+    options = {"cluster": tmp_path / "cluster.yaml", "address": "http://127.0.0.1:8265"}
+    return lambda on: (
+        find(on),
+        find(on).options(**{name: options[name] for name in find(on).options.model_fields.keys() & options}),
+    )
+
+
+def prepare_job(spec, place, estimator):
+    (job,) = client.prepare(Path("/nowhere"), [spec], *place, estimator)
+    return job
 
 
 def test_job_of_this_machine_costs_its_cpus(expected, there, make):
@@ -99,29 +110,29 @@ def earlier(name, seconds, state=JobState.SUCCEEDED):
 def test_duration_is_that_of_the_last_jobs_of_the_name_that_succeeded(expected, make):
     jobs = [earlier("tune", 999), *(earlier("tune", seconds) for seconds in (30, 50, 40, 45, 35))]
     jobs += [earlier("tune", 1, JobState.FAILED), earlier("other", 2)]
-    assert expected(earlier=jobs).seconds(make(), "local") == (30, 50)
-    assert expected(earlier=jobs).seconds(make(), "kuberay") == (None, None)
+    assert expected(earlier=jobs).seconds(make(), find("local")) == (30, 50)
+    assert expected(earlier=jobs).seconds(make(), find("kuberay")) == (None, None)
 
 
 def test_duration_on_kubernetes_has_the_start_of_the_cluster_in_it(expected, make, monkeypatch, tmp_path):
     ended = replace(earlier("tune", 30), target={"on": "kuberay"}, placed=955.0)
-    assert expected(earlier=[ended]).seconds(make(), "kuberay") == (75, 75)
+    assert expected(earlier=[ended]).seconds(make(), find("kuberay")) == (75, 75)
     monkeypatch.setattr("sp500.runs.forecasting.forecast.estimate", lambda records, experiment, workers: (10.0, 20.0))
-    assert expected(runs_dir=tmp_path).seconds(make(), "local") == (10, 20)
-    assert expected(runs_dir=tmp_path).seconds(make(), "kuberay") == (50, 60)
+    assert expected(runs_dir=tmp_path).seconds(make(), find("local")) == (10, 20)
+    assert expected(runs_dir=tmp_path).seconds(make(), find("kuberay")) == (50, 60)
 
 
 def test_users_own_word_goes_before_and_the_deadline_is_the_limit(expected, make):
     jobs = [earlier("tune", 2000)]
-    assert expected(earlier=jobs).seconds(make(expected=7), "local") == (7, 7)
-    assert expected(earlier=jobs).seconds(make(deadline=1000), "local") == (1000, 1000)
-    assert expected(earlier=jobs).seconds(make(expected=7000, deadline=1000), "local") == (1000, 1000)
-    assert expected().seconds(make(deadline=1000), "local") == (None, 1000)
+    assert expected(earlier=jobs).seconds(make(expected=7), find("local")) == (7, 7)
+    assert expected(earlier=jobs).seconds(make(deadline=1000), find("local")) == (1000, 1000)
+    assert expected(earlier=jobs).seconds(make(expected=7000, deadline=1000), find("local")) == (1000, 1000)
+    assert expected().seconds(make(deadline=1000), find("local")) == (None, 1000)
 
 
 def test_nothing_is_expected_of_a_job_that_nobody_knows(expected, make):
-    assert expected().seconds(make(), "local") == (None, None)
-    assert expected(runs_dir=Path("no such folder")).seconds(make(), "local") == (None, None)
+    assert expected().seconds(make(), find("local")) == (None, None)
+    assert expected(runs_dir=Path("no such folder")).seconds(make(), find("local")) == (None, None)
 
 
 def test_without_a_table_all_is_free(there, make):

@@ -12,7 +12,7 @@ from sp500.errors import ConfigError, ResourcesError
 from sp500.jobs.queue.job import NewJob
 from sp500.jobs.queue.ledger import Ledger
 from sp500.jobs.queue.queue import Queue
-from sp500.jobs.queue.resources import Resources
+from sp500.jobs.resources import Resources
 from sp500.jobs.state import JobState
 
 
@@ -47,7 +47,7 @@ def test_job_comes_back_as_it_was_queued(ledger):
 
 def test_all_of_a_batch_is_queued_or_none_of_it(ledger):
     add(ledger, new("a"))
-    with pytest.raises(ConfigError, match="job a is there already"):
+    with pytest.raises(ConfigError, match="duplicate job id a"):
         add(ledger, new("b"), new("a"))
     assert [job.id for job in ledger.jobs()] == ["a"]
 

@@ -5,7 +5,7 @@ import pytest
 from sp500.commands.jobs import queue_flags
 from sp500.jobs.queue import budget, retries
 from sp500.jobs.queue.job import Job, Use
-from sp500.jobs.queue.resources import Resources
+from sp500.jobs.resources import Resources
 from sp500.jobs.state import JobState, Status
 
 NOW = 1_000_000.0
@@ -27,14 +27,14 @@ def failed(**more):
 
 
 def test_failure_that_may_end_otherwise_is_tried_again_later_and_counted():
-    found = retries.changes(job(), failed(), NOW)
+    found = retries.advance(job(), failed(), NOW).columns()
     assert (found["state"], found["failures"], found["submitted"]) == ("QUEUED", 1, False)
     assert found["not_before"] == NOW + 10
     assert found["reason"] == "start 1 of 3 failed (ended with exit code 1); the next is at 13:46:50 UTC"
 
 
 def test_end_by_a_clock_that_was_set_back_is_no_earlier_than_the_start():
-    found = retries.changes(job(retries=0), failed(ended=NOW - 3600), NOW - 3600)
+    found = retries.advance(job(retries=0), failed(ended=NOW - 3600), NOW - 3600).columns()
     assert (found["started"], found["ended"]) == (NOW - 90, NOW - 90)
     running = job(started=NOW)
     assert queue_flags.format_run_time(running, NOW - 3614) == "0:00:00"
@@ -47,71 +47,77 @@ def test_wait_doubles_up_to_a_limit(failures, seconds):
 
 @pytest.mark.parametrize("more", [{"starts": 3}, {"retries": 0}])
 def test_last_failure_is_the_end(more):
-    found = retries.changes(job(**more), failed(), NOW)
+    found = retries.advance(job(**more), failed(), NOW).columns()
     assert (found["state"], found["exit_code"], found["ended"]) == ("FAILED", 1, NOW)
 
 
 def test_failure_that_would_come_again_is_the_end():
-    assert retries.changes(job(), failed(retryable=False), NOW)["state"] == "FAILED"
+    assert retries.advance(job(), failed(retryable=False), NOW).columns()["state"] == "FAILED"
 
 
 def test_lost_job_is_tried_again_only_where_retries_are_left():
     lost = Status(JobState.LOST, "its cluster is gone", retryable=True)
-    assert retries.changes(job(), lost, NOW)["state"] == "QUEUED"
-    assert retries.changes(job(retries=0), lost, NOW)["state"] == "LOST"
+    assert retries.advance(job(), lost, NOW).columns()["state"] == "QUEUED"
+    assert retries.advance(job(retries=0), lost, NOW).columns()["state"] == "LOST"
 
 
 def test_stop_is_no_failure_and_is_not_tried_again():
-    found = retries.changes(job(stop_asked=NOW - 5), failed(), NOW)
+    found = retries.advance(job(stop_asked=NOW - 5), failed(), NOW).columns()
     assert (found["state"], found["reason"]) == ("STOPPED", "stopped on request")
 
 
 def test_failure_that_came_before_the_stop_keeps_its_own_end():
-    found = retries.changes(job(stop_asked=NOW + 60, retries=0), failed(), NOW + 61)
+    found = retries.advance(job(stop_asked=NOW + 60, retries=0), failed(), NOW + 61).columns()
     assert (found["state"], found["exit_code"]) == ("FAILED", 1)
 
 
 def test_retry_waits_without_holding_anything():
-    found = retries.changes(job(), failed(), NOW)
+    found = retries.advance(job(), failed(), NOW).columns()
     assert (found["claimed"], found["started"], found["devices"]) == (None, None, [])
+
+
+def test_retry_is_billed_for_the_start_that_failed():
+    seen = retries.advance(job(placed=NOW - 95, target={"on": "kuberay"}), failed(), NOW)
+    assert (seen.releases, seen.placed, seen.started) == (True, NOW - 95, NOW - 90)
+    assert (seen.columns()["placed"], seen.apply(job()).placed) == (None, None)
 
 
 def test_success_that_a_stop_came_too_late_for_is_a_success():
     done = Status(JobState.SUCCEEDED, "ended with exit code 0", 0, NOW - 90, NOW)
-    assert retries.changes(job(stop_asked=NOW - 5), done, NOW)["state"] == "SUCCEEDED"
+    assert retries.advance(job(stop_asked=NOW - 5), done, NOW).columns()["state"] == "SUCCEEDED"
 
 
 def test_deadline_of_the_queue_makes_a_stop_a_failure_with_its_exit_code():
     late = job(deadline=50.0)
     assert retries.is_late(late, 100.0)
-    found = retries.changes(late, Status(JobState.STOPPED, "stopped", ended=NOW), NOW)
+    found = retries.advance(late, Status(JobState.STOPPED, "stopped", ended=NOW), NOW).columns()
     assert (found["state"], found["reason"], found["exit_code"]) == ("FAILED", "the deadline of 50 s passed", 4)
 
 
 def test_clock_that_is_set_does_not_make_a_failure_of_its_own_late_nor_a_late_one_its_own():
     limited = job(deadline=200.0, retries=0)
-    stepped = retries.changes(limited, failed(ended=NOW + 86400), NOW + 86401, elapsed=101.0)
+    stepped = retries.advance(limited, failed(ended=NOW + 86400), NOW + 86401, elapsed=101.0).columns()
     assert stepped["reason"] == "ended with exit code 1"
     back = Status(JobState.STOPPED, "stopped", ended=NOW - 3600)
-    assert retries.changes(limited, back, NOW - 3600, elapsed=201.0)["exit_code"] == 4
+    assert retries.advance(limited, back, NOW - 3600, elapsed=201.0).columns()["exit_code"] == 4
 
 
 def test_job_that_ended_before_its_deadline_is_judged_by_its_own_end():
-    found = retries.changes(job(deadline=99.0, retries=0), failed(ended=NOW - 10), NOW)
+    found = retries.advance(job(deadline=99.0, retries=0), failed(ended=NOW - 10), NOW).columns()
     assert found["reason"] == "ended with exit code 1"
 
 
 def test_job_that_never_ran_keeps_what_it_waited_for():
     waiting = job(state=JobState.PENDING, reason="pod a-head: ImagePullBackOff", started=None)
     late = Status(JobState.FAILED, "PreRunningDeadlineExceeded")
-    assert retries.changes(waiting, late, NOW)["reason"] == (
+    assert retries.advance(waiting, late, NOW).columns()["reason"] == (
         "PreRunningDeadlineExceeded; before that: pod a-head: ImagePullBackOff"
     )
 
 
 def test_failures_that_an_executor_repeated_itself_are_counted():
     again = Status(JobState.PENDING, "is tried again", failures=2)
-    assert retries.changes(job(), again, NOW)["failures"] == 2
+    assert retries.advance(job(), again, NOW).columns()["failures"] == 2
 
 
 # Budgets: 86,400 s are a day; NOW lies 13 h 46 min 40 s after a midnight.
@@ -144,7 +150,9 @@ def test_start_that_its_cluster_never_took_costs_nothing_however_long_it_is_trie
 
 
 def test_time_that_kueue_holds_a_job_back_costs_nothing():
-    held = job(hourly=1.0, seconds=3600.0, claimed=NOW - 36000, started=None, queued_elsewhere=True)
+    held = job(
+        hourly=1.0, seconds=3600.0, claimed=NOW - 36000, started=None, queued_elsewhere=True, target={"on": "kuberay"}
+    )
     assert held.cost(NOW) == 0.0
     assert budget.remaining_budgets({"p": 10.0}, [], [held], NOW) == {"p": pytest.approx(9.0)}
 

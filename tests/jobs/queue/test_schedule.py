@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sp500.jobs.queue.resources import Resources
 from sp500.jobs.queue.schedule import Busy, Waiting, plan
+from sp500.jobs.resources import Resources
 
 NOW = 1_000_000.0
 

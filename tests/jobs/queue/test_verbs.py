@@ -108,7 +108,7 @@ def test_duration_of_earlier_jobs_is_what_is_expected_of_the_next(sp500, submit)
 
 def test_wait_gives_up_after_its_time_and_the_job_goes_on(sp500, submit, until):
     job = submit("sleep", "1000")
-    assert "It goes on" in sp500("wait", job["id"], "--timeout", "0.5", code=4).stderr
+    assert "still unfinished" in sp500("wait", job["id"], "--timeout", "0.5", code=4).stderr
     until(job["id"], "RUNNING")
     sp500("stop", job["id"])
 

@@ -15,8 +15,8 @@ from sp500.jobs.queue import webhooks
 from sp500.jobs.queue.job import NewJob
 from sp500.jobs.queue.ledger import Ledger
 from sp500.jobs.queue.manager import Manager
-from sp500.jobs.queue.resources import Resources
 from sp500.jobs.queue.settings import QueueSettings
+from sp500.jobs.resources import Resources
 from sp500.jobs.state import JobState, Status
 
 

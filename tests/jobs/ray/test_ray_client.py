@@ -10,14 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sp500.commands.submission.request import Place
 from sp500.errors import Refused, Unreachable
-from sp500.jobs import executors
 from sp500.jobs.queue import log_archive
-from sp500.jobs.queue.queue import Queue
 from sp500.jobs.ray import executor as ray_jobs
 from sp500.jobs.ray.client import json_string
 from sp500.jobs.ray.executor import RayExecutor
+from sp500.jobs.ray.target import RAY, RayOptions
 from sp500.jobs.spec import JobSpec
 
 MIB = 2**20
@@ -112,14 +110,12 @@ def test_submitting_with_a_token_and_without_tls_warns_and_does_not_repeat_the_t
         reply(handler, 404, f"Job {handler.path.rpartition('/')[2]} does not exist".encode())
 
     state = tmp_path / "state"
-    place = Place("ray", {}, address="http://ray.example:8265", tokens=state / "tokens")
-    queue = Queue(state, executors.maker(state), ["false"])
     with serving(answer) as (proxy, at_proxy):
         for name in ("no_proxy", "NO_PROXY"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("http_proxy", proxy)
         monkeypatch.setenv("RAY_AUTH_TOKEN", "SECRET")
-        place.reach([JobSpec(argv=("true",))], queue)
+        RAY.check([JobSpec(argv=("true",))], RayOptions(address="http://ray.example:8265"), state)
     assert at_proxy[0][1].startswith("http://ray.example:8265/")
     said = capsys.readouterr().err
     assert said.startswith("warning: http://ray.example:8265 is reached without TLS")

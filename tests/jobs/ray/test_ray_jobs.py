@@ -30,11 +30,11 @@ from sp500.jobs.queue.job import NewJob
 from sp500.jobs.queue.manager import Manager
 from sp500.jobs.queue.progress_reader import SECONDS_BETWEEN_READS
 from sp500.jobs.queue.queue import Queue
-from sp500.jobs.queue.resources import Resources
 from sp500.jobs.queue.settings import QueueSettings
 from sp500.jobs.ray import executor as ray_jobs
 from sp500.jobs.ray import status as ray_status
 from sp500.jobs.ray.executor import RayExecutor
+from sp500.jobs.resources import Resources
 from sp500.jobs.spec import JobSpec
 from sp500.jobs.state import JobState, Role
 from sp500.machine.ray_token import ray_token

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sp500.jobs.manifests.manifest import Container, Document, clusters, items, quantity, section
-from sp500.jobs.manifests.pods import GPU
 from sp500.jobs.spec import JobSpec
 from sp500.machine.units import size_bytes
 
@@ -30,7 +27,7 @@ class Resources:
         return self.cpus >= other.cpus and self.gpus >= other.gpus and self.memory >= other.memory
 
     def short_of(self, demand: Resources) -> str:
-        """What `wanted` does not find here, in words: `4 CPUs (1 free)`."""
+        """What `demand` does not find here, in words: `4 CPUs (1 free)`."""
         lacking = [
             f"{_count(need, unit)} ({_count(max(have, 0), '')} free)"
             for have, need, unit in (
@@ -57,36 +54,6 @@ def of_spec(spec: JobSpec) -> Resources:
     """What a job takes where it brings no pods: its workers', one CPU each unless it says more."""
     memory = size_bytes(spec.memory) if spec.memory else 0
     return Resources(spec.workers * (spec.cpus or 1), spec.workers * spec.gpus, spec.workers * memory)
-
-
-def of_rayjob(job: Document) -> Resources:
-    """The requests of all its pods, as a namespace's quota counts them."""
-    totals = (Resources(count * each.cpus, count * each.gpus, count * each.memory) for count, each in pods_of(job))
-    return sum(totals, Resources())
-
-
-def pods_of(job: Document) -> list[tuple[int, Resources]]:
-    """How many pods of each kind a RayJob has, and what each requests: head, groups of workers, submitter."""
-    pods = [
-        (int(group.body.get("replicas") or 0) if at else 1, _requests(group.containers))
-        for cluster in clusters(job)
-        for at, group in enumerate(cluster.groups)
-    ]
-    submitter = section(section(section(job, "spec"), "submitterPodTemplate"), "spec")
-    containers = [Container("", body) for body in items(submitter.get("containers"))]
-    return [*pods, (1, _requests(containers))] if containers else pods
-
-
-def _requests(containers: Iterable[Container]) -> Resources:
-    """What the containers of a pod ask for; their limits where they ask for nothing."""
-    total = Resources()
-    for container in containers:
-        cpus, gpus, memory = (
-            quantity(container.resource("requests", name) or container.resource("limits", name)) or 0
-            for name in ("cpu", GPU, "memory")
-        )
-        total += Resources(cpus, gpus, memory)
-    return total
 
 
 def _count(number: float, unit: str) -> str:

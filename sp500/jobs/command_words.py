@@ -1,0 +1,124 @@
+"""Refuse a command that could only fail once its turn has come: quoted as a whole, of a shell's words, or with a file
+that is on this machine alone.
+
+A cluster finds out after its nodes were paid for. What counts is what is here: a path that does not exist on this
+machine is taken to be one of the cluster's.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from sp500.errors import ConfigError
+from sp500.jobs.spec import JobSpec
+
+OF_A_SHELL = frozenset({"&&", "||", ";", "|", "&", ">", ">>", "<", "<<", "2>", "2>&1", "&>"})
+PYTHON = re.compile(r"python(3(\.\d+)?)?")
+# Options of Python that have a value, and those after which there is no script.
+WITH_VALUE, WITHOUT_SCRIPT = frozenset({"-X", "-W"}), ("-m", "-c")
+# Where claims are mounted, and folders that every image has, with contents of its own.
+CLAIMS, IMAGE_FOLDER = ("/data", "/runs"), "/app"
+SYSTEM = ("/bin", "/dev", "/etc", "/lib", "/opt", "/proc", "/sbin", "/sys", "/usr", IMAGE_FOLDER)
+# Flags that take a path, as they end: whatever else follows a flag is one if it has a slash or a suffix.
+INPUTS = ("source", "path", "shards", "tokenizer")
+# Flags of folders that a command writes to.
+OUTPUTS = ("runs-dir", "runs_dir", "save-dir", "save_dir", "--out")
+
+
+def check(
+    spec: JobSpec, environment: Mapping[str, str] = os.environ, *, here: bool = False, uploaded: bool = False
+) -> None:
+    """Raise ConfigError for a command that cannot run as it is meant. Of a cluster only what is known here counts.
+
+    `here`: it runs on this machine. `uploaded`: in a copy of this folder.
+    """
+    program, *words = spec.argv
+    path = {**environment, **spec.env}.get("PATH")
+    is_found = program in {"python", "python3"} or shutil.which(program, path=path) is not None
+    if " " in program and not is_found and (here or not words):
+        raise ConfigError(
+            f"the command is one word, {program!r}, and no program has that name. Leave the quotes out: -- {program}. "
+            f"For a command of a shell: -- sh -c {shlex.quote(program)}"
+        )
+    executes = {"-exec", "-execdir"}.intersection(words)  # of find, which end with a ;
+    if found := next((word for word in words if word in OF_A_SHELL and not (executes and word == ";")), None):
+        raise ConfigError(
+            f"the command has the word {found!r}, and no shell reads it: {program} would get it as an argument. For a "
+            "command of a shell: -- sh -c '...'; for one after another: a job each"
+        )
+    if here and not is_found:
+        raise ConfigError(
+            f"{program}: no program that can be started here. Expected one in PATH, or the path of a file with the "
+            "right to execute (chmod +x). For a file of Python: -- python FILE.py"
+        )
+    script = _script(program, words)
+    if script and (here or (uploaded and not Path(script).is_absolute())) and not os.path.exists(script):  # noqa: PTH110 - false for a name that is too long
+        folder = Path(script).parent
+        names = [str(folder / path.name) for path in folder.glob("*.py")]
+        near = difflib.get_close_matches(str(Path(script)), names, n=1)
+        hint = f"Did you mean {near[0]}?" if near else "Correct the path, or change to the folder that it is in"
+        raise ConfigError(f"{script}: no such file in {Path.cwd()}. {hint}")
+
+
+def _script(program: str, words: list[str]) -> str:
+    """The file that Python would run; empty where there is none, or another program runs."""
+    if not PYTHON.fullmatch(Path(program).name):
+        return ""
+    rest = iter(words)
+    for word in rest:
+        if word.startswith(WITHOUT_SCRIPT) or word == "-":
+            return ""
+        if word in WITH_VALUE:
+            next(rest, "")
+        elif not word.startswith("-"):
+            return word
+    return ""
+
+
+def find_local_paths(spec: JobSpec) -> Iterator[tuple[str, Path]]:
+    """Words of the command and of its settings that name a file or folder of this machine, and its path."""
+    words = pairwise(("", *spec.argv))
+    given = [word.partition("=")[::2] if word.startswith("-") else (before, word) for before, word in words]
+    for flag, value in [*given, *_settings("", spec.settings)]:
+        is_path = "/" in value or Path(value).suffix or flag.endswith(INPUTS)
+        if not value or flag.endswith(OUTPUTS) or "://" in value or not is_path:
+            continue
+        # FILE.py:NAME is an object in a file.
+        if path := next(filter(None, map(_existing, (value, value.rpartition(":")[0]))), None):
+            yield value, path
+
+
+def _existing(text: str) -> Path | None:
+    """The path that a word means, without `.` and inner `..`; None where nothing is there."""
+    if not text:
+        return None
+    path = Path(os.path.normpath(Path(text).expanduser()))
+    try:
+        return path if path.exists() else None
+    except (OSError, ValueError):  # too long, of a folder of somebody else, with a NUL
+        return None
+
+
+def _settings(key: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Each text in settings, with the key that it is under."""
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, dict):
+        for name, part in value.items():
+            yield from _settings(str(name), part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _settings(key, part)
+
+
+def is_below(path: Path, folders: tuple[str, ...]) -> bool:
+    """Return whether a path lies in one of these folders."""
+    return any(path.is_relative_to(folder) for folder in folders)

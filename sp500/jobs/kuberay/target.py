@@ -1,0 +1,192 @@
+"""Kubernetes with KubeRay as a target: each job gets a Ray cluster of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from sp500.errors import ConfigError
+from sp500.jobs import command_words
+from sp500.jobs.command_words import CLAIMS, IMAGE_FOLDER, SYSTEM
+from sp500.jobs.executor import Executor, Request
+from sp500.jobs.kuberay import contexts
+from sp500.jobs.manifests.manifest import Cluster, Container, Document, clusters, items, quantity, section, text
+from sp500.jobs.manifests.pods import GPU
+from sp500.jobs.resources import Resources
+from sp500.jobs.spec import JobSpec
+from sp500.jobs.state import Role
+from sp500.jobs.target import Options, Place, Pods, Target
+from sp500.schema import read_documents
+
+# What the Dockerfile copies into the folder that commands start in.
+IN_IMAGE = ("experiments", "sp500", "pyproject.toml")
+
+
+class KubeRayOptions(Options):
+    """How a cluster on Kubernetes is reached and made."""
+
+    cluster: Path = Path("cluster/raycluster.yaml")
+    """With --on kuberay: file with the RayCluster whose pods the job gets; - reads stdin: kubectl kustomize
+    cluster/overlays/gpu | ..."""
+    context: str | None = None
+    """With --on kuberay: context of your kubeconfig. Default: the current one."""
+
+    @cached_property
+    def ray_cluster(self) -> Document:
+        """The cluster, read once: stdin gives it once."""
+        return read_cluster(self.cluster)
+
+
+class KubeRayTarget(Target):
+    """RayJobs in a namespace of a Kubernetes cluster."""
+
+    name = "kuberay"
+    options = KubeRayOptions
+    seconds_between_looks = 2.0
+    makes_cluster = True
+    ends_late_jobs = True
+    # From a node to the command, with the image on its node: 22 s to 50 s were measured.
+    start_seconds = 40.0
+
+    def locate(self, spec: JobSpec, options: KubeRayOptions, folder: Path) -> Place:
+        """Return namespace, context and kubeconfigs: whatever becomes the current ones later, the job stays there."""
+        context, own = contexts.select_context(os.environ, options.context)
+        namespace = spec.namespace or section(options.ray_cluster, "metadata").get("namespace") or own
+        kubeconfig = os.pathsep.join(map(str, contexts.files(os.environ))) or None
+        return {"on": self.name, "namespace": namespace, "context": context, "kubeconfig": kubeconfig}
+
+    def check(self, specs: Sequence[JobSpec], options: KubeRayOptions, folder: Path) -> None:
+        """Send the first job for each namespace as a dry run."""
+        from sp500.jobs.kuberay.executor import KubeRayExecutor
+
+        for spec in {self.locate(spec, options, folder)["namespace"]: spec for spec in reversed(specs)}.values():
+            place = self.locate(spec, options, folder)
+            executor = KubeRayExecutor(place["namespace"], place["context"], place["kubeconfig"])
+            executor.reachable()
+            executor.check(self.request(spec, f"{spec.name}-check", options))
+
+    def request(self, spec: JobSpec, id: str, options: KubeRayOptions) -> Request:
+        """Return the RayJob and what belongs to it. Raises ConfigError for a manifest that breaks a rule."""
+        from sp500.jobs.kuberay import executor
+        from sp500.jobs.manifests import rules
+
+        rules.check(options.ray_cluster)
+        check(spec, options.ray_cluster)
+        # The queue repeats a failed start: the operator would do so whatever its exit code.
+        return executor.request(spec.model_copy(update={"retries": 0}), options.ray_cluster, id)
+
+    def executor(self, place: Place, folder: Path) -> Executor:
+        """Return the executor of that namespace."""
+        from sp500.jobs.kuberay.executor import KubeRayExecutor
+
+        return KubeRayExecutor(place["namespace"], place["context"], place["kubeconfig"])
+
+    def start(self, request: Request, id: str, handle: str, devices: Sequence[int] | None = None) -> Request:
+        """Name the documents as the start. An id ends in random characters, so it is nothing else in them."""
+        return request if handle == id else json.loads(json.dumps(request).replace(id, handle))
+
+    def waits_elsewhere(self, spec: JobSpec) -> bool:
+        """Return whether Kueue decides when it starts."""
+        return spec.queue is not None
+
+    def pods(self, spec: JobSpec, request: Request) -> list[Pods]:
+        """Return head, workers and submitter."""
+        return [pods for document in request["documents"] for pods in pods_of(document)]
+
+    def demand(self, spec: JobSpec, request: Request) -> Resources:
+        """Return the requests of all its pods, as a namespace's quota counts them."""
+        return sum((pods.total for pods in self.pods(spec, request)), Resources())
+
+    def billed_since(self, claimed: float, placed: float | None, started: float | None) -> float | None:
+        """Return when a worker had a node: nobody pays for pods that wait for Kueue or a node.
+
+        One that ran had a node, also where nobody looked in time.
+        """
+        return started if placed is None else placed
+
+    def most_workers(self, options: KubeRayOptions) -> tuple[int, str] | None:
+        """Return what the groups of workers may grow to."""
+        groups = [group for cluster in clusters(options.ray_cluster) for group in cluster.workers]
+        most = sum(int(group.body.get("maxReplicas") or 0) for group in groups)
+        return most, f"the cluster of {options.cluster}"
+
+    def preview(self, requests: Sequence[Request]) -> str:
+        """Return the manifests."""
+        return text([document for request in requests for document in request["documents"]])
+
+    def describe(self, place: Place) -> str:
+        """Return its name, namespace and context."""
+        context = f", context {place['context']}" if place["context"] else ""
+        return f"{self.name}, namespace {place['namespace']}{context}"
+
+
+def check(spec: JobSpec, cluster: Document) -> None:
+    """Raise ConfigError for a command, or a file in it, that the job's pods do not have."""
+    command_words.check(spec)
+    mounts = [
+        str(mount.get("mountPath"))
+        for group in Cluster("spec", section(cluster, "spec"), {}).groups
+        for mount in items(group.ray.body.get("volumeMounts"))
+    ]
+    # A zip of the code, or the folder that the user uploads, is not known here.
+    uploads = spec.working_dir is not None or spec.mode == "InteractiveMode"
+
+    def has(path: Path) -> bool:
+        """Whether the pods have it, as far as that is known."""
+        if path.is_absolute():
+            return command_words.is_below(path, (*mounts, *SYSTEM))
+        return ".." not in path.parts[:1] and (uploads or path.parts[:1] == () or path.parts[0] in IN_IMAGE)
+
+    for word, path in command_words.find_local_paths(spec):
+        if not has(path):
+            raise ConfigError(
+                f"{word}: this is on this machine, and the job's pods have {' and '.join(IN_IMAGE[:2])} of the image "
+                f"and the claims at {' and '.join(CLAIMS)}. Upload its folder (scripts/upload-data FOLDER) and name it "
+                f"/data/FOLDER/{path.name}, or copy it into the image and name it {IMAGE_FOLDER}/{path.name}. A file "
+                "of settings goes with the job: --settings FILE in place of --config FILE"
+            )
+
+
+def read_cluster(path: Path) -> Document:
+    """Return the RayCluster among a file's documents; - is stdin. Raises ConfigError for none or several."""
+    file = Path("/dev/stdin") if path == Path("-") else path
+    clusters: list[Document] = [
+        document
+        for document in read_documents(file, "--cluster")
+        if isinstance(document, dict) and document.get("kind") == "RayCluster"
+    ]
+    if len(clusters) != 1:
+        raise ConfigError(f"--cluster {path}: expected one document of kind RayCluster, found {len(clusters)}")
+    return clusters[0]
+
+
+def pods_of(job: Document) -> list[Pods]:
+    """Return how many pods of each kind a RayJob has, and what each requests: head, groups of workers, submitter."""
+    pods = [
+        Pods(Role.WORKER, int(group.body.get("replicas") or 0), _requests(group.containers))
+        if at
+        else Pods(Role.HEAD, 1, _requests(group.containers))
+        for cluster in clusters(job)
+        for at, group in enumerate(cluster.groups)
+    ]
+    submitter = section(section(section(job, "spec"), "submitterPodTemplate"), "spec")
+    containers = [Container("", body) for body in items(submitter.get("containers"))]
+    return [*pods, Pods(Role.SUBMITTER, 1, _requests(containers))] if containers else pods
+
+
+def _requests(containers: Iterable[Container]) -> Resources:
+    """What the containers of a pod ask for; their limits where they ask for nothing."""
+    total = Resources()
+    for container in containers:
+        cpus, gpus, memory = (
+            quantity(container.resource("requests", name) or container.resource("limits", name)) or 0
+            for name in ("cpu", GPU, "memory")
+        )
+        total += Resources(cpus, gpus, memory)
+    return total
+
+
+KUBERAY = KubeRayTarget()

@@ -1,0 +1,65 @@
+"""Targets: each is found by its name, another package's by its entry point, and no other file names one."""
+
+import re
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from sp500.errors import ConfigError
+from sp500.jobs import target
+from sp500.jobs.spec import JobSpec
+
+ROOT = Path(__file__).parents[2]
+# Each target's own folder, and the list of them.
+OWNERS = (
+    "sp500/jobs/local/",
+    "sp500/jobs/ray/",
+    "sp500/jobs/kuberay/",
+    "sp500/jobs/target.py",
+    "sp500/commands/doctor.py",
+)
+ROOMS = ("sp500/jobs", "sp500/commands/jobs", "sp500/commands/submission", "sp500/commands/agent", "sp500/agent")
+
+
+@pytest.mark.parametrize("name", target.BUILT_IN)
+def test_target_is_found_by_its_name(name):
+    found = target.find(name)
+    assert (found.name, isinstance(found, target.Target)) == (name, True)
+
+
+def test_no_file_but_a_targets_own_and_the_list_names_one():
+    name = re.compile(rf'"({"|".join(target.BUILT_IN)})"')
+    files = [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]
+    assert len(files) > 80
+    found = {str(path.relative_to(ROOT)) for path in files if name.search(path.read_text())}
+    # Flags default to this machine, where the queue falls back to as well; Ray's own program has that name.
+    allowed = {"sp500/jobs/client.py", "sp500/commands/submission/submit.py", "sp500/commands/agent/mcp.py"}
+    allowed |= {"sp500/jobs/local_cluster/processes.py"}
+    assert {path for path in found if not path.startswith(OWNERS)} <= allowed
+
+
+def test_entry_point_adds_a_target(monkeypatch):
+    point = metadata.EntryPoint("mine", "sp500.jobs.local.target:LOCAL", target.GROUP)
+    monkeypatch.setattr(metadata, "entry_points", lambda group: (point,) if group == target.GROUP else ())
+    target._references.cache_clear()
+    target.find.cache_clear()
+    try:
+        assert target.names() == [*target.BUILT_IN, "mine"]
+        assert target.find("mine") is target.find("local")
+    finally:
+        target._references.cache_clear()
+        target.find.cache_clear()
+
+
+def test_jobs_of_a_target_that_is_gone_are_listed_and_their_executor_says_so(tmp_path):
+    gone = target.find("of-a-removed-package")
+    assert gone.describe({"on": gone.name}) == "of-a-removed-package"
+    assert gone.billed_since(1.0, None, None) == 1.0
+    for asked in (
+        lambda: gone.executor({}, tmp_path),
+        lambda: gone.locate(JobSpec(argv=("a",)), target.Options(), tmp_path),
+        lambda: gone.request(JobSpec(argv=("a",)), "a", target.Options()),
+    ):
+        with pytest.raises(ConfigError, match="not installed here; there are local, ray, kuberay"):
+            asked()
