@@ -1,4 +1,4 @@
-"""`sp500 cluster check`: any manifest of KubeRay, against every rule."""
+"""`sp500 cluster check` of good and of broken manifests."""
 
 import json
 from pathlib import Path
@@ -35,14 +35,6 @@ def test_broken_rules_are_listed_by_file_kind_name_and_field_and_end_with_2(tmp_
     assert "spec.upgradeStrategy.type" in {one["path"] for one in documents[1]["violations"]}
     assert check.main([str(file)]) == 2
     assert f"{file}: RayCluster sp500: spec.workerGroupSpecs[0].minReplicas" in capfd.readouterr().out
-
-
-@pytest.mark.parametrize("gates", [["RayJobDeletionPolicy"], ["RayJobDeletionPolicy", "RayCronJob"]])
-def test_gates_that_are_open_are_a_flag(tmp_path, capfd, gates):
-    cron = {"apiVersion": "ray.io/v1", "kind": "RayCronJob", "metadata": {"name": "c"}, "spec": {"schedule": "@daily"}}
-    (tmp_path / "cron.yaml").write_text(yaml.safe_dump(cron))
-    check.main([str(tmp_path / "cron.yaml"), "--gates", *gates])
-    assert ("feature gate RayCronJob" in capfd.readouterr().out) == ("RayCronJob" not in gates)
 
 
 @pytest.mark.parametrize("text", ["kind: Pod\n", "", "a: [\n"])

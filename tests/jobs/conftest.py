@@ -59,17 +59,6 @@ def rayservice(cluster):
 
 
 @pytest.fixture
-def raycronjob(rayjob):
-    """A RayCronJob that starts the RayJob every night."""
-    return {
-        "apiVersion": "ray.io/v1",
-        "kind": "RayCronJob",
-        "metadata": {"name": "nightly"},
-        "spec": {"schedule": "0 3 * * 1-5", "timeZone": "Europe/Zurich", "jobTemplate": rayjob["spec"]},
-    }
-
-
-@pytest.fixture
 def changed():
     """Sets fields by path, a/b/0 (a number for a place in a list) in a copy; ... takes one away."""
 

@@ -1,4 +1,4 @@
-"""`sp500 cluster check`: manifests of KubeRay against every rule, without a cluster."""
+"""`sp500 cluster check`: check manifests of KubeRay without a cluster."""
 
 from __future__ import annotations
 
@@ -14,26 +14,23 @@ from sp500.config import Frozen
 from sp500.console import arguments, output
 from sp500.errors import ConfigError
 from sp500.formatting import some
-from sp500.jobs import names
-from sp500.jobs.manifests import rules
 from sp500.jobs.manifests.manifest import section
-from sp500.jobs.operator.violation import OPEN, Violation
+from sp500.jobs.operator import rules
+from sp500.jobs.operator.violation import Violation
 from sp500.schema import read_documents
 
 BROKEN = 2
 
 
 class Check(Frozen):
-    """Check RayClusters, RayJobs, RayServices and RayCronJobs against the operator's rules and those of this project.
+    """Check RayClusters, RayJobs and RayServices against rules of the KubeRay operator and of this project.
 
-    Nothing is sent. Documents of other kinds are skipped, and types and unknown fields are left to the API server. The
-    exit code is 2 where a rule is broken.
+    Nothing is sent. Documents of other kinds are skipped. Types, unknown fields and fields that no manifest of this
+    project sets are left to the API server and the operator. The exit code is 2 if a rule is broken.
     """
 
     files: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """YAML files; - reads stdin: kubectl kustomize cluster/overlays/gpu | sp500 cluster check -"""
-    gates: tuple[str, ...] = tuple(sorted(OPEN))
-    """Feature gates that are open in your operator."""
     json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
     """One JSON object on stdout, with the `violations` of each document."""
 
@@ -54,10 +51,10 @@ def main(argv: Sequence[str]) -> int:
     def run() -> tuple[str, int]:
         """The text, and the exit code."""
         flags = arguments.parse(Check, argv, "sp500 cluster check")
-        documents = [document for file in flags.files for document in check(file, frozenset(flags.gates))]
+        documents = [document for file in flags.files for document in check(file)]
         if not documents:
             files = " ".join(map(str, flags.files)) or "no file given"
-            raise ConfigError(f"{files}: expected YAML with {', '.join(names.LONGEST)}")
+            raise ConfigError(f"{files}: expected YAML with {', '.join(rules.KINDS)}")
         code = BROKEN if any(document.violations for document in documents) else 0
         if flags.json_output:
             return json.dumps({"documents": [asdict(document) for document in documents]}), code
@@ -66,13 +63,13 @@ def main(argv: Sequence[str]) -> int:
     return output.run_command(run, only_json="--json" in argv)
 
 
-def check(file: Path, gates: frozenset[str]) -> Iterator[CheckedDocument]:
-    """The documents of a file that the rules know. Raises ConfigError for a file that cannot be read or is not YAML."""
+def check(file: Path) -> Iterator[CheckedDocument]:
+    """Yield the documents of a file that the rules know. Raises ConfigError for a file that is not readable YAML."""
     path = Path("/dev/stdin") if file == Path("-") else file
     for document in read_documents(path, "manifest"):
-        if isinstance(document, dict) and document.get("kind") in names.LONGEST:
+        if isinstance(document, dict) and document.get("kind") in rules.KINDS:
             name = str(section(document, "metadata").get("name", ""))
-            yield CheckedDocument(str(file), document["kind"], name, tuple(rules.violations(document, gates)))
+            yield CheckedDocument(str(file), document["kind"], name, tuple(rules.violations(document)))
 
 
 def format_violations(documents: Sequence[CheckedDocument]) -> str:

@@ -20,7 +20,8 @@ from sp500.jobs import working_dir
 from sp500.jobs.client import state_folder
 from sp500.jobs.kuberay.target import read_cluster
 from sp500.jobs.local_cluster import plan, processes
-from sp500.jobs.manifests import manifest, rules
+from sp500.jobs.manifests import manifest
+from sp500.jobs.operator import rules
 from sp500.jobs.queue.ledger import private_folder
 from sp500.machine.cores import usable_cores
 

@@ -26,9 +26,9 @@ from sp500.jobs.kuberay.diagnostics import submits
 from sp500.jobs.kuberay.job_events import has_lost_head
 from sp500.jobs.kuberay.pod_logs import Moment, PodLog, Repetitions
 from sp500.jobs.kuberay.responses import Denied, Silent
-from sp500.jobs.manifests import rules
 from sp500.jobs.manifests.manifest import Document, Group, clusters, items, section
 from sp500.jobs.manifests.rayjob import build_documents
+from sp500.jobs.operator import rules
 from sp500.jobs.spec import JobSpec
 from sp500.jobs.state import JobState, Role, Status
 from sp500.progress import RunProgress

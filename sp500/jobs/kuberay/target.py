@@ -71,7 +71,7 @@ class KubeRayTarget(Target):
     def request(self, spec: JobSpec, id: str, options: KubeRayOptions) -> Request:
         """Return the RayJob and what belongs to it. Raises ConfigError for a manifest that breaks a rule."""
         from sp500.jobs.kuberay import executor
-        from sp500.jobs.manifests import rules
+        from sp500.jobs.operator import rules
 
         rules.check(options.ray_cluster)
         check(spec, options.ray_cluster)

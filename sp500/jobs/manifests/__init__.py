@@ -1,1 +1,1 @@
-"""A job as manifests of Kubernetes, and the rules that these keep."""
+"""Kubernetes manifests of a job and of a server."""

@@ -93,11 +93,6 @@ class Cluster:
         return [self.head, *self.workers]
 
     @property
-    def annotations(self) -> Document:
-        """Annotations of the document."""
-        return section(self.metadata, "annotations")
-
-    @property
     def autoscaling(self) -> bool:
         """Whether Ray's autoscaler runs."""
         return self.spec.get("enableInTreeAutoscaling") is True

@@ -1,1 +1,1 @@
-"""The rules that the KubeRay operator checks, and ours."""
+"""Rules for manifests: those that the KubeRay operator checks, and those of this project."""

@@ -1,18 +1,13 @@
-"""A rule that a manifest breaks, and what decides whether a rule holds: the operator's feature gates."""
+"""A rule that a manifest breaks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Gates that KubeRay 1.7 opens by itself.
-OPEN = frozenset(
-    {"RayClusterStatusConditions", "RayJobDeletionPolicy", "RayMultiHostIndexing", "RayServiceIncrementalUpgrade"}
-)
-
 
 @dataclass(frozen=True)
 class Violation:
-    """One broken rule: the field, what it is, and the way out.
+    """One broken rule: the field, what is wrong with it, and what to do.
 
     `ours`: the operator would accept it, and it would not work.
     """
@@ -26,13 +21,3 @@ class Violation:
 
     def __str__(self) -> str:
         return f"{self.path} {self.found}; {self.remedy}" + (f" [{self.rule}]" if self.rule else "")
-
-
-Gates = frozenset[str]
-
-
-def check_gate(path: str, gate: str, gates: Gates) -> list[Violation]:
-    """The violation of using a field whose gate is not open."""
-    if gate in gates:
-        return []
-    return [Violation(path, "is set", f"open the operator's feature gate {gate}, or leave it out")]

@@ -2,9 +2,8 @@
 
 import pytest
 
-from sp500.jobs.manifests import rules
 from sp500.jobs.manifests.manifest import clusters
-from sp500.jobs.operator import project_rules
+from sp500.jobs.operator import project_rules, rules
 
 HEAD = "spec/headGroupSpec"
 HEAD_RAY = f"{HEAD}/template/spec/containers/0"

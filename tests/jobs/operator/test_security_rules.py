@@ -2,8 +2,7 @@
 
 import pytest
 
-from sp500.jobs.manifests import rules
-from sp500.jobs.operator import security_rules
+from sp500.jobs.operator import rules, security_rules
 
 HEAD = "spec/headGroupSpec"
 HEAD_POD = f"{HEAD}/template/spec"
