@@ -1,6 +1,6 @@
-"""Whether the installed packages fit together, and torch's CUDA to the driver.
+"""Check that the installed packages fit together, and torch's CUDA to the driver.
 
-It reads metadata and imports none of them, so it answers at once, and also where an import fails.
+It imports none of them, so it also answers if an import fails.
 """
 
 from __future__ import annotations
@@ -9,21 +9,23 @@ import ast
 import platform
 import re
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 
-from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
-from packaging.utils import canonicalize_name
 
-from sp500.doctor.check import Check, Probe, ok, wrong
+from sp500.doctor.check import Check, Probe, ok, skipped, wrong
 
 OURS = "sp500"
+REQUIREMENTS = "requirements"
 # The two that have a line of their own.
 SHOWN = ("torch", "ray")
 INSTALL = "scripts/install makes .venv with the versions that were tested together"
-NVIDIA_SECONDS = 10
+# From -P on, the current folder is not searched for packages.
+PIP_CHECK = (sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "check")
+PIP_SECONDS, NVIDIA_SECONDS = 60, 10
 # Faults that are printed one by one.
 MOST = 3
 
@@ -33,28 +35,8 @@ class Package:
     """An installed distribution."""
 
     version: str
-    requires: tuple[str, ...] = ()
     python: str = ""
     """Versions of Python that it runs on."""
-
-
-FindPackage = Callable[[str], Package | None]
-
-
-@dataclass(frozen=True)
-class Misfit:
-    """A requirement that what is installed does not meet."""
-
-    name: str
-    found: str
-    """Version that is installed, or empty."""
-    wanted: str
-    owner: str
-    """Who requires it."""
-
-    def __str__(self) -> str:
-        wants = f"{self.owner} wants {self.wanted or 'it'}"
-        return f"{self.name} {self.found} ({wants})" if self.found else f"{self.name} is missing ({wants})"
 
 
 @dataclass(frozen=True)
@@ -67,80 +49,63 @@ class Gpus:
 
 
 def probes() -> list[Probe]:
-    """The checks of this module."""
+    """Return the checks of this module."""
     return [
         ("python", lambda: [python(platform.python_version(), find_package(OURS))]),
-        ("requirements", lambda: packages(find_package)),
+        (REQUIREMENTS, lambda: packages({name: find_package(name) for name in SHOWN}, check_requirements())),
         ("cuda", lambda: [cuda(torch_cuda(), gpus())]),
     ]
 
 
 def python(found: str, ours: Package | None) -> Check:
-    """The interpreter's version against ours."""
+    """Compare the interpreter's version with ours."""
     if ours is None or found in SpecifierSet(ours.python):
         return ok("python", found)
     return wrong("python", f"{found}, where {OURS} needs {ours.python}", f"set PYTHON to such a one: {INSTALL}")
 
 
-def packages(find_package: FindPackage) -> list[Check]:
-    """Torch and Ray by themselves, then all that we require and what that requires in turn."""
-    visited, misfits = walk_requirements(find_package)
-    ours = {misfit.name: misfit for misfit in misfits if misfit.owner == OURS and misfit.name in SHOWN}
-    return [
-        *(_check_package(name, find_package(name), ours.get(name)) for name in SHOWN),
-        _others(visited, misfits, ours),
-    ]
+def packages(shown: dict[str, Package | None], faults: Sequence[str] | None) -> list[Check]:
+    """Report torch and Ray by themselves, then everything else. `faults` are pip's; None if there is no pip."""
+    checks, left = [], list(faults or ())
+    for name, package in shown.items():
+        # "sp500 0.1.0 has requirement ray<2.61, but you have ray 2.40.0.", "... requires ray, which is not installed."
+        of_it = [fault for fault in left if re.search(rf" (has requirement|requires) {name}(?![-.\w])", fault)]
+        left = [fault for fault in left if fault not in of_it]
+        if package is None or of_it:
+            checks.append(wrong(name, of_it[0] if of_it else "is missing", INSTALL))
+        else:
+            checks.append(ok(name, package.version))
+    if faults is None:
+        return [*checks, skipped(REQUIREMENTS, "there is no pip in this environment to check them")]
+    if not left:
+        return [*checks, ok(REQUIREMENTS, "pip finds no package that does not fit")]
+    more = f" and {len(left) - MOST} more (pip check)" if len(left) > MOST else ""
+    return [*checks, wrong(REQUIREMENTS, "; ".join(left[:MOST]) + more, INSTALL)]
 
 
-def walk_requirements(find_package: FindPackage) -> tuple[set[str], list[Misfit]]:
-    """Names of what is installed and required, by us or beneath; and each requirement missing or not admitted."""
-    visited: set[tuple[str, str]] = set()
-    misfits: dict[str, Misfit] = {}
-    waiting = [(OURS, "")]
-    while waiting:
-        owner, extra = waiting.pop()
-        package = find_package(owner)
-        if package is None or (owner, extra) in visited:
-            continue
-        visited.add((owner, extra))
-        for requirement in map(Requirement, package.requires):
-            if requirement.marker and not requirement.marker.evaluate({"extra": extra}):
-                continue
-            name = canonicalize_name(requirement.name)
-            required = find_package(name)
-            if required is None or not requirement.specifier.contains(required.version, prereleases=True):
-                misfit = Misfit(name, required.version if required else "", str(requirement.specifier), owner)
-                misfits[str(misfit)] = misfit
-            waiting += [(name, extra) for extra in ("", *requirement.extras)]
-    return {name for name, _ in visited} - {OURS}, list(misfits.values())
+def check_requirements() -> list[str] | None:
+    """Return the faults that `pip check` prints, one a line; None if there is no pip.
 
-
-def _check_package(name: str, package: Package | None, misfit: Misfit | None) -> Check:
-    if misfit or not package:
-        return wrong(name, str(misfit or "is missing"), INSTALL)
-    return ok(name, package.version)
-
-
-def _others(visited: set[str], misfits: list[Misfit], shown: Mapping[str, Misfit]) -> Check:
-    name = "requirements"
-    if not visited:
-        return wrong(name, f"{OURS} is not installed, so what it requires is not known", INSTALL)
-    if left := [str(misfit) for misfit in misfits if misfit not in shown.values()]:
-        more = f" and {len(left) - MOST} more" if len(left) > MOST else ""
-        return wrong(name, "; ".join(left[:MOST]) + more, INSTALL)
-    return ok(name, f"{len(visited)} packages fit together" if not shown else "all others fit together")
+    It leaves out what extras of other packages require, such as those of ray[data].
+    """
+    if find_package(OURS) is None:
+        return [f"{OURS} is not installed, so what it requires is not known"]
+    done = subprocess.run(PIP_CHECK, capture_output=True, text=True, check=False, timeout=PIP_SECONDS)  # noqa: S603
+    if "No module named pip" in done.stderr:
+        return None
+    faults = done.stdout.splitlines() or done.stderr.splitlines()[-1:]
+    return [fault.rstrip(".") for fault in faults] if done.returncode else []
 
 
 def find_package(name: str) -> Package | None:
-    """What is installed under that name; None for nothing, or for what an install left half done."""
+    """Return what is installed under that name; None for nothing, or for what an install left half done."""
     try:
-        distribution = metadata.distribution(name)
-        fields = distribution.metadata
+        fields = metadata.distribution(name).metadata
     except (metadata.PackageNotFoundError, FileNotFoundError):
         return None
     # Not fields[name]: once importlib_metadata is imported, fields are its own, which raise for one that is missing.
     version, python = ((fields.get_all(name) or [""])[0] for name in ("Version", "Requires-Python"))
-    return Package(version, tuple(distribution.requires or ()), python) if version else None
+    return Package(version, python) if version else None
 
 
 def torch_cuda() -> str | None:

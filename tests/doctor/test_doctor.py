@@ -3,6 +3,7 @@
 import json
 import os
 import pwd
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -143,8 +144,8 @@ def test_versions_that_do_not_fit_exit_1_and_are_named(tmp_path, unwell):
     done = subprocess.run(command, env=there, cwd=tmp_path, capture_output=True, text=True, check=False)
     checks = found(done)
     assert wrong(done) == unwell | {"ray", "requirements"}
-    assert "ray 2.40.0 (sp500 wants <2.61,>=2.60)" in checks["ray"]["found"]
-    assert "rich 9.0 (sp500 wants >=14)" in checks["requirements"]["found"]
+    assert re.search(r"requirement ray\S*2\.60, but you have ray 2\.40\.0$", checks["ray"]["found"])
+    assert re.search(r"requirement rich>=14, but you have rich 9\.0", checks["requirements"]["found"])
 
 
 def test_runs_folder_that_cannot_be_one_exits_1(doctor, tmp_path, unwell):

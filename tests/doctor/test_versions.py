@@ -13,77 +13,79 @@ LISTED = "GPU 0: NVIDIA H200 (UUID: GPU-1)\nGPU 1: NVIDIA H200 (UUID: GPU-2)\n"
 WHOLE = "| NVIDIA-SMI 570.86.15    Driver Version: 570.86.15    CUDA Version: 12.8     |\n"
 
 
-def world(**changed):
-    """Packages that fit together, but for those given; None is missing."""
-    packages = {
-        "sp500": Package("0.1.0", ("torch<2.14,>=2.9", "ray[data]<2.61,>=2.60", "numpy>=2.2", 'ruff; extra == "dev"')),
-        "torch": Package("2.13.0+cpu", ("sympy>=1.13",)),
-        "ray": Package("2.60.0", ("click", 'pyarrow>=9; extra == "data"', 'gymnasium; extra == "rllib"')),
-        "numpy": Package("2.4.0"),
-        "sympy": Package("1.14.0"),
-        "click": Package("8.3.0"),
-        "pyarrow": Package("26.0.0"),
-    } | changed
-    return packages.get
+SHOWN = {"torch": Package("2.13.0+cpu"), "ray": Package("2.60.0")}
+# As pip prints them, without the full stop.
+RAY = "sp500 0.1.0 has requirement ray[data,default,train,tune]<2.61,>=2.60, but you have ray 2.40.0"
+NO_TORCH = "sp500 0.1.0 requires torch, which is not installed"
+NUMPY = "sp500 0.1.0 has requirement numpy>=2.2, but you have numpy 1.26.4"
+OTHER = "ray-tools 1.0 requires torch-geometric, which is not installed"
 
 
-def checks(**changed):
-    return {check.name: check for check in versions.packages(world(**changed))}
+def put(folder, name, version, *requires):
+    """Puts an installed package into a folder, as far as its metadata go."""
+    info = folder / f"{name}-{version}.dist-info"
+    info.mkdir(parents=True)
+    lines = [f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {one}" for one in requires)]
+    (info / "METADATA").write_text("\n".join(["Metadata-Version: 2.1", *lines, ""]))
 
 
-def test_packages_that_fit_are_counted_with_those_of_an_extra_asked_for():
-    found = checks()
-    assert [check.state for check in found.values()] == ["ok"] * 3
-    assert (found["torch"].found, found["ray"].found) == ("2.13.0+cpu", "2.60.0")
-    assert found["requirements"].found == "6 packages fit together"
+def test_packages_that_fit_are_one_line_below_torch_and_ray():
+    checks = versions.packages(SHOWN, [])
+    assert [(check.name, check.state) for check in checks] == [("torch", "ok"), ("ray", "ok"), ("requirements", "ok")]
+    assert [check.found for check in checks[:2]] == ["2.13.0+cpu", "2.60.0"]
 
 
 @pytest.mark.parametrize(
-    ("changed", "name", "told"),
+    ("shown", "faults", "wrong"),
     [
-        ({"ray": Package("2.40.0")}, "ray", "ray 2.40.0 (sp500 wants <2.61,>=2.60)"),
-        ({"torch": None}, "torch", "torch is missing (sp500 wants <2.14,>=2.9)"),
-        ({"numpy": Package("1.26.4")}, "requirements", "numpy 1.26.4 (sp500 wants >=2.2)"),
-        ({"pyarrow": None}, "requirements", "pyarrow is missing (ray wants >=9)"),
-        ({"click": None}, "requirements", "click is missing (ray wants it)"),
-        ({"sp500": None}, "requirements", "sp500 is not installed"),
+        (SHOWN, [RAY], {"ray": RAY}),
+        (SHOWN | {"torch": None}, [NO_TORCH], {"torch": NO_TORCH}),
+        (SHOWN | {"torch": None}, [], {"torch": "is missing"}),
+        (SHOWN, [NUMPY], {"requirements": NUMPY}),
+        (SHOWN, [RAY, NUMPY, OTHER], {"ray": RAY, "requirements": f"{NUMPY}; {OTHER}"}),
+        (SHOWN, [NUMPY] * 5, {"requirements": f"{NUMPY}; {NUMPY}; {NUMPY} and 2 more (pip check)"}),
     ],
 )
-def test_package_that_does_not_fit_is_named_once_with_who_wants_what(changed, name, told):
-    wrong = [check for check in checks(**changed).values() if check.state == "wrong"]
-    assert [check.name for check in wrong] == [name]
-    assert told in wrong[0].found
-    assert "scripts/install" in wrong[0].advice
+def test_fault_is_named_once_with_what_to_do(shown, faults, wrong):
+    checks = [check for check in versions.packages(shown, faults) if check.state == "wrong"]
+    assert {check.name: check.found for check in checks} == wrong
+    assert all("scripts/install" in check.advice for check in checks)
 
 
-def test_many_misfits_are_counted():
-    many = tuple(f"gone-{number}" for number in range(5))
-    assert "and 2 more" in checks(numpy=Package("2.4.0", many))["requirements"].found
+def test_environment_without_pip_skips_the_requirements():
+    *shown, requirements = versions.packages(SHOWN, None)
+    assert [check.state for check in shown] == ["ok", "ok"]
+    assert (requirements.state, "no pip" in requirements.found) == ("skipped", True)
 
 
-def test_requirements_that_go_round_come_to_an_end():
-    assert checks(click=Package("8.3.0", ("ray",)))["requirements"].state == "ok"
+def test_pip_is_asked_and_its_faults_are_lines(tmp_path, monkeypatch):
+    put(tmp_path, "owner", "1.0", "ray<2", "no-such-package")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    faults = [fault for fault in versions.check_requirements() or [] if fault.startswith("owner ")]
+    assert sorted("no-such-package" in fault for fault in faults) == [False, True]
+    assert versions.packages(SHOWN, faults)[1].state == "wrong"
 
 
-def test_installed_packages_agree_with_pip():
-    done = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True, check=False)
-    ours = {check.name: check.state for check in versions.packages(versions.find_package)}
-    if done.returncode == 0:
-        assert set(ours.values()) == {"ok"}
-    else:
-        pytest.skip(f"pip finds faults that may not be ours: {done.stdout[:200]}")
+def test_no_pip_is_no_fault(monkeypatch):
+    monkeypatch.setattr(versions, "PIP_CHECK", (sys.executable, "-c", "import sys; sys.exit('No module named pip')"))
+    assert versions.check_requirements() is None
+
+
+def test_package_that_is_not_installed_is_a_fault(monkeypatch):
+    monkeypatch.setattr(versions, "OURS", "no-such-package")
+    assert versions.packages(SHOWN, versions.check_requirements())[-1].state == "wrong"
 
 
 def test_installed_version_is_the_one_that_the_package_says():
-    found = versions.find_package("ray")
-    assert found is not None
-    assert found.version == metadata.version("ray")
+    package = versions.find_package("ray")
+    assert package is not None
+    assert package.version == metadata.version("ray")
     assert versions.find_package("no-such-package") is None
 
 
 @pytest.mark.parametrize(("found", "state"), [("3.11.7", "ok"), ("3.10.14", "wrong"), ("3.12.0", "wrong")])
 def test_python_is_held_to_the_versions_that_we_run_on(found, state):
-    assert versions.python(found, Package("0.1.0", (), ">=3.11,<3.12")).state == state
+    assert versions.python(found, Package("0.1.0", ">=3.11,<3.12")).state == state
 
 
 @pytest.mark.parametrize(
