@@ -12,6 +12,8 @@ trained run that answers. All are imported when they are first used, so `import 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from sp500.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from sp500.config import ModelConfig, RunConfig
     from sp500.data.windows import Dataset, Windows
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from sp500.studies.api import scale, search, train, walk_forward
     from sp500.training.task import Task
 
-__version__ = "0.1.0"
 __all__ = ["DataError", "Dataset", "Dropout", "ModelConfig", "Predictor", "RunConfig", "Task", "Windows"]
 __all__ += ["scale", "search", "train", "walk_forward"]
 _PLACES = {

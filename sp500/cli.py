@@ -12,8 +12,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from sp500 import __version__
 from sp500.console.streams import open_closed_streams
+from sp500.version import __version__
 
 # Words of a verb: its module in sp500.commands, and what it does.
 VERBS = {

@@ -1,4 +1,4 @@
-"""Passwords in addresses: refused where an address is given, masked where settings are printed or kept.
+"""Passwords in addresses, refused where an address is given and masked in settings; and where the server's key is.
 
 An address ends up in records, logs and process lists. The libraries that open it find credentials in the environment.
 """
@@ -13,6 +13,8 @@ from pydantic import AfterValidator, BaseModel
 
 from sp500.errors import ConfigError
 
+API_KEY = "SP500_API_KEY"
+"""Environment variable with the key that requests to a server have to bring."""
 # Object stores have no ports, and their secret keys may hold a slash.
 # A Path keeps one of the two slashes.
 PASSWORD_IN_URL = re.compile(

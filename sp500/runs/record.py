@@ -16,12 +16,12 @@ from typing import Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-from sp500 import __version__
 from sp500.config import RunConfig
 from sp500.machine.cores import usable_cores
 from sp500.plugins import source
 from sp500.runs.results import DataCard, FoldRow, Metrics, Refit, ScaleRow, SearchSummary, SeedRow, ServeRow
 from sp500.schema import override
+from sp500.version import __version__
 
 Status = Literal["ok", "out_of_memory", "failed", "stopped"]
 LIBRARIES = ("numpy", "pandas", "ray", "torch")

@@ -29,7 +29,6 @@ from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.types import ASGIApp
 
-from sp500 import __version__
 from sp500.data import sessions
 from sp500.errors import CheckpointError, SP500Error
 from sp500.formatting import reference_name
@@ -43,6 +42,7 @@ from sp500.serving.predictor import Predictor
 from sp500.serving.requests import BadRequest, Forecast, Outputs, Prices, Problem, WindowsBody
 from sp500.serving.scores import TRACES, score_log
 from sp500.training.task import Classifying, Continuing, Forecasting
+from sp500.version import __version__
 
 log = logging.getLogger(__name__)
 

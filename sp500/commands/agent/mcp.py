@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from sp500 import __version__
 from sp500.commands import folders
 from sp500.config import Frozen
 from sp500.console import arguments
@@ -24,6 +23,7 @@ from sp500.jobs.fields import Label, Memory
 from sp500.jobs.target import On
 from sp500.machine.units import size_bytes
 from sp500.schema import validate
+from sp500.version import __version__
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server

@@ -19,7 +19,7 @@ from urllib.parse import quote
 import numpy as np
 import requests
 
-from sp500.commands.serving.serve import KEY
+from sp500.credentials import API_KEY
 from sp500.errors import ConfigError, SP500Error
 from sp500.formatting import fixed
 from sp500.jobs.manifests.rayservice import FAST_PROXY
@@ -135,8 +135,8 @@ def _start_server(kind: Kind, words: list[str]) -> Iterator[Server]:
     on_ray = ["--on", "ray", "--replicas", str(kind.replicas)] if kind.replicas else []
     argv = [sys.executable, "-m", "sp500.cli", "serve", *words, *on_ray, "--port", "0"]
     key = secrets.token_urlsafe(16) if kind.fast_proxy else ""
-    proxy = {KEY: key, **FAST_PROXY} if kind.fast_proxy else {}
-    environment = {name: value for name, value in environ.items() if name not in {KEY, RAY, *FAST_PROXY}} | proxy
+    proxy = {API_KEY: key, **FAST_PROXY} if kind.fast_proxy else {}
+    environment = {name: value for name, value in environ.items() if name not in {API_KEY, RAY, *FAST_PROXY}} | proxy
     start = time.perf_counter()
     with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, env=environment) as process:  # noqa: S603
         try:

@@ -21,13 +21,12 @@ from sp500.commands import folders
 from sp500.config import Frozen
 from sp500.console import arguments
 from sp500.console.output import run_command
+from sp500.credentials import API_KEY
 from sp500.errors import ConfigError, extra
 from sp500.execution import Interrupted
 from sp500.formatting import some
 from sp500.jobs.cluster.kubectl import Kubectl
 from sp500.serving.registry import DEFAULT
-
-KEY = "SP500_API_KEY"
 
 
 class Serve(Frozen):
@@ -158,12 +157,12 @@ def key(flags: Serve) -> str:
     """What requests have to bring; empty: nothing. Raises ConfigError where an address that others reach has none."""
     secret = _read_key(flags)
     if not secret and not _is_own(flags.host):
-        raise ConfigError(f"--host {flags.host}: others can reach this address; set {KEY} or give --key-file FILE")
+        raise ConfigError(f"--host {flags.host}: others can reach this address; set {API_KEY} or give --key-file FILE")
     return secret
 
 
 def _read_key(flags: Serve) -> str:
-    secret = os.environ.get(KEY, "").strip()
+    secret = os.environ.get(API_KEY, "").strip()
     if flags.key_file:
         try:
             secret = flags.key_file.read_text().strip()
