@@ -1,7 +1,7 @@
 """Ray Data: shards written by parallel tasks, and streamed to the workers of Ray Train.
 
 Each rank has a dataset of its own shards, so that the manifest alone says how many windows it will see: Ray's own split
-hands blocks to whoever asks first, and ranks would end at different steps. A reading task checks the shard and takes a
+hands blocks to the first that asks, and ranks would end at different steps. A reading task checks the shard and takes a
 quarter of a CPU, since workers that hold every CPU would starve it.
 """
 

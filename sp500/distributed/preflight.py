@@ -35,7 +35,7 @@ def most() -> Shares:
 
 
 def worker_share(num_workers: int, *, gpu: bool, readers: bool = False) -> Shares:
-    """Resources of one of `num_workers`. Raises ResourcesError, at once, for what the cluster cannot give.
+    """Resources of one of `num_workers`. Raises ResourcesError, at once, for what the cluster does not have.
 
     On one machine with fewer cores than workers each takes its part of a core: slower, but a rehearsal that runs. With
     `readers`, half of a core per worker is left to the tasks that read for it. Nodes that the cluster may still get are

@@ -93,8 +93,8 @@ def _answers(url: str) -> bool:
 def run_replicas(factory: Callable[[], Any], *, host: str, port: int, replicas: int) -> Iterator[None]:
     """`application` in as many processes, for the length of the block.
 
-    Raises ResourcesError for more replicas than the cluster has CPUs, and where Ray Serve runs already: its port and
-    its end are another's.
+    Raises ResourcesError for more replicas than the cluster has CPUs, and if Ray Serve is already running: its
+    port and its end belong to another program.
     """
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     os.environ |= {name: os.environ.get(name, value) for name, value in LIMITED_PROXY.items()}
@@ -103,7 +103,9 @@ def run_replicas(factory: Callable[[], Any], *, host: str, port: int, replicas: 
         if replicas > cpus:
             raise ResourcesError(f"--replicas {replicas}: each takes a CPU, and the cluster has {cpus}")
         if serve.status().proxies:
-            raise ResourcesError("Ray Serve runs already on this cluster; end that, or take another cluster")
+            raise ResourcesError(
+                "Ray Serve is already running on this cluster; stop it with `serve shutdown`, or use another cluster"
+            )
         options = {"host": host, "port": port, "request_timeout_s": REQUEST_SECONDS}
         serve.start(http_options=options, logging_config={"log_level": "WARNING"})
         try:

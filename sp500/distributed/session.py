@@ -46,7 +46,7 @@ ENVIRONMENT = {
 LOCAL_ENVIRONMENT = {
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
-    # A node of one CPU keeps one idle process; readers would be started anew, seconds each, at every pass.
+    # A node of one CPU keeps one idle process; readers would be started again, seconds each, at every pass.
     "RAY_idle_worker_killing_time_threshold_ms": "600000",
     # Actors start processes of their own: those that Ray starts ahead for tasks cost 0.6 s of a core each.
     "RAY_prestart_worker_first_driver": "0",
@@ -200,7 +200,7 @@ def set_defaults(environment: dict[str, str]) -> None:
 
 
 def _init(address: str, **settings: object) -> None:
-    # A thread of Tune's that calls Ray once more after Ctrl-C has ended it would start a whole cluster anew. (The
+    # A thread of Tune's that calls Ray once more after Ctrl-C has ended it would start a whole new cluster. (The
     # public switch, RAY_ENABLE_AUTO_CONNECT, is read when Ray is imported.)
     auto_init_hook.enable_auto_connect = False
     with keep_signal_handlers():

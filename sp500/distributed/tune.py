@@ -192,7 +192,7 @@ class _Trainable(tune.Trainable):  # type: ignore[misc]
             shutil.rmtree(run.path, ignore_errors=True)
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Nothing: Tune saves before it reuses an actor, and a pack begins anew after a kill."""
+        """Save nothing: Tune saves before it reuses an actor, and a pack starts over after a kill."""
 
     def reset_config(self, new_config: _PackConfig) -> bool:
         self.config = new_config

@@ -27,7 +27,7 @@ class Resources:
         return self.cpus >= other.cpus and self.gpus >= other.gpus and self.memory >= other.memory
 
     def short_of(self, demand: Resources) -> str:
-        """What `demand` does not find here, in words: `4 CPUs (1 free)`."""
+        """Return what of `demand` is not free here, in words: `4 CPUs (1 free)`."""
         lacking = [
             f"{_count(need, unit)} ({_count(max(have, 0), '')} free)"
             for have, need, unit in (

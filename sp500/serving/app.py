@@ -67,7 +67,7 @@ class Server:
     """The last check of the stored answer: the model, the time, and what was wrong."""
     counting: asyncio.Lock = field(default_factory=asyncio.Lock)
     counted: tuple[Served, float, list[dict[str, object]]] | None = None
-    """The last scores: the champion, and until when they are told again."""
+    """The last scores: the champion, and until when they are valid."""
 
     async def answer(self, request: Request, compute: Callable[[Predictor], Mapping[str, object]]) -> Response:
         """The answer of the model that is picked for this request."""
@@ -201,7 +201,7 @@ def _add_answers(app: FastAPI, server: Server) -> None:
         """What the model expects of the next session(s) after the last price."""
 
         def compute(predictor: Predictor) -> dict[str, object]:
-            """With what the log alone is told."""
+            """The answer with what only the log gets."""
             values = requests.forecast(predictor, body)
             logged = {"days": values.days, **dict(zip(TRACES, values.traces, strict=True))}
             return {**values.model_dump(mode="json"), "logged": logged}
@@ -283,7 +283,7 @@ def _add_state(app: FastAPI, server: Server) -> None:
         if champion is None:
             return JSONResponse({"status": "ok", "detail": "no model promoted"})
         if await server.check(champion):  # which is of files, and this needs no key
-            return failure(503, f"run {champion.run} does not give the answer that is stored with it; see the log")
+            return failure(503, f"run {champion.run} does not reproduce the answer stored with it; see the log")
         return JSONResponse({"status": "ok", "run": champion.run, "version": champion.version})
 
     @app.get("/v1/models")
@@ -314,7 +314,7 @@ def _add_history(app: FastAPI, server: Server) -> None:
 
     @app.get("/v1/scores")
     async def scores() -> dict[str, object]:
-        """What the logged answers were worth, next to the naive forecasts, as far as prices are known."""
+        """Return the errors of the logged answers and of the naive forecasts, for dates whose prices are known."""
         return {"runs": await server.scores()}
 
 

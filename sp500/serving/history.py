@@ -42,7 +42,7 @@ class History:
             return self._prices
 
     def _load(self, served: Served) -> None:
-        """Prices anew; those of the same run stay where that fails, until the next time."""
+        """Read the prices again; if that fails, those of the same run stay until the next time."""
         known = self._run == served.run and self._prices is not None
         try:
             self._prices = load(served.predictor.config.data.model_copy(update={"end": None}))

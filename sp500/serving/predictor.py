@@ -58,7 +58,7 @@ class Predictor:
             raise CheckpointError(f"{self.folder / recipe.FILE}: the model answers {output}, and answered {expected}")
 
     def judge(self) -> Metrics:
-        """The run's metrics anew, from its data and this model. Raises DataError where the data is not there."""
+        """Compute the run's metrics again, from its data and this model. Raises DataError if the data is missing."""
         torch.set_num_threads(self.config.train.threads or torch.get_num_threads())
         dataset = self.task.prepare(self.config)
         if not self._refit_epochs:

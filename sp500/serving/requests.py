@@ -189,7 +189,7 @@ class ForecastValues(BaseModel):
 
 
 class LoggedForecast(ForecastValues):
-    """With what the log alone is told: the number of returns that it is made of, and their traces."""
+    """The answer with what only the log gets: the number of returns that it is made of, and their traces."""
 
     days: int = Field(exclude=True)
     traces: list[float] = Field(exclude=True)

@@ -45,7 +45,7 @@ def score_answers(answers: pa.Table, close: pd.DataFrame, *, threshold: float, h
     `answers` are the last ones of the log; `close` [date, ticker]; `threshold` the probability from which a forecast of
     the direction counts as up. Mean squared error for returns, share of wrong directions for probabilities, and the
     improvement with its interval, all as training judges them. Answers to other prices than `close` are not judged:
-    whoever may ask could spoil the score with prices of their own.
+    a client could spoil the score with prices of its own.
     """
     if not answers:
         return []

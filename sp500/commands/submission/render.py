@@ -20,7 +20,6 @@ from sp500.jobs.manifests.manifest import Document
 from sp500.jobs.manifests.rayjob import build_documents
 from sp500.jobs.manifests.rayservice import build_rayservice
 from sp500.jobs.operator import rules
-from sp500.jobs.operator import rules
 
 
 class Render(job_flags.JobFlags):

@@ -48,7 +48,7 @@ def of_queue(document: Document, workload: Document | None) -> str:
 
 
 def of_conditions(cluster: Document) -> list[str]:
-    """Why the operator creates no pods for a RayCluster: it failed to, or somebody suspended the cluster."""
+    """Why the operator creates no pods for a RayCluster: it failed to, or the cluster is suspended."""
     name = cluster.get("metadata", {}).get("name")
     wrong = {"ReplicaFailure": "the operator cannot create the pods", "RayClusterSuspended": "is suspended"}
     return [

@@ -28,8 +28,8 @@ def client_of(context: str | None, kubeconfig: str | None) -> Any:
         return config.new_client_from_config(kubeconfig, context, client_configuration=settings)
     except (ConfigException, YAMLError, OSError, TypeError) as error:  # the last: of a file that is not a mapping
         raise Unreachable(
-            f"no way to a cluster by kubeconfig {where}{f', context {context}' if context else ''}: {error};"
-            " `kubectl config get-contexts` lists what you have, --context and $KUBECONFIG choose"
+            f"cannot reach a cluster with kubeconfig {where}{f', context {context}' if context else ''}: {error};"
+            " `kubectl config get-contexts` lists the contexts; choose one with --context or $KUBECONFIG"
         ) from error
 
 

@@ -1,6 +1,6 @@
 """Why a RayJob is where it is: one line that names the image, the node's lack, the claim, the quota, the missing right.
 
-What keeps a job from starting is told in one of four places: the RayJob's own reason (a deadline, a broken rule), the
+What keeps a job from starting is in one of four places: the RayJob's own reason (a deadline, a broken rule), the
 state of a pod (image, room, claim, memory), a warning about a pod (a volume that does not mount), or a warning about
 whatever should have made a pod and was forbidden to. The last is all there is where the submitter breaks the
 namespace's pod security: the RayJob stays Running without a jobStatus, and no deadline names the cause.
@@ -96,7 +96,7 @@ def _explain_pending(job: Document, events: Sequence[Document]) -> str:
     status, spec = section(job, "status"), section(job, "spec")
     deployment = str(status.get("jobDeploymentStatus", ""))
     if is_suspended(job):
-        return "suspended by somebody: spec.suspend holds it back until it is false again"
+        return "suspended: spec.suspend holds it back until it is false again"
     if deployment == "Retrying":
         starts = int(spec.get("backoffLimit") or 0) + 1
         return f"{int(status.get('failed') or 0)} of {starts} starts failed; it starts again on a new cluster"
@@ -155,7 +155,7 @@ def _operator_message(status: Document) -> str:
 
 
 def _last_words(log: str) -> str:
-    """The last line of a log; of a box, which a usage error is printed in, what stands in it above its rule."""
+    """The last line of a log; of a usage error's box, the line above its lower edge."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     if not lines or not lines[-1].startswith("╰"):
         return lines[-1] if lines else ""

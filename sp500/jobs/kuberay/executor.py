@@ -4,8 +4,8 @@ The cluster keeps the truth: a RayJob named as the handle. Every look is a GET o
 held open and, after each break (410, a time-out), be taken up again by that same GET. It takes the rights of the Role
 sp500-jobs in cluster/base/rbac.yaml, and no more.
 
-What is ours carries the hash of its request as an annotation. A RayJob of the same name without it is somebody else's:
-neither told of, nor deleted. The RayJob comes first and owns the ConfigMap of its settings, for which its head waits
+Our RayJobs carry the hash of their request as an annotation. RayJobs without it are ignored: neither reported nor
+deleted. The RayJob comes first and owns the ConfigMap of its settings, for which its head waits
 meanwhile; so nothing is left behind, wherever a submit was killed.
 """
 
@@ -112,14 +112,14 @@ class KubeRayExecutor:
     def submit(self, handle: str, request: Document) -> None:
         """Create the RayJob, and then what belongs to it; what is there already, of this request, counts as created.
 
-        Raises Refused for what the server will not have, and where somebody else's object has the name.
+        Raises Refused for what the server will not have, and if the name belongs to another object.
         """
         job, *others = request["documents"]
         namespace = job["metadata"].get("namespace", self._api.namespace)
         if job["metadata"]["name"] != handle or namespace != self._api.namespace:
             expected = f"{self._api.namespace}/{handle}"
             raise Refused(
-                f"the request is for {namespace}/{job['metadata']['name']}, not {expected}; make it anew for that"
+                f"the request is for {namespace}/{job['metadata']['name']}, not {expected}; submit the job again"
             )
         rayjob = self._create(RAYJOBS, job)
         owner = {key: job[key] for key in ("apiVersion", "kind")} | {"name": handle, "uid": rayjob["metadata"]["uid"]}
@@ -197,9 +197,9 @@ class KubeRayExecutor:
         name, where = body["metadata"]["name"], f"namespace {self._api.namespace}"
         created = self._api.create(resource, body) or self._api.get(resource, name)
         if created is None:
-            raise Unreachable(f"{body['kind']} {name} in {where} went while it was looked at; try again")
+            raise Unreachable(f"{body['kind']} {name} in {where} was deleted while it was being read; try again")
         if _mark(created) != _mark(body):
-            raise Refused(f"{where} has another {body['kind']} {name}, which was left as it is; take another name")
+            raise Refused(f"{where} has another {body['kind']} {name}, which was left as it is; choose another name")
         return created
 
     def _pods(self, job: Document, role: Role | None) -> list[Document]:

@@ -1,7 +1,7 @@
 """Which events tell why a job waits or how it ended: those about it that still hold.
 
 A warning stays for an hour, also when what it warned of is over: the quota was raised, the pod found its node. And the
-end of a head is in no field of the RayJob: the operator makes a new head, and what fails later is what is told.
+end of a head is in no field of the RayJob: the operator makes a new head, and the RayJob reports what fails later.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ def head_lost(job: Document, events: Sequence[Document]) -> str:
         return ""
     ends = [TERMINATED.search(str(event.get("message"))) for event in own if event.get("reason") == "DeletedHeadPod"]
     causes = [f"{end[2]}, exit code {end[1]}" for end in ends if end]
-    why = causes[-1] if causes else "its pod was deleted, or its node went"
+    why = causes[-1] if causes else "its pod was deleted, or its node was lost"
     return f"its head was lost and replaced ({why}), and what ran on it is gone"
 
 
 def _is_about(event: Document, job: Document, silent: dict[str, Document]) -> bool:
-    """Whether an event tells of the job: of the RayJob, its submitter, its cluster, or a pod that says nothing itself.
+    """Whether an event is about the job: of the RayJob, its submitter, its cluster, or a pod that says nothing itself.
 
     A pod that is gone, evicted or refused, is known by its name alone.
     """

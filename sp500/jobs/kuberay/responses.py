@@ -83,7 +83,7 @@ class Response:
 
 
 def no_response(error: Exception) -> Response:
-    """The response that stands for a connection error: its text, without the objects that urllib3 names in it."""
+    """The response for a connection error: its text, without the objects that urllib3 names in it."""
     reason = getattr(error, "reason", None) or next(
         (argument for argument in error.args if isinstance(argument, str)), ""
     )
@@ -118,5 +118,5 @@ def explain_refusal(method: str, path: str, answer: Response, host: str) -> Reso
             f"{summary}; this cluster has no KubeRay operator; its administrator installs it: {OPERATOR}"
         )
     if answer.code == 404 and section(answer.document, "details").get("kind") == "namespaces":
-        return Unreachable(f"{summary}; give --namespace, `kubectl get namespaces` lists those that are there")
+        return Unreachable(f"{summary}; choose one with --namespace: `kubectl get namespaces` lists them")
     return Unreachable(summary)

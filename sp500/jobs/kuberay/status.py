@@ -1,7 +1,7 @@
 """What a RayJob, its pods and its warnings tell of a job: the operator's words mapped onto ours, in pure functions.
 
 Two fields of the RayJob decide: jobDeploymentStatus, which is the operator's, and jobStatus, which is Ray's. They say
-where a job stands and rarely why: that is in its pods and events, and for a job in a queue in Kueue's Workload. The
+a job's state and rarely the reason: that is in its pods and events, and for a job in a queue in Kueue's Workload. The
 facts are those of KubeRay 1.7.0.
 """
 
@@ -27,7 +27,7 @@ EXIT_CODE = re.compile(r"entrypoint command failed with exit code (-?\d+)")
 
 
 def state(job: Document) -> JobState:
-    """Where the job stands, by its own words alone."""
+    """Return the job's state, from its own status only."""
     status = section(job, "status")
     deployment, ray = str(status.get("jobDeploymentStatus", "")), str(status.get("jobStatus", ""))
     if deployment in OVER:
@@ -119,7 +119,7 @@ def _exit_code(details: Document, now: JobState) -> int | None:
 
 
 def _times(details: Document, now: JobState) -> tuple[float | None, float | None]:
-    """Start and end of the command; the operator's own end where Ray never told one."""
+    """Start and end of the command; the operator's own end if Ray never reported one."""
     command = section(details, "rayJobInfo")
     began = _seconds(command.get("startTime")) if now is JobState.RUNNING or now.finished else None
     over = _seconds(command.get("endTime") or details.get("endTime")) if now.finished else None

@@ -94,7 +94,7 @@ class Limits:
     """What may force a job's end: a stop, a signal to its supervisor, its deadline, its memory."""
 
     def __init__(self, job: JobFolder, request: Request, begun: float, measure: Callable[[], int]) -> None:
-        """`begun`: start of the command by this machine's monotonic clock; `held`: bytes of memory in use now."""
+        """`begun`: start of the command by this machine's monotonic clock; `measure`: gives bytes of memory in use."""
         self._job, self._begun, self._measure = job, begun, measure
         self._seconds: float | None = request["deadline_seconds"]
         self._limit: int | None = request["memory_bytes"]
@@ -122,7 +122,7 @@ class Limits:
         if memory <= self._limit:
             return None
         reason = f"killed with {_mebibytes(memory)} of memory in use, over its limit of {_mebibytes(self._limit)}"
-        return Ending(JobState.FAILED, f"{reason}; give the job more, or make it need less", OUT_OF_MEMORY)
+        return Ending(JobState.FAILED, f"{reason}; raise its --memory, or make it need less", OUT_OF_MEMORY)
 
 
 def _measure_children() -> int:

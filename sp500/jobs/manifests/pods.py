@@ -1,6 +1,6 @@
 """Pods of a job: those of the RayCluster document, changed by what the job asks for.
 
-What the job does not speak of (volumes, security, probes, topology) stays as it stands in the document.
+What the job does not mention (volumes, security, probes, topology) stays as it is in the document.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def build_rayservice(cluster: Document, *, model: str = "main", image: str = "",
         raise ConfigError("spec.workerGroupSpecs of the cluster is empty; replicas run on workers")
     old, group = str(template.head.ray.body.get("image")), template.workers[0]
     if "@" in old and not image:
-        raise ConfigError(f"the cluster's image {old} is named by digest: give --image of one with the extra `serve`")
+        raise ConfigError(f"the cluster's image {old} is named by digest: set --image to one with the extra `serve`")
     new = image or f"{old}-serve"
     gpus = group.ray.resource("limits", GPU)
     cpus = math.ceil(quantity(group.ray.resource("limits", "cpu")) or 1)  # as the operator counts

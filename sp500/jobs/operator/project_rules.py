@@ -1,4 +1,4 @@
-"""Rules of our own: what schema and operator accept, and what then does not work.
+"""Rules of this project: what schema and operator accept, and what then does not work.
 
 Each was met on a cluster or is a default of the operator that works against the rest of the manifest.
 """
@@ -89,9 +89,9 @@ def submitter(job: Document) -> Iterator[Violation]:
         if not head.containers or find_security_gaps(head.pod, head.pod_path, head.containers):
             continue
         if not containers:
-            yield _trap(path, "is unset beside a restricted head", "the operator's default is not restricted; give one")
+            yield _trap(path, "is unset next to a restricted head", "the operator's default is not restricted; set one")
         for where in find_security_gaps(template, f"{path}.spec", containers):
-            yield _trap(where, "is not as restricted as the head", "take the head's security settings")
+            yield _trap(where, "is not as restricted as the head", "use the head's security settings")
 
 
 def find_security_gaps(pod: Document, path: str, containers: list[Container]) -> list[str]:

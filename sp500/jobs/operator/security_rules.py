@@ -1,4 +1,4 @@
-"""Security rules of our own for pods and Services that a manifest asks for.
+"""Security rules of this project for pods and Services that a manifest asks for.
 
 Schema and operator accept what is refused here: a cluster without a token, one that is open to the outside, a pod that
 can take over its node, and an image whose contents change under its name. The dashboard's Jobs API runs any code.
@@ -61,7 +61,7 @@ def _root(path: str, body: Document) -> Iterator[Violation]:
     context = section(body, "securityContext")
     user, non_root = context.get("runAsUser"), context.get("runAsNonRoot")
     if user == 0 and user is not False:
-        yield _violation("no-root", f"{path}.securityContext.runAsUser", "is 0", "give another uid, such as 1000")
+        yield _violation("no-root", f"{path}.securityContext.runAsUser", "is 0", "set another uid, such as 1000")
     if non_root is False:
         yield _violation("no-root", f"{path}.securityContext.runAsNonRoot", "is false", "set it to true")
 

@@ -78,7 +78,9 @@ class RayClient(JobSubmissionClient):  # type: ignore[misc] # ray has no types
             try:
                 yield from json_string("logs", answer.iter_content(PIECE_BYTES))
             except ValueError as error:
-                raise Unreachable(f"{self._address} answers as no Ray dashboard does: {error}") from error
+                raise Unreachable(
+                    f"{self._address} returned an unexpected response; is this a Ray dashboard? {error}"
+                ) from error
             except OSError as error:
                 raise Unreachable(f"{self._address} does not answer: {_why(error)}") from error
 
@@ -144,7 +146,7 @@ class RayClient(JobSubmissionClient):  # type: ignore[misc] # ray has no types
         if answer.is_redirect or 300 <= answer.status_code < 400:
             raise Refused(
                 f"{self._address} redirects {request} to {answer.headers.get('Location')!r:.200}, where"
-                " nothing was sent. If that is the cluster, give its address with --address"
+                " nothing was sent. If that is the cluster, set its address with --address"
             )
         if answer.status_code < 400 or answer.status_code == 404:
             return

@@ -40,7 +40,7 @@ PAUSE_SECONDS = 0.5
 
 
 def request(spec: JobSpec, *, cwd: Path) -> Request:
-    """What the Jobs API gets, beside the handle; the folder `cwd` (absolute) is uploaded when the job is submitted.
+    """Return what the Jobs API gets besides the handle; the folder `cwd` (absolute) is uploaded at the submission.
 
     The command asks for no CPU, since it runs on the head, which may have none: what it needs it asks Ray for. The
     deadlines and retries of a job are not Ray's to keep. Raises ConfigError for what a running cluster cannot give.
@@ -67,7 +67,7 @@ class RayExecutor:
     """Jobs of one Ray cluster; `address` is its dashboard's, http://HOST:8265.
 
     `token`: what the cluster wants to see, under RAY_AUTH_MODE=token. `answer_seconds`: how long one answer may take.
-    `silence_seconds`: after how long without a line a follower takes up the stream anew, which may have died unnoticed.
+    `silence_seconds`: after how long without a line a follower reopens the stream, which may have died unnoticed.
     `patience_seconds`: how long a job may take to end, and how long followers wait for a cluster that is away.
     A token that is missing or wrong is Unreachable: with the right one the cluster would answer.
     """
@@ -112,12 +112,12 @@ class RayExecutor:
         try:
             self._client.submit(handle, request)
         except Unreachable:
-            # Ray tells of a handle that somebody else was faster with as of a fault of its own.
+            # Ray reports a handle that another client used first as an internal error.
             if self._client.job(handle) is None:
                 raise
 
     def status(self, handle: str) -> Status:
-        """What Ray tells of it now; LOST where the cluster answers and knows no such job."""
+        """Return what Ray reports now; LOST if the cluster answers and has no such job."""
         job = self._client.job(handle)
         return ray_status.unknown_job_status(self._address, handle) if job is None else ray_status.status(job)
 
@@ -133,7 +133,7 @@ class RayExecutor:
     def stop(self, handle: str) -> None:
         """Have its processes sent SIGTERM, and SIGKILL after 30 seconds (RAY_JOB_STOP_WAIT_TIME_S of its env)."""
         end = self._clock() + self._patience_seconds
-        # A job that was taken a moment ago has no process yet that could be told.
+        # A job that was taken a moment ago has no process yet to send a signal to.
         while not self._client.stop(handle) and not self.status(handle).state.finished:
             self._wait(end, f"job {handle} cannot be stopped yet")
 
@@ -142,7 +142,7 @@ class RayExecutor:
         self.stop(handle)
         end = self._clock() + self._patience_seconds
         while not self.status(handle).state.finished:
-            self._wait(end, f"job {handle} was told to stop and has not ended")
+            self._wait(end, f"job {handle} was asked to stop and is still running")
         self._client.remove(handle)
 
     @cached_property
@@ -241,7 +241,9 @@ def _refuse(spec: JobSpec) -> None:
         )
     for name, value in spec.env.items():
         if match := REFERENCE.search(value):
-            raise ConfigError(f"env: {name} has {match[0]}, which Ray would replace on the cluster; give the value")
+            raise ConfigError(
+                f"env: {name} has {match[0]}, which Ray would replace on the cluster; set the value itself"
+            )
 
 
 def _entrypoint(spec: JobSpec) -> str:

@@ -45,7 +45,7 @@ def status(job: Answer) -> Status:
 
 def unknown_job_status(address: str, handle: str) -> Status:
     """The status of a job that the cluster does not know."""
-    reason = f"the cluster at {address} knows no job {handle}: it was started anew since, or the job was deleted there"
+    reason = f"the cluster at {address} has no job {handle}: the cluster was restarted since, or the job was deleted"
     return Status(JobState.LOST, reason, retryable=True)
 
 
@@ -103,7 +103,7 @@ def _last_line(text: str) -> str:
 
 
 def _line(text: str) -> str:
-    """All on one line. Of a long one both ends: what kind of error it is stands at the front, its cause at the back."""
+    """Return it on one line; of a long one both ends: the kind of error is at the front and its cause at the back."""
     shown = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
     half = LONGEST_REASON // 2
     return shown if len(shown) <= LONGEST_REASON else f"{shown[:half].rstrip()} ... {shown[-half:].lstrip()}"

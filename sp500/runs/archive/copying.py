@@ -99,7 +99,7 @@ class Copier:
         shutil.rmtree(self._run.path / STAGED, ignore_errors=True)
 
     def _try(self) -> bool:
-        """Copy all that is new; whether that went well."""
+        """Copy all that is new, and return whether that succeeded."""
         try:
             self._copy()
         except UNANSWERED as error:
@@ -128,7 +128,7 @@ class Copier:
         archive = Archived(self._uri, self._run)
         listing = archive.listing()
         if listing and listing.fingerprint != self._fingerprint:
-            raise RunExists(f"it has another run of the name {self._run.name!r}, which stays")
+            raise RunExists(f"the archive already holds a different run {self._run.name!r}; choose another --name")
         entries = archive.entries()
         for name in entries:
             if name.rpartition("/")[2].startswith("."):  # what a killed copy to a folder has left

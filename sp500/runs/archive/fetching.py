@@ -63,7 +63,7 @@ def catch_up(uri: str, run: Run, fingerprint: str, *, resume: bool) -> None:
     """Bring what the archive has of a run that is about to start, where that is further.
 
     Raises RunExists for a new run whose name the archive has, ConfigError for a run of other settings. An archive that
-    does not answer is a warning, but Unreachable where the run is not here either, so that it does not start anew.
+    does not answer is a warning, but Unreachable where the run is not here either, so that it does not start over.
     """
     here = (run.path / "config.yaml").exists()
     try:
@@ -205,7 +205,7 @@ def _download(
 def _download_file(archived: Archived, listing: Listing, name: str, folder: Path, modified: datetime) -> None:
     digest = archived.folder.download(name, folder / name)
     if digest not in listing.files[name]:
-        again = archived.listing()  # whoever replaces the file has listed it before
+        again = archived.listing()  # a program that replaces the file lists it first
         if again is None or digest not in again.files.get(name, ()):
             raise CheckpointError(f"{archived.uri}/{name} is damaged: it does not match its checksum")
     _set_time(folder / name, modified.timestamp())

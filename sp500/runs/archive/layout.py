@@ -74,7 +74,7 @@ class Archived:
         for name in entries:
             if {"", ".", ".."}.intersection(name.split("/")):
                 raise CheckpointError(
-                    f"{self.uri} is damaged: it names {name!r:.80}. Remove that, or take another archive"
+                    f"{self.uri} is damaged: it names {name!r:.80}. Remove that, or use another archive"
                 )
         return entries
 

@@ -113,7 +113,7 @@ def test_object_of_somebody_else_is_refused_by_name_and_left_alone(kube, executo
     asked = requested(settings={"trials": 9})
     name = "night-1" if plural == "rayjobs" else "night-1-settings"
     theirs = kube.store.put(plural, {"metadata": {"name": name}, "data": {"theirs": "1"}})
-    with pytest.raises(Refused, match=f"{name}.*take another name"):
+    with pytest.raises(Refused, match=f"{name}.*choose another name"):
         executor.submit("night-1", asked)
     assert kube.store.get(plural, name) == theirs
     executor.stop("night-1")

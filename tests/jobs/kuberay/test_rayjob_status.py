@@ -380,7 +380,7 @@ def test_job_suspended_by_somebody_waits_for_them(operator, look):
     operator.tell(jobDeploymentStatus="Suspended")
     state, reason = look()
     assert state is JobState.PENDING
-    assert "suspended by somebody" in reason
+    assert "suspended: spec.suspend" in reason
 
 
 def test_interactive_job_waits_with_the_commands_to_copy(kube, executor, requested, look):

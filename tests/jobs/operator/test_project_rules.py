@@ -43,7 +43,7 @@ CLUSTER_TRAPS = [
     ),
 ]
 JOB_TRAPS = [
-    ({"spec/submitterPodTemplate": ...}, "spec.submitterPodTemplate", ["beside a restricted head", "give one"]),
+    ({"spec/submitterPodTemplate": ...}, "spec.submitterPodTemplate", ["next to a restricted head", "set one"]),
     (
         {f"{SUBMITTER}/containers/0/name": "submit"},
         "spec.submitterPodTemplate.spec.containers[0].name",

@@ -690,7 +690,7 @@ def test_job_of_a_cluster_that_was_started_anew_is_lost(ray_cluster, executor, a
     ]
     seen = until_answered(executor, handle)
     assert (seen.state, seen.retryable) == (JobState.LOST, True)
-    assert f"http://127.0.0.1:{ray_cluster.port} knows no job {handle}" in seen.reason
+    assert f"http://127.0.0.1:{ray_cluster.port} has no job {handle}" in seen.reason
 
 
 def until_answered(executor, handle):
