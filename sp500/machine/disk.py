@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import secrets
 import shutil
@@ -54,6 +55,25 @@ def remove_leftovers(folder: Path, pattern: str) -> None:
         with suppress(OSError):
             if time.time() - rest.lstat().st_mtime > LEFTOVER_SECONDS:
                 shutil.rmtree(rest) if rest.is_dir() else rest.unlink()
+
+
+@contextmanager
+def make_staging_folder(parent: Path, name: str) -> Iterator[Path]:
+    """Make a folder for what is not verified yet, next to its target; gone afterwards. Raises DiskError."""
+    folder = parent / f"{name}-{secrets.token_hex(4)}"
+    with explain_errors(folder):
+        folder.mkdir(parents=True)
+    remove_leftovers(parent, f"{name}-{'[0-9a-f]' * 8}")
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def file_digest(path: Path) -> str:
+    """Return the sha256 of a file, in hex. Raises OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def append_durably(path: Path, line: str) -> None:

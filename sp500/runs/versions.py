@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sp500.machine.disk import sync_folder
+from sp500.machine.disk import file_digest, sync_folder
 
 MANIFEST = "manifest.json"
 NAME = re.compile(r"epoch-(\d{5,})(?:-step-(\d{8,}))?")
@@ -119,12 +119,6 @@ def link(path: Path, version: Version) -> None:
 def digest(data: bytes) -> str:
     """sha256, in hex."""
     return hashlib.sha256(data).hexdigest()
-
-
-def file_digest(path: Path) -> str:
-    """sha256 of a file, in hex. Raises OSError."""
-    with path.open("rb") as data:
-        return hashlib.file_digest(data, "sha256").hexdigest()
 
 
 def _canonical(plain: Mapping[str, object]) -> bytes:

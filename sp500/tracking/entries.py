@@ -22,6 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from sp500.errors import ConfigError
 from sp500.formatting import size
+from sp500.machine.disk import file_digest
 from sp500.runs.checked_lines import line_error, read_lines
 from sp500.runs.cost import RateTable, cost
 from sp500.runs.record import EpochMetrics, RunRecord
@@ -310,5 +311,4 @@ def _file(path: Path) -> File:
 @lru_cache(maxsize=10_000)
 def _sha256(path: Path, size_bytes: int, mtime_ns: int) -> str:
     """The hash of a file, read again only where its size or time has changed."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return file_digest(path)

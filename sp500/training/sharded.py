@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from sp500.runs.versions import file_digest
+from sp500.machine.disk import file_digest
 from sp500.training.worker import Worker
 
 Tensors = dict[str, Tensor]

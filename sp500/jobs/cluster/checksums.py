@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from sp500.errors import DataError
+from sp500.jobs.cluster.kubectl import Kubectl
+from sp500.machine.disk import file_digest
 
 Contents = dict[str, str]
 """Path inside the folder (with `/`) -> the SHA-256 of a file in hexadecimal, or `-> TARGET` for a link."""
@@ -31,15 +32,14 @@ class Listing:
 
 
 def of_folder(folder: Path) -> Contents:
-    """The contents of a local folder; links are not followed. Raises DataError for a device, pipe or socket."""
+    """Return the contents of a local folder; links are not followed. Raises DataError for a device, pipe or socket."""
     contents = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         if path.is_symlink():
             contents[name] = f"{LINK}{path.readlink()}"
         elif path.is_file():
-            with path.open("rb") as file:
-                contents[name] = hashlib.file_digest(file, "sha256").hexdigest()
+            contents[name] = file_digest(path)
         elif not path.is_dir():
             raise DataError(f"{path} is neither a file, a folder nor a link, so it cannot be transferred; remove it")
     return contents
@@ -50,14 +50,11 @@ def links_of(contents: Contents) -> Contents:
     return {path: value for path, value in contents.items() if value.startswith(LINK)}
 
 
-def list_argv(folder: str) -> list[str]:
-    """The command whose output `parse_listing` reads. Fields end with a zero byte, which no path can contain."""
-    return ["find", folder, "-mindepth", "1", "-not", "-type", "d", "-printf", r"%y\0%s\0%P\0%l\0"]
-
-
-def parse_listing(output: str) -> Listing:
-    """What lies below a folder, from the output of `list_argv`."""
-    fields, listing = output.split("\0")[:-1], Listing()
+def list_claim(kubectl: Kubectl, pod: str, folder: str) -> Listing:
+    """Return what lies below a folder on the claim that a pod holds. Raises ResourcesError when the pod is lost."""
+    # Fields end with a zero byte, which no path can contain.
+    find = ("find", folder, "-mindepth", "1", "-not", "-type", "d", "-printf", r"%y\0%s\0%P\0%l\0")
+    fields, listing = kubectl.execute(pod, *find).split("\0")[:-1], Listing()
     for kind, size, path, target in zip(*(iter(fields),) * 4, strict=True):
         if kind == "f":
             listing.sizes[path] = int(size)
@@ -68,19 +65,17 @@ def parse_listing(output: str) -> Listing:
     return listing
 
 
-def digest_argv(folder: str) -> list[str]:
-    """The command whose output `parse_digests` reads."""
-    return ["find", folder, "-type", "f", "-exec", "sha256sum", "--zero", "{}", "+"]
-
-
-def parse_digests(output: str, folder: str) -> Contents:
-    """Checksums below `folder` from that command's output: `<64 digits>  <path>` and a zero byte for each file."""
+def of_claim(kubectl: Kubectl, pod: str, folder: str, listing: Listing | None = None) -> Contents:
+    """Return the contents of a folder on the claim that a pod holds. `listing`: that of the folder, if it is known."""
+    links = (listing or list_claim(kubectl, pod, folder)).links
+    # `<64 digits>  <path>` and a zero byte for each file.
+    output = kubectl.execute(pod, "find", folder, "-type", "f", "-exec", "sha256sum", "--zero", "{}", "+")
     lines = (line for line in output.split("\0") if line)
-    return {str(PurePosixPath(line[66:]).relative_to(folder)): line[:64] for line in lines}
+    return {str(PurePosixPath(line[66:]).relative_to(folder)): line[:64] for line in lines} | links
 
 
 def difference(expected: Contents, actual: Contents) -> str:
-    """How `found` differs from `wanted`, with the names of a few files; empty if it does not differ."""
+    """Describe how `actual` differs from `expected`, with the names of a few files; empty if it does not differ."""
     missing = sorted(expected.keys() - actual.keys())
     extra = sorted(actual.keys() - expected.keys())
     changed = sorted(path for path in expected.keys() & actual.keys() if expected[path] != actual[path])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shutil
 import tarfile
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from sp500.jobs.cluster import checksums
 from sp500.jobs.cluster.checksums import LINK, Contents, Listing
 from sp500.jobs.cluster.kubectl import Kubectl
 from sp500.jobs.cluster.upload import upload
-from sp500.machine.disk import remove_leftovers
+from sp500.machine.disk import make_staging_folder
 
 MOUNT = "/runs"
 CLAIM = "sp500-runs"
@@ -63,7 +62,6 @@ class RunsClaim:
         folders = sorted(PurePosixPath(record).parent.name for record in records)
         ended = [name for name in folders if is_run_name(name)]
         self.folder.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(self.folder, ".incoming-*")
         result = Fetched()
         missing = ConfigError(f"no ended run of that name on the claim; it has: {', '.join(ended) or 'none'}")
         result.failed = {name: missing for name in names if name not in ended}
@@ -107,10 +105,9 @@ class RunsClaim:
     def _fetch_run(self, name: str, max_bytes: int, *, overwrite: bool) -> Listing | None:
         """What was fetched, or None if the same run is here already."""
         source, here = f"{MOUNT}/{name}", self.folder / name
-        listing = checksums.parse_listing(self.kubectl.execute(self.pod, *checksums.list_argv(source)))
+        listing = checksums.list_claim(self.kubectl, self.pod, source)
         self._check(listing, max_bytes)
-        digests = self.kubectl.execute(self.pod, *checksums.digest_argv(source))
-        contents = {**checksums.parse_digests(digests, source), **listing.links}
+        contents = checksums.of_claim(self.kubectl, self.pod, source, listing)
         if here.exists():
             changes = checksums.difference(contents, checksums.of_folder(here))
             if not changes:
@@ -121,16 +118,16 @@ class RunsClaim:
                     " replaces it, --runs-dir OTHER fetches into another folder"
                 )
         # One level below the runs, so that a listing of the runs does not show it.
-        with tempfile.TemporaryDirectory(prefix=".incoming-", dir=self.folder) as temporary:
-            incoming = Path(temporary, name)
+        with make_staging_folder(self.folder, ".incoming") as staged:
+            incoming = staged / name
             with self.kubectl.reading(
                 "exec", self.pod, "--", "tar", "-cf", "-", "--hard-dereference", "-C", MOUNT, "--", f"./{name}"
             ) as stream:
-                links = _unpack(stream, Path(temporary), name, listing)
+                links = _unpack(stream, staged, name, listing)
             if changes := checksums.difference(contents, {**checksums.of_folder(incoming), **links}):
                 raise DataError(f"arrived damaged and was discarded ({changes}); fetch it again")
             _create_links(incoming, links)
-            _replace(here, incoming, Path(temporary, "replaced"))
+            _replace(here, incoming, staged / "replaced")
         return listing
 
     def _check(self, listing: Listing, max_bytes: int) -> None:

@@ -52,7 +52,7 @@ def upload(
     kubectl.execute(pod, *RESTORE, target, replaced)
     present = kubectl.execute(pod, "find", mount, "-mindepth", "1", "-maxdepth", "1", "-print0").split("\0")
     if target in present:
-        there = {path: value for path, value in _digests(kubectl, pod, target).items() if path not in ignored}
+        there = {path: value for path, value in checksums.of_claim(kubectl, pod, target).items() if path not in ignored}
         changes = checksums.difference(wanted, there)
         if not changes:
             return False
@@ -63,18 +63,13 @@ def upload(
     try:
         with kubectl.writing("exec", "--stdin", pod, "--", "tar", "-xf", "-", "-C", incoming) as stream:
             _pack(folder, list(wanted), stream)
-        if changes := checksums.difference(wanted, _digests(kubectl, pod, incoming)):
+        if changes := checksums.difference(wanted, checksums.of_claim(kubectl, pod, incoming)):
             raise DataError(f"{folder} arrived damaged and was discarded ({changes}); upload it again")
         kubectl.execute(pod, *(REPLACE if overwrite else PLACE), incoming, target, replaced)
     finally:
         with suppress(ResourcesError):  # a later upload removes what this one cannot
             kubectl.execute(pod, "rm", "-rf", incoming)
     return True
-
-
-def _digests(kubectl: Kubectl, pod: str, folder: str) -> Contents:
-    links = checksums.parse_listing(kubectl.execute(pod, *checksums.list_argv(folder))).links
-    return checksums.parse_digests(kubectl.execute(pod, *checksums.digest_argv(folder)), folder) | links
 
 
 def _pack(folder: Path, paths: Sequence[str], stream: IO[bytes]) -> None:

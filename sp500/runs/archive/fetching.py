@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from sp500.errors import CheckpointError, ConfigError, DiskError, RunExists, Unreachable
-from sp500.machine.disk import FULL, disk_error, explain_errors, remove_leftovers, sync_folder
+from sp500.machine.disk import FULL, disk_error, explain_errors, make_staging_folder, sync_folder
 from sp500.runs import versions
 from sp500.runs.archive.layout import RECORD, UNANSWERED, Archived, Listing, by_folder, versions_in
 from sp500.runs.store import Run, RunStore
@@ -49,7 +48,7 @@ def fetch(store: RunStore, name: str, uri: str) -> Fetched:
             raise ConfigError(f"{archived.uri} is not a run: it has no archive.json. Check the name and the address")
         entries = archived.entries()
         if not local.path.exists():
-            with _make_staging_folder(store.root, f".{name}.fetch") as staged:
+            with make_staging_folder(store.root, f".{name}.fetch") as staged:
                 fetched = _download(archived, listing, entries, staged, versions_in(entries))
                 _finish(staged)
                 if _rename(staged, local.path):
@@ -131,7 +130,7 @@ def _merge(archived: Archived, listing: Listing, entries: dict[str, Entry], run:
         return Fetched()
     for rest in run.path.glob(".fetch-*"):  # of killed ones: the run's lock lets one fetch at a time
         shutil.rmtree(rest, ignore_errors=True)
-    with _make_staging_folder(run.path, ".fetch") as staged:
+    with make_staging_folder(run.path, ".fetch") as staged:
         missing = {name for name in names if not _is_whole(run.path / name)}
         fetched = _download(archived, listing, entries, staged, missing)
         folders = by_folder(set(fetched.versions))
@@ -238,16 +237,3 @@ def _finish(run: Path) -> None:
 
 def _set_time(path: Path, seconds: float) -> None:
     os.utime(path, (seconds, seconds))
-
-
-@contextmanager
-def _make_staging_folder(parent: Path, name: str) -> Iterator[Path]:
-    """A folder for what is not verified yet; gone afterwards."""
-    folder = parent / f"{name}-{secrets.token_hex(4)}"
-    with explain_errors(folder):
-        folder.mkdir(parents=True)
-    remove_leftovers(parent, f"{name}-{'[0-9a-f]' * 8}")
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
