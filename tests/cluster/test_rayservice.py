@@ -129,7 +129,7 @@ def test_image_by_digest_has_no_suffix_and_has_to_be_named():
     cluster = raycluster()
     for group in (cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]):
         group["template"]["spec"]["containers"][0]["image"] = "registry/sp500@sha256:" + "0" * 64
-    with pytest.raises(ConfigError, match="give --image"):
+    with pytest.raises(ConfigError, match="set --image"):
         build_rayservice(cluster)
     assert build_rayservice(cluster, image="registry/sp500:serve")["kind"] == "RayService"
 
