@@ -13,7 +13,7 @@ LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 LABEL_KEY = re.compile(rf"({SUBDOMAIN.pattern.replace('$', '/')}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?")
 
 # The operator appends to these names (a cluster's suffix, a Service's, a pod's), and the whole has to be a label.
-LONGEST = {"RayCluster": 53, "RayJob": 47, "RayService": 47, "RayCronJob": 36}
+LONGEST = {"RayCluster": 53, "RayJob": 47, "RayService": 47}
 
 
 def of_command(argv: Sequence[str]) -> str:
