@@ -12,7 +12,7 @@ from sp500.errors import ConfigError, DiskError
 from sp500.runs.store import REPORT, RunStore
 
 if TYPE_CHECKING:
-    from sp500.tuning.ledger import TrialResult
+    from sp500.runs.trials import TrialResult
 
 
 class Compare(Flags):
@@ -29,7 +29,7 @@ class Compare(Flags):
 def main(config: Compare) -> Answer:
     """Write the report and say where it lies."""
     from sp500.report import page
-    from sp500.tuning.ledger import Ledger
+    from sp500.runs.trials import Ledger
 
     if not config.runs_dir.is_dir():
         raise ConfigError(f"--runs-dir {config.runs_dir}: no such folder")

@@ -20,7 +20,7 @@ from sp500.studies import search
 from sp500.studies.settings import SearchSettings
 
 if TYPE_CHECKING:
-    from sp500.tuning.ledger import TrialResult
+    from sp500.runs.trials import TrialResult
 
 
 class Tune(SearchSettings, Command):

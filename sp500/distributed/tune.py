@@ -24,9 +24,9 @@ from sp500.distributed import capacity, preflight, session
 from sp500.errors import SP500Error
 from sp500.machine.memory import limit_memory
 from sp500.runs.store import Run
+from sp500.runs.trials import TrialResult
 from sp500.training.loop import FitResult
 from sp500.tuning import trial_data
-from sp500.tuning.ledger import TrialResult
 from sp500.tuning.limits import Limits
 from sp500.tuning.packing import packs
 from sp500.tuning.packing.packs import PackQueue

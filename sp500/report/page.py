@@ -29,7 +29,7 @@ from sp500.report.search.section import search_parts, search_sentences
 from sp500.report.tables import Table
 from sp500.runs.cost import RateTable
 from sp500.runs.record import EpochMetrics, RunRecord
-from sp500.tuning.ledger import TrialResult
+from sp500.runs.trials import TrialResult
 
 COMMANDS = {
     "models": ("No model has been trained yet", "python experiments/train.py"),

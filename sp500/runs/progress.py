@@ -15,19 +15,9 @@ from pydantic import ValidationError
 from sp500.config import TrainConfig
 from sp500.errors import ConfigError
 from sp500.progress import Meter, RunProgress, Unit
-from sp500.runs.checked_lines import line_error, read_lines
-from sp500.runs.record import EpochMetrics, Plain, PlannedSearch
+from sp500.runs.record import EpochMetrics, PlannedSearch
 from sp500.runs.store import Run
-
-
-class Trial(Plain):
-    """What progress takes of a line of trials.jsonl."""
-
-    id: str
-    valid_loss: float | None = None
-    samples: int = 0
-    seconds: float = 0.0
-    finished: datetime | None = None
+from sp500.runs.trials import TrialResult, read_trials
 
 
 def read(run: Run) -> tuple[datetime, RunProgress] | None:
@@ -43,7 +33,7 @@ def read(run: Run) -> tuple[datetime, RunProgress] | None:
         meter = epoch_meter(_settings(run.path, begun.config["train"]), _seeds(run.path), begun.started)
         return begun.started, of_epochs(run.epochs(), meter)
     if begun.experiment == "tune" and begun.planned:
-        return begun.started, of_trials(_trials(run.path / "trials.jsonl"), begun.planned)
+        return begun.started, of_trials(read_trials(run.path), begun.planned)
     return None
 
 
@@ -71,7 +61,7 @@ def unit(epoch: EpochMetrics) -> Unit:
     return Unit(epoch.finished, epoch.seconds, epoch.train_seconds, epoch.samples, loss)
 
 
-def of_trials(trials: Iterable[Trial], planned: PlannedSearch) -> RunProgress:
+def of_trials(trials: Iterable[TrialResult], planned: PlannedSearch) -> RunProgress:
     """Progress of a search."""
     meter = Meter("trial", planned.trials, since=planned.at.timestamp(), parallel=True)
     units = _trial_units(trials)
@@ -82,25 +72,15 @@ def of_trials(trials: Iterable[Trial], planned: PlannedSearch) -> RunProgress:
 
 def units(run: Run) -> list[Unit]:
     """What earlier attempts at a training or a search have done. Raises ConfigError for a file that is damaged."""
-    return [*map(unit, run.epochs()), *_trial_units(_trials(run.path / "trials.jsonl"))]
+    return [*map(unit, run.epochs()), *_trial_units(read_trials(run.path))]
 
 
-def _trial_units(trials: Iterable[Trial]) -> list[Unit]:
+def _trial_units(trials: Iterable[TrialResult]) -> list[Unit]:
     """The trials as progress counts them; of one that ran twice the last result counts."""
     last = {trial.id: trial for trial in trials}
     return [
         Unit(trial.finished, trial.seconds, samples=trial.samples, loss=trial.valid_loss) for trial in last.values()
     ]
-
-
-def _trials(path: Path) -> list[Trial]:
-    trials = []
-    for number, line in enumerate(read_lines(path), 1):
-        try:
-            trials.append(Trial.model_validate(line))
-        except ValidationError as error:
-            raise line_error(path, number, str(error.errors()[0]["msg"])) from None
-    return trials
 
 
 def _settings(folder: Path, train: object) -> TrainConfig:

@@ -30,7 +30,7 @@ from sp500.config import RUN_NAME
 from sp500.errors import ConfigError, DiskError, RunExists, RunLocked
 from sp500.machine.disk import append_durably, explain_errors, write_atomic
 from sp500.machine.locks import acquire
-from sp500.runs import sealed
+from sp500.runs import checksums
 from sp500.runs.record import EpochMetrics, PlannedSearch, RunRecord
 
 # The report's folder among the runs.
@@ -56,7 +56,7 @@ class Run:
 
     def write_start(self, record: RunRecord) -> None:
         """Keep what the record would be if the run were killed now."""
-        write_atomic(self.path / "started.json", sealed.seal(record))
+        write_atomic(self.path / "started.json", checksums.seal(record))
 
     def start_record(self) -> RunRecord | None:
         """What `write_start` kept; None for a run that has not begun, or began under an older version."""
@@ -109,7 +109,7 @@ class Run:
     def _read(self, file: str) -> RunRecord | None:
         path = self.path / file
         try:
-            record = RunRecord.model_validate_json(sealed.unseal(path.read_bytes()))
+            record = RunRecord.model_validate_json(checksums.unseal(path.read_bytes()))
             if not RUN_NAME.fullmatch(record.name):
                 raise ValueError(f"its name {record.name!r:.80} is not valid")
         except FileNotFoundError:
@@ -180,7 +180,7 @@ class Run:
 
     def write_record(self, record: RunRecord) -> None:
         """End the run."""
-        write_atomic(self.path / "record.json", sealed.seal(record))
+        write_atomic(self.path / "record.json", checksums.seal(record))
 
 
 class RunStore:

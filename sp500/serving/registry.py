@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from sp500.config import RUN_NAME
 from sp500.errors import ConfigError, RunLocked
 from sp500.machine.disk import disk_error, explain_errors, write_atomic
-from sp500.runs import sealed
+from sp500.runs import checksums
 
 FOLDER, DEFAULT = ".models", "main"
 MOST_CHAMPIONS = 100
@@ -107,7 +107,7 @@ class Registry:
         """A model, without versions where it was never promoted. Raises ConfigError for a damaged file."""
         path = self._path(name)
         try:
-            return Model.model_validate_json(sealed.unseal(path.read_bytes()))
+            return Model.model_validate_json(checksums.unseal(path.read_bytes()))
         except FileNotFoundError:
             return Model(name=name)
         except OSError as error:
@@ -188,5 +188,5 @@ class Registry:
             yield self.read(name)
 
     def _write(self, model: Model) -> Model:
-        write_atomic(self._path(model.name), sealed.seal(model))
+        write_atomic(self._path(model.name), checksums.seal(model))
         return model

@@ -19,7 +19,7 @@ from sp500.runs.store import Run
 from sp500.studies.settings import SearchSettings
 
 if TYPE_CHECKING:
-    from sp500.tuning.ledger import TrialResult
+    from sp500.runs.trials import TrialResult
     from sp500.tuning.limits import Plan
     from sp500.tuning.trial_data import TrialData
 

@@ -21,9 +21,9 @@ from sp500.machine.memory import limit_memory
 from sp500.runs.record import EpochMetrics, RunRecord
 from sp500.runs.results import ChosenConfig, SearchSummary
 from sp500.runs.store import Run
+from sp500.runs.trials import Ledger, TrialResult
 from sp500.studies import train
 from sp500.tuning import optuna_log, sequential, trial_data
-from sp500.tuning.ledger import Ledger, TrialResult
 from sp500.tuning.limits import Plan
 from sp500.tuning.packing import processes
 from sp500.tuning.space import Choice, Space, key, trial, valid

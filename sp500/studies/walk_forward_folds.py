@@ -20,7 +20,7 @@ from sp500.config import RunConfig
 from sp500.data.folds import Folds
 from sp500.data.windows import Dataset
 from sp500.errors import ConfigError, SP500Error
-from sp500.runs.checked_lines import append_line, line_error, read_lines
+from sp500.runs.checksums import append_line, line_error, read_lines
 from sp500.runs.record import RunRecord, make_record, process_start
 from sp500.runs.results import FoldDates, FoldRow, Metrics, Spread
 from sp500.runs.store import Run

@@ -23,12 +23,12 @@ from pydantic import TypeAdapter, ValidationError
 from sp500.errors import ConfigError
 from sp500.formatting import size
 from sp500.machine.disk import file_digest
-from sp500.runs.checked_lines import line_error, read_lines
+from sp500.runs.checksums import line_error, read_lines
 from sp500.runs.cost import RateTable, cost
 from sp500.runs.record import EpochMetrics, RunRecord
 from sp500.runs.results import FoldRow
 from sp500.runs.store import Run
-from sp500.tuning.ledger import Ledger, TrialResult
+from sp500.runs.trials import Ledger, TrialResult
 
 Status = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
 STATUS: Mapping[str, Status] = {"ok": "FINISHED", "out_of_memory": "FAILED", "failed": "FAILED", "stopped": "KILLED"}

@@ -24,7 +24,7 @@ from sp500.errors import CheckpointError, ConfigError
 from sp500.formatting import reference_name
 from sp500.machine.disk import write_atomic
 from sp500.models import weights as trained
-from sp500.runs import sealed
+from sp500.runs import checksums
 from sp500.training.checkpoint import read_weights
 from sp500.training.step import DTYPES
 from sp500.training.task import Task
@@ -138,7 +138,7 @@ def write(run: Path, task: Task, config: RunConfig, dataset: Dataset) -> nn.Modu
         test_input=Array.of(x),
         test_output=Array.of(answer(model, x)),
     )
-    write_atomic(run / FILE, sealed.seal(recipe))
+    write_atomic(run / FILE, checksums.seal(recipe))
     return model
 
 
@@ -146,7 +146,7 @@ def read(run: Path, task: Task, config: RunConfig, checkpoints: str = CHECKPOINT
     """The recipe of a run's folder and its model. Raises CheckpointError for a file that is missing or was changed."""
     path, weights = run / FILE, run / checkpoints / "best"
     try:
-        recipe, data = Recipe.model_validate_json(sealed.unseal(path.read_bytes())), read_weights(weights)
+        recipe, data = Recipe.model_validate_json(checksums.unseal(path.read_bytes())), read_weights(weights)
     except OSError as error:
         raise CheckpointError(f"{error.filename}: cannot be read ({error.strerror}); is the run trained?") from None
     except ValueError as error:

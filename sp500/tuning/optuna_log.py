@@ -19,8 +19,8 @@ from sqlalchemy import URL
 
 from sp500.errors import ConfigError
 from sp500.runs.results import Overrides
+from sp500.runs.trials import TrialResult
 from sp500.tuning.axes import Axis, Choice, Integers, Space, encode
-from sp500.tuning.ledger import TrialResult
 
 FAIL = TrialState.FAIL
 

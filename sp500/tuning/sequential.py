@@ -15,11 +15,11 @@ import numpy as np
 
 from sp500.errors import SP500Error
 from sp500.machine.memory import is_out_of_memory
+from sp500.runs.trials import TrialResult
 from sp500.training.loop import FitResult, fit
 from sp500.training.task import Traded
 from sp500.training.worker import SoloWorker, device
 from sp500.tuning import trial_data
-from sp500.tuning.ledger import TrialResult
 from sp500.tuning.limits import deadline
 from sp500.tuning.space import Trial
 from sp500.tuning.trial_data import TrialData

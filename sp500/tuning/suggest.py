@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from sp500.config import RunConfig
 from sp500.errors import ConfigError
+from sp500.runs.trials import TrialResult
 from sp500.seeding import derive, numpy_generator
-from sp500.tuning.ledger import TrialResult
 from sp500.tuning.space import MOST, Space, Trial, check, distinct, grid, valid
 
 if TYPE_CHECKING:

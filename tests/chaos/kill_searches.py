@@ -13,7 +13,7 @@ from pathlib import Path
 import doomed
 import optuna
 
-from sp500.tuning.ledger import Ledger
+from sp500.runs.trials import Ledger
 
 ROOT = Path(__file__).parents[2]
 FLAGS = ("--data.tickers", "AAPL", "--data.start", "2014-01-01", "--data.window", "10", "--pack", "4")
@@ -46,7 +46,7 @@ def measured(mode: str, kills: int, trials: int, seed: int, folder: Path) -> dic
     argv += ["--runs-dir", str(folder), "--name", "s"]
     ledger, chance, before, kept, killed = folder / "s" / "trials.jsonl", random.Random(seed), "", True, 0
     # The first dies with a result in its ledger that Optuna's study does not have yet.
-    hits = doomed.killed("after", "sp500.tuning.ledger:Ledger.add", chance.randint(1, 6), argv[1:])
+    hits = doomed.killed("after", "sp500.runs.trials:Ledger.add", chance.randint(1, 6), argv[1:])
     for _ in range(kills):
         killed += kill([*argv, "--resume"], ledger, chance)
         now = ledger.read_text() if ledger.exists() else ""

@@ -26,7 +26,7 @@ from sp500.console.entry import run_experiment, run_script
 from sp500.errors import ConfigError
 from sp500.plugins import admission, source
 from sp500.plugins.reference import parse
-from sp500.runs import sealed
+from sp500.runs import checksums
 from sp500.runs.archive import copying
 from sp500.runs.record import RunRecord
 from sp500.runs.store import Run
@@ -97,9 +97,9 @@ def forge(theirs: Path, door: str, part: str) -> Path:
     if door == "file":
         (file.parent / "SHA256SUMS").write_text(f"{admission.Reference(file, '').sha256}  {file.name}\n")
     for name in ("record.json", "started.json"):
-        record = RunRecord.model_validate_json(sealed.unseal((EVIL / name).read_bytes()))
+        record = RunRecord.model_validate_json(checksums.unseal((EVIL / name).read_bytes()))
         config = name_parts(record.config, place, part)
-        (EVIL / name).write_text(sealed.seal(record.model_copy(update={"config": config})))
+        (EVIL / name).write_text(checksums.seal(record.model_copy(update={"config": config})))
     settings = yaml.safe_load((EVIL / "config.yaml").read_text())
     del settings["seeds"], settings["num_workers"]  # of train.py, and of another type in scale.py
     text = yaml.safe_dump(name_parts(settings, place, part))

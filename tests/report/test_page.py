@@ -12,7 +12,7 @@ from scale_rows import one
 
 from sp500.report import page, tables
 from sp500.runs.record import EpochMetrics, Machine, RunRecord, Seconds
-from sp500.tuning.ledger import TrialResult
+from sp500.runs.trials import TrialResult
 
 START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 EVIL = "loss is <script>alert(1)</script> & not finite"

@@ -17,7 +17,7 @@ from sp500.report.tables import Table
 from sp500.runs import compare
 from sp500.runs.record import RunRecord
 from sp500.runs.results import SearchComparison
-from sp500.tuning.ledger import TrialResult
+from sp500.runs.trials import TrialResult
 
 
 def cells(table: Table | None, title: str) -> list[str]:

@@ -19,7 +19,7 @@ from sp500.report.search.results import Search
 from sp500.report.search.verdicts import best, luck, sentences
 from sp500.report.tables import Table
 from sp500.runs.results import SearchComparison
-from sp500.tuning.ledger import TrialResult
+from sp500.runs.trials import TrialResult
 
 DEFLATED = {"sharpe": 0.05, "days_apart": 300, "expected_max": 0.06, "probability": 0.331, "trials": 17}
 

@@ -21,7 +21,7 @@ import torch
 from sp500 import cli
 from sp500.config import IOConfig, RunConfig
 from sp500.errors import CheckpointError, ConfigError, RunExists, Unreachable
-from sp500.runs import sealed, versions
+from sp500.runs import checksums, versions
 from sp500.runs.archive.copying import Copier
 from sp500.runs.archive.fetching import catch_up, fetch
 from sp500.runs.archive.layout import Archived, Listing
@@ -313,7 +313,7 @@ def test_copy_killed_before_a_file_was_replaced_leaves_no_damage(store: RunStore
         listing = Archived(place.uri, run).listing()
         assert listing is not None
         both = {name: (*hashes, "0" * 64) for name, hashes in listing.files.items()} | {"trials.jsonl": ("1" * 64,)}
-        place.write("a/archive.json", sealed.seal(listing.model_copy(update={"files": both})).encode())
+        place.write("a/archive.json", checksums.seal(listing.model_copy(update={"files": both})).encode())
         assert fetch(RunStore(tmp_path / "elsewhere"), "a", place.uri).damaged == ()
         assert contents(tmp_path / "elsewhere" / "a") == contents(run.path)
 
@@ -332,7 +332,7 @@ def test_copy_killed_after_its_listing_copies_what_that_announced(store: RunStor
 def test_listing_that_leads_out_of_the_run_is_refused(store: RunStore, place: Place, tmp_path: Path, name: str) -> None:
     listing = Listing(run="a", fingerprint="f", files={name: (hashlib.sha256(b"x").hexdigest(),)})
     place.write("escaped", b"x")
-    place.write("a/archive.json", sealed.seal(listing).encode())
+    place.write("a/archive.json", checksums.seal(listing).encode())
     with pytest.raises(CheckpointError, match="it names"):
         fetch(RunStore(tmp_path / "elsewhere"), "a", place.uri)
 

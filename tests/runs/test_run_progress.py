@@ -18,7 +18,7 @@ import yaml
 from sp500.errors import ConfigError
 from sp500.progress import Meter, RunProgress, Unit
 from sp500.runs import progress as run_progress
-from sp500.runs.checked_lines import append_line
+from sp500.runs.checksums import append_line
 from sp500.runs.record import Machine, PlannedSearch, RunRecord, Seconds
 from sp500.runs.store import Run
 
@@ -178,7 +178,14 @@ def test_seeds_that_are_not_readable_are_reported(make_run: MakeRun) -> None:
 
 def test_trial_that_failed_counts_as_done_and_its_missing_loss_is_not_the_best(make_run: MakeRun) -> None:
     run = make_run("tune", searched=SEARCHED)
-    failed = {"id": "x", "status": "failed", "valid_loss": None, "seconds": 1.0, "finished": LAST_TRIAL.isoformat()}
+    failed = {
+        "id": "x",
+        "overrides": {},
+        "status": "failed",
+        "valid_loss": None,
+        "seconds": 1.0,
+        "finished": LAST_TRIAL.isoformat(),
+    }
     append_line(run.path / "trials.jsonl", json.dumps(failed))
     progress = progress_of(run)
     assert (progress.done, progress.best_loss) == (6, 0.4133556833656954)

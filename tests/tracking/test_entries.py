@@ -11,7 +11,7 @@ from sqlalchemy import make_url
 
 from sp500.config import RunConfig
 from sp500.errors import ConfigError
-from sp500.runs.checked_lines import append_line
+from sp500.runs.checksums import append_line
 from sp500.runs.record import EpochMetrics, RunRecord, make_record
 from sp500.runs.store import Run, RunStore
 from sp500.tracking import entries

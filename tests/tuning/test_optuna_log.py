@@ -11,8 +11,8 @@ from optuna.trial import TrialState
 
 from sp500.config import RunConfig
 from sp500.errors import ConfigError
+from sp500.runs.trials import TrialResult
 from sp500.tuning import optuna_log, space
-from sp500.tuning.ledger import TrialResult
 from sp500.tuning.space import PRESETS, choices
 
 WIDE = PRESETS["wide"]()
@@ -83,13 +83,14 @@ def test_second_call_adds_what_is_new_and_nothing_twice(tmp_path):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from sp500.tuning import ledger, optuna_log, space
+from sp500.runs import trials
+from sp500.tuning import optuna_log, space
 
 def told():
     for number, line in enumerate(sys.stdin):
         if number == 4:
             os.kill(os.getpid(), signal.SIGKILL)
-        yield ledger.TrialResult.model_validate_json(line)
+        yield trials.TrialResult.model_validate_json(line)
 
 optuna_log.write(Path(sys.argv[1]), "search", space.load("wide"), told())
 """

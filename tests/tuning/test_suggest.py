@@ -2,8 +2,8 @@ import pytest
 
 from sp500.config import ModelConfig, RunConfig
 from sp500.errors import ConfigError
+from sp500.runs.trials import TrialResult
 from sp500.tuning import space
-from sp500.tuning.ledger import TrialResult
 from sp500.tuning.space import PRESETS, Choice, Integers, Space, Uniform, choices
 from sp500.tuning.suggest import suggester
 

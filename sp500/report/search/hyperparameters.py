@@ -10,7 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from sp500 import formatting
-from sp500.tuning.ledger import TrialResult
+from sp500.runs.trials import TrialResult
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

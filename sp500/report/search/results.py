@@ -14,7 +14,7 @@ from sp500.report.search.hyperparameters import Trial, drop_failed, importance
 from sp500.runs import compare
 from sp500.runs.record import RunRecord
 from sp500.runs.results import SearchComparison, SearchSummary
-from sp500.tuning.ledger import TrialResult
+from sp500.runs.trials import TrialResult
 
 NAIVE = " Naive: the loss of always answering zero, which compares sets of data."
 """What a caption adds where trials ran on several."""

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
 from sp500.errors import CheckpointError, ConfigError, SP500Error
-from sp500.runs import sealed, versions
+from sp500.runs import checksums, versions
 from sp500.runs.store import Run
 from sp500.runs.versions import Manifest, Version
 from sp500.storage import Entry, Folder
@@ -59,7 +59,7 @@ class Archived:
     def listing(self) -> Listing | None:
         """The run's listing; None where the archive has no such run. Raises CheckpointError for a damaged one."""
         try:
-            listing = Listing.model_validate_json(sealed.unseal(self.folder.read(LISTING)))
+            listing = Listing.model_validate_json(checksums.unseal(self.folder.read(LISTING)))
         except FileNotFoundError:
             return None
         except ValueError as error:
@@ -84,7 +84,7 @@ class Archived:
 
     def write_listing(self, listing: Listing) -> None:
         """Put the listing there."""
-        self.write(LISTING, sealed.seal(listing).encode())
+        self.write(LISTING, checksums.seal(listing).encode())
 
     def manifest(self, version: str) -> Manifest:
         """The manifest of a version, such as checkpoints/epoch-00007. Raises one of versions.DAMAGE."""

@@ -9,8 +9,8 @@ import numpy as np
 
 from sp500.config import RunConfig
 from sp500.runs.record import EpochMetrics
+from sp500.runs.trials import TrialResult
 from sp500.training.state import TrainingState
-from sp500.tuning.ledger import TrialResult
 from sp500.tuning.sequential import build_failure, build_result
 from sp500.tuning.space import Trial
 from sp500.tuning.trial_data import TrialData

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from sp500.config import LATER_KEYS, RunConfig, TrainConfig
-from sp500.tuning.ledger import TrialResult
+from sp500.runs.trials import TrialResult
 from sp500.tuning.limits import Limits, PackSize, deadline
 from sp500.tuning.sequential import run_trial
 from sp500.tuning.space import Trial

@@ -18,9 +18,9 @@ from multiprocessing.process import BaseProcess, parent_process
 from sp500.config import RunConfig
 from sp500.machine.cores import usable_cores
 from sp500.machine.memory import limit_memory
+from sp500.runs.trials import TrialResult
 from sp500.training.worker import device
 from sp500.tuning import trial_data
-from sp500.tuning.ledger import TrialResult
 from sp500.tuning.limits import Limits
 from sp500.tuning.packing import packs
 from sp500.tuning.packing.packs import PackQueue

@@ -23,11 +23,11 @@ from sp500.data.batches import Batch, Batches
 from sp500.data.windows import Dataset
 from sp500.machine.cores import usable_cores
 from sp500.runs.record import EpochMetrics
+from sp500.runs.trials import TrialResult
 from sp500.seeding import derive
 from sp500.training.loop import divergence_error
 from sp500.training.step import DTYPES
 from sp500.training.worker import device
-from sp500.tuning.ledger import TrialResult
 from sp500.tuning.limits import TrialTimeout
 from sp500.tuning.packing.adamw import MemberAdamW
 from sp500.tuning.packing.layers import Dropout, Layers

@@ -3,8 +3,8 @@ import json
 import pytest
 
 from sp500.errors import ConfigError
-from sp500.runs.checked_lines import append_line
-from sp500.tuning.ledger import Ledger, TrialResult
+from sp500.runs.checksums import append_line
+from sp500.runs.trials import Ledger, TrialResult
 
 
 def result(name: str, loss: float | None = None) -> TrialResult:

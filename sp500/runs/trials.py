@@ -6,7 +6,6 @@ line is refused with its number.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
@@ -14,9 +13,11 @@ from typing import Literal
 from pydantic import ValidationError
 
 from sp500.errors import ConfigError
-from sp500.runs.checked_lines import append_line, line_error, read_lines
+from sp500.runs.checksums import append_line, line_error, read_lines
 from sp500.runs.record import Plain
 from sp500.runs.results import Overrides
+
+FILE = "trials.jsonl"
 
 
 class TrialResult(Plain):
@@ -55,6 +56,17 @@ class TrialResult(Plain):
         return self.valid_loss / self.naive_loss if self.valid_loss is not None and self.naive_loss else self.valid_loss
 
 
+def read_trials(folder: Path) -> list[TrialResult]:
+    """Return the results in the order that they came. Raises ConfigError for a damaged line."""
+    path, results = folder / FILE, []
+    for number, line in enumerate(read_lines(path), 1):
+        try:
+            results.append(TrialResult.model_validate(line))
+        except ValidationError as error:
+            raise line_error(path, number, str(error.errors()[0]["msg"])) from None
+    return results
+
+
 class Ledger:
     """The results of one search, by config fingerprint. `data` is the hash of the data that they were made on.
 
@@ -62,9 +74,9 @@ class Ledger:
     """
 
     def __init__(self, folder: Path, data: str = "") -> None:
-        self.path = folder / "trials.jsonl"
+        self.path = folder / FILE
         self._data = data
-        results = [self._result(number, line) for number, line in enumerate(read_lines(self.path), 1)]
+        results = read_trials(folder)
         if data and any(result.data != data for result in results):
             raise ConfigError(f"{self.path} holds trials on other data than now; search it under another --name")
         self.results = {result.id: result for result in results}
@@ -77,12 +89,6 @@ class Ledger:
         append_line(self.path, result.model_dump_json())
         self.rerun += result.id in self.results
         self.results[result.id] = result
-
-    def _result(self, number: int, line: Mapping[str, object]) -> TrialResult:
-        try:
-            return TrialResult.model_validate(line)
-        except ValidationError as error:
-            raise line_error(self.path, number, str(error.errors()[0]["msg"])) from None
 
     def best(self) -> TrialResult | None:
         """The trial with the lowest score. Of a tie, the one whose id sorts first."""
