@@ -30,6 +30,7 @@ from sp500.formatting import (
 from sp500.report import tables
 from sp500.report.models.results import Group, model_name
 from sp500.report.models.scores import METRICS, SCALED, Metric, columns, explain_improvement, own_names
+from sp500.report.section import Runs, Section
 from sp500.report.tables import Table
 from sp500.runs.record import RunRecord
 from sp500.runs.results import FoldRow, Improvement, Metrics, Spread
@@ -63,14 +64,31 @@ def _list_ended(records: Sequence[RunRecord]) -> list[RunRecord]:
     return [record for record in records if record.folds and record.metrics]
 
 
-def numbers(record: RunRecord | None) -> list[FoldRow]:
-    """Its part of report.json."""
-    return list(record.folds or ()) if record else []
+class FoldSection(Section):
+    """The newest walk-forward run."""
 
+    name, title = "folds", "Walk forward"
+    empty = ("No walk-forward run has ended yet", "python experiments/walk_forward.py")
 
-def sentences(record: RunRecord | None) -> list[str]:
-    """The verdict, where there is such a run."""
-    return [verdict(record)] if record else []
+    def collect(self, runs: Runs) -> RunRecord | None:
+        """Return the newest run."""
+        return newest(runs.records)
+
+    def sentences(self, found: RunRecord | None, runs: Runs) -> list[str]:
+        """Return the verdict, where there is such a run."""
+        return [verdict(found)] if found else []
+
+    def parts(self, found: RunRecord | None, runs: Runs) -> tuple[Any, ...]:
+        """Return figure, table, and remarks on earlier runs and on folds that failed."""
+        if found is None:
+            return ()
+        others = tables.list_earlier(found.name, list_earlier(runs.records), ("walk-forward run", "walk-forward runs"))
+        failed = [f"Fold {row['fold']} failed: {row['reason']}" for row in found.folds or () if row["status"] != "ok"]
+        return (*others, _figure(found), _table(found), *failed)
+
+    def numbers(self, found: RunRecord | None, runs: Runs) -> dict[str, list[FoldRow]]:
+        """Return its folds."""
+        return {"folds": list(found.folds or ()) if found else []}
 
 
 def verdict(record: RunRecord) -> str:
@@ -96,15 +114,6 @@ def _suspect(record: RunRecord) -> str:
     test, *naive = ({key: moments["mean"] for key, moments in part.items()} for part in parts)
     windows = sum(row["test"].get("samples", 0) for row in _good(record))
     return warn(find_signs(record.config, record.data, {**test, "samples": windows}, naive))
-
-
-def parts(record: RunRecord | None, earlier: Sequence[str] = ()) -> tuple[Any, ...]:
-    """The section of the page: figure, table, and remarks on earlier runs and on folds that failed."""
-    if record is None:
-        return ()
-    others = tables.list_earlier(record.name, earlier, ("walk-forward run", "walk-forward runs"))
-    failed = [f"Fold {row['fold']} failed: {row['reason']}" for row in record.folds or () if row["status"] != "ok"]
-    return (*others, _figure(record), _table(record), *failed)
 
 
 def lines(record: RunRecord) -> list[str]:

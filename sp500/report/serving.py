@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sp500.formatting import NOTHING, fixed, join, money, size
+from sp500.report.section import Runs, Section
 from sp500.report.tables import Table, table
 from sp500.runs.cost import GIB, HOUR, RateTable
 from sp500.runs.record import RunRecord
@@ -35,9 +36,26 @@ def price_per_thousand(row: ServeRow, rates: RateTable) -> float | None:
     return 1e3 * (cpu + memory) / HOUR
 
 
-def numbers(record: RunRecord | None) -> dict[str, object]:
-    """Its part of report.json."""
-    return {"serving": record.serving} if record else {}
+class ServingSection(Section):
+    """The newest benchmark of the server."""
+
+    name = "serving"
+
+    def collect(self, runs: Runs) -> RunRecord | None:
+        """Return the newest benchmark."""
+        return newest(runs.records)
+
+    def sentences(self, found: RunRecord | None, runs: Runs) -> list[str]:
+        """Return what replicas bought, and from what load on; nothing without a benchmark."""
+        return sentences(found)
+
+    def parts(self, found: RunRecord | None, runs: Runs) -> tuple[Any, ...]:
+        """Return one table and how it was counted."""
+        return (_table(found, runs.rates), COUNTED) if found else ()
+
+    def numbers(self, found: RunRecord | None, runs: Runs) -> dict[str, Any]:
+        """Return its measurements."""
+        return {"serving": found.serving} if found else {}
 
 
 def sentences(record: RunRecord | None) -> list[str]:
@@ -81,11 +99,6 @@ def _most(rows: Sequence[ServeRow], path: str) -> dict[str, ServeRow]:
         if row["path"] == path and row["per_second"] >= best.get(row["server"], row)["per_second"]:
             best[row["server"]] = row
     return best
-
-
-def parts(record: RunRecord | None, rates: RateTable | None) -> tuple[Any, ...]:
-    """The section of the page: one table and how it was counted."""
-    return (_table(record, rates), COUNTED) if record else ()
 
 
 def _table(record: RunRecord, rates: RateTable | None) -> Table:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sp500.report import folds, page, terminal
+from sp500.report.section import Runs
 from sp500.report.tables import Table
 from sp500.runs.record import Machine, RunRecord, Seconds
 from sp500.studies.walk_forward_folds import summary
@@ -17,6 +18,10 @@ from sp500.studies.walk_forward_folds import summary
 NOW = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 UP = [0.01, 0.02, 0.03]
 EVIL = "diverged <b>&"
+
+
+def parts_of(walked: RunRecord) -> tuple[Any, ...]:
+    return folds.FoldSection().parts(walked, Runs([walked], {}, {}))
 
 
 def row(number: int, gain: float | None, half: float = 0.005, **changes: Any) -> dict[str, Any]:
@@ -121,7 +126,7 @@ def test_verdict_tells_of_failed_folds_and_of_those_that_are_not_blind() -> None
 def test_folds_that_kept_the_naive_forecast_are_no_evidence() -> None:
     kept = gains(0.0, -1e-4, best_epoch=0)
     assert "2 folds kept the naive forecast that training starts from, so there is nothing" in folds.verdict(kept)
-    table = next(part for part in folds.parts(kept) if isinstance(part, Table))
+    table = next(part for part in parts_of(kept) if isinstance(part, Table))
     place = [column.title for column in table.columns].index("Verdict")
     assert [line.cells[place] for line in table.rows[:2]] == ["naive kept"] * 2
     some = folds.verdict(record([row(1, 0.01), row(2, 1e-9, best_epoch=0)]))
@@ -130,7 +135,7 @@ def test_folds_that_kept_the_naive_forecast_are_no_evidence() -> None:
 
 
 def test_table_has_a_line_per_fold_then_mean_and_spread() -> None:
-    found = next(part for part in folds.parts(gains(*UP)) if isinstance(part, Table))
+    found = next(part for part in parts_of(gains(*UP)) if isinstance(part, Table))
     assert [one.cells[0] for one in found.rows] == ["1", "2", "3", "Mean", "Spread"]
     titles = [column.title for column in found.columns]
     cells = [dict(zip(titles, one.cells, strict=True)) for one in found.rows]
@@ -157,14 +162,14 @@ def test_table_has_a_line_per_fold_then_mean_and_spread() -> None:
 
 
 def test_failed_fold_is_a_marked_line_and_a_remark() -> None:
-    parts = folds.parts(record([failed(1), row(2, 0.01), row(3, 0.02)]))
+    parts = parts_of(record([failed(1), row(2, 0.01), row(3, 0.02)]))
     found = next(part for part in parts if isinstance(part, Table))
     assert (found.rows[0].kind, found.rows[0].cells[1], found.rows[0].cells[4]) == ("bad", "2011-01-02", "-")
     assert parts[-1] == f"Fold 1 failed: {EVIL}"
 
 
 def test_figure_shows_every_fold_and_the_mean() -> None:
-    svg = folds.parts(gains(0.01, -0.02, 0.0))[0].svg
+    svg = parts_of(gains(0.01, -0.02, 0.0))[0].svg
     for text in ("1: 2011-01-02 to 2011-12-30", ">mean<", "+1.00%  better", "worse", "0.00%  unclear"):
         assert text in svg
 
@@ -196,7 +201,7 @@ def test_direction_is_told_in_error_rates_and_shown_in_accuracies() -> None:
     ]
     found = record(rows, config=record(rows).config | {"task": "direction"})
     assert "(lower test error rate)" in folds.verdict(found)
-    shown = next(part for part in folds.parts(found) if isinstance(part, Table))
+    shown = next(part for part in parts_of(found) if isinstance(part, Table))
     assert [column.title for column in shown.columns][5:7] == ["Accuracy", "Naive Accuracy"]
     assert "by how many percent the model's test error rate is below" in shown.note
     assert "Accuracy 51.0%, naive (majority class) 53.0%" in terminal.text(found, Path("runs"))

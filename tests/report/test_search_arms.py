@@ -7,12 +7,12 @@ import pytest
 from result_rows import chosen
 from search_records import side
 
-from sp500.report.costs import Costs
 from sp500.report.search import figures, results
 from sp500.report.search.arms import arms_table, break_even_table
 from sp500.report.search.arms import sentences as arm_sentences
-from sp500.report.search.section import search_parts
+from sp500.report.search.section import SearchSection
 from sp500.report.search.verdicts import sentences
+from sp500.report.section import Runs
 from sp500.report.tables import Table
 from sp500.runs import compare
 from sp500.runs.record import RunRecord
@@ -181,7 +181,7 @@ def test_earlier_searches_are_named_by_their_last_run() -> None:
     records = [*old, side("c", 2, "ray", 9.0, key="other"), side("new", 3, "ray", 9.0), side("again", 4, "packed", 9.0)]
     found = results.newest(records, {})
     assert found.earlier == ["c", "b"]
-    assert search_parts(found, records, Costs())[0] == (
+    assert SearchSection().parts(found, Runs(records, {}, {}))[0] == (
         "This is the newest search, again. 2 earlier searches are not shown in detail: c, b."
     )
 

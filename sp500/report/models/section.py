@@ -2,44 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from sp500 import formatting
-from sp500.report.costs import Costs
 from sp500.report.models import figures, scores, verdicts
-from sp500.report.models.results import Group, ModelRow
+from sp500.report.models.results import Group, ModelRow, group_runs, list_without_metrics, make_rows
+from sp500.report.section import Runs, Section
 from sp500.report.tables import name_runs
-from sp500.runs.record import EpochMetrics, RunRecord
 
 
-def model_sentences(groups: Sequence[Group]) -> list[str]:
-    """A sentence per set of test data."""
-    return [verdicts.models(group) for group in groups]
+class ModelSection(Section):
+    """Models by what makes their test metrics comparable."""
 
+    name = "models"
+    empty = ("No model has been trained yet", "python experiments/train.py")
 
-def model_parts(
-    records: Sequence[RunRecord],
-    groups: Sequence[Group],
-    unjudged: Sequence[ModelRow],
-    epochs: Mapping[str, Sequence[EpochMetrics]],
-    paid: Costs,
-) -> tuple[Any, ...]:
-    """A table and figures per set of test data, the spread over seeds, and what is left out."""
-    drawn = [
-        (
-            scores.comparison(group, paid.cells),
-            figures.improvements(group),
-            figures.curves(group, epochs),
-            figures.growth(group),
-            figures.confusion(group),
-            _sample(group),
-        )
-        for group in groups
-    ]
-    seeds = scores.seeds_table(records)
-    shown = [part for parts in drawn for part in parts if part is not None]
-    return (*shown, *([seeds] if seeds else []), *_list_left_out(groups, unjudged))
+    def collect(self, runs: Runs) -> tuple[list[Group], list[ModelRow]]:
+        """Return the groups, and rows of runs without test metrics."""
+        return group_runs(runs.records), list_without_metrics(runs.records)
+
+    def sentences(self, found: tuple[list[Group], list[ModelRow]], runs: Runs) -> list[str]:
+        """Return a sentence per set of test data."""
+        return [verdicts.models(group) for group in found[0]]
+
+    def parts(self, found: tuple[list[Group], list[ModelRow]], runs: Runs) -> tuple[Any, ...]:
+        """Return a table and figures per set of test data, the spread over seeds, and what is left out."""
+        drawn = [
+            (
+                scores.comparison(group, runs.costs.cells),
+                figures.improvements(group),
+                figures.curves(group, runs.epochs),
+                figures.growth(group),
+                figures.confusion(group),
+                _sample(group),
+            )
+            for group in found[0]
+        ]
+        seeds = scores.seeds_table(runs.records)
+        shown = [part for parts in drawn for part in parts if part is not None]
+        return (*shown, *([seeds] if seeds else []), *_list_left_out(*found))
+
+    def numbers(self, found: tuple[list[Group], list[ModelRow]], runs: Runs) -> dict[str, Any]:
+        """Return each model's row."""
+        return {"models": make_rows(*found)}
 
 
 def _sample(group: Group) -> str | None:

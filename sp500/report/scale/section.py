@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from sp500.report.costs import Costs
 from sp500.report.scale import figures, verdicts
-from sp500.report.scale.results import Scale, tables
+from sp500.report.scale.results import Scale, collect, tables
+from sp500.report.section import Runs, Section
 
 COPIES = (
     "A multiplied dataset is the original history and noisy copies of it. It has more work, not more information: its "
@@ -14,11 +14,24 @@ COPIES = (
 )
 
 
-def scale_sentences(scale: Scale, paid: Costs) -> list[str]:
-    """What streaming and the cluster bought; nothing where nothing was measured."""
-    return verdicts.sentences(scale, paid.cost_text)
+class ScaleSection(Section):
+    """Growing datasets, with and without Ray."""
 
+    name = "scale"
+    empty = ("No scale experiment has run yet", "python experiments/scale.py --multipliers 1 10")
 
-def scale_parts(scale: Scale, paid: Costs) -> tuple[Any, ...]:
-    """Figures, tables with their costs, and a remark on multiplied datasets."""
-    return (*figures.figures(scale), *tables(scale, paid.cells), COPIES) if scale.rows else ()
+    def collect(self, runs: Runs) -> Scale:
+        """Return the measurements."""
+        return collect(runs.records)
+
+    def sentences(self, found: Scale, runs: Runs) -> list[str]:
+        """Return what streaming and the cluster bought; nothing where nothing was measured."""
+        return verdicts.sentences(found, runs.costs.cost_text)
+
+    def parts(self, found: Scale, runs: Runs) -> tuple[Any, ...]:
+        """Return figures, tables with their costs, and a remark on multiplied datasets."""
+        return (*figures.figures(found), *tables(found, runs.costs.cells), COPIES) if found.rows else ()
+
+    def numbers(self, found: Scale, runs: Runs) -> dict[str, Any]:
+        """Return the measurements, and what was computed of them."""
+        return found.numbers

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from sp500.report import costs
 from sp500.report.costs import Costs
 from sp500.report.search import arms, figures, samplers, tables, verdicts
-from sp500.report.search.results import Search
+from sp500.report.search.results import Search, newest
+from sp500.report.section import Runs, Section
 from sp500.report.tables import list_earlier
-from sp500.runs.record import RunRecord
 
 
-def search_sentences(search: Search, records: Sequence[RunRecord]) -> list[str]:
-    """What the newest search found, and how the samplers of all searches compare."""
-    return [*verdicts.sentences(search), *samplers.verdicts(records)]
+class SearchSection(Section):
+    """The newest search, and the samplers of all."""
 
+    name = "search"
+    empty = ("No search has run yet", "python experiments/tune.py --mode all --space grid18")
 
-def search_parts(search: Search, records: Sequence[RunRecord], paid: Costs) -> tuple[Any, ...]:
-    """Tables of the arms, figures and tables of the trials, and the samplers."""
-    return (*_newest(search, paid), *samplers.methods(records))
+    def collect(self, runs: Runs) -> Search:
+        """Return the newest search with all its arms."""
+        return newest(runs.records, runs.trials)
+
+    def sentences(self, found: Search, runs: Runs) -> list[str]:
+        """Return what the newest search found, and how the samplers of all searches compare."""
+        return [*verdicts.sentences(found), *samplers.verdicts(runs.records)]
+
+    def parts(self, found: Search, runs: Runs) -> tuple[Any, ...]:
+        """Return tables of the arms, figures and tables of the trials, and the samplers."""
+        return (*_newest(found, runs.costs), *samplers.methods(runs.records))
+
+    def numbers(self, found: Search, runs: Runs) -> dict[str, Any]:
+        """Return how its arms compare."""
+        return {"search": found.numbers}
 
 
 def _newest(search: Search, paid: Costs) -> tuple[Any, ...]:

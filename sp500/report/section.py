@@ -1,0 +1,64 @@
+"""A section of the report: what it takes from the runs, and what it says of it.
+
+The page is a loop over `page.SECTIONS`. A new section is a class in a file of its own, and a line there.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from sp500.report import costs
+from sp500.report.costs import Costs
+from sp500.runs.cost import RateTable
+from sp500.runs.record import EpochMetrics, RunRecord
+from sp500.runs.trials import TrialResult
+
+
+@dataclass(frozen=True)
+class Runs:
+    """All that a report is made of; epochs and trials go by their run's name."""
+
+    records: Sequence[RunRecord]
+    """Oldest first."""
+    epochs: Mapping[str, Sequence[EpochMetrics]]
+    trials: Mapping[str, Sequence[TrialResult]]
+    rates: RateTable | None = None
+    unended: Sequence[RunRecord] = ()
+    """Runs that left no record, and only cost something."""
+    damaged: Sequence[str] = ()
+    """What is wrong with each run that cannot be read."""
+
+    @cached_property
+    def costs(self) -> Costs:
+        """What the runs cost."""
+        return costs.of(self.records, self.unended, self.rates)
+
+
+class Section(ABC):
+    """One part of the page. `collect` is called once, and its result given to the other methods."""
+
+    name: str
+    """Its key in verdicts, and its heading unless there is a title."""
+    title: str = ""
+    empty: tuple[str, str] = ("", "")
+    """What it says with nothing to show, and the command that fills it; blank: it is left out then."""
+
+    @abstractmethod
+    def collect(self, runs: Runs) -> Any:
+        """Return what it shows of these runs."""
+
+    def sentences(self, found: Any, runs: Runs) -> list[str] | None:
+        """Return its verdicts; None for a section that only lists."""
+        return None
+
+    def parts(self, found: Any, runs: Runs) -> Sequence[Any]:
+        """Return tables, figures, and strings for remarks, in the order in which they are read."""
+        return ()
+
+    def numbers(self, found: Any, runs: Runs) -> Mapping[str, Any]:
+        """Return what report.json holds of it."""
+        return {}
