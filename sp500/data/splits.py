@@ -36,25 +36,17 @@ def walk_forward(dates: np.ndarray, *, folds: int, test_days: int, valid_from_tr
     """Splits whose tests of `test_days` sessions follow each other without a hole and end with the last date.
 
     The idea is to be judged on many years without ever training on a later one: each fold trains on all dates before
-    its test (skfolio's WalkForward, expanding), cut into training and validation as `split` does. The price is a fit
+    its test (an expanding window), cut into training and validation as `split` does. The price is a fit
     per fold, and first folds with shorter histories. Raises DataError when the dates do not hold them.
     """
-    # skfolio takes seconds to import, and most runs do without folds.
-    from skfolio.model_selection import WalkForward
-
     first_train = len(dates) - folds * test_days - gap
     if first_train < 1:
         raise DataError(
             f"too_short: {len(dates)} dates do not hold {folds} tests of {test_days} sessions, a gap of {gap}, and "
             "dates to train on before; take fewer folds, shorter tests, or more dates"
         )
-    splitter = WalkForward(test_size=test_days, train_size=first_train, purged_size=gap, expand_train=True)
-    splits = []
-    for before, test in splitter.split(dates):
-        cut = _cut(dates[: test[-1] + 1], int(test[0]), valid_from_train=valid_from_train, gap=gap)
-        assert (cut.valid or cut.train)[1] == dates[before[-1]]
-        splits.append(cut)
-    return splits
+    starts = range(len(dates) - folds * test_days, len(dates), test_days)
+    return [_cut(dates[: start + test_days], start, valid_from_train=valid_from_train, gap=gap) for start in starts]
 
 
 def _cut(dates: np.ndarray, test_start: int, *, valid_from_train: float, gap: int) -> Split:

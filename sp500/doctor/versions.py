@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 
-from packaging.specifiers import SpecifierSet
-
 from sp500.doctor.check import Check, Probe, ok, skipped, wrong
 
 OURS = "sp500"
@@ -58,10 +56,12 @@ def probes() -> list[Probe]:
 
 
 def python(found: str, ours: Package | None) -> Check:
-    """Compare the interpreter's version with ours."""
-    if ours is None or found in SpecifierSet(ours.python):
+    """Compare the interpreter's version with ours, such as >=3.11,<3.12."""
+    needed = ours.python if ours else ""
+    versions = re.findall(r"(>=|<)\s*([\d.]+)", needed)
+    if all((_number(found) >= _number(limit)) == (sign == ">=") for sign, limit in versions):
         return ok("python", found)
-    return wrong("python", f"{found}, where {OURS} needs {ours.python}", f"set PYTHON to such a one: {INSTALL}")
+    return wrong("python", f"{found}, where {OURS} needs {needed}", f"set PYTHON to such a one: {INSTALL}")
 
 
 def packages(shown: dict[str, Package | None], faults: Sequence[str] | None) -> list[Check]:
@@ -169,6 +169,10 @@ def _nvidia(*words: str) -> subprocess.CompletedProcess[str]:
 
 def _count_names(names: Sequence[str]) -> str:
     return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
 
 
 def _major(version: str) -> int:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
 
 from sp500 import formatting
 from sp500.machine.disk import write_atomic
@@ -146,7 +145,6 @@ def _html(records: Sequence[RunRecord], verdicts: Mapping[str, list[str]], secti
         lstrip_blocks=True,
     )
     environment.tests["table"] = lambda part: isinstance(part, Table)
-    environment.filters["svg"] = lambda figure: Markup(figure.svg)  # noqa: S704
     template = environment.get_template("page.html.jinja")
     return template.render(span=_span(records), verdicts=verdicts, sections=sections)
 

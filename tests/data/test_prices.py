@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from skfolio.datasets import load_sp500_dataset, load_sp500_index
 
 from sp500.config import DataConfig
 from sp500.data.prices import Prices
@@ -19,18 +19,20 @@ Csv = Callable[..., str]
 
 
 def test_bundled_index_is_33_years_without_a_fault(bundled: Prices) -> None:
-    expected = load_sp500_index()["SP500"]
+    close = bundled.close["^GSPC"]
     assert bundled.tickers == ["^GSPC"]
     assert bundled.faults == ()
-    np.testing.assert_array_equal(bundled.close["^GSPC"], expected)
-    assert (bundled.close.index == expected.index).all()
+    assert (len(close), close.loc["1990-01-02"], close.loc["2022-12-28"]) == (8313, 359.69, 3783.22)
+    text = close.to_csv(header=False).encode()
+    assert hashlib.sha256(text).hexdigest() == "0067b00ed78f9cb7dbe26e60131cf412513edda062adef43a6aa746129f698ea"
 
 
 def test_bundled_stocks_are_twenty_from_1996_without_a_false_alarm(bundled_stocks: Prices) -> None:
-    expected = load_sp500_dataset().loc["1996":]
+    close = bundled_stocks.close
     assert bundled_stocks.faults == ()
-    pd.testing.assert_frame_equal(bundled_stocks.close, expected, check_freq=False, check_names=False)
-    assert len(bundled_stocks.tickers) == 20
+    assert (close.shape, close["AAPL"].iloc[0], close["XOM"].iloc[-1]) == ((6796, 20), 0.244, 106.627)
+    text = close.to_csv(index_label="Date").encode()
+    assert hashlib.sha256(text).hexdigest() == "8a797372c273dcea015789907552853d0bdf3c64ccfb56050957fb008b6597fb"
 
 
 def test_bundled_stocks_say_that_they_are_survivors(bundled: Prices, bundled_stocks: Prices) -> None:
@@ -93,7 +95,8 @@ def test_unknown_ticker_is_refused_with_the_names_there_are() -> None:
 def test_stocks_stands_for_all_but_the_index_and_each_once() -> None:
     prices = load(DataConfig(tickers=("KO", "stocks", "KO")))
     assert prices.tickers[0] == "KO"
-    assert sorted(prices.tickers) == sorted(load_sp500_dataset().columns)
+    assert sorted(prices.tickers) == sorted(load(DataConfig(tickers=("stocks",))).tickers)
+    assert len(prices.tickers) == 20
 
 
 def test_hash_is_the_same_from_every_layout_of_the_same_prices(

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from sp500.config import DataConfig
@@ -30,6 +30,7 @@ BUNDLED_NOTES = (
     "prices; stocks therefore start in 1996 unless data.start says otherwise.",
 )
 
+BUNDLE = Path(__file__).parent / "bundled" / "closes.npz"
 log = logging.getLogger(__name__)
 Download = Callable[[DataConfig], Prices]
 
@@ -48,9 +49,8 @@ def load(config: DataConfig, now: datetime | None = None, download: Download | N
 
 
 def _from_bundle(config: DataConfig, now: datetime | None) -> Prices:
-    """S&P 500 index and 20 of its stocks, 1990 to 2022, as they come with skfolio."""
-    index = _read_skfolio("sp500_index").rename(columns={"SP500": INDEX})
-    raw = select({"close": index.join(_read_skfolio("sp500_dataset"))}, config.tickers or (INDEX,), "bundled")
+    """S&P 500 index and 20 of its stocks, 1990 to 2022, as `bundled/SOURCE.md` describes them."""
+    raw = select({"close": _read_bundle()}, config.tickers or (INDEX,), "bundled")
     names = list(raw["close"].columns)
     notes = (INDEX_NOTE,) if INDEX in names else ()
     if names != [INDEX]:
@@ -92,12 +92,8 @@ def _seen(path: Path, last: pd.Timestamp, now: datetime | None) -> datetime | No
     return written if written.astimezone(sessions.NEW_YORK).date() == last.date() else now
 
 
-def _read_skfolio(name: str) -> pd.DataFrame:
-    """A table [date, ticker] from the data files of skfolio.
-
-    The file is read directly. Importing skfolio imports scikit-learn and half of scipy, over a second in every run.
-    """
-    package = find_spec("skfolio")
-    assert package is not None, "pyproject.toml requires skfolio"
-    folder = Path(str(package.origin)).parent / "datasets" / "data"
-    return pd.read_csv(folder / f"{name}.csv.gz", index_col=0, parse_dates=True)
+def _read_bundle() -> pd.DataFrame:
+    """Closing prices [date, ticker] in dollars."""
+    with np.load(BUNDLE) as arrays:
+        dates = pd.DatetimeIndex(arrays["dates"].astype("datetime64[us]"), name="Date")
+        return pd.DataFrame(arrays["thousandths"] / 1000, index=dates, columns=list(arrays["tickers"]))

@@ -17,7 +17,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pandas as pd
-from tenacity import Retrying, retry_if_exception, stop_after_attempt, stop_after_delay, wait_exponential
 
 from sp500.config import DataConfig
 from sp500.data.prices import INDEX, STOCKS, Prices, validate_prices
@@ -143,6 +142,9 @@ def _drop_older(long: pd.DataFrame) -> tuple[pd.DataFrame, list[Fault]]:
 def _fetch_with_retries(
     config: DataConfig, tickers: list[str], fetch: Fetch, sleep: Callable[[float], None]
 ) -> pd.DataFrame:
+    with extra("yahoo"):
+        from tenacity import Retrying, retry_if_exception, stop_after_attempt, stop_after_delay, wait_exponential
+
     start = config.start.isoformat() if config.start else None
     end = (config.end + timedelta(days=1)).isoformat() if config.end else None  # Yahoo leaves the last day out
 

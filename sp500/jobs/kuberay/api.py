@@ -13,20 +13,21 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from tenacity import (
-    RetryCallState,
-    Retrying,
-    retry_if_result,
-    stop_after_attempt,
-    stop_before_delay,
-    wait_random_exponential,
-)
-
-from sp500.errors import Refused, ResourcesError
+from sp500.errors import Refused, ResourcesError, extra
 from sp500.jobs.kuberay import responses
 from sp500.jobs.kuberay.client import client_of
 from sp500.jobs.kuberay.responses import Response
 from sp500.jobs.manifests.manifest import Document, items, section
+
+with extra("cluster"):
+    from tenacity import (
+        RetryCallState,
+        Retrying,
+        retry_if_result,
+        stop_after_attempt,
+        stop_before_delay,
+        wait_random_exponential,
+    )
 
 # Tries, and seconds after which none begins; seconds that one may take to connect, and between two packets.
 TRIES, LIMIT, CONNECT, READ = 6, 10.0, 3.0, 5.0
