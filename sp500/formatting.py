@@ -134,6 +134,11 @@ def config(overrides: Mapping[str, Any]) -> str:
     return ", ".join(f"{key.rsplit('.', 1)[-1]} {setting(value)}" for key, value in short.items())
 
 
+def http_address(host: str, port: int) -> str:
+    """An address for a browser: an IPv6 address has brackets there."""
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
 def reference_name(text: str) -> str:
     """The name in a reference such as FILE.py:NAME; any other text as it is."""
     return text.rpartition(":")[2]

@@ -16,6 +16,7 @@ from ray import serve
 
 from sp500.distributed import session
 from sp500.errors import ResourcesError
+from sp500.formatting import http_address
 
 Application = serve.Application
 """What Ray Serve deploys."""
@@ -78,7 +79,7 @@ class Gate:
 def _proxies(port: int) -> list[str]:
     """The address of each proxy that asks a replica, the head's among them; none before Serve has started them."""
     nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
-    return [f"http://{nodes[node]}:{port}/healthz" for node in serve.status().proxies if node in nodes]
+    return [f"{http_address(nodes[node], port)}/healthz" for node in serve.status().proxies if node in nodes]
 
 
 def _answers(url: str) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from sp500.doctor.check import Check, Probe, ok, skipped, wrong
+from sp500.formatting import http_address
 from sp500.machine.ray_token import Token, find_token, token_path
 
 SECONDS = 5
@@ -136,7 +137,7 @@ def dashboard(address: str) -> str:
     if "://" in address:
         return address.rstrip("/") if urlsplit(address).scheme in ("http", "https") else ""
     host = "127.0.0.1" if address == "auto" else urlsplit(f"//{address}").hostname
-    return f"http://{f'[{host}]' if ':' in host else host}:{DASHBOARD_PORT}" if host else ""
+    return http_address(host, DASHBOARD_PORT) if host else ""
 
 
 def ask_version(url: str, token: str = "") -> Answer:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import forks
 import pytest
@@ -17,6 +18,7 @@ import requests
 
 import sp500
 from sp500.cli import main
+from sp500.formatting import http_address
 
 
 @pytest.fixture
@@ -50,6 +52,12 @@ def test_server_answers_until_it_is_told_to_end(runs: Path, number: signal.Signa
         process.send_signal(number)
     assert process.wait(120) == 0
     assert process.written("stderr") == said
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "::"])
+def test_address_that_is_printed_has_host_and_port(host: str) -> None:
+    parts = urlsplit(http_address(host, 8124))
+    assert (parts.scheme, parts.hostname, parts.port) == ("http", host, 8124)
 
 
 def test_address_that_others_reach_needs_a_key(runs: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from sp500.console.output import run_command
 from sp500.credentials import API_KEY
 from sp500.errors import ConfigError, extra
 from sp500.execution import Interrupted
-from sp500.formatting import some
+from sp500.formatting import http_address, some
 from sp500.jobs.cluster.kubectl import Kubectl
 from sp500.serving.registry import DEFAULT
 
@@ -142,7 +142,7 @@ def _serve_on_ray(flags: Serve, secret: str) -> None:
 
 
 def _say(host: str, port: int, description: str) -> None:
-    print(f"http://{host}:{port} answers with {description}; API: /docs", file=sys.stderr, flush=True)
+    print(f"{http_address(host, port)} answers with {description}; API: /docs", file=sys.stderr, flush=True)
 
 
 def _refuse_others(flags: Serve) -> None:
