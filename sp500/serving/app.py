@@ -350,6 +350,7 @@ _PATHS: dict[str, type] = {
 _ERRORS: dict[int | str, dict[str, object]] = {
     401: {"description": "The key is missing or wrong."},
     413: {"description": f"The body has more than {MOST_BYTES} bytes."},
+    415: {"description": "The body is not sent as JSON, or it is compressed."},
     422: {"description": "Fields that are wrong, each with rule and date where it has one."},
     429: {"description": "Too many requests wait; come again after Retry-After seconds."},
     503: {"description": "No model was promoted."},
@@ -372,7 +373,7 @@ def _add_errors(app: FastAPI) -> None:
         """An unknown path, or JSON that cannot be read."""
         assert isinstance(error, HTTPException)
         if error.status_code == HTTPStatus.BAD_REQUEST:
-            return _problems([Problem(field="body", message="cannot be read as JSON")])
+            return _problems([Problem(field="body", message="cannot be read as JSON in UTF-8")])
         return failure(error.status_code, str(error.detail))
 
     async def unavailable(_: Request, error: Exception) -> Response:

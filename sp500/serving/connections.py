@@ -16,6 +16,10 @@ MOST_FRAMING = 2**16
 """Bytes of a request besides its body: its head, and the sizes and trailers of a body that comes in chunks."""
 HEAD_SECONDS, BODY_SECONDS = 10.0, 30.0
 """Time for a head to arrive, and from there on for the body."""
+KEPT_SECONDS = 90
+"""A connection without a request stays for so long, as Ray's proxies keep theirs. Proxies and load balancers send the
+next request on one that they keep for 60 s: with uvicorn's 5 s it would meet a closed one, which is their status 502.
+"""
 MOST_UNREAD = 2**22
 """Bytes of a body that are taken after its answer, which a client may miss that is ended while it sends."""
 MOST_CONNECTIONS, MOST_QUEUED = 512, 2048
@@ -130,6 +134,7 @@ class Server(uvicorn.Server):
                 backlog=max(count_allowed() // 3, 1),  # of which three times as many may be on their way
                 log_level="warning",
                 access_log=False,
+                timeout_keep_alive=KEPT_SECONDS,
                 timeout_graceful_shutdown=10,
             )
         )

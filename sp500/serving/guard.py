@@ -109,6 +109,8 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if scope["method"] == "HEAD":  # FastAPI answers GET alone; the server, whose scope stays, leaves the body out
+            scope = {**scope, "method": "GET"}
         headers: dict[bytes, bytes] = dict(scope["headers"])
         request_id = headers.get(REQUEST_ID.encode(), b"").decode("latin-1")[:128] or uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
@@ -144,10 +146,12 @@ class Guard:
         if max(turns.waiting, turns.without_body) >= MOST_WAITING:
             return failure(429, f"{MOST_WAITING} requests wait already; come again", {"retry-after": "1"})
         length = headers.get(b"content-length", b"0")
-        return _too_large() if length.isdigit() and int(length) > MOST_BYTES else None
+        if length.isdigit() and int(length) > MOST_BYTES:
+            return _too_large()
+        return _refuse_media(headers) if scope["method"] == "POST" and path in self._paths else None
 
     async def _take_turn(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] in {"GET", "HEAD"}:
+        if scope["method"] == "GET":
             self._turns.without_body += 1
             try:
                 await self._app(scope, receive, send)
@@ -184,3 +188,15 @@ async def _read(receive: Receive) -> bytes:
 
 def _too_large() -> Response:
     return failure(413, f"the body has more than {MOST_BYTES} bytes")
+
+
+def _refuse_media(headers: dict[bytes, bytes]) -> Response | None:
+    """The answer to a body that its head says is no plain JSON: the model's fields would be named as missing."""
+    coding = headers.get(b"content-encoding", b"identity").decode("latin-1")
+    if coding.lower() != "identity":
+        return failure(415, f"Content-Encoding is {coding[:64]}; send the body as it is, without this header")
+    kind = headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
+    if kind.startswith("application/") and kind.endswith(("/json", "+json")):
+        return None
+    expected = "expected application/json. With curl: -H 'content-type: application/json'"
+    return failure(415, f"Content-Type is {kind[:64] or 'missing'}; {expected}")

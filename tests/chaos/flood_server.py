@@ -217,6 +217,7 @@ def heads(flood: Flood) -> list[Awaitable[None]]:
 def bodies(flood: Flood) -> list[Awaitable[None]]:
     """Bodies without an end, and whole ones of a mebibyte that become much more when they are unpacked."""
     first = f"POST /v1/windows HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {KEY}\r\n".encode()
+    first += b"Content-Type: application/json\r\n"
     long, chunks = first + b"Content-Length: 999999999999\r\n\r\n", first + b"Transfer-Encoding: chunked\r\n\r\n"
     lists, objects, texts = b"[" + b"[]," * 349_000 + b"[]]", b"[" + b"{}," * 349_000 + b"[]]", b'"' + b"a" * 12_000
     bombs = [b'{"x":[%s]}' % part for part in (lists, objects, b"[" + texts + b'"' + b',""' * 60_000 + b"]")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import socket
 import threading
@@ -100,6 +101,7 @@ def test_missing_day_is_repaired_as_in_training_and_told(client: Client, prices:
     assert "missing: KO" in answer.json()["repairs"][0]
 
 
+JSON = {"Content-Type": "application/json"}
 DAYS = ["2022-01-03", "2022-01-04", "2022-01-05"]
 BAD: dict[str, tuple[str | bytes, str]] = {
     "broken JSON": ("{", "body"),
@@ -136,9 +138,7 @@ BAD: dict[str, tuple[str | bytes, str]] = {
 @pytest.mark.parametrize("name", list(BAD))
 def test_bad_body_is_refused_by_field(client: Client, name: str) -> None:
     data, field = BAD[name]
-    answer = client.session.post(
-        client.url + "/v1/forecast", data=data, headers={"Content-Type": "application/json"}, timeout=60
-    )
+    answer = client.session.post(client.url + "/v1/forecast", data=data, headers=JSON, timeout=60)
     assert answer.status_code == 422, answer.text
     assert field in [problem["field"] for problem in answer.json()["problems"]], answer.text
     assert name not in {"many unknown fields", "many faults"} or len(answer.json()["problems"]) == 1
@@ -153,11 +153,43 @@ def test_fault_in_prices_has_its_rule_and_date(client: Client) -> None:
 
 def test_body_beyond_a_mebibyte_is_refused_also_without_its_length(client: Client) -> None:
     data = b" " * (2**20 + 1)
-    whole = client.session.post(client.url + "/v1/forecast", data=data, timeout=60)
-    parts = client.session.post(client.url + "/v1/forecast", data=iter([data[: 2**19], data[2**19 :]]), timeout=60)
-    assert (whole.status_code, parts.status_code) == (413, 413)
-    small = client.session.post(client.url + "/v1/forecast", data=iter([b"{", b"}"]), timeout=60)
-    assert small.status_code == 422
+    whole, parts, small = (
+        client.session.post(client.url + "/v1/forecast", data=sent, headers=JSON, timeout=60)
+        for sent in (data, iter([data[: 2**19], data[2**19 :]]), iter([b"{", b"}"]))
+    )
+    assert (whole.status_code, parts.status_code, small.status_code) == (413, 413, 422)
+
+
+@pytest.mark.parametrize(
+    ("headers", "word"),
+    [
+        ({}, "missing"),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, "x-www-form-urlencoded"),  # what curl -d sends
+        ({"Content-Type": "text/plain; charset=utf-8"}, "text/plain"),
+        ({**JSON, "Content-Encoding": "gzip"}, "gzip"),
+    ],
+)
+def test_body_that_is_not_sent_as_plain_json_is_told_so(
+    client: Client, prices: Prices, headers: dict[str, str], word: str
+) -> None:
+    data = json.dumps(body(prices.close["KO"])).encode()
+    data = gzip.compress(data) if "Content-Encoding" in headers else data
+    answer = client.session.post(client.url + "/v1/forecast", data=data, headers=headers, timeout=60)
+    assert answer.status_code == 415
+    assert word in answer.json()["error"]
+    whole = {"Content-Type": "application/json; charset=utf-8", "Content-Encoding": "identity"}
+    plain = json.dumps(body(prices.close["KO"])).encode()
+    assert client.session.post(client.url + "/v1/forecast", data=plain, headers=whole, timeout=60).status_code == 200
+    for path, status in (("/v1/nothing", 404), ("/healthz", 405)):
+        assert client.session.post(client.url + path, data=b"x", timeout=60).status_code == status
+
+
+def test_head_has_the_status_of_get_and_no_body(client: Client) -> None:
+    for path, status in {**dict.fromkeys(("/", "/healthz", "/readyz", "/docs", "/metrics"), 200), "/no": 404}.items():
+        head, whole = client.session.head(client.url + path, timeout=60), client.get(path)
+        assert (head.status_code, head.content, whole.status_code) == (status, b"", status)
+        assert head.headers["content-type"] == whole.headers["content-type"]
+    assert client.session.head(client.url + "/v1/forecast", timeout=60).status_code == 405
 
 
 def test_windows_get_the_models_outputs(runs: Path) -> None:
@@ -295,7 +327,7 @@ def test_odd_numbers_of_windows_are_refused(runs: Path) -> None:
     with serving(runs, "synthetic") as (client, served, _):
         x = served.choice.champion.predictor.recipe.test_input.numbers.tolist()
         data = json.dumps({"x": x}).replace(str(x[0][0][0]), "1" * 400, 1)
-        sent = client.session.post(client.url + "/v1/windows", data=data, timeout=60)
-        assert sent.status_code == 422
+        sent = client.session.post(client.url + "/v1/windows", data=data, headers=JSON, timeout=60)
+        assert (sent.status_code, sent.json()["problems"][0]["field"]) == (422, "x")
         many = np.zeros((1025, *np.shape(x)[1:]), int).tolist()
         assert client.post("/v1/windows", {"x": many}).status_code == 422
