@@ -85,6 +85,24 @@ def test_line_of_the_console_is_one_that_can_be_read():
     assert read.eta_seconds(MOMENT.timestamp() + 8) == 32.0
 
 
+@pytest.mark.parametrize("name", ["FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"])
+def test_file_gets_lines_that_can_be_read_whatever_the_environment_says_of_terminals(name, monkeypatch, capsys):
+    monkeypatch.setenv(name, "1")
+    with Progress("epoch", 2) as shown:
+        shown.advance("loss 0.5")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.isprintable()
+    assert progress.parse([line]).done == 1
+
+
+def test_dumb_terminal_gets_lines(monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    out = io.StringIO()
+    with Progress("epoch", 2, Console(file=out, force_terminal=True)) as shown:
+        shown.advance("loss 0.5")
+    assert progress.parse(out.getvalue().splitlines()).done == 1
+
+
 def test_line_after_a_resume_keeps_the_best_of_the_earlier_attempt():
     earlier = [Unit(datetime(2026, 1, 1, tzinfo=UTC), 9.0, samples=900, loss=loss) for loss in (0.5, 0.25, 0.75)]
     out = io.StringIO()

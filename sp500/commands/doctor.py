@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -62,7 +63,8 @@ def main(argv: Sequence[str]) -> int:
     def run() -> tuple[str, int]:
         flags = arguments.parse(Doctor, argv, "sp500 doctor")
         checks = check.run_probes(probes(flags))
-        text = json.dumps(check.plain(checks), indent=1) if flags.json_output else check.text(checks, Console())
+        console = Console(force_terminal=sys.stdout.isatty())  # rich takes a pipe for a terminal with FORCE_COLOR
+        text = json.dumps(check.plain(checks), indent=1) if flags.json_output else check.text(checks, console)
         return text, check.exit_code(checks)
 
     return run_command(run, only_json="--json" in argv)

@@ -32,13 +32,14 @@ class Progress:
         earlier: Iterable[Unit] = (),
         meter: Meter | None = None,
     ) -> None:
-        self._console = console or Console(file=sys.stderr)
+        # Asked of the stream itself: rich takes a file for a terminal where FORCE_COLOR is set, as CI systems do.
+        self._console = console or Console(file=sys.stderr, force_terminal=sys.stderr.isatty())
         self._done = done
         self._meter = meter or Meter(unit, total, since=time.time())
         for done_unit in earlier:
             self._meter.add(done_unit)
         self._bar: Bar | None = None
-        if self._console.is_terminal:
+        if self._console.is_terminal and self._console.is_interactive:  # not with TERM=dumb
             columns = (
                 TextColumn(unit, markup=False),
                 BarColumn(),
