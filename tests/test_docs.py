@@ -71,7 +71,15 @@ FLAG = re.compile(r"--[a-z][a-z0-9.-]*")
 # Flags of other programs that the text explains.
 TORCHRUN = {"--model-local-dir", "--local-files-only", "--tokenizer-local-dir", "--nnodes", "--nproc-per-node"}
 TRAINER = {"--gradient-accumulation-steps", "--gradient-checkpointing", "--bf16", "--fsdp", "--save-steps"}
-FOREIGN = {"--entrypoint-num-gpus", "--shm-size", "--local-dir", "--save-total-limit", *TORCHRUN, *TRAINER}
+FOREIGN = {
+    "--allowed-hosts",
+    "--entrypoint-num-gpus",
+    "--shm-size",
+    "--local-dir",
+    "--save-total-limit",
+    *TORCHRUN,
+    *TRAINER,
+}
 
 
 class Parsed(BaseException):

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypeVar
+from urllib.parse import urlsplit
 
 import requests
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
@@ -41,6 +43,8 @@ SYNCED = "sp500.synced"
 KIND = "mlflow.experimentKind"
 """By which the pages of MLflow show models in training, and no traces of language models."""
 PARENT, COMMIT = "mlflow.parentRunId", "mlflow.source.git.commit"
+FOREIGN = re.compile(r"Response( body)?: ")
+"""In mlflow's message for an answer that is not one of its API: the page of a proxy, or of another server."""
 MOST_PARAMS, MOST_POINTS = 80, 800
 """In one request. MLflow takes 100 parameters, and 1,000 of everything."""
 
@@ -73,12 +77,13 @@ class Change:
 class Mirror:
     """What MLflow holds of one folder of runs.
 
-    Raises Unreachable where MLflow does not answer, ConfigError for an experiment in its trash and where it is missing.
+    Raises Unreachable where MLflow does not answer, ResourcesError where something else does, ConfigError for an
+    experiment in its trash and where it is missing.
     """
 
     def __init__(self, address: Address, experiment: str) -> None:
         self._client = _client(address)
-        existing = ask(self._client.get_experiment_by_name, experiment)
+        existing = _find_experiment(self._client, experiment, address.uri)
         if existing is not None and existing.lifecycle_stage != "active":
             raise ConfigError(
                 f"--experiment {experiment}: is in MLflow's trash; restore it there, or give another name"
@@ -223,6 +228,28 @@ def _client(address: Address) -> Any:
         except OSError as error:
             raise ConfigError(f"--uri {address.folder}: cannot make this folder ({error.strerror})") from error
     return ask(MlflowClient, address.uri)
+
+
+def _find_experiment(client: Any, name: str, uri: str) -> Any:
+    """The experiment; None: there is none. The first question, where a wrong address is told from a server's fault."""
+    try:
+        existing = ask(client.get_experiment_by_name, name)
+    except (ResourcesError, Unreachable) as error:
+        if not FOREIGN.search(str(error)):
+            raise
+        raise ResourcesError(f"{error}. {_advise(uri, str(error))}") from error
+    if existing is not None and not existing.experiment_id:  # an object of JSON that has other fields
+        raise ResourcesError(f"MLflow: the answer holds no experiment. {_advise(uri, '')}")
+    return existing
+
+
+def _advise(uri: str, answer: str) -> str:
+    """What to do about an answer that is not one of MLflow's API."""
+    if "Invalid Host header" in answer:  # of MLflow 3.5 and later, for all names but localhost
+        return f"Start MLflow's server with --allowed-hosts {urlsplit(uri).netloc.rpartition('@')[2]}"
+    if "error code 401" in answer:
+        return "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
+    return f"Expected an MLflow server at {mask(uri)}: give its address, with the path that it lies under"
 
 
 def _read(run: Any) -> Kept:

@@ -63,8 +63,8 @@ class Broken(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def broken(port: int) -> Iterator[None]:
-    with ThreadingHTTPServer(("127.0.0.1", port), Broken) as server:
+def broken(port: int, handler: type[BaseHTTPRequestHandler] = Broken) -> Iterator[None]:
+    with ThreadingHTTPServer(("127.0.0.1", port), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
@@ -264,6 +264,41 @@ def test_sync_without_a_server_or_to_one_that_goes_away_names_what_is_missing_an
         kept = tmp_path / "server" / "artifacts" / "1" / ok / "artifacts"
         assert (kept / "record.json").read_bytes() == (few_runs / "ok" / "record.json").read_bytes()
         assert {one["state"] for one in sync(few_runs, uri)["runs"]} == {"same"}
+
+
+INVALID_HOST = "Invalid Host header - possible DNS rebinding attack detected"
+"""What a server of MLflow 3.5 or later answers, with status 403, to any host that it was not started for."""
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "advice"),
+    [
+        (403, INVALID_HOST, "--allowed-hosts 127.0.0.1:{port}\n"),
+        (401, "You are not authenticated.", "MLFLOW_TRACKING_TOKEN\n"),
+        (404, "<!DOCTYPE HTML>\n<p>not found", "http://127.0.0.1:{port}/mlflow/: give its address"),
+        (404, '{"detail": "Not Found"}', "http://127.0.0.1:{port}/mlflow/: give its address"),
+        (200, "<html>\n<p>log in", "http://127.0.0.1:{port}/mlflow/: give its address"),
+        (200, '{"status": "ok"}', "http://127.0.0.1:{port}/mlflow/: give its address"),
+    ],
+)
+def test_answer_of_another_server_is_one_message_that_says_what_to_do(
+    tmp_path: Path, status: int, answer: str, advice: str
+) -> None:
+    asked = []
+
+    class Other(Broken):
+        def do_GET(self) -> None:
+            asked.append(self.path.partition("?")[0])
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(answer.encode())
+
+    port = free_port()
+    with broken(port, Other):
+        done = forks.run(sync_command(tmp_path, f"http://127.0.0.1:{port}/mlflow/"))
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
+    assert advice.format(port=port) in done.stderr
+    assert asked == ["/mlflow/api/2.0/mlflow/experiments/get-by-name"]  # the path once, and one try
 
 
 def test_training_imports_nothing_of_it_and_ends_well_next_to_a_server_that_hangs(
