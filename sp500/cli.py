@@ -8,11 +8,10 @@ from __future__ import annotations
 import difflib
 import importlib
 import itertools
-import os
 import sys
 from collections.abc import Sequence
 
-from sp500.console.streams import open_closed_streams
+from sp500.console.streams import open_closed_streams, write_stdout
 from sp500.version import __version__
 
 # Words of a verb: its module in sp500.commands, and what it does.
@@ -86,16 +85,11 @@ def _dispatch(argv: Sequence[str] | None) -> int:
         if words[: len(own)] == own:
             return int(importlib.import_module(f"sp500.commands.{module}").main(words[len(own) :]))
     if words[:1] == ["--version"]:
-        print(__version__)
-        return 0
+        return write_stdout(__version__)
     prefix = list(itertools.takewhile(lambda word: not word.startswith("-"), words))
     matches = {verb: summary for verb, (_, summary) in VERBS.items() if verb.split()[: len(prefix)] == prefix}
     if matches and words[len(prefix) :] in ([], ["--help"], ["-h"]):
-        try:
-            print(_listing(matches), flush=True)
-        except BrokenPipeError:  # the reader (head, less) has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 0
+        return write_stdout(_listing(matches))
     print(_unknown(prefix or words[:1]), file=sys.stderr)
     return 2
 

@@ -50,6 +50,23 @@ def test_file_that_is_missing_elsewhere_is_not_blamed_on_the_folder(tmp_path):
         run_command(lambda: ((tmp_path / "x").read_text(), 0), only_json=False)
 
 
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), BlockingIOError(11, "Resource unavailable")])
+def test_limit_of_processes_is_one_message(error, capsys):
+    def act():
+        raise error
+
+    assert run_command(act, only_json=False) == 1
+    assert "no further process or thread can be started" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--version"], [], ["jobs"], ["jobs", "list", "--help"]])
+def test_full_disk_under_stdout_is_one_message(words):
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "sp500.cli", *words]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (1, "stdout cannot be written: No space left on device\n")
+
+
 LIBRARY = """
 import os, sys
 from sp500.console.output import run_command

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import sys
 from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from types import FrameType
 
-from sp500.console.streams import open_closed_streams
-from sp500.errors import ConfigError, SP500Error
+from sp500.console.streams import open_closed_streams, write_stdout
+from sp500.errors import ConfigError, ResourcesError, SP500Error
 from sp500.execution import Interrupted
 
 NO_HOME = "Could not determine home directory."
 """What pathlib says where HOME is not set and the user has no name, as in many containers."""
+NO_THREAD = "can't start new thread"
+"""What threading says where the system gives none."""
 # Control characters but line feeds, tabs, and the escapes that set colors.
 CONTROL = re.compile(r"(?!\x1b\[[0-9;]*m)[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 PROXIES = frozenset({"http_proxy", "https_proxy", "all_proxy"})
@@ -35,17 +38,18 @@ def run_command(act: Callable[[], tuple[str, int]], *, only_json: bool, hint: st
         except SP500Error as error:
             output.say(f"{_public_name(error)}: {error}")
             return error.exit_code
-        except (RuntimeError, FileNotFoundError) as error:
-            if not (reason := _find_missing_place(error)):
+        except (RuntimeError, FileNotFoundError, BlockingIOError) as error:
+            if not (explained := _explain(error)):
                 raise
-            output.say(f"ConfigError: {reason}")
-            return ConfigError.exit_code
+            output.say(f"{_public_name(explained)}: {explained}")
+            return explained.exit_code
         except KeyboardInterrupt as error:
             output.say("; ".join(filter(None, ["interrupted", hint])))
             return error.code if isinstance(error, Interrupted) else 130
-        except BrokenPipeError:  # the reader (head, less) has seen enough
-            output.close()
-            return 0
+        except OSError as error:  # of stdout, to which --help is printed: a full disk, or a reader that has seen enough
+            if not (code := write_stdout()) and not isinstance(error, BrokenPipeError):
+                raise
+            return code
         try:
             output.result(text)
         except BrokenPipeError:
@@ -56,15 +60,19 @@ def run_command(act: Callable[[], tuple[str, int]], *, only_json: bool, hint: st
         return code
 
 
-def _find_missing_place(error: Exception) -> str:
-    """What an error of pathlib means where the user has no home folder, or the current folder is gone; else ''."""
+def _explain(error: Exception) -> SP500Error | None:
+    """What an error means where the user has no home folder, no current one, or no process left; None: another one."""
     if str(error) == NO_HOME:
-        return f"user {os.getuid()} has no home folder: set HOME, or --state-dir for the queue"
+        return ConfigError(f"user {os.getuid()} has no home folder: set HOME, or --state-dir for the queue")
+    if str(error) == NO_THREAD or isinstance(error, BlockingIOError):
+        most = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+        limit = "of the container" if most == resource.RLIM_INFINITY else f"{most} (ulimit -u)"
+        return ResourcesError(f"no further process or thread can be started ({error}). Raise the limit, {limit}")
     try:
         Path.cwd()
     except FileNotFoundError:
-        return "the current folder was deleted. Change to one that exists: cd ~"
-    return ""
+        return ConfigError("the current folder was deleted. Change to one that exists: cd ~")
+    return None
 
 
 def _bypass_proxies(environment: MutableMapping[str, str]) -> None:
