@@ -39,9 +39,13 @@ def main(config: Prepare, run: Run) -> RunRecord:
         card = scale_arms.write(config.run_config(), config.out)
     else:
         resolved = catalog.resolve(config)
-        card = catalog.prepare(catalog.task(resolved), resolved).card
-    if config.task in PRICE_TASKS and not config.data.npz_path:
-        card["feature_summary"] = pipeline.summary(config.data)
+        task = catalog.task(resolved)
+        if config.task in PRICE_TASKS and not config.data.npz_path:
+            ready = pipeline.prepare(config.data, direction=config.task == "direction")
+            card = catalog.prepare(task, resolved, ready.dataset(config.train.dtype)).card
+            card["feature_summary"] = pipeline.summary(ready.table)
+        else:
+            card = catalog.prepare(task, resolved).card
     return make_record(config, name=run.name, experiment=config.experiment, arm=config.arm, data=card)
 
 

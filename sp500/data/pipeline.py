@@ -163,9 +163,8 @@ def last_window(fields: Mapping[str, pd.Series], dataset: Dataset) -> np.ndarray
     return scaler(rows).astype(dataset.train.rows.dtype)[None]
 
 
-def summary(config: DataConfig) -> dict[str, dict[str, float]]:
+def summary(table: Features) -> dict[str, dict[str, float]]:
     """Count, mean, deviation, smallest and largest value of each feature over all tickers and dates."""
-    table = features(load(config), config.horizon)
     rows = pd.DataFrame(np.concatenate([series.x for series in table.series]), columns=list(table.names))
     statistics = rows.agg(["count", "mean", "std", "min", "max"])
     return {str(name): {str(key): float(value) for key, value in statistics[name].items()} for name in statistics}

@@ -126,6 +126,8 @@ def write(config: RunConfig, uri: str) -> DataCard:
     with _nodes(None, None) if config.num_workers else nullcontext():
         shards, facts = write_set(ready.source(), writer.absolute(uri), tasks=config.num_workers)
     card = ready.dataset(config.train.dtype, multiplier=1).card
+    if isinstance(ready, pipeline.Prepared):
+        card["feature_summary"] = pipeline.summary(ready.table)
     return {**card, "windows": card["windows"] | {"train": shards.windows}, "shards": facts}
 
 

@@ -54,16 +54,16 @@ def task(config: RunConfig) -> Task:
     return make(config) if inspect.Parameter.POSITIONAL_OR_KEYWORD in takes else make()
 
 
-def prepare(task: Task, config: RunConfig) -> Dataset:
-    """The task's dataset; where task or model are the user's, it is checked, and both are tried.
+def prepare(task: Task, config: RunConfig, dataset: Dataset | None = None) -> Dataset:
+    """The task's dataset, unless it is at hand; where task or model are the user's, it is checked, and both are tried.
 
     Raises DataError, also for any error of the user's code, with its line; ConfigError for a loss that is not judged.
     """
     if not (config.own_task or config.model.own):
-        return task.prepare(config)
+        return dataset or task.prepare(config)
     _check_judge(task, config)
     try:
-        return checks.check(task, config, task.prepare(config))
+        return checks.check(task, config, dataset or task.prepare(config))
     except Exception as error:
         if isinstance(error, SP500Error) or is_out_of_memory(error):
             raise

@@ -13,11 +13,13 @@ import pytest
 import yfinance
 from yfinance.exceptions import YFRateLimitError
 
+from experiments import prepare
 from sp500.config import DataConfig
 from sp500.data.prices import Prices
 from sp500.data.sources import load
 from sp500.data.sources.yahoo import DEADLINE_SECONDS, TRY_SECONDS, download
 from sp500.errors import ConfigError, DataError
+from sp500.runs.store import Run
 
 NOW = 1_700_000_000.0
 DAY = 24 * 3600.0
@@ -231,6 +233,22 @@ def test_call_of_yfinance_is_bounded_in_time_and_adjusted(
     monkeypatch.setattr(yfinance, "download", answer)
     prices = download(config, now=lambda: NOW, sleep=Clock().sleep)
     pd.testing.assert_frame_equal(prices.close, clean, check_freq=False, check_names=False)
+
+
+def test_prepare_downloads_prices_once(
+    bundled_stocks: Prices, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def answer(tickers: list[str], **_: object) -> pd.DataFrame:
+        return Yahoo(bundled_stocks.close).answer(tickers, None, None).rename(columns=str.title, level=0)
+
+    monkeypatch.setattr(yfinance, "download", answer)
+    (tmp_path / "file").touch()
+    config = DataConfig(source="yfinance", tickers=("KO",), start="2014-01-01", cache_dir=tmp_path / "file")
+    for out in ("", str(tmp_path / "set")):
+        caplog.clear()
+        card = prepare.main(prepare.Prepare(data=config, out=out), Run(tmp_path / "one")).data
+        assert card["feature_summary"]["log_return"]["count"] > 2000
+        assert caplog.text.count("the prices are not kept") == 1  # as its cache cannot be written
 
 
 def test_pauses_and_tries_stay_within_the_deadline(config: DataConfig, clean: pd.DataFrame) -> None:
