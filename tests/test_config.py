@@ -347,6 +347,18 @@ def test_settings_load_nothing_heavy() -> None:
 EARLIER = json.loads((Path(__file__).parent / "fingerprints.json").read_text())
 
 
+@pytest.mark.parametrize("source", ["bundled", "yfinance"])
+def test_names_of_tickers_mean_the_same_in_any_case(source: str) -> None:
+    typed, written = (
+        RunConfig(data={"source": source, "tickers": names}) for names in (["aapl ", "Ko"], ["AAPL", "KO"])
+    )
+    assert typed.fingerprint == written.fingerprint
+    assert RunConfig(data={"tickers": ["stocks"]}).data.tickers == ("stocks",)
+    assert RunConfig(data={"source": "a.csv", "tickers": ["aapl"]}).data.tickers == (
+        "aapl",
+    )  # a name of the file's own
+
+
 @pytest.mark.parametrize(("settings", "fingerprint"), EARLIER)
 def test_fingerprints_of_earlier_runs_stay(settings: dict[str, Any], fingerprint: str) -> None:
     assert RunConfig.model_validate(settings).fingerprint == fingerprint

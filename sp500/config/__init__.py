@@ -101,6 +101,14 @@ class DataConfig(Frozen):
     fallback: Literal["bundled"] | None = None
     """What to use when a download fails and nothing is cached. Default: end with the error."""
 
+    @field_validator("tickers")
+    @classmethod
+    def _capitalize(cls, names: tuple[str, ...], earlier: Any) -> tuple[str, ...]:
+        """Write the names of the bundled prices and of Yahoo as these do, so that `aapl` and `AAPL` are one setting."""
+        names = tuple(name.strip() for name in names)
+        has_capitals = earlier.data.get("source") in ("bundled", "yfinance")
+        return tuple(name.upper() if has_capitals and name != "stocks" else name for name in names)
+
     @field_validator("valid_from_train", mode="before")
     @classmethod
     def _switch_means_fraction(cls, value: Any) -> Any:
