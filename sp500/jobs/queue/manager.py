@@ -185,7 +185,7 @@ class Manager:
             if status.unattended:
                 executor.submit(job.handle, self.ledger.document(job.id, "request"))
         seen = retries.advance(job, status, self._clock(), self._first_wait, self._stopwatch.seconds(job))
-        if seen.releases and not job.kind.is_here:
+        if seen.ends_start and not job.kind.is_here:
             self._keep_log(executor, job)
         if seen.retry_at is not None and job.kind.makes_cluster:
             executor.delete(job.handle)  # its cluster would hold its nodes beside that of the next start
@@ -194,7 +194,7 @@ class Manager:
             self._tidy(executor, job)
         if seen.state == JobState.RUNNING and not job.kind.is_here:
             self._progress.look(executor, job)
-        if seen.state == JobState.PENDING and job.state is JobState.RUNNING:
+        if seen.state in {JobState.PENDING, JobState.QUEUED} and job.state is JobState.RUNNING:
             self._progress.drop(job)
 
     def _tidy(self, executor: Executor, job: Job) -> None:

@@ -36,30 +36,36 @@ class Transition:
     """When its next start may begin; None where there is none."""
 
     @property
-    def releases(self) -> bool:
-        """Whether the start has ended, and holds nothing any more."""
+    def ends_start(self) -> bool:
+        """Whether the start has ended."""
         return self.state.finished or self.retry_at is not None
+
+    @property
+    def releases(self) -> bool:
+        """Whether the start holds nothing any more: it has ended, or Kueue has preempted it or lets it wait."""
+        return self.ends_start or self.state is JobState.QUEUED
 
     def columns(self) -> dict[str, object]:
         """Return the columns of the ledger that it sets."""
         seen: dict[str, object] = {"state": str(self.state), "reason": self.reason, "failures": self.failures}
         times = {"started": self.started, "placed": self.placed}
+        if self.state is JobState.QUEUED:  # whatever comes begins anew
+            times = {"started": None, "placed": None}
         if self.retry_at is not None:
-            none = dict.fromkeys(("claimed", *times))
-            return seen | none | {"submitted": False, "devices": [], "not_before": self.retry_at}
+            return seen | times | {"submitted": False, "devices": [], "not_before": self.retry_at, "claimed": None}
         if self.state.finished:
             return seen | times | {"exit_code": self.exit_code, "ended": self.ended, "devices": [], "claimed": None}
         return seen | times
 
     def apply(self, job: Job) -> Job:
         """Return the job as it is then. What it has cost is settled by the manager, when it sees the same."""
-        again = self.retry_at is not None
+        again = self.state is JobState.QUEUED
         return replace(
             job,
             state=self.state,
             reason=self.reason,
             failures=self.failures,
-            submitted=not again,
+            submitted=self.retry_at is None,
             started=None if again else self.started,
             placed=None if again else self.placed,
             exit_code=self.exit_code,

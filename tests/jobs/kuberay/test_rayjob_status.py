@@ -362,6 +362,19 @@ def test_job_in_kueues_queue_is_queued_with_kueues_reason(queued, look):
     queued.store.patch("rayjobs", "night-1", {"spec": {"suspend": False}})
     queued.to_running()
     assert look()[0] is JobState.RUNNING
+    # Preempted: the operator deletes the cluster, and begins anew when Kueue lets it.
+    queued.store.patch("rayjobs", "night-1", {"spec": {"suspend": True}})
+    for deployment, ray in (("Running", "RUNNING"), ("Suspending", "RUNNING"), ("Suspended", "")):
+        queued.tell(jobDeploymentStatus=deployment, jobStatus=ray, rayJobInfo={})
+        assert look()[0] is JobState.QUEUED
+    queued.store.delete("rayclusters", queued.cluster)
+    queued.store.delete("jobs", "night-1")
+    queued.store.collect()
+    assert look() == (JobState.QUEUED, f"held by Kueue in queue sp500: {why}")
+    queued.attempt += 1
+    queued.store.patch("rayjobs", "night-1", {"spec": {"suspend": False}})
+    queued.to_running()
+    assert look()[0] is JobState.RUNNING
 
 
 @pytest.mark.parametrize("denied", [True, False])

@@ -342,6 +342,38 @@ def test_failed_rayjob_is_deleted_and_repeated_under_a_name_of_its_own_and_its_l
     assert said == {1: ["the log of tune-x7k2p"], 2: ["the log of tune-x7k2p-2"]}
 
 
+def test_start_on_kubernetes_that_failed_has_cost_what_it_ran(site):
+    began = site.time = time.time() + 1
+    site.cluster.answer = Status(JobState.RUNNING, "runs", started=began, placed=began)
+    site.add("a", hourly=3600.0, retries=1)
+    site.turn()
+    site.time = began + 10
+    site.cluster.answer = Status(JobState.FAILED, "exit code 1", 1, started=began, ended=began + 10, retryable=True)
+    site.turn()
+    assert (site.job("a").state, site.job("a").submitted) == (JobState.QUEUED, False)
+    assert site.job("a").cost(began + 1000) == pytest.approx(10)
+
+
+def test_job_that_kueue_preempts_costs_nothing_until_it_runs_again(site):
+    began = site.time = time.time() + 1
+    site.cluster.answer = Status(JobState.RUNNING, "runs", started=began, placed=began)
+    site.add("a", hourly=3600.0, queued_elsewhere=True)
+    site.turn()
+    site.time = began + 10
+    site.cluster.answer = Status(JobState.QUEUED, "held by Kueue: preempted")
+    for _ in range(2):
+        site.turn()
+    assert (site.job("a").state, site.job("a").reason) == (JobState.QUEUED, "held by Kueue: preempted")
+    assert site.job("a").cost(began + 1000) == pytest.approx(10)
+    site.time = again = began + 1000
+    site.cluster.answer = Status(JobState.RUNNING, "runs", started=again, placed=again)
+    site.turn()
+    job = site.job("a")
+    assert (job.state, job.starts, job.failures, job.started) == (JobState.RUNNING, 1, 0, pytest.approx(again))
+    assert job.cost(again + 5) == pytest.approx(15)
+    assert site.cluster.submitted == ["a"]
+
+
 def test_request_of_a_further_start_on_kubernetes_is_named_as_that(site):
     site.add("tune-x7k2p", request={"documents": [{"kind": "RayJob", "metadata": {"name": "tune-x7k2p"}}]}, retries=1)
     site.cluster.answer = Status(JobState.FAILED, "exit code 1", 1, retryable=True)
