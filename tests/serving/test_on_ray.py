@@ -78,6 +78,10 @@ def test_errors_and_ids_pass_through_the_proxy(on_ray: tuple[Client, int]) -> No
     assert client.post("/v1/forecast", {}).status_code == 422
     answer = client.get("/readyz", headers={"X-Request-Id": "mine"})
     assert (answer.status_code, answer.headers["x-request-id"]) == (200, "mine")
+    head = client.session.head(client.url + "/readyz", timeout=LONG)
+    form = client.session.post(client.url + "/v1/forecast", data={"a": "b"}, timeout=LONG)
+    assert (head.status_code, head.content, form.status_code) == (200, b"", 415)
+    assert client.get("/healthz").json() == {"status": "ok"}  # nothing is left on the connection
 
 
 def test_only_this_machine_can_ask(on_ray: tuple[Client, int]) -> None:
