@@ -130,10 +130,10 @@ class Target(ABC):
 
 
 class _Missing(Target):
-    """A target whose package is not installed any more: its jobs are listed, and nothing else."""
+    """A target that is not installed any more, or cannot be used: its jobs are listed, and nothing else."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, why: str) -> None:
+        self.name, self._why = name, why
 
     def locate(self, spec: JobSpec, options: Any, folder: Path) -> Place:
         raise self._error()
@@ -145,7 +145,7 @@ class _Missing(Target):
         raise self._error()
 
     def _error(self) -> ConfigError:
-        return ConfigError(f"target {self.name} is not installed here; there are {', '.join(names())}")
+        return ConfigError(f"target {self.name} {self._why}")
 
 
 @cache
@@ -162,11 +162,17 @@ def names() -> list[str]:
 
 @cache
 def find(name: str) -> Target:
-    """Return the target of that name. One that is gone is returned as well, and its executor raises ConfigError."""
+    """Return the target of that name. For one that cannot be used, one whose methods raise ConfigError."""
     if (reference := _references().get(name)) is None:
-        return _Missing(name)
+        return _Missing(name, f"is not installed here; there are {', '.join(names())}")
     module, _, attribute = reference.partition(":")
-    target: Target = getattr(import_module(module), attribute)
+    try:
+        target = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        return _Missing(name, f"cannot be loaded from {reference} ({error}). Repair its package or uninstall it")
+    if not isinstance(target, Target) or target.name != name:
+        # Its jobs would be kept under another name, by which nothing finds it.
+        return _Missing(name, f"is an entry point of {GROUP} that leads to {target!r}. Expected a Target of that name")
     return target
 
 

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from sp500.commands.submission.submit import flags_with_options
 from sp500.errors import ConfigError
 from sp500.jobs import target
+from sp500.jobs.local.target import LocalTarget
 from sp500.jobs.spec import JobSpec
 
 ROOT = Path(__file__).parents[2]
@@ -39,17 +41,50 @@ def test_no_file_but_a_targets_own_and_the_list_names_one():
     assert {path for path in found if not path.startswith(OWNERS)} <= allowed
 
 
-def test_entry_point_adds_a_target(monkeypatch):
-    point = metadata.EntryPoint("mine", "sp500.jobs.local.target:LOCAL", target.GROUP)
-    monkeypatch.setattr(metadata, "entry_points", lambda group: (point,) if group == target.GROUP else ())
-    target._references.cache_clear()
-    target.find.cache_clear()
-    try:
-        assert target.names() == [*target.BUILT_IN, "mine"]
-        assert target.find("mine") is target.find("local")
-    finally:
+class Mine(LocalTarget):
+    name = "mine"
+
+
+MINE, RENAMED = Mine(), Mine
+
+
+@pytest.fixture
+def install(monkeypatch):
+    """Makes entry points of the group, which are forgotten afterwards."""
+
+    def forget():
         target._references.cache_clear()
         target.find.cache_clear()
+
+    def make(**references):
+        points = [metadata.EntryPoint(name, value, target.GROUP) for name, value in references.items()]
+        monkeypatch.setattr(metadata, "entry_points", lambda group: points if group == target.GROUP else ())
+        forget()
+
+    yield make
+    forget()
+
+
+def test_entry_point_adds_a_target(install):
+    install(mine=f"{__name__}:MINE")
+    assert target.names() == [*target.BUILT_IN, "mine"]
+    assert target.find("mine") is MINE
+
+
+@pytest.mark.parametrize(
+    ("reference", "said"),
+    [
+        ("no_such_package.target:MINE", "cannot be loaded from no_such_package.target:MINE"),
+        (f"{__name__}:GONE", "cannot be loaded"),
+        (f"{__name__}:RENAMED", "Expected a Target of that name"),
+        ("sp500.jobs.local.target:LOCAL", "Expected a Target of that name"),
+    ],
+)
+def test_target_that_cannot_be_used_says_so_and_leaves_the_others_alone(install, tmp_path, reference, said):
+    install(mine=reference)
+    assert flags_with_options.__wrapped__()(argv=("true",), on="local").options == target.Options()
+    with pytest.raises(ConfigError, match=said):
+        target.find("mine").locate(JobSpec(argv=("a",)), target.Options(), tmp_path)
 
 
 def test_jobs_of_a_target_that_is_gone_are_listed_and_their_executor_says_so(tmp_path):
