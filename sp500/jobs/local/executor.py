@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -115,14 +116,8 @@ class LocalExecutor:
 
     def logs(self, handle: str, *, role: Role | None, tail: int | None, follow: bool) -> Iterator[Line]:
         """Lines of its log; stdout and stderr together, in the order they came."""
-        if role not in {None, Role.SUBMITTER}:
-            raise ConfigError(
-                f"role {role}: on this machine a job is one tree of processes, whose log is that of {Role.SUBMITTER}"
-            )
-        texts = log_file.lines(
-            self._job(handle).log, tail=tail, more=lambda: follow and not self.status(handle).state.finished
-        )
-        return (Line(Role.SUBMITTER, "", text) for text in texts)
+        status = partial(self.status, handle) if follow else None
+        return log_file.of_command(self._job(handle).log, role=role, tail=tail, status=status)
 
     def stop(self, handle: str) -> None:
         """Ask the job to end: SIGTERM to its group now, SIGKILL to all of it after the grace of its request."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import ctypes
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -15,13 +16,45 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from sp500.errors import ConfigError, Unreachable
+from sp500.jobs.executor import Line
 from sp500.jobs.log_lines import TAIL, LineSplitter, Tail
+from sp500.jobs.state import Role, Status
 
 BLOCK = 1 << 16
 TICK = 0.2
 # Bytes of a log on the disk; when it has more, the older half is freed.
 LIMIT = 64 * 2**20
 KEEP_SIZE, PUNCH_HOLE = 1, 2
+
+
+def of_command(
+    path: Path, *, role: Role | None, tail: int | None, status: Callable[[], Status] | None, seconds: float = TICK
+) -> Iterator[Line]:
+    """Return the lines of the log of a job that has one process, as `Executor.logs` does.
+
+    `status`: follow the log until the job has ended, looking every `seconds`. Raises ConfigError for another role.
+    """
+    if role not in {None, Role.SUBMITTER}:
+        raise ConfigError(
+            f"role {role}: this job is one tree of processes, whose log is that of {Role.SUBMITTER}; leave the role out"
+        )
+    return (Line(Role.SUBMITTER, "", text) for text in lines(path, tail=tail, more=_poll(status, seconds)))
+
+
+def _poll(status: Callable[[], Status] | None, seconds: float) -> Callable[[], bool]:
+    """A function that tells whether a log may grow, asking for the status at most every so many seconds."""
+    growing, due = status is not None, -math.inf
+
+    def more() -> bool:
+        nonlocal growing, due
+        if status is not None and growing and time.monotonic() >= due:
+            with suppress(Unreachable):  # asked again
+                growing = not status().state.finished
+            due = time.monotonic() + seconds
+        return growing
+
+    return more
 
 
 def lines(path: Path, *, tail: int | None, more: Callable[[], bool]) -> Iterator[str]:
