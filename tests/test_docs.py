@@ -69,17 +69,11 @@ PATH = re.compile(r"\.?/?((?:benchmarks|cluster|docs|experiments|scripts|sp500|t
 PLACEHOLDER = re.compile(r"(^|[/.-])[A-Z]{2,}([/.-]|$)|\.\.\.")
 FLAG = re.compile(r"--[a-z][a-z0-9.-]*")
 # Flags of other programs that the text explains.
+SLURM = {"--partition", "--test-only"}
 TORCHRUN = {"--model-local-dir", "--local-files-only", "--tokenizer-local-dir", "--nnodes", "--nproc-per-node"}
 TRAINER = {"--gradient-accumulation-steps", "--gradient-checkpointing", "--bf16", "--fsdp", "--save-steps"}
-FOREIGN = {
-    "--allowed-hosts",
-    "--entrypoint-num-gpus",
-    "--shm-size",
-    "--local-dir",
-    "--save-total-limit",
-    *TORCHRUN,
-    *TRAINER,
-}
+OTHER = {"--allowed-hosts", "--entrypoint-num-gpus", "--shm-size", "--local-dir", "--save-total-limit"}
+FOREIGN = {*OTHER, *SLURM, *TORCHRUN, *TRAINER}
 
 
 class Parsed(BaseException):
