@@ -177,7 +177,9 @@ def _copy_ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batc
             )
             return replace(batch, x=x, y=y, windows=windows), stream.record_event()
 
-    with ThreadPoolExecutor(1, "sp500-copy") as thread:
+    # Each thread has a current device of its own: on the first one it would open a context that nobody uses.
+    here = torch.cuda.current_device() if device.index is None else device.index
+    with ThreadPoolExecutor(1, "sp500-copy", initializer=torch.cuda.set_device, initargs=(here,)) as thread:
         coming = deque(thread.submit(bring) for _ in range(2))
         while copied := coming.popleft().result():
             coming.append(thread.submit(bring))

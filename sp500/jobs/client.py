@@ -57,7 +57,8 @@ class NoEstimate:
 
     def seconds(self, spec: JobSpec, target: Target) -> tuple[float | None, float | None]:
         """Return its own estimate, or its deadline as the most."""
-        return spec.expected, spec.expected or spec.deadline
+        expected = spec.expected and min(spec.expected, spec.deadline or spec.expected)
+        return expected, expected or spec.deadline
 
     def hourly(self, spec: JobSpec, target: Target, request: Request) -> float:
         """Return 0."""
@@ -159,7 +160,7 @@ def _prepare(folder: Path, spec: JobSpec, target: Target, options: Options, esti
 def _reach(queue: Queue, specs: Sequence[JobSpec], target: Target, options: Options, *, fallback: bool) -> Target:
     """The target, or this machine. Raises ResourcesError for one out of reach where no fallback was asked for."""
     try:
-        target.check(specs, options, queue.folder)
+        target.check([with_world_size(spec, target) for spec in specs], options, queue.folder)
     except ResourcesError as error:
         if not fallback:
             raise ResourcesError(f"{error}\n  --fallback would run it on this machine") from error

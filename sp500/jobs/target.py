@@ -144,6 +144,9 @@ class _Missing(Target):
     def executor(self, place: Place, folder: Path) -> Executor:
         raise self._error()
 
+    def start(self, request: Request, id: str, handle: str, devices: Sequence[int] | None = None) -> Request:
+        raise self._error()
+
     def _error(self) -> ConfigError:
         return ConfigError(f"target {self.name} {self._why}")
 
@@ -168,8 +171,9 @@ def find(name: str) -> Target:
     module, _, attribute = reference.partition(":")
     try:
         target = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        return _Missing(name, f"cannot be loaded from {reference} ({error}). Repair its package or uninstall it")
+    except Exception as error:  # noqa: BLE001 - another package's: it must not end the queue of all jobs
+        why = f"{type(error).__name__}: {error}"
+        return _Missing(name, f"cannot be loaded from {reference} ({why}). Repair its package or uninstall it")
     if not isinstance(target, Target) or target.name != name:
         # Its jobs would be kept under another name, by which nothing finds it.
         return _Missing(name, f"is an entry point of {GROUP} that leads to {target!r}. Expected a Target of that name")

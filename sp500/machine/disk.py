@@ -63,7 +63,7 @@ def make_staging_folder(parent: Path, name: str) -> Iterator[Path]:
     folder = parent / f"{name}-{secrets.token_hex(4)}"
     with explain_errors(folder):
         folder.mkdir(parents=True)
-    remove_leftovers(parent, f"{name}-{'[0-9a-f]' * 8}")
+    remove_leftovers(parent, f"{name}-*")
     try:
         yield folder
     finally:

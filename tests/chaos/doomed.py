@@ -38,7 +38,7 @@ def main() -> None:
     function, calls = getattr(owner, name), itertools.count(1)
 
     def call(*args: object, **options: object) -> object:
-        counts = any(str(argument).endswith(text) for argument in args)
+        counts = not text or any(str(argument).endswith(text) for argument in args)
         last = counts and next(calls) == int(number)
         if last and when == "before":
             os.kill(os.getpid(), signal.SIGKILL)

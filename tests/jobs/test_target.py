@@ -98,3 +98,17 @@ def test_jobs_of_a_target_that_is_gone_are_listed_and_their_executor_says_so(tmp
     ):
         with pytest.raises(ConfigError, match="not installed here; there are local, ray, kuberay"):
             asked()
+
+
+def test_name_of_any_length_is_tried_on_the_server(monkeypatch, tmp_path):
+    """The dry run has a name of its own, which may not be longer than a job's."""
+    from sp500.jobs.kuberay import executor
+    from sp500.jobs.kuberay.target import KUBERAY, KubeRayOptions
+
+    asked = []
+    monkeypatch.setattr(executor.KubeRayExecutor, "reachable", lambda self: None)
+    monkeypatch.setattr(executor.KubeRayExecutor, "check", lambda self, request: asked.append(request))
+    options = KubeRayOptions(cluster=ROOT / "cluster" / "raycluster.yaml")
+    for length in (1, 41, 42, 47):
+        KUBERAY.check([JobSpec(argv=("python", "-V"), name="a" * length)], options, tmp_path)
+    assert [len(request["documents"][0]["metadata"]["name"]) for request in asked] == [7, 47, 47, 47]

@@ -24,7 +24,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _wait(flags: Wait) -> tuple[str, int]:
-    jobs = client.open_queue(flags.state_dir).wait(flags.ids, flags.timeout)
+    jobs = client.wait(client.open_queue(flags.state_dir), flags.ids, flags.timeout)
     code = next(filter(None, map(exit_code, jobs)), 0)
     if flags.json_output:
         return queue_flags.dump_json([queue_flags.plain(job) for job in jobs]), code

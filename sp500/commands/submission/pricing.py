@@ -90,7 +90,8 @@ class Estimator:
         for part in target.pods(spec, request):
             helps = target.makes_cluster and part.role is not Role.WORKER
             kind = rule.cluster if helps else workers
-            gib = part.each.memory / 2**30 or (0.0 if target.is_here else types[kind].node.gib)
+            whole_node = not (target.is_here or target.makes_cluster)  # where the job does not say, it may take all
+            gib = part.each.memory / 2**30 or (types[kind].node.gib if whole_node else 0.0)
             size = {"cpus": part.each.cpus, "gpus": part.each.gpus, "gib": gib}
             pods.append(cost.Pods(**size, count=part.count, node_type=kind, spot=spot and not helps))
         return cost.quote(pods, None, self.table).hour

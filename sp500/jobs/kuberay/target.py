@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from sp500.errors import ConfigError
-from sp500.jobs import command_words
+from sp500.jobs import command_words, names
 from sp500.jobs.command_words import CLAIMS, IMAGE_FOLDER, SYSTEM
 from sp500.jobs.executor import Executor, Request
 from sp500.jobs.kuberay import contexts
@@ -23,6 +23,7 @@ from sp500.schema import read_documents
 
 # What the Dockerfile copies into the folder that commands start in.
 IN_IMAGE = ("experiments", "sp500", "pyproject.toml")
+LONGEST = names.LONGEST["RayJob"]
 
 
 class KubeRayOptions(Options):
@@ -66,7 +67,7 @@ class KubeRayTarget(Target):
             place = self.locate(spec, options, folder)
             executor = KubeRayExecutor(place["namespace"], place["context"], place["kubeconfig"])
             executor.reachable()
-            executor.check(self.request(spec, f"{spec.name}-check", options))
+            executor.check(self.request(spec, f"{spec.name[: LONGEST - 6].rstrip('-')}-check", options))
 
     def request(self, spec: JobSpec, id: str, options: KubeRayOptions) -> Request:
         """Return the RayJob and what belongs to it. Raises ConfigError for a manifest that breaks a rule."""

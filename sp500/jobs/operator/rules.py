@@ -8,11 +8,12 @@ from __future__ import annotations
 from itertools import chain
 
 from sp500.errors import ConfigError
+from sp500.jobs import names
 from sp500.jobs.manifests.manifest import Document, clusters, section
 from sp500.jobs.operator import kuberay_rules, project_rules, security_rules
 from sp500.jobs.operator.violation import Violation
 
-KINDS = ("RayCluster", "RayJob", "RayService")
+KINDS = tuple(names.LONGEST)
 CLUSTER_RULES = (*kuberay_rules.CLUSTER_RULES, *project_rules.CLUSTER_RULES, security_rules.of_cluster)
 JOB_RULES = (*kuberay_rules.JOB_RULES, *project_rules.JOB_RULES, security_rules.of_submitter)
 

@@ -22,7 +22,7 @@ class Order:
     project: str
     priority: int
     queued_elsewhere: bool
-    """Whether Kueue is its queue, so that capacity here does not count."""
+    """Whether another queue, such as Kueue, decides when it starts, so that capacity here does not count."""
     demand: Resources
     seconds: float | None
     """Longest expected run time. None if unknown."""

@@ -47,7 +47,7 @@ class Queue:
     """The jobs of one state folder."""
 
     def __init__(self, folder: Path, executor: Callable[[Place], Executor], manager: Sequence[str]) -> None:
-        """`executor` makes the one of a target; `manager` is the command of a manager of this folder."""
+        """`executor` makes the one of a place; `manager` is the command of a manager of this folder."""
         self.folder, self.ledger = folder, Ledger(folder / "queue.db")
         self.executor, self._manager = executor, list(manager)
         self._begun: list[float] = []

@@ -42,7 +42,7 @@ class Transition:
 
     @property
     def releases(self) -> bool:
-        """Whether the start holds nothing any more: it has ended, or Kueue has preempted it or lets it wait."""
+        """Whether the start holds nothing any more: it has ended, or another queue, such as Kueue, has preempted it."""
         return self.ends_start or self.state is JobState.QUEUED
 
     def columns(self) -> dict[str, object]:

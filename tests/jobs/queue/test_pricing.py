@@ -38,7 +38,7 @@ def expected(tmp_path):
 
 @pytest.fixture
 def there(cluster, tmp_path):
-    """Makes a place; the cluster's head requests a quarter of a CPU and no memory."""
+    """A target and how it is reached."""
     cluster["spec"]["headGroupSpec"]["template"]["spec"]["containers"] = cluster["spec"]["headGroupSpec"]["template"][
         "spec"
     ]["containers"][:1]
