@@ -160,7 +160,7 @@ class Queue:
                 return
             yield from self.executor(job.target).logs(earlier.handle, role=role, tail=tail, follow=False)
             return
-        if job.state.finished:
+        if job.state.finished or not (job.submitted or follow):  # also between two starts
             archived = log_archive.read(log_archive.folder(self.logs_folder, job), role=role, tail=tail)
             if archived is not None:
                 yield from archived

@@ -331,13 +331,15 @@ def test_failed_rayjob_is_deleted_and_repeated_under_a_name_of_its_own_and_its_l
     site.turn()
     job = site.job("tune-x7k2p")
     assert (job.state, job.starts, site.cluster.stopped) == (JobState.QUEUED, 1, ["tune-x7k2p"])
+    queue = Queue(site.folder, lambda _: site.cluster, ["false"])
+    waiting = [line.text for line in queue.logs(job, role=None, tail=None, follow=False)]
+    assert waiting == ["the log of tune-x7k2p"]
     site.cluster.answer = Status(JobState.FAILED, "exit code 2", 2)
     site.time = time.time() + 60
     site.turn()
     job = site.job("tune-x7k2p")
     assert (job.state, job.starts, job.failures) == (JobState.FAILED, 2, 2)
     assert site.cluster.submitted == ["tune-x7k2p", "tune-x7k2p-2"]
-    queue = Queue(site.folder, lambda _: site.cluster, ["false"])
     said = {n: [line.text for line in queue.logs(job, role=None, tail=None, follow=False, start=n)] for n in (1, 2)}
     assert said == {1: ["the log of tune-x7k2p"], 2: ["the log of tune-x7k2p-2"]}
 
