@@ -332,8 +332,8 @@ def test_failed_rayjob_is_deleted_and_repeated_under_a_name_of_its_own_and_its_l
     job = site.job("tune-x7k2p")
     assert (job.state, job.starts, site.cluster.stopped) == (JobState.QUEUED, 1, ["tune-x7k2p"])
     queue = Queue(site.folder, lambda _: site.cluster, ["false"])
-    waiting = [line.text for line in queue.logs(job, role=None, tail=None, follow=False)]
-    assert waiting == ["the log of tune-x7k2p"]
+    nobody = Queue(site.folder, lambda _: None, ["false"])  # its cluster is gone
+    assert [line.text for line in nobody.logs(job, role=None, tail=None, follow=False)] == ["the log of tune-x7k2p"]
     site.cluster.answer = Status(JobState.FAILED, "exit code 2", 2)
     site.time = time.time() + 60
     site.turn()
