@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -10,6 +11,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -198,7 +200,9 @@ def harmless(bystander, monkeypatch):
     Without the check that is tested, "" would end every process with a dot in its command line, and remove this folder.
     """
     removed = []
-    monkeypatch.setattr(processes.shutil, "rmtree", lambda path, **_: removed.append(path))
+    # Not shutil's own, by which temporary folders of other tests of this process go when they are collected.
+    recording = SimpleNamespace(**vars(shutil) | {"rmtree": lambda path, **_: removed.append(path)})
+    monkeypatch.setattr(processes, "shutil", recording)
     monkeypatch.setattr(processes.psutil, "process_iter", lambda: iter([psutil.Process(bystander[1].pid)]))
     return removed
 
