@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 PATCHES = Path(__file__).with_name("sabotage")
 SPOILED: dict[str, Callable[[dict[str, Any]], bool]] = {
     "managers": lambda found: found["run_twice"] > 0,
-    "searches": lambda found: all(arm["run_twice"] and arm["lost"] for arm in found.values()),
+    "searches": lambda found: all(arm["run_twice"] > 0 for arm in found.values()),
     "training": lambda found: found["other_epochs"] > 0 and found["other_weights"] > 0,
     "steps": lambda found: found["other_weights"] > 0,
     "archive": lambda found: found["partial_versions"] > 0,
