@@ -88,6 +88,7 @@ class Batches:
         # A view [row, window, ...]: unfold appends the window's axis, the models read it as the second.
         self._views = rows.unfold(0, windows.length, 1).movedim(-1, 1)
         self._rows, self._offsets = rows, torch.arange(windows.length)
+        self._large_rows = rows.numel() >= LARGE_ROW * len(rows)
         self._starts = _tensor(windows.starts)
         self._targets = _tensor(windows.targets).to(device)
         self._target_counts = _count_targets(windows.targets)
@@ -145,7 +146,7 @@ class Batches:
 
     def _gather(self, starts: Tensor) -> Tensor:
         """Windows [window, row, ...] that begin there."""
-        if self._rows[0].numel() < LARGE_ROW:
+        if not self._large_rows:
             return self._views[starts.to(self._device)]
         numbers = (starts[:, None] + self._offsets).flatten().to(self._device)
         rows: Tensor = self._rows.index_select(0, numbers).unflatten(0, (len(starts), -1))
@@ -168,6 +169,7 @@ def _copy_ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batc
     stream = torch.cuda.Stream(device)
 
     def bring() -> tuple[Batch, torch.cuda.Event] | None:
+        """The next batch, and the event after its copy; None after the last one."""
         batch = next(batches, None)
         if batch is None:
             return None

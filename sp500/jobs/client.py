@@ -1,9 +1,11 @@
 """The queue from Python: submit jobs, see how they do, wait for them, stop them. Verbs and an agent's tools use it.
 
-queue = client.open_queue()
-(queued,) = client.submit(queue, [JobSpec(argv=("python", "experiments/train.py"), retries=1)])
-(job,) = client.wait(queue, [queued.job.id])
-print(job.state, list(client.logs(queue, job.id, tail=5)))
+Submit a job, and print the end of its log when it has ended:
+
+    queue = client.open_queue()
+    (queued,) = client.submit(queue, [JobSpec(argv=("python", "experiments/train.py"), retries=1)])
+    (job,) = client.wait(queue, [queued.job.id])
+    print(job.state, list(client.logs(queue, job.id, tail=5)))
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ class Queued:
 
 
 def state_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return where what is up and what is queued stands: $XDG_STATE_HOME/sp500, or ~/.local/state/sp500."""
+    """Return the folder of what is up and what is queued: $XDG_STATE_HOME/sp500, or ~/.local/state/sp500."""
     return Path(environment.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "sp500"
 
 
@@ -215,7 +217,7 @@ def logs(
     queue.manage()
     job = queue.job(id)
     lines = queue.logs(job, role=role, tail=tail, follow=follow, start=start)
-    return (text(line, job) for line in lines)
+    return (format_line(line, job) for line in lines)
 
 
 def last_lines(queue: Queue, job: Job, tail: int) -> list[str]:
@@ -225,7 +227,7 @@ def last_lines(queue: Queue, job: Job, tail: int) -> list[str]:
     """
     for role in (Role.SUBMITTER, None):
         try:
-            if lines := [text(line, job) for line in queue.logs(job, role=role, tail=tail, follow=False)]:
+            if lines := [format_line(line, job) for line in queue.logs(job, role=role, tail=tail, follow=False)]:
                 return lines
         except ConfigError:  # in InteractiveMode nothing submits the command
             continue
@@ -248,7 +250,7 @@ def stop(queue: Queue, ids: Sequence[str], seconds: float = 60.0) -> list[Job]:
         return [queue.job(id) for id in ids]
 
 
-def text(line: Line, job: Job) -> str:
+def format_line(line: Line, job: Job) -> str:
     """Return a line, after its role and pod where a job has several processes."""
     if not job.kind.makes_cluster:
         return line.text

@@ -27,7 +27,7 @@ WITH_VALUE, WITHOUT_SCRIPT = frozenset({"-X", "-W"}), ("-m", "-c")
 # Where claims are mounted, and folders that every image has, with contents of its own.
 CLAIMS, IMAGE_FOLDER = ("/data", "/runs"), "/app"
 SYSTEM = ("/bin", "/dev", "/etc", "/lib", "/opt", "/proc", "/sbin", "/sys", "/usr", IMAGE_FOLDER)
-# Flags that take a path, as they end: whatever else follows a flag is one if it has a slash or a suffix.
+# Ends of flags that take a path. After other flags a word is a path if it has a slash or a suffix.
 INPUTS = ("source", "path", "shards", "tokenizer")
 # Flags of folders that a command writes to.
 OUTPUTS = ("runs-dir", "runs_dir", "save-dir", "save_dir", "--out")

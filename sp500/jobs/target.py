@@ -95,7 +95,7 @@ class Target(ABC):
         return request
 
     def trains_on_workers(self, spec: JobSpec) -> bool:
-        """Return whether its command is told to train on as many workers as the job has."""
+        """Return whether its command gets the number of workers to train on, as SP500_WORLD_SIZE."""
         return True
 
     def waits_elsewhere(self, spec: JobSpec) -> bool:

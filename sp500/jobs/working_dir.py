@@ -43,6 +43,7 @@ def files(folder: Path) -> dict[str, int]:
     always = PathSpec.from_lines("gitignore", (*ALWAYS_LEFT_OUT, *CREDENTIALS))
 
     def visit(path: Path, specs: list[tuple[Path, PathSpec[Any]]], above: list[Path]) -> None:
+        """Add the files of a path that no ignore file above it names."""
         if path.is_dir():
             specs = [*specs, *_read_ignore_files(path)]
         if any(spec.match_file(str(path.relative_to(root))) for root, spec in specs):

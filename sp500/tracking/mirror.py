@@ -231,7 +231,7 @@ def _client(address: Address) -> Any:
 
 
 def _find_experiment(client: Any, name: str, uri: str) -> Any:
-    """The experiment; None: there is none. The first question, where a wrong address is told from a server's fault."""
+    """The experiment; None: there is none. It is the first request, so a wrong address shows here."""
     try:
         existing = ask(client.get_experiment_by_name, name)
     except (ResourcesError, Unreachable) as error:

@@ -53,6 +53,9 @@ def running(seen: Status) -> bool:
     return seen.state is JobState.RUNNING
 
 
+SLEEP = "import time; print('line 1', flush=True); time.sleep(3600)"
+
+
 class ExecutorContract:
     """Cases for every executor."""
 
@@ -183,3 +186,25 @@ class ExecutorContract:
         until(executor, handle, running)
         executor.delete(handle)
         until(executor, handle, lambda seen: seen.state is JobState.LOST, seconds=STOP_SECONDS)
+
+
+class ProgramContract(ExecutorContract):
+    """The same for an executor whose jobs are Python programs here. `ask` makes the request of a program."""
+
+    @pytest.fixture
+    def succeeding(self, ask):
+        return ask(f"print(*{LINES}, sep='\\n')")
+
+    @pytest.fixture
+    def failing(self, ask):
+        return ask("raise SystemExit(3)")
+
+    @pytest.fixture
+    def endless(self, ask):
+        return ask(SLEEP)
+
+    @pytest.fixture
+    def held(self, ask, tmp_path):
+        go = tmp_path / "go"
+        wait = f"import os, time\nprint('line 1')\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
+        return ask(f"{wait}print(*{LINES[1:]}, sep='\\n')"), go.touch

@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from executor_contract import LINES, ExecutorContract, ended, running, until
+from executor_contract import SLEEP, ProgramContract, ended, running, until
 
 from sp500.errors import ConfigError, LimitExceeded, Refused, Unreachable
 from sp500.jobs import client, target
@@ -19,7 +19,6 @@ from sp500.jobs.state import JobState, Role
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "docs" / "examples" / "slurm_target.py"
-SLEEP = "import time; print('line 1', flush=True); time.sleep(3600)"
 
 
 @pytest.fixture(scope="module")
@@ -65,28 +64,10 @@ def ask(module, tmp_path, monkeypatch):
     return make
 
 
-class TestSlurmExecutor(ExecutorContract):
+class TestSlurmExecutor(ProgramContract):
     @pytest.fixture
     def executor(self, executor):
         return executor
-
-    @pytest.fixture
-    def succeeding(self, ask):
-        return ask(f"print(*{LINES}, sep='\\n')")
-
-    @pytest.fixture
-    def failing(self, ask):
-        return ask("raise SystemExit(3)")
-
-    @pytest.fixture
-    def endless(self, ask):
-        return ask(SLEEP)
-
-    @pytest.fixture
-    def held(self, ask, tmp_path):
-        go = tmp_path / "go"
-        wait = f"import os, time\nprint('line 1')\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
-        return ask(f"{wait}print(*{LINES[1:]}, sep='\\n')"), go.touch
 
     @pytest.fixture
     def starts(self, tmp_path):

@@ -40,7 +40,7 @@ def _print(flags: Logs) -> tuple[str, int]:
         rows = [{"role": str(line.role), "source": line.source, "text": line.text} for line in lines]
         return queue_flags.dump_json(rows), 0
     for line in lines:
-        print(client.text(line, job), flush=flags.follow)
+        print(client.format_line(line, job), flush=flags.follow)
     if not job.starts and not flags.follow:
         return f"{job.id} is {job.state}: {job.reason}", 0
     return "", 0

@@ -21,7 +21,6 @@ from sp500.jobs.client import state_folder
 from sp500.jobs.kuberay.target import read_cluster
 from sp500.jobs.local_cluster import plan, processes
 from sp500.jobs.manifests import manifest
-from sp500.jobs.operator import rules
 from sp500.jobs.queue.ledger import private_folder
 from sp500.machine.cores import usable_cores
 
@@ -63,7 +62,6 @@ def _up(flags: Rehearse, state: Path) -> str:
         document = read_cluster(flags.manifest)
     except ConfigError as error:
         raise ConfigError(str(error).replace("--cluster ", "", 1)) from None
-    rules.check(document)
     [cluster] = manifest.clusters(document)
     mounts = {
         claim: flags.runs_dir.resolve() if claim == RUNS else state / "claims" / claim for claim in plan.claims(cluster)

@@ -69,7 +69,6 @@ def main(argv: Sequence[str]) -> int:
 def manifests(flags: Render) -> list[Document]:
     """What Kubernetes would get. Raises ConfigError for a job, cluster file or manifest that is wrong."""
     spec, cluster = flags.spec(), read_cluster(flags.cluster)
-    rules.check(cluster)
     kuberay.check(spec, cluster)
     rendered = build_documents(spec, cluster)
     for document in rendered:
@@ -80,7 +79,6 @@ def manifests(flags: Render) -> list[Document]:
 def service(flags: RenderService) -> Document:
     """What Kubernetes would get. Raises ConfigError for a cluster file or manifest that is wrong."""
     cluster = read_cluster(flags.cluster)
-    rules.check(cluster)
     rendered = build_rayservice(cluster, model=flags.model, image=flags.image, namespace=flags.namespace)
     rules.check(rendered)
     return rendered

@@ -57,9 +57,8 @@ class Submit(job_flags.JobFlags):
 @cache
 def flags_with_options() -> type[Submit]:
     """Return the flags, with those of all targets."""
-    options = {type(find(name)).__name__: find(name).options for name in names()}
     fields: dict[str, Any] = {
-        name: (field.annotation, field) for kind in options.values() for name, field in kind.model_fields.items()
+        name: (field.annotation, field) for on in names() for name, field in find(on).options.model_fields.items()
     }
     model: type[Submit] = create_model("Submit", __base__=Submit, __doc__=Submit.__doc__, **fields)
     return model

@@ -7,11 +7,12 @@ import os
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sp500.errors import ConfigError
 from sp500.jobs import command_words, names
 from sp500.jobs.command_words import CLAIMS, IMAGE_FOLDER, SYSTEM
-from sp500.jobs.executor import Executor, Request
+from sp500.jobs.executor import Request
 from sp500.jobs.kuberay import contexts
 from sp500.jobs.manifests.manifest import Cluster, Container, Document, clusters, items, quantity, section, text
 from sp500.jobs.manifests.pods import GPU
@@ -21,9 +22,13 @@ from sp500.jobs.state import Role
 from sp500.jobs.target import Options, Place, Pods, Target
 from sp500.schema import read_documents
 
+if TYPE_CHECKING:
+    from sp500.jobs.kuberay.executor import KubeRayExecutor
+
 # What the Dockerfile copies into the folder that commands start in.
 IN_IMAGE = ("experiments", "sp500", "pyproject.toml")
-LONGEST = names.LONGEST["RayJob"]
+# Ends the name under which a job is sent as a dry run.
+TRIED = "-check"
 
 
 class KubeRayOptions(Options):
@@ -53,7 +58,7 @@ class KubeRayTarget(Target):
     start_seconds = 40.0
 
     def locate(self, spec: JobSpec, options: KubeRayOptions, folder: Path) -> Place:
-        """Return namespace, context and kubeconfigs: whatever becomes the current ones later, the job stays there."""
+        """Return namespace, context and kubeconfigs: the job stays there if others become the current ones."""
         context, own = contexts.select_context(os.environ, options.context)
         namespace = spec.namespace or section(options.ray_cluster, "metadata").get("namespace") or own
         kubeconfig = os.pathsep.join(map(str, contexts.files(os.environ))) or None
@@ -61,25 +66,25 @@ class KubeRayTarget(Target):
 
     def check(self, specs: Sequence[JobSpec], options: KubeRayOptions, folder: Path) -> None:
         """Send the first job for each namespace as a dry run."""
-        from sp500.jobs.kuberay.executor import KubeRayExecutor
-
-        for spec in {self.locate(spec, options, folder)["namespace"]: spec for spec in reversed(specs)}.values():
-            place = self.locate(spec, options, folder)
-            executor = KubeRayExecutor(place["namespace"], place["context"], place["kubeconfig"])
+        places = [self.locate(spec, options, folder) for spec in specs]
+        first = {
+            place["namespace"]: (spec, place) for spec, place in zip(reversed(specs), reversed(places), strict=True)
+        }
+        for spec, place in first.values():
+            executor = self.executor(place, folder)
             executor.reachable()
-            executor.check(self.request(spec, f"{spec.name[: LONGEST - 6].rstrip('-')}-check", options))
+            name = spec.name[: names.LONGEST["RayJob"] - len(TRIED)].rstrip("-")
+            executor.check(self.request(spec, name + TRIED, options))
 
     def request(self, spec: JobSpec, id: str, options: KubeRayOptions) -> Request:
         """Return the RayJob and what belongs to it. Raises ConfigError for a manifest that breaks a rule."""
         from sp500.jobs.kuberay import executor
-        from sp500.jobs.operator import rules
 
-        rules.check(options.ray_cluster)
         check(spec, options.ray_cluster)
         # The queue repeats a failed start: the operator would do so whatever its exit code.
         return executor.request(spec.model_copy(update={"retries": 0}), options.ray_cluster, id)
 
-    def executor(self, place: Place, folder: Path) -> Executor:
+    def executor(self, place: Place, folder: Path) -> KubeRayExecutor:
         """Return the executor of that namespace."""
         from sp500.jobs.kuberay.executor import KubeRayExecutor
 
@@ -136,7 +141,7 @@ def check(spec: JobSpec, cluster: Document) -> None:
     uploads = spec.working_dir is not None or spec.mode == "InteractiveMode"
 
     def has(path: Path) -> bool:
-        """Whether the pods have it, as far as that is known."""
+        """Return whether the pods have it, if that is known."""
         if path.is_absolute():
             return command_words.is_below(path, (*mounts, *SYSTEM))
         return ".." not in path.parts[:1] and (uploads or path.parts[:1] == () or path.parts[0] in IN_IMAGE)
@@ -152,7 +157,12 @@ def check(spec: JobSpec, cluster: Document) -> None:
 
 
 def read_cluster(path: Path) -> Document:
-    """Return the RayCluster among a file's documents; - is stdin. Raises ConfigError for none or several."""
+    """Return the RayCluster among a file's documents; - is stdin.
+
+    Raises ConfigError for none, for several, and for one that breaks a rule.
+    """
+    from sp500.jobs.operator import rules
+
     file = Path("/dev/stdin") if path == Path("-") else path
     clusters: list[Document] = [
         document
@@ -161,6 +171,7 @@ def read_cluster(path: Path) -> Document:
     ]
     if len(clusters) != 1:
         raise ConfigError(f"--cluster {path}: expected one document of kind RayCluster, found {len(clusters)}")
+    rules.check(clusters[0])
     return clusters[0]
 
 

@@ -219,7 +219,7 @@ class Queue:
             except SP500Error as error:
                 if not force:
                     raise
-                left.append(f"{job.id} may still run on {job.target['on']}: {error}")
+                left.append(f"{job.id} may still run on {job.kind.name}: {error}")
             shutil.rmtree(self.logs_folder / job.id, ignore_errors=True)
             with self.ledger.writing() as entry:
                 for last in entry.jobs([job.id]):

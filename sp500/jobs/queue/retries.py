@@ -49,7 +49,7 @@ class Transition:
         """Return the columns of the ledger that it sets."""
         seen: dict[str, object] = {"state": str(self.state), "reason": self.reason, "failures": self.failures}
         times = {"started": self.started, "placed": self.placed}
-        if self.state is JobState.QUEUED:  # whatever comes begins anew
+        if self.state is JobState.QUEUED:  # the next start begins again
             times = {"started": None, "placed": None}
         if self.retry_at is not None:
             return seen | times | {"submitted": False, "devices": [], "not_before": self.retry_at, "claimed": None}

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sp500.jobs.fields import Label, Memory
 from sp500.jobs.resources import UNCOUNTED, Resources
-from sp500.jobs.target import find
+from sp500.jobs.target import On, find
 from sp500.machine.cores import usable_cores
 from sp500.machine.units import size_bytes
 
@@ -42,8 +42,7 @@ class QueueSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    capacity: dict[str, Capacity] = {}
-    """By name of a target. One that is not installed any more keeps its own."""
+    capacity: dict[On, Capacity] = {}
     currency: Annotated[str, Field(pattern="^[A-Z]{3}$")] = "USD"
     """ISO 4217 code of the budgets' currency."""
     budgets: dict[Label, Amount] = {}

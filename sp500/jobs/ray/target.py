@@ -78,7 +78,7 @@ def check_upload_has(spec: JobSpec, folder: Path) -> None:
     uploaded = working_dir.files(folder) if spec.working_dir is None else {}
 
     def has(path: Path) -> bool:
-        """Whether the job's processes have it, as far as that is known."""
+        """Return whether the job's processes have it, if that is known."""
         if path.is_absolute():
             return command_words.is_below(path, (*command_words.CLAIMS, *command_words.SYSTEM))
         if ".." in path.parts[:1]:

@@ -362,7 +362,7 @@ def test_job_in_kueues_queue_is_queued_with_kueues_reason(queued, look):
     queued.store.patch("rayjobs", "night-1", {"spec": {"suspend": False}})
     queued.to_running()
     assert look()[0] is JobState.RUNNING
-    # Preempted: the operator deletes the cluster, and begins anew when Kueue lets it.
+    # Preempted: the operator deletes the cluster, and starts again when Kueue lets it.
     queued.store.patch("rayjobs", "night-1", {"spec": {"suspend": True}})
     for deployment, ray in (("Running", "RUNNING"), ("Suspending", "RUNNING"), ("Suspended", "")):
         queued.tell(jobDeploymentStatus=deployment, jobStatus=ray, rayJobInfo={})

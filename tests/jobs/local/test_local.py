@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from executor_contract import LINES, ExecutorContract, ended, running, until
+from executor_contract import SLEEP, ProgramContract, ended, running, until
 
 from sp500.errors import ConfigError, Unreachable
 from sp500.jobs.local import executor as local
@@ -17,32 +17,13 @@ from sp500.jobs.spec import JobSpec
 from sp500.jobs.state import JobState, Replicas, Role
 
 MIB = 2**20
-SLEEP = "import time; print('line 1'); time.sleep(3600)"
 DEAF = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEP}"
 
 
-class TestLocalExecutor(ExecutorContract):
+class TestLocalExecutor(ProgramContract):
     @pytest.fixture
     def executor(self, here):
         return here
-
-    @pytest.fixture
-    def succeeding(self, ask):
-        return ask(f"print(*{LINES}, sep='\\n')")
-
-    @pytest.fixture
-    def failing(self, ask):
-        return ask("raise SystemExit(3)")
-
-    @pytest.fixture
-    def endless(self, ask):
-        return ask(SLEEP)
-
-    @pytest.fixture
-    def held(self, ask, tmp_path):
-        go = tmp_path / "go"
-        wait = f"import os, time\nprint('line 1')\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
-        return ask(f"{wait}print(*{LINES[1:]}, sep='\\n')"), go.touch
 
     @pytest.fixture
     def starts(self, started):
