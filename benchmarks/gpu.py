@@ -36,6 +36,7 @@ from torch.nn import functional
 from sp500.config import ModelConfig, RunConfig, TrainConfig
 from sp500.data import batches
 from sp500.data.batches import Batch
+from sp500.data.text.settings import TextConfig
 from sp500.data.windows import Dataset, Windows
 from sp500.errors import SP500Error
 from sp500.runs.results import Metrics
@@ -84,7 +85,7 @@ class NextByte(Regression):
 
     def prepare(self, config: RunConfig) -> Dataset:
         """Windows of random bytes, each with the next byte as its target."""
-        return make_bytes(windows=1_000, length=config.text.context)
+        return make_bytes(windows=1_000, length=config.section(TextConfig).context)
 
     def model(self, config: RunConfig, dataset: Dataset) -> nn.Module:
         """The network, which takes bytes."""

@@ -18,7 +18,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from sp500.config import ModelConfig, RunConfig, TextConfig, TrainConfig
+from sp500.config import ModelConfig, RunConfig, TrainConfig
+from sp500.data.text.settings import TextConfig
 from sp500.data.windows import Dataset
 from sp500.models import catalog
 from sp500.tasks.language import Language

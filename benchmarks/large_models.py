@@ -15,8 +15,9 @@ from pathlib import Path
 
 import torch
 
-from sp500.config import ModelConfig, RunConfig, TextConfig, TrainConfig
+from sp500.config import ModelConfig, RunConfig, TrainConfig
 from sp500.data.batches import Batches
+from sp500.data.text.settings import TextConfig
 from sp500.machine.memory import PeakMemory, pss_bytes, run_in_subprocess
 from sp500.tasks import catalog
 from sp500.training.step import Stepper

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from pydantic import ConfigDict
 
-from sp500.config import PRICE_TASKS
 from sp500.console.entry import Command, run_experiment
 from sp500.credentials import Address
 from sp500.runs.record import RunRecord, make_record
@@ -17,15 +16,12 @@ from sp500.runs.store import Run
 class Prepare(Command):
     """Check prices and show what a model would be trained on, without training; with --out, write its shards."""
 
-    model_config = ConfigDict(hide_input_in_errors=True)  # an address with a password is not repeated
+    model_config = ConfigDict(hide_input_in_errors=True, extra="allow")  # an address with a password is not repeated
 
     experiment: ClassVar[str] = "prepare"
     out: Address = ""
     """Folder or URI (s3://, gs://) to write the training windows' shards to, for scale.py --shards. One process
     writes them; with --num-workers N, N tasks of Ray at once, to the same bytes."""
-    aliases: ClassVar[dict[str, tuple[str, str]]] = Command.aliases | {"multiplier": ("data", "multiplier")}
-    multiplier: int | None = None
-    """Size of the set (same as --data.multiplier)."""
 
 
 def main(config: Prepare, run: Run) -> RunRecord:
@@ -40,8 +36,8 @@ def main(config: Prepare, run: Run) -> RunRecord:
     else:
         resolved = catalog.resolve(config)
         task = catalog.task(resolved)
-        if config.task in PRICE_TASKS and not config.data.npz_path:
-            ready = pipeline.prepare(config.data, direction=config.task == "direction")
+        if config.task_kind.from_prices and not config.data.npz_path:
+            ready = pipeline.prepare(config.data, direction=catalog.forecasts_direction(config))
             card = catalog.prepare(task, resolved, ready.dataset(config.train.dtype)).card
             card["feature_summary"] = pipeline.summary(ready.table)
         else:

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from sp500 import formatting
 from sp500.console.entry import Command, run_experiment
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 
 class Tune(SearchSettings, Command):
     """Find the best of many configs by validation loss, and judge that one on the test dates."""
-
-    aliases: ClassVar[dict[str, tuple[str, str]]] = Command.aliases | {"tickers": ("data", "tickers")}
-    tickers: tuple[str, ...] | None = None
-    """Names of series (same as --data.tickers)."""
 
 
 def main(config: Tune, run: Run) -> RunRecord:

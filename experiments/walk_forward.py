@@ -39,7 +39,7 @@ def main(config: WalkForward, run: Run) -> RunRecord:
 
         def show(row: FoldRow) -> None:
             ended = Unit(datetime.now(UTC), row["seconds"], samples=row.get("samples", 0))
-            progress.advance(folds.line(row, config.task), unit=ended)
+            progress.advance(folds.line(row, config.task_kind), unit=ended)
 
         return run_walk_forward(config, run, show)
 
@@ -62,7 +62,7 @@ def build_settings_class(argv: Sequence[str]) -> type[WalkForward]:
         fields: dict[str, Any] = {}
         for key in ("task", "data", "model", "train", "eval"):
             field = copy(WalkForward.model_fields[key])
-            field.default = getattr(config, key)
+            field.default, field.default_factory = getattr(config, key), None
             fields[key] = (field.annotation, field)
         model = create_model("WalkForward", __base__=WalkForward, __doc__=WalkForward.__doc__, **fields)
         model()  # an error in these settings is reported as the run's, not as a flag's

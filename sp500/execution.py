@@ -14,6 +14,7 @@ from typing import ClassVar, TypeVar
 import yaml
 
 from sp500.config import RunConfig
+from sp500.config.frozen import setting
 from sp500.credentials import mask
 from sp500.errors import ConfigError, DiskError, SP500Error
 from sp500.formatting import reference_name
@@ -37,9 +38,7 @@ class Experiment(RunConfig):
 
     experiment: ClassVar[str]
     """What the record calls it."""
-    aliases: ClassVar[dict[str, tuple[str, str]]] = {}
-    """Flags that stand for a key of a section."""
-    resume: bool = False
+    resume: bool = setting(False, agents=True)
     """Continue the run of that name; an ended one prints its record."""
     trust_source: bool = False
     """Run the Python files in a run's folder (source/), even if no command on this machine has used them. Only for runs
@@ -67,12 +66,12 @@ class Experiment(RunConfig):
 
     def settings(self) -> dict[str, object]:
         """Effective settings as plain data, re-runnable with --config: without the flags and the run's name."""
-        left_out = dict.fromkeys(FLAGS | set(self.aliases), True) | {"io": {"run_name"}}
+        left_out = dict.fromkeys(FLAGS, True) | {"io": {"run_name"}}
         return source.make_portable(mask(self.model_dump(mode="json", exclude=left_out)))
 
     def decisive(self) -> dict[str, object]:
         """What a resumed run must have in common with the run it continues, besides the fingerprint."""
-        added = set(type(self).model_fields) - set(RunConfig.model_fields) - FLAGS - set(self.aliases)
+        added = set(type(self).model_fields) - set(RunConfig.model_fields) - FLAGS
         return self.model_dump(mode="json", include=added)
 
     def check_ended(self, record: RunRecord) -> None:
@@ -98,6 +97,8 @@ def execute(config: E, main: Callable[[E, Run], RunRecord]) -> RunRecord:
     """
     config.check_extras()
     config.check_address()
+    if not config.resume:
+        config.check_own()
     name = run_name(config)
     with RunStore(config.io.save_dir).open(name, resume=config.resume) as run:
         archiving, done = _archiving(config, run), None
@@ -108,7 +109,6 @@ def execute(config: E, main: Callable[[E, Run], RunRecord]) -> RunRecord:
             if done is not None and done.status == "ok":
                 config.check_ended(done)
                 return done
-            config.check_judge()
             config = config.keep_sources(run.path, trusted=config.trust_source)
             return _attempt(config, main, run, _begin(config, run))
 
@@ -159,7 +159,6 @@ def _attempt(config: E, main: Callable[[E, Run], RunRecord], run: Run, earlier: 
 
 def outline(config: Experiment, plan: Mapping[str, object]) -> dict[str, object]:
     """What would be run, for --dry-run; the long config comes last."""
-    config.check_judge()
     config.check_address()
     name = run_name(config)
     return {

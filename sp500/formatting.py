@@ -110,13 +110,6 @@ def join(items: Sequence[str]) -> str:
     return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
 
 
-def naive_name(name: str, task: str) -> str:
-    """A naive forecast by its full name."""
-    if name == "previous":
-        return "previous direction" if task == "direction" else "previous return"
-    return NAIVE.get(name, name)
-
-
 def arm(name: str) -> str:
     """An arm by its name in the report."""
     return ARM.get(name, name)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from sp500.errors import ConfigError
 
 M = TypeVar("M", bound=BaseModel)
+UNKNOWN = "unknown_key"
+"""Type of pydantic's error for a key that no setting has, raised by a validator."""
 SECRET = {"env", "secrets"}
 """Fields whose values are in no message."""
 WHOLE = "[-+]?(0|[1-9][0-9]*)"
@@ -52,8 +55,9 @@ def explain(model: type[BaseModel], error: ValidationError) -> list[tuple[tuple[
     actual: dict[tuple[str, ...], str] = {}
     for fault in error.errors():
         path, holder = _follow(model, fault["loc"])
-        if fault["type"] == "extra_forbidden":
-            whole.append(_unknown(path, list(holder.model_fields)))
+        if fault["type"] in (UNKNOWN, "extra_forbidden"):
+            known = fault["type"] == UNKNOWN
+            whole.append(str(fault["msg"]) if known else describe_unknown(path, holder.model_fields))
             continue
         key = ".".join(path)
         text = str(fault["msg"]).removeprefix("Value error, ").removeprefix(f"{key}: ")
@@ -79,8 +83,7 @@ def _follow(model: type[BaseModel], loc: Sequence[str | int]) -> tuple[tuple[str
         if part == "[key]":  # of a mapping: the key itself
             break
         if isinstance(kind, type) and issubclass(kind, BaseModel):
-            holder, field = kind, kind.model_fields.get(str(part))
-            kind = field.annotation if field else None
+            holder, kind = kind, _type_of(kind, str(part))
         elif get_origin(kind) is dict:
             kind = get_args(kind)[-1]
         elif isinstance(part, int):
@@ -91,10 +94,37 @@ def _follow(model: type[BaseModel], loc: Sequence[str | int]) -> tuple[tuple[str
     return tuple(path), holder
 
 
-def _unknown(path: tuple[str, ...], known: list[str]) -> str:
-    near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.4)
-    hint = f"did you mean {'.'.join([*path[:-1], near[0]])}?" if near else f"known keys: {', '.join(known)}"
+def _type_of(model: type[BaseModel], key: str) -> Any:
+    """Return the type of a key; a model whose keys depend on others knows all of them."""
+    fields = model.all_fields() if hasattr(model, "all_fields") else model.model_fields
+    return fields[key].annotation if key in fields else None
+
+
+def describe_unknown(path: Sequence[str], known: Iterable[str]) -> str:
+    """Return the message for a key that is not among the `known` ones, with the nearest of them."""
+    names = list(known)
+    near = difflib.get_close_matches(path[-1], names, n=1, cutoff=0.4)
+    hint = f"did you mean {'.'.join([*path[:-1], near[0]])}?" if near else f"known keys: {', '.join(names)}"
     return f"unknown key {'.'.join(path)}; {hint}"
+
+
+def unknown_key(path: Sequence[str], known: Iterable[str]) -> ValidationError:
+    """Return the error for an unknown key, to be raised by a validator of the model that lacks it."""
+    fault = PydanticCustomError(UNKNOWN, "{text}", {"text": describe_unknown(path, known)})
+    return ValidationError.from_exception_data(path[-1], [InitErrorDetails(type=fault, loc=(path[-1],), input=None)])
+
+
+def prefix(error: ValidationError, section: str) -> ValidationError:
+    """Return the same error with its keys below those of a section."""
+    faults = [
+        InitErrorDetails(
+            type=PydanticCustomError(fault["type"], "{text}", {"text": fault["msg"]}),
+            loc=(section, *fault["loc"]),
+            input=fault["input"],
+        )
+        for fault in error.errors()
+    ]
+    return ValidationError.from_exception_data(error.title, faults)
 
 
 @cache

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sp500.config import PRICE_TASKS
+from sp500.config import task
 from sp500.formatting import fixed, percent
 
 WARNING = "Suspiciously good: look for tomorrow's values first"
@@ -46,7 +46,7 @@ def find_signs(
 
     `config` and `card` are the record's, `test` the model's metrics, `naive` those of the naive forecasts.
     """
-    if config.get("task", "returns") not in PRICE_TASKS or "first_date" not in card or not test.get("samples"):
+    if not task.of_record(config).from_prices or "first_date" not in card or not test.get("samples"):
         return ""
     days, horizon = test["samples"] / max(len(card.get("tickers", ())), 1), int(config["data"].get("horizon", 1))
     correlation, luck = bound_correlation(days, horizon), LUCK * math.sqrt(horizon / days)

@@ -48,7 +48,7 @@ def test_settings_survive_their_file() -> None:
     ("settings", "key", "said"),
     [
         ({"data": {"windw": 5}}, "data.windw", "Extra"),
-        ({"modell": {}}, "modell", "Extra"),
+        ({"modell": {}}, "modell", "did you mean model"),
         ({"train": {"optimizer": "sgd"}}, "train.optimizer", "Extra"),
         ({"train": {"epochs": "many"}}, "train.epochs", "many"),
         ({"train": {"epochs": 2.5}}, "train.epochs", "2.5"),
@@ -371,7 +371,10 @@ def test_fingerprints_of_earlier_runs_stay(settings: dict[str, Any], fingerprint
         ({"model": {"kind": "gru"}}, "unknown model 'gru': expected linear, .*, or your own as FILE.py:NAME"),
         ({"model": {"kind": "lstn"}}, "did you mean lstm"),
         ({"model": {"options": {"width": 3}}}, "model.options is not used by model.kind mlp"),
-        ({"model": {"options": {"cap": [1.0, float("nan")]}}}, "model.options.cap.*: Input should be a finite number"),
+        (
+            {"model": {"kind": "mine.py:Net", "options": {"cap": [1.0, float("nan")]}}},
+            "model.options.cap.*: Input should be a finite number",
+        ),
     ],
 )
 def test_unknown_task_or_model_is_refused_with_the_nearest(settings: dict[str, Any], said: str) -> None:

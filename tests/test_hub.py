@@ -15,8 +15,8 @@ import forks
 import pytest
 
 from sp500 import hub
-from sp500.config import TextConfig
 from sp500.data.text import tokenizer
+from sp500.data.text.settings import TextConfig
 from sp500.errors import ConfigError
 
 ROOT = Path(__file__).parents[1]

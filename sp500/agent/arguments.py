@@ -2,17 +2,23 @@
 
 No shell reads them; still each word is held to letters, digits and a few signs, and each flag to those that are open
 to agents. Closed are those that name a folder to write to or a file of settings, and those that take more than the job
-tells the queue. A new flag is closed until it is listed here.
+tells the queue. A flag is closed unless its field says `agents=True`.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import PurePosixPath
 
-from sp500.config import MODEL_KEYS, TASKS, RunConfig
+from pydantic.fields import FieldInfo
+
+from sp500.config import RunConfig, kinds
+from sp500.config.frozen import AgentFiles, Agents, Alias, Frozen, read_mark
+from sp500.execution import Experiment
+from sp500.studies.settings import ScaleSettings, SearchSettings, TrainSettings, WalkForwardSettings
 from sp500.tuning.presets import PRESETS
 
 FLAG = re.compile(r"--([a-z][a-z0-9._-]*)(?:=(.*))?", re.DOTALL)
@@ -31,42 +37,40 @@ CLOSED = {
     "model.path": "loads a model of another's, also from the hub",
     **dict.fromkeys(("out", "shards", "data.cache-dir", "io.archive"), "names a folder to write to"),
 }
-SECTIONS = ("data", "synthetic", "images", "text", "model", "train", "eval")
-SETTINGS = {
-    f"{section}.{key}".replace("_", "-")
-    for section in SECTIONS
-    for key in RunConfig.model_fields[section].default.model_dump()
-} - {*CLOSED, "model.options"}
-FLAGS = {"dry-run", "print-config", "json"}
-SHARED = SETTINGS | FLAGS | {"task", "name", "resume", "seed", "fallback"}
-OPEN: Mapping[str, frozenset[str]] = {
-    "prepare": frozenset(SHARED | {"multiplier"}),
-    "train": frozenset(SHARED | {"seeds"}),
-    "tune": frozenset(
-        SHARED
-        | {"mode", "space", "method", "trials", "tickers", "by-ticker", "windows", "pack", "halving"}
-        | {"trial-timeout", "trial-memory"}
-    ),
-    "walk_forward": frozenset(SHARED | {"folds", "test-days", "best-of"}),
-    "scale": frozenset(SHARED | {"memory-limit", "skip-bad-shards", "multipliers", "arms", "max-steps"}),
-    "compare": frozenset(FLAGS),
+"""Why a flag is closed, where a reader would ask."""
+STUDIES: Mapping[str, type[RunConfig] | None] = {
+    "prepare": Experiment,
+    "train": TrainSettings,
+    "tune": SearchSettings,
+    "walk_forward": WalkForwardSettings,
+    "scale": ScaleSettings,
+    "compare": None,
 }
+"""Experiments that agents may run, and the settings whose marks say which flags are open."""
+
+
+def _list_open(fields: Mapping[str, FieldInfo], section: str = "") -> Iterator[tuple[str, Agents]]:
+    """Yield each flag that its field opens to agents, with the mark."""
+    for name, field in fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Frozen):
+            yield from _list_open(field.annotation.all_fields(), f"{name}.")
+        elif mark := read_mark(field):
+            if mark != "short":
+                yield f"{section}{name}".replace("_", "-"), mark
+            for short in (alias.flag for alias in field.metadata if isinstance(alias, Alias)):
+                yield short.removeprefix("--"), mark
+
+
+MARKS: Mapping[str, Mapping[str, Agents]] = {
+    experiment: dict(_list_open(of.all_fields())) if of else {} for experiment, of in STUDIES.items()
+}
+FLAGS = frozenset({"dry-run", "print-config", "json"})
+"""Flags of every script that print and do nothing."""
+OPEN = {experiment: FLAGS | marks.keys() for experiment, marks in MARKS.items()}
 """Flags of each experiment that are open to agents."""
-SPACES = "spaces"
-FILES: Mapping[str, tuple[str, frozenset[str], frozenset[str]]] = {
-    "data.source": ("", frozenset({".csv", ".parquet", ".pq"}), frozenset({"bundled", "yfinance"})),
-    "data.npz-path": ("", frozenset({".npz"}), frozenset()),
-    "images.source": ("", frozenset({".npz"}), frozenset({"digits"})),
-    "text.source": ("", frozenset({".txt", ".md", ".jsonl"}), frozenset({"docs", "stdlib"})),
-    "text.valid-source": ("", frozenset({".txt", ".md", ".jsonl"}), frozenset({"docs", "stdlib"})),
-    "text.tokenizer": ("", frozenset({".json"}), frozenset({"bytes", "bpe"})),
-    "space": (SPACES, frozenset({".yaml", ".yml"}), frozenset(PRESETS)),
-}
-"""Flags that name a file: the folder where it has to lie, the endings that it may have, and words that are no files.
-An error of the experiment quotes what it could not read, so a file with secrets must not be read at all."""
-
-
-NAMES: Mapping[str, frozenset[str]] = {"task": frozenset(TASKS), "model.kind": frozenset(MODEL_KEYS)}
+FILES = {flag: mark for marks in MARKS.values() for flag, mark in marks.items() if isinstance(mark, AgentFiles)}
+FILES["space"] = replace(FILES["space"], words=frozenset(PRESETS))
+NAMES: Mapping[str, frozenset[str]] = {"task": frozenset(kinds.tasks()), "model.kind": frozenset(kinds.models())}
 """Flags that could also name Python of the user's, which would run as the user, and the names that agents may give."""
 
 
@@ -98,15 +102,15 @@ def file_fault(words: Iterable[str]) -> str:
     for word in words:
         name, value = split_word(word)
         flag = name or flag
-        folder, endings, words_for_none = FILES.get(flag, ("", frozenset(), frozenset()))
+        files = FILES.get(flag)
         if value and value not in NAMES.get(flag, {value}):
             return f"--{flag} {value}: agents may give {', '.join(sorted(NAMES[flag]))}, and no Python of a user's"
         path = PurePosixPath(value)
-        if not endings or not value or value in words_for_none:
+        if not files or not value or value in files.words:
             continue
-        if path.suffix.lower() not in endings or (folder and path.parts[0] != folder):
-            where = f"in the folder {folder}/ of the project" if folder else "in the project"
-            return f"--{flag} {value}: agents may name files {where} that end in {', '.join(sorted(endings))}"
+        if path.suffix.lower() not in files.endings or (files.folder and path.parts[0] != files.folder):
+            where = f"in the folder {files.folder}/ of the project" if files.folder else "in the project"
+            return f"--{flag} {value}: agents may name files {where} that end in {', '.join(sorted(files.endings))}"
     return ""
 
 

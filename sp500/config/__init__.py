@@ -1,7 +1,7 @@
 """Every setting of a run, checked once at the door.
 
-Pydantic only, so that `--help` is instant; the line under a field is its help text. One flat `ModelConfig` serves all
-kinds, since a union would become subcommands; a key that the chosen kind does not use is refused by name.
+Pydantic only, so that `--help` is instant; the line under a field is its help text. The settings of a kind of model,
+and a task's own section, belong to their owner (sp500.models.settings, sp500.tasks.settings) and are put together here.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, SerializeAsAny, ValidationError, field_validator, model_validator
+from pydantic.fields import FieldInfo
 
+from sp500.config import kinds, task
+from sp500.config.frozen import AgentFiles, Alias, setting
 from sp500.config.frozen import Frozen as Frozen
-from sp500.config.model import MODEL_KEYS as MODEL_KEYS
 from sp500.config.model import ModelConfig as ModelConfig
-from sp500.config.text import TextConfig as TextConfig
+from sp500.config.model import OwnModel as OwnModel
+from sp500.config.task import TaskKind as TaskKind
 from sp500.config.train import LATER_KEYS as LATER_KEYS
 from sp500.config.train import PLACES
 from sp500.config.train import TrainConfig as TrainConfig
@@ -28,77 +31,59 @@ from sp500.credentials import check_settings, without_password
 from sp500.errors import require
 from sp500.plugins import admission, contract, reference, source
 from sp500.plugins.reference import Reference
+from sp500.schema import prefix, unknown_key
 
 R = TypeVar("R", bound="RunConfig")
+S = TypeVar("S", bound=Frozen)
 
 RUN_NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}$")
 
-TASKS = ("returns", "direction", "images", "language", "synthetic")
-PRICE_TASKS = ("returns", "direction")
-"""Tasks whose windows are cut from prices, or from an npz file of windows."""
-SECTION_OF = {"synthetic": "synthetic", "images": "images", "language": "text"}
-"""Section of the settings that describes a task's data, where that is not `data`."""
-ONLY_TASK = {"cnn": "images", "timm": "images", "gpt": "language", "hf": "language"}
-"""The one task that a kind of model is for."""
-EXTRA_OF = {
-    "hf": ("llm", ("transformers", "tokenizers", "huggingface_hub", "peft")),
-    "timm": ("vision", ("timm", "torchvision")),
-}
-"""The extra that a kind of model needs, and its packages."""
-UNUSED_DATA = {
-    "images": ("source", "npz_path"),
-    "language": ("source", "npz_path", "test_fraction", "valid_from_train"),
-}
-"""Keys of `data` that a task does not use, and that a user could mistake for its own."""
-TASK_DEFAULTS: dict[str, dict[str, dict[str, str | float]]] = {
-    "images": {"model": {"kind": "cnn"}, "train": {"lr": 3e-3, "batch_size": 64}},
-    "language": {"model": {"kind": "gpt"}, "train": {"lr": 3e-3, "batch_size": 32}},
-}
-"""Where a task's defaults differ. Scripts and functions apply them under the settings that are given."""
+
+PRICES = AgentFiles(frozenset({".csv", ".parquet", ".pq"}), frozenset({"bundled", "yfinance"}))
 
 
 class DataConfig(Frozen):
     """Which prices, which windows, which split."""
 
-    source: str = "bundled"
+    source: str = setting("bundled", agents=PRICES)
     """bundled (real prices, offline) | yfinance | path of a CSV or Parquet file."""
-    tickers: tuple[str, ...] = ()
+    tickers: Annotated[tuple[str, ...], Alias("--tickers")] = setting((), agents=True)
     """Names of series; `stocks`: all but the index. None given: the index, or all that a file holds."""
-    start: date | None = None
+    start: date | None = setting(None, agents=True)
     """First date. Default: all there is (bundled stocks: 1996-01-01, earlier prices are too coarsely rounded)."""
-    end: date | None = None
+    end: date | None = setting(None, agents=True)
     """Last date. Default: all there is."""
-    window: int = Field(30, gt=0)
+    window: int = setting(30, gt=0, agents=True)
     """Days of features that one forecast sees."""
-    horizon: int = Field(1, gt=0)
+    horizon: int = setting(1, gt=0, agents=True)
     """Days ahead that are forecast."""
-    test_fraction: float = Field(0.15, gt=0, lt=1)
+    test_fraction: float = setting(0.15, gt=0, lt=1, agents=True)
     """Last part of the dates, held out for the test."""
-    valid_from_train: float = Field(0.175, ge=0, lt=1)
+    valid_from_train: float = setting(0.175, ge=0, lt=1, agents=True)
     """Last part of the remaining dates (or of X_train) used for validation; 0: no validation."""
-    gap: int | None = Field(None, ge=1)
+    gap: int | None = setting(None, ge=1, agents=True)
     """Sessions left out between two splits. Default and minimum: window + horizon."""
-    norm: Literal["zscore", "minmax", "none"] = "zscore"
+    norm: Literal["zscore", "minmax", "none"] = setting("zscore", agents=True)
     """Feature scaling, fitted on the training dates only."""
-    shuffle_train: bool = True
+    shuffle_train: bool = setting(True, agents=True)
     """Training windows come in a new order in every epoch; --data.no-shuffle-train keeps their order."""
-    seed: int = Field(0, ge=0)
+    seed: int = setting(0, ge=0, agents=True)
     """Seed of the batch order and of noisy copies: the same for every config of a search."""
-    multiplier: int = Field(1, gt=0)
+    multiplier: Annotated[int, Alias("--multiplier")] = setting(1, gt=0, agents=True)
     """Size of the training set: the original and multiplier - 1 noisy copies of the training data."""
-    augment: Literal["noise", "bootstrap"] = "noise"
+    augment: Literal["noise", "bootstrap"] = setting("noise", agents=True)
     """How copies differ: noise on the features, or a price path of resampled daily returns."""
-    noise: float = Field(0.1, ge=0)
+    noise: float = setting(0.1, ge=0, agents=True)
     """Noise of a copy, in training standard deviations of each feature; of text the share of bytes drawn anew."""
-    jitter: float = Field(0.0, ge=0)
+    jitter: float = setting(0.0, ge=0, agents=True)
     """Standard deviation of a factor around 1 per copy and feature."""
-    npz_path: Path | None = None
+    npz_path: Path | None = setting(None, agents=AgentFiles(frozenset({".npz"})))
     """Arrays X_train, y_train, X_test, y_test (X: samples, window, features) in place of prices."""
-    real_moves: tuple[Annotated[str, Field(pattern=r"^[^:]+:\d{4}-\d{2}-\d{2}$")], ...] = ()
+    real_moves: tuple[Annotated[str, Field(pattern=r"^[^:]+:\d{4}-\d{2}-\d{2}$")], ...] = setting((), agents=True)
     """TICKER:YYYY-MM-DD of large moves that really happened and are no fault in the data."""
     cache_dir: Path = Path("~/.cache/sp500")
     """Where downloaded prices are kept."""
-    fallback: Literal["bundled"] | None = None
+    fallback: Annotated[Literal["bundled"] | None, Alias("--fallback")] = setting(None, agents=True)
     """What to use when a download fails and nothing is cached. Default: end with the error."""
 
     @field_validator("tickers")
@@ -131,35 +116,39 @@ class DataConfig(Frozen):
         """Sessions between two splits."""
         return self.gap if self.gap is not None else self.window + self.horizon
 
+    @property
+    def identity(self) -> dict[str, object]:
+        """What decides windows of prices: files by their names."""
+        return self.model_dump(mode="json", exclude={"cache_dir", "fallback"}) | {
+            "gap": self.purge,
+            "source": Path(self.source).name,
+            "npz_path": self.npz_path and self.npz_path.name,
+        }
 
-class SyntheticConfig(Frozen):
-    """The smoke job's classification set, made by every worker for itself."""
+    @property
+    def order(self) -> dict[str, object]:
+        """What decides the order of the windows in training."""
+        return self.model_dump(include={"seed", "shuffle_train"})
 
-    samples: int = Field(4096, gt=9)
-    """Samples in all."""
-    features: int = Field(128, gt=0)
-    """Features per sample."""
-    classes: int = Field(4, gt=1)
-    """Classes, one Gaussian cluster each."""
+    @property
+    def cut(self) -> dict[str, object]:
+        """What decides which windows are held out."""
+        return self.model_dump(include={"test_fraction", "valid_from_train"})
 
-
-class ImagesConfig(Frozen):
-    """Which images."""
-
-    source: str = "digits"
-    """digits (bundled with scikit-learn) | FILE.npz | folder of IDX files | folder with one folder per class."""
-    shift: int = Field(0, ge=0, le=16)
-    """Pixels by which a training image may be moved each way."""
+    @property
+    def copies(self) -> dict[str, object]:
+        """What decides the noisy copies; empty without any."""
+        return self.model_dump(include={"multiplier", "augment", "noise", "jitter"}) if self.multiplier > 1 else {}
 
 
 class EvalConfig(Frozen):
     """How the forecasts are judged."""
 
-    threshold: float = Field(0.5, gt=0, lt=1)
+    threshold: float = setting(0.5, gt=0, lt=1, agents=True)
     """Probability from which a direction forecast counts as up."""
-    save_cm: bool = True
+    save_cm: bool = setting(True, agents=True)
     """The confusion matrix of a classification goes to the run's folder; --eval.no-save-cm leaves it out."""
-    cost_bps: float = Field(1.0, ge=0)
+    cost_bps: float = setting(1.0, ge=0, agents=True)
     """Trading cost per unit of turnover, in basis points."""
 
 
@@ -184,9 +173,9 @@ class IOConfig(Frozen):
 
     model_config = ConfigDict(hide_input_in_errors=True)  # an address may hold a password
 
-    save_dir: Path = Path("runs")
+    save_dir: Annotated[Path, Alias("--runs-dir")] = Path("runs")
     """Folder of all runs."""
-    run_name: str | None = None
+    run_name: Annotated[str | None, Alias("--name")] = setting(None, agents="short")
     """Name of this run's folder. Default: made from experiment, model and time."""
     archive: str | None = None
     """s3://BUCKET/PREFIX or file:///FOLDER that the run is copied to while it goes on. Default: no copy. Credentials
@@ -206,39 +195,63 @@ class IOConfig(Frozen):
 
 
 class RunConfig(Frozen):
-    """One run: what is forecast, from what, by which model, trained how."""
+    """One run: what is forecast, from what, by which model, trained how.
 
-    task: str = "returns"
-    """returns | direction (up or not) | images (classes) | language (next byte) | synthetic (smoke job) | your own:
-    FILE.py:NAME or package.module:NAME."""
+    The section of the task, such as `images`, is a key of its own next to these.
+    """
+
+    model_config = ConfigDict(extra="allow")  # the task's section; `_read_sections` refuses all else
+
+    task: str = Field(default_factory=kinds.default_task, json_schema_extra={"agents": True})
+    """{tasks} | your own: FILE.py:NAME or package.module:NAME."""
     num_workers: int = Field(0, ge=0)
     """0: this process, without Ray; N >= 1: Ray Train with N workers."""
     data: DataConfig = DataConfig()
-    synthetic: SyntheticConfig = SyntheticConfig()
-    images: ImagesConfig = ImagesConfig()
-    text: TextConfig = TextConfig()
-    model: ModelConfig = ModelConfig()
+    model: SerializeAsAny[ModelConfig] = Field(default_factory=ModelConfig)
     train: TrainConfig = TrainConfig()
     eval: EvalConfig = EvalConfig()
     io: IOConfig = IOConfig()
 
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+
     @model_validator(mode="before")
     @classmethod
-    def _holds_no_password(cls, settings: Any) -> Any:
-        """Settings are kept in records and repeated in messages."""
-        check_settings(settings)
-        return settings
+    def _read_sections(cls, settings: Any) -> Any:
+        """Read the section of the task. Sections of other tasks may stay where they have their defaults."""
+        if not isinstance(settings, Mapping):
+            return settings
+        check_settings(settings)  # settings are kept in records and repeated in messages
+        return cls._take_sections(str(settings.get("task") or kinds.default_task()), settings)
+
+    @classmethod
+    def _take_sections(cls, name: str, settings: Mapping[Any, Any]) -> dict[str, Any]:
+        """Return plain settings with the section of this task as an object, and without those of others."""
+        kind, plain = task.find(name), {key: value for key, value in settings.items() if key in cls.model_fields}
+        owners = {other.section: (owner, other) for owner, other in kinds.tasks().items()}
+        for key in settings.keys() - plain.keys():
+            if key not in owners:
+                raise unknown_key((str(key),), (*cls.model_fields, *filter(None, owners)))
+            owner, other = owners[key]
+            section = _read_section(other, settings[key])
+            if kind in (other, task.OWN):
+                plain[key] = section
+            elif changed := next(iter(section.model_dump(exclude_defaults=True)), None):
+                raise ValueError(f"{key}.{changed} is not used by task {name}; leave it out, or set task: {owner}")
+        if kind.settings:
+            plain.setdefault(kind.section, kind.settings())
+        return plain
 
     @field_validator("task")
     @classmethod
-    def _is_a_task(cls, task: str) -> str:
-        if task not in TASKS:
-            contract.check_task(reference.parse(task, "task", TASKS))
-        return task
+    def _is_a_task(cls, name: str) -> str:
+        if name not in kinds.tasks():
+            reference.parse(name, "task", kinds.tasks())
+        return name
 
     @model_validator(mode="after")
     def _refit_has_validation(self) -> RunConfig:
-        if self.train.refit and (self.task not in PRICE_TASKS or not self.data.valid_from_train):
+        if self.train.refit and not (self.task_kind.from_prices and self.data.valid_from_train):
             raise ValueError(
                 "train.refit adds the validation dates to the training: it needs data.valid_from_train above 0 and a "
                 "task of prices or an npz file"
@@ -246,27 +259,52 @@ class RunConfig(Frozen):
         return self
 
     @model_validator(mode="after")
-    def _only_the_tasks_own(self) -> RunConfig:
-        for task, name in SECTION_OF.items():
-            section = getattr(self, name)
-            for key, field in type(section).model_fields.items():
-                if task != self.task and getattr(section, key) != field.default:
-                    raise ValueError(f"{name}.{key} is not used by task {self.task}; leave it out, or set task: {task}")
-        for key in UNUSED_DATA.get(self.task, ()):
+    def _fits_together(self) -> RunConfig:
+        for key in self.task_kind.ignored:
             if getattr(self.data, key) != DataConfig.model_fields[key].default:
                 raise ValueError(f"data.{key} is not used by task {self.task}; leave it out")
-        if (only := ONLY_TASK.get(self.model.kind, self.task)) != self.task:
-            raise ValueError(f"model.kind {self.model.kind} is for task {only}, not for {self.task}")
-        if self.task == "language" and self.model.kind not in ("gpt", "hf") and not self.model.own:
-            raise ValueError(f"model.kind is {self.model.kind}: task language takes gpt, hf or your own")
-        if self.text.tokenizer == "model" and self.model.kind != "hf":
-            raise ValueError("text.tokenizer model is that of model.kind hf; take bytes, bpe or a path")
+        if self.task_kind.windows and self.task_kind.windows not in self.model.takes:
+            fitting = [kind for kind, model in kinds.models().items() if self.task_kind.windows in model.takes]
+            raise ValueError(
+                f"model.kind {self.model.kind} is not for task {self.task}; take {', '.join(fitting)} or your own"
+            )
+        self.task_kind.check(self)
         return self
+
+    @classmethod
+    def all_fields(cls) -> Mapping[str, FieldInfo]:
+        """Return every setting, with the sections of all tasks."""
+        owners = [kind for kind in kinds.tasks().values() if kind.settings]
+        return cls.model_fields | {kind.section: FieldInfo(annotation=kind.settings) for kind in owners}
+
+    def for_task(self: R, name: str) -> R:
+        """Return these settings for another task, with its section. Flags may still change them: they are not checked.
+
+        Raises ValueError for a section of the old task that was changed.
+        """
+        sections = self._take_sections(name, {"task": name, **self.sections})
+        copy = self.model_copy(update={"task": name})
+        object.__setattr__(copy, "__pydantic_extra__", {key: sections[key] for key in sections if key != "task"})
+        return copy
+
+    @property
+    def task_kind(self) -> TaskKind:
+        """What is known of the task without its class."""
+        return task.find(self.task)
+
+    @property
+    def sections(self) -> dict[str, Frozen]:
+        """The task's own section by its key, if it has one."""
+        return dict(self.__pydantic_extra__ or {})
+
+    def section(self, of: type[S]) -> S:
+        """Return the section of this class, or its defaults where the settings have none."""
+        return next((section for section in self.sections.values() if isinstance(section, of)), of())
 
     @property
     def own_task(self) -> Reference | None:
         """Reference to the user's own task; None for a built-in one."""
-        return None if self.task in TASKS else reference.parse(self.task, "task", TASKS)
+        return None if self.task in kinds.tasks() else reference.parse(self.task, "task", kinds.tasks())
 
     def give(self, named: Mapping[str, Any]) -> None:
         """Count the task and the model as given by the user where `named`, plain settings of the user's, has them."""
@@ -281,28 +319,37 @@ class RunConfig(Frozen):
 
         Raises ConfigError for a task or a model that may not run, and for a file that differs from the run's copy.
         """
-        task, model = self.own_task, self.model.own
-        for own in filter(None, (task, model)):
-            admission.admit(run, own, trusted=trusted)
+        own, model = self.own_task, self.model.own
+        for python in filter(None, (own, model)):
+            admission.admit(run, python, trusted=trusted)
         changes: dict[str, object] = {}
-        if task and not task.module:
-            changes["task"] = f"{source.keep(task, run)}:{task.name}"
+        if own and not own.module:
+            changes["task"] = f"{source.keep(own, run)}:{own.name}"
         if model and not model.module:
             kind = f"{source.keep(model, run)}:{model.name}"
             changes["model"] = self.model.model_copy(update={"kind": kind})
         return self.model_copy(update=changes)
 
-    def check_judge(self) -> None:
-        """Raises ConfigError for a task of the user's whose loss its judge does not know."""
+    def check_own(self) -> None:
+        """Import the user's task and model where they may run here, and check them.
+
+        So that a wrong one is refused before there is a folder of its name. What may not run is refused later, by the
+        folder that it came with. Raises ConfigError.
+        """
+        if (own := self.own_task) and admission.is_known(own):
+            self.check_judge(contract.load_task(own))
+        if isinstance(self.model, OwnModel) and admission.is_known(self.model.own):
+            contract.load_model(self.model.own, self.model.options)
+
+    def check_judge(self, task: object) -> None:
+        """Raise ConfigError for a task of the user's, or its class, with a loss that its judge does not know."""
         if own := self.own_task:
-            contract.check_judge(own)
+            contract.check_judge(task, own, {kind.task for kind in kinds.tasks().values()})
 
     def check_extras(self) -> None:
         """Raises ConfigError for a package of an extra that these settings need and that is not installed here."""
-        if self.model.kind in EXTRA_OF:
-            require(*EXTRA_OF[self.model.kind])
-        elif self.text.tokenizer not in ("", "bytes"):
-            require("llm", ("tokenizers", "transformers"))
+        for extra, packages in filter(None, (self.model.needs, *self.task_kind.list_extras(self))):
+            require(extra, packages)
 
     @property
     def batch_size(self) -> int:
@@ -326,21 +373,9 @@ class RunConfig(Frozen):
         for key in LATER_KEYS:
             if train[key] == TrainConfig.model_fields[key].default:
                 del train[key]
-        data = self.data.model_dump(mode="json", exclude={"cache_dir", "fallback"}) | {
-            "gap": self.data.purge,
-            "source": Path(self.data.source).name,
-            "npz_path": self.data.npz_path and self.data.npz_path.name,
-        }
-        order = {"seed": self.data.seed, "shuffle_train": self.data.shuffle_train}
-        cut = {"test_fraction": self.data.test_fraction, "valid_from_train": self.data.valid_from_train}
-        copies = self.data.model_dump(include={"multiplier", "augment", "noise", "jitter"})
-        copied = copies if self.data.multiplier > 1 else {}
-        images = {**self.images.model_dump(), "source": Path(self.images.source).name, **cut, **order, **copied}
-        text = {**self.text.identity, **order, **copied}
-        sections = {"synthetic": {**self.synthetic.model_dump(), **order}, "images": images, "language": text}
         parts = {
-            "task": task.identity if (task := self.own_task) else self.task,
-            "data": sections.get(self.task, data),
+            "task": own.identity if (own := self.own_task) else self.task,
+            "data": self.task_kind.identity(self),
             "model": self.model.identity,
             "train": train,
         }
@@ -348,4 +383,13 @@ class RunConfig(Frozen):
 
     def run_config(self) -> RunConfig:
         """These settings without the fields that a script adds to them."""
-        return RunConfig(**{name: getattr(self, name) for name in RunConfig.model_fields})
+        return RunConfig(**{name: getattr(self, name) for name in (*RunConfig.model_fields, *self.sections)})
+
+
+def _read_section(kind: TaskKind, value: object) -> Frozen:
+    """Return a task's section. Raises ValidationError whose keys begin with that of the section."""
+    assert kind.settings
+    try:
+        return kind.settings.model_validate(value)
+    except ValidationError as error:
+        raise prefix(error, kind.section) from None

@@ -1,105 +1,186 @@
-"""Which network."""
+"""Settings of a model: the base of all kinds, and those of a model of the user's own.
+
+Each built-in kind has a class of its own with the settings that it uses. `ModelConfig(kind="lstm", hidden=32)` and the
+section `model` of a settings file give an object of the kind's class.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import PurePath
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field, JsonValue, field_validator, model_validator
+from pydantic import Field, JsonValue, model_validator
+from pydantic.fields import FieldInfo
 
-from sp500.config.frozen import Frozen
-from sp500.plugins import contract, reference
+from sp500.config import kinds
+from sp500.config.frozen import Frozen, setting
+from sp500.plugins import reference
 from sp500.plugins.reference import Reference
+from sp500.schema import unknown_key
 
-MODEL_KEYS: dict[str, frozenset[str]] = {
-    "linear": frozenset(),
-    "mlp": frozenset({"hidden", "layers", "dropout"}),
-    "lstm": frozenset({"hidden", "layers", "dropout"}),
-    "transformer": frozenset({"hidden", "layers", "heads", "dropout"}),
-    "cnn": frozenset({"hidden", "layers", "dropout"}),
-    "gpt": frozenset({"hidden", "layers", "heads", "dropout"}),
-    "hf": frozenset({"path", "adapter_rank", "adapter_targets"}),
-    "timm": frozenset({"architecture", "path"}),
-}
-OWN_KEYS = ("hidden", "layers", "heads", "dropout", "options")
-"""What a model of the user's may read."""
+Form = Literal["series", "image", "tokens"]
+"""What a window is: rows of numbers, an image, or tokens of a text."""
 
 
 class ModelConfig(Frozen):
-    """Which network."""
+    """Which model, and its settings."""
 
-    kind: str = "mlp"
-    """linear | mlp | lstm | transformer | cnn, timm (images) | gpt, hf (language) | your own: FILE.py:NAME or
-    package.module:NAME, with its options as --model.options.NAME VALUE. Default: mlp, cnn or gpt, by the task."""
-    hidden: int = Field(64, gt=0)
-    """Width of a hidden layer; channels of the last block of a cnn."""
-    layers: int = Field(2, gt=0)
-    """Hidden layers, or blocks of a cnn."""
-    heads: int = Field(4, gt=0)
-    """Attention heads (transformer, gpt)."""
-    dropout: float = Field(0.1, ge=0, lt=1)
-    """Share of activations dropped in training."""
-    path: str = ""
-    """Of hf: folder with a config.json, and with weights unless it starts from random ones; or a name on the hub.
-    Of timm: .safetensors file of weights. Default: random ones."""
-    architecture: str = Field("", pattern=r"^[\w.]*$")
-    """Of timm: name of the model, such as resnet18 or vit_tiny_patch16_224."""
-    adapter_rank: int = Field(0, ge=0)
-    """Rank of a LoRA adapter, which alone is trained; 0: all weights are."""
-    adapter_targets: tuple[str, ...] = ()
-    """Names of the layers that an adapter changes, such as q_proj. Default: all linear ones but the last."""
-    options: dict[str, JsonValue] = Field({})
-    """Options of a model of your own, by name."""
+    network: ClassVar[str] = ""
+    """Module and name of what makes the network: `maker(shape, **used)`."""
+    takes: ClassVar[frozenset[Form]] = frozenset({"series", "image"})
+    """Windows that it can read."""
+    packs: ClassVar[bool] = False
+    """Whether several of one shape train faster as one batched model; measured, see docs/LOG.md."""
+    starts_naive: ClassVar[bool] = True
+    """Whether its last layer `head` is set to the naive forecast before training."""
+    has_tokenizer: ClassVar[bool] = False
+    """Whether the folder `path` may bring a tokenizer."""
+    needs: ClassVar[tuple[str, tuple[str, ...]] | None] = None
+    """The extra that it needs, and the packages of that."""
 
-    @field_validator("kind")
+    kind: str = setting("", agents=True)
+    """{models} | your own: FILE.py:NAME or package.module:NAME, with its options as --model.options.NAME VALUE.
+    Default: by the task."""
+
+    def __new__(cls, *_: object, **settings: object) -> Any:
+        """Make an object of the kind's class, whose __init__ Python then calls."""
+        of = _class_of(settings) if cls is ModelConfig else cls
+        return super().__new__(of)
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+
+    @model_validator(mode="wrap")
     @classmethod
-    def _is_a_model(cls, kind: str) -> str:
-        if kind not in MODEL_KEYS:
-            reference.parse(kind, "model", MODEL_KEYS)
-        return kind
+    def _read(cls, settings: Any, handler: Callable[[Any], Any]) -> Any:
+        """Read plain settings as those of their kind. A key of another kind may stay where it has its default."""
+        if not isinstance(settings, Mapping):
+            return handler(settings)
+        if cls is ModelConfig:
+            return _class_of(settings).model_validate(settings)
+        kind = settings.get("kind") or cls.model_fields["kind"].default
+        used = {name: value for name, value in settings.items() if name in cls.model_fields}
+        for name in settings.keys() - used.keys():
+            _check_unused(cls, str(kind), name, settings[name])
+        return handler({**used, "kind": kind})
 
-    @model_validator(mode="after")
-    def _only_used_keys(self) -> ModelConfig:
-        used = frozenset(OWN_KEYS) if self.own else MODEL_KEYS[self.kind]
-        for name, field in type(self).model_fields.items():
-            if name != "kind" and name not in used and getattr(self, name) != field.default:
-                way_out = "name a model of your own with --model.kind" if name == "options" else "leave it out"
-                raise ValueError(f"model.{name} is not used by model.kind {self.kind}; {way_out}")
-        if own := self.own:
-            contract.check_model(own, self.options)
-        if self.kind == "hf" and not self.path:
-            raise ValueError("model.kind hf needs model.path")
-        if self.kind == "timm":
-            self._check_timm()
-        if self.adapter_targets and not self.adapter_rank:
-            raise ValueError("model.adapter_targets needs a model.adapter_rank above 0")
-        if self.kind in ("transformer", "gpt") and self.hidden % self.heads:
-            raise ValueError(f"model.hidden {self.hidden} is not a multiple of model.heads {self.heads}")
-        return self
+    @classmethod
+    def all_fields(cls) -> Mapping[str, FieldInfo]:
+        """Return every setting of this kind, or of all kinds where this is the base of them."""
+        if cls is not ModelConfig:
+            return cls.model_fields
+        owners: list[type[ModelConfig]] = [*kinds.models().values(), OwnModel]
+        return {name: field for owner in reversed(owners) for name, field in owner.model_fields.items()}
 
-    def _check_timm(self) -> None:
-        if not self.architecture:
-            raise ValueError("model.kind timm needs model.architecture, the name of a model of timm such as resnet18")
-        if self.path and PurePath(self.path).suffix != ".safetensors":
-            raise ValueError(
-                f"model.path {self.path}: expected a .safetensors file. Other files of weights are pickles, which may "
-                "run code: convert them with safetensors.torch.save_file"
-            )
+    @classmethod
+    def leave_unused(cls, plain: Mapping[str, Any]) -> dict[str, Any]:
+        """Return plain settings without those that only other kinds have. Raises ConfigError for an unknown kind."""
+        own = _class_of(plain).model_fields
+        return {name: value for name, value in plain.items() if name in own or name not in cls.all_fields()}
+
+    def for_kind(self, kind: str) -> ModelConfig:
+        """Return these settings for another kind, as far as it has them. They are not checked: flags may change them.
+
+        Raises ValueError for a changed setting that the kind lacks, and for a kind that does not exist.
+        """
+        of, plain = _class_of({"kind": kind}), self.model_dump()
+        for name in plain.keys() - of.model_fields.keys():
+            _check_unused(of, kind, name, plain[name])
+        return of.model_construct(**{name: plain[name] for name in plain if name in of.model_fields} | {"kind": kind})
 
     @property
     def own(self) -> Reference | None:
         """Reference to the user's own model; None for a built-in one."""
-        return None if self.kind in MODEL_KEYS else reference.parse(self.kind, "model", MODEL_KEYS)
+        return None
 
     @property
     def used(self) -> dict[str, object]:
-        """The kind's own keys and their values; a model of the user's may read all, and is given its options."""
-        if self.own:
-            return self.model_dump(mode="json", include=set(OWN_KEYS))
-        return {name: getattr(self, name) for name in sorted(MODEL_KEYS[self.kind])}
+        """The settings of its kind by name."""
+        return {name: getattr(self, name) for name in sorted(type(self).model_fields) if name != "kind"}
+
+    @property
+    def dropout_rate(self) -> float:
+        """The share of activations dropped in training; 0 for a model that drops none."""
+        rate = self.used.get("dropout", 0.0)
+        assert isinstance(rate, float)
+        return rate
+
+    @property
+    def work(self) -> int:
+        """About how much a window costs, as hidden x layers; the default's where it has neither."""
+        return int(str(self.used.get("hidden", 64))) * int(str(self.used.get("layers", 2)))
 
     @property
     def identity(self) -> dict[str, object]:
-        """Kind and keys, with a path by its last name."""
-        kind = own.identity if (own := self.own) else self.kind
-        path = {"path": PurePath(self.path).name} if self.path else {}
-        return {"kind": kind, **self.used, **path}
+        """What decides the numbers: kind and settings."""
+        return {"kind": self.kind, **self.used}
+
+    def count_products(self, length: int, features: int) -> int | None:
+        """Return about how many multiplications a window [length, features] takes going forward; None: not known."""
+        return None
+
+    @classmethod
+    def describe_size(cls, settings: Mapping[str, Any]) -> str:
+        """Return the size of a model with these plain settings for a reader, such as 64x2; empty if it has none."""
+        keys = [name for name in ("hidden", "layers") if name in cls.model_fields]
+        return "x".join(str(settings.get(name, cls.model_fields[name].default)) for name in keys)
+
+
+class OwnModel(ModelConfig):
+    """Settings of a model of the user's own. It may read all of them, and gets its options by name."""
+
+    takes: ClassVar[frozenset[Form]] = frozenset({"series", "image", "tokens"})
+
+    hidden: int = setting(64, gt=0, agents=True)
+    """Width of a hidden layer."""
+    layers: int = setting(2, gt=0, agents=True)
+    """Hidden layers."""
+    heads: int = setting(4, gt=0, agents=True)
+    """Attention heads."""
+    dropout: float = setting(0.1, ge=0, lt=1, agents=True)
+    """Share of activations dropped in training."""
+    options: dict[str, JsonValue] = Field({})
+    """Options of a model of your own, by name."""
+
+    @property
+    def own(self) -> Reference:
+        """Reference to the user's own model."""
+        return reference.parse(self.kind, "model", kinds.models())
+
+    @property
+    def identity(self) -> dict[str, object]:
+        """What decides the numbers: the hash of its file and settings."""
+        return {"kind": self.own.identity, **self.model_dump(mode="json", exclude={"kind"})}
+
+    @classmethod
+    def describe_size(cls, settings: Mapping[str, Any]) -> str:
+        """Return nothing: what its settings mean is not known."""
+        return ""
+
+
+def last_name(path: str) -> str:
+    """Return the last part of a path, which is the same on another machine."""
+    return PurePath(path).name
+
+
+def _class_of(settings: Mapping[Any, Any]) -> type[ModelConfig]:
+    """Return the class of a kind. Raises ConfigError for one that is neither built in nor a reference."""
+    kind = str(settings.get("kind") or kinds.default_model())
+    if known := kinds.models().get(kind):
+        return known
+    reference.parse(kind, "model", kinds.models())
+    return OwnModel
+
+
+def _check_unused(cls: type[ModelConfig], kind: str, name: str, value: object) -> None:
+    """Raise ValueError for a key that the kind does not use, unless it has the default of a kind that does."""
+    owners = {other: of for other, of in kinds.models().items() if name in of.model_fields}
+    if name in OwnModel.model_fields:
+        owners["your own"] = OwnModel
+    if not owners:
+        raise unknown_key(("model", str(name)), cls.model_fields)
+    defaults = [owner.model_fields[name].get_default() for owner in owners.values()]
+    if value not in defaults and not (isinstance(value, list) and tuple(value) in defaults):
+        way_out = "name a model of your own with --model.kind" if name == "options" else "leave it out"
+        raise ValueError(f"model.{name} is not used by model.kind {kind}, only by {', '.join(owners)}; {way_out}")

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from sp500.config.frozen import Frozen
+from sp500.config.frozen import Alias, Frozen, setting
 
 PLACES = frozenset(
     {"device", "threads", "per_worker_batch", "micro_batch", "parallel", "recompute", "compile"}
@@ -20,57 +20,57 @@ LATER_KEYS = ("amp", "schedule", "warmup", "lr_end", "decay")
 class TrainConfig(Frozen):
     """How the model is fitted."""
 
-    epochs: int = Field(25, gt=0)
+    epochs: int = setting(25, gt=0, agents=True)
     """Passes over the training split, at most."""
-    batch_size: int = Field(256, gt=0)
+    batch_size: int = setting(256, gt=0, agents=True)
     """Windows per step over ALL workers, so that results do not depend on their number. Default: 256; for images 64,
     for language 32."""
-    per_worker_batch: bool = False
+    per_worker_batch: bool = setting(False, agents=True)
     """Take batch_size and lr per worker: both are multiplied by the number of workers."""
-    lr: float = Field(1e-3, gt=0)
+    lr: float = setting(1e-3, gt=0, agents=True)
     """Learning rate of AdamW. Default: 0.001; 0.003 for images and language."""
-    weight_decay: float = Field(0.0, ge=0)
+    weight_decay: float = setting(0.0, ge=0, agents=True)
     """Decoupled weight decay of AdamW."""
-    clip: float = Field(1.0, ge=0)
+    clip: float = setting(1.0, ge=0, agents=True)
     """Largest gradient norm; 0: no clipping."""
-    early_stop_patience: int = Field(5, ge=0)
+    early_stop_patience: int = setting(5, ge=0, agents=True)
     """Epochs without a better validation loss before stopping; 0: never stop early."""
-    refit: bool = False
+    refit: bool = setting(False, agents=True)
     """After validation chose the epoch, train anew on training and validation dates for as many epochs."""
-    max_steps: int = Field(0, ge=0)
+    max_steps: int = setting(0, ge=0, agents=True)
     """Stop after this many steps, also inside an epoch; 0: no limit."""
-    seed: int = Field(0, ge=0)
+    seed: Annotated[int, Alias("--seed")] = setting(0, ge=0, agents=True)
     """Seed of the initial weights and of dropout."""
-    dtype: Literal["float32", "float64"] = "float32"
+    dtype: Literal["float32", "float64"] = setting("float32", agents=True)
     """Number type of data, weights and optimiser."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = setting("auto", agents=True)
     """auto: a GPU where there is one."""
     threads: int = Field(1, ge=0)
     """CPU threads per process; 0: all cores. One is fastest for models of this size."""
-    micro_batch: int = Field(0, ge=0)
+    micro_batch: int = setting(0, ge=0, agents=True)
     """Windows that a worker trains on at once, at most; the gradients of a step are added up. 0: all of its batch."""
-    amp: Literal["none", "bfloat16"] = "none"
+    amp: Literal["none", "bfloat16"] = setting("none", agents=True)
     """bfloat16: automatic mixed precision in training. Weights, optimiser, loss and evaluation stay float32."""
-    schedule: Literal["constant", "cosine", "linear", "wsd"] = "constant"
+    schedule: Literal["constant", "cosine", "linear", "wsd"] = setting("constant", agents=True)
     """Learning rate over the steps of all epochs. wsd: constant, linear over the last fifth after the warm-up."""
-    warmup: float = Field(0.0, ge=0, lt=1)
+    warmup: float = setting(0.0, ge=0, lt=1, agents=True)
     """Share of all steps in which the learning rate rises to lr."""
-    lr_end: float = Field(0.0, ge=0, le=1)
+    lr_end: float = setting(0.0, ge=0, le=1, agents=True)
     """Share of lr at the last step of cosine, linear or wsd."""
-    decay: Literal["all", "matrices"] = "all"
+    decay: Literal["all", "matrices"] = setting("all", agents=True)
     """What weight_decay applies to. matrices: no biases, no norms."""
-    parallel: Literal["ddp", "fsdp"] = "ddp"
+    parallel: Literal["ddp", "fsdp"] = setting("ddp", agents=True)
     """fsdp: each of several workers holds a part of the weights and of the optimiser's state."""
-    recompute: bool = False
+    recompute: bool = setting(False, agents=True)
     """Gradient checkpointing: compute the activations of repeated layers again in the backward pass."""
-    compile: bool = False
+    compile: bool = setting(False, agents=True)
     """Compile the model with torch.compile: a minute at the start, and a C++ compiler where there is no GPU."""
-    checkpoint: Literal["auto", "whole", "sharded"] = "auto"
+    checkpoint: Literal["auto", "whole", "sharded"] = setting("auto", agents=True)
     """State of a model that fsdp splits: whole: rank 0 gathers and writes it | sharded: each worker writes its part |
     auto: sharded where the whole takes over a quarter of a host's memory."""
-    checkpoint_steps: int = Field(0, ge=0)
+    checkpoint_steps: int = setting(0, ge=0, agents=True)
     """Steps between checkpoints inside an epoch; 0: only at the end of each."""
-    keep: Literal["best", "all"] | Annotated[int, Field(gt=1)] = "best"
+    keep: Literal["best", "all"] | Annotated[int, Field(gt=1)] = setting("best", agents=True)
     """Checkpoints that stay: the newest two and the best | all | the newest N and the best."""
 
     @model_validator(mode="after")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from types import NoneType, UnionType
@@ -15,6 +15,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructFieldSpec, StructTypeInfo
 
+from sp500.config import kinds
+from sp500.config.frozen import Alias, Frozen
 from sp500.errors import ConfigError
 from sp500.schema import Metavar, explain
 
@@ -42,17 +44,19 @@ def parse(
     registry = ConstructorRegistry()
     for rule in rules:
         registry.primitive_rule(rule)
-    registry.struct_rule(functools.partial(_read_model, model))
+    registry.struct_rule(functools.partial(_read_model, model, _list_sections(model, default)))
     base = tyro.MISSING_NONPROP if default is None else default
     return tyro.cli(model, prog=prog, description=description, default=base, args=list(argv), registry=registry)
 
 
-def _read_model(root: type[BaseModel], of: StructTypeInfo) -> StructConstructorSpec | None:
+def _read_model(
+    root: type[BaseModel], sections: Mapping[str, type], of: StructTypeInfo
+) -> StructConstructorSpec | None:
     """How tyro makes a settings model, the root or a section of it, from flags."""
     model = of.type
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
         return None
-    section = next((f"{name}." for name, field in root.model_fields.items() if field.annotation is model), "")
+    section = next((f"{name}." for name, of_section in sections.items() if of_section is model), "")
 
     def build(**values: object) -> BaseModel:
         try:
@@ -63,7 +67,16 @@ def _read_model(root: type[BaseModel], of: StructTypeInfo) -> StructConstructorS
 
     build.__doc__ = model.__doc__
     fields = [_read_field(name, field, of.default) for name, field in model.model_fields.items()]
+    extra = getattr(of.default, "__pydantic_extra__", None) or {}
+    fields += [StructFieldSpec(name, type(section), section, None) for name, section in extra.items()]
     return StructConstructorSpec(build, tuple(fields))
+
+
+def _list_sections(root: type[BaseModel], base: BaseModel | None) -> dict[str, type]:
+    """Return the class of each section by its key; that of `base` may be more special than what the field says."""
+    types = {name: field.annotation for name, field in root.model_fields.items()}
+    types |= {name: type(value) for name, value in (base or ())}
+    return {name: kind for name, kind in types.items() if isinstance(kind, type) and issubclass(kind, BaseModel)}
 
 
 def _explain(root: type[BaseModel], section: str, path: tuple[str, ...], text: str) -> str:
@@ -84,12 +97,25 @@ def name_flags(root: type[BaseModel], text: str) -> str:
 
 def _flags(model: type[BaseModel], section: str = "") -> Iterator[tuple[str, str]]:
     """Key and flag of each setting that has a flag."""
-    for name, field in model.model_fields.items():
+    for name, field in (model.all_fields() if issubclass(model, Frozen) else model.model_fields).items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             yield from _flags(field.annotation, f"{section}{name}.")
         elif not {tyro.conf.Suppress, tyro.conf.Positional} & set(field.metadata):
             renamed = next((mark.name for mark in field.metadata if isinstance(mark, RENAMED) and mark.name), name)
-            yield section + name, f"--{section}{renamed}".replace("_", "-")
+            short = next((mark.flag for mark in field.metadata if isinstance(mark, Alias)), None)
+            yield section + name, short or f"--{section}{renamed}".replace("_", "-")
+
+
+def check_owners(base: BaseModel, argv: Sequence[str], chosen: str) -> None:
+    """Raise ConfigError for a flag that only other tasks or kinds of model have than those of these defaults."""
+    own, every = set[str](), {flag for _, flag in _flags(type(base))}
+    for name, value in base:
+        section = type(value).model_fields if isinstance(value, BaseModel) else {}
+        own |= {f"--{name}.{key}".replace("_", "-") for key in section}
+    for word in argv:
+        flag = word.partition("=")[0].replace("_", "-")
+        if "." in flag and flag in every - own:
+            raise ConfigError(f"{flag} is not used with {chosen}; leave it out")
 
 
 def _read_field(name: str, field: FieldInfo, base: object) -> StructFieldSpec:
@@ -103,8 +129,19 @@ def _read_field(name: str, field: FieldInfo, base: object) -> StructFieldSpec:
     named = [mark.text for mark in field.metadata if isinstance(mark, Metavar)]
     if metavar := named[0] if named else _metavar(name, field):
         marks.append(tyro.conf.arg(metavar=metavar))
-    kind: Any = Annotated[(field.annotation, *marks)] if marks else field.annotation
-    return StructFieldSpec(name, kind, default, " ".join((field.description or "").split()) or None)
+    if aliases := [mark.flag for mark in field.metadata if isinstance(mark, Alias)]:
+        marks.append(tyro.conf.arg(aliases=aliases))
+    kind: Any = type(default) if isinstance(default, BaseModel) else field.annotation
+    kind = Annotated[(kind, *marks)] if marks else kind
+    return StructFieldSpec(name, kind, default, _help(field))
+
+
+def _help(field: FieldInfo) -> str | None:
+    """Return the help of a field in one paragraph, with the names of the built-in tasks and models."""
+    text = " ".join((field.description or "").split())
+    for word, names in (("{tasks}", kinds.tasks), ("{models}", kinds.models)):
+        text = text.replace(word, " | ".join(names())) if word in text else text
+    return text or None
 
 
 def _default(field: FieldInfo) -> object:

@@ -12,13 +12,16 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import tyro
 import yaml
+from pydantic import ConfigDict
 
 from sp500 import execution
-from sp500.config import RUN_NAME, TASK_DEFAULTS, Frozen
+from sp500.config import RUN_NAME, Frozen, OwnModel
+from sp500.config.frozen import Alias
+from sp500.config.task import find as find_task
 from sp500.console import arguments
 from sp500.console.output import run_command
 from sp500.credentials import mask
@@ -55,22 +58,10 @@ class Flags(Frozen):
 class Command(Experiment, Flags):
     """Settings of an experiment and the flags that all scripts share."""
 
+    model_config = ConfigDict(extra="allow")  # the task's section, as RunConfig has it
+
     takes_world_size: ClassVar[bool] = False
     """Whether SP500_WORLD_SIZE is the default of its num_workers."""
-    aliases: ClassVar[dict[str, tuple[str, str]]] = {
-        "name": ("io", "run_name"),
-        "runs_dir": ("io", "save_dir"),
-        "seed": ("train", "seed"),
-        "fallback": ("data", "fallback"),
-    }
-    name: str | None = None
-    """Name of the run (same as --io.run-name)."""
-    runs_dir: Path | None = None
-    """Folder of all runs (same as --io.save-dir)."""
-    seed: int | None = None
-    """Seed of weights and dropout (same as --train.seed)."""
-    fallback: Literal["bundled"] | None = None
-    """Prices to use when a download fails (same as --data.fallback)."""
 
 
 F = TypeVar("F", bound=Flags)
@@ -158,14 +149,32 @@ def parse(model: type[F], argv: Sequence[str]) -> F:
         base = base.model_copy(update={"io": base.io.model_copy(update={"save_dir": folder})})
     if "--resume" in argv and isinstance(base, Command) and not file and not name:
         raise ConfigError("--resume: which run? Name it with --name (and --runs-dir)")
-    if options and isinstance(base, Command):
-        network = base.model.model_copy(update={"options": base.model.options | options})
-        base = base.model_copy(update={"model": network})
-    config = arguments.parse(model, argv, default=base)
-    if not isinstance(config, Command):
-        return config
-    config.give({"task": flag(argv, "--task"), "model": {"kind": flag(argv, "--model.kind")}})
-    return _with_aliases(config)
+    if not isinstance(base, Command):
+        return arguments.parse(model, argv, default=base)
+    named, kind = flag(argv, "--task"), flag(argv, "--model.kind")
+    config = arguments.parse(model, argv, default=_choose(base, named, kind, options, argv))
+    assert isinstance(config, Command)
+    config.give({"task": named, "model": {"kind": kind}})
+    return config
+
+
+def _choose(base: C, named: str | None, kind: str | None, options: Mapping[str, object], argv: Sequence[str]) -> C:
+    """Return the defaults of the flags of a task and a kind of model. Raises ConfigError."""
+    try:
+        base = base.for_task(named) if named else base
+        model = base.model.for_kind(kind) if kind else base.model
+    except ValueError as error:
+        raise ConfigError(arguments.name_flags(type(base), str(error))) from None
+    if options and not isinstance(model, OwnModel):
+        raise ConfigError(
+            f"{OPTION}{next(iter(options))} is not used by --model.kind {model.kind}; name a model of your own with "
+            "--model.kind"
+        )
+    if isinstance(model, OwnModel):
+        model = model.model_copy(update={"options": {**model.options, **options}})
+    chosen = base.model_copy(update={"model": model})
+    arguments.check_owners(chosen, argv, f"--task {chosen.task}, --model.kind {model.kind}")
+    return chosen
 
 
 def _split_options(argv: Sequence[str]) -> tuple[list[str], dict[str, object]]:
@@ -197,6 +206,7 @@ def from_file(model: type[F], path: Path, task: str | None = None, runs: Path | 
     if isinstance(io := settings.get("io"), dict) and isinstance(io.get("run_name"), str):
         # Earlier files have names with capitals and spaces.
         io["run_name"] = re.sub(r"[^a-z0-9._-]+", "-", io["run_name"].lower())
+    _move_short_keys(model, settings)
     named = settings.get("task")
     base = defaults(model, task or (named if isinstance(named, str) else None))
     config = validate(model, merge(base.model_dump(), settings), f"--config {path}")
@@ -205,14 +215,25 @@ def from_file(model: type[F], path: Path, task: str | None = None, runs: Path | 
     return config
 
 
-def defaults(model: type[F], task: str | None = None) -> F:
+def _move_short_keys(model: type[Flags], settings: dict[str, Any]) -> None:
+    """Move keys of a file that are short flags, such as `seed`, into their sections."""
+    if not issubclass(model, Command):
+        return
+    for section, of in model.all_fields().items():
+        for key, field in getattr(of.annotation, "model_fields", {}).items():
+            for short in (mark.flag[2:].replace("-", "_") for mark in field.metadata if isinstance(mark, Alias)):
+                if short in settings and short not in model.model_fields:
+                    settings[section] = {**(settings.get(section) or {}), key: settings.pop(short)}
+
+
+def defaults(model: type[F], name: str | None = None) -> F:
     """The model's own for a task, with the runs folder of SP500_RUNS_DIR and the workers of SP500_WORLD_SIZE where set.
 
     A cluster's manifest or a user sets the folder, and a job's workers are its world size. Raises ConfigError.
     """
     base, folder = model(), os.environ.get("SP500_RUNS_DIR")
-    if isinstance(base, Command) and task in TASK_DEFAULTS:
-        base = validate(model, merge(base.model_dump(), {"task": task, **TASK_DEFAULTS[task]}), f"task {task}")
+    if isinstance(base, Command) and name and (usual := find_task(name).defaults):
+        base = validate(model, merge(base.model_dump(), {"task": name, **usual}), f"task {name}")
     if isinstance(base, Command) and base.takes_world_size and (size := _world_size()):
         base = validate(model, base.model_dump() | {"num_workers": size}, WORLD_SIZE)
     if not folder:
@@ -233,23 +254,6 @@ def _world_size() -> int | None:
             " submit the job with --workers N"
         )
     return int(text)
-
-
-def _with_aliases(config: C) -> C:
-    overrides: dict[str, dict[str, object]] = {}
-    for flag, (section, key) in type(config).aliases.items():
-        if (value := getattr(config, flag)) is not None:
-            overrides.setdefault(section, {})[key] = value
-    if not overrides:
-        return config
-    try:
-        return validate(type(config), merge(config.model_dump(), overrides), "")
-    except ConfigError as error:
-        lines = [arguments.name_flags(type(config), line) for line in str(error).splitlines()]
-        text = "\n".join(lines)
-        for flag, (section, key) in type(config).aliases.items():
-            text = text.replace(f"--{section}.{key}: ".replace("_", "-"), f"--{flag}: ".replace("_", "-"))
-        raise ConfigError(text) from None
 
 
 def flag(argv: Sequence[str], *names: str) -> str | None:

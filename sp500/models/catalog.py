@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from functools import cache, partial
 
 import torch
 from torch import nn
 
-from sp500.config import ModelConfig, TrainConfig
+from sp500.config import ModelConfig, OwnModel, TrainConfig, kinds
 from sp500.errors import ConfigError
 from sp500.machine.memory import total_bytes
 from sp500.models.batch_norm import BATCH_NORM, LIMIT
-from sp500.models.cnn import CNN
-from sp500.models.gpt import GPT
-from sp500.models.linear import Linear
-from sp500.models.lstm import LSTM
-from sp500.models.mlp import MLP
-from sp500.models.pretrained import hf, timm
 from sp500.models.shape import Shape
-from sp500.models.transformer import Transformer
-from sp500.plugins import source
+from sp500.plugins import contract
 from sp500.plugins.reference import Reference
 
 log = logging.getLogger(__name__)
@@ -31,24 +23,6 @@ DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout
 COPIES = 4
 """What training keeps in memory of every weight: itself, its gradient and two moments of Adam. A process of FSDP makes
 the whole model, and then keeps its part of the four."""
-MODELS: dict[str, Callable[..., nn.Module]] = {
-    "linear": Linear,
-    "mlp": MLP,
-    "lstm": LSTM,
-    "transformer": Transformer,
-    "cnn": CNN,
-    "gpt": GPT,
-}
-PRETRAINED: dict[str, Callable[..., nn.Module]] = {"hf": hf.build, "timm": timm.build}
-"""Models of other libraries, which start from weights of their own."""
-
-
-def load(own: Reference) -> Callable[..., nn.Module]:
-    """What makes a model of the user's, imported. Raises ConfigError for what cannot."""
-    maker: Callable[..., nn.Module] = source.load(own)
-    if isinstance(maker, type) and not issubclass(maker, nn.Module):
-        raise ConfigError(f"{own.path.name}: class {own.name} does not inherit from torch.nn.Module")
-    return maker
 
 
 def _check_model(own: Reference, model: object) -> nn.Module:
@@ -95,9 +69,10 @@ def build(config: ModelConfig, shape: Shape, copies: int = COPIES) -> nn.Module:
     Kubernetes grants any allocation (kubelet sets vm.overcommit_memory to 1), and would kill the whole pod while it is
     filled.
     """
-    if own := config.own:
-        return _check_model(own, load(own)(config, shape, **config.options))
-    make = partial((MODELS | PRETRAINED)[config.kind], shape, **config.used)
+    if isinstance(config, OwnModel):
+        make = contract.load_model(config.own, config.options)
+        return _check_model(config.own, make(config, shape, **config.options))
+    make = partial(kinds.load(config.network), shape, **config.used)
     with torch.device("meta"):
         needed = sum((copies if part.requires_grad else 1) * part.nbytes for part in make().parameters())
     if needed > (total := total_bytes()):
@@ -106,9 +81,9 @@ def build(config: ModelConfig, shape: Shape, copies: int = COPIES) -> nn.Module:
             f"training takes at least {needed / 2**30:,.1f} GiB for {contents}; there are "
             f"{total / 2**30:,.1f} GiB. Use a smaller model.hidden or model.layers"
         )
-    model = make()
-    if config.kind in PRETRAINED:
-        _warn_of_cuts(config.architecture or config.kind, model)
+    model: nn.Module = make()
+    if not config.starts_naive:
+        _warn_of_cuts(str(config.used.get("architecture", config.kind)), model)
         return model
     nn.init.zeros_(model.get_parameter("head.weight"))
     nn.init.constant_(model.get_parameter("head.bias"), shape.naive_output)

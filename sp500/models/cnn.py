@@ -11,6 +11,7 @@ import math
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from sp500.errors import ConfigError
 from sp500.models.dropout import Dropout
 from sp500.models.shape import Shape
 
@@ -18,11 +19,16 @@ GROUPS = 8
 
 
 class CNN(nn.Module):
-    """`layers` blocks of two 3 x 3 convolutions. All but the first halve the image and double the channels."""
+    """`layers` blocks of two 3 x 3 convolutions. All but the first halve the image and double the channels.
+
+    Raises ConfigError for more halvings than an image has pixels.
+    """
 
     def __init__(self, shape: Shape, *, hidden: int, layers: int, dropout: float) -> None:
         super().__init__()
-        self.image = shape.row
+        self.image = height, width, _ = shape.row
+        if 2 ** (layers - 1) > max(height, width):
+            raise ConfigError(f"model.layers {layers} halve images of {height} x {width} to nothing")
         widths = [shape.row[2], *(max(hidden >> block, 1) for block in reversed(range(layers)))]
         blocks: list[nn.Module] = []
         for number, (inner, outer) in enumerate(itertools.pairwise(widths)):

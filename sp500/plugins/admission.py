@@ -33,6 +33,11 @@ def give(own: Reference) -> None:
         _given.add(_key(own))
 
 
+def is_known(own: Reference) -> bool:
+    """Return whether a task or a model may run wherever it is named: it is installed, or was given here."""
+    return own.installed or _key(own) in _given or _key(own) in _read_known()
+
+
 def admit(run: Path, own: Reference, *, trusted: bool) -> None:
     """Remember a task or a model of the run in folder `run`. Raises ConfigError for one that may not run.
 
@@ -43,8 +48,7 @@ def admit(run: Path, own: Reference, *, trusted: bool) -> None:
         return
     if not own.module:
         _check_sum(run, own.path, own.sha256)
-    key, known = _key(own), KNOWN.expanduser()
-    remembered = known.read_text().splitlines() if known.exists() else []
+    key, known, remembered = _key(own), KNOWN.expanduser(), _read_known()
     among_runs = bool(own.module) and own.path.resolve().is_relative_to(run.parent.resolve())
     if key not in _given and key not in remembered and (among_runs or not trusted):
         raise ConfigError(_refusal(own, among_runs=among_runs))
@@ -55,6 +59,11 @@ def admit(run: Path, own: Reference, *, trusted: bool) -> None:
                 file.write(f"{key}\n")
         except OSError:
             return
+
+
+def _read_known() -> list[str]:
+    known = KNOWN.expanduser()
+    return known.read_text().splitlines() if known.exists() else []
 
 
 def _key(own: Reference) -> str:

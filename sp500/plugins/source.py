@@ -6,6 +6,7 @@ before it is resumed, has no effect. The price: a task or a model is one file, o
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import sys
 import traceback
@@ -33,7 +34,10 @@ def load(reference: Reference) -> Any:
     try:
         return getattr(module, reference.name)
     except AttributeError:
-        raise ConfigError(f"{reference.path.name} has no {reference.name} once it is imported") from None
+        own = [name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
+        near = difflib.get_close_matches(reference.name, own, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"it defines {', '.join(own) or 'no class or function'}"
+        raise ConfigError(f"{reference.path.name} has no {reference.name} once it is imported; {hint}") from None
 
 
 def _import(reference: Reference) -> types.ModuleType:
@@ -62,7 +66,10 @@ def _import(reference: Reference) -> types.ModuleType:
 
 def describe(error: Exception, *references: Reference | None) -> str:
     """What happened, and the last line of these files that it happened in."""
-    files = [str(reference.path) for reference in references if reference]
+    named = [reference for reference in references if reference]
+    # A run's copy is not imported again where the file that was copied is.
+    files = [str(reference.path) for reference in named]
+    files += [str(_modules[reference.sha256].__file__) for reference in named if reference.sha256 in _modules]
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
     place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else files[0]
     return f"{place}: {type(error).__name__}: {error}"

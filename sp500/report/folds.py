@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from scipy.special import stdtrit
 
 from sp500 import formatting
+from sp500.config.task import TaskKind, of_record
 from sp500.formatting import (
     METRIC,
     NOTHING,
@@ -22,7 +23,6 @@ from sp500.formatting import (
     bounds,
     bounds_percent,
     fixed,
-    naive_name,
     percent,
     seconds,
     some,
@@ -118,9 +118,9 @@ def _suspect(record: RunRecord) -> str:
 
 def lines(record: RunRecord) -> list[str]:
     """The run in a terminal: every fold, mean and spread, and the verdict."""
-    task = record.config["task"]
-    printed = [f"  {line(row, task)}" for row in record.folds or ()]
-    naive = {f"naive, {naive_name(name, task)}": moments for name, moments in record.metrics["naive"].items()}
+    kind = of_record(record.config)
+    printed = [f"  {line(row, kind)}" for row in record.folds or ()]
+    naive = {f"naive, {kind.name_naive(name)}": moments for name, moments in record.metrics["naive"].items()}
     for name, moments in {"model": record.metrics["test"], **naive}.items():
         spreads = [_spread(key, moments[key]) for key in (*SHOWN, *_own_names(record)) if key in moments]
         printed.append(f"  mean over folds, {name}: {', '.join(spreads)}")
@@ -129,14 +129,14 @@ def lines(record: RunRecord) -> list[str]:
     return [*printed, verdict(record)]
 
 
-def line(row: FoldRow, task: str) -> str:
+def line(row: FoldRow, kind: TaskKind) -> str:
     """One fold in a terminal."""
     head = f"fold {row['fold']}, test {' to '.join(row['splits']['test'])}"
     if row["status"] != "ok":
         return f"{head}: failed: {row['reason']}"
     gain, took = row["improvement"], f"epoch {row['best_epoch']}, {seconds(row['seconds'])}"
     key, word = SCORE[gain["metric"]], against_naive(gain, row["best_epoch"])
-    rival = naive_name(gain["over"], task)
+    rival = kind.name_naive(gain["over"])
     text = f"{_title(key)} {_number(key, row['test'][key])}, naive ({rival}) {_number(key, _rival(row)[key])}"
     if ends := bounds(gain):
         value, low, high = (percent(share, 2, sign=True) for share in (gain["value"], *ends))
@@ -225,7 +225,7 @@ def _but(record: RunRecord) -> str:
 
 def _table(record: RunRecord) -> Table:
     """One line per fold, then mean and spread."""
-    task, numeric = record.config["task"], _columns(record)
+    kind, numeric = of_record(record.config), _columns(record)
     cell_rows = []
     for row in record.folds or ():
         cells = {"Fold": str(row["fold"])} | dict(zip(("Test from", "to"), row["splits"]["test"], strict=True))
@@ -235,7 +235,7 @@ def _table(record: RunRecord) -> Table:
             cells |= {"Trained on": fixed(row["windows"]["train"], 0), "Best epoch": str(row["best_epoch"])}
             cells |= {title: metric.text(part(row)) for title, part, metric in numeric[:3]}
             cells |= {"95% interval, %": bounds_percent(gain), "Verdict": word}
-            cells |= {"Best naive": naive_name(gain["over"], task)}
+            cells |= {"Best naive": kind.name_naive(gain["over"])}
             cells |= {title: metric.text(part(row)) for title, part, metric in numeric[3:]}
         cell_rows.append(cells)
     for name, of in (("Mean", fmean), ("Spread", stdev)):

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sp500 import formatting
-from sp500.config import PRICE_TASKS
-from sp500.formatting import KEPT, NOTHING, against_naive, approx, fixed, naive_name, seconds, shorten, size
+from sp500.config.task import TaskKind, of_record
+from sp500.formatting import KEPT, NOTHING, against_naive, approx, fixed, seconds, shorten, size
 from sp500.report import folds
 from sp500.report.models import scores
 from sp500.report.scale import verdicts
@@ -97,7 +97,7 @@ def _throughput(speed: Throughput) -> Iterator[str]:
 
 
 def _starts_naive(record: RunRecord) -> bool:
-    return record.config.get("task", "returns") in PRICE_TASKS
+    return of_record(record.config).from_prices
 
 
 def _search(search: SearchSummary) -> Iterator[str]:
@@ -126,20 +126,20 @@ def _scale(record: RunRecord) -> Iterator[str]:
 
 
 def _metrics(record: RunRecord) -> Iterator[str]:
-    test, naive, task = record.metrics["test"], record.metrics["naive"], record.config.get("task", "returns")
-    rows = {"test": test, **{f"naive, {naive_name(name, task)}": row for name, row in naive.items()}}
+    test, naive, kind = record.metrics["test"], record.metrics["naive"], of_record(record.config)
+    rows = {"test": test, **{f"naive, {kind.name_naive(name)}": row for name, row in naive.items()}}
     rows |= {formatting.BUY_AND_HOLD: test["buy_and_hold"]} if test.get("buy_and_hold") else {}
     columns = scores.columns(list(rows.values()))
     for name, row in rows.items():
         yield f"  {name}: {', '.join(f'{metric.title} {metric.text(row)}' for metric in columns if metric.key in row)}"
     if better := test.get("improvement"):
-        verdict = _improvement(better, task, record.best_epoch)
+        verdict = _improvement(better, kind, record.best_epoch)
         warning = warn(find_signs(record.config, record.data, test, naive.values()))
         yield f"{warning}The model {verdict}" if warning else verdict
 
 
-def _improvement(improvement: Improvement, task: str, best_epoch: int | None) -> str:
-    rival = f"the naive forecast ({naive_name(improvement['over'], task)})"
+def _improvement(improvement: Improvement, kind: TaskKind, best_epoch: int | None) -> str:
+    rival = f"the naive forecast ({kind.name_naive(improvement['over'])})"
     if improvement["value"] is None:
         return f"no improvement to compute: {rival} is never wrong on the test dates"
     interval = (

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from sp500.config import TASK_DEFAULTS
+from sp500.config import task
 from sp500.errors import ConfigError
 from sp500.execution import Experiment, execute
 from sp500.runs.record import RunRecord
@@ -60,7 +60,7 @@ def walk_forward(*, name: str | None = None, runs_dir: str | Path = "runs", **se
     chosen: dict[str, object] = {}
     if settings.get("best_of"):
         config = find_run(settings["best_of"], Path(runs_dir)).best_config(Path(runs_dir) / settings["best_of"])
-        chosen = config.model_dump(include=set(SECTIONS))
+        chosen = config.model_dump(include={*SECTIONS, *config.sections})
     return execute(_settings(WalkForwardSettings, name, runs_dir, settings, chosen), run_walk_forward)
 
 
@@ -79,7 +79,7 @@ def _settings(
         raise ConfigError("io: give the run's `name`, its folder `runs_dir` and its `archive` in its place")
     sections = {key: value for key, value in settings.items() if value is not None or key not in SECTIONS}
     sections["io"] = {"run_name": name, "save_dir": runs_dir, "archive": sections.pop("archive", None)}
-    base = merge(model().model_dump(), TASK_DEFAULTS.get(str(settings.get("task", "")), {}))
+    base = merge(model().model_dump(), task.find(str(settings.get("task", ""))).defaults)
     config = validate(model, merge(merge(base, chosen), sections), f"{model.experiment} settings")
     config.give(settings)
     return config

@@ -16,7 +16,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from sp500.config import PRICE_TASKS, RunConfig
+from sp500.config import RunConfig
 from sp500.data import pipeline
 from sp500.data.copied import Copied
 from sp500.data.shards import stream, writer
@@ -43,8 +43,8 @@ def prepare(config: RunConfig) -> pipeline.Prepared | Copied:
         raise ConfigError("scale compares training times and never trains anew: leave out train.refit")
     if config.train.checkpoint_steps:
         raise ConfigError("train.checkpoint_steps: shards come in another order after a restart; leave it at 0")
-    if config.task in PRICE_TASKS and not config.data.npz_path:
-        return pipeline.prepare(config.data, direction=config.task == "direction")
+    if config.task_kind.from_prices and not config.data.npz_path:
+        return pipeline.prepare(config.data, direction=catalog.forecasts_direction(config))
     config = catalog.resolve(config)
     once = config.model_copy(update={"data": config.data.model_copy(update={"multiplier": 1})})
     data = catalog.prepare(catalog.task(config), once)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from threading import Event
 
 from sp500 import metrics
-from sp500.config import PRICE_TASKS, SECTION_OF, RunConfig
+from sp500.config import RunConfig, kinds
 from sp500.errors import ConfigError, SP500Error
 from sp500.machine.memory import limit_memory
 from sp500.runs.record import EpochMetrics, RunRecord
@@ -32,12 +32,12 @@ from sp500.tuning.trial_data import NO_VALIDATION, TrialData
 
 # Configs that TPE is asked for at once: about a pack for each of a few cores.
 GUESSES_AT_ONCE = 8
-DECIDE_DATA = ("data.", "task", *(f"{section}." for section in SECTION_OF.values()), "train.dtype")
+DECIDE_DATA = ("data.", "task", *(f"{kind.section}." for kind in kinds.tasks().values() if kind.section), "train.dtype")
 
 
 def prepare(config: RunConfig, plan: Plan) -> dict[str, TrialData | str]:
     """The data of the search. Raises ConfigError for a search without validation, DataError when none can be made."""
-    if config.task in PRICE_TASKS and not config.data.valid_from_train:
+    if config.task_kind.from_prices and not config.data.valid_from_train:
         raise ConfigError(NO_VALIDATION)
     return trial_data.prepare(_data_configs(config, plan.space))
 

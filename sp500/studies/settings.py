@@ -7,7 +7,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from sp500.config import PRICE_TASKS, DataConfig, IOConfig, RunConfig, TrainConfig
+from sp500.config import DataConfig, IOConfig, RunConfig, TrainConfig
+from sp500.config.frozen import AgentFiles, setting
 from sp500.credentials import Address
 from sp500.errors import ConfigError
 from sp500.execution import Experiment
@@ -19,7 +20,7 @@ class TrainSettings(Experiment):
     """Train one model and judge it on dates that it has not seen."""
 
     experiment: ClassVar[str] = "train"
-    seeds: int = Field(1, gt=0)
+    seeds: int = setting(1, gt=0, agents=True)
     """Train for as many seeds (--seed, --seed + 1, ...), and report how far the metrics spread over them."""
 
 
@@ -27,27 +28,27 @@ class SearchSettings(Experiment):
     """Find the best of many configs by validation loss, and judge that one on the test dates."""
 
     experiment: ClassVar[str] = "tune"
-    mode: Literal["auto", "sequential", "packed", "ray", "all"] = "auto"
+    mode: Literal["auto", "sequential", "packed", "ray", "all"] = setting("auto", agents=True)
     """sequential: one config at a time in this process; packed: packs in processes of this machine; ray: packs under
     Ray Tune; all: each of these in a child process, timed from start to exit; auto: the one that should end first."""
-    space: str = "grid18"
+    space: str = setting("grid18", agents=AgentFiles(frozenset({".yaml", ".yml"}), folder="spaces"))
     """grid18 (MLP: hidden x lr x dropout) | grid108 (the same x 6 seeds) | lstm12 | wide (mlp, lstm and transformer) |
     path of a YAML file of settings, each with a value, a list or {low, high, log}."""
-    method: Literal["auto", "grid", "random", "tpe"] = "auto"
+    method: Literal["auto", "grid", "random", "tpe"] = setting("auto", agents=True)
     """How to choose configs; auto: all of a grid, TPE where the space has ranges."""
-    trials: int | None = Field(None, gt=0)
+    trials: int | None = setting(None, gt=0, agents=True)
     """Configs to try. Default: all of a grid, 60 otherwise."""
-    by_ticker: bool = False
+    by_ticker: bool = setting(False, agents=True)
     """Make each ticker a dataset of its own, and rank the configs per ticker and overall."""
-    windows: tuple[int, ...] = ()
+    windows: tuple[int, ...] = setting((), agents=True)
     """Search each of these lengths of the window (data.window)."""
-    pack: str = "auto"
+    pack: str = setting("auto", agents=True)
     """Configs of the same shape train together as one batched model: auto | off | how many at most."""
-    halving: int = Field(0, ge=0)
+    halving: int = setting(0, ge=0, agents=True)
     """Of a pack's members only the best 1/N go on after a part of the epochs (successive halving); 0: all do."""
-    trial_timeout: float | None = Field(None, gt=0)
+    trial_timeout: float | None = setting(None, gt=0, agents=True)
     """Seconds that a trial may take."""
-    trial_memory: str | None = None
+    trial_memory: str | None = setting(None, agents=True)
     """Memory that a process with trials may take, such as 2GiB."""
     workers_per_trial: int = Field(0, ge=0)
     """Each trial is itself a run of Ray Train over N workers; 0: a trial is one process."""
@@ -124,13 +125,13 @@ class Budgeted(Experiment):
     model_config = ConfigDict(hide_input_in_errors=True)  # an address with a password is not repeated
 
     experiment: ClassVar[str] = "scale"
-    memory_limit: str = "2GiB"
+    memory_limit: str = setting("2GiB", agents=True)
     """Memory of one node, in MiB or GiB: for the process of an arm without Ray, and for each node of Ray."""
     nodes: int | None = Field(None, gt=0)
     """Local nodes of the ray arm, a simulation on this machine. Default: one per worker (none on a cluster)."""
     shards: Address = ""
     """Folder or URI (s3://, gs://) of sets of shards, or of one that prepare.py --out made. Default: with the runs."""
-    skip_bad_shards: int = Field(0, ge=0)
+    skip_bad_shards: int = setting(0, ge=0, agents=True)
     """Go on without up to this many damaged shards."""
 
     @field_validator("memory_limit")
@@ -154,12 +155,14 @@ class ScaleSettings(Budgeted):
     """Train on the data (20 stocks) and noisy copies of it, once per arm and dataset size."""
 
     arm: ClassVar[str] = "all"
-    multipliers: tuple[Annotated[int, Field(gt=0)], ...] = Field((1, 10), min_length=1)
+    multipliers: tuple[Annotated[int, Field(gt=0)], ...] = setting((1, 10), min_length=1, agents=True)
     """Sizes: the training data and this many minus one noisy copies."""
-    arms: tuple[Literal["in_memory", "streaming", "ray"], ...] = Field(("in_memory", "streaming", "ray"), min_length=1)
+    arms: tuple[Literal["in_memory", "streaming", "ray"], ...] = setting(
+        ("in_memory", "streaming", "ray"), min_length=1, agents=True
+    )
     """Ways of training to compare. in_memory: windows as arrays; streaming: shards, one process; ray: shards,
     --num-workers workers."""
-    max_steps: int = Field(0, ge=0)
+    max_steps: int = setting(0, ge=0, agents=True)
     """Stop each run after this many steps; 0: no limit."""
     num_workers: tuple[Annotated[int, Field(gt=0)], ...] = Field((2,), min_length=1)  # type: ignore[assignment]
     """Workers of the ray arm; several: one run each, for strong and weak scaling."""
@@ -178,8 +181,8 @@ class ScaleSettings(Budgeted):
 
     def run_config(self) -> RunConfig:
         """Settings of the largest of its runs."""
-        plain = self.model_dump(include=set(RunConfig.model_fields))
-        return RunConfig(**plain | {"num_workers": max(self.num_workers)})
+        one = self.model_copy(update={"num_workers": max(self.num_workers)})
+        return super(ScaleSettings, one).run_config()
 
     @property
     def fingerprint(self) -> str:
@@ -214,11 +217,11 @@ class WalkForwardSettings(Experiment):
     """Re-train one config on every fold of the dates and judge it on the days after, beside naive forecasts."""
 
     experiment: ClassVar[str] = "walk_forward"
-    folds: int = Field(6, gt=0)
+    folds: int = setting(6, gt=0, agents=True)
     """How often to train; each test follows that of the fold before, and training has all dates before the test."""
-    test_days: int = Field(252, gt=0)
+    test_days: int = setting(252, gt=0, agents=True)
     """Sessions of each test."""
-    best_of: str | None = None
+    best_of: str | None = setting(None, agents=True)
     """Search or train run in the same folder whose (best) config is re-trained; --config and flags override it."""
     num_workers: int = Field(0, ge=0)
     """Folds at once on Ray; 0: one after another in this process."""
@@ -231,6 +234,6 @@ class WalkForwardSettings(Experiment):
 
     @model_validator(mode="after")
     def _has_dates(self) -> WalkForwardSettings:
-        if not (self.task in PRICE_TASKS or self.own_task) or self.data.npz_path:
+        if not (self.task_kind.from_prices or self.own_task) or self.data.npz_path:
             raise ValueError("folds are cut by date: only task returns and direction have any, without data.npz_path")
         return self

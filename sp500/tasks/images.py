@@ -16,8 +16,8 @@ from sp500 import metrics
 from sp500.config import RunConfig
 from sp500.data.copied import Copied
 from sp500.data.images import dataset as images
+from sp500.data.images.settings import ImagesConfig
 from sp500.data.windows import Dataset, Windows
-from sp500.errors import ConfigError
 from sp500.models.dropout import RandomLayer
 from sp500.runs.results import Metrics
 from sp500.seeding import numpy_generator
@@ -36,16 +36,14 @@ class Images(Task):
 
     def prepare(self, config: RunConfig) -> Dataset:
         """Images of the source, split in order, with copies of the training images."""
-        return Copied(images.dataset(config.images, config.data), config.data).dataset(config.train.dtype)
+        dataset = images.dataset(config.section(ImagesConfig), config.data)
+        return Copied(dataset, config.data).dataset(config.train.dtype)
 
     def model(self, config: RunConfig, dataset: Dataset) -> nn.Module:
         """The network of the settings behind a layer that scales pixels."""
-        height, width, _ = dataset.row
-        if config.model.kind == "cnn" and 2 ** (config.model.layers - 1) > max(height, width):
-            raise ConfigError(f"model.layers {config.model.layers} halve images of {height} x {width} to nothing")
         mean, deviation = (torch.tensor(dataset.state[name], dtype=torch.float64) for name in ("mean", "deviation"))
         network = super().model(config, dataset)
-        return nn.Sequential(Pixels(mean, deviation, config.images.shift), network)
+        return nn.Sequential(Pixels(mean, deviation, config.section(ImagesConfig).shift), network)
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Sum of cross entropies."""

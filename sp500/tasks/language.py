@@ -17,6 +17,7 @@ from sp500.config import RunConfig
 from sp500.data.copied import Copied
 from sp500.data.text import dataset as text
 from sp500.data.text import naive, tokens
+from sp500.data.text.settings import TextConfig
 from sp500.data.text.tokenizer import Tokenizer, restore
 from sp500.data.text.tokens import MOST
 from sp500.data.windows import Dataset, Windows, target_mask
@@ -37,10 +38,10 @@ class Language(Task):
 
     def prepare(self, config: RunConfig) -> Dataset:
         """Windows of bytes or tokens, each with the next one as its target."""
-        path = ""
-        if config.model.kind == "hf":
-            path = str(hub.fetch(config.model.path, "model.path"))
-        dataset = text.dataset(config.text) if config.text.plain and not path else tokens.dataset(config.text, path)
+        settings, path = config.section(TextConfig), ""
+        if config.model.has_tokenizer:
+            path = str(hub.fetch(str(config.model.used["path"]), "model.path"))
+        dataset = text.dataset(settings) if settings.plain and not path else tokens.dataset(settings, path)
         return Copied(dataset, config.data).dataset(config.train.dtype)
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
@@ -86,7 +87,7 @@ class Language(Task):
         """The bytes of `length` tokens after `start`, each drawn with the probability that the model gives it."""
         tokenizer = _tokenizer(dataset)
         ids = tokenizer.encode(start).ids.tolist()
-        return tokenizer.decode(self._draw(model, ids[-self.config.text.context :], length, seed))
+        return tokenizer.decode(self._draw(model, ids[-self.config.section(TextConfig).context :], length, seed))
 
     @torch.no_grad()
     def _draw(self, model: nn.Module, start: list[int], length: int, seed: int) -> list[int]:
@@ -94,7 +95,7 @@ class Language(Task):
         generator = torch_generator(seed, "sample")
         ids = torch.tensor(start)
         for _ in range(length):
-            chances = model(ids[None, -self.config.text.context :])[0, -1].softmax(dim=0)
+            chances = model(ids[None, -self.config.section(TextConfig).context :])[0, -1].softmax(dim=0)
             ids = torch.cat([ids, torch.multinomial(chances, 1, generator=generator)])
         return ids[len(start) :].tolist()
 
@@ -103,7 +104,8 @@ class Language(Task):
         if not isinstance(model, hf.HuggingFace):
             return
         model.save(folder)
-        if self.config.text.tokenizer not in ("", "model") or not hf.copy_tokenizer(model.folder, folder):
+        brought = self.config.section(TextConfig).tokenizer in ("", "model")
+        if not (brought and hf.copy_tokenizer(model.folder, folder)):
             _tokenizer(dataset).save(folder)
 
 

@@ -17,6 +17,7 @@ from sp500.config import RunConfig
 from sp500.data.windows import Dataset, Windows
 from sp500.runs.results import DataCard, Metrics
 from sp500.seeding import numpy_generator
+from sp500.tasks.settings import SyntheticConfig
 from sp500.training.task import Task
 
 # Distance of the centres from the origin in noise standard deviations: close enough that a few samples are hopeless.
@@ -47,7 +48,7 @@ class Synthetic(Task):
             "repairs": [],
             "notes": [],
         }
-        return Dataset(train, valid, test, card=card, outputs=self.config.synthetic.classes)
+        return Dataset(train, valid, test, card=card, outputs=self.config.section(SyntheticConfig).classes)
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Sum of cross entropies."""
@@ -57,7 +58,7 @@ class Synthetic(Task):
         """Accuracy, f1 and confusion matrix. `naive` holds the majority class, the test `best_possible_accuracy`."""
         assert dataset.valid is not None
         test = dataset.test
-        majority = np.bincount(dataset.train.targets, minlength=self.config.synthetic.classes)
+        majority = np.bincount(dataset.train.targets, minlength=self.config.section(SyntheticConfig).classes)
         naive = metrics.multiclass(np.tile(majority, (len(test), 1)), test.targets)
         x, y, centres = self._samples()
         distance = ((x[-len(test) :, None, :] - centres) ** 2).sum(axis=2)
@@ -76,7 +77,7 @@ class Synthetic(Task):
 
     def _samples(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """X [sample, feature], class [sample], centres [class, feature]."""
-        settings = self.config.synthetic
+        settings = self.config.section(SyntheticConfig)
         generator = numpy_generator(self.config.data.seed, "synthetic")
         centres = generator.standard_normal((settings.classes, settings.features))
         centres *= RADIUS / np.linalg.norm(centres, axis=1, keepdims=True)

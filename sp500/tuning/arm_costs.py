@@ -27,7 +27,6 @@ START_SECONDS: dict[Arm, float] = {"sequential": 4.0, "packed": 4.0, "ray": 10.0
 # Of a training step: what a pack pays once and a config alone each time, and a multiplication and addition of a window
 # with its gradient.
 STEP_SECONDS, PRODUCT_SECONDS = 0.5e-3, 22e-9 / 256
-FORMULAS = {"linear", "mlp", "lstm", "transformer"}
 # Multiplications and additions of a product with its gradient.
 FLOPS_OF_PRODUCT = 6
 MOST_COUNTED = 16
@@ -105,8 +104,9 @@ def _count_products(trials: Sequence[Trial], datasets: Mapping[str, TrialData | 
         data, shape = datasets[trial_data.key(trial.config)], trial.config.model.model_dump_json(exclude={"dropout"})
         if isinstance(data, str):
             continue
-        if trial.config.task in packs.TASKS and trial.config.model.kind in FORMULAS:
-            products[trial.id] = _products(trial.config, data.dataset.train.length, data.dataset.features)
+        by_formula = trial.config.model.count_products(data.dataset.train.length, data.dataset.features)
+        if by_formula is not None and trial.config.task_kind.packs:
+            products[trial.id] = by_formula
             continue
         if shape not in counted and len(counted) < MOST_COUNTED:
             cost = count_cost(data.task, trial.config, data.dataset)
@@ -115,19 +115,6 @@ def _count_products(trials: Sequence[Trial], datasets: Mapping[str, TrialData | 
             counted[shape] = cost.flops_per_window / FLOPS_OF_PRODUCT
         products[trial.id] = counted.get(shape) or fmean(counted.values())
     return products
-
-
-def _products(config: RunConfig, length: int, features: int) -> float:
-    """The same of the kinds in FORMULAS."""
-    model = config.model
-    width, inner = model.hidden, model.hidden * model.hidden
-    if model.kind == "linear":
-        return length * features
-    if model.kind == "lstm":
-        return length * 4 * (features * width + (2 * model.layers - 1) * inner)
-    if model.kind == "transformer":
-        return length * 12 * model.layers * inner
-    return length * features * width + (model.layers - 1) * inner
 
 
 def _cores(count: int) -> str:

@@ -161,9 +161,13 @@ class Space:
         return {key: axis.draw(generator) for key, axis in self.axes.items()}
 
     def contains(self, overrides: Mapping[str, Any]) -> bool:
-        """Whether these are its settings, each with a value that its axis has."""
-        return set(overrides) == set(self.axes) and all(
-            axis.contains(overrides[key]) for key, axis in self.axes.items()
+        """Return whether these are its settings, each with a value that its axis has.
+
+        A trial of a space of several kinds of model leaves out what its kind lacks.
+        """
+        lacking = {key for key in self.axes if key.startswith("model.")} if "model.kind" in self.axes else set()
+        return set(self.axes) - lacking <= set(overrides) <= set(self.axes) and all(
+            self.axes[key].contains(value) for key, value in overrides.items()
         )
 
 

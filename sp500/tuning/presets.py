@@ -7,7 +7,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic.fields import FieldInfo
+
 from sp500.config import RunConfig
+from sp500.config.frozen import Frozen
 from sp500.errors import ConfigError
 from sp500.schema import read_yaml
 from sp500.tuning.axes import Axis, Choice, Integers, Space, Uniform, choices, read
@@ -80,28 +83,29 @@ def load(name: str) -> Space:
 
 def _axis(name: str, key: str, entry: Any) -> Axis:
     section, _, field = key.rpartition(".")
-    known = RunConfig().model_dump()
-    if wrong := unknown(known, key):
+    if wrong := unknown(key):
         raise ConfigError(f"search space {name}: {wrong}")
-    model: Any = RunConfig.model_fields[section].annotation if section in RunConfig.model_fields else RunConfig
-    kind = model.model_fields[field].annotation if field in model.model_fields else None  # an option of a user's model
+    fields = _list_fields(section)
+    kind = fields[field].annotation if field in fields else None  # an option of a user's model
     try:
         return read(entry, whole=kind is not float)
     except ValueError as error:
         raise ConfigError(f"search space {name}: {key} {error}") from None
 
 
-def unknown(settings: Mapping[str, object], key: str) -> str:
+def _list_fields(section: str = "") -> Mapping[str, FieldInfo]:
+    """Return the settings of a section, or those of no section, of all tasks and kinds of model."""
+    fields = RunConfig.all_fields()
+    of = fields[section].annotation if section in fields else None if section else RunConfig
+    return of.all_fields() if isinstance(of, type) and issubclass(of, Frozen) else {}
+
+
+def unknown(key: str) -> str:
     """Why a dotted key is not a setting, with the nearest one; empty if it is one."""
-    names = [
-        f"{name}.{field}" if field else name
-        for name, setting in settings.items()
-        for field in (setting if isinstance(setting, dict) else ("",))
-    ]
+    names = [f"{name}.{field}" if field else name for name in _list_fields() for field in _list_fields(name) or ("",)]
     if key in names or (key.startswith(OPTIONS) and key.removeprefix(OPTIONS).isidentifier()):
         return ""
-    section = settings.get(key)
-    if isinstance(section, dict):
+    if section := _list_fields(key) if key else {}:
         return f"{key} is a section, no setting; write {key}.{next(iter(section))}: ..."
     if key.startswith("options."):
         return f"unknown setting {key}; an option of a model is model.{key}"

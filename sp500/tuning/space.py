@@ -12,11 +12,11 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from pydantic import ValidationError
 
-from sp500.config import RunConfig
+from sp500.config import ModelConfig, RunConfig
 from sp500.errors import ConfigError
 from sp500.runs.results import Overrides
 from sp500.schema import override
@@ -56,8 +56,7 @@ def grid(base: RunConfig, axes: Space | Mapping[str, Sequence[Any]]) -> list[Tri
         raise ConfigError(f"{where}: a grid of {space.size:,} configs, over {MOST:,}; draw from it")
     points = [axis.points for axis in space.axes.values()]
     trials = [trial(base, overrides, where) for overrides in _combinations(space, points)]
-    _refuse_twins(space, trials)
-    return trials
+    return _keep_distinct(space, trials)
 
 
 def check(base: RunConfig, space: Space) -> None:
@@ -88,7 +87,7 @@ def check(base: RunConfig, space: Space) -> None:
                 faults.setdefault((key, text(value)), str(error).removeprefix(f"{where}: "))
     if not trials:
         raise ConfigError(f"{where}: no combination is valid; {next(iter(faults.values()))}")
-    _refuse_twins(space, trials)
+    _keep_distinct(space, trials)
     fine = {(key, text(value)) for valid_trial in trials for key, value in valid_trial.overrides.items()}
     for (key, value), reason in faults.items():
         if (key, value) not in fine:
@@ -109,23 +108,31 @@ def distinct(base: RunConfig, space: Space) -> int | None:
         values.append(range(axis.low, axis.high + 1) if isinstance(axis, Integers) else axis.points)
     if math.prod(map(len, values)) > MOST:
         return None
-    return sum(valid(base, overrides) is not None for overrides in _combinations(space, values))
+    drawn = (valid(base, overrides) for overrides in _combinations(space, values))
+    return len({trial.id for trial in drawn if trial})
 
 
 def trial(base: RunConfig, overrides: Overrides, where: str = "search space") -> Trial:
-    """The base with some settings changed. Raises ConfigError that begins with `where` and names them."""
+    """The base with some settings changed, without those that only other kinds of model have.
+
+    Raises ConfigError that begins with `where` and names them.
+    """
     data = base.run_config().model_dump()
     for key in overrides:
-        if wrong := unknown(data, key):
+        if wrong := unknown(key):
             raise ConfigError(f"{where}: {wrong}")
     try:
-        config = RunConfig.model_validate(override(data, overrides))
+        plain = override(data, overrides)
+        plain["model"] = ModelConfig.leave_unused(cast("Mapping[str, Any]", plain["model"]))
+        config = RunConfig.model_validate(plain)
     except ValidationError as error:
         fault = error.errors()[0]
         reason = fault["msg"].removeprefix("Value error, ")
         part = "" if fault["type"] == "value_error" else ".".join(map(str, fault["loc"])) + ": "
         raise ConfigError(f"{where}: {overrides} is not a valid config: {part}{reason}") from None
-    return Trial(config.fingerprint, overrides, config)
+    lacking = ModelConfig.all_fields().keys() - type(config.model).model_fields.keys()
+    own = {key: value for key, value in overrides.items() if not (key[:6] == "model." and key.split(".")[1] in lacking)}
+    return Trial(config.fingerprint, own, config)
 
 
 def valid(base: RunConfig, overrides: Overrides) -> Trial | None:
@@ -165,10 +172,20 @@ def _corners(space: Space) -> Iterator[Overrides]:
     return (dict(zip(space.axes, row, strict=True)) for row in rows)
 
 
-def _refuse_twins(space: Space, trials: Iterable[Trial]) -> None:
+def _keep_distinct(space: Space, trials: Iterable[Trial]) -> list[Trial]:
+    """Return the trials, each once. Two are equal where they differ only in settings that their kind of model lacks.
+
+    Raises ConfigError for other settings that have the same numbers, and for a setting that no trial has.
+    """
+    trials = list(trials)
+    for key in space.axes:
+        if all(key not in trial.overrides for trial in trials):
+            used = ", ".join(sorted({trial.config.model.kind for trial in trials}))
+            raise ConfigError(f"search space {space.name}: {key} is not used by model.kind {used}; leave it out")
     by_id: dict[str, Trial] = {}
     for twin in trials:
-        if twin.id in by_id:
-            both = f"{by_id[twin.id].overrides} and {twin.overrides}"
+        earlier = by_id.setdefault(twin.id, twin)
+        if twin.overrides != earlier.overrides:
+            both = f"{earlier.overrides} and {twin.overrides}"
             raise ConfigError(f"search space {space.name}: names one config twice: {both} have the same numbers")
-        by_id[twin.id] = twin
+    return list(by_id.values())

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from sp500.config import SECTION_OF, RunConfig
+from sp500.config import RunConfig
 from sp500.data.windows import Dataset
 from sp500.errors import ConfigError, SP500Error
 from sp500.training.task import Task
@@ -31,18 +31,15 @@ class TrialData:
 
 def key(config: RunConfig) -> str:
     """Hash of the settings that decide the data, the same for all trials that can share it."""
-    data = config.data.model_dump(mode="json"), *_sections(config), config.task, config.train.dtype
+    sections = [section.model_dump(mode="json") for section in config.sections.values()]
+    data = config.data.model_dump(mode="json"), *sections, config.task, config.train.dtype
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _sections(config: RunConfig) -> list[dict[str, object]]:
-    return [getattr(config, section).model_dump(mode="json") for section in SECTION_OF.values()]
 
 
 def name(config: RunConfig) -> str:
     """The dataset, for a reader."""
-    if config.task in SECTION_OF:
-        return str(getattr(getattr(config, SECTION_OF[config.task]), "source", config.task))
+    if section := config.sections.get(config.task_kind.section):
+        return str(getattr(section, "source", config.task))
     tickers = list(config.data.tickers)
     shown = " ".join(tickers[:3]) + (f" and {len(tickers) - 3} more" if len(tickers) > 3 else "")
     return f"{shown or config.data.source}, {config.data.window} days"

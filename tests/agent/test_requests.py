@@ -50,7 +50,7 @@ def submit(*arguments, experiment="train", **fields):
         (["--num-workers", "2"], "give it as workers"),
         (["--train.threads", "9"], "takes more than the job tells the queue"),
         (["--tyro-write-completion", "bash", "x"], "no flag of train that agents may use"),
-        (["--multipliers", "2"], "did you mean --data.multiplier?"),
+        (["--multipliers", "2"], "did you mean --multiplier?"),
         (["--model.hiden", "2"], "did you mean --model.hidden?"),
     ],
 )

@@ -10,12 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sp500.config import DataConfig, ImagesConfig, RunConfig, TextConfig
+from sp500.config import DataConfig, RunConfig
 from sp500.data.copied import Copied
 from sp500.data.images import dataset as images
+from sp500.data.images.settings import ImagesConfig
 from sp500.data.shards import stream, writer
 from sp500.data.shards.reader import Layout, ShardSet, as_binary, from_binary
 from sp500.data.text import dataset as text
+from sp500.data.text.settings import TextConfig
 from sp500.data.windows import Dataset, Windows
 from sp500.errors import DataError
 from sp500.storage import Folder

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image
 
-from sp500.config import DataConfig, ImagesConfig
+from sp500.config import DataConfig
 from sp500.data.images import dataset as images
 from sp500.data.images import folders
+from sp500.data.images.settings import ImagesConfig
 from sp500.data.windows import Dataset
 from sp500.errors import DataError
 

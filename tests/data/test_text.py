@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sp500.config import TextConfig
 from sp500.data.text import corpus, dataset, naive
+from sp500.data.text.settings import TextConfig
 from sp500.errors import ConfigError, DataError
 
 

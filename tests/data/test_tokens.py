@@ -11,8 +11,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from sp500.config import RunConfig, TextConfig
+from sp500.config import RunConfig
 from sp500.data.text import naive, tokens
+from sp500.data.text.settings import TextConfig
 from sp500.data.text.tokenizer import Bytes, Tokenizer, make, restore
 from sp500.data.windows import MASKED, Windows
 from sp500.errors import ConfigError, DataError

@@ -13,10 +13,12 @@ import torch
 import torch.distributed as dist
 from forks import run_group
 
-from sp500.config import DataConfig, ImagesConfig, ModelConfig, RunConfig, TextConfig, TrainConfig
+from sp500.config import DataConfig, ModelConfig, RunConfig, TrainConfig
 from sp500.data.copied import Copied
+from sp500.data.images.settings import ImagesConfig
 from sp500.data.shards import stream, writer
 from sp500.data.shards.reader import ShardSet
+from sp500.data.text.settings import TextConfig
 from sp500.data.windows import Dataset
 from sp500.tasks import catalog
 from sp500.training.loop import fit

@@ -5,12 +5,13 @@ from threading import Event
 import psutil
 import pytest
 
-from sp500.config import DataConfig, ModelConfig, RunConfig, SyntheticConfig, TrainConfig
+from sp500.config import DataConfig, ModelConfig, RunConfig, TrainConfig
 from sp500.errors import SP500Error
 from sp500.runs import compare
 from sp500.runs.store import RunStore
 from sp500.runs.trials import Ledger
 from sp500.studies import search_trials
+from sp500.tasks.settings import SyntheticConfig
 from sp500.tuning.axes import Space, choices
 from sp500.tuning.limits import Limits, Plan
 from sp500.tuning.space import PRESETS

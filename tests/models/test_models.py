@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from jaxtyping import TypeCheckError
 from torch import nn
 
-from sp500.config import MODEL_KEYS, ONLY_TASK, ModelConfig, TrainConfig
+from sp500.config import ModelConfig, TrainConfig, kinds
 from sp500.models import catalog
 
 
@@ -19,7 +20,7 @@ def shape(window: int = 5, features: int = 3, outputs: int = 2) -> SimpleNamespa
     return SimpleNamespace(window=window, features=features, outputs=outputs, row=(features,), naive_output=0.0)
 
 
-KINDS = pytest.mark.parametrize("kind", [kind for kind in catalog.MODELS if kind not in ONLY_TASK])
+KINDS = pytest.mark.parametrize("kind", [kind for kind, of in kinds.models().items() if "series" in of.takes])
 
 
 def build(kind: str, *, window: int = 5, features: int = 3, outputs: int = 2, **keys: float) -> nn.Module:
@@ -31,8 +32,12 @@ def build(kind: str, *, window: int = 5, features: int = 3, outputs: int = 2, **
     return model
 
 
-def test_catalog_knows_every_kind_that_can_be_configured() -> None:
-    assert set(catalog.MODELS | catalog.PRETRAINED) == set(MODEL_KEYS)
+@pytest.mark.parametrize("kind", kinds.models())
+def test_each_kind_names_what_makes_its_network(kind: str) -> None:
+    of = kinds.models()[kind]
+    parameters = inspect.signature(kinds.load(of.network)).parameters
+    assert set(parameters) == {"shape", *of.model_fields} - {"kind"}
+    assert of.model_fields["kind"].default == kind
 
 
 @KINDS

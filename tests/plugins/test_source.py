@@ -157,7 +157,7 @@ def test_copy_that_was_changed_is_refused() -> None:
         ("import no_such_module", "biopsies.py:\\d+: ModuleNotFoundError"),
         ("1 / 0", "biopsies.py:\\d+: ZeroDivisionError"),
         ("del Biopsies", "has no Biopsies once it is imported"),
-        ("Biopsies = 3", "not a class that inherits from sp500.Task"),
+        ("Biopsies = 3", "Biopsies is a int; a task is a class"),
         ("Residual = dict", "does not inherit from torch.nn.Module"),
         ("del Biopsies.judge; Biopsies.__abstractmethods__ = frozenset({'judge'})", "has no method judge"),
     ],
@@ -277,5 +277,5 @@ def test_language_takes_a_model_of_ones_own_and_no_other_of_ours() -> None:
     )
     text = {"max_bytes": 20_000, "context": 16}
     assert sp500.train(name="one", task="language", text=text, model={"kind": "nets.py:Bytes"}, **QUICK).status == "ok"
-    with pytest.raises(ConfigError, match="task language takes gpt"):
+    with pytest.raises(ConfigError, match="model.kind mlp is not for task language; take gpt, hf or your own"):
         sp500.train(name="two", task="language", text=text, model={"kind": "mlp"})

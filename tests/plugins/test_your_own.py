@@ -123,7 +123,7 @@ def test_flags_that_a_command_resumes_with_are_those_of_its_run() -> None:
     assert record is not None
     assert record.config["model"]["options"] == {"width": 32}
     refused = command(script, *FLAGS, "--name", "one", "--resume", status=2)
-    assert "it defines no class or function" in refused.stderr
+    assert "differs from the run's" in refused.stderr
 
 
 def test_arms_of_a_scale_run_take_it() -> None:

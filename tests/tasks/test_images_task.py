@@ -93,11 +93,17 @@ def test_moved_images_depend_on_window_and_epoch_alone():
     ("settings", "said"),
     [
         ({"task": "returns", "images": {"shift": 1}}, r"images\.shift is not used by task returns"),
-        ({"task": "returns", "model": {"kind": "cnn"}}, "model.kind cnn is for task images"),
+        (
+            {"task": "returns", "model": {"kind": "cnn"}},
+            "model.kind cnn is not for task returns; take linear, mlp, lstm, transformer or your own",
+        ),
         ({"task": "images", "text": {"context": 3}}, r"text\.context is not used by task images"),
         ({"task": "images", "train": {"refit": True}}, "train.refit adds the validation dates"),
-        ({"task": "images", "model": {"kind": "gpt"}}, "model.kind gpt is for task language"),
-        ({"task": "language"}, "task language takes gpt"),
+        (
+            {"task": "images", "model": {"kind": "gpt"}},
+            "model.kind gpt is not for task images; take linear, mlp, .*cnn, timm or your own",
+        ),
+        ({"task": "language"}, "model.kind mlp is not for task language; take gpt, hf"),
     ],
 )
 def test_settings_of_another_task_are_refused_by_name(settings, said):

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from sp500.config import ModelConfig, RunConfig, TextConfig, TrainConfig
+from sp500.config import ModelConfig, RunConfig, TrainConfig
 from sp500.data.text import naive
+from sp500.data.text.settings import TextConfig
 from sp500.data.windows import Dataset
 from sp500.tasks import catalog
 from sp500.training.loop import fit

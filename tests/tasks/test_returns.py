@@ -12,12 +12,13 @@ import pytest
 import torch
 from sklearn import metrics as sk
 
-from sp500.config import TASKS, RunConfig
+from sp500.config import RunConfig, kinds
 from sp500.data import pipeline
 from sp500.data.features import features
 from sp500.data.prices import Prices
 from sp500.data.windows import Dataset, compute_naive_output
 from sp500.tasks import catalog
+from sp500.training.task import Task
 
 MakeDataset = Callable[..., Dataset]
 HORIZON = 2
@@ -338,5 +339,6 @@ def test_prepare_makes_windows_of_the_prices_asked_for(config: RunConfig) -> Non
     assert set(np.unique(dataset.train.targets)) == {0.0, 1.0} or config.task == "returns"
 
 
-def test_catalog_knows_every_task_that_can_be_configured() -> None:
-    assert set(catalog.TASKS) == set(TASKS)
+@pytest.mark.parametrize("name", kinds.tasks())
+def test_each_task_has_its_class(name: str) -> None:
+    assert issubclass(kinds.load(kinds.tasks()[name].task), Task)

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from sp500.config import RunConfig, SyntheticConfig, TrainConfig
+from sp500.config import RunConfig, TrainConfig
 from sp500.tasks import catalog
+from sp500.tasks.settings import SyntheticConfig
 from sp500.tuning import arm_costs, trial_data
 from sp500.tuning.axes import choices
 from sp500.tuning.limits import Limits, Plan

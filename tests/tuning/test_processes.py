@@ -7,7 +7,8 @@ import time
 import psutil
 import pytest
 
-from sp500.config import RunConfig, SyntheticConfig, TrainConfig
+from sp500.config import RunConfig, TrainConfig
+from sp500.tasks.settings import SyntheticConfig
 from sp500.tuning import trial_data
 from sp500.tuning.axes import choices
 from sp500.tuning.limits import Limits

@@ -2,7 +2,8 @@ import time
 
 import pytest
 
-from sp500.config import DataConfig, RunConfig, SyntheticConfig, TrainConfig
+from sp500.config import DataConfig, RunConfig, TrainConfig
+from sp500.tasks.settings import SyntheticConfig
 from sp500.training.loop import FitResult
 from sp500.tuning import sequential, space, trial_data
 

@@ -85,13 +85,22 @@ def test_trials_differ_from_the_base_in_their_overrides_alone():
         ({"model.options.flag": (False, "0", 0)}, r"flag names false and 0, which are equal"),
         ({"model.options.list": ([1], "[1]")}, r'list names \[1\] and "\[1\]", which are equal'),
         ({"train.threads": (1, 2)}, "one config twice"),
-        ({"model.kind": ("linear", "mlp"), "model.hidden": (32,)}, r"model\.hidden is not used by model\.kind linear"),
+        ({"model.kind": ("linear",), "model.hidden": (32,)}, r"model\.hidden is not used by model\.kind linear"),
+        ({"model.options.width": (32,)}, r"model\.options\.width is not used by model\.kind mlp"),
         ({"train.seed": range(101), "data.seed": range(100)}, "a grid of 10,100 configs, over 10,000"),
     ],
 )
 def test_space_that_is_none_is_refused_by_name(axes, said):
     with pytest.raises(ConfigError, match=rf"^search space grid: .*{said}"):
         space.grid(RunConfig(), axes)
+
+
+def test_setting_that_a_kind_lacks_is_left_out_of_its_trials_and_equal_ones_count_once():
+    axes = {"model.kind": ("linear", "mlp"), "model.hidden": (16, 32), "train.lr": (1e-3, 1e-2)}
+    trials = space.grid(RunConfig(), axes)
+    assert [list(trial.overrides) for trial in trials].count(["model.kind", "train.lr"]) == 2
+    assert len(trials) == 2 + 4 == space.distinct(RunConfig(), space.choices("grid", axes))
+    assert all(space.choices("grid", axes).contains(trial.overrides) for trial in trials)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +202,7 @@ def test_name_of_no_preset_and_no_file_is_refused_with_the_presets():
         ({}, {"train.lrr": Uniform(0.1, 0.2)}, r"unknown setting train\.lrr; did you mean train\.lr\?"),
         ({}, {"model.hidden": Uniform(8.0, 64.0)}, r"model\.hidden: Input should be a valid integer"),
         ({}, {"model.dropout": Uniform(0.5, 1.5)}, r"model\.dropout 1\.5 is valid nowhere in it; .*less than 1"),
-        ({"kind": "linear"}, {"model.hidden": Integers(8, 9)}, r"no combination is valid; .*not used by .*linear"),
+        ({"kind": "linear"}, {"model.hidden": Integers(8, 9)}, r"model\.hidden is not used by model\.kind linear"),
         (
             {"kind": "transformer"},
             {"model.hidden": Choice((8, 30)), "train.lr": Uniform(0.1, 0.2)},

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from sp500.config import DataConfig, ImagesConfig
+from sp500.config import DataConfig
 from sp500.data.images import folders, idx, npz
 from sp500.data.images.labelled import Source, label_images
+from sp500.data.images.settings import ImagesConfig
 from sp500.data.windows import Dataset, Windows
 from sp500.errors import DataError
 from sp500.formatting import some

@@ -8,8 +8,8 @@ import sysconfig
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from sp500.config import TextConfig
 from sp500.data.sources.plain_text import find_other_kind
+from sp500.data.text.settings import TextConfig
 from sp500.errors import ConfigError, DataError
 
 LEFT_OUT = {"test", "tests", "idlelib", "encodings", "lib2to3", "site-packages", "__pycache__"}

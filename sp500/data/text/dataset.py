@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from sp500.config import TextConfig
 from sp500.data.text import corpus
+from sp500.data.text.settings import TextConfig
 from sp500.data.windows import Dataset, Windows
 from sp500.errors import DataError
 from sp500.formatting import some

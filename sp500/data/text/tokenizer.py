@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from sp500.config import TextConfig
+from sp500.data.text.settings import TextConfig
 from sp500.errors import ConfigError, extra
 
 END = "<|end|>"

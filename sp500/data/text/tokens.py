@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sp500.config import TextConfig
 from sp500.data.text import corpus, naive
 from sp500.data.text.dataset import note_known, split_documents
+from sp500.data.text.settings import TextConfig
 from sp500.data.text.tokenizer import Tokenizer, Tokens, make
 from sp500.data.windows import MASKED, Dataset, Windows
 from sp500.errors import DataError

@@ -13,7 +13,6 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from sp500 import formatting
-from sp500.config import PRICE_TASKS
 from sp500.report.models.results import Group, ModelRow
 from sp500.report.plot_style import BLUE, GREY, INK, ORANGE, RULE, WIDTH, Figure, apply_style, canvas, render
 from sp500.runs.record import EpochMetrics
@@ -40,7 +39,7 @@ def improvements(group: Group) -> Figure | None:
     ]
     if not rows:
         return None
-    over = formatting.naive_name(rows[0][1]["over"], group.task)
+    over = group.kind.name_naive(rows[0][1]["over"])
     metric = formatting.METRIC.get(rows[0][1]["metric"], "error")
     shown = rows[:DOTS]
     chart, axes = canvas(0.62 + 0.27 * len(shown), [row["name"] for row, *_ in shown], right=1.6, below=0.45)
@@ -73,7 +72,7 @@ def curves(group: Group, epochs: Mapping[str, Sequence[EpochMetrics]]) -> Figure
     chart = Canvas(figsize=(WIDTH, height))
     chart.subplots_adjust(0.05, 0.22 / height, 0.995, 1 - 0.72 / height, hspace=0.75, wspace=0.1)
     panels = chart.subplots(down, ACROSS, sharey=True, squeeze=False).flatten()
-    relative = group.task in PRICE_TASKS
+    relative = group.kind.from_prices
     for panel, row in zip(panels, shown, strict=False):
         (_relative if relative else _absolute)(panel, epochs[row["run"]], row)
     losses = [epoch.train_loss for row in shown for epoch in epochs[row["run"]]]

@@ -14,18 +14,11 @@ from itertools import repeat
 from typing import Any, Literal, TypedDict
 
 from sp500 import formatting
-from sp500.config import MODEL_KEYS, PRICE_TASKS, SECTION_OF
+from sp500.config import TaskKind, kinds, task
 from sp500.runs.experiments import JUDGED
 from sp500.runs.record import RunRecord
 from sp500.runs.results import Improvement, Metrics
 
-TASKS = {
-    "returns": "Returns",
-    "direction": "Direction",
-    "synthetic": "Synthetic classes",
-    "images": "Classes of images",
-    "language": "Next bytes",
-}
 FEW = 4
 """Tickers that are still named one by one."""
 NAME_PARTS = 4
@@ -90,19 +83,24 @@ class Group:
         return f"{self._what} ({self.apart})" if self.apart else self._what
 
     @property
+    def kind(self) -> TaskKind:
+        """What is known of the task without its class."""
+        return task.find(self.task)
+
+    @property
     def _what(self) -> str:
-        task = TASKS.get(self.task, self.task)
+        title = self.kind.title or self.task
         data = self.newest.data
-        if self.task not in PRICE_TASKS:
-            return f"{task} of {data['source']}" if self.task != "synthetic" and "source" in data else task
+        if not self.kind.from_prices:
+            return f"{title} of {data['source']}" if self.kind.real and "source" in data else title
         names = data.get("tickers") or []
         of = ", ".join(names) if len(names) <= FEW else f"{len(names)} tickers"
-        days = task if self.horizon == 1 else f"{self.horizon}-day {task.lower()}"
+        days = title if self.horizon == 1 else f"{self.horizon}-day {title.lower()}"
         return f"{days} of {of or data.get('source', 'unnamed data')}"
 
     def naive_epoch(self, row: ModelRow | NaiveRow) -> int | None:
         """The best epoch of a model that training started from the naive forecast; None for others."""
-        return row["best_epoch"] if row["kind"] == "model" and self.task in PRICE_TASKS else None
+        return row["best_epoch"] if row["kind"] == "model" and self.kind.from_prices else None
 
     @property
     def horizon(self) -> int:
@@ -170,7 +168,8 @@ def _find_doubles(records: Sequence[RunRecord]) -> set[str]:
 def _group_name(record: RunRecord) -> str:
     """Task and a hash of the test set and of what is counted on it."""
     data, settings = record.data, record.config
-    generated = {"synthetic": settings.get("synthetic"), "seed": settings.get("data", {}).get("seed")}
+    section = task.of_record(settings).section
+    generated = {section: settings.get(section), "seed": settings.get("data", {}).get("seed")}
     parts = [
         data.get("sha256") or generated,
         data.get("splits", {}).get("test"),
@@ -184,7 +183,7 @@ def _group_name(record: RunRecord) -> str:
 
 
 def _task(record: RunRecord) -> str:
-    return formatting.reference_name(record.config.get("task", "returns"))
+    return formatting.reference_name(str(record.config.get("task") or kinds.default_task()))
 
 
 def _merit(row: ModelRow) -> float:
@@ -251,7 +250,7 @@ def _tell_group_apart(group: Group, groups: Sequence[Group]) -> Group:
 
 def _test_settings(record: RunRecord) -> dict[str, object]:
     """What decides which windows are the test, and what is counted on them."""
-    sections = ("data", SECTION_OF.get(_task(record), ""), "eval")
+    sections = ("data", task.find(_task(record)).section, "eval")
     return {f"{name}.{key}": value for name in sections for key, value in record.config.get(name, {}).items()}
 
 
@@ -261,9 +260,11 @@ def _settings(record: RunRecord) -> dict[str, object]:
     data = {
         key: config.get("data", {}).get(key) for key in ("window", "norm", "multiplier", "valid_from_train", "seed")
     }
-    section = SECTION_OF.get(_task(record), "")
+    section = task.find(_task(record)).section
+    model = config.get("model", {})
+    kind = kinds.models().get(model.get("kind"))  # records of earlier versions have the keys of all kinds
     own = {
-        **config.get("model", {}),
+        **{key: value for key, value in model.items() if not kind or key in kind.model_fields},
         **{f"{section} {key}": value for key, value in config.get(section, {}).items()},
         **{f"data {key}": value for key, value in data.items()},
         **config.get("train", {}),
@@ -274,15 +275,15 @@ def _settings(record: RunRecord) -> dict[str, object]:
 def model_name(settings: Mapping[str, Any], *, searched: bool = False) -> str:
     """A model for a reader: kind and size, or the options of one that the user brought."""
     kind = str(settings.get("kind", "model"))
-    if kind in MODEL_KEYS:
-        size = "" if kind == "linear" else f" {settings.get('hidden')}x{settings.get('layers')}"
+    if built_in := kinds.models().get(kind):
+        size = built_in.describe_size(settings)
     else:
         options = dict(settings.get("options") or {})
         options |= {
             key.removeprefix("options."): value for key, value in settings.items() if key.startswith("options.")
         }
-        kind, size = formatting.reference_name(kind), f" {formatting.config(options)}" if options else ""
-    return f"{kind}{size}{', searched' if searched else ''}"
+        kind, size = formatting.reference_name(kind), formatting.config(options)
+    return f"{kind}{' ' if size else ''}{size}{', searched' if searched else ''}"
 
 
 def _naive(record: RunRecord, group: str) -> list[NaiveRow]:

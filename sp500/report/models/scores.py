@@ -15,7 +15,6 @@ from statistics import fmean, stdev
 from typing import Any
 
 from sp500 import formatting
-from sp500.config import PRICE_TASKS
 from sp500.formatting import KEPT, METRIC, NOTHING, TIMES, fixed, percent
 from sp500.report.models.results import Group, ModelRow, NaiveRow
 from sp500.report.tables import Cells, Table, no_cells, table
@@ -75,7 +74,7 @@ def comparison(group: Group, more: Cells = no_cells) -> Table:
     lines = []
     for row in rows:
         naive = row["kind"] == "naive"
-        line = {"Model": formatting.naive_name(row["name"], group.task) if naive else row["name"]}
+        line = {"Model": group.kind.name_naive(row["name"]) if naive else row["name"]}
         line |= _improvement(row["improvement"], group.naive_epoch(row)) if judged else {}
         line |= {metric.title: metric.text(row["test"]) for metric in metrics}
         line |= more(row["run"])
@@ -177,9 +176,9 @@ def _note(group: Group, metrics: list[Metric]) -> str:
     """What the columns mean that a newcomer may not know, of those shown."""
     keys = {metric.key for metric in metrics}
     gains = [gain for row in group.models if (gain := row["improvement"])]
-    remarks = explain_improvement(gains, starts_naive=group.task in PRICE_TASKS)
+    remarks = explain_improvement(gains, starts_naive=group.kind.from_prices)
     if any(formatting.bounds(gain) for gain in gains):
-        dates = ", whose volatility other dates may not have" if group.task in PRICE_TASKS else ""
+        dates = ", whose volatility other dates may not have" if group.kind.from_prices else ""
         remarks.append(f"95% intervals are for this test set{dates}: Newey-West standard errors and Student's t.")
     if len(group.models) > MODELS:
         remarks.append(f"The {MODELS} best of {len(group.models):,} models; report.json has all.")

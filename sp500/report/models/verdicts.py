@@ -5,7 +5,7 @@ Every sentence is computed from the findings, and says "slower", "worse" or "can
 
 from __future__ import annotations
 
-from sp500.formatting import KEPT, METRIC, NOTHING, against_naive, naive_name, percent, some
+from sp500.formatting import KEPT, METRIC, NOTHING, against_naive, percent, some
 from sp500.report.models.results import Group
 from sp500.runs.results import Improvement
 from sp500.suspicion import find_signs, warn
@@ -23,7 +23,7 @@ def _compare(group: Group) -> str:
     if not judged:
         return _accuracies(group)
     _, first = next(iter(judged.values()))
-    rival = f"the best naive forecast ({naive_name(first['over'], group.task)})"
+    rival = f"the best naive forecast ({group.kind.name_naive(first['over'])})"
     contest = f"{rival} on {METRIC.get(first['metric'], first['metric'])}"
     if all(gain["value"] is None for _, gain in judged.values()):
         return f"{group.subject}: {rival} is never wrong on the test, so no model can beat it."
@@ -68,7 +68,7 @@ def _accuracies(group: Group) -> str:
     best = group.models[0]
     parts = [f"{best['name']} reaches {percent(best['test'].get('accuracy'))} test accuracy"]
     for row in group.naive:
-        parts.append(f"{percent(row['test'].get('accuracy'))} for the {naive_name(row['name'], group.task)}")
+        parts.append(f"{percent(row['test'].get('accuracy'))} for the {group.kind.name_naive(row['name'])}")
     limit = best["test"].get("best_possible_accuracy")
     known = f"; {percent(limit)} is the best possible" if limit is not None else ""
     return f"{group.subject}: {' against '.join(parts)}{known}."
@@ -81,4 +81,4 @@ def _gain(improvement: Improvement) -> str:
 
 def _is_daily(group: Group) -> bool:
     """Whether the group forecasts the next day of real prices."""
-    return group.task != "synthetic" and "splits" in group.newest.data and group.horizon == 1
+    return group.kind.real and "splits" in group.newest.data and group.horizon == 1

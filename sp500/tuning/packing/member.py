@@ -43,7 +43,7 @@ class Member:
     @property
     def stream(self) -> tuple[int, float]:
         """What decides its dropout masks."""
-        return self.config.train.seed, self.config.model.dropout
+        return self.config.train.seed, self.config.model.dropout_rate
 
     @property
     def trained_loss(self) -> float:

@@ -15,10 +15,6 @@ from sp500.tuning.space import Trial
 from sp500.tuning.suggest import Suggester
 from sp500.tuning.trial_data import TrialData
 
-# Families that gain, measured (docs/LOG.md); an LSTM of batched products takes four times as long as torch's own.
-FAMILIES = {"linear", "mlp"}
-# Tasks whose models are nothing but such a network.
-TASKS = {"returns", "direction", "synthetic"}
 # Settings that are values, not shapes: members of a pack may differ in them.
 FREE = {
     "train": {"lr", "weight_decay", "clip", "seed", "epochs", "early_stop_patience"},
@@ -71,7 +67,7 @@ def packs(trials: Sequence[Trial], size: PackSize, slots: int = 1) -> list[list[
     pieces = []
     for alike in groups.values():
         # Neighbours draw the same dropout masks, and draw them once.
-        ordered = sorted(alike, key=lambda trial: (trial.config.train.seed, trial.config.model.dropout))
+        ordered = sorted(alike, key=lambda trial: (trial.config.train.seed, trial.config.model.dropout_rate))
         most = size if isinstance(size, int) else min(best_size(alike[0].config), -(-len(trials) // slots))
         count = -(-len(ordered) // most)
         even = -(-len(ordered) // count)
@@ -82,12 +78,12 @@ def packs(trials: Sequence[Trial], size: PackSize, slots: int = 1) -> list[list[
 def packable(config: RunConfig) -> bool:
     """Whether configs of this kind can train as one model."""
     plain = all(getattr(config.train, key) == TrainConfig.model_fields[key].default for key in LATER_KEYS)
-    return plain and config.model.kind in FAMILIES and config.task in TASKS
+    return plain and config.model.packs and config.task_kind.packs
 
 
 def best_size(config: RunConfig) -> int:
     """Members of a pack, from a table of measurements."""
-    width = config.model.hidden if config.model.kind == "mlp" else 1
+    width = int(str(config.model.used.get("hidden", 1)))
     bytes_each = config.batch_size * width * (8 if config.train.dtype == "float64" else 4)
     return max(4, min(MOST, CACHE_BYTES // bytes_each))
 
@@ -150,5 +146,5 @@ def _shape(config: RunConfig) -> str:
 def _work(pack: Sequence[Trial]) -> float:
     """Relative time that a pack takes."""
     model = pack[0].config.model
-    slower = 1 if model.kind in FAMILIES else 30
-    return sum(trial.config.train.epochs for trial in pack) * slower * model.hidden * model.layers
+    slower = 1 if model.packs else 30
+    return sum(trial.config.train.epochs for trial in pack) * slower * model.work

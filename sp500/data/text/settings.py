@@ -5,39 +5,41 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from sp500.config.frozen import Frozen
+from sp500.config.frozen import AgentFiles, Frozen, setting
+
+TEXTS = AgentFiles(frozenset({".txt", ".md", ".jsonl"}), frozenset({"docs", "stdlib"}))
 
 
 class TextConfig(Frozen):
     """Which text, and how it is cut into windows of tokens."""
 
-    source: str = "docs"
+    source: str = setting("docs", agents=TEXTS)
     """docs (of Python itself) | stdlib (source of Python's library) | FILE | FOLDER | FILE.jsonl or FILE.ndjson."""
-    valid_source: str = ""
+    valid_source: str = setting("", agents=TEXTS)
     """Text for the validation, in place of a part of source."""
-    field: str = "text"
+    field: str = setting("text", agents=True)
     """Key of the text in each line of a .jsonl file."""
-    prompt: str = ""
+    prompt: str = setting("", agents=True)
     """Key of what is given, in each line of a .jsonl file of instructions; only the answer's tokens count."""
-    answer: str = ""
+    answer: str = setting("", agents=True)
     """Key of the answer."""
-    tokenizer: str = ""
+    tokenizer: str = setting("", agents=AgentFiles(frozenset({".json"}), frozenset({"bytes", "bpe"})))
     """bytes | bpe (trained on the training part) | model (that of model.path) | FOLDER | tokenizer.json. Default:
     bytes; for hf its own, or bpe where its folder has none. All but bytes need sp500[llm]."""
-    vocabulary: int = Field(2048, gt=256)
+    vocabulary: int = setting(2048, gt=256, agents=True)
     """Tokens of bpe."""
-    pack: Literal["stream", "documents"] = "stream"
+    pack: Literal["stream", "documents"] = setting("stream", agents=True)
     """stream: documents end to end, cut into windows | documents: several whole ones in a window, the rest masked.
     Instructions take documents."""
-    context: int = Field(64, gt=0)
+    context: int = setting(64, gt=0, agents=True)
     """Tokens of a window: bytes, unless a tokenizer is given."""
-    max_bytes: int = Field(0, ge=0)
+    max_bytes: int = setting(0, ge=0, agents=True)
     """Take the first so many bytes; 0: all."""
-    valid_fraction: float = Field(0.1, gt=0, lt=0.5)
+    valid_fraction: float = setting(0.1, gt=0, lt=0.5, agents=True)
     """Part of the text before the test, used for validation."""
-    test_fraction: float = Field(0.1, gt=0, lt=0.5)
+    test_fraction: float = setting(0.1, gt=0, lt=0.5, agents=True)
     """Last part of the text, held out for the test."""
 
     @model_validator(mode="after")

@@ -1,0 +1,122 @@
+"""The built-in tasks: what each is called, its settings, and where its class is. No torch is imported here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from sp500.config.frozen import Frozen, setting
+from sp500.config.task import TaskKind
+from sp500.data.images.settings import ImagesConfig
+from sp500.data.text.settings import TextConfig
+
+if TYPE_CHECKING:
+    from sp500.config import RunConfig
+
+
+class Returns(TaskKind):
+    """Log returns of the days ahead."""
+
+    task = "sp500.tasks.returns:Returns"
+    title = "Returns"
+    previous = "previous return"
+    windows = "series"
+    from_prices = True
+    packs = True
+    binary = "direction"
+
+
+class Direction(Returns):
+    """Whether prices rise."""
+
+    task = "sp500.tasks.returns:Direction"
+    title = "Direction"
+    previous = "previous direction"
+    binary = ""
+
+
+class Images(TaskKind):
+    """Classes of images."""
+
+    task = "sp500.tasks.images:Images"
+    title = "Classes of images"
+    windows = "image"
+    section, settings = "images", ImagesConfig
+    ignored = ("source", "npz_path")
+    defaults: ClassVar[Mapping[str, Mapping[str, str | float]]] = {
+        "model": {"kind": "cnn"},
+        "train": {"lr": 3e-3, "batch_size": 64},
+    }
+
+    def identity(self, config: RunConfig) -> dict[str, object]:
+        """Return what decides its data: files by their names."""
+        images = config.section(ImagesConfig)
+        named = {**images.model_dump(), "source": Path(images.source).name}
+        return {**named, **config.data.cut, **config.data.order, **config.data.copies}
+
+
+class Language(TaskKind):
+    """The next byte or token of a text."""
+
+    task = "sp500.tasks.language:Language"
+    title = "Next bytes"
+    windows = "tokens"
+    section, settings = "text", TextConfig
+    ignored = ("source", "npz_path", "test_fraction", "valid_from_train")
+    defaults: ClassVar[Mapping[str, Mapping[str, str | float]]] = {
+        "model": {"kind": "gpt"},
+        "train": {"lr": 3e-3, "batch_size": 32},
+    }
+
+    def identity(self, config: RunConfig) -> dict[str, object]:
+        """Return what decides its data: files by their names."""
+        return {**config.section(TextConfig).identity, **config.data.order, **config.data.copies}
+
+    def check(self, config: RunConfig) -> None:
+        """Check that a model that brings its tokenizer is there where it is asked for. Raises ValueError."""
+        if config.section(TextConfig).tokenizer == "model" and not config.model.has_tokenizer:
+            raise ValueError(
+                f"text.tokenizer model: model.kind {config.model.kind} has none; take bytes, bpe or a path"
+            )
+
+    def list_extras(self, config: RunConfig) -> list[tuple[str, tuple[str, ...]]]:
+        """Return the packages of a tokenizer."""
+        plain = config.section(TextConfig).tokenizer in ("", "bytes")
+        return [] if plain else [("llm", ("tokenizers", "transformers"))]
+
+
+class SyntheticConfig(Frozen):
+    """The smoke job's classification set, made by every worker for itself."""
+
+    samples: int = setting(4096, gt=9, agents=True)
+    """Samples in all."""
+    features: int = setting(128, gt=0, agents=True)
+    """Features per sample."""
+    classes: int = setting(4, gt=1, agents=True)
+    """Classes, one Gaussian cluster each."""
+
+
+class Synthetic(TaskKind):
+    """Classes of Gaussian clusters: the smoke job."""
+
+    task = "sp500.tasks.synthetic:Synthetic"
+    title = "Synthetic classes"
+    windows = "series"
+    section, settings = "synthetic", SyntheticConfig
+    real = False
+    packs = True
+
+    def identity(self, config: RunConfig) -> dict[str, object]:
+        """Return what decides its data."""
+        return {**config.section(SyntheticConfig).model_dump(), **config.data.order}
+
+
+BUILT_IN: dict[str, TaskKind] = {
+    "returns": Returns(),
+    "direction": Direction(),
+    "images": Images(),
+    "language": Language(),
+    "synthetic": Synthetic(),
+}
+"""Tasks by name, the default first."""
