@@ -55,6 +55,7 @@ SLOW = (
         "jobs/queue",
         "jobs/ray",
         "models/test_hf.py",
+        "old_runs",
         "plugins/test_admission.py",
         "plugins/test_source.py",
         "plugins/test_your_own.py",
