@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from sp500.config import kinds
+
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted([*ROOT.glob("sp500/**/*.py"), *ROOT.glob("experiments/*.py")])
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -108,6 +110,30 @@ def test_import_loads_only_what_it_must(imported, modules):
 
 def test_importing_everything_makes_no_file_and_starts_no_ray(imported):
     assert imported["all"] == {"files": [], "ray is up": False}
+
+
+OTHER_MEANINGS = {
+    "sp500/config/train.py": {"linear"},  # a schedule
+    "sp500/training/step.py": {"linear"},
+    "sp500/training/throughput.py": {"images"},  # a unit
+    "sp500/runs/record.py": {"images"},
+    "sp500/serving/media_requests.py": {"images"},  # a field of a request
+    "sp500/tuning/presets.py": {"mlp", "lstm", "transformer"},  # spaces, as a user would write them
+}
+
+
+def test_no_file_but_an_owners_own_and_its_list_names_a_task_or_a_model():
+    owners = {"sp500/tasks/settings.py", "sp500/models/settings.py"}
+    owners |= {f"sp500/tasks/{task}.py" for task in kinds.tasks()} | {
+        f"sp500/models/{kind}.py" for kind in kinds.models()
+    }
+    names = {*kinds.tasks(), *kinds.models()}
+    named = {}
+    for path in SOURCES:
+        words = {node.value for node in ast.walk(parsed(path)) if isinstance(node, ast.Constant)}
+        if name(path) not in owners and (own := words & names - OTHER_MEANINGS.get(name(path), set())):
+            named[name(path)] = own
+    assert named == {}
 
 
 def test_only_programs_read_the_command_line():

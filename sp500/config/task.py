@@ -35,6 +35,8 @@ class TaskKind:
     """Where its defaults differ. Scripts and functions apply them under the settings that are given."""
     from_prices: ClassVar[bool] = False
     """Whether its windows are cut from prices, or from an npz file of windows."""
+    scales_targets: ClassVar[bool] = False
+    """Whether its loss is on targets that are scaled as data.norm says."""
     binary: ClassVar[str] = ""
     """Name of the task that an npz file with targets of 0 and 1 alone asks for."""
     real: ClassVar[bool] = True

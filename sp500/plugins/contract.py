@@ -45,7 +45,7 @@ def load_task(own: Reference) -> Any:
     where = f"{own.path.name}: class {own.name}"
     if not isinstance(maker, type):
         raise ConfigError(f"{own.path.name}: {own.name} is a {type(maker).__name__}; a task is a class")
-    if not _inherits(maker, TASK):
+    if not _find_base(maker, TASK):
         raise ConfigError(f"{where} does not inherit from sp500.Task; write 'class {own.name}(Task):'")
     for name in sorted(getattr(maker, "__abstractmethods__", ())):
         raise ConfigError(f"{where} has no method {name}; add '{REQUIRED.get(name, name)}'")
@@ -61,11 +61,8 @@ def load_model(own: Reference, options: Mapping[str, Any]) -> Callable[..., Any]
     """Return what makes a model of the user's. Raises ConfigError where these options do not fit it."""
     maker: Callable[..., Any] = source.load(own)
     where = f"{own.path.name}: {own.name}"
-    if isinstance(maker, type) and not _inherits(maker, MODULE):
-        raise ConfigError(f"{own.path.name}: class {own.name} does not inherit from torch.nn.Module")
-    for name, line in MODEL.items() if isinstance(maker, type) else ():
-        if getattr(maker, name) is getattr(_find(maker, MODULE), name):
-            raise ConfigError(f"{where} has no method {name}; add '{line}'")
+    if isinstance(maker, type):
+        _check_module(maker, where)
     way_out = f"a model is made by {own.name}(config, dataset, ...), with its options by name"
     _check_takes(maker, ["config", "dataset"], where, way_out, named=options)
     parameters = _parameters(maker).values()
@@ -86,12 +83,17 @@ def check_judge(task: object, own: Reference, built_in: Container[str]) -> None:
         )
 
 
-def _inherits(maker: type, base: tuple[str, str]) -> bool:
-    return any((of.__module__, of.__name__) == base for of in maker.__mro__)
+def _find_base(maker: type, base: tuple[str, str]) -> type | None:
+    return next((of for of in maker.__mro__ if (of.__module__, of.__name__) == base), None)
 
 
-def _find(maker: type, base: tuple[str, str]) -> type:
-    return next(of for of in maker.__mro__ if (of.__module__, of.__name__) == base)
+def _check_module(maker: type, where: str) -> None:
+    base = _find_base(maker, MODULE)
+    if base is None:
+        raise ConfigError(f"{where} is a class that does not inherit from torch.nn.Module")
+    for name, line in MODEL.items():
+        if getattr(maker, name) is getattr(base, name):
+            raise ConfigError(f"{where} has no method {name}; add '{line}'")
 
 
 def _find_class(method: Callable[..., object]) -> str:

@@ -24,6 +24,7 @@ class Returns(TaskKind):
     windows = "series"
     from_prices = True
     packs = True
+    scales_targets = True
     binary = "direction"
 
 
@@ -33,6 +34,7 @@ class Direction(Returns):
     task = "sp500.tasks.returns:Direction"
     title = "Direction"
     previous = "previous direction"
+    scales_targets = False
     binary = ""
 
 

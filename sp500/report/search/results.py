@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import TypedDict
 
 from sp500 import metrics
+from sp500.config.task import of_record
 from sp500.report.search.arms import NAMES
 from sp500.report.search.hyperparameters import Trial, drop_failed, importance
 from sp500.runs import compare
@@ -73,7 +74,7 @@ class Search:
         """What the loss is where the task has a metric that looks the same: that of returns is on scaled returns."""
         config = self.record.config if self.record else {}
         data = config.get("data", {})
-        if config.get("task") != "returns" or data.get("npz_path") or data.get("norm", "none") == "none":
+        if not of_record(config).scales_targets or data.get("npz_path") or data.get("norm", "none") == "none":
             return ""
         return (
             "mean squared error of the return divided by its standard deviation in training, so it does not compare "
