@@ -10,9 +10,8 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field, SerializeAsAny, ValidationError, field_validator, model_validator
@@ -20,7 +19,7 @@ from pydantic.fields import FieldInfo
 
 from sp500.config import kinds, task
 from sp500.config.data import DataConfig as DataConfig
-from sp500.config.frozen import AgentFiles, Alias, setting
+from sp500.config.frozen import Alias, setting
 from sp500.config.frozen import Frozen as Frozen
 from sp500.config.model import ModelConfig as ModelConfig
 from sp500.config.model import OwnModel as OwnModel
