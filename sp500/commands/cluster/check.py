@@ -25,8 +25,8 @@ BROKEN = 2
 class Check(Frozen):
     """Check RayClusters, RayJobs and RayServices against rules of the KubeRay operator and of this project.
 
-    Nothing is sent. Documents of other kinds are skipped. Types, unknown fields and fields that no manifest of this
-    project sets are left to the API server and the operator. The exit code is 2 if a rule is broken.
+    Nothing is sent. Documents of other kinds are skipped. Types, unknown fields, a RayJob's own fields and those that
+    no manifest of this project sets are left to the API server and the operator. Exit code 2: a rule is broken.
     """
 
     files: Annotated[tuple[Path, ...], tyro.conf.Positional]

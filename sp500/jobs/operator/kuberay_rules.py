@@ -2,7 +2,8 @@
 
 The operator checks them when it meets the object, long after the API server accepted it, and reports in an event. What
 it requires of other fields (GCS fault tolerance, features behind its gates, incremental upgrades, selected clusters) is
-left to it: a copy would have to follow each of its releases, for fields that no manifest of this project sets.
+left to it: a copy would have to follow each of its releases, for fields that no manifest of this project sets. So are
+the fields of a RayJob besides its cluster: `manifests/rayjob` makes them out of a checked JobSpec.
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
-
-import yaml
 
 from sp500.jobs import names
 from sp500.jobs.manifests.manifest import Cluster, Document, clusters, is_true, items, section
@@ -21,9 +20,6 @@ V2_SWITCH = "RAY_enable_autoscaler_v2"
 # How a new spec reaches the pods of a RayCluster, and of a RayService.
 CLUSTER_UPGRADES = ("Recreate", "None")
 SERVICE_UPGRADES = ("NewCluster", "NewClusterWithIncrementalUpgrade", "None")
-# In this order: a later policy deletes what an earlier one deletes, and more.
-GROWING = ("DeleteWorkers", "DeleteCluster", "DeleteSelf")
-RULES_PATH = "spec.deletionStrategy.deletionRules"
 
 
 def object_name(document: Document) -> Iterator[Violation]:
@@ -126,122 +122,10 @@ def token(cluster: Cluster) -> Iterator[Violation]:
         yield Violation(f"{cluster.path}.authOptions.mode", problem, remedy)
 
 
-def suspension(job: Document) -> Iterator[Violation]:
-    """Require that a suspended job takes its cluster with it."""
-    spec = section(job, "spec")
-    if spec.get("suspend") is True and not _shuts_down(spec):
-        yield Violation("spec.suspend", "is true", "set shutdownAfterJobFinishes: true as well")
-
-
-def time_to_live(job: Document) -> Iterator[Violation]:
-    """Require a shutdown for ttlSecondsAfterFinished to count to."""
-    spec = section(job, "spec")
-    seconds = spec.get("ttlSecondsAfterFinished", 0)
-    yield from _check_least("spec.ttlSecondsAfterFinished", seconds, 0)
-    if isinstance(seconds, int) and seconds > 0 and not _shuts_down(spec):
-        remedy = "set shutdownAfterJobFinishes: true, or use deletionRules"
-        yield Violation("spec.ttlSecondsAfterFinished", f"is {seconds} without a shutdown", remedy)
-
-
-def job_cluster(job: Document) -> Iterator[Violation]:
-    """Require a cluster, of the job's own or selected."""
-    spec = section(job, "spec")
-    if not section(spec, "clusterSelector") and not isinstance(spec.get("rayClusterSpec"), dict):
-        remedy = "describe a cluster there, or select one by spec.clusterSelector"
-        yield Violation("spec.rayClusterSpec", "is unset", remedy)
-
-
-def interactive(job: Document) -> Iterator[Violation]:
-    """Forbid retries of what a person submits."""
-    spec = section(job, "spec")
-    if spec.get("submissionMode") == "InteractiveMode" and (spec.get("backoffLimit") or 0) > 0:
-        yield Violation("spec.backoffLimit", f"is {spec['backoffLimit']} in InteractiveMode", "leave it out")
-
-
-def runtime_env(job: Document) -> Iterator[Violation]:
-    """Require YAML in runtimeEnvYAML."""
-    try:
-        yaml.safe_load(section(job, "spec").get("runtimeEnvYAML") or "")
-    except yaml.YAMLError as error:
-        why = " ".join(str(error).split())
-        yield Violation("spec.runtimeEnvYAML", f"is not valid YAML ({why:.80})", "write Ray's runtime_env as YAML text")
-
-
-def limits(job: Document) -> Iterator[Violation]:
-    """Require deadlines above 0, and retries of 0 or more."""
-    for key, least in (("activeDeadlineSeconds", 1), ("preRunningDeadlineSeconds", 1), ("backoffLimit", 0)):
-        yield from _check_least(f"spec.{key}", section(job, "spec").get(key), least)
-
-
-def deletion(job: Document) -> Iterator[Violation]:
-    """Forbid two ways of deleting: rules together with a shutdown, or with workers that an autoscaler starts again."""
-    spec, rules = section(job, "spec"), _deletion_rules(job)
-    if rules and _shuts_down(spec):
-        yield Violation(RULES_PATH, "conflicts with shutdownAfterJobFinishes", "leave one of the two out")
-    if any(cluster.autoscaling for cluster in clusters(job)):
-        for at, rule in enumerate(rules):
-            if rule.get("policy") == "DeleteWorkers":
-                yield Violation(
-                    f"{RULES_PATH}[{at}].policy", "is DeleteWorkers with an autoscaler", "set DeleteCluster"
-                )
-
-
-def deletion_rules(job: Document) -> Iterator[Violation]:
-    """Require one condition per rule, no rule twice, and that a policy which deletes more comes no sooner."""
-    rules = _deletion_rules(job)
-    for at, rule in enumerate(rules):
-        path, condition = f"{RULES_PATH}[{at}].condition", section(rule, "condition")
-        if ("jobStatus" in condition) == ("jobDeploymentStatus" in condition):
-            yield Violation(path, "needs one of jobStatus and jobDeploymentStatus", "set exactly one")
-        yield from _check_least(f"{path}.ttlSeconds", condition.get("ttlSeconds"), 0)
-    counts = Counter(f"{rule.get('policy')} on {_condition(rule)}" for rule in rules)
-    for repeated in (rule for rule, count in counts.items() if count > 1):
-        yield Violation(RULES_PATH, f"has {repeated} more than once", "keep one of them")
-    for at, late in enumerate(rules):
-        for soon in rules:
-            if _condition(soon) == _condition(late) and _contains(late, soon) and _seconds(late) < _seconds(soon):
-                problem = f"{_seconds(late)} lets {late['policy']} come before {soon['policy']}"
-                remedy = f"set {_seconds(soon)} or more"
-                yield Violation(f"{RULES_PATH}[{at}].condition.ttlSeconds", problem, remedy)
-
-
 def _check_least(path: str, value: Any, least: int) -> Iterator[Violation]:
     if isinstance(value, int) and value < least:
         yield Violation(path, f"is {value}", f"set {least} or more, or leave it out")
 
 
-def _deletion_rules(job: Document) -> list[Document]:
-    return items(section(section(job, "spec"), "deletionStrategy").get("deletionRules"))
-
-
-def _condition(rule: Document) -> str:
-    condition = section(rule, "condition")
-    return " ".join(f"{key} {condition[key]}" for key in ("jobStatus", "jobDeploymentStatus") if key in condition)
-
-
-def _seconds(rule: Document) -> int:
-    seconds = section(rule, "condition").get("ttlSeconds", 0)
-    return seconds if isinstance(seconds, int) else 0
-
-
-def _contains(more: Document, less: Document) -> bool:
-    policies: list[Any] = [less.get("policy"), more.get("policy")]
-    return all(policy in GROWING for policy in policies) and GROWING.index(policies[0]) < GROWING.index(policies[1])
-
-
-def _shuts_down(spec: Document) -> bool:
-    return spec.get("shutdownAfterJobFinishes") is True
-
-
 DOCUMENT_RULES = (object_name, upgrades)
 CLUSTER_RULES = (containers, group_names, replicas, idle_timeout, autoscaler_version, restart_policy, token)
-JOB_RULES = (
-    suspension,
-    time_to_live,
-    job_cluster,
-    interactive,
-    runtime_env,
-    limits,
-    deletion,
-    deletion_rules,
-)

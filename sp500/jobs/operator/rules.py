@@ -15,7 +15,7 @@ from sp500.jobs.operator.violation import Violation
 
 KINDS = tuple(names.LONGEST)
 CLUSTER_RULES = (*kuberay_rules.CLUSTER_RULES, *project_rules.CLUSTER_RULES, security_rules.of_cluster)
-JOB_RULES = (*kuberay_rules.JOB_RULES, *project_rules.JOB_RULES, security_rules.of_submitter)
+JOB_RULES = (*project_rules.JOB_RULES, security_rules.of_submitter)
 
 
 def check(document: Document) -> None:

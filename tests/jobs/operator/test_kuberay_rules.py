@@ -9,13 +9,7 @@ from sp500.jobs.operator import kuberay_rules, rules
 HEAD = "spec/headGroupSpec"
 WORKER = "spec/workerGroupSpecs/0"
 SWITCH = {f"{HEAD}/template/spec/containers/0/env/2": {"name": "RAY_enable_autoscaler_v2", "value": "1"}}
-RULES = "spec/deletionStrategy/deletionRules"
 OF_JOB, OF_SERVICE = "spec/rayClusterSpec", "spec/rayClusterConfig"
-
-
-def rule(policy, seconds=0, **condition):
-    return {"policy": policy, "condition": {"ttlSeconds": seconds, **(condition or {"jobStatus": "FAILED"})}}
-
 
 # The manifest, what is changed in it, the path that the message begins with, and words in it.
 BROKEN = [
@@ -56,16 +50,6 @@ BROKEN = [
     ("cluster", {"spec/rayVersion": "2.51.0"}, "spec.authOptions.mode", "rayVersion '2.51.0'; it needs Ray 2.52"),
     ("rayjob", {"metadata/name": "a" * 48}, "metadata.name", "48 characters; a RayJob has 47 at most"),
     ("rayjob", {"metadata/name": "1st"}, "metadata.name", "'1st' is not a valid name"),
-    ("rayjob", {"spec/suspend": True}, "spec.suspend", "shutdownAfterJobFinishes: true"),
-    ("rayjob", {"spec/ttlSecondsAfterFinished": 60}, "spec.ttlSecondsAfterFinished", "is 60 without a shutdown"),
-    ("rayjob", {"spec/ttlSecondsAfterFinished": -1}, "spec.ttlSecondsAfterFinished", "is -1; set 0 or more"),
-    ("rayjob", {OF_JOB: ...}, "spec.rayClusterSpec", "is unset"),
-    (
-        "rayjob",
-        {"spec/submissionMode": "InteractiveMode", "spec/backoffLimit": 2},
-        "spec.backoffLimit",
-        "is 2 in InteractiveMode",
-    ),
     (
         "rayjob",
         {f"{OF_JOB}/upgradeStrategy": {"type": "None"}},
@@ -77,63 +61,6 @@ BROKEN = [
         {f"{OF_JOB}/workerGroupSpecs/0/minReplicas": 9},
         "spec.rayClusterSpec.workerGroupSpecs[0].minReplicas",
         "9 is above maxReplicas 1",
-    ),
-    ("rayjob", {"spec/runtimeEnvYAML": "working_dir: ["}, "spec.runtimeEnvYAML", "is not valid YAML"),
-    (
-        "rayjob",
-        {"spec/activeDeadlineSeconds": 0, "spec/preRunningDeadlineSeconds": ...},
-        "spec.activeDeadlineSeconds",
-        "is 0; set 1 or more",
-    ),
-    ("rayjob", {"spec/preRunningDeadlineSeconds": 0}, "spec.preRunningDeadlineSeconds", "is 0; set 1 or more"),
-    ("rayjob", {"spec/backoffLimit": -1}, "spec.backoffLimit", "is -1; set 0 or more"),
-    (
-        "rayjob",
-        {"spec/shutdownAfterJobFinishes": True},
-        "spec.deletionStrategy.deletionRules",
-        "conflicts with shutdownAfterJobFinishes",
-    ),
-    (
-        "rayjob",
-        {f"{OF_JOB}/enableInTreeAutoscaling": True, f"{OF_JOB}/autoscalerOptions": {"version": "v2"}},
-        "spec.deletionStrategy.deletionRules[0].policy",
-        "DeleteWorkers with an autoscaler",
-    ),
-    (
-        "rayjob",
-        {f"{RULES}/0": rule("DeleteSelf", 900, jobStatus="FAILED", jobDeploymentStatus="Failed")},
-        "spec.deletionStrategy.deletionRules[0].condition",
-        "exactly one",
-    ),
-    (
-        "rayjob",
-        {f"{RULES}/0": {"policy": "DeleteSelf", "condition": {}}},
-        "spec.deletionStrategy.deletionRules[0].condition",
-        "exactly one",
-    ),
-    (
-        "rayjob",
-        {f"{RULES}/0": rule("DeleteSelf", -1)},
-        "spec.deletionStrategy.deletionRules[0].condition.ttlSeconds",
-        "is -1",
-    ),
-    (
-        "rayjob",
-        {f"{RULES}/0": rule("DeleteNone"), f"{RULES}/3": rule("DeleteNone", 5)},
-        "spec.deletionStrategy.deletionRules",
-        "DeleteNone on jobStatus FAILED more than once",
-    ),
-    (
-        "rayjob",
-        {f"{RULES}/0": rule("DeleteSelf", 299, jobStatus="SUCCEEDED")},
-        "spec.deletionStrategy.deletionRules[0].condition.ttlSeconds",
-        "299 lets DeleteSelf come before DeleteCluster; set 300 or more",
-    ),
-    (
-        "rayjob",
-        {f"{RULES}/0/condition/ttlSeconds": 301},
-        "spec.deletionStrategy.deletionRules[1].condition.ttlSeconds",
-        "300 lets DeleteCluster come before DeleteWorkers; set 301 or more",
     ),
     ("rayservice", {"metadata/name": "a" * 48}, "metadata.name", "47 at most"),
     (
@@ -158,19 +85,6 @@ GOOD = [
     ("rayservice", {"spec/upgradeStrategy": {"type": "NewCluster"}}),
     ("rayjob", {}),
     ("rayjob", {"metadata/name": "a" * 47}),
-    ("rayjob", {"spec/deletionStrategy": ..., OF_JOB: ..., "spec/clusterSelector": {"ray.io/cluster": "sp500"}}),
-    (
-        "rayjob",
-        {
-            "spec/deletionStrategy": ...,
-            "spec/shutdownAfterJobFinishes": True,
-            "spec/ttlSecondsAfterFinished": 60,
-            "spec/suspend": True,
-        },
-    ),
-    ("rayjob", {f"{RULES}/0/condition/ttlSeconds": 300}),
-    ("rayjob", {f"{RULES}/3": rule("DeleteSelf", 1)}),
-    ("rayjob", {"spec/runtimeEnvYAML": "env_vars: {A: '1'}"}),
 ]
 
 
@@ -197,7 +111,6 @@ def test_every_rule_is_broken_by_some_change(change, cluster):
     by_kind = {
         kuberay_rules.DOCUMENT_RULES: documents,
         kuberay_rules.CLUSTER_RULES: [cluster for document in documents for cluster in clusters(document)],
-        kuberay_rules.JOB_RULES: [document for document in documents if document["kind"] == "RayJob"],
     }
     unbroken = [
         rule.__name__
@@ -233,9 +146,9 @@ def test_switch_in_the_environment_counts_as_version_2(cluster, changed):
 
 def test_check_lists_every_violation_with_kind_and_name(rayjob, changed):
     with pytest.raises(ConfigError) as caught:
-        rules.check(changed(rayjob, {"spec/suspend": True, "spec/backoffLimit": -1}))
-    lines = str(caught.value).splitlines()
-    assert [line.split(" is ")[0] for line in lines] == ["RayJob tune: spec.suspend", "RayJob tune: spec.backoffLimit"]
+        rules.check(changed(rayjob, {"metadata/name": "1st", f"{OF_JOB}/upgradeStrategy": {"type": "None"}}))
+    lines = [line.split(" ")[:3] for line in str(caught.value).splitlines()]
+    assert lines == [["RayJob", "1st:", path] for path in ("metadata.name", "spec.rayClusterSpec.upgradeStrategy")]
 
 
 @pytest.mark.parametrize("kind", ["ConfigMap", "RayCronJob"])
