@@ -1,6 +1,7 @@
 """`sp500 jobs render ...`: finds the verb, which does the rest.
 
-A verb is a line in VERBS and a module with `main(argv) -> int`, imported when it is called, so that help is instant.
+A verb is a line in VERBS and a function `main(argv) -> int` of a module that is imported when it is called, so that help
+is instant.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ import difflib
 import importlib
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sp500.console.streams import open_closed_streams, write_stdout
 from sp500.version import __version__
 
-# Words of a verb: its module in sp500.commands, and what it does.
+# Words of a verb: its module in sp500.commands (with :FUNCTION, if that is not `main`), and what it does.
 VERBS = {
     "jobs submit": (
         "submission.submit",
@@ -22,11 +23,11 @@ VERBS = {
     ),
     "jobs list": ("jobs.list", "List the jobs of the queue."),
     "jobs status": ("jobs.status", "Show a job's state, the reason for it, its progress and its last lines."),
-    "jobs logs": ("jobs.logs", "Print a job's output, or follow it."),
-    "jobs wait": ("jobs.wait", "Wait until jobs have ended, and return their exit code."),
-    "jobs stop": ("jobs.stop", "Stop jobs."),
-    "jobs rerun": ("jobs.rerun", "Queue a job again, as it was."),
-    "jobs delete": ("jobs.delete", "Delete ended jobs from the queue."),
+    "jobs logs": ("jobs.actions:logs", "Print a job's output, or follow it."),
+    "jobs wait": ("jobs.actions:wait", "Wait until jobs have ended, and return their exit code."),
+    "jobs stop": ("jobs.actions:stop", "Stop jobs."),
+    "jobs rerun": ("jobs.actions:rerun", "Queue a job again, as it was."),
+    "jobs delete": ("jobs.actions:delete", "Delete ended jobs from the queue."),
     "jobs manage": ("jobs.manage", "Run the queue's manager in the foreground; submit starts one by itself."),
     "jobs render": (
         "submission.render",
@@ -42,20 +43,20 @@ VERBS = {
         "Apply an overlay to a cluster, and wait until Ray is ready.",
     ),
     "cluster check": ("cluster.check", "Check KubeRay manifests, without a cluster."),
-    "cluster upload-data": ("cluster.upload_data", "Copy a folder to the cluster's data claim."),
-    "cluster fetch-results": ("cluster.fetch_results", "Copy ended runs from the cluster's claim."),
-    "runs fetch": ("runs.fetch", "Copy a run from its archive."),
+    "cluster upload-data": ("cluster.transfer:upload_data", "Copy a folder to the cluster's data claim."),
+    "cluster fetch-results": ("cluster.transfer:fetch_results", "Copy ended runs from the cluster's claim."),
+    "runs fetch": ("runs_fetch", "Copy a run from its archive."),
     "serve": ("serving.serve", "Serve a trained run or a model over HTTP."),
-    "models list": ("models.list", "List models, their versions and the runs that serve them."),
+    "models list": ("models:list_models", "List models, their versions and the runs that serve them."),
     "models promote": (
-        "models.promote",
+        "models:promote",
         "Let a run serve a model: all requests, a share (canary), or only for the log (shadow).",
     ),
     "models rollback": (
-        "models.rollback",
+        "models:rollback",
         "End a model's canary and shadow, or let its previous champion serve again.",
     ),
-    "models score": ("models.score", "Score served forecasts against the prices that followed."),
+    "models score": ("models:score", "Score served forecasts against the prices that followed."),
     "mlflow sync": ("mlflow_sync", "Copy runs to MLflow."),
     "mcp": (
         "agent.mcp",
@@ -80,10 +81,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _dispatch(argv: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
-    for verb, (module, _) in VERBS.items():
+    for verb in VERBS:
         own = verb.split()
         if words[: len(own)] == own:
-            return int(importlib.import_module(f"sp500.commands.{module}").main(words[len(own) :]))
+            return load(verb)(words[len(own) :])
     if words[:1] == ["--version"]:
         return write_stdout(__version__)
     prefix = list(itertools.takewhile(lambda word: not word.startswith("-"), words))
@@ -92,6 +93,15 @@ def _dispatch(argv: Sequence[str] | None) -> int:
         return write_stdout(_listing(matches))
     print(_unknown(prefix or words[:1]), file=sys.stderr)
     return 2
+
+
+def load(verb: str) -> Callable[[Sequence[str]], int]:
+    """Import the function of a verb, which returns the exit code."""
+    module, _, function = VERBS[verb][0].partition(":")
+    main: Callable[[Sequence[str]], int] = getattr(
+        importlib.import_module(f"sp500.commands.{module}"), function or "main"
+    )
+    return main
 
 
 def _listing(verbs: dict[str, str]) -> str:

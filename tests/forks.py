@@ -36,8 +36,7 @@ CONTEXT.set_forkserver_preload(
         *("torch.onnx", "alembic.config", "sqlalchemy.dialects.sqlite", "optuna.storages._rdb.models"),
         *("optuna.importance._fanova", "sklearn.linear_model", "sklearn.neighbors", "ray.dag.compiled_dag_node"),
         *("sp500.studies.search_trials", "sp500.studies.walk_forward_folds"),
-        *("sp500.report.terminal", "sp500.cli", "sp500.commands.cluster.deploy", "sp500.commands.cluster.upload_data"),
-        *("sp500.commands.cluster.fetch_results", "uvicorn"),
+        *("sp500.report.terminal", "sp500.cli", "sp500.commands.cluster.deploy", "uvicorn"),
     ]
 )
 

@@ -72,8 +72,12 @@ LEAN = {
     "sp500.jobs.kuberay.executor": {"numpy", "pandas", "torch", "ray", "kubernetes", "urllib3"},
     "sp500.config, sp500.console.entry": {"numpy", "pandas", "torch", "ray"},
     "sp500.commands.agent.mcp": {"numpy", "pandas", "torch", "ray", "mcp", "anyio"},
-    "sp500.commands.cluster.deploy, sp500.commands.cluster.fetch_results, sp500.commands.submission.render, "
-    "sp500.commands.forecast": {"numpy", "pandas", "torch", "ray"},
+    "sp500.commands.cluster.deploy, sp500.commands.submission.render, sp500.commands.forecast": {
+        "numpy",
+        "pandas",
+        "torch",
+        "ray",
+    },
     "sp500.runs.cost, sp500.commands.rate_table": {"numpy", "pandas", "torch", "ray", "scipy"},
     "sp500.report.page, sp500.data.pipeline": {"torch", "ray"},
     "sp500.studies.train": {"ray"},

@@ -1,6 +1,5 @@
 """`sp500` as a user calls it: a process, its streams, its exit code."""
 
-import importlib
 import json
 import subprocess
 import sys
@@ -170,7 +169,7 @@ def test_experiment_taken_for_a_verb_is_named_as_a_script(capsys, word):
 
 @pytest.mark.parametrize("verb", cli.VERBS)
 def test_every_verb_has_a_main(verb):
-    assert callable(importlib.import_module(f"sp500.commands.{cli.VERBS[verb][0]}").main)
+    assert callable(cli.load(verb))
 
 
 def test_reader_that_has_seen_enough_ends_the_listing_in_silence():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -13,9 +13,8 @@ import tyro
 from rich.console import Console
 
 from sp500.commands import folders
+from sp500.commands.verb import verb
 from sp500.config import Frozen
-from sp500.console import arguments
-from sp500.console.output import run_command
 from sp500.doctor import check, kubernetes_cluster, machine, ray_cluster, versions, vision
 from sp500.errors import ConfigError
 from sp500.jobs.client import state_folder
@@ -54,20 +53,11 @@ def _namespace(flags: Doctor, environment: Mapping[str, str]) -> str:
         return "default"
 
 
-def main(argv: Sequence[str]) -> int:
-    """Print the checks and return the exit code.
-
-    0: all is well. 1: something is wrong. 2: torchvision is of another build than torch.
-    """
-
-    def run() -> tuple[str, int]:
-        flags = arguments.parse(Doctor, argv, "sp500 doctor")
-        checks = check.run_probes(probes(flags))
-        console = Console(force_terminal=sys.stdout.isatty())  # rich takes a pipe for a terminal with FORCE_COLOR
-        text = json.dumps(check.plain(checks), indent=1) if flags.json_output else check.text(checks, console)
-        return text, check.exit_code(checks)
-
-    return run_command(run, only_json="--json" in argv)
+def _check(flags: Doctor) -> tuple[str, int]:
+    checks = check.run_probes(probes(flags))
+    console = Console(force_terminal=sys.stdout.isatty())  # rich takes a pipe for a terminal with FORCE_COLOR
+    text = json.dumps(check.plain(checks), indent=1) if flags.json_output else check.text(checks, console)
+    return text, check.exit_code(checks)
 
 
 def probes(flags: Doctor) -> list[check.Probe]:
@@ -103,3 +93,6 @@ def _find_home() -> tuple[Path, list[check.Check]]:
 
 def _is_wanted(on: str | None, cluster: str) -> bool | None:
     return None if on is None else on == cluster
+
+
+main = verb("doctor", Doctor, _check)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,9 +10,8 @@ import tyro
 from pydantic import Field, field_validator
 
 from sp500.commands import folders, rate_table
+from sp500.commands.verb import verb
 from sp500.config import Frozen
-from sp500.console import arguments
-from sp500.console.output import run_command
 from sp500.errors import ConfigError
 from sp500.runs.experiments import Experiment
 
@@ -50,21 +48,14 @@ class Forecast(Frozen):
         return workers
 
 
-def main(argv: Sequence[str]) -> int:
-    """Print the forecast and return the exit code."""
+def _forecast(flags: Forecast) -> tuple[str, int]:
+    table = rate_table.read(flags.rates)
+    forecast = build_forecast(flags, table)
+    if flags.json_output:
+        return json.dumps(forecast, indent=1, allow_nan=False), 0
+    from sp500.report import costs
 
-    def run() -> tuple[str, int]:
-        """The table or the JSON object, and the exit code."""
-        flags = arguments.parse(Forecast, argv, "sp500 jobs forecast")
-        table = rate_table.read(flags.rates)
-        forecast = build_forecast(flags, table)
-        if flags.json_output:
-            return json.dumps(forecast, indent=1, allow_nan=False), 0
-        from sp500.report import costs
-
-        return costs.text(forecast, table), 0
-
-    return run_command(run, only_json="--json" in argv)
+    return costs.text(forecast, table), 0
 
 
 def build_forecast(flags: Forecast, table: RateTable | None) -> results.Forecast:
@@ -80,3 +71,6 @@ def build_forecast(flags: Forecast, table: RateTable | None) -> results.Forecast
     if not flags.runs_dir.is_dir():
         result["assumption"] = f"The folder {flags.runs_dir} does not exist. {result['assumption']}"
     return result
+
+
+main = verb("jobs forecast", Forecast, _forecast)

@@ -6,7 +6,6 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,9 +14,9 @@ import tyro
 from pydantic import Field, model_validator
 
 from sp500.commands import folders, rate_table
+from sp500.commands.verb import verb
 from sp500.config import Frozen
-from sp500.console import arguments
-from sp500.console.output import printable, run_command
+from sp500.console.output import printable
 from sp500.credentials import has_password, mask
 from sp500.errors import ConfigError
 from sp500.formatting import join, some
@@ -55,30 +54,25 @@ class Sync(Frozen):
         return self
 
 
-def main(argv: Sequence[str]) -> int:
-    """Sync and return the exit code: 1 where runs are missing in MLflow."""
+def _sync(flags: Sync) -> tuple[str, int]:
+    _refuse_password(flags.uri)
+    from sp500.tracking import address, sync
 
-    def run() -> tuple[str, int]:
-        """The text, and the exit code."""
-        flags = arguments.parse(Sync, argv, "sp500 mlflow sync")
-        _refuse_password(flags.uri)
-        from sp500.tracking import address, sync
-
-        if not flags.follow and not flags.runs_dir.is_dir():
-            raise ConfigError(f"--runs-dir {flags.runs_dir}: no such folder")
-        target, rates = address.resolve(flags.uri), rate_table.read(flags.rates)
-        shown = ""
-        while True:
-            done = sync.sync(flags.runs_dir, target, flags.experiment, rates=rates, weights=flags.weights)
-            if not flags.follow:
-                _warn(done)
-                return _plain(done, target, flags.experiment) if flags.json_output else _text(done, target), _code(done)
-            if (text := "\n".join([_text(done, target), *_missing(done)])) != shown:
-                shown = text
-                print(printable(text), flush=True)
-            time.sleep(SECONDS)
-
-    return run_command(run, only_json="--json" in argv)
+    if not flags.follow and not flags.runs_dir.is_dir():
+        raise ConfigError(f"--runs-dir {flags.runs_dir}: no such folder")
+    target, rates = address.resolve(flags.uri), rate_table.read(flags.rates)
+    shown = ""
+    while True:
+        done = sync.sync(flags.runs_dir, target, flags.experiment, rates=rates, weights=flags.weights)
+        if not flags.follow:
+            for line in _missing(done):
+                print(printable(line), file=sys.stderr, flush=True)
+            text = _plain(done, target, flags.experiment) if flags.json_output else _text(done, target)
+            return text, int(bool(done.missing))
+        if (text := "\n".join([_text(done, target), *_missing(done)])) != shown:
+            shown = text
+            print(printable(text), flush=True)
+        time.sleep(SECONDS)
 
 
 def _refuse_password(uri: str) -> None:
@@ -88,15 +82,6 @@ def _refuse_password(uri: str) -> None:
             "--uri: the address holds a password. Leave it out and set MLFLOW_TRACKING_USERNAME and "
             "MLFLOW_TRACKING_PASSWORD, or set MLFLOW_TRACKING_URI in place of --uri"
         )
-
-
-def _code(done: Synced) -> int:
-    return 1 if done.missing else 0
-
-
-def _warn(done: Synced) -> None:
-    for line in _missing(done):
-        print(printable(line), file=sys.stderr, flush=True)
 
 
 def _missing(done: Synced) -> list[str]:
@@ -128,3 +113,6 @@ def _plain(done: Synced, target: Address, experiment: str) -> str:
     runs = [asdict(change) for change in done.changes]
     plain = {"uri": mask(target.uri), "experiment": experiment, "runs": runs, "missing": done.missing}
     return json.dumps(plain, indent=1)
+
+
+main = verb("mlflow sync", Sync, _sync)

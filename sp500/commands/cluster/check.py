@@ -10,8 +10,8 @@ from typing import Annotated
 
 import tyro
 
+from sp500.commands.verb import verb
 from sp500.config import Frozen
-from sp500.console import arguments, output
 from sp500.errors import ConfigError
 from sp500.formatting import some
 from sp500.jobs.manifests.manifest import section
@@ -45,22 +45,15 @@ class CheckedDocument:
     violations: tuple[Violation, ...]
 
 
-def main(argv: Sequence[str]) -> int:
-    """Print a line per broken rule, and return the exit code."""
-
-    def run() -> tuple[str, int]:
-        """The text, and the exit code."""
-        flags = arguments.parse(Check, argv, "sp500 cluster check")
-        documents = [document for file in flags.files for document in check(file)]
-        if not documents:
-            files = " ".join(map(str, flags.files)) or "no file given"
-            raise ConfigError(f"{files}: expected YAML with {', '.join(rules.KINDS)}")
-        code = BROKEN if any(document.violations for document in documents) else 0
-        if flags.json_output:
-            return json.dumps({"documents": [asdict(document) for document in documents]}), code
-        return format_violations(documents), code
-
-    return output.run_command(run, only_json="--json" in argv)
+def _check(flags: Check) -> tuple[str, int]:
+    documents = [document for file in flags.files for document in check(file)]
+    if not documents:
+        files = " ".join(map(str, flags.files)) or "no file given"
+        raise ConfigError(f"{files}: expected YAML with {', '.join(rules.KINDS)}")
+    code = BROKEN if any(document.violations for document in documents) else 0
+    if flags.json_output:
+        return json.dumps({"documents": [asdict(document) for document in documents]}), code
+    return format_violations(documents), code
 
 
 def check(file: Path) -> Iterator[CheckedDocument]:
@@ -80,3 +73,6 @@ def format_violations(documents: Sequence[CheckedDocument]) -> str:
         for violation in document.violations
     ]
     return "\n".join([*lines, f"{some(len(documents), 'document')} checked, {some(len(lines), 'broken rule')}"])
+
+
+main = verb("cluster check", Check, _check)

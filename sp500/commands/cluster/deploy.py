@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from sp500.commands.cluster import cluster_flags
+from sp500.commands.cluster import transfer
 from sp500.errors import ConfigError
 from sp500.jobs.cluster import rollout
 from sp500.jobs.cluster.kubectl import Kubectl
 
 
-class Deploy(cluster_flags.ClusterFlags):
+class Deploy(transfer.ClusterFlags):
     """Apply an overlay to a cluster that has the KubeRay operator, and wait until Ray is ready."""
 
     overlay: Annotated[str, tyro.conf.Positional]
@@ -25,12 +24,7 @@ class Deploy(cluster_flags.ClusterFlags):
     """Folder of the named overlays."""
 
 
-def main(argv: Sequence[str]) -> int:
-    """Deploy and return the exit code."""
-    return cluster_flags.run_verb(Deploy, argv, "cluster deploy", _deploy)
-
-
-def _deploy(flags: Deploy) -> tuple[str, int]:
+def _deploy(flags: Deploy) -> str:
     folder = next(filter(Path.is_dir, (flags.overlays / flags.overlay, Path(flags.overlay))), None)
     if folder is None:
         known = ", ".join(sorted(path.name for path in flags.overlays.glob("*/"))) or "none"
@@ -38,8 +32,11 @@ def _deploy(flags: Deploy) -> tuple[str, int]:
     overlay = rollout.parse(Kubectl("default", flags.context).text("kustomize", str(folder)), str(folder))
     kubectl = Kubectl(overlay.namespace, flags.context)
     kubectl.reach()
-    applied = rollout.apply(kubectl, overlay, cluster_flags.say)
+    applied = rollout.apply(kubectl, overlay, transfer.say)
     for data in flags.data:
-        cluster_flags.say(cluster_flags.send(kubectl, flags, data))
-    rollout.wait(kubectl, applied, seconds=flags.timeout, say=cluster_flags.say)
-    return f"RayCluster {overlay.name} in namespace {overlay.namespace} is ready", 0
+        transfer.say(transfer.send(kubectl, flags, data))
+    rollout.wait(kubectl, applied, seconds=flags.timeout, say=transfer.say)
+    return f"RayCluster {overlay.name} in namespace {overlay.namespace} is ready"
+
+
+main = transfer.cluster_verb("cluster deploy", Deploy, _deploy)

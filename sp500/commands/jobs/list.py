@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sp500.commands.jobs import job_progress, queue_flags
+from sp500.commands.verb import verb
 from sp500.jobs import client
 from sp500.jobs.queue.job import Job
 from sp500.jobs.queue.queue import Queue
@@ -28,11 +29,6 @@ class List(queue_flags.QueueFlags):
     """Show every job."""
     project: str | None = None
     """Show jobs of one project."""
-
-
-def main(argv: Sequence[str]) -> int:
-    """List the jobs and return the exit code."""
-    return queue_flags.run_verb(List, argv, "jobs list", _list)
 
 
 def _list(flags: List) -> tuple[str, int]:
@@ -79,3 +75,6 @@ def table(jobs: Sequence[Job], progress: Mapping[str, RunProgress | None], width
 
 def _shorten(reason: str) -> str:
     return reason if len(reason) <= 160 else f"{reason[:157]}..."
+
+
+main = verb("jobs list", List, _list)

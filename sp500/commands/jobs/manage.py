@@ -6,7 +6,7 @@ import math
 import os
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event
@@ -14,6 +14,7 @@ from threading import Event
 from filelock import FileLock, Timeout
 
 from sp500.commands.jobs import queue_flags
+from sp500.commands.verb import verb
 from sp500.errors import ConfigError
 from sp500.jobs import client
 from sp500.jobs.queue import settings as queue_settings
@@ -29,11 +30,6 @@ class Manage(queue_flags.QueueFlags):
 
     idle_seconds: float | None = None
     """Seconds without an unfinished job after which to end. Default: never."""
-
-
-def main(argv: Sequence[str]) -> int:
-    """Manage the queue and return the exit code: 0 when it is idle or has another manager."""
-    return queue_flags.run_verb(Manage, argv, "jobs manage", _manage, hint="jobs that run go on")
 
 
 def _manage(flags: Manage) -> tuple[str, int]:
@@ -84,3 +80,6 @@ def settings(folder: Path) -> Callable[[], QueueSettings]:
         return current
 
     return read
+
+
+main = verb("jobs manage", Manage, _manage, hint="jobs that run go on")

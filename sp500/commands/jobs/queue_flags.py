@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import tyro
+from pydantic import field_validator
 
 from sp500.commands.jobs import job_progress
 from sp500.config import Frozen
-from sp500.console import arguments
-from sp500.console.output import run_command
-from sp500.errors import ConfigError
 from sp500.jobs.queue.job import Job
 from sp500.jobs.state import Status
 from sp500.progress import RunProgress
-
-F = TypeVar("F", bound="QueueFlags")
 
 
 class QueueFlags(Frozen):
@@ -44,19 +39,12 @@ class SomeJobs(QueueFlags):
     ids: tyro.conf.Positional[tuple[str, ...]]
     """Ids of jobs, as `submit` printed them."""
 
-
-def run_verb(
-    model: type[F], argv: Sequence[str], name: str, act: Callable[[F], tuple[str, int]], hint: str = ""
-) -> int:
-    """Parse the flags and act: its text on stdout, its exit code. Exits with 2 on a wrong flag."""
-
-    def run() -> tuple[str, int]:
-        flags = arguments.parse(model, argv, f"sp500 {name}")
-        if isinstance(flags, SomeJobs) and not flags.ids:
-            raise ConfigError("no job is named; sp500 jobs list shows them")
-        return act(flags)
-
-    return run_command(run, only_json="--json" in argv, hint=hint)
+    @field_validator("ids")
+    @classmethod
+    def _are_some(cls, ids: tuple[str, ...]) -> tuple[str, ...]:
+        if not ids:
+            raise ValueError("no job is named; sp500 jobs list shows them")
+        return ids
 
 
 def plain(job: Job, status: Status | None = None, progress: RunProgress | None = None) -> dict[str, object]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pydantic import Field
 
 from sp500.commands.jobs import job_progress, queue_flags
+from sp500.commands.verb import verb
 from sp500.formatting import amount
 from sp500.jobs import client
 from sp500.jobs.queue.job import Job, Notice
@@ -22,11 +23,6 @@ class Status(queue_flags.OneJob):
 
     tail: int = Field(5, ge=0)
     """Lines of the log to show: what the command printed, and before it runs those of each process."""
-
-
-def main(argv: Sequence[str]) -> int:
-    """Show the job and return the exit code."""
-    return queue_flags.run_verb(Status, argv, "jobs status", _show)
 
 
 def _show(flags: Status) -> tuple[str, int]:
@@ -89,3 +85,6 @@ def _history(queue: Queue, job: Job) -> list[str]:
 
 def _indent(title: str, lines: Sequence[str]) -> list[str]:
     return [f"  {title}", *(f"    {line}" for line in lines)] if lines else []
+
+
+main = verb("jobs status", Status, _show)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from sp500.commands.cluster.cluster_flags import say
+from sp500.commands.cluster.transfer import say
 from sp500.errors import ConfigError, ResourcesError
 from sp500.jobs.cluster import service
 from sp500.jobs.cluster.kubectl import Kubectl

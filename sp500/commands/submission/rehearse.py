@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,9 +11,8 @@ import tyro
 from pydantic import Field
 
 from sp500.commands import folders
+from sp500.commands.verb import verb
 from sp500.config import Frozen
-from sp500.console import arguments
-from sp500.console.output import run_command
 from sp500.errors import ConfigError
 from sp500.jobs import working_dir
 from sp500.jobs.client import state_folder
@@ -43,18 +41,12 @@ class Rehearse(Frozen):
     queue."""
 
 
-def main(argv: Sequence[str]) -> int:
-    """Start or end the rehearsal, and return the exit code."""
-
-    def run() -> tuple[str, int]:
-        flags = arguments.parse(Rehearse, argv, "sp500 jobs rehearse")
-        state = flags.state_dir or state_folder() / "rehearsal"
-        if flags.down:
-            count = processes.down(state)
-            return (f"{count} nodes ended" if count else "no rehearsal is up"), 0
-        return _up(flags, state), 0
-
-    return run_command(run, only_json=False)
+def _rehearse(flags: Rehearse) -> tuple[str, int]:
+    state = flags.state_dir or state_folder() / "rehearsal"
+    if flags.down:
+        count = processes.down(state)
+        return (f"{count} nodes ended" if count else "no rehearsal is up"), 0
+    return _up(flags, state), 0
 
 
 def _up(flags: Rehearse, state: Path) -> str:
@@ -90,3 +82,6 @@ def _up(flags: Rehearse, state: Path) -> str:
             "scripts/rehearse --down ends it.",
         ]
     )
+
+
+main = verb("jobs rehearse", Rehearse, _rehearse)

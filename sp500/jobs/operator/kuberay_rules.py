@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sp500.jobs import names
-from sp500.jobs.manifests.manifest import Cluster, Document, clusters, is_true, items, section
+from sp500.jobs.manifests.manifest import Cluster, Document, clusters, is_true, section
 from sp500.jobs.operator.violation import Violation
 
 V2_SWITCH = "RAY_enable_autoscaler_v2"

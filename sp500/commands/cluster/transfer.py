@@ -1,21 +1,28 @@
-"""What the verbs of `sp500 cluster` share: flags, an end for what the disk refuses, and a folder's way to a claim."""
+"""Files to and from a cluster's claims: `sp500 cluster upload-data`, `fetch-results`, and what other verbs use."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
-from sp500.config import Frozen
-from sp500.console import arguments, output
-from sp500.errors import ConfigError, ResourcesError
-from sp500.jobs.cluster import data_claim, transfer_pod
+import tyro
+from pydantic import Field
+
+from sp500.commands import folders
+from sp500.commands.verb import Main, verb
+from sp500.config import RUN_NAME, Frozen
+from sp500.errors import ConfigError, ResourcesError, RunExists
+from sp500.jobs.cluster import data_claim, runs_claim, transfer_pod
 from sp500.jobs.cluster.kubectl import Kubectl
+from sp500.jobs.cluster.runs_claim import Fetched, RunsClaim
 from sp500.jobs.cluster.upload import upload
 from sp500.jobs.manifests import rayservice
 from sp500.jobs.manifests.manifest import section
+from sp500.machine.units import size_bytes
+from sp500.runs.store import REPORT
 
 CLUSTER = "sp500"
 
@@ -42,17 +49,37 @@ class TransferFlags(ClusterFlags):
     """Replace what is there under that name."""
 
 
-def run_verb(model: type[F], argv: Sequence[str], verb: str, act: Callable[[F], tuple[str, int]]) -> int:
-    """Parse the flags and act: its text on stdout, its exit code. Exits with 2 on a wrong flag."""
+class UploadData(TransferFlags):
+    """Copy a folder to the cluster's data claim, verified by checksums on both sides."""
 
-    def run() -> tuple[str, int]:
-        flags = arguments.parse(model, argv, f"sp500 {verb}")
+    folder: Annotated[Path, tyro.conf.Positional]
+    """Pods find it as /data/NAME."""
+    name: str = ""
+    """Name on the claim. Default: the folder's own."""
+
+
+class FetchResults(TransferFlags):
+    """Copy ended runs from the cluster's claim, verified by checksums on both sides."""
+
+    names: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """Names of runs. Default: all that have ended."""
+    runs_dir: Path = Field(default_factory=folders.default_runs)
+    """Folder to fetch into. $SP500_RUNS_DIR sets another default."""
+    max_size: str = "50GiB"
+    """Most that all runs fetched by this command may hold together."""
+
+
+def cluster_verb(name: str, model: type[F], act: Callable[[F], str | tuple[str, int]]) -> Main:
+    """Return the `main` of a verb, in which an error of the disk is one of a resource."""
+
+    def run(flags: F) -> tuple[str, int]:
         try:
-            return act(flags)
+            result = act(flags)
         except OSError as error:  # a full disk, a folder that may not be read: its text names the file
             raise ResourcesError(str(error)) from error
+        return (result, 0) if isinstance(result, str) else result
 
-    return output.run_command(run, only_json=False)
+    return verb(name, model, run)
 
 
 def send(kubectl: Kubectl, flags: ClusterFlags, folder: Path, name: str = "", *, overwrite: bool = False) -> str:
@@ -113,3 +140,45 @@ def pod(
 def say(text: str) -> None:
     """What goes on meanwhile, on stderr."""
     print(text, file=sys.stderr, flush=True)
+
+
+def _upload(flags: UploadData) -> str:
+    kubectl = Kubectl(flags.namespace, flags.context)
+    return send(kubectl, flags, flags.folder, flags.name, overwrite=flags.overwrite)
+
+
+def _fetch(flags: FetchResults) -> tuple[str, int]:
+    try:
+        max_bytes = size_bytes(flags.max_size)
+    except ValueError as error:
+        raise ConfigError(f"--max-size: {error}") from None
+    kubectl = Kubectl(flags.namespace, flags.context)
+    with pod(kubectl, flags, runs_claim.CLAIM, runs_claim.MOUNT, read_only=True) as running:
+        claim = RunsClaim(kubectl, running, flags.runs_dir)
+        result = claim.fetch(flags.names, _is_run_name, max_bytes=max_bytes, overwrite=flags.overwrite)
+    for name, reason in result.failed.items():
+        say(f"{name}: {reason}")
+    return _text(result, flags.runs_dir), _exit_code(result)
+
+
+def _is_run_name(name: str) -> bool:
+    return bool(RUN_NAME.fullmatch(name)) and name != REPORT
+
+
+def _text(result: Fetched, runs: Path) -> str:
+    lines = [
+        f"{runs / name} fetched: {len(listing.sizes)} files, {listing.total_bytes / 2**20:.1f} MiB, checksums equal"
+        for name, listing in result.new.items()
+    ]
+    lines += [f"{runs / name} is already here with the same files" for name in result.same]
+    return "\n".join(lines) or ("" if result.failed else "No run on the claim has ended yet.")
+
+
+def _exit_code(result: Fetched) -> int:
+    """0 if every run is here; a run that failed to transfer matters more than one that was kept."""
+    errors = sorted(result.failed.values(), key=lambda reason: isinstance(reason, RunExists))
+    return errors[0].exit_code if errors else 0
+
+
+upload_data = cluster_verb("cluster upload-data", UploadData, _upload)
+fetch_results = cluster_verb("cluster fetch-results", FetchResults, _fetch)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,14 +10,16 @@ import tyro
 from pydantic import ConfigDict, Field, field_validator
 
 from sp500.commands import folders
+from sp500.commands.verb import verb
 from sp500.config import Frozen, archive_uri
-from sp500.console import arguments
-from sp500.console.output import run_command
 from sp500.runs.store import RunStore
 
 
 class Fetch(Frozen):
-    """Copy a run, ended or not, from its archive (io.archive), verified by checksums."""
+    """Copy a run, ended or not, from its archive (io.archive), verified by checksums.
+
+    Exit code 1: a damaged version was left out.
+    """
 
     model_config = ConfigDict(hide_input_in_errors=True)  # an address may hold a password
 
@@ -37,16 +38,6 @@ class Fetch(Frozen):
         return archive_uri(uri)
 
 
-def main(argv: Sequence[str]) -> int:
-    """Fetch the run and return the exit code: 1 where a damaged version was left out."""
-
-    def run() -> tuple[str, int]:
-        flags = arguments.parse(Fetch, argv, "sp500 runs fetch")
-        return _fetch(flags)
-
-    return run_command(run, only_json="--json" in argv)
-
-
 def _fetch(flags: Fetch) -> tuple[str, int]:
     from sp500.runs.archive import fetching
 
@@ -60,3 +51,6 @@ def _fetch(flags: Fetch) -> tuple[str, int]:
     else:
         text = f"{folder} is already as far as the archive's"
     return text, int(bool(fetched.damaged))
+
+
+main = verb("runs fetch", Fetch, _fetch)

@@ -1,1 +1,0 @@
-"""Verbs of `sp500 models`."""

@@ -1,1 +1,0 @@
-"""The verbs `sp500 runs ...`."""

@@ -1,0 +1,28 @@
+"""The `main` of a verb: its flags, what it does with them, and how it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from pydantic import BaseModel
+
+from sp500.console import arguments
+from sp500.console.output import run_command
+
+M = TypeVar("M", bound=BaseModel)
+Main = Callable[[Sequence[str]], int]
+
+
+def verb(name: str, model: type[M], act: Callable[[M], tuple[str, int]], hint: str = "") -> Main:
+    """Return the `main` of `sp500 NAME`: parse the flags, act, print the text, and return the exit code.
+
+    Exits with 2 on a wrong flag. `hint` says after a signal how to go on.
+    """
+
+    def main(argv: Sequence[str]) -> int:
+        return run_command(
+            lambda: act(arguments.parse(model, argv, f"sp500 {name}")), only_json="--json" in argv, hint=hint
+        )
+
+    return main
