@@ -1,7 +1,7 @@
 """`sp500 jobs render ...`: finds the verb, which does the rest.
 
-A verb is a line in VERBS and a function `main(argv) -> int` of a module that is imported when it is called, so that help
-is instant.
+A verb is a line in VERBS and a function `main(argv) -> int` of a module, imported when it is called, so that help is
+instant.
 """
 
 from __future__ import annotations

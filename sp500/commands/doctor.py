@@ -15,7 +15,7 @@ from rich.console import Console
 from sp500.commands import folders
 from sp500.commands.verb import verb
 from sp500.config import Frozen
-from sp500.doctor import check, kubernetes_cluster, machine, ray_cluster, versions, vision
+from sp500.doctor import check, kubernetes_cluster, machine, ray_cluster, versions
 from sp500.errors import ConfigError
 from sp500.jobs.client import state_folder
 from sp500.jobs.kuberay import contexts
@@ -68,7 +68,6 @@ def probes(flags: Doctor) -> list[check.Probe]:
     ray = versions.find_package("ray")
     return [
         *versions.probes(),
-        vision.probe(),
         (HOME, lambda: faults),
         *machine.probes(runs, flags.state_dir or state_folder(environment), environment),
         *ray_cluster.probes(

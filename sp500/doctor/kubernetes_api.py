@@ -5,8 +5,6 @@ Import it late: the `kubernetes` package takes a second.
 
 from __future__ import annotations
 
-from urllib.parse import quote
-
 from sp500.errors import Refused, ResourcesError, Unreachable
 from sp500.jobs.kuberay import contexts
 from sp500.jobs.kuberay.api import KubeApi
@@ -30,19 +28,10 @@ class Cluster:
 
     def version(self) -> str:
         """The version of Kubernetes."""
-        answer = self._ask("/version")
+        answer = self.get("/version")
         if "gitVersion" not in answer:
             raise ResourcesError(STRANGER)
         return str(answer["gitVersion"])
-
-    def kinds(self, group: str, version: str) -> set[str]:
-        """Plural names of the resources that a version of an API group serves; none for one that is not there."""
-        return {resource["name"] for resource in self._ask(f"/apis/{group}/{version}").get("resources", [])}
-
-    def deployments(self, selector: str) -> list[Document]:
-        """Deployments with these labels, of all namespaces."""
-        deployments: list[Document] = self._ask("/apis/apps/v1/deployments", {"labelSelector": selector})["items"]
-        return deployments
 
     def permits(self, namespace: str, verb: str, group: str, resource: str, name: str) -> bool:
         """Whether this user may do that; `resource` may be RESOURCE/SUBRESOURCE."""
@@ -51,19 +40,11 @@ class Cluster:
         attributes = {key: value for key, value in {**fields, "name": name}.items() if value}
         review = {"kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1"}
         path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-        answer = self._ask(path, body=review | {"spec": {"resourceAttributes": attributes}})
+        answer = self.get(path, body=review | {"spec": {"resourceAttributes": attributes}})
         return bool(answer["status"]["allowed"])
 
-    def claim(self, namespace: str, name: str) -> Document:
-        """A PersistentVolumeClaim; empty where there is none."""
-        return self._ask(f"/api/v1/namespaces/{quote(namespace)}/persistentvolumeclaims/{name}")
-
-    def service(self, namespace: str, name: str) -> Document:
-        """A RayService; empty where there is none."""
-        return self._ask(f"/apis/ray.io/v1/namespaces/{quote(namespace)}/rayservices/{name}")
-
-    def _ask(self, path: str, query: dict[str, str] | None = None, body: Document | None = None) -> Document:
-        """The answer as it came; empty where there is nothing."""
+    def get(self, path: str, query: dict[str, str] | None = None, body: Document | None = None) -> Document:
+        """Return the answer as it came, to POST where there is a body; empty where there is nothing."""
         answer = self._api.send_once("POST" if body else "GET", path, query or {}, body)
         if answer.code == NOT_FOUND:
             return {}

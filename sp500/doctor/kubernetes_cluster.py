@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote
 
 from sp500.doctor.check import Check, Probe, ok, run_probes, skipped, wrong
 from sp500.errors import ConfigError, Refused, ResourcesError, Unreachable, extra
@@ -199,11 +201,12 @@ def _kuberay(reached: Cluster) -> list[Check]:
     served: set[str] = set()
 
     def crds() -> list[Check]:
-        served.update(reached.kinds("ray.io", "v1"))
+        served.update(resource["name"] for resource in reached.get("/apis/ray.io/v1").get("resources", []))
         return [kinds(served)]
 
     def deployment() -> list[Check]:
-        return [operator(reached.deployments(OPERATOR_LABELS), served=bool(served))]
+        listed = reached.get("/apis/apps/v1/deployments", {"labelSelector": OPERATOR_LABELS})
+        return [operator(listed["items"], served=bool(served))]
 
     return run_probes([(NAMES[1], _skip_refused(NAMES[1], crds)), (NAMES[2], _skip_refused(NAMES[2], deployment))])
 
@@ -220,17 +223,22 @@ def _ours(reached: Cluster, namespace: str) -> list[Check]:
                 return [wrong(NAMES[3], f"this user may not ask for its rights ({_line(error)})", "log in")]
         return [permissions([right for right, yes in zip(RIGHTS, answers, strict=True) if not yes], namespace)]
 
-    claims = [
-        (f"claim {name}", lambda name=name: [claim(name, reached.claim(namespace, name), namespace)]) for name in CLAIMS
-    ]
-    served = (SERVING, lambda: [serving(reached.service(namespace, rayservice.NAME), namespace)])
-    return run_probes([(NAMES[3], rights), *((title, _skip_refused(title, ask)) for title, ask in (*claims, served))])
+    of_core, of_ray = (f"/{root}/namespaces/{quote(namespace)}" for root in ("api/v1", "apis/ray.io/v1"))
+
+    def claim_of(name: str) -> list[Check]:
+        return [claim(name, reached.get(f"{of_core}/persistentvolumeclaims/{name}"), namespace)]
+
+    def server() -> list[Check]:
+        return [serving(reached.get(f"{of_ray}/rayservices/{rayservice.NAME}"), namespace)]
+
+    optional: list[Probe] = [*((f"claim {name}", partial(claim_of, name)) for name in CLAIMS), (SERVING, server)]
+    return run_probes([(NAMES[3], rights), *((title, _skip_refused(title, ask)) for title, ask in optional)])
 
 
-def _skip_refused(name: str, ask: Callable[[], list[Check]]) -> Callable[[], list[Check]]:
+def _skip_refused(name: str, ask: Callable[[], Sequence[Check]]) -> Callable[[], Sequence[Check]]:
     """`ask`, where missing permission is acceptable: jobs do without it."""
 
-    def ask_or_skip() -> list[Check]:
+    def ask_or_skip() -> Sequence[Check]:
         try:
             return ask()
         except Refused as error:

@@ -1,6 +1,7 @@
-"""Check that the installed packages fit together, and torch's CUDA to the driver.
+"""Check that the installed packages fit together, torch's CUDA to the driver, and torchvision's build to torch's.
 
-It imports none of them, so it also answers if an import fails.
+It imports none of them, so it also answers if an import fails. torchvision is imported in a process of its own, since
+that is what fails: one for CUDA next to a torch for CPUs also breaks timm and transformers.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 from sp500.doctor.check import Check, Probe, ok, skipped, wrong
 
@@ -26,6 +30,11 @@ PIP_CHECK = (sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "
 PIP_SECONDS, NVIDIA_SECONDS = 60, 10
 # Faults that are printed one by one.
 MOST = 3
+VISION, INDEX, VISION_SECONDS = "torchvision", "https://download.pytorch.org/whl", 120
+MINOR_GAP = 15
+"""torchvision 0.N is for torch 2.(N - 15), from 0.15 on."""
+WRONG_BUILD = 2
+"""Exit code: not the machine but what is installed is wrong."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +60,8 @@ def probes() -> list[Probe]:
     return [
         ("python", lambda: [python(platform.python_version(), find_package(OURS))]),
         (REQUIREMENTS, lambda: packages({name: find_package(name) for name in SHOWN}, check_requirements())),
-        ("cuda", lambda: [cuda(torch_cuda(), gpus())]),
+        ("cuda", lambda: [cuda(read_build("torch").get("cuda"), gpus())]),
+        (VISION, torchvision),
     ]
 
 
@@ -108,17 +118,19 @@ def find_package(name: str) -> Package | None:
     return Package(version, python) if version else None
 
 
-def torch_cuda() -> str | None:
-    """CUDA that torch was built for, MAJOR.MINOR, as its version.py says; None for a build for CPUs, or no torch."""
-    try:
-        file = metadata.distribution("torch").locate_file("torch/version.py")
-        tree = ast.parse(file.read_text())
-    except (metadata.PackageNotFoundError, FileNotFoundError):
-        return None
-    for node in tree.body:  # cuda: Optional[str] = "13.0"
-        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "cuda" and node.value:
-            return ast.literal_eval(node.value)  # type: ignore[no-any-return]
-    return None
+def read_build(package: str) -> dict[str, Any]:
+    """Return the constants of a package's version.py, such as `cuda` and `__version__` with its build; {} for none.
+
+    The version that a package's metadata has may lack the build.
+    """
+    spec = find_spec(package)
+    file = Path(spec.origin).with_name("version.py") if spec and spec.origin else None
+    constants = {}
+    for node in ast.parse(file.read_text()).body if file and file.exists() else ():
+        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Constant):
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target  # cuda: Optional[str] = "13.0"
+            constants[ast.unparse(target)] = node.value.value
+    return constants
 
 
 def gpus() -> Gpus | str | None:
@@ -160,6 +172,31 @@ def cuda(build: str | None, driver: Gpus | str | None) -> Check:
     if _major(build) > _major(driver.cuda):
         return wrong("cuda", found, f"update the driver, or install a build of torch for CUDA {_major(driver.cuda)}")
     return ok("cuda", found)
+
+
+def torchvision() -> Sequence[Check]:
+    """Check how its import goes; nothing where it is not installed."""
+    if find_spec(VISION) is None:
+        return ()
+    done = subprocess.run(  # noqa: S603 - this interpreter
+        [sys.executable, "-c", f"import {VISION}"], capture_output=True, text=True, check=False, timeout=VISION_SECONDS
+    )
+    torch, build = (str(read_build(name).get("__version__", "")) for name in ("torch", VISION))
+    if not done.returncode:
+        return [ok(VISION, f"{build}, with torch {torch}")]
+    error = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit code {done.returncode}"
+    message = f"torchvision {build or '?'} cannot be imported with torch {torch or '?'} ({error:.160})"
+    return [wrong(VISION, message, advise_torchvision(torch), code=WRONG_BUILD)]
+
+
+def advise_torchvision(torch: str) -> str:
+    """Return how to install a torchvision of the build of this torch; `torch` is its version, such as 2.13.0+cpu."""
+    release = re.match(r"2\.(\d+)\.", torch)
+    if not release:
+        return "install the torchvision that belongs to torch, from the same index"
+    build = torch.partition("+")[2]
+    index = f" --index-url {INDEX}/{build}" if build else ""
+    return f"pip install --force-reinstall --no-deps{index} 'torchvision==0.{int(release[1]) + MINOR_GAP}.*'"
 
 
 def _nvidia(*words: str) -> subprocess.CompletedProcess[str]:

@@ -140,9 +140,10 @@ def test_machine_without_nvidia_smi_has_no_gpus(tmp_path, monkeypatch):
     assert versions.gpus() is None
 
 
-def test_cuda_of_torch_is_what_torch_says_itself():
+def test_build_of_torch_is_what_torch_says_itself():
     torch = pytest.importorskip("torch")
-    assert versions.torch_cuda() == torch.version.cuda
+    build = versions.read_build("torch")
+    assert (build["cuda"], build["__version__"]) == (torch.version.cuda, str(torch.__version__))
 
 
 @pytest.mark.parametrize("finder", ["importlib.metadata", "importlib_metadata"])

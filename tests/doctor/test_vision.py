@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sp500.doctor import vision
+from sp500.doctor import versions
 
 ROOT = Path(__file__).parents[2]
 FAILS = 'raise RuntimeError("operator torchvision::nms does not exist")\n'
@@ -47,9 +47,9 @@ def test_torchvision_that_loads_is_fine(tmp_path):
 
 
 def test_nothing_is_said_or_started_where_it_is_not_installed(monkeypatch):
-    monkeypatch.setattr(vision, "find_spec", lambda _: None)
-    monkeypatch.setattr(vision.subprocess, "run", None)
-    assert vision.torchvision() == ()
+    monkeypatch.setattr(versions, "find_spec", lambda _: None)
+    monkeypatch.setattr(versions.subprocess, "run", None)
+    assert versions.torchvision() == ()
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,4 @@ def test_nothing_is_said_or_started_where_it_is_not_installed(monkeypatch):
     ],
 )
 def test_advice_is_for_the_torch_that_is_there(torch, advice):
-    assert advice in vision.advice(torch)
-
-
-def test_version_of_torch_has_its_build():
-    torch = pytest.importorskip("torch")
-    assert vision.version("torch") == str(torch.__version__)
+    assert advice in versions.advise_torchvision(torch)
