@@ -42,7 +42,7 @@ AHEAD = 8
 
 def count_covered(law: tuple[float, ...], counts: Sequence[int], varies: float, draws: int) -> int:
     """How many of so many further runs lay in the range."""
-    from sp500.runs.forecasting import usl
+    from sp500.runs import usl
 
     truth, inside = usl.Law(*law), 0
     for seed in range(draws):

@@ -13,13 +13,12 @@ from typing import Any
 from sp500 import formatting
 from sp500.formatting import NOTHING, fixed, money, percent, seconds, some
 from sp500.report.tables import Table, table
-from sp500.runs import cost
+from sp500.runs import cost, forecast
 from sp500.runs.cost import Cost, RateTable
 from sp500.runs.experiments import EXPERIMENTS, TITLES, Experiment
-from sp500.runs.forecasting import forecast
-from sp500.runs.forecasting.usl import VARIES
 from sp500.runs.record import RunRecord
 from sp500.runs.results import Basis, Forecast, ForecastRow
+from sp500.runs.usl import VARIES
 
 COUNTED = (
     "A run on a cluster pays for its workers' nodes and what runs next to them (head, submitter), one on one machine "

@@ -12,10 +12,9 @@ from result_rows import search_summary, shard_facts
 
 from sp500.report import costs
 from sp500.report.search import results
-from sp500.runs import compare, scaling
+from sp500.runs import compare, forecast, scaling
 from sp500.runs.cost import RateTable
-from sp500.runs.forecasting import forecast
-from sp500.runs.forecasting.forecast import Question
+from sp500.runs.forecast import Question
 from sp500.runs.record import Machine, RunRecord, Seconds
 
 NOW = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)

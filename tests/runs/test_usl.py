@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sp500.runs.forecasting import usl
+from sp500.runs import usl
 
 
 def seconds(workers: int, work: float, sigma: float, kappa: float) -> float:

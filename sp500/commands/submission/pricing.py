@@ -111,7 +111,7 @@ class Estimator:
         script = next((PurePath(word) for word in spec.argv if word.endswith(".py")), None)
         if script is None or script.parent.name != "experiments" or not self.runs_dir.is_dir():
             return None
-        from sp500.runs.forecasting import forecast
+        from sp500.runs import forecast
 
         span = forecast.estimate(self._records, script.stem, spec.workers)
         return (span[0] + target.start_seconds, span[1] + target.start_seconds) if span else None

@@ -117,7 +117,7 @@ def test_duration_is_that_of_the_last_jobs_of_the_name_that_succeeded(expected, 
 def test_duration_on_kubernetes_has_the_start_of_the_cluster_in_it(expected, make, monkeypatch, tmp_path):
     ended = replace(earlier("tune", 30), target={"on": "kuberay"}, placed=955.0)
     assert expected(earlier=[ended]).seconds(make(), find("kuberay")) == (75, 75)
-    monkeypatch.setattr("sp500.runs.forecasting.forecast.estimate", lambda records, experiment, workers: (10.0, 20.0))
+    monkeypatch.setattr("sp500.runs.forecast.estimate", lambda records, experiment, workers: (10.0, 20.0))
     assert expected(runs_dir=tmp_path).seconds(make(), find("local")) == (10, 20)
     assert expected(runs_dir=tmp_path).seconds(make(), find("kuberay")) == (50, 60)
 
