@@ -80,36 +80,21 @@ def test_text_is_a_table_with_the_runs_the_test_and_the_date_of_the_rates(foreca
     assert "Rates of 2024-12-01, assumptions" in done.stdout
 
 
-def test_no_runs_exit_0_with_the_default_and_its_assumption(forecast: Forecast, tmp_path: Path) -> None:
-    done = forecast("--runs-dir", tmp_path, "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    found = json.loads(done.stdout)
-    assert [row["seconds"] for row in found["rows"]] == [None] * 5
-    assert found["assumption"].startswith("No run of scale with workers has ended well")
-    assert "5% of the work waits in line" in found["assumption"]
-
-
 def test_no_runs_are_said_before_the_numbers_that_are_assumed(forecast: Forecast, tmp_path: Path) -> None:
-    lines = forecast("--runs-dir", tmp_path).stdout.splitlines()
-    assert lines[0].startswith("No run of scale with workers has ended well")
+    done = forecast("--runs-dir", tmp_path / "gone")
+    lines = done.stdout.splitlines()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert lines[0].startswith(f"The folder {tmp_path / 'gone'} does not exist. No run of scale ")
     assert lines[1] == ""
     assert lines[2].startswith("Workers")
     assert "No run" not in "".join(lines[1:])
 
 
-def test_folder_that_is_not_there_is_named(forecast: Forecast, tmp_path: Path) -> None:
-    done = forecast("--runs-dir", tmp_path / "gone")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"The folder {tmp_path / 'gone'} does not exist. No run of scale ")
-
-
 def test_fitted_and_assumed_numbers_stand_apart(forecast: Forecast, runs: Path) -> None:
     told = forecast("--runs-dir", runs).stdout
-    assert (
-        "2 runs with 1 and 2 workers on a cluster's nodes of 4 CPUs. Fitted: start 20 s, no more to start per "
-        "further worker, work of one worker 100 s and contention 20.0%. Assumed: coherency 0.00% of the work "
-        "per further worker."
-    ) in told
+    fitted, _, assumed = told.partition("Fitted: ")[2].partition("Assumed: ")
+    assert all(words in fitted for words in ("start 20 s", "work of one worker 100 s", "contention 20.0%"))
+    assert assumed.startswith("coherency 0.00%")
 
 
 def test_one_worker_is_not_said_to_be_several(forecast: Forecast, runs: Path) -> None:
@@ -154,11 +139,7 @@ def test_wrong_flag_exits_2_and_says_what(forecast: Forecast, words: tuple[objec
     ("old", "new", "said"),
     [
         ("gpu_hour: 2.93", "gpu_hr: 2.93", "unknown key types.a100.gpu_hr; did you mean types.a100.gpu_hour?"),
-        ("cpu_hour: 0.0293", "cpu_hour: -1", "types.h100.cpu_hour: Input should be greater than or equal to 0, got -1"),
-        ("currency: USD", "currency: dollars", "currency: String should match pattern '^[A-Z]{3}$', got 'dollars'"),
         ("alone: laptop", "alone: mine", "rule: alone is 'mine'; expected a name under types: laptop, general"),
-        ("- {cpus: 1, gib: 3}", "- {cpus: 1, gb: 3}", "unknown key beside.0.gb; did you mean beside.0.gib?"),
-        ("date: 2024-12-01", "when: 2024-12-01", "date: Field required"),
     ],
 )
 def test_wrong_table_is_refused_with_file_key_and_what_was_expected(

@@ -28,20 +28,6 @@ def test_memory_is_wrong_where_less_than_a_gibibyte_is_free():
     assert (check.state, "raise the container's limit" in check.advice) == ("wrong", True)
 
 
-@pytest.mark.parametrize(
-    ("shared", "free", "store"),
-    [
-        (64 * GIB, 10 * GIB, 3 * GIB),  # 30%
-        (64 * MIB, 10 * GIB, 3 * GIB),  # Docker's default: Ray plans no less for it
-        (4 * GIB, 100 * GIB, 10**10),  # but never more than 10 GB where it does not fit
-        (100 * GIB, 400 * GIB, 95 * GIB),
-        (400 * GIB, 900 * GIB, 200 * 10**9),
-    ],
-)
-def test_store_is_what_ray_plans(shared, free, store):
-    assert machine.store_bytes(shared, free) == pytest.approx(store, abs=1)
-
-
 def test_store_is_what_the_installed_ray_plans(monkeypatch):
     utils = pytest.importorskip("ray._private.utils")
     for shared in (64 * MIB, 4 * GIB, 20 * GIB, 300 * GIB):

@@ -21,10 +21,6 @@ REFUSED = [
     ({"name": "1tune"}, ["'1tune'"]),
     ({"name": "tune-"}, ["'tune-'"]),
     ({"name": "a" * 48}, ["at most 47"]),
-    ({"workers": 0}, ["workers", "greater than 0"]),
-    ({"cpus": 0.5}, ["cpus"]),
-    ({"gpus": -1}, ["gpus"]),
-    ({"retries": 2**31}, ["retries"]),
     ({"memory": "3Gi"}, ["'3Gi'", "512MiB"]),
     ({"memory": "100MiB"}, ["'100MiB'", "at least 256MiB"]),
     ({"env": {"a-b": "1"}}, ["'a-b'", "do not start with a digit"]),
@@ -39,8 +35,6 @@ REFUSED = [
     ({"env": {"A": "1"}, "secrets": {"A": "a/b"}}, ["A is given under env and under secrets"]),
     ({"settings": {"a": 1}, "argv": ("python", "a.py", "--config", "b")}, ["--config of its own"]),
     ({"settings": {"a": 1}, "argv": ("python", "a.py", "--config=b")}, ["--config of its own"]),
-    ({"start_deadline": 0}, ["start_deadline"]),
-    ({"mode": "HTTPMode"}, ["mode", "K8sJobMode"]),
     ({"mode": "InteractiveMode", "retries": 1}, ["retries", "InteractiveMode"]),
     ({"mode": "InteractiveMode", "working_dir": "s3://b/c.zip"}, ["working_dir", "InteractiveMode"]),
     ({"image": "sp500"}, ["'sp500'", "tag"]),
@@ -56,7 +50,6 @@ REFUSED = [
     ({"node_labels": {"gpu": "l4 or t4"}}, ["gpu=l4 or t4"]),
     ({"tolerations": ("spot",)}, ["'spot'", "NoSchedule"]),
     ({"tolerations": ("spot=true:Never",)}, ["KEY[=VALUE]:EFFECT"]),
-    ({"wokers": 3}, ["wokers"]),
 ]
 
 

@@ -31,10 +31,6 @@ def test_context_asked_for_is_found_also_without_a_current_one(environment):
     assert contexts.select_context(environment((None, [("prod", "live")])), "prod") == ("prod", "live")
 
 
-def test_context_without_a_namespace_means_the_projects_own(environment):
-    assert contexts.select_context(environment(("dev", [("dev", None)]))) == ("dev", "sp500")
-
-
 def test_of_several_files_the_first_that_tells_counts(environment):
     files = environment((None, [("dev", "first")]), ("dev", [("dev", "second"), ("prod", "live")]))
     assert contexts.select_context(files) == ("dev", "first")

@@ -90,13 +90,6 @@ def test_tail_of_a_log_with_long_lines_is_read_in_pieces_within_the_limit_and_en
     assert all("limitBytes=4000" in one for one in asked)
 
 
-def test_pod_that_does_not_run_yet_gives_nothing_yet(kube, executor, requested):
-    executor.submit("night-1", requested())
-    assert list(executor.logs("night-1", role=None, tail=None, follow=False)) == []
-    Operator(kube.store, "night-1").initialize()
-    assert list(executor.logs("night-1", role=None, tail=None, follow=False)) == []
-
-
 def test_followed_lines_come_once_though_a_second_has_many_and_pods_come_late(kube, executor, requested, steps):
     executor.submit("night-1", requested(workers=1))
     operator = Operator(kube.store, "night-1")
@@ -239,14 +232,6 @@ def test_follower_goes_on_where_reading_broke_off(kube, operator, executor, step
 FORBIDDEN = {"code": 403, "message": 'rayjobs.ray.io "night-1" is forbidden: User "me" cannot get resource "rayjobs"'}
 
 
-@pytest.mark.parametrize("how", [{"code": 503, "message": "starting"}, {"act": "drop"}])
-def test_follower_that_begins_while_the_server_is_away_waits_for_it(kube, operator, executor, steps, how):
-    operator.say(operator.submitter, "so far")
-    kube.fail("/rayjobs/night-1", times=12, **how)
-    steps += [lambda: None] * 20 + [operator.succeed] * 20
-    assert texts(executor.logs("night-1", role=Role.SUBMITTER, tail=None, follow=True)) == ["so far"]
-
-
 def test_follower_that_began_while_the_server_was_away_outlasts_its_start_too(kube, operator, executor, steps, caplog):
     operator.say(operator.submitter, "so far")
     kube.fail("/rayjobs/night-1", times=12, act="drop")
@@ -266,14 +251,6 @@ def test_follower_without_the_right_is_told_at_once(kube, operator, executor):
     kube.fail("/rayjobs/night-1", times=1, **FORBIDDEN)
     with pytest.raises(Unreachable, match="Role sp500-jobs"):
         list(executor.logs("night-1", role=Role.SUBMITTER, tail=None, follow=True))
-
-
-def test_node_that_does_not_answer_at_the_end_is_told(kube, kubeconfig, operator):
-    operator.succeed()
-    kube.fail("/log", times=99, code=500, message="dial tcp: i/o timeout")
-    executor = KubeRayExecutor("sp500", kubeconfig=kubeconfig, pause=lambda seconds: None)
-    with pytest.raises(Unreachable, match="i/o timeout"):
-        list(executor.logs("night-1", role=Role.SUBMITTER, tail=None, follow=False))
 
 
 def test_follower_sees_the_next_start_after_a_failed_one(operator, executor, steps):

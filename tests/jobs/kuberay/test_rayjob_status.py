@@ -3,7 +3,6 @@
 import pytest
 from kube_operator import IMAGE, Operator
 
-from sp500.jobs.kuberay import status as rayjob_status
 from sp500.jobs.state import JobState, Replicas, Role
 
 
@@ -58,12 +57,6 @@ def test_job_that_succeeds_goes_through_its_states(operator, executor):
     assert not any(one.retryable for one in seen)
 
 
-def test_job_that_the_operator_never_takes_up_asks_whether_it_runs(operator, look):
-    state, reason = look()
-    assert state is JobState.PENDING
-    assert "the KubeRay operator has not taken it up" in reason
-
-
 def test_failure_is_counted_and_begins_again_until_the_retries_are_used_up(operator, executor):
     operator.to_running()
     operator.retry()
@@ -89,16 +82,6 @@ def test_exit_code_is_the_commands_not_its_submitters(operator, executor, code, 
     seen = executor.status("night-1")
     assert seen.exit_code == meant
     assert "ray-job-submitter" not in seen.reason
-
-
-@pytest.mark.parametrize("why", ["ImagePullBackOff", "ErrImagePull"])
-def test_image_that_cannot_be_pulled_is_named(operator, look, why):
-    operator.initialize()
-    operator.container(operator.head, {"waiting": {"reason": why}})
-    state, reason = look()
-    assert state is JobState.PENDING
-    assert "ImagePullBackOff" in reason
-    assert IMAGE in reason
 
 
 def test_reason_stays_the_same_between_two_tries_to_pull_and_for_the_next_pod(operator, look):
@@ -171,14 +154,6 @@ def test_volume_that_does_not_mount_is_told_by_its_event(operator, look):
     _, reason = look()
     assert 'FailedMount: configmap "night-1-settings" not found' in reason
     assert "another job" not in reason
-
-
-def test_quota_is_told_by_the_event_of_the_cluster(operator, look):
-    operator.initialize()
-    for pod in (operator.head, *operator.workers):
-        operator.store.delete("pods", pod)
-    operator.warn("RayCluster", operator.cluster, "FailedToCreateHeadPod", "exceeded quota: sp500, requested: cpu=4")
-    assert "exceeded quota: sp500" in look()[1]
 
 
 def test_refusal_by_the_quota_comes_before_what_room_may_repair_and_is_not_cut_off(operator, look):
@@ -314,12 +289,6 @@ def test_evicted_head_that_is_gone_is_told_by_its_event(operator, look):
     assert "before it found its node" not in reason
 
 
-def test_evicted_pod_says_so_while_the_job_runs(operator, look):
-    operator.to_running()
-    operator.container(operator.workers[1], {}, reason="Evicted", message="The node had condition: [DiskPressure]")
-    assert "Evicted: The node had condition: [DiskPressure]" in look()[1]
-
-
 def test_broken_rule_of_the_operator_is_a_failure_in_its_words(operator, look):
     operator.end("ValidationFailed", "The RayJob spec is invalid: no such mode", deployment="ValidationFailed")
     assert look() == (JobState.FAILED, "ValidationFailed: The RayJob spec is invalid: no such mode")
@@ -440,11 +409,6 @@ def test_look_costs_few_calls(operator, executor, kube, step, calls):
     kube.requests.clear()
     executor.status("night-1")
     assert len(kube.requests) == calls
-
-
-def test_status_without_what_was_looked_up_says_less_and_is_no_error():
-    job = {"metadata": {"name": "a"}, "spec": {}, "status": {"jobDeploymentStatus": "Initializing"}}
-    assert rayjob_status.status(job).state is JobState.PENDING
 
 
 @pytest.mark.parametrize(("code", "again"), [(1, True), (137, True), (2, False), (3, False), (4, False)])

@@ -14,7 +14,6 @@ from kube_server import KubeServer
 from kube_store import KubeStore
 
 ROOT = Path(__file__).parents[3]
-PSA = 'pods "x" is forbidden: violates PodSecurity "restricted:latest": allowPrivilegeEscalation != false'
 
 
 @pytest.fixture(scope="module")
@@ -119,15 +118,6 @@ def pends(sp500, noticed):
     return check
 
 
-def test_submitter_that_is_forbidden_is_the_reason(submitted, pends):
-    id, operator = submitted()
-    operator.initialize()
-    operator.start_pods()
-    operator.submit()
-    operator.warn("Job", operator.name, "FailedCreate", f"Error creating: {PSA}")
-    pends(id, "FailedCreate", 'violates PodSecurity "restricted:latest"')
-
-
 def test_job_whose_image_never_comes_fails_with_the_reason_and_not_only_the_deadline(sp500, submitted, pends):
     id, operator = submitted()
     operator.initialize()
@@ -212,14 +202,6 @@ def test_stopped_job_is_gone_from_the_cluster_and_its_log_is_kept(sp500, submitt
     assert sp500("logs", id).endswith("epoch 1/3\n")
 
 
-def test_exit_code_of_the_command_is_that_of_wait(sp500, submitted):
-    id, operator = submitted()
-    operator.to_running()
-    operator.fail(3)
-    said = sp500("wait", id, code=3)
-    assert said.endswith("exit code 3: ValueError: no such ticker\n")
-
-
 @pytest.mark.parametrize("what", ["namespace", "right", "claim"])
 def test_job_that_the_cluster_would_refuse_is_not_queued(sp500, tmp_path, what):
     with KubeServer(KubeStore()) as other:
@@ -261,11 +243,3 @@ def test_job_costs_from_the_moment_that_a_worker_has_its_node(sp500, submitted, 
     operator.end("PreRunningDeadlineExceeded", "The RayJob has passed the preRunningDeadlineSeconds")
     sp500("wait", id, code=1)
     assert json.loads(sp500("status", id, "--json"))["cost"] > 0
-
-
-def test_job_that_somebody_deleted_is_lost(sp500, submitted, kube):
-    id, operator = submitted()
-    operator.to_running()
-    kube.store.delete("rayjobs", id)
-    kube.store.collect()
-    assert "LOST" in sp500("wait", id, code=1)

@@ -154,12 +154,6 @@ def test_port_of_a_connection_is_taken_too(tmp_path):
     assert (refused.returncode, f"port {port} is taken" in refused.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("port", [0, 70_000])
-def test_number_that_is_no_port_is_refused(tmp_path, port):
-    refused = sp500("jobs", "rehearse", "--port", port, "--state-dir", tmp_path, check=False)
-    assert (refused.returncode, "--port: Input should be" in refused.stderr) == (2, True)
-
-
 def test_node_that_ends_twice_is_an_error_with_its_last_lines_and_leaves_nothing(tmp_path, monkeypatch):
     said, ends = [], [sys.executable, "-c", "raise SystemExit('no memory')"]
     monkeypatch.setattr(processes, "command", lambda *argv, **flags: ends)
@@ -168,10 +162,6 @@ def test_node_that_ends_twice_is_an_error_with_its_last_lines_and_leaves_nothing
         processes.up([Node("head", head=True, params={})], tmp_path, free_port(), said.append)
     assert (str(refused.value), said) == (ended, [f"{ended}\nit is started again"])
     assert [path.name for path in tmp_path.iterdir()] == ["head.log"]
-
-
-def test_down_without_a_rehearsal_says_so(tmp_path):
-    assert "no rehearsal is up" in sp500("jobs", "rehearse", "--down", "--state-dir", tmp_path).stdout
 
 
 @pytest.fixture

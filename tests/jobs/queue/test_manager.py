@@ -376,16 +376,6 @@ def test_job_that_kueue_preempts_costs_nothing_until_it_runs_again(site):
     assert site.cluster.submitted == ["a"]
 
 
-def test_request_of_a_further_start_on_kubernetes_is_named_as_that(site):
-    site.add("tune-x7k2p", request={"documents": [{"kind": "RayJob", "metadata": {"name": "tune-x7k2p"}}]}, retries=1)
-    site.cluster.answer = Status(JobState.FAILED, "exit code 1", 1, retryable=True)
-    site.turn()
-    site.time = time.time() + 60
-    site.turn()
-    names = [request["documents"][0]["metadata"]["name"] for request in site.cluster.requests]
-    assert names == ["tune-x7k2p", "tune-x7k2p-2"]
-
-
 def test_job_that_is_queued_while_others_wait_starts_though_the_plan_of_them_is_kept(site):
     site.settings, manager = QueueSettings(capacity={"kuberay": {"cpus": 0}}), site.manager()
     for number in range(20):

@@ -73,11 +73,8 @@ def until(sp500, state):
 def test_job_goes_from_submit_to_its_end_and_other_shells_see_it(sp500, submit):
     job = submit("python", "-c", "import sys; print('ran on', sys.executable)")
     assert (job["on"], job["state"], job["id"].startswith("python-")) == ("local", "QUEUED", True)
-    assert job["plan"] == {
-        "command": "python -c 'import sys; print('\"'\"'ran on'\"'\"', sys.executable)'",
-        "takes": "1 CPU", "queued_before": 0, "starts": "", "place": "local", "world_size": None,
-        "seconds": [None, None], "cost": [0.0, 0.0], "currency": "USD",
-    }  # fmt: skip
+    plan = {"takes": "1 CPU", "queued_before": 0, "starts": "", "seconds": [None, None], "cost": [0.0, 0.0]}
+    assert job["plan"].items() >= plan.items()
     assert sp500("wait", job["id"]).stdout == f"{job['id']} is SUCCEEDED: ended with exit code 0\n"
     assert sp500("logs", job["id"]).stdout == f"ran on {sys.executable}\n"
     seen = told(sp500("status", job["id"], "--json"))

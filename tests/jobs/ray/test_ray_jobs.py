@@ -1,7 +1,6 @@
 """Jobs on a real Ray cluster of this machine: a head without CPUs, behind a token, as KubeRay starts it."""
 
 import contextlib
-import itertools
 import json
 import multiprocessing
 import os
@@ -21,20 +20,13 @@ import psutil
 import pytest
 from executor_contract import LINES, ended, look, own, running, until
 
-from sp500.commands.jobs import job_progress
 from sp500.errors import ConfigError, Refused, Unreachable
 from sp500.jobs import working_dir
 from sp500.jobs.local_cluster import processes
 from sp500.jobs.local_cluster.plan import Node
-from sp500.jobs.queue.job import NewJob
-from sp500.jobs.queue.manager import Manager
-from sp500.jobs.queue.progress_reader import SECONDS_BETWEEN_READS
-from sp500.jobs.queue.queue import Queue
-from sp500.jobs.queue.settings import QueueSettings
 from sp500.jobs.ray import executor as ray_jobs
 from sp500.jobs.ray import status as ray_status
 from sp500.jobs.ray.executor import RayExecutor
-from sp500.jobs.resources import Resources
 from sp500.jobs.spec import JobSpec
 from sp500.jobs.state import JobState, Role
 from sp500.machine.ray_token import ray_token
@@ -261,11 +253,8 @@ def test_request_holds_the_folder_the_environment_and_what_the_dashboard_shows(a
         "metadata": {"job_name": "x", "workers": "3", "cpus": "2", "memory": "4GiB", "gpus": "1"},
     }
     assert json.loads(json.dumps(request)) == request
-
-
-def test_archive_takes_the_place_of_the_folder(asked):
-    request = asked("python", "x.py", working_dir="https://host/code.zip")
-    assert request["runtime_env"]["working_dir"] == "https://host/code.zip"
+    archive = asked("python", "x.py", working_dir="https://host/code.zip")
+    assert archive["runtime_env"]["working_dir"] == "https://host/code.zip"
 
 
 @pytest.mark.parametrize(
@@ -382,61 +371,18 @@ def test_words_settings_and_environment_arrive_on_the_cluster_as_they_are(execut
 
 
 @pytest.mark.parametrize(
-    ("script", "kind", "total"),
+    ("argv", "code", "reason"),
     [
-        (("train.py", "--train.epochs", "100000", "--train.early-stop-patience", "0"), "epoch", 100000),
-        (("tune.py", "--space", "grid108", "--mode", "sequential"), "trial", 108),
+        ((sys.executable, "-c", "raise ValueError('no such ticker')"), 1, "exit code 1: ValueError: no such ticker"),
+        (("no-such-program",), 127, "no-such-program"),
+        (("sh", "-c", "kill -KILL $$"), 137, "exit code 137 (SIGKILL)"),
     ],
 )
-def test_progress_of_a_real_run_is_read_from_its_log_kept_and_shown(
-    executor, asked, handle, tmp_path, script, kind, total
-):
-    words = (str(ROOT / "experiments" / script[0]), *script[1:], "--task", "synthetic", "--runs-dir", str(tmp_path))
-    request = asked(sys.executable, *words, env={"PYTHONPATH": str(ROOT)})
-    queue = Queue(tmp_path / "state", lambda target: executor, ["false"])
-    ticks = itertools.count(0.0, SECONDS_BETWEEN_READS)
-    manager = Manager(
-        queue.ledger, queue.logs_folder, queue.executor, QueueSettings, Resources(1), ticks=lambda: next(ticks)
-    )
-    job = NewJob(
-        id=handle, name="live", spec=JobSpec(argv=words).model_dump(mode="json"), target={"on": "ray"}, request=request,
-        project="p", priority=0, queued_elsewhere=False, demand=Resources(1), seconds=None, hourly=0.0, retries=0,
-    )  # fmt: skip
-    with queue.ledger.writing() as entry:
-        entry.add([job], time.time())
-    deadline = time.monotonic() + 120
-    while (seen := job_progress.read(queue, queue.job(handle), live=False)) is None or seen.done < 2:
-        assert time.monotonic() < deadline, queue.job(handle)
-        with ThreadPoolExecutor(1) as pool:
-            manager.turn(pool)
-        time.sleep(0.1)
-    now = job_progress.read(queue, queue.job(handle), live=True)
-    assert now.done >= seen.done
-    texts = [line.text for line in executor.logs(handle, role=Role.SUBMITTER, tail=None, follow=False)]
-    for shown in (seen, now):
-        (line,) = [text for text in texts if f" {kind} {shown.done}/{total}, " in text]
-        assert f"{shown.best_loss:.6g}, " in line
-        assert (shown.kind, shown.total, shown.samples_per_second > 0) == (kind, total, True)
-        assert f" {shown.ends - shown.updated:.0f} s left: " in line
-
-
-def test_end_of_a_traceback_is_the_reason(executor, asked, handle):
-    executor.submit(handle, asked(sys.executable, "-c", "raise ValueError('no such ticker')", settings={"a": 1}))
+def test_failure_of_a_command_is_told_by_its_exit_code_and_its_last_words(executor, asked, handle, argv, code, reason):
+    executor.submit(handle, asked(*argv, settings={"a": 1}))
     seen = until(executor, handle, ended)
-    assert (seen.state, seen.exit_code, seen.retryable) == (JobState.FAILED, 1, True)
-    assert seen.reason == "exit code 1: ValueError: no such ticker"
-
-
-def test_command_that_is_not_there_is_not_tried_again(executor, asked, handle):
-    executor.submit(handle, asked("no-such-program"))
-    seen = until(executor, handle, ended)
-    assert (seen.state, seen.exit_code, seen.retryable) == (JobState.FAILED, 127, False)
-
-
-def test_signal_that_ended_the_command_is_named(executor, asked, handle):
-    executor.submit(handle, asked("sh", "-c", "kill -KILL $$", settings={"a": 1}))
-    seen = until(executor, handle, ended)
-    assert (seen.exit_code, seen.reason, seen.retryable) == (137, "exit code 137 (SIGKILL)", True)
+    assert (seen.state, seen.exit_code, seen.retryable) == (JobState.FAILED, code, code != 127)
+    assert reason in seen.reason
 
 
 def test_environment_that_cannot_be_made_is_the_reason_and_not_tried_again(executor, asked, handle):
