@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import yaml
 from filelock import FileLock
+from queue_fakes import FakeExecutor
 
 from sp500.agent.limits import Limits
 from sp500.agent.requests import SubmitJob
@@ -21,25 +22,6 @@ RATES = {
     "types": {"home": {"cpu_hour": 10, "gib_hour": 0, "node": {"cpus": 2, "gib": 8}}},
     "rule": {"alone": "home", "cluster": "home", "gpu": "home"},
 }  # fmt: skip
-
-
-class Endless:
-    """An executor whose jobs run until they are ended."""
-
-    def submit(self, handle, request):
-        pass
-
-    def status(self, handle):
-        return Status(JobState.RUNNING, "runs", started=0.0)
-
-    def logs(self, handle, *, role, tail, follow):
-        return iter(())
-
-    def stop(self, handle):
-        pass
-
-    def delete(self, handle):
-        pass
 
 
 @pytest.fixture
@@ -72,7 +54,7 @@ def test_hundred_jobs_that_claim_to_take_a_second_spend_no_more_than_the_budget(
     for _ in range(100):
         submit(desk, expected=1, deadline=3600, memory="256MiB")
     ledger, now = desk.queue.ledger, [1_000_000.0 * 86400]
-    executor = Endless()
+    executor = FakeExecutor(Status(JobState.RUNNING, "runs", started=0.0))
     manager = Manager(
         ledger, desk.queue.folder / "logs", lambda _: executor, lambda: client.read_settings(desk.queue.folder),
         Resources(1000, 0, 2**50), clock=lambda: now[0],

@@ -3,13 +3,12 @@
 import io
 
 import pytest
+from queue_fakes import new_job
 from rich.console import Console
 
 from sp500.commands.jobs import list as listing
 from sp500.console.progress import Progress
-from sp500.jobs.queue.job import NewJob
 from sp500.jobs.queue.ledger import Ledger
-from sp500.jobs.resources import Resources
 
 
 @pytest.fixture
@@ -17,12 +16,8 @@ def listed(tmp_path):
     """Lists one job with a reason."""
     ledger = Ledger(tmp_path / "queue.db")
     ledger.create()
-    job = NewJob(
-        id="a", name="a", spec={}, target={"on": "local"}, request={}, project="p", priority=0,
-        queued_elsewhere=False, demand=Resources(1), seconds=None, hourly=0.0, retries=0,
-    )  # fmt: skip
     with ledger.writing() as entry:
-        entry.add([job], 1.0)
+        entry.add([new_job("a")], 1.0)
 
     def table(reason):
         with ledger.writing() as entry:

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import forks
-import psutil
 import pytest
 from mcp import Client, StdioServerParameters
+from queue_fakes import managed
 
 from sp500.agent.requests import SubmitJob
 from sp500.commands.agent import agent_tools
@@ -30,12 +30,8 @@ SECONDS = 120
 @pytest.fixture(scope="module")
 def state(tmp_path_factory):
     """A state folder; when the tests are done, whoever still manages it is ended."""
-    folder = tmp_path_factory.mktemp("agent") / "sp500"
-    yield folder
-    for process in psutil.process_iter(["cmdline"]):
-        if str(folder) in (process.info["cmdline"] or []):
-            process.terminate()
-            process.wait(120)
+    with managed(tmp_path_factory.mktemp("agent") / "sp500") as folder:
+        yield folder
 
 
 @pytest.fixture

@@ -1,64 +1,31 @@
 """Servers on this machine that answer as Ray's dashboard and as a Kubernetes API server do."""
 
 import json
-import threading
 from collections import Counter
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import yaml
+from http_fakes import serving
 
 from sp500.doctor import kubernetes_cluster
 
 
-class Server:
-    """Answers requests by `answer(method, path, headers, body) -> (status, document)` until closed."""
-
-    def __init__(self, answer):
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def answered(self):
-                length = int(self.headers.get("content-length") or 0)
-                body = json.loads(self.rfile.read(length)) if length else None
-                status, document = answer(self.command, self.path, self.headers, body)
-                text = document.encode() if isinstance(document, str) else json.dumps(document).encode()
-                self.send_response(status)
-                kind = "text/plain" if isinstance(document, str) else "application/json"
-                self.send_header("content-type", kind)
-                self.send_header("content-length", str(len(text)))
-                if status in (301, 302, 307):
-                    self.send_header("location", document)
-                self.end_headers()
-                self.wfile.write(text)
-
-            do_GET = do_POST = answered  # noqa: N815 - http.server's names
-
-            def log_message(self, *_):
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-
-    def close(self):
-        self._server.shutdown()
-        self._server.server_close()
-
-
 @pytest.fixture
 def serve():
-    """Starts servers, and ends them."""
-    servers = []
+    """Starts servers that answer by `answer(method, path, token, body) -> (status, document)`, and ends them."""
+    with ExitStack() as servers:
 
-    def start(answer):
-        servers.append(Server(answer))
-        return servers[-1]
+        def start(answer):
+            def reply(request):
+                body = json.loads(request.body) if request.body else None
+                status, document = answer(request.method, request.path, request.authorization or "", body)
+                request.reply(status, document, **({"Location": document} if status in (301, 302, 307) else {}))
 
-    yield start
-    for server in servers:
-        server.close()
+            return servers.enter_context(serving(reply))
+
+        yield start
 
 
 class Dashboard:
@@ -68,8 +35,7 @@ class Dashboard:
         self.token, self.version, self.sent = token, version, []
         self.url = serve(self.answer).url
 
-    def answer(self, _method, path, headers, _body):
-        sent = headers.get("authorization", "")
+    def answer(self, _method, path, sent, _body):
         self.sent.append(sent)
         if self.token and not sent:
             return 401, "Unauthorized: Missing authentication token"
@@ -109,7 +75,7 @@ class Kubernetes:
         self.user = True
         self.url = serve(self.answer).url
 
-    def answer(self, _method, path, _headers, body):
+    def answer(self, _method, path, _token, body):
         route = urlsplit(path)
         parts = route.path.strip("/").split("/")
         if not self.user:
@@ -196,6 +162,5 @@ def looked(kubernetes, tmp_path):
 @pytest.fixture
 def nowhere():
     """URL of a port that nobody listens on."""
-    server = Server(lambda *_: (200, {}))
-    server.close()
-    return server.url
+    with serving(lambda request: None) as server:
+        return server.url

@@ -13,15 +13,14 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, nullcontext
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
 
 import forks
 import pytest
 import yaml
+from http_fakes import Fake, serving
 from tracking_runs import (
     ENVIRONMENT,
     SMALL,
@@ -48,30 +47,9 @@ print(sorted(name for name in sys.modules if name.partition(".")[0] == "mlflow" 
 """
 
 
-class Broken(BaseHTTPRequestHandler):
-    """Answers 500 to everything."""
-
-    def do_GET(self) -> None:
-        self.send_response(500)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    do_POST = do_GET  # noqa: N815
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
-@contextmanager
-def broken(port: int, handler: type[BaseHTTPRequestHandler] = Broken) -> Iterator[None]:
-    with ThreadingHTTPServer(("127.0.0.1", port), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield
-        finally:
-            server.shutdown()
-            thread.join()
+def broken(port: int) -> AbstractContextManager[Fake]:
+    """A server that answers 500 to everything."""
+    return serving(lambda request: request.reply(500), port)
 
 
 @contextmanager
@@ -284,20 +262,11 @@ INVALID_HOST = "Invalid Host header - possible DNS rebinding attack detected"
 def test_answer_of_another_server_is_one_message_that_says_what_to_do(
     tmp_path: Path, status: int, answer: str, advice: str
 ) -> None:
-    asked = []
-
-    class Other(Broken):
-        def do_GET(self) -> None:
-            asked.append(self.path.partition("?")[0])
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(answer.encode())
-
-    port = free_port()
-    with broken(port, Other):
-        done = forks.run(sync_command(tmp_path, f"http://127.0.0.1:{port}/mlflow/"))
+    with serving(lambda request: request.reply(status, answer)) as server:
+        done = forks.run(sync_command(tmp_path, f"{server.url}/mlflow/"))
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
-    assert advice.format(port=port) in done.stderr
+    assert advice.format(port=server.port) in done.stderr
+    asked = [request.path.partition("?")[0] for request in server.requests]
     assert asked == ["/mlflow/api/2.0/mlflow/experiments/get-by-name"]  # the path once, and one try
 
 

@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from kube_operator import Operator
+from queue_fakes import new_job
 
 from sp500.commands.jobs import job_progress
 from sp500.jobs.queue import progress_reader
-from sp500.jobs.queue.job import NewJob
 from sp500.jobs.queue.manager import Manager
 from sp500.jobs.queue.progress_reader import SECONDS_AFTER_FAULT, SECONDS_BETWEEN_READS
 from sp500.jobs.queue.queue import Queue
@@ -35,10 +35,7 @@ class Site:
             self.queue.ledger, self.queue.logs_folder, lambda target: executor, QueueSettings, Resources(1),
             ticks=lambda: self.seconds,
         )  # fmt: skip
-        job = NewJob(
-            id="night-1", name="night", spec=spec.model_dump(mode="json"), target={"on": "kuberay"}, request=request,
-            project="p", priority=0, queued_elsewhere=False, demand=Resources(1), seconds=None, hourly=0.0, retries=0,
-        )  # fmt: skip
+        job = new_job("night-1", spec=spec.model_dump(mode="json"), target={"on": "kuberay"}, request=request)
         with self.queue.ledger.writing() as entry:
             entry.add([job], time.time())
         self.turn()

@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import forks
-import psutil
 import pytest
 from kube_operator import Operator
 from kube_server import KubeServer
 from kube_store import KubeStore
+from queue_fakes import managed
 
 ROOT = Path(__file__).parents[3]
 
@@ -36,12 +36,8 @@ def kube(server):
 @pytest.fixture(scope="module")
 def state(tmp_path_factory, server):
     """A folder with a state folder; when the tests are done, whoever still manages it is ended."""
-    folder = tmp_path_factory.mktemp("kuberay")
-    yield folder
-    for process in psutil.process_iter(["cmdline"]):
-        if str(folder / "sp500") in (process.info["cmdline"] or []):
-            process.terminate()
-            process.wait(120)
+    with managed(tmp_path_factory.mktemp("kuberay") / "sp500") as folder:
+        yield folder.parent
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from datetime import datetime
 from pathlib import Path
 
 import forks
-import psutil
 import pytest
+from queue_fakes import managed
 
 ROOT = Path(__file__).parents[3]
 TRAIN = ("python", "experiments/train.py", "--task", "synthetic", "--train.epochs", "100000")
@@ -22,12 +22,8 @@ SEARCH = ("python", "experiments/tune.py", "--task", "synthetic", "--space", "gr
 @pytest.fixture(scope="module")
 def state(tmp_path_factory):
     """A state folder; when the tests are done, whoever still manages it is ended."""
-    folder = tmp_path_factory.mktemp("live") / "sp500"
-    yield folder
-    for process in psutil.process_iter(["cmdline"]):
-        if str(folder) in (process.info["cmdline"] or []):
-            process.terminate()
-            process.wait(120)
+    with managed(tmp_path_factory.mktemp("live") / "sp500") as folder:
+        yield folder
 
 
 @pytest.fixture

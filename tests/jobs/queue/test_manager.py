@@ -6,10 +6,11 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from threading import Event
 
 import pytest
+from queue_fakes import FakeExecutor, new_job
 
 from sp500.errors import Refused, Unreachable
 from sp500.jobs.executor import Line
@@ -17,7 +18,6 @@ from sp500.jobs.local import executor as local
 from sp500.jobs.local.executor import LocalExecutor
 from sp500.jobs.local.job_folder import JobFolder
 from sp500.jobs.queue import log_archive, schedule
-from sp500.jobs.queue.job import NewJob
 from sp500.jobs.queue.ledger import Ledger
 from sp500.jobs.queue.manager import SECONDS_BETWEEN_PLANS, Manager
 from sp500.jobs.queue.queue import Queue
@@ -26,45 +26,14 @@ from sp500.jobs.resources import Resources, of_spec
 from sp500.jobs.spec import JobSpec
 from sp500.jobs.state import JobState, Role, Status
 
-MACHINE, RUNS = Resources(4, 0, 2**34), Status(JobState.RUNNING, "runs")
-
-
-@dataclass
-class Cluster:
-    """An executor whose answers a test chooses."""
-
-    answer: Status | Exception = RUNS
-    at_submit: Exception | None = None
-    submitted: list[str] = field(default_factory=list)
-    stopped: list[str] = field(default_factory=list)
-    requests: list[dict] = field(default_factory=list)
-
-    def submit(self, handle, request):
-        if self.at_submit:
-            raise self.at_submit
-        self.submitted.append(handle)
-        self.requests.append(request)
-
-    def status(self, handle):
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
-
-    def logs(self, handle, *, role, tail, follow):
-        yield Line(Role.HEAD, "pod", f"the log of {handle}")
-
-    def stop(self, handle):
-        self.stopped.append(handle)
-
-    def delete(self, handle):
-        self.stop(handle)
+MACHINE = Resources(4, 0, 2**34)
 
 
 class Site:
     """A ledger, a cluster, this machine, and managers of them."""
 
     def __init__(self, folder):
-        self.folder, self.ledger, self.cluster = folder, Ledger(folder / "queue.db"), Cluster()
+        self.folder, self.ledger, self.cluster = folder, Ledger(folder / "queue.db"), FakeExecutor()
         self.settings, self.machine, self.time, self.offset = QueueSettings(), MACHINE, None, 0.0
         self.ledger.create()
 
@@ -81,12 +50,9 @@ class Site:
     def add(self, id, *argv, on="kuberay", **more):
         spec = JobSpec(argv=argv or ("true",), name=id, workers=1, **more.pop("spec", {}))
         request = local.request(spec, cwd=self.folder, environment={"PATH": "/usr/bin:/bin"}, python=sys.executable)
-        base = {
-            "name": id, "spec": {}, "target": {"on": on}, "request": request, "project": "p", "priority": 0,
-            "queued_elsewhere": False, "demand": of_spec(spec), "seconds": None, "hourly": 0.0, "retries": 0,
-        }  # fmt: skip
+        base = {"target": {"on": on}, "request": request, "demand": of_spec(spec)}
         with self.ledger.writing() as entry:
-            entry.add([NewJob(id=id, **base | more)], time.time())
+            entry.add([new_job(id, **base | more)], time.time())
 
     def job(self, id):
         return self.ledger.jobs([id])[0]

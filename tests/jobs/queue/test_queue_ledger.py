@@ -7,9 +7,9 @@ import stat
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from queue_fakes import new_job
 
 from sp500.errors import ConfigError, ResourcesError
-from sp500.jobs.queue.job import NewJob
 from sp500.jobs.queue.ledger import Ledger
 from sp500.jobs.queue.queue import Queue
 from sp500.jobs.resources import Resources
@@ -17,12 +17,8 @@ from sp500.jobs.state import JobState
 
 
 def new(id, **more):
-    base = {
-        "name": "train", "spec": {"argv": ["true"]}, "target": {"on": "local"}, "request": {"argv": ["true"]},
-        "project": "p", "priority": 0, "queued_elsewhere": False, "demand": Resources(1, 0, 0), "seconds": 60.0,
-        "hourly": 2.0, "retries": 1,
-    }  # fmt: skip
-    return NewJob(id=id, **base | more)
+    base = {"name": "train", "spec": {"argv": ["true"]}, "request": {"argv": ["true"]}, "seconds": 60.0}
+    return new_job(id, **base | {"demand": Resources(1, 0, 0), "hourly": 2.0, "retries": 1} | more)
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 import forks
-import psutil
 import pytest
 import yaml
+from queue_fakes import managed
 
 from sp500.jobs.queue.ledger import Ledger
 
@@ -22,12 +22,8 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture(scope="module")
 def state(tmp_path_factory):
     """A state folder; when the tests are done, whoever still manages it is ended."""
-    folder = tmp_path_factory.mktemp("state") / "sp500"
-    yield folder
-    for process in psutil.process_iter(["cmdline"]):
-        if str(folder) in (process.info["cmdline"] or []):
-            process.terminate()
-            process.wait(120)
+    with managed(tmp_path_factory.mktemp("state") / "sp500") as folder:
+        yield folder
 
 
 @pytest.fixture

@@ -5,58 +5,39 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from http_fakes import serving
+from queue_fakes import FakeExecutor, new_job
 
 from sp500.jobs.queue import webhooks
-from sp500.jobs.queue.job import NewJob
 from sp500.jobs.queue.ledger import Ledger
 from sp500.jobs.queue.manager import Manager
 from sp500.jobs.queue.settings import QueueSettings
 from sp500.jobs.resources import Resources
 from sp500.jobs.state import JobState, Status
 
+DONE = FakeExecutor(Status(JobState.SUCCEEDED, "done", 0))
 
-class Receiver:
+
+class Receiver(ExitStack):
     """A web server that keeps what it is told, and answers as a test wants."""
 
     def __init__(self, port=0):
+        super().__init__()
         self.got, self.answers, self.open = [], [], threading.Event()
         self.open.set()
-        receiver = self
+        self.port = self.enter_context(serving(self.answer, port)).port
+        self.callback(self.open.set)
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                receiver.open.wait(30)
-                code = receiver.answers.pop(0) if receiver.answers else 200
-                if code < 300:
-                    receiver.got.append(body)
-                self.send_response(code)
-                if code == 302:
-                    self.send_header("Location", "/login")
-                self.end_headers()
-
-            def do_GET(self):
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, *_):
-                pass
-
-        self.server = HTTPServer(("127.0.0.1", port), Handler)
-        self.port = self.server.server_port
-        self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
-        self.thread.start()
-
-    def close(self):
-        self.open.set()
-        self.server.shutdown()
-        self.server.server_close()
-        self.thread.join()
+    def answer(self, request):
+        self.open.wait(30)
+        code = self.answers.pop(0) if self.answers and request.method == "POST" else 200
+        if code < 300 and request.method == "POST":
+            self.got.append(json.loads(request.body))
+        request.reply(code, **({"Location": "/login"} if code == 302 else {}))
 
     @property
     def states(self):
@@ -78,11 +59,7 @@ def ledger(tmp_path):
 
 
 def queued(ledger, port, id="a"):
-    job = NewJob(
-        id=id, name="train", spec={}, target={"on": "kuberay"}, request={}, project="p", priority=0,
-        queued_elsewhere=False, demand=Resources(1), seconds=None, hourly=0.0, retries=0,
-        notify=f"http://127.0.0.1:{port}/hook",
-    )  # fmt: skip
+    job = new_job(id, name="train", target={"on": "kuberay"}, notify=f"http://127.0.0.1:{port}/hook")
     with ledger.writing() as entry:
         entry.add([job], 1000.0)
 
@@ -205,29 +182,10 @@ def test_one_receiver_that_is_away_does_not_hold_up_another(ledger, receiver):
     assert [one["id"] for one in receiver.got] == ["b"]
 
 
-class Instant:
-    """An executor whose jobs have ended when they are asked after."""
-
-    def submit(self, handle, request):
-        pass
-
-    def status(self, handle):
-        return Status(JobState.SUCCEEDED, "done", 0)
-
-    def logs(self, handle, *, role, tail, follow):
-        return iter(())
-
-    def stop(self, handle):
-        pass
-
-    def delete(self, handle):
-        pass
-
-
 def test_job_ends_while_its_receiver_hangs_and_the_message_comes_after(ledger, receiver, tmp_path):
     receiver.open.clear()
     queued(ledger, receiver.port)
-    manager = Manager(ledger, tmp_path, lambda _: Instant(), QueueSettings, Resources(1))
+    manager = Manager(ledger, tmp_path, lambda _: DONE, QueueSettings, Resources(1))
     with ThreadPoolExecutor(4) as pool:
         end = time.monotonic() + 120
         while ledger.jobs()[0].state != JobState.SUCCEEDED:
@@ -246,7 +204,7 @@ def test_receiver_that_hangs_does_not_hold_up_another(ledger, receiver, tmp_path
     hanging.open.clear()
     queued(ledger, hanging.port)
     queued(ledger, receiver.port, id="b")
-    manager = Manager(ledger, tmp_path, lambda _: Instant(), QueueSettings, Resources(2))
+    manager = Manager(ledger, tmp_path, lambda _: DONE, QueueSettings, Resources(2))
     with ThreadPoolExecutor(1) as pool:
         while len(receiver.states) < 3:
             manager.turn(pool)

@@ -1,12 +1,10 @@
 """What the client sends, and to whom: fake dashboards, proxies and redirects on loopback."""
 
 import json
-import threading
 import tracemalloc
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from http_fakes import serving
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,71 +20,36 @@ MIB = 2**20
 JOB = {"status": "SUCCEEDED", "entrypoint": "true", "submission_id": "job-1", "message": "", "driver_node_id": "n"}
 
 
-@contextmanager
-def serving(answer):
-    """A server; `answer(handler)` answers all methods. Its address, and the requests that it got."""
-    got = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            got.append((self.command, self.path, self.headers.get("Authorization"), body))
-            answer(self)
-
-        do_PUT = do_POST = do_GET  # noqa: N815 - names of http.server
-
-        def log_message(self, *_):
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}", got
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-def reply(handler, code, body=b"", **headers):
-    handler.send_response(code)
-    for name, value in {"Content-Length": str(len(body)), **headers}.items():
-        handler.send_header(name, value)
-    handler.end_headers()
-    handler.wfile.write(body)
-
-
 def test_token_for_a_forwarded_port_never_goes_to_a_proxy(monkeypatch):
     with (
-        serving(lambda handler: reply(handler, 200, b"{}")) as (proxy, at_proxy),
-        serving(lambda handler: reply(handler, 200, json.dumps(JOB).encode())) as (dashboard, at_dashboard),
+        serving(lambda request: request.reply(200, {})) as proxy,
+        serving(lambda request: request.reply(200, JOB)) as dashboard,
     ):
         for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
-            monkeypatch.setenv(name, proxy)
-        RayExecutor(dashboard, "SECRET").status("job-1")
-    assert at_proxy == []
-    assert at_dashboard[0][:3] == ("GET", "/api/jobs/job-1", "Bearer SECRET")
+            monkeypatch.setenv(name, proxy.url)
+        RayExecutor(dashboard.url, "SECRET").status("job-1")
+    assert proxy.requests == []
+    sent = dashboard.requests[0]
+    assert (sent.method, sent.path, sent.authorization) == ("GET", "/api/jobs/job-1", "Bearer SECRET")
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT"])
 def test_redirect_is_refused_and_code_goes_nowhere_else(method, tmp_path):
     (tmp_path / "code.py").write_text("print('mine')")
 
-    def answer(handler):
-        if handler.command == method or ("packages" in handler.path and method == "PUT" and handler.command == "PUT"):
-            return reply(handler, 307, Location=f"{other}{handler.path}")
-        if handler.path == "/api/version":
-            return reply(handler, 200, b'{"ray_version": "2.60.0"}')
-        unknown = b"Job job-1 does not exist" if "jobs" in handler.path else b"no such package"
-        return reply(handler, 404, unknown)
+    def answer(request):
+        if request.method == method:
+            request.reply(307, Location=f"{other.url}{request.path}")
+        elif request.path == "/api/version":
+            request.reply(200, {"ray_version": "2.60.0"})
+        else:
+            request.reply(404, "Job job-1 does not exist" if "jobs" in request.path else "no such package")
 
-    with (
-        serving(lambda handler: reply(handler, 200, b"{}")) as (other, at_other),
-        serving(answer) as (dashboard, _),
-        pytest.raises(Refused, match=f"redirects {method} .* to '{other}"),
-    ):
-        RayExecutor(dashboard, "SECRET").submit("job-1", ray_jobs.request(JobSpec(argv=("true",)), cwd=tmp_path))
-    assert at_other == []
+    with serving(lambda request: request.reply(200, {})) as other, serving(answer) as dashboard:
+        executor = RayExecutor(dashboard.url, "SECRET")
+        with pytest.raises(Refused, match=f"redirects {method} .* to '{other.url}"):
+            executor.submit("job-1", ray_jobs.request(JobSpec(argv=("true",)), cwd=tmp_path))
+    assert other.requests == []
 
 
 @pytest.mark.parametrize(
@@ -106,17 +69,17 @@ def test_token_without_tls_to_another_machine_is_warned_of(address, warned):
 
 
 def test_submitting_with_a_token_and_without_tls_warns_and_does_not_repeat_the_token(monkeypatch, tmp_path, capsys):
-    def answer(handler):
-        reply(handler, 404, f"Job {handler.path.rpartition('/')[2]} does not exist".encode())
+    def answer(request):
+        request.reply(404, f"Job {request.path.rpartition('/')[2]} does not exist")
 
     state = tmp_path / "state"
-    with serving(answer) as (proxy, at_proxy):
+    with serving(answer) as proxy:
         for name in ("no_proxy", "NO_PROXY"):
             monkeypatch.delenv(name, raising=False)
-        monkeypatch.setenv("http_proxy", proxy)
+        monkeypatch.setenv("http_proxy", proxy.url)
         monkeypatch.setenv("RAY_AUTH_TOKEN", "SECRET")
         RAY.check([JobSpec(argv=("true",))], RayOptions(address="http://ray.example:8265"), state)
-    assert at_proxy[0][1].startswith("http://ray.example:8265/")
+    assert proxy.requests[0].path.startswith("http://ray.example:8265/")
     said = capsys.readouterr().err
     assert said.startswith("warning: http://ray.example:8265 is reached without TLS")
     assert "SECRET" not in said
@@ -131,19 +94,20 @@ def test_string_of_an_answer_comes_whole_in_pieces_of_any_size(text, size, escap
 
 def test_answer_that_is_no_log_is_told():
     with (
-        serving(lambda handler: reply(handler, 200, json.dumps(JOB).encode())) as (dashboard, _),
+        serving(lambda request: request.reply(200, JOB)) as dashboard,
         pytest.raises(Unreachable, match="unexpected response"),
     ):
-        list(RayExecutor(dashboard).logs("job-1", role=None, tail=None, follow=False))
+        list(RayExecutor(dashboard.url).logs("job-1", role=None, tail=None, follow=False))
 
 
 @pytest.mark.parametrize("end", ["\\n", "\\r", "x"])
 def test_log_of_a_ray_job_is_kept_in_little_memory(end, tmp_path):
     piece = ("loss" * 256 + end).encode() * 1024
 
-    def answer(handler):
-        if not handler.path.endswith("/logs"):
-            return reply(handler, 200, json.dumps(JOB).encode())
+    def answer(request):
+        if not request.path.endswith("/logs"):
+            return request.reply(200, JOB)
+        handler = request.handler
         handler.send_response(200)
         handler.end_headers()
         handler.wfile.write(b'{"logs": "')
@@ -151,9 +115,9 @@ def test_log_of_a_ray_job_is_kept_in_little_memory(end, tmp_path):
             handler.wfile.write(piece)
         return handler.wfile.write(b'"}')
 
-    with serving(answer) as (dashboard, _):
+    with serving(answer) as dashboard:
         tracemalloc.start()
-        lines = RayExecutor(dashboard).logs("job-1", role=None, tail=log_archive.LINES, follow=False)
+        lines = RayExecutor(dashboard.url).logs("job-1", role=None, tail=log_archive.LINES, follow=False)
         log_archive.keep(tmp_path / "kept", lines)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()

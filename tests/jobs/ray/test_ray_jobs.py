@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import executor_contract
@@ -19,6 +18,7 @@ import forks
 import psutil
 import pytest
 from executor_contract import LINES, ended, look, own, running, until
+from http_fakes import serving
 
 from sp500.errors import ConfigError, Refused, Unreachable
 from sp500.jobs import working_dir
@@ -465,38 +465,26 @@ def test_cluster_that_never_answers_is_unreachable():
     ],
 )
 def test_what_answers_instead_of_ray_is_told_in_its_words(code, said, error, told):
-    with answering(code, said) as port, pytest.raises(error, match=told):
-        RayExecutor(f"http://127.0.0.1:{port}").status("job-none")
+    with answering(code, said) as server, pytest.raises(error, match=told):
+        RayExecutor(server.url).status("job-none")
 
 
 def test_cluster_of_an_older_ray_is_refused(asked):
     older = answering(200, '{"ray_version": "1.13.0"}', unknown="job-none")
-    with older as port, pytest.raises(Refused, match=r"1\.13\.0"):
-        RayExecutor(f"http://127.0.0.1:{port}").submit("job-none", asked("true"))
+    with older as server, pytest.raises(Refused, match=r"1\.13\.0"):
+        RayExecutor(server.url).submit("job-none", asked("true"))
 
 
-@contextlib.contextmanager
 def answering(code, said, unknown=None):
-    """A server that always says the same, but that it does not know one job; its port."""
+    """A server that always says the same, but that it does not know one job."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            asked = unknown is not None and self.path.endswith(unknown)
-            self.send_response(404 if asked else code)
-            self.end_headers()
-            self.wfile.write(f"Job {unknown} does not exist".encode() if asked else said.encode())
+    def answer(request):
+        if unknown is not None and request.path.endswith(unknown):
+            request.reply(404, f"Job {unknown} does not exist")
+        else:
+            request.reply(code, said)
 
-        def log_message(self, *words):
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield server.server_port
-        finally:
-            server.shutdown()
-            thread.join()
+    return serving(answer)
 
 
 class Proxy:
