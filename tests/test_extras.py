@@ -23,7 +23,7 @@ except ConfigError as error:
 @pytest.mark.parametrize(
     ("missing", "extra", "call"),
     [
-        ("kubernetes", "cluster", "from sp500.jobs.kuberay import client; client.client_of(None, None)"),
+        ("kubernetes", "cluster", "from sp500.jobs.kuberay import api; api.KubeApi('a').client"),
         (
             "yfinance",
             "yahoo",

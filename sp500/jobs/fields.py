@@ -35,6 +35,7 @@ SECRET_KEY = re.compile(r"[-._a-zA-Z0-9]+")
 IMAGE = re.compile(r"[\w./:-]+?(:(?P<tag>\w[\w.-]{0,127})|@sha256:[0-9a-f]{64})", re.ASCII)
 ARCHIVE = re.compile(r"(https|s3|gs)://[\w./%+~-]+\.zip", re.ASCII)
 URL = re.compile(r"https?://[\w.\[\]:-]+(/[!-~]*)?", re.ASCII)
+NAME = "invalid Kubernetes name {{}}: use at most {} of a-z, {}, with a letter or digit at both ends"
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 
@@ -47,12 +48,15 @@ def _check_command(argv: tuple[str, ...]) -> tuple[str, ...]:
     return argv
 
 
-def _check_job_name(name: str) -> str:
-    if len(name) > (longest := names.LONGEST["RayJob"]) or not names.DNS_1035.fullmatch(name):
-        raise ValueError(
-            f"invalid job name {name!r}: use at most {longest} of a-z, 0-9 and '-', and start with a letter"
-        )
-    return name
+def _matching(pattern: re.Pattern[str], message: str) -> AfterValidator:
+    """Accept texts that match as a whole; `message` says for others what is wrong and what is allowed."""
+
+    def check(text: str) -> str:
+        if not pattern.fullmatch(text):
+            raise ValueError(message.format(f"{text!r:.80}"))
+        return text
+
+    return AfterValidator(check)
 
 
 def _check_memory(size: str) -> str:
@@ -97,37 +101,6 @@ def _check_image(image: str) -> str:
     return image
 
 
-def _check_archive(uri: str) -> str:
-    if not ARCHIVE.fullmatch(uri):
-        raise ValueError(
-            f"{uri!r:.80} is not an https://, s3:// or gs:// URI of a .zip; --mode InteractiveMode takes a folder"
-        )
-    return uri
-
-
-def _check_url(url: str) -> str:
-    if not URL.fullmatch(url):
-        raise ValueError("is no address of a receiver; give http:// or https:// and a host")
-    return url
-
-
-def _check_label(name: str) -> str:
-    if not names.DNS_1123.fullmatch(name):
-        raise ValueError(
-            f"invalid Kubernetes name {name!r}: use at most 63 of a-z, 0-9 and '-', with a letter or digit at both ends"
-        )
-    return name
-
-
-def _check_object_name(name: str) -> str:
-    if not names.SUBDOMAIN.fullmatch(name):
-        raise ValueError(
-            f"invalid Kubernetes name {name!r}: use at most 253 of a-z, 0-9, '-' and '.', with a letter or digit at "
-            "both ends"
-        )
-    return name
-
-
 def _check_labels(labels: dict[str, str]) -> dict[str, str]:
     for key, value in labels.items():
         if not names.LABEL_KEY.fullmatch(key) or not names.LABEL_VALUE.fullmatch(value):
@@ -151,7 +124,13 @@ def _refuse_passwords(words: Iterable[str]) -> None:
 
 
 Command = Annotated[tuple[str, ...], AfterValidator(_check_command)]
-JobName = Annotated[str, AfterValidator(_check_job_name)]
+JobName = Annotated[
+    str,
+    _matching(
+        re.compile(rf"(?=.{{1,{names.LONGEST['RayJob']}}}$){names.DNS_1035.pattern}"),
+        f"invalid job name {{}}: use at most {names.LONGEST['RayJob']} of a-z, 0-9 and '-', and start with a letter",
+    ),
+]
 Positive = Annotated[int, Field(gt=0, le=MOST)]
 Whole = Annotated[int, Field(ge=0, le=MOST)]
 Retries = Annotated[int, Field(ge=0, le=99)]
@@ -162,9 +141,12 @@ SecretReferences = Annotated[
     dict[str, str], AfterValidator(_check_variables), AfterValidator(_check_references), Metavar("NAME=SECRET/KEY")
 ]
 Image = Annotated[str, AfterValidator(_check_image)]
-Archive = Annotated[str, AfterValidator(_check_archive)]
-Url = Annotated[str, AfterValidator(_check_url)]
-Label = Annotated[str, AfterValidator(_check_label)]
-ObjectName = Annotated[str, AfterValidator(_check_object_name)]
+Archive = Annotated[
+    str,
+    _matching(ARCHIVE, "{} is not an https://, s3:// or gs:// URI of a .zip; --mode InteractiveMode takes a folder"),
+]
+Url = Annotated[str, _matching(URL, "is no address of a receiver; give http:// or https:// and a host")]
+Label = Annotated[str, _matching(names.DNS_1123, NAME.format(63, "0-9 and '-'"))]
+ObjectName = Annotated[str, _matching(names.SUBDOMAIN, NAME.format(253, "0-9, '-' and '.'"))]
 Labels = Annotated[dict[str, str], AfterValidator(_check_labels), Metavar("KEY=VALUE")]
 Taint = Annotated[str, AfterValidator(_check_taint)]

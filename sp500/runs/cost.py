@@ -6,7 +6,7 @@ The head of a cluster that several runs share at once counts for each of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
 from typing import Annotated
@@ -97,17 +97,6 @@ class Pods(Node):
 
 
 @dataclass(frozen=True)
-class Quote:
-    """The cost of a job before it starts; low and high are None where its seconds are not known."""
-
-    low: float | None
-    high: float | None
-    hour: float
-    """What each hour costs."""
-    currency: str
-
-
-@dataclass(frozen=True)
 class Cost:
     """What a run did cost."""
 
@@ -129,12 +118,6 @@ def amount(pods: Iterable[Pods], seconds: float, table: RateTable) -> float:
     Raises KeyError for a type that the table lacks.
     """
     return seconds / HOUR * sum(_hour(pod, table) for pod in pods)
-
-
-def quote(pods: Sequence[Pods], seconds: tuple[float, float] | None, table: RateTable) -> Quote:
-    """The costs of a job whose pods (workers, head, submitter) are held for between `seconds[0]` and `seconds[1]`."""
-    low, high = (amount(pods, end, table) for end in seconds) if seconds else (None, None)
-    return Quote(low, high, amount(pods, HOUR, table), table.currency)
 
 
 def cost(record: RunRecord, table: RateTable) -> Cost | None:

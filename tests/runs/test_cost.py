@@ -67,12 +67,11 @@ def test_price_is_never_negative_and_grows_with_the_seconds(
     assert 0 <= low <= high
 
 
-def test_quote_is_a_range_of_the_seconds_and_of_an_hour() -> None:
-    pods = [Pods(count=2, cpus=4, gib=16)]  # 0.72 an hour
-    quote = cost.quote(pods, (600, 1800), RATES)
-    assert (quote.low, quote.high, quote.hour, quote.currency) == (0.12, 0.36, 0.72, "USD")
-    unknown = cost.quote(pods, None, RATES)
-    assert (unknown.low, unknown.high, unknown.hour) == (None, None, 0.72)
+def test_price_is_that_of_the_pods_for_the_seconds() -> None:
+    pods = [Pods(count=2, cpus=4, gib=16)]
+    assert [cost.amount(pods, seconds, RATES) for seconds in (600, 1800, cost.HOUR)] == pytest.approx(
+        [0.12, 0.36, 0.72]
+    )
 
 
 def test_run_on_a_cluster_pays_for_its_workers_nodes_and_what_stands_beside_them() -> None:

@@ -15,10 +15,10 @@ from sp500.commands import folders
 from sp500.commands.verb import Main, verb
 from sp500.config import RUN_NAME, Frozen
 from sp500.errors import ConfigError, ResourcesError, RunExists
-from sp500.jobs.cluster import data_claim, runs_claim, transfer_pod
+from sp500.jobs.cluster import runs_claim, transfer_pod
 from sp500.jobs.cluster.kubectl import Kubectl
 from sp500.jobs.cluster.runs_claim import Fetched, RunsClaim
-from sp500.jobs.cluster.upload import upload
+from sp500.jobs.cluster.upload import DATA_CLAIM, DATA_MOUNT, local_contents, upload
 from sp500.jobs.manifests import rayservice
 from sp500.jobs.manifests.manifest import section
 from sp500.machine.units import size_bytes
@@ -90,9 +90,9 @@ def send(kubectl: Kubectl, flags: ClusterFlags, folder: Path, name: str = "", *,
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder to upload")
     name = name or folder.resolve().name
-    target, advice = f"{data_claim.MOUNT}/{name}", "--overwrite replaces them, --name NAME uploads under another name"
-    contents = data_claim.local_contents(folder, name)
-    with pod(kubectl, flags, data_claim.CLAIM, data_claim.MOUNT, read_only=False) as running:
+    target, advice = f"{DATA_MOUNT}/{name}", "--overwrite replaces them, --name NAME uploads under another name"
+    contents = local_contents(folder, name)
+    with pod(kubectl, flags, DATA_CLAIM, DATA_MOUNT, read_only=False) as running:
         sent = upload(kubectl, running, folder, contents, target, overwrite=overwrite, advice=advice)
     result = f"uploaded: {len(contents)} files, checksums equal" if sent else "is there already, file by file"
     return f"{target} {result}"

@@ -94,7 +94,7 @@ class Estimator:
             gib = part.each.memory / 2**30 or (types[kind].node.gib if whole_node else 0.0)
             size = {"cpus": part.each.cpus, "gpus": part.each.gpus, "gib": gib}
             pods.append(cost.Pods(**size, count=part.count, node_type=kind, spot=spot and not helps))
-        return cost.quote(pods, None, self.table).hour
+        return cost.amount(pods, cost.HOUR, self.table)
 
     def _by_jobs(self, spec: JobSpec, target: Target) -> Seconds | None:
         alike = [

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import psutil
 import tyro
 from pydantic import Field
 
@@ -20,7 +19,6 @@ from sp500.jobs.kuberay.target import read_cluster
 from sp500.jobs.local_cluster import plan, processes
 from sp500.jobs.manifests import manifest
 from sp500.jobs.queue.ledger import private_folder
-from sp500.machine.cores import usable_cores
 
 RUNS = "sp500-runs"
 
@@ -66,11 +64,10 @@ def _up(flags: Rehearse, state: Path) -> str:
     private_folder(state)  # logs are written there
     upload = working_dir.check(Path.cwd())
     processes.up(plan.nodes(cluster, mounts), state, flags.port, lambda line: print(line, file=sys.stderr))
-    left = plan.list_differences(cluster, usable_cores(), psutil.virtual_memory().total)
     return "\n".join(
         [
             "Not rehearsed:",
-            *(f"  - {line}" for line in left),
+            *(f"  - {line}" for line in plan.NOT_REHEARSED),
             f"The claims are {', '.join(f'{claim} = {folder}' for claim, folder in mounts.items())}.",
             f"A job uploads {upload / 2**20:.1f} MiB of this folder. What a client sets, and then does:",
             "",

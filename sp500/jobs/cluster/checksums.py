@@ -45,11 +45,6 @@ def of_folder(folder: Path) -> Contents:
     return contents
 
 
-def links_of(contents: Contents) -> Contents:
-    """The links among `contents`."""
-    return {path: value for path, value in contents.items() if value.startswith(LINK)}
-
-
 def list_claim(kubectl: Kubectl, pod: str, folder: str) -> Listing:
     """Return what lies below a folder on the claim that a pod holds. Raises ResourcesError when the pod is lost."""
     # Fields end with a zero byte, which no path can contain.

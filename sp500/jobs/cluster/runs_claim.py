@@ -17,7 +17,7 @@ from typing import IO
 
 from sp500.errors import ConfigError, DataError, ResourcesError, RunExists, SP500Error
 from sp500.jobs.cluster import checksums
-from sp500.jobs.cluster.checksums import LINK, Contents, Listing
+from sp500.jobs.cluster.checksums import LINK, Listing
 from sp500.jobs.cluster.kubectl import Kubectl
 from sp500.jobs.cluster.upload import upload
 from sp500.machine.disk import make_staging_folder
@@ -123,10 +123,9 @@ class RunsClaim:
             with self.kubectl.reading(
                 "exec", self.pod, "--", "tar", "-cf", "-", "--hard-dereference", "-C", MOUNT, "--", f"./{name}"
             ) as stream:
-                links = _unpack(stream, staged, name, listing)
-            if changes := checksums.difference(contents, {**checksums.of_folder(incoming), **links}):
+                _unpack(stream, staged, name, listing)
+            if changes := checksums.difference(contents, checksums.of_folder(incoming)):
                 raise DataError(f"arrived damaged and was discarded ({changes}); fetch it again")
-            _create_links(incoming, links)
             _replace(here, incoming, staged / "replaced")
         return listing
 
@@ -151,42 +150,31 @@ class RunsClaim:
             raise ResourcesError(f"{_size(size)}, but only {_size(free)} are free in {self.folder}; make room there")
 
 
-def _unpack(stream: IO[bytes], folder: Path, name: str, listing: Listing) -> Contents:
-    """Write the files of an archive below `folder` and return its links, which are created after the comparison.
+def _unpack(stream: IO[bytes], folder: Path, name: str, listing: Listing) -> None:
+    """Write the files and links of an archive below `folder`.
 
     A truncated archive is not an error here: the comparison finds what is missing. Raises DataError for an entry that
-    `listing` does not have, which bounds the number of files and bytes.
+    `listing` does not have, which bounds the number of files and bytes. tarfile's own filter (PEP 706) refuses those
+    that lead out of the folder.
     """
-    links: Contents = {}
-    (folder / name).mkdir()
+
+    def admit(entry: tarfile.TarInfo, path: str) -> tarfile.TarInfo:
+        first, _, inner = entry.name.removeprefix("./").partition("/")
+        is_listed = entry.isdir() or (
+            listing.links.get(inner) == f"{LINK}{entry.linkname}"
+            if entry.issym()
+            else entry.isreg() and listing.sizes.get(inner) == entry.size
+        )
+        if first != name or not is_listed:
+            raise DataError(
+                f"{_printable(entry.name)} changed during the transfer; fetch the run again when nothing writes it"
+            )
+        return tarfile.data_filter(entry, path)
+
     with suppress(tarfile.TarError), tarfile.open(fileobj=stream, mode="r|") as archive:
-        for entry in archive:
-            first, *parts = PurePosixPath(entry.name).parts or ("",)
-            path, target = "/".join(parts), folder.joinpath(name, *parts)
-            if first != name or ".." in parts:
-                raise DataError(f"the archive holds {_printable(entry.name)}, which lies outside of the run")
-            if entry.isdir():
-                target.mkdir(parents=True, exist_ok=True)
-            elif entry.issym() and path in listing.links:
-                links[path] = f"{LINK}{entry.linkname}"
-            elif (content := archive.extractfile(entry)) and listing.sizes.get(path) == entry.size:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with target.open("wb") as file:
-                    shutil.copyfileobj(content, file)
-            else:
-                raise DataError(
-                    f"{_printable(path)} changed during the transfer; fetch the run again when nothing writes it"
-                )
+        archive.extractall(folder, filter=admit)  # noqa: S202 - filtered
     while stream.read(1 << 20):  # to the end, so that kubectl can report its own error
         pass
-    return links
-
-
-def _create_links(folder: Path, links: Contents) -> None:
-    for path, value in links.items():
-        link = folder / path
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(value.removeprefix(LINK))
 
 
 def _replace(here: Path, incoming: Path, replaced: Path) -> None:

@@ -6,6 +6,7 @@ claim as it was, and the same command repeats it.
 
 from __future__ import annotations
 
+import re
 import secrets
 import tarfile
 from collections.abc import Sequence
@@ -13,12 +14,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from sp500.errors import DataError, ResourcesError
+from sp500.errors import ConfigError, DataError, ResourcesError
 from sp500.jobs.cluster import checksums
-from sp500.jobs.cluster.checksums import Contents
+from sp500.jobs.cluster.checksums import LINK, Contents
 from sp500.jobs.cluster.kubectl import Kubectl
 from sp500.jobs.cluster.transfer_pod import LIFETIME_SECONDS
 
+# The claim that datasets are uploaded to, and names of folders on it.
+DATA_MOUNT, DATA_CLAIM = "/data", "sp500-data"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 # Folders being written. One that is older than any transfer pod was left by a client that was killed.
 UNFINISHED = ".incoming-"
 ABANDONED = ["-maxdepth", "1", "-name", f"{UNFINISHED}*", "-mmin", f"+{LIFETIME_SECONDS // 60 + 1}"]
@@ -29,6 +33,21 @@ RESTORE = ["sh", "-c", 'if [ -e "$1" ]; then rm -rf "$2"; elif [ -e "$2" ]; then
 PLACE = ["sh", "-c", 'if [ -e "$2" ]; then echo "$2 is there by now" >&2; exit 1; fi; mv -T "$1" "$2"', "place"]
 # Both renames in one command of the pod, so that no connection can break between them.
 REPLACE = ["sh", "-c", 'if [ -e "$2" ]; then mv -T "$2" "$3"; fi && mv -T "$1" "$2" && rm -rf "$3"', "replace"]
+
+
+def local_contents(folder: Path, name: str) -> Contents:
+    """Checksums of a folder that can be uploaded as `name`, without asking the cluster.
+
+    Raises ConfigError for an invalid name, DataError for a folder without files or with anything but files and folders.
+    """
+    if not NAME.fullmatch(name):
+        raise ConfigError(f"--name {name!r}: expected letters, digits, '.', '_' and '-', the first a letter or digit")
+    contents = checksums.of_folder(folder)
+    if link := next((path for path, value in contents.items() if value.startswith(LINK)), ""):
+        raise DataError(f"{folder / link} is a link, which upload-data cannot transfer; copy the file there")
+    if not contents:
+        raise DataError(f"{folder} has no files to upload")
+    return contents
 
 
 def upload(

@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-from sp500.errors import Refused, ResourcesError, extra
+from sp500.errors import Refused, ResourcesError, Unreachable, extra
 from sp500.jobs.kuberay import responses
-from sp500.jobs.kuberay.client import client_of
 from sp500.jobs.kuberay.responses import Response
 from sp500.jobs.manifests.manifest import Document, items, section
 
@@ -72,7 +72,7 @@ class KubeApi:
     @cached_property
     def client(self) -> Any:
         """The package's client. Raises Unreachable where there are no credentials to make one with."""
-        return client_of(self.context, self.kubeconfig)
+        return _client_of(self.context, self.kubeconfig)
 
     def get(self, resource: Resource, name: str) -> Document | None:
         """The object of that name, or None."""
@@ -224,3 +224,33 @@ def _last_response(tries: RetryCallState) -> Response:
     assert tries.outcome is not None
     answer: Response = tries.outcome.result()
     return answer
+
+
+def _client_of(context: str | None, kubeconfig: str | None) -> Any:
+    """An ApiClient that repeats nothing by itself. Raises Unreachable without a kubeconfig, or with a damaged one."""
+    with extra("cluster"):
+        from kubernetes import client, config
+        from kubernetes.config import ConfigException
+    from yaml import YAMLError
+
+    settings = client.Configuration()
+    settings.retries = False
+    where = kubeconfig or config.KUBE_CONFIG_DEFAULT_LOCATION
+    try:
+        if not _kubeconfigs(where):
+            try:
+                config.load_incluster_config(settings)
+            except ConfigException:
+                raise Unreachable(f"no kubeconfig at {where}, and this is not a pod with a service account") from None
+            return client.ApiClient(settings)
+        return config.new_client_from_config(kubeconfig, context, client_configuration=settings)
+    except (ConfigException, YAMLError, OSError, TypeError) as error:  # the last: of a file that is not a mapping
+        raise Unreachable(
+            f"cannot reach a cluster with kubeconfig {where}{f', context {context}' if context else ''}: {error};"
+            " `kubectl config get-contexts` lists the contexts; choose one with --context or $KUBECONFIG"
+        ) from error
+
+
+def _kubeconfigs(places: str) -> bool:
+    """Whether there is a kubeconfig at one of the places, separated by colons."""
+    return any(Path(place).expanduser().exists() for place in places.split(":") if place)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,11 +12,6 @@ from sp500.jobs.cluster.rollout import OPERATOR
 from sp500.jobs.manifests.manifest import Document, section
 
 ANONYMOUS = "system:anonymous"
-# The API server's words where another server that it has to ask first (Kueue's, the operator's) is down.
-WEBHOOK = re.compile(
-    r'failed calling webhook "(?P<webhook>[^"]+)".*?https://(?P<service>[^./]+)\.(?P<namespace>[^./:]+)\.svc\S* '
-    r"(?P<why>.*)"
-)
 RIGHTS = (
     "the Role sp500-jobs in cluster/base/rbac.yaml grants it: ask an administrator of the namespace to bind it to you"
 )
@@ -94,13 +88,6 @@ def unreachable(host: str, answer: Response) -> Silent:
     """The server at `host` gave no answer, or none to work with."""
     if not answer.code:
         return Silent(f"the API server {host} does not answer ({answer.message}). {HINT}")
-    if webhook := WEBHOOK.search(answer.message):
-        namespace = webhook["namespace"]
-        return Silent(
-            f"the API server {host} answers, and the webhook {webhook['webhook']} that it has to ask does not: "
-            f"{webhook['why']} (service {webhook['service']} in namespace {namespace}). Until it runs nothing of Ray "
-            f"can be changed there; `kubectl -n {namespace} get pods` shows what is wrong"
-        )
     return Silent(
         f"the API server {host} answers {answer.code} ({answer.message}). Try again; {HINT[0].lower()}{HINT[1:]}"
     )

@@ -14,9 +14,15 @@ from pathlib import Path
 
 from sp500.jobs.manifests.manifest import Cluster, Document, Group, items, quantity, section
 
+NOT_REHEARSED = (
+    "image, claims, network policies, pod security, the service account: there are no pods",
+    "memory limits: Ray counts them, nothing ends a process that takes more",
+    "autoscaling: each group has the replicas that it starts with",
+    "GPUs: no node has one here",
+    "speed and room: the nodes share the CPUs and the memory of this machine",
+)
 # What the operator reads of rayStartParams, and a node here too; the rest is about addresses and ports.
 TAKEN = ("num-cpus", "memory", "object-store-memory", "resources", "labels")
-GPU = "gpu"
 
 
 @dataclass(frozen=True)
@@ -74,29 +80,6 @@ def command(node: Node, *, ray: Path, port: int, dashboard: int, folder: Path) -
         params |= {"address": f"127.0.0.1:{port}"}
     flags = [f"--{name}={value}" for name, value in params.items()]
     return [str(ray), "start", *(["--head"] if node.head else []), "--block", "--disable-usage-stats", *flags]
-
-
-def list_differences(cluster: Cluster, cpus: int, memory: int) -> list[str]:
-    """How the rehearsal on this machine, with `cpus` and `memory` bytes, differs from the cluster."""
-    local_nodes = nodes(cluster, {})
-    total_cpus = sum(node.cpus for node in local_nodes)
-    total_memory = sum(int(node.params.get("memory", 0)) for node in local_nodes)
-    differences = [
-        "image, claims, network policies, pod security, the service account: there are no pods",
-        "memory limits: Ray counts them, nothing ends a process that takes more",
-    ]
-    if cluster.autoscaling:
-        differences.append("autoscaling: each group has the replicas that it starts with")
-    limits = [section(section(group.ray.body, "resources"), "limits") for group in cluster.groups]
-    if any(name.endswith(GPU) for names in limits for name in names):
-        differences.append("GPUs: no node has one here")
-    if total_cpus > cpus:
-        differences.append(f"speed: the nodes' {total_cpus} CPUs share the {cpus} of this machine")
-    if total_memory > memory:
-        differences.append(
-            f"room: the nodes' {total_memory / 2**30:.1f} GiB share the {memory / 2**30:.1f} GiB of this machine"
-        )
-    return differences
 
 
 def _node(group: Group, name: str, folders: Mapping[str, Path], *, head: bool) -> Node:

@@ -60,25 +60,13 @@ def test_fault_that_stays_is_unreachable_after_a_few_tries(kube, executor, pause
     assert sum(pauses) <= 15
 
 
-@pytest.mark.parametrize(
-    ("cause", "shown"),
-    [
-        ('no endpoints available for service "kueue-webhook-service"', "no endpoints available"),
-        ("dial tcp 10.96.0.7:443: connect: connection refused", "connection refused"),
-        ("context deadline exceeded", "context deadline exceeded"),
-    ],
-)
-def test_webhook_that_is_down_is_named_and_the_api_server_is_not_blamed(kube, executor, requested, cause, shown):
-    message = (
-        'Internal error occurred: failed calling webhook "mrayjob.kb.io": failed to call webhook: Post'
-        f' "https://kueue-webhook-service.kueue-system.svc:443/mutate-ray-io-v1-rayjob?timeout=10s": {cause}'
-    )
-    kube.fail(CREATE, times=99, code=500, message=message)
+def test_webhook_that_is_down_is_named_and_the_api_server_is_not_blamed(kube, executor, requested):
+    cause = 'failed calling webhook "mrayjob.kb.io": no endpoints available for service "kueue-webhook-service"'
+    kube.fail(CREATE, times=99, code=500, message=f"Internal error occurred: {cause}")
     with pytest.raises(Unreachable) as error:
         executor.submit("night-1", requested())
     assert "does not answer" not in str(error.value)
-    for word in ("mrayjob.kb.io", "service kueue-webhook-service", "kubectl -n kueue-system get pods", shown):
-        assert word in str(error.value)
+    assert cause in str(error.value)
 
 
 def test_server_that_is_not_there_is_unreachable(kube, executor, requested):

@@ -72,13 +72,3 @@ def test_commands_join_the_head_on_this_machine_alone(plain):
     assert {"--num-cpus=1", "--address=127.0.0.1:7001"} <= set(argv[1])
     assert "--head" not in argv[1]
     assert all("--node-ip-address=127.0.0.1" in one for one in argv)
-
-
-def test_what_cannot_be_rehearsed_is_told(plain):
-    told = "\n".join(plan.list_differences(cluster_of(plain), cpus=1, memory=4 * 2**30))
-    for word in ("network policies", "memory limits", "autoscaling", "2 CPUs share the 1", "8.0 GiB share the 4.0 GiB"):
-        assert word in told
-    assert "GPU" not in told
-    container = plain["spec"]["workerGroupSpecs"][0]["template"]["spec"]["containers"][0]
-    container["resources"]["limits"]["nvidia.com/gpu"] = "1"
-    assert "GPUs: no node has one here" in plan.list_differences(cluster_of(plain), cpus=8, memory=2**40)
