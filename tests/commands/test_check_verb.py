@@ -12,8 +12,8 @@ RAYCLUSTER = Path(__file__).parents[2] / "cluster" / "raycluster.yaml"
 SERVICE = {
     "apiVersion": "ray.io/v1",
     "kind": "RayService",
-    "metadata": {"name": "s"},
-    "spec": {"upgradeStrategy": {"type": "Sometimes"}},
+    "metadata": {"name": "S"},
+    "spec": {},
 }
 
 
@@ -30,9 +30,9 @@ def test_broken_rules_are_listed_by_file_kind_name_and_field_and_end_with_2(tmp_
     file.write_text(yaml.safe_dump_all([{"kind": "Namespace"}, cluster, SERVICE]))
     assert check.main([str(file), "--json"]) == check.BROKEN == 2
     documents = json.loads(capfd.readouterr().out)["documents"]
-    assert [(one["kind"], one["name"]) for one in documents] == [("RayCluster", "sp500"), ("RayService", "s")]
+    assert [(one["kind"], one["name"]) for one in documents] == [("RayCluster", "sp500"), ("RayService", "S")]
     assert [one["path"] for one in documents[0]["violations"]] == ["spec.workerGroupSpecs[0].minReplicas"]
-    assert "spec.upgradeStrategy.type" in {one["path"] for one in documents[1]["violations"]}
+    assert "metadata.name" in {one["path"] for one in documents[1]["violations"]}
     assert check.main([str(file)]) == 2
     assert f"{file}: RayCluster sp500: spec.workerGroupSpecs[0].minReplicas" in capfd.readouterr().out
 

@@ -103,11 +103,6 @@ class Cluster:
         return section(self.spec, "autoscalerOptions")
 
     @property
-    def v2(self) -> bool:
-        """Whether version 2 of it is asked for explicitly, as the operator wants to see it."""
-        return self.autoscaler.get("version") == "v2" or is_true(self.head.ray.env.get("RAY_enable_autoscaler_v2"))
-
-    @property
     def version(self) -> tuple[int, int] | None:
         """Major and minor of rayVersion; None where it is unset or no version."""
         match = re.fullmatch(r"v?(\d+)\.(\d+)(\.\d+)?([-+].*)?", str(self.spec.get("rayVersion", "")))
@@ -123,11 +118,6 @@ def section(body: Document, key: str) -> Document:
 def items(value: Any) -> list[Document]:
     """The mappings of a list; none if it is not a list."""
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
-
-
-def is_true(value: object) -> bool:
-    """Whether the operator takes a variable's value for yes."""
-    return str(value).lower() in {"1", "true"}
 
 
 def quantity(value: Any) -> float | None:

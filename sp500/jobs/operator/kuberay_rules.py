@@ -1,9 +1,9 @@
 """Rules of the operator (KubeRay 1.7, validation and webhook) that no schema holds, for fields of manifests made here.
 
-The operator checks them when it meets the object, long after the API server accepted it, and reports in an event. What
-it requires of other fields (GCS fault tolerance, features behind its gates, incremental upgrades, selected clusters) is
-left to it: a copy would have to follow each of its releases, for fields that no manifest of this project sets. So are
-the fields of a RayJob besides its cluster: `manifests/rayjob` makes them out of a checked JobSpec.
+The operator checks them when it meets the object, long after the API server accepted it, and reports in an event, which
+`sp500 cluster deploy` and a job's reason show. Checked here are the fields that users change: names, groups, numbers of
+workers, the token. All others are left to the operator: a copy would have to follow each of its releases. So are the
+fields of a RayJob besides its cluster: `manifests/rayjob` makes them out of a checked JobSpec.
 """
 
 from __future__ import annotations
@@ -13,13 +13,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from sp500.jobs import names
-from sp500.jobs.manifests.manifest import Cluster, Document, clusters, is_true, section
+from sp500.jobs.manifests.manifest import Cluster, Document, section
 from sp500.jobs.operator.violation import Violation
-
-V2_SWITCH = "RAY_enable_autoscaler_v2"
-# How a new spec reaches the pods of a RayCluster, and of a RayService.
-CLUSTER_UPGRADES = ("Recreate", "None")
-SERVICE_UPGRADES = ("NewCluster", "NewClusterWithIncrementalUpgrade", "None")
 
 
 def object_name(document: Document) -> Iterator[Violation]:
@@ -35,18 +30,6 @@ def object_name(document: Document) -> Iterator[Violation]:
         yield Violation(
             "metadata.name", f"{name!r} is not a valid name", "a-z, 0-9 and '-', a letter first and no '-' last"
         )
-
-
-def upgrades(document: Document) -> Iterator[Violation]:
-    """Require a known upgrade strategy, at the top of a RayCluster or RayService and nowhere else."""
-    for cluster in clusters(document):
-        if "upgradeStrategy" in cluster.spec and document["kind"] != "RayCluster":
-            path = f"{cluster.path}.upgradeStrategy"
-            yield Violation(path, f"is set in the cluster of a {document['kind']}", "leave it out")
-    known = {"RayCluster": CLUSTER_UPGRADES, "RayService": SERVICE_UPGRADES}.get(document["kind"])
-    kind = section(section(document, "spec"), "upgradeStrategy").get("type")
-    if known and kind not in {None, *known}:
-        yield Violation("spec.upgradeStrategy.type", f"is {kind}", f"set one of {', '.join(known)}")
 
 
 def containers(cluster: Cluster) -> Iterator[Violation]:
@@ -79,40 +62,6 @@ def replicas(cluster: Cluster) -> Iterator[Violation]:
             yield Violation(f"{group.path}.minReplicas", f"{low} is above maxReplicas {high}", "make it that or less")
 
 
-def idle_timeout(cluster: Cluster) -> Iterator[Violation]:
-    """Require time-outs of idle workers of 0 or more, and version 2 of the autoscaler for those of one group."""
-    whole = cluster.autoscaler.get("idleTimeoutSeconds")
-    yield from _check_least(f"{cluster.path}.autoscalerOptions.idleTimeoutSeconds", whole, 0)
-    for group in cluster.workers:
-        path, value = f"{group.path}.idleTimeoutSeconds", group.body.get("idleTimeoutSeconds")
-        yield from _check_least(path, value, 0)
-        if value is not None and not cluster.v2:
-            yield Violation(path, "needs autoscaler v2", "set autoscalerOptions.version: v2, or leave it out")
-
-
-def autoscaler_version(cluster: Cluster) -> Iterator[Violation]:
-    """Require that the autoscaler's version is set once, and only if there is an autoscaler."""
-    for group in cluster.groups:
-        if V2_SWITCH not in group.ray.env:
-            continue
-        path = f"{group.ray.path}.env"
-        if not cluster.autoscaling and is_true(group.ray.env[V2_SWITCH]):
-            remedy = "set enableInTreeAutoscaling: true, or leave it out"
-            yield Violation(path, f"has {V2_SWITCH} without an autoscaler", remedy)
-        if cluster.autoscaler.get("version") is not None:
-            problem = f"has {V2_SWITCH} as well as autoscalerOptions.version"
-            yield Violation(path, problem, "leave the variable out")
-
-
-def restart_policy(cluster: Cluster) -> Iterator[Violation]:
-    """Forbid restarts in place with autoscaler v2, which replaces pods itself."""
-    for group in cluster.groups if cluster.autoscaling and cluster.v2 else []:
-        policy = group.pod.get("restartPolicy")
-        if policy not in {None, "Never"}:
-            path = f"{group.pod_path}.restartPolicy"
-            yield Violation(path, f"is {policy} with autoscaler v2", "make it Never, or leave it out")
-
-
 def token(cluster: Cluster) -> Iterator[Violation]:
     """Require Ray 2.52 for token authentication."""
     mode, version = section(cluster.spec, "authOptions").get("mode"), cluster.spec.get("rayVersion")
@@ -127,5 +76,5 @@ def _check_least(path: str, value: Any, least: int) -> Iterator[Violation]:
         yield Violation(path, f"is {value}", f"set {least} or more, or leave it out")
 
 
-DOCUMENT_RULES = (object_name, upgrades)
-CLUSTER_RULES = (containers, group_names, replicas, idle_timeout, autoscaler_version, restart_policy, token)
+DOCUMENT_RULES = (object_name,)
+CLUSTER_RULES = (containers, group_names, replicas, token)

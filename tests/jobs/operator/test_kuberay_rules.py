@@ -6,83 +6,29 @@ from sp500.errors import ConfigError
 from sp500.jobs.manifests.manifest import clusters
 from sp500.jobs.operator import kuberay_rules, rules
 
-HEAD = "spec/headGroupSpec"
-WORKER = "spec/workerGroupSpecs/0"
-SWITCH = {f"{HEAD}/template/spec/containers/0/env/2": {"name": "RAY_enable_autoscaler_v2", "value": "1"}}
+HEAD, WORKER = "spec/headGroupSpec", "spec/workerGroupSpecs/0"
 OF_JOB, OF_SERVICE = "spec/rayClusterSpec", "spec/rayClusterConfig"
-
 # The manifest, what is changed in it, the path that the message begins with, and words in it.
 BROKEN = [
-    ("cluster", {"metadata/name": "a" * 54}, "metadata.name", "54 characters; a RayCluster has 53 at most"),
-    ("cluster", {"metadata/name": "Sp500"}, "metadata.name", "'Sp500' is not a valid name"),
-    ("cluster", {"metadata/name": ...}, "metadata.name", "'' is not a valid name"),
-    ("cluster", {"spec/upgradeStrategy": {"type": "Rolling"}}, "spec.upgradeStrategy.type", "Recreate, None"),
+    ("cluster", {"metadata/name": "a" * 54}, "metadata.name", "53 at most"),
+    ("cluster", {"metadata/name": "Sp500"}, "metadata.name", "'Sp500'"),
+    ("cluster", {"metadata/name": ...}, "metadata.name", "''"),
     ("cluster", {f"{HEAD}/template/spec/containers": []}, "spec.headGroupSpec.template.spec.containers", "is empty"),
     ("cluster", {f"{WORKER}/template/spec": {}}, "spec.workerGroupSpecs[0].template.spec.containers", "is empty"),
-    ("cluster", {f"{WORKER}/minReplicas": -1}, "spec.workerGroupSpecs[0].minReplicas", "is -1; set 0 or more"),
-    ("cluster", {f"{WORKER}/minReplicas": 5}, "spec.workerGroupSpecs[0].minReplicas", "5 is above maxReplicas 4"),
-    (
-        "cluster",
-        {"spec/autoscalerOptions/idleTimeoutSeconds": -1},
-        "spec.autoscalerOptions.idleTimeoutSeconds",
-        "is -1",
-    ),
-    ("cluster", {f"{WORKER}/idleTimeoutSeconds": -1}, "spec.workerGroupSpecs[0].idleTimeoutSeconds", "is -1"),
-    (
-        "cluster",
-        {"spec/autoscalerOptions/version": "v1"},
-        "spec.workerGroupSpecs[0].idleTimeoutSeconds",
-        "needs autoscaler v2",
-    ),
-    ("cluster", SWITCH, "spec.headGroupSpec.template.spec.containers[0].env", "RAY_enable_autoscaler_v2 as well as"),
-    (
-        "cluster",
-        {f"{HEAD}/template/spec/restartPolicy": "Always"},
-        "spec.headGroupSpec.template.spec.restartPolicy",
-        "is Always with autoscaler v2",
-    ),
-    (
-        "cluster",
-        {f"{WORKER}/template/spec/restartPolicy": "OnFailure"},
-        "spec.workerGroupSpecs[0].template.spec.restartPolicy",
-        "is OnFailure",
-    ),
-    ("cluster", {"spec/rayVersion": "2.51.0"}, "spec.authOptions.mode", "rayVersion '2.51.0'; it needs Ray 2.52"),
-    ("rayjob", {"metadata/name": "a" * 48}, "metadata.name", "48 characters; a RayJob has 47 at most"),
-    ("rayjob", {"metadata/name": "1st"}, "metadata.name", "'1st' is not a valid name"),
-    (
-        "rayjob",
-        {f"{OF_JOB}/upgradeStrategy": {"type": "None"}},
-        "spec.rayClusterSpec.upgradeStrategy",
-        "in the cluster of a RayJob",
-    ),
-    (
-        "rayjob",
-        {f"{OF_JOB}/workerGroupSpecs/0/minReplicas": 9},
-        "spec.rayClusterSpec.workerGroupSpecs[0].minReplicas",
-        "9 is above maxReplicas 1",
-    ),
+    ("cluster", {f"{WORKER}/minReplicas": -1}, "spec.workerGroupSpecs[0].minReplicas", "set 0 or more"),
+    ("cluster", {f"{WORKER}/minReplicas": 5}, "spec.workerGroupSpecs[0].minReplicas", "above maxReplicas 4"),
+    ("cluster", {"spec/rayVersion": "2.51.0"}, "spec.authOptions.mode", "Ray 2.52"),
+    ("rayjob", {"metadata/name": "a" * 48}, "metadata.name", "47 at most"),
+    ("rayjob", {"metadata/name": "1st"}, "metadata.name", "'1st'"),
+    ("rayjob", {f"{OF_JOB}/workerGroupSpecs/0/minReplicas": 9}, f"{OF_JOB}.workerGroupSpecs[0].minReplicas", "above"),
     ("rayservice", {"metadata/name": "a" * 48}, "metadata.name", "47 at most"),
-    (
-        "rayservice",
-        {f"{OF_SERVICE}/workerGroupSpecs/0/minReplicas": -1},
-        "spec.rayClusterConfig.workerGroupSpecs[0].minReplicas",
-        "is -1",
-    ),
-    (
-        "rayservice",
-        {f"{OF_SERVICE}/upgradeStrategy": {"type": "Recreate"}},
-        "spec.rayClusterConfig.upgradeStrategy",
-        "in the cluster of a RayService",
-    ),
-    ("rayservice", {"spec/upgradeStrategy": {"type": "Recreate"}}, "spec.upgradeStrategy.type", "NewCluster"),
+    ("rayservice", {f"{OF_SERVICE}/workerGroupSpecs": [{}]}, f"{OF_SERVICE}.workerGroupSpecs[0]", "add one"),
 ]
 GOOD = [
     ("cluster", {}),
     ("cluster", {"metadata/name": "a" * 53}),
     ("cluster", {"metadata/name": ..., "metadata/generateName": "sp500-"}),
     ("rayservice", {}),
-    ("rayservice", {"spec/upgradeStrategy": {"type": "NewCluster"}}),
     ("rayjob", {}),
     ("rayjob", {"metadata/name": "a" * 47}),
 ]
@@ -102,7 +48,8 @@ def test_good_manifest_breaks_no_rule(change, manifest, changes):
 @pytest.mark.parametrize(("manifest", "changes", "path", "words"), BROKEN)
 def test_one_change_breaks_one_rule_whose_message_names_the_field(change, manifest, changes, path, words):
     (violation,) = [violation for violation in rules.violations(change(manifest, changes)) if not violation.ours]
-    assert (violation.path, words in str(violation)) == (path, True)
+    assert violation.path.startswith(path.replace("/", "."))
+    assert words in str(violation)
 
 
 def test_every_rule_is_broken_by_some_change(change, cluster):
@@ -133,22 +80,13 @@ def test_without_an_autoscaler_both_numbers_of_workers_are_required(cluster, cha
     assert (violation.path, "without an autoscaler" in str(violation)) == (f"spec.workerGroupSpecs[0].{key}", True)
 
 
-def test_without_an_autoscaler_its_switch_is_refused(cluster, changed):
-    off = {"spec/enableInTreeAutoscaling": False, "spec/autoscalerOptions": ..., f"{WORKER}/idleTimeoutSeconds": ...}
-    (violation,) = rules.violations(changed(cluster, off | SWITCH))
-    assert "RAY_enable_autoscaler_v2 without an autoscaler" in str(violation)
-
-
-def test_switch_in_the_environment_counts_as_version_2(cluster, changed):
-    switched = changed(cluster, SWITCH | {"spec/autoscalerOptions/version": ...})
-    assert [violation for violation in rules.violations(switched) if not violation.ours] == []
-
-
 def test_check_lists_every_violation_with_kind_and_name(rayjob, changed):
     with pytest.raises(ConfigError) as caught:
-        rules.check(changed(rayjob, {"metadata/name": "1st", f"{OF_JOB}/upgradeStrategy": {"type": "None"}}))
+        rules.check(changed(rayjob, {"metadata/name": "1st", f"{OF_JOB}/workerGroupSpecs/0/maxReplicas": 0}))
     lines = [line.split(" ")[:3] for line in str(caught.value).splitlines()]
-    assert lines == [["RayJob", "1st:", path] for path in ("metadata.name", "spec.rayClusterSpec.upgradeStrategy")]
+    assert lines == [
+        ["RayJob", "1st:", path] for path in ("metadata.name", "spec.rayClusterSpec.workerGroupSpecs[0].minReplicas")
+    ]
 
 
 @pytest.mark.parametrize("kind", ["ConfigMap", "RayCronJob"])
