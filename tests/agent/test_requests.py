@@ -5,7 +5,6 @@ from pydantic import ValidationError
 
 from sp500.agent import requests
 from sp500.agent.requests import SubmitJob
-from sp500.errors import ConfigError
 
 
 def submit(*arguments, experiment="train", **fields):
@@ -42,6 +41,7 @@ def submit(*arguments, experiment="train", **fields):
         (["--data.source=conf/secrets"], "end in .csv, .parquet, .pq"),
         (["--data.source", "credentials"], "end in .csv, .parquet, .pq"),
         (["--data.npz-path", "a.csv"], "end in .npz"),
+        (["--rates", "x.yaml"], "--rates is closed to agents"),
         (["--config", "x.yaml"], "--config is closed to agents: reads a file of settings"),
         (["--runs-dir", "x"], "--runs-dir is closed to agents: the server says where runs go"),
         (["--runs_dir=x"], "--runs-dir is closed to agents"),
@@ -66,11 +66,6 @@ def test_space_of_an_agent_is_a_preset_or_a_file_of_its_folder(path):
         submit("--space", path, experiment="tune")
     submit("--space", "spaces/mine.yaml", experiment="tune")
     submit("--space", "grid18", "--train.lr", ".5", experiment="tune")
-
-
-def test_table_of_rates_is_not_the_agents_to_choose():
-    with pytest.raises(ValidationError, match="--rates is closed to agents"):
-        submit("--rates", "secrets.yaml", experiment="compare")
 
 
 def test_words_that_experiments_need_are_taken_as_they_are():
@@ -100,21 +95,3 @@ def test_world_size_stands_behind_the_arguments_of_those_that_train_on_workers(e
 def test_workers_of_what_is_one_process_are_refused(experiment):
     with pytest.raises(ValidationError, match=f"{experiment} is one process"):
         submit(experiment=experiment, workers=2)
-
-
-@pytest.mark.parametrize(
-    ("fields", "most", "why"),
-    [
-        ({"workers": 5}, 4, "workers: 5 are more than here holds; give 1 to 4"),
-        ({"workers": 3, "cpus": 2}, 2, "workers: 3, each of 2 CPUs, are more than here holds; give 1 to 2"),
-        ({"cpus": 9}, 0, "cpus: 9 for one worker are more than here holds"),
-    ],
-)
-def test_world_size_above_what_there_is_is_refused(fields, most, why):
-    with pytest.raises(ConfigError) as refused:
-        requests.check_workers(submit(**fields), most, "here")
-    assert why in str(refused.value)
-
-
-def test_world_size_of_all_there_is_is_taken():
-    requests.check_workers(submit(workers=4), 4, "here")

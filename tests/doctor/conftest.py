@@ -84,17 +84,7 @@ class Kubernetes:
             return failure(403, f"{parts[-1]} is forbidden: User cannot list")
         match parts:
             case ["version"]:
-                numbers = (
-                    "major",
-                    "minor",
-                    "gitCommit",
-                    "gitTreeState",
-                    "buildDate",
-                    "goVersion",
-                    "compiler",
-                    "platform",
-                )
-                return 200, {"gitVersion": "v1.36.0", **dict.fromkeys(numbers, "0")}
+                return 200, {"gitVersion": "v1.36.0"}
             case ["apis", "ray.io", "v1"] if self.kinds:
                 return 200, {"resources": [{"name": name} for name in self.kinds]}
             case ["apis", "apps", "v1", "deployments"]:

@@ -1,6 +1,5 @@
 import io
 
-import pytest
 from rich.console import Console
 
 from sp500.doctor import check
@@ -37,11 +36,6 @@ def test_text_in_a_terminal_keeps_to_its_width_and_loses_no_word():
     lines = check.text([told], terminal(60, no_color=True)).splitlines()
     assert max(len(line.rstrip()) for line in lines[:-2]) <= 80
     assert sum(line.count("word") for line in lines) == 40
-
-
-@pytest.mark.parametrize(("given", "coloured"), [({}, True), ({"no_color": True}, False)])
-def test_colour_is_left_out_where_nobody_wants_it(given, coloured):
-    assert ("\x1b[32mok" in check.text(CHECKS, terminal(80, **given))) is coloured
 
 
 def test_plain_says_whether_all_is_well():

@@ -9,8 +9,6 @@ import time
 import psutil
 import pytest
 
-from sp500.jobs import deadline
-
 # Longer than any wait of these tests, so that a command that is not ended shows.
 ENDLESS = "import time; time.sleep(600)"
 
@@ -41,13 +39,11 @@ def gone(pid):
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize(("command", "code"), [("pass", 0), ("raise SystemExit(3)", 3)])
+@pytest.mark.parametrize(
+    ("command", "code"), [("pass", 0), ("raise SystemExit(3)", 3), ("import os; os.kill(os.getpid(), 9)", 137)]
+)
 def test_command_that_ends_in_time_keeps_its_exit_code(command, code):
     assert ended(start(600, command)) == (code, "", "")
-
-
-def test_command_that_a_signal_ended_has_the_code_of_a_shell():
-    assert ended(start(600, "import os; os.kill(os.getpid(), 9)"))[0] == 137
 
 
 @pytest.mark.parametrize(("program", "code"), [("/nowhere/python", 127), ("/etc/hostname", 126)])
@@ -111,15 +107,3 @@ def test_command_does_not_outlive_a_wrapper_that_was_killed():
     process.stdout.close()
     process.stderr.close()
     gone(pid)
-
-
-def test_command_line_of_a_pod_counts_from_the_start_of_its_container():
-    assert deadline.wrap_command(("python", "a.py"), 70) == (
-        "python",
-        "-m",
-        "sp500.jobs.deadline",
-        "70",
-        "1",
-        "python",
-        "a.py",
-    )

@@ -10,12 +10,12 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from executor_contract import SLEEP, ProgramContract, ended, running, until
+from executor_contract import ProgramContract, ended, until
 
-from sp500.errors import ConfigError, LimitExceeded, Refused, Unreachable
+from sp500.errors import LimitExceeded, Refused, Unreachable
 from sp500.jobs import client, target
 from sp500.jobs.spec import JobSpec
-from sp500.jobs.state import JobState, Role
+from sp500.jobs.state import JobState
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "docs" / "examples" / "slurm_target.py"
@@ -110,12 +110,6 @@ def test_state_of_slurm_is_one_of_the_queues(executor, ask, slurm, said, state, 
     assert why in {*seen.reason.split(), "None"}
 
 
-def test_signal_that_ended_a_command_is_its_exit_code_and_another_try_may_help(executor, ask):
-    executor.submit("a", ask("import os; os.kill(os.getpid(), 9)"))
-    seen = until(executor, "a", ended)
-    assert (seen.state, seen.exit_code, seen.retryable) == (JobState.FAILED, 137, True)
-
-
 def test_job_that_slurm_has_forgotten_is_lost_and_is_not_started_again(executor, ask, slurm, tmp_path):
     executor.submit("a", ask("pass"))
     until(executor, "a", ended)
@@ -124,23 +118,6 @@ def test_job_that_slurm_has_forgotten_is_lost_and_is_not_started_again(executor,
     executor.submit("a", ask("pass"))
     assert executor.status("a").state is JobState.LOST
     assert (tmp_path / "starts").read_text() == "start\n"
-
-
-def test_job_that_only_the_accounting_knows_is_described_by_it(executor, ask, slurm, tmp_path):
-    executor.submit("a", ask("pass"))
-    until(executor, "a", ended)
-    (slurm / "jobs").rename(tmp_path / "forgotten")
-    (slurm / "jobs").mkdir()
-    sacct = tmp_path / "bin" / "sacct"
-    for row, state, code in (
-        ("7|FAILED|3:0|100|160|n1|None", JobState.FAILED, 3),
-        ("7|FAILED|0:9|100|160|n1|None", JobState.FAILED, 137),
-        ("7|COMPLETED|0:0|100|160|n1|None", JobState.SUCCEEDED, 0),
-        ("7|CANCELLED by 0|0:15|100|160|n1|None", JobState.STOPPED, None),
-    ):
-        sacct.write_text(f"#!/bin/sh\necho '{row}'\n")
-        seen = executor.status("a")
-        assert (seen.state, seen.exit_code, seen.started, seen.ended) == (state, code, 100, 160)
 
 
 def test_controller_that_does_not_answer_is_unreachable_and_what_it_refuses_is_refused(executor, ask, slurm):
@@ -152,11 +129,6 @@ def test_controller_that_does_not_answer_is_unreachable_and_what_it_refuses_is_r
     (slurm / "fault").unlink()
     with pytest.raises(Refused, match="not available"):
         executor.submit("a", ask("pass", cpus=9))
-
-
-def test_role_without_a_log_is_refused(executor):
-    with pytest.raises(ConfigError, match="leave the role out"):
-        executor.logs("a", role=Role.WORKER, tail=None, follow=False)
 
 
 @pytest.fixture
@@ -195,13 +167,6 @@ def test_client_submits_to_the_installed_target_and_its_executor_runs_the_job(in
 
 def test_no_file_of_the_project_knows_it():
     assert [path for path in (ROOT / "sp500").rglob("*.py") if "slurm" in path.read_text().lower()] == []
-
-
-def test_running_job_has_begun_when_it_got_its_node(executor, ask, module):
-    executor.submit("a", ask(SLEEP))
-    seen = until(executor, "a", running)
-    assert module.SLURM.billed_since(1.0, None, seen.started) == seen.started
-    executor.delete("a")
 
 
 def test_example_has_at_most_150_lines():

@@ -122,11 +122,6 @@ def test_this_repository_is_small_and_leaves_out_what_jobs_do_not_need():
     assert sum(found.values()) < 5 * MIB
 
 
-def test_folder_that_is_none_is_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"nowhere: no such folder"):
-        working_dir.check(tmp_path / "nowhere")
-
-
 @pytest.mark.parametrize("name", [".gitignore", ".rayignore", "inner/.gitignore"])
 def test_ignore_file_that_is_not_utf_8_is_refused_by_name_as_ray_would_fail_on_it(tmp_path, name):
     (tmp_path / "inner").mkdir()

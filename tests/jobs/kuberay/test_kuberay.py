@@ -1,7 +1,6 @@
 """KubeRayExecutor against an API server in memory, whose operator takes a step at each look."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ import yaml
 from executor_contract import LINES, ExecutorContract
 from kube_operator import Autopilot, Operator
 
-from sp500.errors import ConfigError, Refused, ResourcesError
+from sp500.errors import ConfigError, Refused
 from sp500.jobs.kuberay.api import RAYJOBS, KubeApi
 from sp500.jobs.kuberay.executor import KubeRayExecutor, request
 from sp500.jobs.manifests.rayjob import build_documents
@@ -195,15 +194,6 @@ def test_progress_is_an_annotation_of_the_rayjob_beside_those_that_it_has(kube, 
     assert (after["annotations"], after["generation"]) == ({"sp500/request": mark}, generation)
 
 
-def test_progress_that_stands_there_already_is_not_written_again(kube, executor, requested):
-    executor.submit("night-1", requested())
-    versions = []
-    for progress in (PROGRESS, PROGRESS, replace(PROGRESS, done=8)):
-        executor.show_progress("night-1", progress)
-        versions.append(kube.store.get("rayjobs", "night-1")["metadata"]["resourceVersion"])
-    assert versions[0] == versions[1] != versions[2]
-
-
 def test_rayjob_of_somebody_else_gets_no_progress(kube, executor, rayjob):
     kube.store.put("rayjobs", rayjob | {"metadata": {"name": "night-1"}})
     executor.show_progress("night-1", PROGRESS)
@@ -217,10 +207,3 @@ def test_rayjob_made_anew_after_a_look_gets_no_progress(kube, kubeconfig, execut
     api.annotate(RAYJOBS, "night-1", "uid-of-the-one-that-was-seen", {"sp500/progress": "x"})
     api.annotate(RAYJOBS, "night-2", "uid-of-one-that-is-gone", {"sp500/progress": "x"})
     assert "sp500/progress" not in kube.store.get("rayjobs", "night-1")["metadata"]["annotations"]
-
-
-def test_progress_without_the_right_is_refused_with_the_way_out(kube, executor, requested):
-    executor.submit("night-1", requested())
-    kube.store.denied.add(("patch", "rayjobs"))
-    with pytest.raises(ResourcesError, match=r"cannot patch resource .*rbac\.yaml"):
-        executor.show_progress("night-1", PROGRESS)

@@ -133,13 +133,3 @@ def test_search_shows_trial_speed_best_loss_and_time_left(sp500, submit, tmp_pat
     speed = sum(trial["samples"] for trial in known) / elapsed
     assert progress["samples_per_second"] == pytest.approx(speed, rel=1e-9)
     assert 0 < progress["eta_seconds"] <= elapsed / len(known) * (108 - len(known))
-
-
-def test_job_of_another_program_shows_no_progress(sp500, submit):
-    id = submit("/bin/sh", "-c", "echo epoch 1/2; exec sleep 1000")
-    end = time.monotonic() + 60
-    while (job := json.loads(sp500("status", id, "--json")))["log"] != ["epoch 1/2"]:
-        assert time.monotonic() < end
-        time.sleep(0.2)
-    assert (job["state"], job["progress"]) == ("RUNNING", None)
-    assert "epoch" not in sp500("list")

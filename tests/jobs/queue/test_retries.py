@@ -166,10 +166,6 @@ def test_start_that_has_ended_and_was_settled_costs_no_more_whoever_queued_it():
         assert over.held_since is None
 
 
-def test_job_that_costs_nothing_takes_nothing():
-    assert budget.remaining_budgets({"p": 10.0}, [], [job()], NOW) == {"p": 10.0}
-
-
 def test_highest_cost_is_that_of_its_hours():
     assert budget.highest_cost(3.6, 1000.0) == pytest.approx(1.0)
     assert budget.highest_cost(0.0, None) == 0.0

@@ -92,20 +92,6 @@ def test_stopped_job_is_stopped_and_wait_says_so(sp500, submit, until):
     sp500("wait", job["id"], code=143)
 
 
-def test_duration_of_earlier_jobs_is_what_is_expected_of_the_next(sp500, submit):
-    flags = ("--name", "brief")
-    sp500("wait", submit("sleep", "0.3", flags=flags)["id"])
-    shortest, longest = submit("sleep", "0.3", flags=flags)["plan"]["seconds"]
-    assert 0.3 <= shortest == longest < 30
-
-
-def test_wait_gives_up_after_its_time_and_the_job_goes_on(sp500, submit, until):
-    job = submit("sleep", "1000")
-    assert "still unfinished" in sp500("wait", job["id"], "--timeout", "0.5", code=4).stderr
-    until(job["id"], "RUNNING")
-    sp500("stop", job["id"])
-
-
 def test_interrupted_follower_leaves_the_job_alone(state, sp500, submit):
     job = submit("/bin/sh", "-c", "echo first; sleep 1000")
     follower = forks.Script(["sp500", "jobs", "logs", job["id"], "--follow", "--state-dir", str(state)], cwd=ROOT)
@@ -184,22 +170,6 @@ def test_kubernetes_out_of_reach_is_told_and_falls_back_only_when_asked(sp500, t
     assert told(done)["on"] == "local"
     assert "--fallback: on this machine" in done.stderr
     sp500("wait", told(done)["id"])
-
-
-def test_dry_run_for_kubernetes_prints_the_rayjob_that_would_be_sent(sp500, tmp_path):
-    done = sp500("submit", "--on", "kuberay", "--dry-run", "--workers", 4, "--", "python", "experiments/tune.py")
-    (job,) = yaml.safe_load_all(done.stdout)
-    (group,) = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
-    assert (job["kind"], group["replicas"], job["spec"]["entrypoint"]) == ("RayJob", 4, "python experiments/tune.py")
-
-
-def test_rerun_is_the_same_job_under_a_new_id(sp500, submit):
-    job = submit("/bin/sh", "-c", "echo again", flags=("--project", "other"))
-    sp500("wait", job["id"])
-    again = told(sp500("rerun", job["id"], "--json"))
-    sp500("wait", again["id"])
-    assert (again["id"] != job["id"], again["project"]) == (True, "other")
-    assert sp500("logs", again["id"]).stdout == "again\n"
 
 
 def test_deleted_job_is_gone_and_a_running_one_is_not_deleted(sp500, submit, state):
