@@ -30,7 +30,7 @@ CONTEXT.set_forkserver_preload(
         *("sp500.studies.train", "sp500.studies.search", "sp500.studies.scale", "sp500.studies.walk_forward"),
         *("sp500.report.page", "sp500.console.entry", "sp500.commands.submission.submit", "sp500.commands.jobs.status"),
         *("mlflow", "mlflow.store.tracking.sqlalchemy_store", "mlflow.store.artifact.local_artifact_repo"),
-        *("sp500.commands.mlflow_sync", "sp500.tracking.sync", "sp500.serving.app"),
+        *("sp500.commands.mlflow_sync", "sp500.tracking.mirror", "sp500.serving.app"),
         # What those import only when they are called: half of the seconds of a small training.
         *("typeguard", "tyro._backends._tyro_backend", "rich._emoji_codes", "torch._inductor"),
         *("torch.onnx", "alembic.config", "sqlalchemy.dialects.sqlite", "optuna.storages._rdb.models"),

@@ -23,7 +23,7 @@ from sp500.formatting import join, some
 
 if TYPE_CHECKING:
     from sp500.tracking.address import Address
-    from sp500.tracking.sync import Synced
+    from sp500.tracking.mirror import Synced
 
 SECONDS = 10.0
 """Between two syncs of --follow."""
@@ -56,14 +56,14 @@ class Sync(Frozen):
 
 def _sync(flags: Sync) -> tuple[str, int]:
     _refuse_password(flags.uri)
-    from sp500.tracking import address, sync
+    from sp500.tracking import address, mirror
 
     if not flags.follow and not flags.runs_dir.is_dir():
         raise ConfigError(f"--runs-dir {flags.runs_dir}: no such folder")
     target, rates = address.resolve(flags.uri), rate_table.read(flags.rates)
     shown = ""
     while True:
-        done = sync.sync(flags.runs_dir, target, flags.experiment, rates=rates, weights=flags.weights)
+        done = mirror.sync(flags.runs_dir, target, flags.experiment, rates=rates, weights=flags.weights)
         if not flags.follow:
             for line in _missing(done):
                 print(printable(line), file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""The runs of one experiment of MLflow. The only module that imports mlflow.
+"""The runs of a folder as those of one experiment of MLflow. The only module that imports mlflow.
 
 MLflow keeps whatever was logged: no parameter and no point can be changed. A run of which something else was logged
 than our run says now (it was made anew under its name, or goes on with other settings) is therefore made anew there as
@@ -13,18 +13,22 @@ import re
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import requests
+from filelock import FileLock
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from sp500.credentials import mask
-from sp500.errors import ConfigError, ResourcesError, Unreachable, extra
+from sp500.errors import ConfigError, ResourcesError, SP500Error, Unreachable, extra
+from sp500.runs.cost import RateTable
+from sp500.runs.store import REPORT, Run
 from sp500.tracking.address import Address
-from sp500.tracking.entries import Entry, Point
+from sp500.tracking.entries import Entry, Point, read_entries
 
 T = TypeVar("T")
 Key = tuple[str, str]
@@ -43,6 +47,7 @@ SYNCED = "sp500.synced"
 KIND = "mlflow.experimentKind"
 """By which the pages of MLflow show models in training, and no traces of language models."""
 PARENT, COMMIT = "mlflow.parentRunId", "mlflow.source.git.commit"
+LOCK = ".mlflow.lock"
 FOREIGN = re.compile(r"Response( body)?: ")
 """In mlflow's message for an answer that is not one of its API: the page of a proxy, or of another server."""
 MOST_PARAMS, MOST_POINTS = 80, 800
@@ -202,6 +207,68 @@ class Mirror:
             token = page.token
             if not token:
                 return
+
+
+@dataclass
+class Synced:
+    """What a sync did."""
+
+    changes: list[Change] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+    """Runs that MLflow does not hold as they are, and why."""
+
+
+def sync(
+    runs_dir: Path, address: Address, experiment: str, *, rates: RateTable | None = None, weights: bool = False
+) -> Synced:
+    """Mirror the runs of a folder.
+
+    A run that cannot be read or is refused keeps no other. Once MLflow does not answer, the rest is missing, and the
+    next sync does it. Raises ConfigError without the extra or for an experiment in MLflow's trash.
+    """
+    done, runs = Synced(), _runs(runs_dir)
+    with _wait_for_lock(runs_dir):
+        try:
+            mirror = Mirror(address, experiment)
+            while runs:
+                _put(mirror, runs[0], done, rates=rates, weights=weights)
+                del runs[0]
+        except Unreachable as error:
+            done.missing |= {run.name: str(error) for run in runs}
+    return done
+
+
+def _put(mirror: Mirror, run: Run, done: Synced, *, rates: RateTable | None, weights: bool) -> None:
+    try:
+        if run_entries := read_entries(run, rates=rates, weights=weights):
+            done.changes.append(mirror.put(run_entries))
+    except Unreachable:
+        raise
+    except (SP500Error, OSError) as error:  # an OSError of a run that is deleted meanwhile
+        done.missing[run.name] = str(error)
+
+
+def _runs(folder: Path) -> list[Run]:
+    paths = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [Run(path) for path in paths if path.is_dir() and path.name != REPORT and not path.name.startswith(".")]
+
+
+@contextmanager
+def _wait_for_lock(folder: Path) -> Iterator[None]:
+    """Wait until no other sync of the folder is at work: two at once would write points twice.
+
+    A folder that is read-only, as the cluster's CronJob mounts it, has no lock; that runs one at a time.
+    """
+    lock = FileLock(folder / LOCK)
+    try:
+        lock.acquire()
+    except OSError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def ask(call: Callable[..., T], *arguments: Any, seconds: int = SECONDS, **named: Any) -> T:

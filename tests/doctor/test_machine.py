@@ -1,6 +1,5 @@
 import os
 import stat
-import subprocess
 from pathlib import Path
 
 import psutil
@@ -91,22 +90,9 @@ def test_refusal_names_a_folder_of_somebody_else(tmp_path):
     assert machine.refusal(tmp_path) == "Permission denied"
 
 
-@pytest.fixture
-def full(tmp_path):
-    """A file system of 64 KiB with nothing left."""
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", tmp_path], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"mounting takes root: {mounted.stderr.strip()}")
-    try:
-        (tmp_path / "filler").write_bytes(bytes(64 * 1024))
-        yield tmp_path
-    finally:
-        subprocess.run(["umount", tmp_path], check=True)
-
-
-def test_full_disk_is_seen(full):
+def test_full_disk_is_seen(make_disk):
+    full = make_disk("size=64k")
+    (full / "filler").write_bytes(bytes(64 * 1024))
     space, refused = machine.space(full), machine.refusal(full)
     assert (space.free, space.used_share, refused) == (0, 1.0, "No space left on device")
     assert machine.spill(full, space, "").state == "wrong"

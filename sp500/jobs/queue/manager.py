@@ -26,7 +26,6 @@ from sp500.jobs.queue.job import Job
 from sp500.jobs.queue.ledger import Entry, Ledger
 from sp500.jobs.queue.progress_reader import ProgressReader
 from sp500.jobs.queue.settings import QueueSettings
-from sp500.jobs.queue.stopwatch import Stopwatch
 from sp500.jobs.resources import UNCOUNTED, Resources
 from sp500.jobs.state import JobState, Status, one_line
 from sp500.jobs.target import Place
@@ -40,6 +39,30 @@ THREADS = 8
 MOST_FAULTS = 2
 # Of jobs whose room is another queue's to give, such as Kueue's.
 ELSEWHERE = "elsewhere"
+
+
+class Stopwatch:
+    """Seconds since the claims of starts, since each was first seen by a clock that nobody sets."""
+
+    def __init__(self, clock: Callable[[], float], ticks: Callable[[], float]) -> None:
+        """`clock`: the wall clock; `ticks`: a monotonic one."""
+        self._clock, self._ticks = clock, ticks
+        self._seen: dict[str, tuple[float, float]] = {}
+
+    def follow(self, active: Sequence[Job]) -> set[str]:
+        """Count for these starts alone. Returns the handles that it forgot."""
+        for job in active:
+            if job.handle not in self._seen and job.claimed is not None:
+                self._seen[job.handle] = max(self._clock() - job.claimed, 0.0), self._ticks()
+        ended = self._seen.keys() - {job.handle for job in active}
+        for handle in ended:
+            self._seen.pop(handle, None)
+        return ended
+
+    def seconds(self, job: Job) -> float:
+        """Return the seconds since the claim of the job's present start."""
+        before, since = self._seen.get(job.handle, (0.0, self._ticks()))
+        return before + self._ticks() - since
 
 
 class Manager:
