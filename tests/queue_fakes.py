@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
@@ -14,6 +15,8 @@ from sp500.jobs.executor import Line, Request
 from sp500.jobs.queue.job import NewJob
 from sp500.jobs.resources import Resources
 from sp500.jobs.state import JobState, Role, Status
+
+T = TypeVar("T")
 
 
 def new_job(id: str, **fields: Any) -> NewJob:
@@ -61,3 +64,17 @@ class FakeExecutor:
         self.stopped.append(handle)
 
     delete = stop
+
+
+def until(reached: Callable[[], T], seconds: float = 60) -> T:
+    """Wait for something that is true, and return it; the test fails when it takes longer."""
+    end = time.monotonic() + seconds
+    while not (result := reached()):
+        assert time.monotonic() < end, f"not within {seconds} s"
+        time.sleep(0.05)
+    return result
+
+
+def until_gone(pid: int) -> None:
+    """Wait for the end of a process."""
+    until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)

@@ -4,10 +4,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
-import psutil
 import pytest
+from queue_fakes import until_gone
 
 # Longer than any wait of these tests, so that a command that is not ended shows.
 ENDLESS = "import time; time.sleep(600)"
@@ -30,13 +29,6 @@ def start(seconds, command, *, since=None, grace=None):
 def ended(process):
     out, err = process.communicate(timeout=90)
     return process.returncode, out, err
-
-
-def gone(pid):
-    end = time.monotonic() + 60
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +73,7 @@ def test_processes_that_ignore_the_signal_are_killed_after_the_grace_with_all_th
     )
     code, out, _ = ended(start(3, command, grace=0.5))
     assert code == 4
-    gone(int(out))
+    until_gone(int(out))
 
 
 def test_time_before_the_command_counts_from_the_start_of_a_process():
@@ -106,4 +98,4 @@ def test_command_does_not_outlive_a_wrapper_that_was_killed():
     process.wait(60)
     process.stdout.close()
     process.stderr.close()
-    gone(pid)
+    until_gone(pid)

@@ -23,18 +23,23 @@ def environment(tmp_path):
     return write
 
 
-def test_current_context_is_kept_by_name_with_its_namespace(environment):
-    assert contexts.select_context(environment(("dev", [("prod", "live"), ("dev", "team")]))) == ("dev", "team")
+DEV, PROD = (None, [("dev", "first")]), ("dev", [("dev", "second"), ("prod", "live"), ("bare", None)])
 
 
-def test_context_asked_for_is_found_also_without_a_current_one(environment):
-    assert contexts.select_context(environment((None, [("prod", "live")])), "prod") == ("prod", "live")
-
-
-def test_of_several_files_the_first_that_tells_counts(environment):
-    files = environment((None, [("dev", "first")]), ("dev", [("dev", "second"), ("prod", "live")]))
-    assert contexts.select_context(files) == ("dev", "first")
-    assert contexts.select_context(files, "prod") == ("prod", "live")
+@pytest.mark.parametrize(
+    ("files", "name", "selected"),
+    [
+        ([PROD], None, ("dev", "second")),
+        ([PROD], "bare", ("bare", "sp500")),
+        ([DEV], "dev", ("dev", "first")),  # also without a current one
+        ([DEV, PROD], None, ("dev", "first")),
+        ([DEV, PROD], "prod", ("prod", "live")),
+    ],
+)
+def test_context_is_the_one_asked_for_or_the_current_one_of_the_first_file_that_tells(
+    environment, files, name, selected
+):
+    assert contexts.select_context(environment(*files), name) == selected
 
 
 def test_context_that_no_file_has_is_refused_with_those_that_are(environment):
@@ -42,12 +47,10 @@ def test_context_that_no_file_has_is_refused_with_those_that_are(environment):
         contexts.select_context(environment(("dev", [("dev", None), ("prod", None)])), "prd")
 
 
-def test_without_a_kubeconfig_there_is_no_context(tmp_path):
-    assert contexts.select_context({"KUBECONFIG": str(tmp_path / "none")}) == (None, "sp500")
-
-
-def test_what_is_no_kubeconfig_is_left_to_its_client(tmp_path):
-    (tmp_path / "config").write_text("- a list")
+@pytest.mark.parametrize("text", [None, "- a list"])
+def test_what_is_no_kubeconfig_has_no_context_and_is_left_to_its_client(tmp_path, text):
+    if text:
+        (tmp_path / "config").write_text(text)
     assert contexts.select_context({"KUBECONFIG": str(tmp_path / "config")}) == (None, "sp500")
 
 

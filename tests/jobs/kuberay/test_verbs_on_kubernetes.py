@@ -3,7 +3,6 @@
 import json
 import os
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 
 import forks
@@ -11,7 +10,7 @@ import pytest
 from kube_operator import Operator
 from kube_server import KubeServer
 from kube_store import KubeStore
-from queue_fakes import managed
+from queue_fakes import managed, until
 
 ROOT = Path(__file__).parents[3]
 
@@ -67,7 +66,7 @@ def noticed(state, listed):
     ledger = client.open_queue(state / "sp500").ledger
 
     def wait(id, word):
-        until(lambda: word in ledger.jobs([id])[0].reason)
+        until(lambda: word in ledger.jobs([id])[0].reason, 10)  # as long as a user may have to wait for a reason
         assert word in listed(id)["reason"]
 
     return wait
@@ -80,19 +79,10 @@ def submitted(sp500, kube):
     def submit(*flags):
         words = ("--on", "kuberay", "--namespace", "sp500", "--json", *flags, "--", "python", "experiments/tune.py")
         id = json.loads(sp500("submit", *words))["id"]
-        until(lambda: ("rayjobs", id) in kube.store.objects)
+        until(lambda: ("rayjobs", id) in kube.store.objects, 10)
         return id, Operator(kube.store, id)
 
     return submit
-
-
-def until(reached, seconds=10.0):
-    """Wait for it, as long as a user may have to wait for a reason."""
-    end = time.monotonic() + seconds
-    while not (found := reached()):
-        assert time.monotonic() < end
-        time.sleep(0.1)
-    return found
 
 
 def unschedulable(operator):
@@ -164,26 +154,8 @@ def test_submitter_that_waits_for_a_deleted_cluster_goes_with_the_end_of_its_job
     operator.end("DeadlineExceeded", "The RayJob has passed the activeDeadlineSeconds")
     operator.tidy()
     sp500("wait", id, code=4)
-    until(lambda: "deletionTimestamp" in kube.store.get("jobs", id)["metadata"])
+    until(lambda: "deletionTimestamp" in kube.store.get("jobs", id)["metadata"], 10)
     assert kube.store.get("rayjobs", id)["status"]["reason"] == "DeadlineExceeded"
-
-
-def test_progress_of_a_job_is_shown_and_written_on_its_rayjob(sp500, submitted, listed):
-    id, operator = submitted()
-    for step in (operator.initialize, operator.start_pods, operator.submit, operator.start_submitter):
-        step()
-    now = datetime.now(UTC)
-    operator.say(operator.submitter, f"{now:%FT%TZ} trial 3/18, 4100 samples/s, best 0.41, 600 s left: 2 running")
-    operator.run()
-    until(lambda: "sp500/progress" in operator.job["metadata"]["annotations"])
-    told = json.loads(sp500("status", id, "--json"))["progress"]
-    figures = {"kind": "trial", "done": 3, "total": 18, "at_most": False, "samples_per_second": 4100, "best_loss": 0.41}
-    assert {key: told[key] for key in figures} == figures
-    assert told["updated"] == int(now.timestamp())
-    assert 480 < told["eta_seconds"] <= 600
-    assert "trial 3/18, 4.1k/s, best 0.41, " in sp500("status", id)
-    assert "trial 3/18, 4.1k/s, best 0.41, " in sp500("list")
-    assert listed(id)["progress"]["done"] == 3
 
 
 def test_stopped_job_is_gone_from_the_cluster_and_its_log_is_kept(sp500, submitted, kube):

@@ -1,13 +1,13 @@
 """The last lines of a log, against those that Python splits off."""
 
 import tempfile
-import time
 import tracemalloc
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from queue_fakes import until
 
 from sp500.jobs.local import log_file
 from sp500.jobs.log_lines import LONGEST
@@ -101,10 +101,8 @@ def test_log_over_its_limit_loses_its_oldest_lines_and_no_follower_sees_a_change
 def test_log_of_a_job_that_prints_without_end_stays_within_its_limit(here, ask, tmp_path):
     prints = f"for _ in range(150): print('x' * {MIB})\nprint('last', flush=True)\n"
     here.submit("a", ask(f"import os, time\n{prints}while not os.path.exists('go'): time.sleep(0.01)"))
-    log, end = here._job("a").log, time.monotonic() + 90
-    while log.stat().st_size < 150 * MIB or log.stat().st_blocks * 512 > log_file.LIMIT:
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    log = here._job("a").log
+    until(lambda: log.stat().st_size >= 150 * MIB and log.stat().st_blocks * 512 <= log_file.LIMIT, 90)
     assert [one.text for one in here.logs("a", role=None, tail=1, follow=False)] == ["last"]
     (tmp_path / "go").touch()
 

@@ -10,8 +10,8 @@ import sys
 import time
 from dataclasses import asdict
 
-import psutil
 from executor_contract import ended, look, running, until
+from queue_fakes import until_gone
 
 from sp500.jobs.local import supervisor
 from sp500.jobs.local.job_folder import JobFolder
@@ -46,13 +46,6 @@ def killed_at(step, act):
 
 def pid_of(folder, handle, name):
     return json.loads((folder / "jobs" / handle / f"{name}.json").read_text())["pid"]
-
-
-def gone(pid):
-    deadline = time.monotonic() + 15
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_submit_killed_at_any_step_and_repeated_runs_the_job_once(here, ask, started):
@@ -125,7 +118,7 @@ def test_command_whose_supervisor_was_killed_runs_on_and_can_be_stopped(here, as
     assert seen.state is JobState.RUNNING
     here.stop("a")
     assert until(here, "a", ended, seconds=15).state is JobState.STOPPED
-    gone(pid_of(tmp_path, "a", "command"))
+    until_gone(pid_of(tmp_path, "a", "command"))
 
 
 def without_supervisor(here, folder, request):
@@ -142,7 +135,7 @@ def test_job_whose_supervisor_was_killed_is_held_to_its_deadline_by_the_next(her
     seen = until(here, "a", ended)
     assert (seen.state, seen.exit_code, seen.retryable) == (JobState.FAILED, 4, False)
     assert "deadline of 3 s" in seen.reason
-    gone(pid_of(tmp_path, "a", "command"))
+    until_gone(pid_of(tmp_path, "a", "command"))
 
 
 def test_deadline_counts_from_the_commands_start_and_not_from_the_second_supervisor(here, ask, tmp_path):
@@ -163,7 +156,7 @@ def test_job_whose_supervisor_was_killed_is_held_to_its_memory_by_the_next(here,
     seen = until(here, "a", ended)
     assert (seen.state, seen.exit_code) == (JobState.FAILED, 137)
     assert "limit of 100 MiB" in seen.reason
-    gone(pid_of(tmp_path, "a", "command"))
+    until_gone(pid_of(tmp_path, "a", "command"))
 
 
 DAEMON = """
@@ -184,7 +177,7 @@ def test_stop_ends_the_daemons_of_a_job_whose_supervisor_was_killed(here, ask, t
     without_supervisor(here, tmp_path, ask(f"{DAEMON}time.sleep(3600)", grace_seconds=0.3))
     here.stop("a")
     assert until(here, "a", ended).state is JobState.STOPPED
-    gone(int((tmp_path / "daemon").read_text()))
+    until_gone(int((tmp_path / "daemon").read_text()))
 
 
 def test_daemon_that_outlives_its_command_and_both_supervisors_is_found_and_ended(here, ask, tmp_path):
@@ -197,7 +190,7 @@ def test_daemon_that_outlives_its_command_and_both_supervisors_is_found_and_ende
     here.submit("a", {})
     seen = until(here, "a", ended)
     assert (seen.state, seen.retryable) == (JobState.LOST, True)
-    gone(int((tmp_path / "daemon").read_text()))
+    until_gone(int((tmp_path / "daemon").read_text()))
 
 
 def test_command_gone_with_its_supervisor_is_lost_and_worth_another_try(here, ask, tmp_path):
@@ -232,7 +225,7 @@ def test_supervisor_told_to_end_ends_the_job_as_a_shutdown_does(here, ask, tmp_p
     os.kill(pid_of(tmp_path, "a", "start"), signal.SIGTERM)
     seen = until(here, "a", ended)
     assert (seen.state, seen.exit_code, seen.retryable) == (JobState.FAILED, 143, True)
-    gone(pid_of(tmp_path, "a", "command"))
+    until_gone(pid_of(tmp_path, "a", "command"))
 
 
 def test_job_stopped_before_it_began_never_begins(here, ask, started, tmp_path):

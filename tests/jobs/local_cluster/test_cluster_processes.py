@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+from queue_fakes import until
 
 from sp500.errors import ResourcesError
 from sp500.jobs.local_cluster import processes
@@ -102,14 +103,6 @@ def submitted(port, *argv, **environment):
 def finished(process):
     said, _ = process.communicate(timeout=200)
     return process.returncode, said
-
-
-def until(ready):
-    deadline = time.monotonic() + 120
-    while not (found := ready()):
-        assert time.monotonic() < deadline
-        time.sleep(0.3)
-    return found
 
 
 def test_what_is_up_is_told_and_what_is_not_rehearsed(cluster):
@@ -283,7 +276,7 @@ def test_job_survives_the_death_of_the_node_that_it_trains_on(short_lived):
     port, folder, _ = short_lived
     job = submitted(port, "experiments/train.py", "--name", "hit", "--num-workers", 1, "--train.epochs", 60, *SMALL[:2])
     epochs = folder / "runs" / "hit" / "epochs.jsonl"
-    until(lambda: epochs.exists() and len(epochs.read_text().splitlines()) > 3)
+    until(lambda: epochs.exists() and len(epochs.read_text().splitlines()) > 3, 120)
     session = json.loads((folder / "state" / "processes.json").read_text())["folder"]
     [raylet] = [process for process in psutil.process_iter(["name", "cmdline"]) if trains(process, session)]
     raylet.send_signal(signal.SIGKILL)

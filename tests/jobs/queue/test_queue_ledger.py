@@ -33,6 +33,18 @@ def add(ledger, *jobs, at=100.0):
         entry.add(jobs, at)
 
 
+def in_a_child(act):
+    """Act in a process of its own, which has to end well."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            act()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
 def test_job_comes_back_as_it_was_queued(ledger):
     add(ledger, new("a", demand=Resources(2.0, 1.0, 2.0**33)), new("b", priority=3))
     a, b = ledger.jobs()
@@ -193,14 +205,7 @@ def test_queue_on_a_full_disk_names_path_and_free_space_and_loses_nothing(ledger
             add(ledger, *(new(f"more-{number}") for number in range(200)))
         assert "ove it away" not in str(raised.value)
 
-    pid = os.fork()
-    if pid == 0:
-        try:
-            told()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    assert os.waitpid(pid, 0)[1] == 0
+    in_a_child(told)
     assert [job.id for job in ledger.jobs()] == ["a"]
 
 
@@ -217,14 +222,7 @@ def test_queue_on_a_full_disk_can_be_read(ledger):
         with pytest.raises(ResourcesError, match="cannot be written"):
             add(queue.ledger, new("b"))
 
-    pid = os.fork()
-    if pid == 0:
-        try:
-            read()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    assert os.waitpid(pid, 0)[1] == 0
+    in_a_child(read)
 
 
 def test_queue_without_currencies_is_taken_over(ledger):
@@ -265,14 +263,7 @@ def test_folder_of_another_user_is_refused(tmp_path):
 def test_stamp_changes_with_each_commit_of_any_process_and_with_no_reader(ledger):
     stamps = [ledger.stamp()]
     for number in range(5):
-        pid = os.fork()
-        if pid == 0:
-            try:
-                add(Ledger(ledger.path), new(f"job-{number}"))
-                os._exit(0)
-            finally:
-                os._exit(1)
-        assert os.waitpid(pid, 0)[1] == 0
+        in_a_child(lambda number=number: add(Ledger(ledger.path), new(f"job-{number}")))
         stamps.append(ledger.stamp())
         ledger.jobs()
         with ledger.writing():

@@ -6,13 +6,12 @@ import re
 import signal
 import stat
 import sys
-import time
 from pathlib import Path
 
 import forks
 import pytest
+import queue_fakes
 import yaml
-from queue_fakes import managed
 
 from sp500.jobs.queue.ledger import Ledger
 
@@ -22,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture(scope="module")
 def state(tmp_path_factory):
     """A state folder; when the tests are done, whoever still manages it is ended."""
-    with managed(tmp_path_factory.mktemp("state") / "sp500") as folder:
+    with queue_fakes.managed(tmp_path_factory.mktemp("state") / "sp500") as folder:
         yield folder
 
 
@@ -57,10 +56,8 @@ def until(sp500, state):
     """Waits until the manager has brought a job to a state, which `status` shows then."""
 
     def wait(id, wanted):
-        ledger, end = Ledger(state / "queue.db"), time.monotonic() + 60
-        while (job := ledger.jobs([id])[0]).state != wanted:
-            assert time.monotonic() < end, job
-            time.sleep(0.05)
+        ledger = Ledger(state / "queue.db")
+        queue_fakes.until(lambda: ledger.jobs([id])[0].state == wanted)
         assert told(sp500("status", id, "--json"))["state"] == wanted
 
     return wait
@@ -95,10 +92,7 @@ def test_stopped_job_is_stopped_and_wait_says_so(sp500, submit, until):
 def test_interrupted_follower_leaves_the_job_alone(state, sp500, submit):
     job = submit("/bin/sh", "-c", "echo first; sleep 1000")
     follower = forks.Script(["sp500", "jobs", "logs", job["id"], "--follow", "--state-dir", str(state)], cwd=ROOT)
-    end = time.monotonic() + 60
-    while follower.written() != "first\n":
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    queue_fakes.until(lambda: follower.written() == "first\n")
     follower.send_signal(signal.SIGINT)
     done = follower.finish(15)
     assert done.returncode == 130

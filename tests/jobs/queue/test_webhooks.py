@@ -173,15 +173,6 @@ def test_notices_of_a_deleted_job_are_forgotten(ledger):
     assert not ledger.busy()
 
 
-def test_one_receiver_that_is_away_does_not_hold_up_another(ledger, receiver):
-    gone = Receiver()
-    gone.close()
-    queued(ledger, gone.port)
-    queued(ledger, receiver.port, id="b")
-    webhooks.deliver(ledger, lambda: 1000.0)
-    assert [one["id"] for one in receiver.got] == ["b"]
-
-
 def test_job_ends_while_its_receiver_hangs_and_the_message_comes_after(ledger, receiver, tmp_path):
     receiver.open.clear()
     queued(ledger, receiver.port)

@@ -211,17 +211,6 @@ class TestContract(executor_contract.ExecutorContract):
 # What is asked for
 
 
-def run(request, folder):
-    done = subprocess.run(["sh", "-c", request["entrypoint"]], cwd=folder, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout.partition("arrived ")[2])
-
-
-def test_words_and_settings_reach_the_command_as_they_are(asked, tmp_path):
-    arrived = run(asked(sys.executable, "arrived.py", *NASTY, settings=SETTINGS), tmp_path / "code")
-    assert arrived["argv"] == NASTY
-    assert arrived["settings"] == [SETTINGS, SETTINGS]
-
-
 def test_first_word_is_a_program_and_no_word_of_the_shell(asked, tmp_path):
     for word in ("if", "echo", "a=b", "my program"):
         program = tmp_path / word
