@@ -32,7 +32,7 @@ RESERVED = re.compile(
 )
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 SECRET_KEY = re.compile(r"[-._a-zA-Z0-9]+")
-IMAGE = re.compile(r"[\w./:-]+?(:(?P<tag>\w[\w.-]{0,127})|@sha256:[0-9a-f]{64})", re.ASCII)
+IMAGE = re.compile(r"(?!.*:latest$)[\w./:-]+?(:\w[\w.-]{0,127}|@sha256:[0-9a-f]{64})", re.ASCII)
 ARCHIVE = re.compile(r"(https|s3|gs)://[\w./%+~-]+\.zip", re.ASCII)
 URL = re.compile(r"https?://[\w.\[\]:-]+(/[!-~]*)?", re.ASCII)
 NAME = "invalid Kubernetes name {{}}: use at most {} of a-z, {}, with a letter or digit at both ends"
@@ -94,13 +94,6 @@ def _check_references(secrets: dict[str, str]) -> dict[str, str]:
     return secrets
 
 
-def _check_image(image: str) -> str:
-    match = IMAGE.fullmatch(image)
-    if not match or match["tag"] == "latest":
-        raise ValueError(f"{image!r} does not say which image; give a tag other than latest, or @sha256:...")
-    return image
-
-
 def _check_labels(labels: dict[str, str]) -> dict[str, str]:
     for key, value in labels.items():
         if not names.LABEL_KEY.fullmatch(key) or not names.LABEL_VALUE.fullmatch(value):
@@ -140,7 +133,7 @@ Environment = Annotated[dict[str, str], AfterValidator(_check_variables), AfterV
 SecretReferences = Annotated[
     dict[str, str], AfterValidator(_check_variables), AfterValidator(_check_references), Metavar("NAME=SECRET/KEY")
 ]
-Image = Annotated[str, AfterValidator(_check_image)]
+Image = Annotated[str, _matching(IMAGE, "{} does not say which image; give a tag other than latest, or @sha256:...")]
 Archive = Annotated[
     str,
     _matching(ARCHIVE, "{} is not an https://, s3:// or gs:// URI of a .zip; --mode InteractiveMode takes a folder"),
