@@ -288,27 +288,26 @@ def test_link_that_leads_out_of_the_project_is_refused(desk, tmp_path, monkeypat
         agent_tools.submit_job(desk("local"), SubmitJob(experiment="train", arguments=arguments))
 
 
-def test_world_size_on_kubernetes_is_at_most_that_of_the_cluster_file(desk):
-    with pytest.raises(ConfigError, match=r"workers: 5 are more than the cluster of .* holds; give 1 to 4"):
-        agent_tools.submit_job(desk("kuberay"), SubmitJob(experiment="train", workers=5))
+COUNTED = "capacity: {kuberay: {cpus: 16}}\n"
 
 
-def test_what_nobody_counts_on_a_cluster_cannot_be_asked_for(desk, tmp_path):
-    asks = desk("kuberay")
-    with pytest.raises(ConfigError, match="cpus, gpus, memory: the capacity of kuberay is not configured"):
-        agent_tools.submit_job(asks, SubmitJob(experiment="train", cpus=64, gpus=8, memory="999GiB"))
-    (tmp_path / "state" / "queue.yaml").write_text("capacity: {kuberay: {cpus: 16}}\n")
-    with pytest.raises(ConfigError, match=r"^gpus: the capacity of kuberay is not configured"):
-        agent_tools.submit_job(asks, SubmitJob(experiment="train", cpus=2, gpus=8))
-
-
-def test_world_size_on_kubernetes_is_the_queues_capacity_where_that_is_given(desk, tmp_path):
-    asks = desk("kuberay")
-    (tmp_path / "state" / "queue.yaml").write_text("capacity: {kuberay: {cpus: 16}}\n")
-    with pytest.raises(ConfigError, match="workers: 9, each of 2 CPUs, are more than the capacity of kuberay"):
-        agent_tools.submit_job(asks, SubmitJob(experiment="train", workers=9, cpus=2))
-
-
-def test_ray_cluster_of_unknown_size_takes_no_job_until_its_capacity_is_told(desk):
-    with pytest.raises(ConfigError, match=r"the capacity of ray is not configured; write capacity: \{ray: "):
-        agent_tools.submit_job(desk("ray"), SubmitJob(experiment="train", workers=1))
+@pytest.mark.parametrize(
+    ("on", "capacity", "fields", "why"),
+    [
+        ("kuberay", "", {"workers": 5}, r"workers: 5 are more than the cluster of .* holds; give 1 to 4"),
+        ("kuberay", COUNTED, {"workers": 9, "cpus": 2}, "workers: 9, each of 2 CPUs, are more than the capacity"),
+        (
+            "kuberay",
+            "",
+            {"cpus": 64, "gpus": 8, "memory": "999GiB"},
+            "cpus, gpus, memory: the capacity of kuberay is not",
+        ),
+        ("kuberay", COUNTED, {"cpus": 2, "gpus": 8}, "^gpus: the capacity of kuberay is not configured"),
+        ("ray", "", {"workers": 1}, r"the capacity of ray is not configured; write capacity: \{ray: "),
+    ],
+)
+def test_job_of_a_cluster_takes_no_more_than_somebody_has_counted(desk, tmp_path, on, capacity, fields, why):
+    context = desk(on)
+    (tmp_path / "state" / "queue.yaml").write_text(capacity)
+    with pytest.raises(ConfigError, match=why):
+        agent_tools.submit_job(context, SubmitJob(experiment="train", **fields))
