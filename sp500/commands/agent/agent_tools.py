@@ -127,19 +127,25 @@ class Tool:
 
     act: Callable[[AgentContext, Any], Answer]
     takes: type[Frozen]
+    tells: type[results.Result]
     hints: Mapping[str, bool]
 
 
 READS = {"read_only_hint": True, "open_world_hint": False}
-SUBMITS = {"read_only_hint": False, "destructive_hint": False}
-STOPS = {"read_only_hint": False, "destructive_hint": True, "idempotent_hint": True}
 TOOLS = {
-    "submit_job": Tool(submit_job, requests.SubmitJob, SUBMITS),
-    "job_status": Tool(job_status, requests.JobStatus, READS),
-    "job_logs": Tool(job_logs, requests.JobLogs, READS),
-    "stop_job": Tool(stop_job, requests.StopJob, STOPS),
-    "list_jobs": Tool(list_jobs, requests.ListJobs, READS),
-    "estimate_speedup": Tool(estimate_speedup, requests.EstimateSpeedup, READS),
+    "submit_job": Tool(
+        submit_job, requests.SubmitJob, results.Submitted, {"read_only_hint": False, "destructive_hint": False}
+    ),
+    "job_status": Tool(job_status, requests.JobStatus, results.Status, READS),
+    "job_logs": Tool(job_logs, requests.JobLogs, results.Logs, READS),
+    "stop_job": Tool(
+        stop_job,
+        requests.StopJob,
+        results.Status,
+        {"read_only_hint": False, "destructive_hint": True, "idempotent_hint": True},
+    ),
+    "list_jobs": Tool(list_jobs, requests.ListJobs, results.Listed, READS),
+    "estimate_speedup": Tool(estimate_speedup, requests.EstimateSpeedup, results.Speedup, READS),
 }
 
 
