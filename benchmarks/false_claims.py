@@ -94,7 +94,7 @@ def search_claims_skill(seed: int, epochs: int, axes: Mapping[str, Sequence[floa
     from sp500.training.loop import fit
     from sp500.training.worker import SoloWorker, device
     from sp500.tuning import space, trial_data
-    from sp500.tuning.packing import packs
+    from sp500.tuning.packing import scheduler
 
     with tempfile.TemporaryDirectory() as folder:
         base = RunConfig(
@@ -105,7 +105,12 @@ def search_claims_skill(seed: int, epochs: int, axes: Mapping[str, Sequence[floa
         data = trial_data.prepare([base])[trial_data.key(base)]
     assert isinstance(data, trial_data.TrialData)
     trials = space.grid(base, axes)
-    results = [result for pack in packs.packs(trials, "auto") for batch in packs.run(data, pack) for result in batch]
+    results = [
+        result
+        for pack in scheduler.split_into_packs(trials, "auto")
+        for batch in scheduler.run_pack(data, pack)
+        for result in batch
+    ]
     best = min(results, key=lambda result: result.score if result.score is not None else float("inf"))
     assert best.valid_loss is not None
     chosen = space.trial(base, best.overrides).config

@@ -46,9 +46,9 @@ from sp500.training.loop import FitResult, fit
 from sp500.training.task import Task
 from sp500.training.worker import GroupWorker, Parallel, SoloWorker, Worker
 from sp500.tuning import space
-from sp500.tuning.packing.layers import Dropout, Layers
-from sp500.tuning.packing.training import Pack
-from sp500.tuning.space import Trial
+from sp500.tuning.packing.batch_model import BatchModel, Dropout
+from sp500.tuning.packing.batch_trainer import BatchTrainer
+from sp500.tuning.space import ConfigTrial
 from sp500.tuning.trial_data import TrialData
 
 SECONDS = 300
@@ -287,7 +287,7 @@ def compare_training(section: Section, device: torch.device, quick: bool) -> Non
 # 2. Packed searches.
 
 
-class VmapLayers(Layers):
+class VmapModel(BatchModel):
     """The same layers, with gradients by torch.func's grad under vmap."""
 
     @torch.no_grad()
@@ -308,13 +308,13 @@ class VmapLayers(Layers):
         return losses, list(gradients)
 
 
-class VmapPack(Pack):
+class VmapTrainer(BatchTrainer):
     """A pack of such layers."""
 
-    layers = VmapLayers
+    model = VmapModel
 
 
-def run_pack(kind: type[Pack], data: TrialData, trials: list[Trial]) -> tuple[float, dict[str, float]]:
+def time_pack(kind: type[BatchTrainer], data: TrialData, trials: list[ConfigTrial]) -> tuple[float, dict[str, float]]:
     """Seconds, and each member's best validation loss. Two members warm up."""
     for members in (trials[:2], trials):
         started = time.perf_counter()
@@ -333,8 +333,8 @@ def measure_packs(members: int, device: torch.device, windows: int, batch: int) 
     trials = space.grid(base, axes)[:members]
     task = Regression()
     data = TrialData(task, make_dataset(windows, 30, (9,), "float32"), 1.0)
-    packed, losses = run_pack(Pack, data, trials)
-    vmapped, by_vmap = run_pack(VmapPack, data, trials)
+    packed, losses = time_pack(BatchTrainer, data, trials)
+    vmapped, by_vmap = time_pack(VmapTrainer, data, trials)
     started = time.perf_counter()
     alone = {
         trial.id: fit(task, data.dataset, trial.config, SoloWorker(device), splits=()).best_loss for trial in trials[:4]

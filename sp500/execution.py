@@ -74,6 +74,9 @@ class Experiment(RunConfig):
         added = set(type(self).model_fields) - set(RunConfig.model_fields) - FLAGS
         return self.model_dump(mode="json", include=added)
 
+    def check_start(self) -> None:
+        """Raise ConfigError for what a new run could not do, before it has a folder, which would take its name."""
+
     def check_ended(self, record: RunRecord) -> None:
         """Raise ConfigError where files that these settings name say something else than when the run ended."""
 
@@ -97,10 +100,11 @@ def execute(config: E, main: Callable[[E, Run], RunRecord]) -> RunRecord:
     """
     config.check_extras()
     config.check_address()
-    if not config.resume:
+    store, name = RunStore(config.io.save_dir), run_name(config)
+    if not (config.resume and (store.run(name).path.exists() or config.io.archive)):
         config.check_own()
-    name = run_name(config)
-    with RunStore(config.io.save_dir).open(name, resume=config.resume) as run:
+        config.check_start()
+    with store.open(name, resume=config.resume) as run:
         archiving, done = _archiving(config, run), None
         if config.resume:
             done = run.record()

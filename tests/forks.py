@@ -27,7 +27,7 @@ CONTEXT.set_forkserver_preload(
         *("torch", "torch.distributed.fsdp", "safetensors.torch", "pyarrow.parquet", "pyarrow.fs"),
         "torch._dynamo",  # DDP and FSDP import it when they wrap their first model, a second in every rank
         *("sp500.distributed.worker", "sp500.tasks.catalog", "sp500.training.checkpoint", "sp500.data.shards.writer"),
-        *("sp500.studies.train", "sp500.studies.search", "sp500.studies.scale", "sp500.studies.walk_forward"),
+        *("sp500.studies.train", "sp500.studies.search_steps", "sp500.studies.scale", "sp500.studies.walk_forward"),
         *("sp500.report.page", "sp500.console.entry", "sp500.commands.submission.submit", "sp500.commands.jobs.status"),
         *("mlflow", "mlflow.store.tracking.sqlalchemy_store", "mlflow.store.artifact.local_artifact_repo"),
         *("sp500.commands.mlflow_sync", "sp500.tracking.mirror", "sp500.serving.app"),
@@ -35,7 +35,7 @@ CONTEXT.set_forkserver_preload(
         *("typeguard", "tyro._backends._tyro_backend", "rich._emoji_codes", "torch._inductor"),
         *("torch.onnx", "alembic.config", "sqlalchemy.dialects.sqlite", "optuna.storages._rdb.models"),
         *("optuna.importance._fanova", "sklearn.linear_model", "sklearn.neighbors", "ray.dag.compiled_dag_node"),
-        *("sp500.studies.search_trials", "sp500.studies.walk_forward_folds"),
+        "sp500.studies.walk_forward_folds",
         *("sp500.report.terminal", "sp500.cli", "sp500.commands.cluster.deploy", "uvicorn"),
     ]
 )

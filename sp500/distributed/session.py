@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import shlex
@@ -11,7 +12,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -22,13 +23,16 @@ from ray._private import auto_init_hook, ray_constants, services
 from ray._private.grpc_utils import init_grpc_channel
 from ray.job_config import JobConfig
 
-from sp500.distributed import capacity
+from sp500.distributed import capacity, preflight
 from sp500.errors import ResourcesError
 from sp500.machine import ray_address
 from sp500.machine.cores import usable_cores
 from sp500.machine.ray_token import ensure_ray_token
 
 T = TypeVar("T")
+# https://docs.python.org/3/c-api/sys.html: handlers as the kernel has them, which any thread may set.
+_read_handler = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_int)(("PyOS_getsig", ctypes.pythonapi))
+_set_handler = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)(("PyOS_setsig", ctypes.pythonapi))
 log = logging.getLogger(__name__)
 
 # Set before Ray starts its processes. Ray's own default for OMP_NUM_THREADS counts a task's CPUs, and a fraction of a
@@ -83,12 +87,69 @@ def connect() -> Iterator[None]:
             shut_down()
 
 
+class BackgroundRay:
+    """A connection to Ray that begins and ends in a thread of its own, while this one goes on.
+
+    One thread does both: the kernel ends the processes of a local cluster with the thread that started them.
+    """
+
+    def __init__(self) -> None:
+        self._started: Future[None] = Future()
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._hold, name="ray-session")
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Wait until Ray is connected. Raises ResourcesError, or what kept it from that."""
+        self._started.result()
+
+    def count_cpus(self) -> int:
+        """Return how many CPUs the cluster can have, once it is connected."""
+        self.wait()
+        return int(preflight.most()["CPU"])
+
+    def begin_end(self) -> None:
+        """Let Ray end, without waiting for it."""
+        self._ending.set()
+
+    def end(self) -> None:
+        """Return when Ray has ended."""
+        self._ending.set()
+        self._thread.join()
+
+    def _hold(self) -> None:
+        try:
+            with connect():
+                self._started.set_result(None)
+                self._ending.wait()
+        except BaseException as error:
+            if self._started.done():
+                raise
+            self._started.set_exception(error)
+
+
+@contextmanager
+def start_in_background() -> Iterator[BackgroundRay]:
+    """Start Ray as `connect` does, next to the block, and end it with the block at the latest."""
+    # A wait for a cluster that is not there has to notice a signal, which only the main thread does.
+    if address := ray_address.read():
+        ray_address.check(address)
+        with _name_address(address):
+            _wait_for_answer(address)
+    background = BackgroundRay()
+    try:
+        yield background
+    finally:
+        background.end()
+
+
 def shut_down() -> None:
     """End Ray in this process. An error there is logged, and hides neither a result nor an earlier error or signal."""
     try:
         if ray.is_initialized():
             capacity.withdraw_held()
-        ray.shutdown()
+        with keep_signal_handlers():
+            ray.shutdown()
     except Exception as error:  # noqa: BLE001
         log.warning("Ray did not end as it should: %s", error)
 
@@ -96,16 +157,23 @@ def shut_down() -> None:
 @contextmanager
 def _join(address: str) -> Iterator[None]:
     set_defaults(ENVIRONMENT)
-    try:
+    with _name_address(address):
         _wait_for_answer(address)
         _init(address)
+    yield
+
+
+@contextmanager
+def _name_address(address: str) -> Iterator[None]:
+    """Raise ResourcesError where the cluster of this address cannot be reached in the block."""
+    try:
+        yield
     except (ConnectionError, grpc.FutureTimeoutError) as error:
         raise ResourcesError(
             f"no Ray cluster answers at {ray_address.VARIABLE} = {address}"
             + (f" ({error})" if str(error) else f" within {ANSWER_SECONDS} s")
             + f". Start it or correct the address; unset {ray_address.VARIABLE} to run on this machine"
         ) from error
-    yield
 
 
 def _wait_for_answer(address: str) -> None:
@@ -220,14 +288,20 @@ def _init(address: str, **settings: object) -> None:
 
 @contextmanager
 def keep_signal_handlers() -> Iterator[None]:
-    """Put back, after the block, the signal handlers that Ray replaces."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    """Put back, after the block, the signal handlers that Ray replaces: in the main thread Python's, else those of C.
+
+    Ray's core ends the process on SIGTERM, whatever thread has started it.
+    """
+    python = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    below = {number: _read_handler(number) for number in python}
     try:
         yield
     finally:
-        if threading.current_thread() is threading.main_thread():
-            for number, handler in handlers.items():
+        for number, handler in python.items():
+            if threading.current_thread() is threading.main_thread():
                 signal.signal(number, handler)
+            else:
+                _set_handler(number, below[number])
 
 
 def run_in_thread(function: Callable[[], T], stop: Callable[[], None] | None = None) -> T:

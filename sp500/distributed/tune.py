@@ -1,17 +1,18 @@
 """Ray Tune: packs of trials side by side.
 
-A Tune trial runs a pack of configs (see `sp500.tuning.packing.packs`). Actors are reused and the data is put into the
-object store once: without that, 18 trials of a second each took three times as long as a for-loop (55 to 62 s against
-20 s on two cores). A pack takes one CPU and one thread. Suggestions, results and what happens after a kill are the
-search's task, not Tune's.
+A Tune trial runs a pack of configs (see `sp500.tuning.packing`). Actors are reused and the data is put into the object
+store once: without that, 18 trials of a second each took three times as long as a for-loop (55 to 62 s against 20 s on
+two cores). A pack takes one CPU and one thread. Suggestions, results and what happens after a kill are the collector's
+task, not Tune's.
 """
 
 from __future__ import annotations
 
+import gc
 import math
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -20,6 +21,7 @@ from ray import tune
 from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.search import Searcher
 
+from sp500.config import RunConfig
 from sp500.distributed import capacity, preflight, session
 from sp500.errors import SP500Error
 from sp500.machine.memory import limit_memory
@@ -27,15 +29,14 @@ from sp500.runs.store import Run
 from sp500.runs.trials import TrialResult
 from sp500.training.loop import FitResult
 from sp500.tuning import trial_data
+from sp500.tuning.arm import Collector
 from sp500.tuning.limits import Limits
-from sp500.tuning.packing import packs
-from sp500.tuning.packing.packs import PackQueue
-from sp500.tuning.sequential import build_failure, run_trial
-from sp500.tuning.space import Trial
-from sp500.tuning.suggest import Suggester
-from sp500.tuning.trial_data import TrialData
+from sp500.tuning.packing.scheduler import run_pack_with_watchdog, split_into_packs
+from sp500.tuning.sequential import ConfigArm, run_trial
+from sp500.tuning.space import ConfigTrial
+from sp500.tuning.trial_data import Datasets, TrialData
 
-_PackConfig = dict[str, list[Trial]]
+_PackConfig = dict[str, list[ConfigTrial]]
 """The config of a Tune trial: a pack under the key `pack`."""
 
 
@@ -48,63 +49,86 @@ class _StepResult(TypedDict):
     done: bool
 
 
-def run(
-    datasets: Mapping[str, TrialData | str],
-    suggester: Suggester,
-    limits: Limits,
-    *,
-    at_once: int,
-    storage: Path,
-    on_result: Callable[[TrialResult, int], None],
-) -> None:
-    """Try what the suggester says, asked for `at_once` trials at a time, on the connected cluster.
+class RayArm(ConfigArm):
+    """Packs of configs under Ray Tune, on the cluster that is being connected."""
 
-    `on_result` gets each result, and how many configs are on their way. Raises SP500Error for trials without a result.
-    """
-    folder = storage.resolve()
-    # Tune resumes an old experiment of the same name; the ledger is what counts here.
-    shutil.rmtree(folder, ignore_errors=True)
-    share, slots = _share(limits)
-    stopper = _Stopper()
-    queue = PackQueue(suggester, "off" if limits.workers else limits.pack, at_once, limits.spread(slots))
-    trainable = tune.with_parameters(_Trainable, datasets=dict(datasets), limits=limits, folder=folder)
-    tuner = tune.Tuner(
-        tune.with_resources(trainable, share),
-        tune_config=tune.TuneConfig(
-            metric="loss",
-            mode="min",
-            search_alg=_PackSearcher(queue),
-            num_samples=-1,
-            # Also how many actors may be on their way at once: Tune's default for a searcher is one.
-            max_concurrent_trials=slots,
-            reuse_actors=True,
-        ),
-        run_config=_run_config(folder, _Arrivals(on_result, queue), stopper),
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Tune's own deprecations, which a user cannot change
-        grid = session.run_in_thread(tuner.fit, stopper.stop)
-    if queue.waiting:
-        errors = "; ".join(str(error) for error in grid.errors)[:500]
-        raise SP500Error(f"Ray Tune ended without {len(queue.waiting)} trials; --resume runs them. {errors}")
-    shutil.rmtree(folder, ignore_errors=True)
+    name = "ray"
+
+    def __init__(
+        self, base: RunConfig, datasets: Datasets, limits: Limits, run: Run, background: session.BackgroundRay
+    ) -> None:
+        super().__init__(base, datasets, limits)
+        self._run, self._background = run, background
+        # In the run's folder, which every node reaches.
+        self._folder = run.path.resolve() / ".ray"
+        self._slots = 1
+
+    def __enter__(self) -> RayArm:
+        self._background.wait()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Let Ray end."""
+        self._background.begin_end()
+
+    def split(self, trials: Sequence[ConfigTrial]) -> list[list[ConfigTrial]]:
+        """Return packs for as many actors as run at once; where trials have workers, each by itself."""
+        size = "off" if self.limits.workers else self.limits.pack
+        return split_into_packs(trials, size, self.limits.spread(self._slots))
+
+    def run(self, collector: Collector[ConfigTrial]) -> None:
+        """Run packs on the cluster. Raises SP500Error for trials without a result."""
+        if not collector.is_done:
+            preflight.check_shared_storage(self._run.path)
+            self._run.write_cluster(preflight.resources())
+            self._run_on_tune(collector)
+            # Handles of actors that Python frees later, while Ray ends in its thread, would end the process.
+            gc.collect()
+        self.cluster = preflight.resources()
+        self.cores = int(self.cluster.get("CPU", 0))
+
+    def _run_on_tune(self, collector: Collector[ConfigTrial]) -> None:
+        # Tune resumes an old experiment of the same name; the ledger is what counts here.
+        shutil.rmtree(self._folder, ignore_errors=True)
+        share, self._slots = _share(self.limits.workers, self.base.train.device)
+        stopper = _Stopper()
+        settings = {"datasets": dict(self.datasets), "limits": self.limits, "folder": self._folder}
+        trainable = tune.with_parameters(_Trainable, **settings)
+        tuner = tune.Tuner(
+            tune.with_resources(trainable, share),
+            tune_config=tune.TuneConfig(
+                metric="loss",
+                mode="min",
+                search_alg=_PackSearcher(collector),
+                num_samples=-1,
+                # Also how many actors may be on their way at once: Tune's default for a searcher is one.
+                max_concurrent_trials=self._slots,
+                reuse_actors=True,
+            ),
+            run_config=tune.RunConfig(
+                name="tune", storage_path=str(self._folder), verbose=0, callbacks=[_Arrivals(collector)], stop=stopper
+            ),
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Tune's own deprecations, which a user cannot change
+            grid = session.run_in_thread(tuner.fit, stopper.stop)
+        if collector.running:
+            errors = "; ".join(str(error) for error in grid.errors)[:500]
+            raise SP500Error(f"Ray Tune ended without {len(collector.running)} trials; --resume runs them. {errors}")
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _run_config(folder: Path, arrivals: _Arrivals, stopper: _Stopper) -> tune.RunConfig:
-    return tune.RunConfig(name="tune", storage_path=str(folder), verbose=0, callbacks=[arrivals], stop=stopper)
-
-
-def _share(limits: Limits) -> tuple[dict[str, float], int]:
-    """What a pack takes of the cluster, and how many packs run at once.
+def _share(workers: int, device: str) -> tuple[dict[str, float], int]:
+    """Return what a pack takes of the cluster, and how many packs run at once.
 
     A trial of N workers takes no CPU from them itself, or all could wait for each other for ever; but Tune wants it to
     take something. Raises ResourcesError for GPUs that are not there.
     """
     have = preflight.most()
-    gpu, gpus = preflight.use_gpu(limits.device, 1), int(have["GPU"])
-    preflight.worker_share(max(limits.workers, 1), gpu=gpu)
-    slots = max((gpus if gpu else int(have["CPU"])) // max(limits.workers, 1), 1)
-    return ({"memory": 1} if limits.workers else {"cpu": 1, "gpu": int(gpu)}), slots
+    gpu, gpus = preflight.use_gpu(device, 1), int(have["GPU"])
+    preflight.worker_share(max(workers, 1), gpu=gpu)
+    slots = max((gpus if gpu else int(have["CPU"])) // max(workers, 1), 1)
+    return ({"memory": 1} if workers else {"cpu": 1, "gpu": int(gpu)}), slots
 
 
 class _Stopper(tune.Stopper):  # type: ignore[misc]
@@ -124,18 +148,18 @@ class _Stopper(tune.Stopper):  # type: ignore[misc]
 
 
 class _PackSearcher(Searcher):  # type: ignore[misc] # Ray has no types
-    """Hands the queue's packs to Tune, one per call."""
+    """Hands the collector's packs to Tune, one per call."""
 
-    def __init__(self, queue: PackQueue) -> None:
+    def __init__(self, collector: Collector[ConfigTrial]) -> None:
         super().__init__(metric="loss", mode="min")
-        self._queue = queue
+        self._collector = collector
 
     def suggest(self, trial_id: str) -> _PackConfig | str | None:
         """The next pack; None while one may come back, FINISHED when all are done."""
         del trial_id
-        if pack := self._queue.take():
+        if pack := self._collector.take():
             return {"pack": pack}
-        return None if self._queue.waiting else str(Searcher.FINISHED)
+        return None if self._collector.running else str(Searcher.FINISHED)
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, object] | None = None, error: bool = False) -> None:
         """Nothing: the suggester gets each result as it arrives."""
@@ -150,7 +174,7 @@ class _PackSearcher(Searcher):  # type: ignore[misc] # Ray has no types
 class _Trainable(tune.Trainable):  # type: ignore[misc]
     """One actor. A step of Tune is what a pack does until some of its configs are done."""
 
-    def setup(self, config: _PackConfig, datasets: dict[str, TrialData | str], limits: Limits, folder: Path) -> None:
+    def setup(self, config: _PackConfig, datasets: Datasets, limits: Limits, folder: Path) -> None:
         self._datasets, self._limits, self._folder = datasets, limits, folder
         if limits.memory:
             limit_memory(limits.memory)
@@ -158,7 +182,7 @@ class _Trainable(tune.Trainable):  # type: ignore[misc]
             capacity.withdraw()
         self._begin(config["pack"])
 
-    def _begin(self, pack: list[Trial]) -> None:
+    def _begin(self, pack: list[ConfigTrial]) -> None:
         data = self._datasets[trial_data.key(pack[0].config)]
         self._left, self._loss = len(pack), math.inf
         limits = self._limits
@@ -168,7 +192,7 @@ class _Trainable(tune.Trainable):  # type: ignore[misc]
                 [run_trial(data, trial, limits.timeout, self._fit_on_ray)] for trial in pack
             )
         else:
-            self._coming = packs.run_with_watchdog(data, pack, limits)
+            self._coming = run_pack_with_watchdog(data, pack, limits)
 
     def step(self) -> _StepResult:
         """Results of the next configs that are done."""
@@ -179,7 +203,7 @@ class _Trainable(tune.Trainable):  # type: ignore[misc]
         lines = [result.model_dump_json() for result in results]
         return {"loss": self._loss, "results": lines, "done": not self._left}
 
-    def _fit_on_ray(self, data: TrialData, trial: Trial) -> FitResult:
+    def _fit_on_ray(self, data: TrialData, trial: ConfigTrial) -> FitResult:
         """A trial that is itself a run of Ray Train."""
         from sp500.distributed import train
 
@@ -201,29 +225,20 @@ class _Trainable(tune.Trainable):  # type: ignore[misc]
 
 
 class _Arrivals(tune.Callback):  # type: ignore[misc]
-    """Hands each result to the driver. A pack whose process died is tried again one by one; one alone has failed."""
+    """Hands each result to the collector, and each pack whose process died."""
 
-    def __init__(self, on_result: Callable[[TrialResult, int], None], queue: PackQueue) -> None:
-        self._on_result, self._queue = on_result, queue
-
-    def __getstate__(self) -> dict[str, object]:
-        """Nothing: Tune writes its callbacks to disk for a restore, which the ledger makes unnecessary."""
-        return {}
+    def __init__(self, collector: Collector[ConfigTrial]) -> None:
+        self._collector = collector
 
     def on_trial_result(
         self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, result: _StepResult, **info: Any
     ) -> None:
         for line in result["results"]:
-            self._keep(TrialResult.model_validate_json(line))
+            self._collector.add(TrialResult.model_validate_json(line))
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         """What becomes of a pack whose process died."""
         if not ray.is_initialized():
             return  # the search was interrupted, which is not the pack's fault
         error = " ".join(str(trial.get_error()).split())
-        for lost in self._queue.retry(trial.config["pack"]):
-            self._keep(build_failure(lost, f"its process ended: {error[:300]}"))
-
-    def _keep(self, result: TrialResult) -> None:
-        self._queue.waiting.discard(result.id)
-        self._on_result(result, len(self._queue.waiting))
+        self._collector.lose(trial.config["pack"], f"its process ended: {error[:300]}")

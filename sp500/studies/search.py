@@ -1,27 +1,28 @@
-"""A search from its settings to its record, whichever arm runs it."""
+"""A search from its settings to its record. What it will do is decided without torch, before it has a folder."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from threading import Event
 from typing import TYPE_CHECKING
 
-from sp500.config import RunConfig
+from sp500.config import RunConfig, kinds
 from sp500.errors import ConfigError
 from sp500.machine import ray_address
 from sp500.machine.units import size_bytes
 from sp500.runs.record import RunRecord
 from sp500.runs.store import Run
+from sp500.runs.trials import TrialResult
 from sp500.studies.settings import SearchSettings
+from sp500.tuning import space, suggest
+from sp500.tuning.limits import NO_VALIDATION, Limits, Plan
 
 if TYPE_CHECKING:
-    from sp500.runs.trials import TrialResult
-    from sp500.tuning.limits import Plan
-    from sp500.tuning.trial_data import TrialData
+    from sp500.distributed.session import BackgroundRay
+
+DECIDE_DATA = ("data.", "task", *(f"{kind.section}." for kind in kinds.tasks().values() if kind.section), "train.dtype")
 
 
 def run_search(
@@ -36,102 +37,27 @@ def run_search(
     `on_start` gets the number of configs and how many of them are done, `on_result` each result and how many configs
     are running. Raises SP500Error when all trials failed.
     """
-    planned, stopped = plan(config), Event()
+    planned = plan(config)
     if alone := list_alone(planned, config.run_config()):
         print(f"halving: {alone}", file=sys.stderr, flush=True)
-    with ThreadPoolExecutor(1, thread_name_prefix="beside") as beside, ExitStack() as cluster:
-        on_ray = _begins_with_ray(planned)
-        begin = on_ray and _connect_ray()
-        # The data is prepared while Ray starts, and the best config trained while Ray ends. Ray was imported before:
-        # two threads that import it and torch at once may meet half of a module.
-        coming = beside.submit(_prepare, config.run_config(), run, planned)
+    with _start_ray(planned) as ray:
+        from sp500.studies import search_steps  # loads torch
+
+        base, data = search_steps.prepare(config.run_config(), run, planned)  # while Ray starts
+        with search_steps.choose_arm(planned, base, run, data, ray) as arm:
+            searched = search_steps.run_trials(arm, base, run, planned, data, on_start=on_start, on_result=on_result)
         try:
-            if begin:
-                cluster.enter_context(begin)
-            base, data = coming.result()
-            from sp500.studies import search_trials
-
-            planned = _with_arm(planned, base, data, cluster, on_ray=on_ray)
-            searched = search_trials.search(base, run, planned, data, on_start=on_start, on_result=on_result)
-            chosen = beside.submit(search_trials.choose, base, run, planned, data, searched, stopped=stopped)
-            logged = beside.submit(search_trials.log, run, planned, searched.ledger.results.values())
-            cluster.close()
-            record = chosen.result()
-            logged.result()
-            return record
+            return search_steps.train_best(base, run, planned, data, searched)  # while Ray ends
         finally:
-            stopped.set()
-
-
-def preview(config: SearchSettings) -> dict[str, object]:
-    """What a dry run shows: the space, how configs are chosen, and how many."""
-    planned = plan(config.model_copy(update={"mode": "auto"}) if config.mode == "all" else config)
-    trials = planned.trials or planned.space.size
-    return {"search": {"space": planned.space.name, "method": planned.method, "trials": trials}}
-
-
-def _begins_with_ray(planned: Plan) -> bool:
-    """Whether Ray is needed before the data is there: to run on, or to ask how large the cluster is."""
-    if planned.arm == "ray" or planned.limits.workers:
-        return True
-    if planned.arm != "auto":
-        return False
-    address = ray_address.read()
-    if ray_address.is_dashboard(address):
-        print(
-            f"this search runs on this machine: RAY_ADDRESS = {address} accepts jobs (sp500 jobs submit --on ray)",
-            file=sys.stderr,
-            flush=True,
-        )
-        return False
-    return bool(address)
-
-
-def _with_arm(
-    planned: Plan, base: RunConfig, data: dict[str, TrialData | str], cluster: ExitStack, *, on_ray: bool
-) -> Plan:
-    """The plan with an arm in place of auto, and Ray ended where that does not need it."""
-    if planned.arm != "auto":
-        return planned
-    from sp500.tuning import arm_costs
-
-    cpus = None
-    if on_ray:
-        from sp500.distributed import preflight
-
-        cpus = int(preflight.most()["CPU"])
-    arm, why = arm_costs.choose(planned, base, data, cpus)
-    print(why, file=sys.stderr, flush=True)
-    if arm != "ray":
-        cluster.close()  # before this process forks
-    return replace(planned, arm=arm)
-
-
-def _connect_ray() -> AbstractContextManager[None]:
-    """Ray, imported where it is used."""
-    from sp500.distributed import session
-
-    return session.connect()
-
-
-def _prepare(base: RunConfig, run: Run, planned: Plan) -> tuple[RunConfig, dict[str, TrialData | str]]:
-    """The settings with their task, and the data that the trials share."""
-    from sp500.studies import search_trials
-    from sp500.tasks import catalog
-
-    base = catalog.resolve(base)
-    data = search_trials.prepare(base, planned)
-    search_trials.log(run, planned)  # its libraries load while Ray starts, too
-    return base, data
+            search_steps.log(run, planned, searched.ledger.results.values())
 
 
 def plan(config: SearchSettings) -> Plan:
-    """What to search and how, in one mode."""
-    from sp500.tuning import space
-    from sp500.tuning.limits import Limits, Plan
-
-    candidates = space.load(config.space)
-    axes = dict(candidates.axes)
+    """Return what to search and how; in mode all, what each arm does. Raises ConfigError for what cannot be done."""
+    if config.task_kind.from_prices and not config.data.valid_from_train:
+        raise ConfigError(NO_VALIDATION)
+    searched = space.load(config.space)
+    axes = dict(searched.axes)
     if config.by_ticker:
         from sp500.data import sources
 
@@ -139,38 +65,54 @@ def plan(config: SearchSettings) -> Plan:
         axes = {"data.tickers": space.Choice(tuple((ticker,) for ticker in tickers)), **axes}
     if config.windows:
         axes = {"data.window": space.Choice(config.windows), **axes}
-    candidates = replace(candidates, axes=axes)
-    space.check(config.run_config(), candidates)
-    method = config.method if config.method != "auto" else "grid" if candidates.is_grid else "tpe"
+    searched, base = replace(searched, axes=axes), config.run_config()
+    space.check(base, searched)
+    data_axes(searched)
+    method = config.method if config.method != "auto" else "grid" if searched.is_grid else "tpe"
     limits = Limits(
         pack=int(config.pack) if config.pack.isdigit() else "off" if config.pack == "off" else "auto",
         timeout=config.trial_timeout,
         memory=size_bytes(config.trial_memory) if config.trial_memory else None,
         halving=config.halving,
         workers=config.workers_per_trial,
-        device=config.train.device,
     )
-    trials = config.trials or (None if method == "grid" else candidates.size or 60)
-    assert config.mode != "all"  # has one process per arm: runs.arm_timing
-    planned = Plan(candidates, method, trials, config.mode, limits)
-    list_alone(planned, config.run_config())
+    trials = config.trials or (None if method == "grid" or searched.is_grid else 60)
+    trials = suggest.count_trials(method, space.candidates(base, searched), trials)
+    planned = Plan(searched, method, trials, "auto" if config.mode == "all" else config.mode, limits)
+    list_alone(planned, base)
     return planned
 
 
+def data_axes(searched: space.Space) -> dict[str, space.Choice]:
+    """Return the axes that decide the data. Raises ConfigError for one that is a range."""
+    axes = {name: axis for name, axis in searched.axes.items() if name.startswith(DECIDE_DATA)}
+    listed = {name: axis for name, axis in axes.items() if isinstance(axis, space.Choice)}
+    for name in axes.keys() - listed:
+        raise ConfigError(f"search space {searched.name}: {name} decides the data; list its values, no range")
+    return listed
+
+
+def preview(config: SearchSettings) -> dict[str, object]:
+    """Return what a dry run shows: the space, how configs are chosen, and how many."""
+    planned = plan(config)
+    return {"search": {"space": planned.space.name, "method": planned.method, "trials": planned.trials}}
+
+
 def list_alone(planned: Plan, config: RunConfig) -> str:
-    """Which kinds of model train alone, so that halving stops none of them; '' where it can stop all, or is off.
+    """Return which kinds of model train alone, so that halving stops none; '' where it can stop all, or is off.
 
     Raises ConfigError where it could stop no config.
     """
     if not planned.limits.halving:
         return ""
     from sp500.tuning import arm_costs
-    from sp500.tuning.packing import packs
+    from sp500.tuning.packing import scheduler
 
     trials, _ = arm_costs.sample(planned, config)
-    alone = [pack[0].config for pack in packs.packs(trials, planned.limits.pack) if len(pack) == 1]
-    if planned.method == "tpe":  # its guesses may share a shape where these random draws do not
-        alone = [config for config in alone if not packs.packable(config)]
+    packs = scheduler.split_into_packs(trials, planned.limits.pack)
+    alone = [pack[0].config for pack in packs if len(pack) == 1]
+    if suggest.load_method(planned.method).at_once:  # guesses may share a shape where these random draws do not
+        alone = [config for config in alone if not scheduler.can_pack(config)]
     kinds = ", ".join(sorted({config.model.kind for config in alone}))
     if len(alone) == len(trials):
         raise ConfigError(
@@ -179,3 +121,17 @@ def list_alone(planned: Plan, config: RunConfig) -> str:
             "and several configs of one shape. Leave out --halving, or search such a space"
         )
     return f"{len(alone)} of {len(trials)} configs ({kinds}) train alone and are never stopped" if alone else ""
+
+
+def _start_ray(planned: Plan) -> AbstractContextManager[BackgroundRay | None]:
+    """Begin to start Ray where it runs the trials, or mode auto has to know how large the cluster is."""
+    address = ray_address.read() if planned.arm == "auto" else ""
+    if ray_address.is_dashboard(address):
+        reason = f"RAY_ADDRESS = {address} accepts jobs (sp500 jobs submit --on ray)"
+        print(f"this search runs on this machine: {reason}", file=sys.stderr, flush=True)
+        address = ""
+    if not (address or planned.arm == "ray" or planned.limits.workers):
+        return nullcontext()
+    from sp500.distributed import session
+
+    return session.start_in_background()

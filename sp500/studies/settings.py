@@ -34,8 +34,8 @@ class SearchSettings(Experiment):
     space: str = setting("grid18", agents=AgentFiles(frozenset({".yaml", ".yml"}), folder="spaces"))
     """grid18 (MLP: hidden x lr x dropout) | grid108 (the same x 6 seeds) | lstm12 | wide (mlp, lstm and transformer) |
     path of a YAML file of settings, each with a value, a list or {low, high, log}."""
-    method: Literal["auto", "grid", "random", "tpe"] = setting("auto", agents=True)
-    """How to choose configs; auto: all of a grid, TPE where the space has ranges."""
+    method: str = setting("auto", agents=True)
+    """How to choose configs: grid | random | tpe | auto (all of a grid, TPE where the space has ranges)."""
     trials: int | None = setting(None, gt=0, agents=True)
     """Configs to try. Default: all of a grid, 60 otherwise."""
     by_ticker: bool = setting(False, agents=True)
@@ -58,6 +58,15 @@ class SearchSettings(Experiment):
     def subject(self) -> str:
         """The space, whose models may be others than that of the settings."""
         return Path(self.space).stem
+
+    @field_validator("method")
+    @classmethod
+    def _is_a_method(cls, method: str) -> str:
+        from sp500.tuning.suggest import METHODS
+
+        if method not in {"auto", *METHODS}:
+            raise ValueError(f"invalid method {method!r}: expected auto, {', '.join(METHODS)}")
+        return method
 
     @field_validator("pack")
     @classmethod
@@ -99,18 +108,23 @@ class SearchSettings(Experiment):
         """The mode."""
         return self.mode
 
+    def check_start(self) -> None:
+        """Raise ConfigError for a space, a method or a limit that cannot be searched."""
+        from sp500.studies import search
+
+        search.plan(self)
+
     def check_ended(self, record: RunRecord) -> None:
         """Raise ConfigError where the space is a file that has other values now, as far as their number tells."""
         from sp500.studies import search
 
         if record.search is None or not Path(self.space).expanduser().is_file():
             return
-        planned, tried = search.plan(self.model_copy(update={"mode": "auto"})), record.search["configs"]
-        count = min(filter(None, (planned.trials, planned.space.size)))
-        if count != tried or not planned.space.contains(record.search["best"]["overrides"]):
+        planned, tried = search.plan(self), record.search["configs"]
+        if planned.trials != tried or not planned.space.contains(record.search["best"]["overrides"]):
             raise ConfigError(
                 f"run {record.name!r} has ended with {tried} configs, and space {self.space} with these settings has "
-                f"{count}, or other values: --resume adds none to it; take another --name"
+                f"{planned.trials}, or other values: --resume adds none to it; take another --name"
             )
 
     @property

@@ -8,22 +8,21 @@ more than that where it matters: Ray costs seconds to start and gains nothing wi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
 from sp500.config import RunConfig
 from sp500.training.throughput import count_cost
 from sp500.tuning import trial_data
-from sp500.tuning.limits import Arm, PackSize, Plan
-from sp500.tuning.packing import packs
-from sp500.tuning.packing.processes import process_count
-from sp500.tuning.space import Trial
+from sp500.tuning.limits import ArmName, PackSize, Plan
+from sp500.tuning.packing import scheduler
+from sp500.tuning.packing.scheduler import count_processes
+from sp500.tuning.space import ConfigTrial, candidates
 from sp500.tuning.suggest import suggester
-from sp500.tuning.trial_data import TrialData
+from sp500.tuning.trial_data import Datasets
 
 # From the start of the process to its exit, without the trials: imports, data, the chosen config's training. Ray adds
 # its own processes, and actors that import torch.
-START_SECONDS: dict[Arm, float] = {"sequential": 4.0, "packed": 4.0, "ray": 10.0}
+START_SECONDS: dict[ArmName, float] = {"sequential": 4.0, "packed": 4.0, "ray": 10.0}
 # Of a training step: what a pack pays once and a config alone each time, and a multiplication and addition of a window
 # with its gradient.
 STEP_SECONDS, PRODUCT_SECONDS = 0.5e-3, 22e-9 / 256
@@ -32,56 +31,47 @@ FLOPS_OF_PRODUCT = 6
 MOST_COUNTED = 16
 # Size of the sample that stands for a larger search.
 SAMPLE = 500
-NAMES: dict[Arm, str] = {"sequential": "one after another", "packed": "packed without Ray", "ray": "with Ray Tune"}
+NAMES: dict[ArmName, str] = {"sequential": "one after another", "packed": "packed without Ray", "ray": "with Ray Tune"}
 
 
-@dataclass(frozen=True)
-class Expected:
-    """What an arm should take from start to exit, on as many cores."""
-
-    arm: Arm
-    seconds: float
-    cores: int
-
-
-def choose(
-    plan: Plan, config: RunConfig, datasets: Mapping[str, TrialData | str], cluster_cpus: int | None = None
-) -> tuple[Arm, str]:
+def choose(plan: Plan, config: RunConfig, datasets: Datasets, cluster_cpus: int | None = None) -> tuple[ArmName, str]:
     """The arm that should end first, and a line that says why. Of two that take as long, the simpler one.
 
     `cluster_cpus`: of the cluster that this process runs in; None: Ray would have the cores of this machine.
     """
     if plan.limits.workers:
         return "ray", "mode ray: each trial is a run of Ray Train"
-    local = process_count(config)
+    local = count_processes(config)
     slots = {"sequential": 1, "packed": local, "ray": local if cluster_cpus is None else cluster_cpus}
     if plan.limits.halving:
         del slots["sequential"]
     trials, times = sample(plan, config)
     if not (products := _count_products(trials, datasets)):
         return "packed", "mode packed: the operations of these models cannot be counted, so no seconds are expected"
-    arms: list[Arm] = [arm for arm in START_SECONDS if slots.get(arm)]
-    expected = []
-    for arm in arms:
+    expected: dict[ArmName, float] = {}
+    for arm, start in START_SECONDS.items():
+        if not slots.get(arm):
+            continue
         size: PackSize = "off" if arm == "sequential" else plan.limits.pack
-        together = packs.packs(trials, size, plan.limits.spread(slots[arm]))
+        together = scheduler.split_into_packs(trials, size, plan.limits.spread(slots[arm]))
         work = [sum(_seconds(trial, products, datasets, len(pack)) for trial in pack) for pack in together]
         # A pack does not split: the longest one is the least that they take side by side.
-        seconds = max(sum(work) * times / slots[arm], *work)
-        expected.append(Expected(arm, START_SECONDS[arm] + seconds, slots[arm]))
-    best = min(expected, key=lambda cost: round(cost.seconds, 1))
-    listing = ", ".join(f"{NAMES[cost.arm]} {cost.seconds:.0f} s on {_cores(cost.cores)}" for cost in expected)
-    return best.arm, f"mode {best.arm}: expected for {round(len(trials) * times)} configs are {listing}"
+        expected[arm] = start + max(sum(work) * times / slots[arm], *work)
+    best = min(expected, key=lambda arm: round(expected[arm], 1))
+    cores = {arm: f"{count} core{'' if count == 1 else 's'}" for arm, count in slots.items()}
+    listing = ", ".join(f"{NAMES[arm]} {seconds:.0f} s on {cores[arm]}" for arm, seconds in expected.items())
+    return best, f"mode {best}: expected for {round(len(trials) * times)} configs are {listing}"
 
 
-def sample(plan: Plan, config: RunConfig) -> tuple[list[Trial], float]:
+def sample(plan: Plan, config: RunConfig) -> tuple[list[ConfigTrial], float]:
     """Draw a sample of the configs that the search will try, and the number of configs per config of the sample."""
-    drawn = suggester("grid" if plan.method == "grid" else "random", config, plan.space, plan.trials, config.train.seed)
+    method = "grid" if plan.method == "grid" else "random"
+    drawn = suggester(method, candidates(config, plan.space), plan.trials, config.train.seed)
     trials = drawn.ask(min(drawn.total, SAMPLE))
     return trials, drawn.total / len(trials)
 
 
-def _seconds(trial: Trial, products: Mapping[str, float], datasets: Mapping[str, TrialData | str], pack: int) -> float:
+def _seconds(trial: ConfigTrial, products: Mapping[str, float], datasets: Datasets, pack: int) -> float:
     """Of one config's training in a pack of `pack` configs. 0 where its data cannot be prepared."""
     config, data = trial.config, datasets[trial_data.key(trial.config)]
     if isinstance(data, str):
@@ -93,7 +83,7 @@ def _seconds(trial: Trial, products: Mapping[str, float], datasets: Mapping[str,
     )
 
 
-def _count_products(trials: Sequence[Trial], datasets: Mapping[str, TrialData | str]) -> dict[str, float]:
+def _count_products(trials: Sequence[ConfigTrial], datasets: Datasets) -> dict[str, float]:
     """About how many multiplications a window takes going forward, by trial; empty where that cannot be known.
 
     Models that have no formula are counted, a tenth of a second each: of many the first ones stand for all.
@@ -115,7 +105,3 @@ def _count_products(trials: Sequence[Trial], datasets: Mapping[str, TrialData | 
             counted[shape] = cost.flops_per_window / FLOPS_OF_PRODUCT
         products[trial.id] = counted.get(shape) or fmean(counted.values())
     return products
-
-
-def _cores(count: int) -> str:
-    return f"{count} core{'' if count == 1 else 's'}"

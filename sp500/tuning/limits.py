@@ -14,8 +14,9 @@ from sp500.errors import SP500Error
 from sp500.tuning.axes import Space
 
 PackSize = Literal["off", "auto"] | int
-Arm = Literal["sequential", "packed", "ray"]
+ArmName = Literal["sequential", "packed", "ray"]
 """One config at a time in this process; packs in processes of this machine; packs under Ray Tune."""
+NO_VALIDATION = "data.valid_from_train is 0: a search needs a validation split to choose by"
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Limits:
     """How trials run.
 
     `pack`: how many configs train together; `timeout`: seconds of a trial; `memory`: bytes of a process with trials;
-    `halving`: see `packing.training.Pack`; `workers`: processes of each trial (0: it shares one); `device` of all.
+    `halving`: see `packing.batch_trainer`; `workers`: processes of each trial (0: it shares one).
     """
 
     pack: PackSize = "auto"
@@ -31,7 +32,6 @@ class Limits:
     memory: int | None = None
     halving: int = 0
     workers: int = 0
-    device: str = "auto"
 
     def spread(self, slots: int) -> int:
         """Processes that packs are made small for, so that each of `slots` has some.
@@ -46,9 +46,9 @@ class Plan:
     """What to search and how: `trials` configs, or None for all of a grid. `arm` is what runs them."""
 
     space: Space
-    method: Literal["grid", "random", "tpe"]
+    method: str
     trials: int | None
-    arm: Arm | Literal["auto"]
+    arm: ArmName | Literal["auto"]
     limits: Limits
 
 

@@ -22,8 +22,6 @@ from sp500.runs.results import Overrides
 from sp500.runs.trials import TrialResult
 from sp500.tuning.axes import Axis, Choice, Integers, Space, encode
 
-FAIL = TrialState.FAIL
-
 
 def distributions(space: Space) -> dict[str, BaseDistribution]:
     """Optuna's name for each axis, by dotted key."""
@@ -38,11 +36,6 @@ def params(overrides: Overrides) -> dict[str, object]:
 def overrides(space: Space, params: Mapping[str, Any]) -> Overrides:
     """The space's own values for Optuna's: the inverse of `params`."""
     return {key: _decode(space.axes[key], value) for key, value in params.items()}
-
-
-def sampler(seed: int) -> optuna.samplers.TPESampler:
-    """TPE for several guesses at a time, each setting by itself."""
-    return optuna.samplers.TPESampler(seed=seed % 2**32, multivariate=False, constant_liar=True)
 
 
 def study(space: Space, results: Iterable[TrialResult]) -> optuna.Study:
@@ -61,10 +54,10 @@ def to_frozen_trial(space: Space, result: TrialResult) -> FrozenTrial:
     score = result.score if result.status == "ok" else None
     scored = score is not None and math.isfinite(score)
     trial = optuna.trial.create_trial(
-        state=TrialState.COMPLETE if scored else FAIL,
+        state=TrialState.COMPLETE if scored else TrialState.FAIL,
         value=score if scored else None,
         params=params(result.overrides),
-        distributions=distributions(space),
+        distributions={key: distributions(space)[key] for key in result.overrides},
         user_attrs={"id": result.id, "reason": result.reason, "loss": result.valid_loss, "seconds": result.seconds},
     )
     # Optuna's clock is local time without a zone.

@@ -1,4 +1,4 @@
-"""One trial after another in this process: the baseline that a parallel search has to beat.
+"""Trials of configs, and one after another in this process: the baseline that a parallel search has to beat.
 
 At its best: the data is prepared once, one torch thread (faster than two for models of this size: 20 s against 52 s for
 18 of them on two cores), a fused optimiser, no checkpoints.
@@ -6,35 +6,73 @@ At its best: the data is prepared once, one torch thread (faster than two for mo
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 
-from sp500.errors import SP500Error
-from sp500.machine.memory import is_out_of_memory
+from sp500.config import RunConfig
+from sp500.errors import ConfigError, SP500Error
+from sp500.machine.memory import is_out_of_memory, limit_memory
 from sp500.runs.trials import TrialResult
 from sp500.training.loop import FitResult, fit
 from sp500.training.task import Traded
 from sp500.training.worker import SoloWorker, device
 from sp500.tuning import trial_data
-from sp500.tuning.limits import deadline
-from sp500.tuning.space import Trial
-from sp500.tuning.trial_data import TrialData
+from sp500.tuning.arm import Arm, Collector
+from sp500.tuning.limits import Limits, deadline
+from sp500.tuning.space import ConfigTrial
+from sp500.tuning.trial_data import Datasets, TrialData
 
-Fit = Callable[[TrialData, Trial], FitResult]
+Fit = Callable[[TrialData, ConfigTrial], FitResult]
 
 
-def fit_alone(data: TrialData, trial: Trial) -> FitResult:
+class ConfigArm(Arm[ConfigTrial]):
+    """An arm for trials of configs, each on one of the datasets."""
+
+    def __init__(self, base: RunConfig, datasets: Datasets, limits: Limits) -> None:
+        self.base, self.datasets, self.limits = base, datasets, limits
+
+    def data(self, pack: Sequence[ConfigTrial]) -> TrialData | str:
+        """Return the dataset that a pack shares."""
+        return self.datasets[trial_data.key(pack[0].config)]
+
+    def build_failure(self, trial: ConfigTrial, reason: str) -> TrialResult:
+        """Return the result of a trial that ended without one."""
+        return build_failure(trial, reason)
+
+
+class SequentialArm(ConfigArm):
+    """One config at a time in this process."""
+
+    name = "sequential"
+    at_once = 1
+
+    def run(self, collector: Collector[ConfigTrial]) -> None:
+        """Train one after another."""
+        timeout = self.limits.timeout
+        if timeout and threading.current_thread() is not threading.main_thread():
+            raise ConfigError(
+                f"trial_timeout {timeout:g}: mode sequential ends a trial by a signal, which reaches the main "
+                "thread alone, and this is another; take mode packed, or call search in the main thread"
+            )
+        if self.limits.memory:
+            limit_memory(self.limits.memory)
+        while pack := collector.take():
+            collector.add(run_trial(self.data(pack), pack[0], timeout))
+
+
+def fit_alone(data: TrialData, trial: ConfigTrial) -> FitResult:
     """Train one config in this process. The test split is not used here."""
     worker = SoloWorker(device(trial.config.train.device))
     return fit(data.task, data.dataset, trial.config, worker, splits=("valid",))
 
 
 def run_trial(
-    data: TrialData | str, trial: Trial, timeout: float | None = None, fit_trial: Fit = fit_alone
+    data: TrialData | str, trial: ConfigTrial, timeout: float | None = None, fit_trial: Fit = fit_alone
 ) -> TrialResult:
     """Train one config. A trial that fails says why and does not stop the others."""
     started, cpu_started = time.perf_counter(), time.process_time()
@@ -58,29 +96,24 @@ def run_trial(
         return build_failure(trial, why(error), time.perf_counter() - started)
 
 
-def build_result(data: TrialData, trial: Trial, output: np.ndarray, **facts: Any) -> TrialResult:
-    """The result of a trial that ended well with these outputs [window, output] on the validation windows."""
+def build_result(data: TrialData, trial: ConfigTrial, output: np.ndarray, **facts: Any) -> TrialResult:
+    """Return the result of a trial that ended well with these outputs [window, output] on the validation windows."""
+    task, dataset = data.task, data.dataset
+    assert dataset.valid is not None
     return TrialResult(
         id=trial.id,
         overrides=trial.overrides,
         status="ok",
         naive_loss=data.naive_loss,
-        valid_excess_sharpe=_excess_sharpe(data, output),
+        valid_excess_sharpe=task.excess_sharpe(output, dataset.valid, dataset) if isinstance(task, Traded) else None,
         dataset=trial_data.name(trial.config),
         finished=datetime.now(UTC),
         **facts,
     )
 
 
-def _excess_sharpe(data: TrialData, output: np.ndarray) -> float | None:
-    """None for a task whose outputs cannot be traded."""
-    assert data.dataset.valid is not None
-    task = data.task
-    return task.excess_sharpe(output, data.dataset.valid, data.dataset) if isinstance(task, Traded) else None
-
-
-def build_failure(trial: Trial, reason: str, seconds: float = 0.0) -> TrialResult:
-    """The result of a trial that did not end well."""
+def build_failure(trial: ConfigTrial, reason: str, seconds: float = 0.0) -> TrialResult:
+    """Return the result of a trial that did not end well."""
     return TrialResult(
         id=trial.id,
         overrides=trial.overrides,
@@ -93,7 +126,7 @@ def build_failure(trial: Trial, reason: str, seconds: float = 0.0) -> TrialResul
 
 
 def why(error: BaseException) -> str:
-    """What a failed trial says."""
+    """Return what a failed trial says."""
     if is_out_of_memory(error):
         return f"out of memory: {error or 'no more could be had'}"
     return str(error) if isinstance(error, SP500Error) else f"{type(error).__name__}: {error}"

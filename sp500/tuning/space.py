@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any, cast
 
 from pydantic import ValidationError
@@ -23,9 +24,10 @@ from sp500.schema import override
 from sp500.seeding import numpy_generator
 from sp500.tuning.axes import Axis, Choice, Integers, Space, Uniform, choices, text
 from sp500.tuning.presets import PRESETS, load, unknown
+from sp500.tuning.suggest import Candidates, Trial
 
-__all__ = ["PRESETS", "Axis", "Choice", "Integers", "Space", "Trial", "Uniform", "check", "choices", "distinct"]
-__all__ += ["grid", "key", "load", "trial", "valid"]
+__all__ = ["PRESETS", "Axis", "Choice", "ConfigTrial", "Integers", "Space", "Uniform", "candidates", "check"]
+__all__ += ["choices", "distinct", "grid", "key", "load", "trial", "valid"]
 
 # Combinations that are validated one by one, at a fraction of a millisecond each.
 MOST = 10_000
@@ -33,15 +35,23 @@ DECIDE_NOTHING = ("num_workers", "io.", "eval.", "train.device", "train.threads"
 
 
 @dataclass(frozen=True)
-class Trial:
-    """One config of a search. `id` is its fingerprint; `overrides` what it changes in the base, by dotted key."""
+class ConfigTrial(Trial):
+    """A trial whose overrides change settings of a base, by dotted key; `id` is the fingerprint of the config."""
 
-    id: str
-    overrides: Overrides
     config: RunConfig
 
 
-def grid(base: RunConfig, axes: Space | Mapping[str, Sequence[Any]]) -> list[Trial]:
+def candidates(base: RunConfig, space: Space) -> Candidates[ConfigTrial]:
+    """Return the configs of a space over one base."""
+
+    def count() -> int | None:
+        check(base, space)
+        return distinct(base, space)
+
+    return Candidates(space, cache(partial(grid, base, space)), count, partial(valid, base))
+
+
+def grid(base: RunConfig, axes: Space | Mapping[str, Sequence[Any]]) -> list[ConfigTrial]:
     """Every combination of a grid, the last axis fastest.
 
     Raises ConfigError for a space that is not a grid or too large for one, and for a combination that is not a valid
@@ -77,7 +87,7 @@ def check(base: RunConfig, space: Space) -> None:
     if space.is_grid and (space.size or 0) <= MOST:
         grid(base, space)
         return
-    where, trials = f"search space {space.name}", list[Trial]()
+    where, trials = f"search space {space.name}", list[ConfigTrial]()
     faults: dict[tuple[str, str], str] = {}
     for overrides in _corners(space):
         try:
@@ -112,7 +122,7 @@ def distinct(base: RunConfig, space: Space) -> int | None:
     return len({trial.id for trial in drawn if trial})
 
 
-def trial(base: RunConfig, overrides: Overrides, where: str = "search space") -> Trial:
+def trial(base: RunConfig, overrides: Overrides, where: str = "search space") -> ConfigTrial:
     """The base with some settings changed, without those that only other kinds of model have.
 
     Raises ConfigError that begins with `where` and names them.
@@ -132,10 +142,10 @@ def trial(base: RunConfig, overrides: Overrides, where: str = "search space") ->
         raise ConfigError(f"{where}: {overrides} is not a valid config: {part}{reason}") from None
     lacking = ModelConfig.all_fields().keys() - type(config.model).model_fields.keys()
     own = {key: value for key, value in overrides.items() if not (key[:6] == "model." and key.split(".")[1] in lacking)}
-    return Trial(config.fingerprint, own, config)
+    return ConfigTrial(config.fingerprint, own, config)
 
 
-def valid(base: RunConfig, overrides: Overrides) -> Trial | None:
+def valid(base: RunConfig, overrides: Overrides) -> ConfigTrial | None:
     """The trial, or None where the settings are no valid config."""
     try:
         return trial(base, overrides)
@@ -172,7 +182,7 @@ def _corners(space: Space) -> Iterator[Overrides]:
     return (dict(zip(space.axes, row, strict=True)) for row in rows)
 
 
-def _keep_distinct(space: Space, trials: Iterable[Trial]) -> list[Trial]:
+def _keep_distinct(space: Space, trials: Iterable[ConfigTrial]) -> list[ConfigTrial]:
     """Return the trials, each once. Two are equal where they differ only in settings that their kind of model lacks.
 
     Raises ConfigError for other settings that have the same numbers, and for a setting that no trial has.
@@ -182,7 +192,7 @@ def _keep_distinct(space: Space, trials: Iterable[Trial]) -> list[Trial]:
         if all(key not in trial.overrides for trial in trials):
             used = ", ".join(sorted({trial.config.model.kind for trial in trials}))
             raise ConfigError(f"search space {space.name}: {key} is not used by model.kind {used}; leave it out")
-    by_id: dict[str, Trial] = {}
+    by_id: dict[str, ConfigTrial] = {}
     for twin in trials:
         earlier = by_id.setdefault(twin.id, twin)
         if twin.overrides != earlier.overrides:

@@ -1,77 +1,125 @@
-"""What to try next: all of a grid, random draws, or Optuna's TPE, which guesses from the results so far.
+"""What to try next: all of a grid, random draws, or guesses from the results so far.
 
-Every method tries a fixed number of different configs and takes results of an earlier, interrupted search, so a resumed
+Every method tries a fixed number of different trials and takes results of an earlier, interrupted search, so a resumed
 search tries what is left of that number and nothing twice. Draw n comes from a random stream of its own: grid and
-random search try the same configs whenever they were stopped; so does TPE as far as the same results came in the same
+random search try the same trials whenever they were stopped; so does TPE as far as the same results came in the same
 order before the same guess.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pkgutil import resolve_name
+from typing import Any, ClassVar, Generic, TypeVar
 
-from sp500.config import RunConfig
 from sp500.errors import ConfigError
+from sp500.runs.results import Overrides
 from sp500.runs.trials import TrialResult
-from sp500.seeding import derive, numpy_generator
-from sp500.tuning.space import MOST, Space, Trial, check, distinct, grid, valid
+from sp500.seeding import numpy_generator
+from sp500.tuning.axes import Space
 
-if TYPE_CHECKING:
-    import optuna
+METHODS = {
+    "grid": "sp500.tuning.suggest:Grid",
+    "random": "sp500.tuning.suggest:Random",
+    "tpe": "sp500.tuning.tpe:Tpe",
+}
+"""Suggesters by the name of their method; each is imported where a search takes it."""
+# Draws in a row that are invalid or were tried before: ten times the trials of the largest space that is counted.
+DRAWS = 100_000
 
-# Guesses that are no valid config before TPE gives way to a random draw.
-GUESSES = 20
-# Draws in a row that are invalid or were tried before: ten times the configs of the largest space that is counted.
-DRAWS = 10 * MOST
+
+@dataclass(frozen=True)
+class Trial:
+    """One try. What its overrides change, only its candidates and its arm know; equal ids mean equal numbers."""
+
+    id: str
+    overrides: Overrides
 
 
-@runtime_checkable
-class Suggester(Protocol):
-    """Says which configs to try. `total` counts those of an earlier attempt as well."""
+T = TypeVar("T", bound=Trial)
 
-    total: int
 
-    def ask(self, count: int) -> list[Trial]:
-        """Up to `count` trials that were neither asked for nor told before. An empty list: there are no more."""
-        ...
+@dataclass(frozen=True)
+class Candidates(Generic[T]):
+    """The trials that a search can try: those of a space that are valid."""
 
+    space: Space
+    list_grid: Callable[[], Sequence[T]]
+    """Returns every trial of a grid, the last axis fastest. Raises ConfigError for a space that is none."""
+    count: Callable[[], int | None]
+    """Returns how many there are; None: infinitely many, or too many to count. Raises ConfigError for a wrong space."""
+    build: Callable[[Overrides], T | None]
+    """Returns the trial with these overrides, or None where they are not valid."""
+
+
+class Suggester(ABC, Generic[T]):
+    """Says which trials to try. `total` counts those of an earlier attempt as well."""
+
+    needs_grid: ClassVar[bool] = False
+    """Whether it tries listed values only, and all of them without a number of trials."""
+    at_once: ClassVar[int | None] = None
+    """Trials to ask for at once, so that the next ones follow from results. None: all, since results teach nothing."""
+
+    def __init__(self, candidates: Candidates[T], total: int, seed: int) -> None:
+        self.total = total
+        self._candidates, self._seed = candidates, seed
+
+    @abstractmethod
+    def ask(self, count: int) -> list[T]:
+        """Return up to `count` trials that were neither asked for nor told before. An empty list: there are no more."""
+
+    @abstractmethod
     def tell(self, result: TrialResult) -> None:
-        """Take a result, of a trial asked for or of an earlier attempt. One that is not of this space is ignored."""
-        ...
+        """Learn a result, of a trial asked for or of an earlier attempt. One that is not of this space is ignored."""
 
 
-def suggester(
-    method: Literal["grid", "random", "tpe"], base: RunConfig, space: Space, total: int | None, seed: int
-) -> Suggester:
-    """The search by that method: `total` configs, or all of a grid (also where it has fewer than `total`).
+def load_method(method: str) -> type[Suggester[Any]]:
+    """Return the suggester of that name."""
+    kind: type[Suggester[Any]] = resolve_name(METHODS[method])
+    return kind
 
-    Raises ConfigError for a space that cannot be searched over this base (see `space.check`), for a range without
-    `total`, and where random search or TPE would run out of different configs.
+
+def count_trials(method: str, candidates: Candidates[T], total: int | None) -> int:
+    """Return how many trials the method tries where `total` are asked for, or None: all of a grid.
+
+    Raises ConfigError for a space that cannot be searched, for a range without `total`, and where a method that draws
+    would run out of different trials.
     """
+    where = f"search space {candidates.space.name}"
     if total is not None and total < 1:
-        raise ConfigError(f"search space {space.name}: {total} configs asked for; at least 1")
-    if method == "grid":
-        return Grid(grid(base, space), total, seed)
-    check(base, space)
-    total = space.size if total is None else total
+        raise ConfigError(f"{where}: {total} configs asked for; at least 1")
+    if load_method(method).needs_grid:
+        size = len(candidates.list_grid())
+        return min(total or size, size)
+    count = candidates.count()
+    total = candidates.space.size if total is None else total
     if total is None:
-        raise ConfigError(f"search space {space.name}: a range has no end of configs; say how many to try")
-    count = distinct(base, space)
+        raise ConfigError(f"{where}: a range has no end of configs; say how many to try")
     if count is not None and count < total:
-        raise ConfigError(f"search space {space.name}: has {count} different configs, {total} asked for; ask for fewer")
-    return {"random": Random, "tpe": Tpe}[method](base, space, total, seed)
+        raise ConfigError(f"{where}: has {count} different configs, {total} asked for; ask for fewer")
+    return total
 
 
-class Grid:
+def suggester(method: str, candidates: Candidates[T], total: int | None, seed: int) -> Suggester[T]:
+    """Return the search by that method. Raises ConfigError as `count_trials` does."""
+    return load_method(method)(candidates, count_trials(method, candidates, total), seed)
+
+
+class Grid(Suggester[T]):
     """The trials of a grid in order, or `total` of them picked by `seed`; a larger pick holds the smaller."""
 
-    def __init__(self, trials: list[Trial], total: int | None, seed: int) -> None:
-        self.total = min(total or len(trials), len(trials))
-        picked = sorted(numpy_generator(seed, "grid").permutation(len(trials))[: self.total])
+    needs_grid = True
+
+    def __init__(self, candidates: Candidates[T], total: int, seed: int) -> None:
+        super().__init__(candidates, total, seed)
+        trials = candidates.list_grid()
+        picked = sorted(numpy_generator(seed, "grid").permutation(len(trials))[:total])
         self._left = {trials[at].id: trials[at] for at in picked}
 
-    def ask(self, count: int) -> list[Trial]:
-        """The next ones in order."""
+    def ask(self, count: int) -> list[T]:
+        """Return the next ones in order."""
         return [self._left.pop(name) for name in list(self._left)[:count]]
 
     def tell(self, result: TrialResult) -> None:
@@ -79,85 +127,34 @@ class Grid:
         self._left.pop(result.id, None)
 
 
-class Random:
+class Random(Suggester[T]):
     """Independent draws from the space, without repetition."""
 
-    def __init__(self, base: RunConfig, space: Space, total: int, seed: int) -> None:
-        self.total = total
-        self._base, self._space, self._seed = base, space, seed
+    def __init__(self, candidates: Candidates[T], total: int, seed: int) -> None:
+        super().__init__(candidates, total, seed)
         self._seen: set[str] = set()
         self._drawn = 0
 
-    def ask(self, count: int) -> list[Trial]:
-        """The next draws. Raises ConfigError when hardly a draw is a new valid config."""
+    def ask(self, count: int) -> list[T]:
+        """Return the next draws. Raises ConfigError when hardly a draw is a new valid trial."""
         return [self._next() for _ in range(min(count, self.total - len(self._seen)))]
 
     def tell(self, result: TrialResult) -> None:
         """Count this trial and never ask for it."""
-        if self._is_ours(result):
+        is_ours = self._candidates.space.contains(result.overrides)
+        trial = self._candidates.build(result.overrides) if is_ours else None
+        if trial is not None and trial.id == result.id:
             self._seen.add(result.id)
 
-    def _is_ours(self, result: TrialResult) -> bool:
-        trial = valid(self._base, result.overrides) if self._space.contains(result.overrides) else None
-        return trial is not None and trial.id == result.id
-
-    def _next(self) -> Trial:
+    def _next(self) -> T:
+        space = self._candidates.space
         for _ in range(DRAWS):
             self._drawn += 1
-            trial = valid(self._base, self._space.draw(numpy_generator(self._seed, "random", self._drawn - 1)))
+            trial = self._candidates.build(space.draw(numpy_generator(self._seed, "random", self._drawn - 1)))
             if trial and trial.id not in self._seen:
                 self._seen.add(trial.id)
                 return trial
         raise ConfigError(
-            f"search space {self._space.name}: {DRAWS:,} draws gave no new valid config after "
+            f"search space {space.name}: {DRAWS:,} draws gave no new valid config after "
             f"{len(self._seen)}; widen it, or ask for fewer"
         )
-
-
-class Tpe(Random):
-    """Optuna's tree-structured Parzen estimator (Bergstra et al. 2011), several guesses at a time.
-
-    The first guesses are random. A guess counts as bad until its result comes ("constant liar"), so that a pack's
-    guesses differ. Where it guesses a config that was tried, a random draw takes its place.
-    """
-
-    def __init__(self, base: RunConfig, space: Space, total: int, seed: int) -> None:
-        from sp500.tuning import optuna_log
-
-        super().__init__(base, space, total, seed)
-        self._distributions = optuna_log.distributions(space)
-        self._study = optuna_log.study(space, [])
-        self._running: dict[str, optuna.Trial] = {}
-
-    def tell(self, result: TrialResult) -> None:
-        """Learn from a result; a failed one teaches only not to try it again."""
-        from sp500.tuning import optuna_log
-
-        known = result.id in self._seen
-        running = self._running.pop(result.id, None)
-        super().tell(result)
-        if running is not None:
-            frozen = optuna_log.to_frozen_trial(self._space, result)
-            self._study.tell(running, frozen.values, state=frozen.state)
-        elif not known and result.id in self._seen:
-            self._study.add_trial(optuna_log.to_frozen_trial(self._space, result))
-
-    def _next(self) -> Trial:
-        from sp500.tuning import optuna_log
-
-        # A sampler per guess makes guess n a function of the seed, n and the results, wherever a search was stopped.
-        self._study.sampler = optuna_log.sampler(derive(self._seed, "tpe", len(self._seen)))
-        for _ in range(GUESSES):
-            guess = self._study.ask(self._distributions)
-            trial = valid(self._base, optuna_log.overrides(self._space, guess.params))
-            if trial and trial.id not in self._seen:
-                self._seen.add(trial.id)
-                self._running[trial.id] = guess
-                return trial
-            self._study.tell(guess, state=optuna_log.FAIL)
-            if trial:
-                break
-        trial = super()._next()
-        self._study.enqueue_trial(optuna_log.params(trial.overrides))
-        self._running[trial.id] = self._study.ask(self._distributions)
-        return trial

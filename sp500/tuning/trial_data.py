@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,8 +14,8 @@ from sp500.config import RunConfig
 from sp500.data.windows import Dataset
 from sp500.errors import ConfigError, SP500Error
 from sp500.training.task import Task
+from sp500.tuning.limits import NO_VALIDATION
 
-NO_VALIDATION = "data.valid_from_train is 0: a search needs a validation split to choose by"
 PART = 2**24
 """Outputs that are held at once."""
 
@@ -27,6 +27,10 @@ class TrialData:
     task: Task
     dataset: Dataset
     naive_loss: float
+
+
+Datasets = Mapping[str, TrialData | str]
+"""Data by `key`; where it cannot be made, the reason."""
 
 
 def key(config: RunConfig) -> str:
@@ -45,7 +49,7 @@ def name(config: RunConfig) -> str:
     return f"{shown or config.data.source}, {config.data.window} days"
 
 
-def prepare(configs: Iterable[RunConfig]) -> dict[str, TrialData | str]:
+def prepare(configs: Iterable[RunConfig]) -> Datasets:
     """Data by key. Where it cannot be made, the reason: its trials fail with it, and the others go on.
 
     Raises the error when no data can be made.
@@ -62,6 +66,12 @@ def prepare(configs: Iterable[RunConfig]) -> dict[str, TrialData | str]:
     if first and not any(isinstance(data, TrialData) for data in datasets.values()):
         raise first
     return datasets
+
+
+def hash_all(datasets: Datasets) -> str:
+    """Return the hash of all data of a search; of one dataset, its own. What could not be made has none."""
+    hashes = [data.dataset.sha256 for data in datasets.values() if isinstance(data, TrialData)]
+    return hashes[0] if len(hashes) == 1 else hashlib.sha256(json.dumps(sorted(hashes)).encode()).hexdigest()
 
 
 def _prepare(config: RunConfig) -> TrialData:

@@ -1,6 +1,7 @@
 """Ray on this machine is out of the reach of its other users: token, session folder and ports."""
 
 import os
+import signal
 import socket
 import statistics
 import sys
@@ -151,3 +152,18 @@ def test_gate_asks_pods_past_the_proxy_of_the_environment(monkeypatch):
         Thread(target=server.serve_forever, daemon=True).start()
         assert serve._answers(f"http://127.0.0.1:{server.server_port}/healthz")
         server.shutdown()
+
+
+def test_handlers_that_ray_sets_below_pythons_are_put_back_in_whatever_thread_it_starts():
+    before = session._read_handler(signal.SIGTERM)
+
+    def start() -> None:
+        with session.keep_signal_handlers():
+            session._set_handler(signal.SIGTERM, None)
+
+    start()
+    assert session._read_handler(signal.SIGTERM) == before
+    thread = Thread(target=start)
+    thread.start()
+    thread.join()
+    assert session._read_handler(signal.SIGTERM) == before

@@ -1,16 +1,18 @@
 """The search in each arm: the same trials, the same numbers."""
 
-from threading import Event
+from contextlib import nullcontext
 
 import psutil
 import pytest
+import ray
 
 from sp500.config import DataConfig, ModelConfig, RunConfig, TrainConfig
+from sp500.distributed import session
 from sp500.errors import SP500Error
 from sp500.runs import compare
 from sp500.runs.store import RunStore
 from sp500.runs.trials import Ledger
-from sp500.studies import search_trials
+from sp500.studies import search_steps
 from sp500.tasks.settings import SyntheticConfig
 from sp500.tuning.axes import Space, choices
 from sp500.tuning.limits import Limits, Plan
@@ -38,10 +40,12 @@ def searched(base, folder, name, *, arm, axes=AXES, resume=False, method="grid",
 
     found = axes if isinstance(axes, Space) else choices("test", axes)
     plan = Plan(found, method, trials, arm, limits or Limits())
-    with RunStore(folder).open(name, resume=resume) as run:
-        made = search_trials.prepare(base, plan)
-        found = search_trials.search(base, run, plan, made, on_result=keep)
-        return search_trials.choose(base, run, plan, made, found, stopped=Event()), seen
+    ray = session.start_in_background() if arm == "ray" else nullcontext()
+    with RunStore(folder).open(name, resume=resume) as run, ray as background:
+        _, data = search_steps.prepare(base, run, plan)
+        with search_steps.choose_arm(plan, base, run, data, background) as chosen:
+            found = search_steps.run_trials(chosen, base, run, plan, data, on_result=keep)
+        return search_steps.train_best(base, run, plan, data, found), seen
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +79,12 @@ def test_finished_trials_are_not_run_again(arms, base, arm):
     assert seen == []
     assert again.search["resumed"] == 8
     assert again.search["best"] == records[arm].search["best"]
+
+
+def test_cluster_that_was_joined_in_a_thread_is_counted_and_goes_on_after_the_search(ray_cluster):
+    with session.start_in_background() as background:
+        assert background.count_cpus() == ray.cluster_resources()["CPU"]
+    assert ray.is_initialized()
 
 
 def test_failing_trials_do_not_spoil_the_search(base, tmp_path):

@@ -52,13 +52,17 @@ def test_interrupted_search_without_ray_ends_soon_and_leaves_no_process(command,
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
+        (("--method", "tpe", "--trials", 30), "grid18: has 18 different configs, 30 asked for"),
+        (("--method", "cmaes"), "invalid method 'cmaes': expected auto, grid, random, tpe"),
+        (("--space", "lstm12", "--mode", "packed", "--halving", 3), "no two configs of space lstm12"),
+        (("--data.valid-from-train", 0), "needs a validation split"),
         (("--mode", "both"), "both"),
         (("--mode", "packed", "--workers-per-trial", 2), "needs --mode ray"),
         (("--mode", "sequential", "--halving", 3), "halving: stops members of packs"),
         (("--mode", "all", "--halving", 3), "halving: stops members of packs"),
     ],
 )
-def test_flags_that_an_arm_cannot_follow_are_refused(script, tmp_path, flags, reason):
+def test_search_that_cannot_be_done_is_refused_and_leaves_no_folder(script, tmp_path, flags, reason):
     done = script("tune", *flags, "--runs-dir", tmp_path)
     assert done.returncode == 2
     assert reason in done.stderr

@@ -8,7 +8,7 @@ import pytest
 from sp500.errors import ConfigError
 from sp500.runs.record import RunRecord
 from sp500.runs.store import Run
-from sp500.studies import search_trials
+from sp500.studies import search_steps
 from sp500.studies.settings import SearchSettings
 from sp500.tuning import optuna_log
 from sp500.tuning.limits import Limits, Plan
@@ -58,10 +58,10 @@ def test_file_that_cannot_be_written_is_a_warning_of_one_line(tmp_path, monkeypa
     monkeypatch.setattr(optuna_log, "_Hasty", Impatient)
     run = Run(tmp_path / "lk")
     run.path.mkdir()
-    search_trials.log(run, PLAN)
+    search_steps.log(run, PLAN)
     assert not caplog.records
     with act(run.path / "optuna.db"):
-        search_trials.log(Run(tmp_path / "lk"), PLAN)
+        search_steps.log(Run(tmp_path / "lk"), PLAN)
     (told,) = caplog.records
     assert (told.levelname, len(told.getMessage().splitlines())) == ("WARNING", 1)
     assert reason in told.getMessage()

@@ -21,7 +21,7 @@ def made():
 
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch):
-    monkeypatch.setattr(arm_costs, "process_count", lambda _: 2)
+    monkeypatch.setattr(arm_costs, "count_processes", lambda _: 2)
 
 
 def config(epochs: int) -> RunConfig:

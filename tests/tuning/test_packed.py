@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -14,8 +15,9 @@ from sp500.studies import search
 from sp500.studies.settings import SearchSettings
 from sp500.tuning import space, trial_data
 from sp500.tuning.limits import Limits
-from sp500.tuning.packing import packs
-from sp500.tuning.packing.training import Pack
+from sp500.tuning.packing import scheduler
+from sp500.tuning.packing.batch_model import MemberAdamW
+from sp500.tuning.packing.batch_trainer import BatchTrainer
 from sp500.tuning.sequential import run_trial
 
 NET = """
@@ -46,7 +48,7 @@ def compared(base, overrides):
     """Result of each config alone and packed."""
     made = made_of(base)
     trials = [space.trial(base, one) for one in overrides]
-    packed = {result.id: result for results in Pack(made, trials).run() for result in results}
+    packed = {result.id: result for results in BatchTrainer(made, trials).run() for result in results}
     return [(run_trial(made, trial), packed[trial.id]) for trial in trials]
 
 
@@ -124,7 +126,7 @@ def test_halving_lets_the_best_go_on():
     base = RunConfig(data=DATA, train=TrainConfig(epochs=9, early_stop_patience=0))
     made = made_of(base)
     trials = [space.trial(base, {"train.seed": seed}) for seed in range(9)]
-    results = [one for ended in Pack(made, trials, halving=3).run() for one in ended]
+    results = [one for ended in BatchTrainer(made, trials, halving=3).run() for one in ended]
     assert sorted(one.epochs for one in results) == [1] * 6 + [3] * 2 + [9]
     after = {}
     for result in results:
@@ -139,7 +141,7 @@ def test_member_that_goes_on_for_too_long_is_a_failure_and_the_others_are_not():
     base = RunConfig(data=DATA, train=TrainConfig(epochs=2, early_stop_patience=0))
     made = made_of(base)
     trials = [space.trial(base, {"train.epochs": count}) for count in (2, 3, 1_000_000)]
-    ended = [one for results in packs.run(made, trials, timeout=1.0) for one in results]
+    ended = [one for results in scheduler.run_pack(made, trials, timeout=1.0) for one in results]
     results = {one.overrides["train.epochs"]: one for one in ended}
     assert [results[count].status for count in (2, 3, 1_000_000)] == ["ok", "ok", "failed"]
     assert "longer than 1 s" in results[1_000_000].reason
@@ -148,23 +150,23 @@ def test_member_that_goes_on_for_too_long_is_a_failure_and_the_others_are_not():
 def test_packs_hold_what_differs_in_values_alone_and_every_trial_once():
     base = RunConfig(train=TrainConfig(batch_size=256))
     trials = space.grid(base, space.PRESETS["grid108"]())
-    found = packs.packs(trials, "auto")
+    found = scheduler.split_into_packs(trials, "auto")
     assert sorted(one.id for pack in found for one in pack) == sorted(one.id for one in trials)
     for pack in found:
         assert len({one.config.model.hidden for one in pack}) == 1
-    assert max(len(pack) for pack in found) <= packs.MOST
+    assert max(len(pack) for pack in found) <= scheduler.MOST
     assert found[-1][0].config.model.hidden == 32
-    assert [len(pack) for pack in packs.packs(trials, "off")] == [1] * 108
-    assert all(len(pack) <= 5 for pack in packs.packs(trials, 5))
-    assert len(packs.packs(trials, 5)) == 3 * math.ceil(36 / 5)
+    assert [len(pack) for pack in scheduler.split_into_packs(trials, "off")] == [1] * 108
+    assert all(len(pack) <= 5 for pack in scheduler.split_into_packs(trials, 5))
+    assert len(scheduler.split_into_packs(trials, 5)) == 3 * math.ceil(36 / 5)
 
 
 @pytest.mark.parametrize("slots", [1, 2, 4, 8, 16, 1000])
 def test_packs_of_a_halving_search_do_not_depend_on_the_cores(slots):
     trials = space.grid(RunConfig(), space.PRESETS["grid18"]())
-    several = packs.packs(trials, "auto", Limits(halving=3).spread(slots))
+    several = scheduler.split_into_packs(trials, "auto", Limits(halving=3).spread(slots))
     assert [len(pack) for pack in several] == [6, 6, 6]  # one per width
-    assert len(packs.packs(trials, "auto", Limits().spread(slots))) >= min(slots, 3)
+    assert len(scheduler.split_into_packs(trials, "auto", Limits().spread(slots))) >= min(slots, 3)
 
 
 def halving_search(**changes):
@@ -202,12 +204,48 @@ def test_halving_of_a_mixed_space_names_the_kinds_that_are_never_stopped():
 
 def test_recurrent_models_do_not_pack():
     trials = space.grid(RunConfig(), space.PRESETS["lstm12"]())
-    assert [len(pack) for pack in packs.packs(trials, "auto")] == [1] * 12
+    assert [len(pack) for pack in scheduler.split_into_packs(trials, "auto")] == [1] * 12
 
 
 @pytest.mark.parametrize(
     "train", [{"schedule": "cosine"}, {"warmup": 0.1}, {"decay": "matrices"}, {"amp": "bfloat16"}], ids=str
 )
 def test_configs_that_a_pack_would_train_otherwise_do_not_pack(train):
-    assert packs.packable(RunConfig())
-    assert not packs.packable(RunConfig(train=TrainConfig(**train)))
+    assert scheduler.can_pack(RunConfig())
+    assert not scheduler.can_pack(RunConfig(train=TrainConfig(**train)))
+
+
+SETTINGS = [(1e-3, 0.0), (1e-3, 0.0), (1e-2, 0.1), (3e-2, 0.0)]
+
+
+def alone(tensor, gradients, settings):
+    lr, decay = settings
+    parameter = tensor.clone().requires_grad_()
+    optimizer = torch.optim.AdamW([parameter], lr=lr, weight_decay=decay, fused=True)
+    for gradient in gradients:
+        parameter.grad = gradient.clone()
+        optimizer.step()
+    return parameter.detach()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kept", [[0, 1, 2, 3], [1, 3], [2]])
+def test_members_equal_torchs_optimiser_alone_also_after_some_have_left(dtype, kept):
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape):
+        return torch.randn(*shape, dtype=dtype, generator=generator)
+
+    start = [draw(4, 5, 3), draw(4, 1, 3)]
+    gradients = [[draw(*tensor.shape) for tensor in start] for _ in range(6)]
+    tensors = [tensor.clone() for tensor in start]
+    optimizer = MemberAdamW(tensors, SETTINGS)
+    for step, made in enumerate(gradients):
+        if step == 3:
+            tensors = [tensor[kept] for tensor in tensors]
+            optimizer.keep(tensors, kept)
+        optimizer.step([gradient if step < 3 else gradient[kept] for gradient in made])
+    for place, tensor in enumerate(tensors):
+        for row, member in enumerate(kept):
+            seen = [made[place][member] for made in gradients]
+            torch.testing.assert_close(tensor[row], alone(start[place][member], seen, SETTINGS[member]), rtol=0, atol=0)

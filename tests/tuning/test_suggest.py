@@ -3,11 +3,11 @@ import pytest
 from sp500.config import ModelConfig, RunConfig
 from sp500.errors import ConfigError
 from sp500.runs.trials import TrialResult
-from sp500.tuning import space
-from sp500.tuning.space import PRESETS, Choice, Integers, Space, Uniform, choices
+from sp500.tuning import space, suggest
+from sp500.tuning.space import PRESETS, Choice, Integers, Space, Uniform, candidates, choices
 from sp500.tuning.suggest import suggester
 
-METHODS = ("grid", "random", "tpe")
+METHODS = tuple(suggest.METHODS)
 
 
 def result(trial, loss=None, status="ok"):
@@ -20,7 +20,7 @@ def result(trial, loss=None, status="ok"):
 
 
 def made(method, total, name="grid108", seed=0, told=(), base=None):
-    made = suggester(method, base or RunConfig(), PRESETS[name](), total, seed)
+    made = suggester(method, candidates(base or RunConfig(), PRESETS[name]()), total, seed)
     for one in told:
         made.tell(one)
     return made
@@ -115,11 +115,11 @@ def test_part_of_a_grid_is_in_the_order_of_the_grid():
 @pytest.mark.parametrize("method", ["random", "tpe"])
 def test_combinations_that_are_no_config_are_drawn_again(method):
     mixed = Space("mixed", {"model.kind": Choice(("mlp", "transformer")), "model.hidden": Integers(4, 11)})
-    asked = rest(suggester(method, RunConfig(), mixed, 10, 0), pack=3)
+    asked = rest(suggester(method, candidates(RunConfig(), mixed), 10, 0), pack=3)
     assert len(set(ids(asked))) == 10
     assert {one.config.model.hidden for one in asked if one.config.model.kind == "transformer"} == {4, 8}
     with pytest.raises(ConfigError, match="mixed: has 10 different configs, 11 asked for; ask for fewer"):
-        suggester(method, RunConfig(), mixed, 11, 0)
+        suggester(method, candidates(RunConfig(), mixed), 11, 0)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -146,9 +146,9 @@ def test_tpe_guesses_by_itself_and_leaves_random_draws_for_the_last_resort():
 
 def test_tpe_takes_lists_as_choices():
     lists = choices("lists", {"data.tickers": (["AAPL"], ["MSFT", "KO"]), "train.seed": range(10)})
-    asked = rest(suggester("tpe", RunConfig(), lists, 20, 0))
+    asked = rest(suggester("tpe", candidates(RunConfig(), lists), 20, 0))
     assert {one.config.data.tickers for one in asked} == {("AAPL",), ("MSFT", "KO")}
-    again = suggester("tpe", RunConfig(), lists, 20, 0)
+    again = suggester("tpe", candidates(RunConfig(), lists), 20, 0)
     for one in asked[:15]:
         again.tell(result(one))
     assert {*ids(rest(again))} == {*ids(asked[15:])}
@@ -182,5 +182,5 @@ def test_grid_with_a_larger_total_is_all_of_it():
 
 def test_random_draws_spread_over_a_range():
     axis = Space("lr", {"train.lr": Uniform(1e-4, 1e-2, log=True)})
-    rates = [one.config.train.lr for one in suggester("random", RunConfig(), axis, 200, 0).ask(200)]
+    rates = [one.config.train.lr for one in suggester("random", candidates(RunConfig(), axis), 200, 0).ask(200)]
     assert sum(rate < 1e-3 for rate in rates) == pytest.approx(100, abs=25)

@@ -13,12 +13,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sp500.config import RunConfig
 from sp500.data.batches import Batch, Batches
 from sp500.data.windows import Dataset
 from sp500.machine.cores import usable_cores
@@ -26,27 +28,94 @@ from sp500.runs.record import EpochMetrics
 from sp500.runs.trials import TrialResult
 from sp500.seeding import derive
 from sp500.training.loop import divergence_error
+from sp500.training.state import TrainingState
 from sp500.training.step import DTYPES
 from sp500.training.worker import device
 from sp500.tuning.limits import TrialTimeout
-from sp500.tuning.packing.adamw import MemberAdamW
-from sp500.tuning.packing.layers import Dropout, Layers
-from sp500.tuning.packing.member import Member
-from sp500.tuning.space import Trial
+from sp500.tuning.packing.batch_model import BatchModel, Dropout, MemberAdamW
+from sp500.tuning.sequential import build_failure, build_result
+from sp500.tuning.space import ConfigTrial
 from sp500.tuning.trial_data import TrialData
 
 
-class Pack:
-    """Members of the same shape, and their batched layers.
+@dataclass
+class Member:
+    """One config of a pack of `pack` configs."""
+
+    trial: ConfigTrial
+    pack: int
+    progress: TrainingState = field(default_factory=TrainingState)
+    seconds: float = 0.0
+    """Its share of the pack's."""
+    cpu_seconds: float = 0.0
+    """Likewise."""
+    output: np.ndarray | None = None
+    """Of its best epoch, on the validation windows [window, output]."""
+
+    @property
+    def config(self) -> RunConfig:
+        """Its settings."""
+        return self.trial.config
+
+    @property
+    def optimised(self) -> tuple[float, float]:
+        """What members must have in common to share a call of the optimiser."""
+        return self.config.lr, self.config.train.weight_decay
+
+    @property
+    def stream(self) -> tuple[int, float]:
+        """What decides its dropout masks."""
+        return self.config.train.seed, self.config.model.dropout_rate
+
+    @property
+    def trained_loss(self) -> float:
+        """Best validation loss over the epochs, without that of the untrained model."""
+        return min(epoch.valid_loss for epoch in self.progress.epochs if epoch.valid_loss is not None)
+
+    def start(self, valid_loss: float, output: np.ndarray) -> None:
+        """Record the untrained model's loss and outputs on the validation windows."""
+        self.progress.start(valid_loss)
+        self.output = output.copy()  # a view would keep the outputs of the whole pack
+
+    def record(self, epoch: EpochMetrics, step: int, output: np.ndarray) -> None:
+        """Record an epoch and its outputs on the validation windows."""
+        self.seconds += epoch.seconds
+        if self.progress.record(epoch, step):
+            self.output = output.copy()
+
+    def failure(self, reason: str) -> TrialResult:
+        """Its result when it did not end well."""
+        return build_failure(self.trial, reason, self.seconds).model_copy(update={"pack": self.pack})
+
+    def result(self, data: TrialData) -> TrialResult:
+        """Its result."""
+        progress = self.progress
+        assert self.output is not None
+        return build_result(
+            data,
+            self.trial,
+            self.output,
+            valid_loss=progress.best_loss if math.isfinite(progress.best_loss) else None,
+            best_epoch=progress.best_epoch,
+            epochs=len(progress.epochs),
+            samples=sum(epoch.samples for epoch in progress.epochs),
+            seconds=self.seconds,
+            cpu_seconds=self.cpu_seconds,
+            pack=self.pack,
+        )
+
+
+class BatchTrainer:
+    """Trains the members of a pack, which have the same shape, as one model.
 
     `timeout`: seconds that a member's share of the time may be. `halving`: of the members there, at about 1/halving**2
     and 1/halving of the epochs, only the best 1/halving go on (successive halving, Jamieson and Talwalkar 2016).
     """
 
-    layers: type[Layers] = Layers
+    model: type[BatchModel] = BatchModel
 
     def __init__(
-        self, data: TrialData, trials: Sequence[Trial], timeout: float | None = None, halving: int = 0
+        self, data: TrialData, trials: Sequence[ConfigTrial], timeout: float | None = None, halving: int = 0
     ) -> None:
         self.config = trials[0].config
         torch.set_num_threads(self.config.train.threads or usable_cores())
@@ -56,15 +125,15 @@ class Pack:
         # Neighbours share a call of the optimiser.
         members = (Member(trial, pack=len(trials)) for trial in trials)
         self.members = sorted(members, key=lambda member: member.optimised)
-        models = [self._model(member, dataset) for member in self.members]
-        self._layers = self.layers(models)
+        models = [self._build(member, dataset) for member in self.members]
+        self._model = self.model(models)
         self._train = Batches(dataset.train, self._device)
         assert dataset.valid is not None
         self._valid = Batches(dataset.valid, self._device)
-        self._dropout = Dropout([member.stream for member in self.members], self._layers.tensors[0])
-        self._optimizer = MemberAdamW(self._layers.tensors, [member.optimised for member in self.members])
+        self._dropout = Dropout([member.stream for member in self.members], self._model.tensors[0])
+        self._optimizer = MemberAdamW(self._model.tensors, [member.optimised for member in self.members])
 
-    def _model(self, member: Member, dataset: Dataset) -> list[nn.Linear]:
+    def _build(self, member: Member, dataset: Dataset) -> list[nn.Linear]:
         """The member's initial layers, drawn as when it trains alone."""
         torch.manual_seed(derive(member.config.train.seed, "weights"))
         model = self._data.task.model(member.config, dataset)
@@ -140,7 +209,7 @@ class Pack:
             if step == train.max_steps > 0:
                 break
             self._dropout.windows = batch.windows
-            losses, gradients = self._layers.gradients(batch.x, partial(self._losses, batch), dropout)
+            losses, gradients = self._model.gradients(batch.x, partial(self._losses, batch), dropout)
             self._step(gradients)
             sums += losses * batch.total
             samples, step = samples + batch.total, step + 1
@@ -152,7 +221,7 @@ class Pack:
         sums = torch.zeros(len(self.members), dtype=torch.float64, device=self._device)
         parts = []
         for batch in self._valid.in_order(self.config.batch_size):  # more would not stay in a core's cache
-            parts.append(self._layers.outputs(batch.x))
+            parts.append(self._model.outputs(batch.x))
             sums += self._losses(batch, parts[-1]) * batch.total
         return (sums / len(self._valid)).tolist(), torch.cat(parts, dim=1).cpu().numpy()
 
@@ -177,7 +246,7 @@ class Pack:
         if ended:
             places = [place for place in range(len(self.members)) if place not in ended]
             self.members = [self.members[place] for place in places]
-            self._layers.keep(places)
+            self._model.keep(places)
             self._dropout.keep(places)
-            self._optimizer.keep(self._layers.tensors, places)
+            self._optimizer.keep(self._model.tensors, places)
         return list(ended.values())

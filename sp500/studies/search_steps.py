@@ -1,0 +1,194 @@
+"""The steps of a search: prepare the data, choose an arm, run the trials, train the best once more."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sp500 import metrics
+from sp500.config import OwnModel, RunConfig
+from sp500.errors import ConfigError, SP500Error
+from sp500.plugins import contract
+from sp500.runs.record import RunRecord
+from sp500.runs.results import ChosenConfig, SearchSummary
+from sp500.runs.store import Run
+from sp500.runs.trials import Ledger, TrialResult
+from sp500.studies import search, train
+from sp500.tasks import catalog
+from sp500.tuning import arm_costs, optuna_log, trial_data
+from sp500.tuning.arm import Arm, Collector
+from sp500.tuning.limits import Plan
+from sp500.tuning.packing.scheduler import PackedArm
+from sp500.tuning.presets import OPTIONS
+from sp500.tuning.sequential import SequentialArm
+from sp500.tuning.space import ConfigTrial, Space, candidates, key, trial, valid
+from sp500.tuning.suggest import suggester
+from sp500.tuning.trial_data import Datasets, TrialData
+
+if TYPE_CHECKING:
+    from sp500.distributed.session import BackgroundRay
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What became of the trials: their ledger, how many it held before, what they ran on, and seconds."""
+
+    ledger: Ledger
+    resumed: int
+    arm: Arm[ConfigTrial]
+    seconds: float
+
+
+def prepare(config: RunConfig, run: Run, plan: Plan) -> tuple[RunConfig, Datasets]:
+    """Return the settings with their task, and the data that the trials share. Raises DataError where there is none."""
+    base = catalog.resolve(config)
+    if isinstance(base.model, OwnModel):
+        searched = {name.removeprefix(OPTIONS): None for name in plan.space.axes if name.startswith(OPTIONS)}
+        contract.load_model(base.model.own, base.model.options | searched)
+    data = trial_data.prepare(_data_configs(base, plan.space))
+    log(run, plan)  # its libraries load while Ray starts, too
+    return base, data
+
+
+def choose_arm(plan: Plan, base: RunConfig, run: Run, data: Datasets, ray: BackgroundRay | None) -> Arm[ConfigTrial]:
+    """Return the arm that the plan names; of auto the one that should end first, and say why."""
+    name = plan.arm
+    if name == "auto":
+        name, why = arm_costs.choose(plan, base, data, None if ray is None else ray.count_cpus())
+        print(why, file=sys.stderr, flush=True)
+    if name == "ray":
+        from sp500.distributed.tune import RayArm
+
+        assert ray is not None
+        return RayArm(base, data, plan.limits, run, ray)
+    if ray is not None:
+        ray.end()  # before this process forks
+    return {"sequential": SequentialArm, "packed": PackedArm}[name](base, data, plan.limits)
+
+
+def run_trials(
+    arm: Arm[ConfigTrial],
+    base: RunConfig,
+    run: Run,
+    plan: Plan,
+    data: Datasets,
+    *,
+    on_start: Callable[[int, int], None] = lambda total, done: None,
+    on_result: Callable[[TrialResult, int], None] = lambda result, running: None,
+) -> Searched:
+    """Run the trials that the run's ledger does not hold. Raises ConfigError for a ledger of another space."""
+    space = plan.space
+    suggested = suggester(plan.method, candidates(base, space), plan.trials, base.train.seed)
+    ledger = Ledger(run.path, trial_data.hash_all(data))
+    for result in ledger.results.values():
+        if not space.contains(result.overrides):
+            raise ConfigError(f"{ledger.path} holds trials of another space than {space.name}; take another --name")
+        suggested.tell(result)
+    done, started = len(ledger.results), time.monotonic()
+    run.write_plan(suggested.total)
+    on_start(suggested.total, done)
+    arm.run(Collector(suggested, ledger, arm, on_result))
+    return Searched(ledger, done, arm, time.monotonic() - started)
+
+
+def train_best(base: RunConfig, run: Run, plan: Plan, data: Datasets, searched: Searched) -> RunRecord:
+    """Train the best by validation loss once more, as this run, and only then look at the test.
+
+    Raises SP500Error when all trials failed.
+    """
+    best = searched.ledger.best()
+    if best is None:
+        reasons = [f"  {result.overrides}: {result.reason}" for result in searched.ledger.results.values()]
+        raise SP500Error("\n".join([f"all {len(reasons)} trials failed:", *reasons[:5]]))
+    chosen = trial(base, best.overrides).config
+    ready = data[trial_data.key(chosen)]
+    assert isinstance(ready, TrialData)
+    record = train.train(chosen, run, experiment="tune", arm=searched.arm.name, dataset=ready.dataset)
+    return _add_search(record, plan, data, searched, best)
+
+
+def log(run: Run, plan: Plan, results: Iterable[TrialResult] = ()) -> None:
+    """Add results to the file that optuna-dashboard opens; the ledger is what counts, so a fault is only a warning."""
+    path = run.path / "optuna.db"
+    try:
+        optuna_log.write(path, run.name, plan.space, results)
+    except Exception as error:  # noqa: BLE001 - what a damaged, foreign or locked file raises has no common class
+        cause: BaseException = error
+        while cause.__cause__:  # optuna's own words for a locked file are "invalid data"
+            cause = cause.__cause__
+        reason = (str(cause).splitlines() or [type(cause).__name__])[0]
+        logging.getLogger(__name__).warning(
+            "%s could not be written (%.200s). trials.jsonl has all results; close what holds the file, or delete it",
+            path,
+            reason,
+        )
+
+
+def _data_configs(config: RunConfig, space: Space) -> list[RunConfig]:
+    """A config for each of the space's settings of the data."""
+    axes = search.data_axes(space)
+    rows = itertools.product(*(axis.values for axis in axes.values()))
+    configs = [valid(config, dict(zip(axes, row, strict=True))) for row in rows]
+    return [candidate.config for candidate in configs if candidate]  # invalid configs are never tried
+
+
+def _add_search(record: RunRecord, plan: Plan, data: Datasets, searched: Searched, best: TrialResult) -> RunRecord:
+    """The chosen config's record with what the search did."""
+    results = searched.ledger.results
+    sharpes = [result.valid_excess_sharpe for result in results.values() if result.status == "ok"]
+    excess = record.metrics.get("valid", {}).get("excess")
+    summary = SearchSummary(
+        space=plan.space.name,
+        method=plan.method,
+        key=key(results, trial_data.hash_all(data)),
+        configs=len(results),
+        failed=sum(result.status != "ok" for result in results.values()),
+        resumed=searched.resumed,
+        rerun=searched.ledger.rerun,
+        trial_seconds=sum(result.seconds for result in results.values()),
+        cores=searched.arm.cores,
+        halving=plan.limits.halving,
+        packs=_list_packs(results.values()),
+        cpu_share=_cpu_share(results.values()) if record.device == "cpu" else None,
+        best=_describe(best),
+        by_dataset=_best_by_dataset(results.values()),
+        deflated_sharpe=metrics.deflated_excess(excess, sharpes),
+    )
+    samples = record.samples + sum(result.samples for result in results.values())
+    setup = record.seconds.setup - searched.seconds
+    spent = record.seconds.model_copy(update={"setup": setup, "search": searched.seconds})
+    machine = record.machine.model_copy(update={"cluster": dict(searched.arm.cluster)})
+    return record.model_copy(update={"search": summary, "samples": samples, "seconds": spent, "machine": machine})
+
+
+def _cpu_share(results: Iterable[TrialResult]) -> float | None:
+    """CPU seconds of the trials over their seconds, of those that have both."""
+    pairs = [(result.cpu_seconds, result.seconds) for result in results if result.cpu_seconds is not None]
+    seconds = sum(wall for _, wall in pairs)
+    return sum(cpu for cpu, _ in pairs) / seconds if seconds else None
+
+
+def _list_packs(results: Iterable[TrialResult]) -> list[int]:
+    """Sizes of the packs that the configs trained in, largest first; one that did not end whole counts as one."""
+    members = Counter(result.pack for result in results)
+    return [size for size in sorted(members, reverse=True) for _ in range(-(-members[size] // size))]
+
+
+def _best_by_dataset(results: Iterable[TrialResult]) -> list[ChosenConfig]:
+    """The best config of each set of data, best first."""
+    best: dict[str, TrialResult] = {}
+    scored = (result for result in results if result.score is not None)
+    for result in sorted(scored, key=lambda result: result.score or 0.0):
+        best.setdefault(result.dataset, result)
+    return [{"dataset": name, **_describe(result)} for name, result in best.items()]
+
+
+def _describe(result: TrialResult) -> ChosenConfig:
+    assert result.valid_loss is not None
+    return {"id": result.id, "overrides": result.overrides, "valid_loss": result.valid_loss, "score": result.score}

@@ -1,0 +1,94 @@
+"""How the trials of a search run: an arm runs them, one collector hands them out and keeps what becomes of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import ClassVar, Generic
+
+from sp500.runs.trials import Ledger, TrialResult
+from sp500.tuning.suggest import Suggester, T
+
+
+class Arm(ABC, Generic[T]):
+    """One way to run trials. It is entered before they run, and left when all have run."""
+
+    name: ClassVar[str]
+    """What the record calls it."""
+    at_once: ClassVar[int | None] = None
+    """The most trials that it asks for at once. None: as many as the suggester gives."""
+    cores: int = 1
+    """The cores that trials ran on at once."""
+    cluster: Mapping[str, float] = MappingProxyType({})
+    """What the cluster has that they ran on; empty without one."""
+
+    def __enter__(self) -> Arm[T]:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Free what runs trials."""
+
+    def split(self, trials: Sequence[T]) -> list[list[T]]:
+        """Divide trials into packs, each for one process, in the order in which they should start: one by one."""
+        return [[trial] for trial in trials]
+
+    @abstractmethod
+    def run(self, collector: Collector[T]) -> None:
+        """Run the collector's packs until it has no more, and give it each result."""
+
+    @abstractmethod
+    def build_failure(self, trial: T, reason: str) -> TrialResult:
+        """Return the result of a trial that ended without one."""
+
+
+class Collector(Generic[T]):
+    """The trials of one search on their way from the suggester through an arm into the ledger.
+
+    `on_result` gets each result once it is on the disk, and how many trials are running.
+    """
+
+    def __init__(
+        self, suggester: Suggester[T], ledger: Ledger, arm: Arm[T], on_result: Callable[[TrialResult, int], None]
+    ) -> None:
+        self._suggester, self._ledger, self._arm, self._on_result = suggester, ledger, arm, on_result
+        self._at_once = min(arm.at_once or suggester.total, suggester.at_once or suggester.total)
+        self._packs: list[list[T]] = []
+        self.running: set[str] = set()
+        """Ids of trials that were taken and have no result yet."""
+
+    def __getstate__(self) -> dict[str, object]:
+        """Nothing: what counts after a kill is the ledger."""
+        return {}
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the ledger holds all trials."""
+        return len(self._ledger.results) >= self._suggester.total
+
+    def take(self) -> list[T]:
+        """Return the next pack; empty when all were taken. One that is running may still come back."""
+        if not self._packs:
+            self._packs = self._arm.split(self._suggester.ask(self._at_once))
+        pack = self._packs.pop(0) if self._packs else []
+        self.running |= {trial.id for trial in pack}
+        return pack
+
+    def add(self, result: TrialResult) -> None:
+        """Keep the result of a trial that was taken."""
+        self.running.discard(result.id)
+        self._ledger.add(result)
+        self._suggester.tell(result)
+        self._on_result(result, len(self.running))
+
+    def lose(self, pack: Sequence[T], reason: str) -> None:
+        """Let the unfinished trials of a pack whose process died run again one by one.
+
+        A trial that was alone in its pack is itself at fault, and has failed for this reason.
+        """
+        left = [trial for trial in pack if trial.id in self.running]
+        if len(pack) > 1:
+            self._packs += [[trial] for trial in left]
+            return
+        for trial in left:
+            self.add(self._arm.build_failure(trial, reason))
