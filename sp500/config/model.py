@@ -52,6 +52,11 @@ class ModelConfig(Frozen):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        """Keep the help of `kind`, whose default each class changes."""
+        cls.model_fields["kind"].description = ModelConfig.model_fields["kind"].description
+
     @model_validator(mode="wrap")
     @classmethod
     def _read(cls, settings: Any, handler: Callable[[Any], Any]) -> Any:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructFieldSpec, StructTypeInfo
 
-from sp500.config import kinds
+from sp500.config import OwnModel, RunConfig, kinds
 from sp500.config.frozen import Alias, Frozen
 from sp500.errors import ConfigError
 from sp500.schema import Metavar, explain
@@ -106,16 +106,20 @@ def _flags(model: type[BaseModel], section: str = "") -> Iterator[tuple[str, str
             yield section + name, short or f"--{section}{renamed}".replace("_", "-")
 
 
-def check_owners(base: BaseModel, argv: Sequence[str], chosen: str) -> None:
+def check_owners(base: RunConfig, argv: Sequence[str]) -> None:
     """Raise ConfigError for a flag that only other tasks or kinds of model have than those of these defaults."""
-    own, every = set[str](), {flag for _, flag in _flags(type(base))}
-    for name, value in base:
-        section = type(value).model_fields if isinstance(value, BaseModel) else {}
-        own |= {f"--{name}.{key}".replace("_", "-") for key in section}
-    for word in argv:
-        flag = word.partition("=")[0].replace("_", "-")
-        if "." in flag and flag in every - own:
-            raise ConfigError(f"{flag} is not used with {chosen}; leave it out")
+    own = {flag for _, flag in _flags(type(base.model), "model.")}
+    own |= {f"--{name}." for name in base.sections}
+    for flag in (word.partition("=")[0].replace("_", "-") for word in argv):
+        section, _, key = flag.removeprefix("--").partition(".")
+        owners = [task for task, kind in kinds.tasks().items() if kind.section == section]
+        if owners and f"--{section}." not in own:
+            raise ConfigError(f"{flag} is not used by --task {base.task}, only by {owners[0]}; leave it out")
+        key = key.replace("-", "_")
+        owners = [kind for kind, of in kinds.models().items() if key in of.model_fields]
+        if section == "model" and flag not in own and owners:
+            listed = ", ".join([*owners, "your own"] if key in OwnModel.model_fields else owners)
+            raise ConfigError(f"{flag} is not used by --model.kind {base.model.kind}, only by {listed}; leave it out")
 
 
 def _read_field(name: str, field: FieldInfo, base: object) -> StructFieldSpec:

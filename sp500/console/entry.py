@@ -173,7 +173,7 @@ def _choose(base: C, named: str | None, kind: str | None, options: Mapping[str, 
     if isinstance(model, OwnModel):
         model = model.model_copy(update={"options": {**model.options, **options}})
     chosen = base.model_copy(update={"model": model})
-    arguments.check_owners(chosen, argv, f"--task {chosen.task}, --model.kind {model.kind}")
+    arguments.check_owners(chosen, argv)
     return chosen
 
 
