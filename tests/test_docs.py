@@ -42,6 +42,9 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted({*ROOT.glob("docs
 GUIDE = ROOT / "cluster" / "README.md"
 EXPERIMENTS = sorted(path.stem for path in ROOT.glob("experiments/*.py"))
 
+# Between them the flags of every task and model.
+KINDS = [["--task", "images", "--model.kind", "timm"], ["--task", "language", "--model.kind", "hf"]]
+KINDS += [["--task", "synthetic", "--model.kind", "mine.py:Net"]]
 LANGUAGES = {"sh", "console", "python", "yaml", "json", "text"}
 # Programs that are not started here; the files that they are given have to exist.
 OTHERS = {
@@ -403,7 +406,8 @@ def test_modules_and_objects_in_the_text_exist(page: Path) -> None:
 
 def test_flags_in_the_text_exist(workplace: Path, signals: None, capfd: pytest.CaptureFixture[str]) -> None:
     for name in EXPERIMENTS:
-        script(f"experiments/{name}.py", "--help")
+        for kind in KINDS if name not in {"compare", "walk_forward"} else [[]]:
+            script(f"experiments/{name}.py", *kind, "--help")
     for words in cli.VERBS:
         with pytest.raises(SystemExit):
             cli.main([*words.split(), "--help"])

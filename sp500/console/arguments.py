@@ -110,10 +110,10 @@ def check_owners(base: RunConfig, argv: Sequence[str]) -> None:
     """Raise ConfigError for a flag that only other tasks or kinds of model have than those of these defaults."""
     own = {flag for _, flag in _flags(type(base.model), "model.")}
     own |= {f"--{name}." for name in base.sections}
-    for flag in (word.partition("=")[0].replace("_", "-") for word in argv):
+    for flag in (word.partition("=")[0].replace("_", "-") for word in argv if word.startswith("--")):
         section, _, key = flag.removeprefix("--").partition(".")
         owners = [task for task, kind in kinds.tasks().items() if kind.section == section]
-        if owners and f"--{section}." not in own:
+        if section and owners and f"--{section}." not in own:
             raise ConfigError(f"{flag} is not used by --task {base.task}, only by {owners[0]}; leave it out")
         key = key.replace("-", "_")
         owners = [kind for kind, of in kinds.models().items() if key in of.model_fields]

@@ -16,11 +16,11 @@ from sp500.runs.record import RunRecord
 from sp500.runs.store import Run
 from sp500.runs.trials import TrialResult
 from sp500.studies.settings import SearchSettings
-from sp500.tuning import space, suggest
-from sp500.tuning.limits import NO_VALIDATION, Limits, Plan
 
 if TYPE_CHECKING:
     from sp500.distributed.session import BackgroundRay
+    from sp500.tuning.axes import Choice, Space
+    from sp500.tuning.limits import Plan
 
 DECIDE_DATA = ("data.", "task", *(f"{kind.section}." for kind in kinds.tasks().values() if kind.section), "train.dtype")
 
@@ -54,6 +54,9 @@ def run_search(
 
 def plan(config: SearchSettings) -> Plan:
     """Return what to search and how; in mode all, what each arm does. Raises ConfigError for what cannot be done."""
+    from sp500.tuning import space, suggest  # with numpy, which --help does not need
+    from sp500.tuning.limits import NO_VALIDATION, Limits, Plan
+
     if config.task_kind.from_prices and not config.data.valid_from_train:
         raise ConfigError(NO_VALIDATION)
     searched = space.load(config.space)
@@ -83,10 +86,12 @@ def plan(config: SearchSettings) -> Plan:
     return planned
 
 
-def data_axes(searched: space.Space) -> dict[str, space.Choice]:
+def data_axes(searched: Space) -> dict[str, Choice]:
     """Return the axes that decide the data. Raises ConfigError for one that is a range."""
+    from sp500.tuning.axes import Choice
+
     axes = {name: axis for name, axis in searched.axes.items() if name.startswith(DECIDE_DATA)}
-    listed = {name: axis for name, axis in axes.items() if isinstance(axis, space.Choice)}
+    listed = {name: axis for name, axis in axes.items() if isinstance(axis, Choice)}
     for name in axes.keys() - listed:
         raise ConfigError(f"search space {searched.name}: {name} decides the data; list its values, no range")
     return listed
@@ -105,7 +110,7 @@ def list_alone(planned: Plan, config: RunConfig) -> str:
     """
     if not planned.limits.halving:
         return ""
-    from sp500.tuning import arm_costs
+    from sp500.tuning import arm_costs, suggest
     from sp500.tuning.packing import scheduler
 
     trials, _ = arm_costs.sample(planned, config)

@@ -140,8 +140,10 @@ def trial(base: RunConfig, overrides: Overrides, where: str = "search space") ->
         reason = fault["msg"].removeprefix("Value error, ")
         part = "" if fault["type"] == "value_error" else ".".join(map(str, fault["loc"])) + ": "
         raise ConfigError(f"{where}: {overrides} is not a valid config: {part}{reason}") from None
-    lacking = ModelConfig.all_fields().keys() - type(config.model).model_fields.keys()
-    own = {key: value for key, value in overrides.items() if not (key[:6] == "model." and key.split(".")[1] in lacking)}
+    except ConfigError as error:  # a kind of model that there is not
+        raise ConfigError(f"{where}: {overrides} is not a valid config: {error}") from None
+    lacking = {f"model.{name}" for name in ModelConfig.all_fields().keys() - type(config.model).model_fields.keys()}
+    own = {key: value for key, value in overrides.items() if ".".join(key.split(".")[:2]) not in lacking}
     return ConfigTrial(config.fingerprint, own, config)
 
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 import sp500
 from experiments.train import Train
-from sp500.config import TASK_DEFAULTS
+from sp500.config import kinds
 from sp500.console import entry
 from sp500.data.images import dataset as images
 from sp500.errors import ConfigError
@@ -28,7 +28,7 @@ TASKS = pytest.mark.parametrize("task", list(SMALL))
 
 @TASKS
 def test_flags_and_files_of_a_task_have_its_defaults_under_what_is_given(task: str, tmp_path: Path) -> None:
-    expected = TASK_DEFAULTS[task]
+    expected = kinds.tasks()[task].defaults
     file = tmp_path / "a.yaml"
     file.write_text(f"task: {task}\ntrain: {{epochs: 7}}\n")
     for words in (
@@ -47,7 +47,7 @@ def test_flags_and_files_of_a_task_have_its_defaults_under_what_is_given(task: s
 @TASKS
 def test_run_of_a_task_leaves_a_record_and_predictions(task: str, tmp_path: Path) -> None:
     record = sp500.train(task=task, runs_dir=tmp_path, name="one", **SMALL[task])
-    assert record.config["model"]["kind"] == TASK_DEFAULTS[task]["model"]["kind"]
+    assert record.config["model"]["kind"] == kinds.tasks()[task].defaults["model"]["kind"]
     assert record.metrics["test"]["improvement"]["over"] in record.metrics["naive"]
     rows = pd.read_parquet(tmp_path / "one" / "predictions.parquet")
     assert len(rows) == record.metrics["test"]["samples"] == record.data["windows"]["test"]

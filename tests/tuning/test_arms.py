@@ -7,8 +7,9 @@ import time
 import psutil
 import pytest
 
-from sp500.config import DataConfig, RunConfig, SyntheticConfig, TrainConfig
+from sp500.config import DataConfig, RunConfig, TrainConfig
 from sp500.runs.trials import Ledger, TrialResult, read_trials
+from sp500.tasks.settings import SyntheticConfig
 from sp500.training.loop import FitResult
 from sp500.tuning import sequential, space, trial_data
 from sp500.tuning.arm import Collector
