@@ -35,7 +35,7 @@ class SearchSettings(Experiment):
     """grid18 (MLP: hidden x lr x dropout) | grid108 (the same x 6 seeds) | lstm12 | wide (mlp, lstm and transformer) |
     path of a YAML file of settings, each with a value, a list or {low, high, log}."""
     method: str = setting("auto", agents=True)
-    """How to choose configs: grid | random | tpe | auto (all of a grid, TPE where the space has ranges)."""
+    """How to choose configs: grid | random | qmc | tpe | gp | auto (all of a grid, TPE where the space has ranges)."""
     trials: int | None = setting(None, gt=0, agents=True)
     """Configs to try. Default: all of a grid, 60 otherwise."""
     by_ticker: bool = setting(False, agents=True)

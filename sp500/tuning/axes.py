@@ -51,6 +51,10 @@ class Choice:
         """One value, all equally likely."""
         return self.values[int(generator.integers(len(self.values)))]
 
+    def at(self, share: float) -> Any:
+        """Return the value at a share in [0, 1) of the way through the list."""
+        return self.values[int(share * len(self.values))]
+
     def contains(self, value: Any) -> bool:
         """Whether it is one of the values; a list and a tuple are the same."""
         return text(value) in {text(listed) for listed in self.values}
@@ -83,9 +87,13 @@ class Uniform:
 
     def draw(self, generator: np.random.Generator) -> float:
         """One number."""
+        return self.at(float(generator.random()))
+
+    def at(self, share: float) -> float:
+        """Return the number at a share in [0, 1) of the way from low to high."""
         low, high = (math.log(self.low), math.log(self.high)) if self.log else (self.low, self.high)
-        drawn = low + (high - low) * float(generator.random())
-        return min(max(math.exp(drawn) if self.log else drawn, self.low), self.high)
+        number = low + (high - low) * share
+        return min(max(math.exp(number) if self.log else number, self.low), self.high)
 
     def contains(self, value: Any) -> bool:
         """Whether it is a number within the range."""
@@ -119,12 +127,16 @@ class Integers:
 
     def draw(self, generator: np.random.Generator) -> int:
         """One whole number."""
+        return self.at(float(generator.random())) if self.log else int(generator.integers(self.low, self.high + 1))
+
+    def at(self, share: float) -> int:
+        """Return the whole number at a share in [0, 1) of the way from low to high."""
         if not self.log:
-            return int(generator.integers(self.low, self.high + 1))
-        # Half a step beyond both ends, so that the ends are drawn as often as their neighbours.
+            return self.low + int(share * self.count)
+        # Half a step beyond both ends, so that the ends are as likely as their neighbours.
         ends = math.log(self.low - 0.5), math.log(self.high + 0.5)
-        drawn = math.exp(ends[0] + (ends[1] - ends[0]) * float(generator.random()))
-        return min(max(round(drawn), self.low), self.high)
+        number = math.exp(ends[0] + (ends[1] - ends[0]) * share)
+        return min(max(round(number), self.low), self.high)
 
     def contains(self, value: Any) -> bool:
         """Whether it is a whole number within the range."""

@@ -23,7 +23,9 @@ from sp500.tuning.axes import Space
 METHODS = {
     "grid": "sp500.tuning.suggest:Grid",
     "random": "sp500.tuning.suggest:Random",
-    "tpe": "sp500.tuning.tpe:Tpe",
+    "qmc": "sp500.tuning.qmc:Qmc",
+    "tpe": "sp500.tuning.guesses:Tpe",
+    "gp": "sp500.tuning.guesses:Gp",
 }
 """Suggesters by the name of their method; each is imported where a search takes it."""
 # Draws in a row that are invalid or were tried before: ten times the trials of the largest space that is counted.
@@ -147,14 +149,17 @@ class Random(Suggester[T]):
             self._seen.add(result.id)
 
     def _next(self) -> T:
-        space = self._candidates.space
         for _ in range(DRAWS):
             self._drawn += 1
-            trial = self._candidates.build(space.draw(numpy_generator(self._seed, "random", self._drawn - 1)))
+            trial = self._candidates.build(self._draw(self._drawn - 1))
             if trial and trial.id not in self._seen:
                 self._seen.add(trial.id)
                 return trial
         raise ConfigError(
-            f"search space {space.name}: {DRAWS:,} draws gave no new valid config after "
+            f"search space {self._candidates.space.name}: {DRAWS:,} draws gave no new valid config after "
             f"{len(self._seen)}; widen it, or ask for fewer"
         )
+
+    def _draw(self, number: int) -> Overrides:
+        """Return draw `number` of this search, the same wherever it was stopped."""
+        return self._candidates.space.draw(numpy_generator(self._seed, "random", number))

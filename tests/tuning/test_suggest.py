@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from sp500.config import ModelConfig, RunConfig
@@ -184,3 +186,24 @@ def test_random_draws_spread_over_a_range():
     axis = Space("lr", {"train.lr": Uniform(1e-4, 1e-2, log=True)})
     rates = [one.config.train.lr for one in suggester("random", candidates(RunConfig(), axis), 200, 0).ask(200)]
     assert sum(rate < 1e-3 for rate in rates) == pytest.approx(100, abs=25)
+
+
+def test_points_of_a_sobol_sequence_fill_every_cell():
+    axes = {"train.lr": Uniform(0.1, 0.2), "model.dropout": Uniform(0.0, 0.4)}
+    search = suggester("qmc", candidates(RunConfig(), Space("mine", axes)), 16, 3)
+    points = [trial.overrides for trial in search.ask(16)]
+    cells = {(int((point["train.lr"] - 0.1) / 0.025), int(point["model.dropout"] / 0.1)) for point in points}
+    assert len(cells) == 16
+
+
+def test_gaussian_process_comes_closer_than_random_draws():
+    axes = {"train.lr": Uniform(1e-4, 1e-1, log=True)}
+    best = {}
+    for method in ("gp", "random"):
+        search = suggester(method, candidates(RunConfig(), Space("mine", axes)), 22, 0)
+        losses = []
+        while asked := search.ask(1):
+            losses.append(abs(math.log(asked[0].overrides["train.lr"] / 3e-3)))
+            search.tell(result(asked[0], losses[-1]))
+        best[method] = min(losses)
+    assert best["gp"] < 0.02 < best["random"]

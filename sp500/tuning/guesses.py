@@ -1,6 +1,9 @@
-"""Guesses of Optuna's tree-structured Parzen estimator (Bergstra et al. 2011)."""
+"""Guesses of Optuna's samplers, which learn from the results so far."""
 
 from __future__ import annotations
+
+import warnings
+from abc import abstractmethod
 
 import optuna
 
@@ -9,16 +12,18 @@ from sp500.seeding import derive
 from sp500.tuning import optuna_log
 from sp500.tuning.suggest import Candidates, Random, T
 
-# Guesses that are no valid trial before TPE gives way to a random draw.
+# Guesses that are no valid trial before a random draw takes their place.
 GUESSES = 20
 
 
-class Tpe(Random[T]):
-    """Several guesses at a time, the first of them random. One counts as bad until its result is there ("constant
-    liar"), so that a pack's guesses differ. Where it guesses a trial that was tried, a random draw takes its place.
+class Guesses(Random[T]):
+    """Guesses by a sampler of Optuna's, the first of them random. Where it guesses a trial that was tried, a random
+    draw takes its place.
     """
 
-    at_once = 8  # about a pack for each of a few cores
+    @abstractmethod
+    def make_sampler(self, seed: int) -> optuna.samplers.BaseSampler:
+        """Return the sampler of one guess, so that it is a function of this seed and the results."""
 
     def __init__(self, candidates: Candidates[T], total: int, seed: int) -> None:
         super().__init__(candidates, total, seed)
@@ -39,8 +44,8 @@ class Tpe(Random[T]):
 
     def _next(self) -> T:
         # A sampler per guess makes guess n a function of the seed, n and the results, wherever a search was stopped.
-        seed = derive(self._seed, "tpe", len(self._seen)) % 2**32
-        self._study.sampler = optuna.samplers.TPESampler(seed=seed, multivariate=False, constant_liar=True)
+        seed = derive(self._seed, type(self).__name__.lower(), len(self._seen)) % 2**32
+        self._study.sampler = self.make_sampler(seed)
         for _ in range(GUESSES):
             guess = self._study.ask(self._distributions)
             trial = self._candidates.build(optuna_log.overrides(self._candidates.space, guess.params))
@@ -55,3 +60,29 @@ class Tpe(Random[T]):
         self._study.enqueue_trial(optuna_log.params(trial.overrides))
         self._running[trial.id] = self._study.ask(self._distributions)
         return trial
+
+
+class Tpe(Guesses[T]):
+    """The tree-structured Parzen estimator (Bergstra et al. 2011). A guess counts as bad until its result is there
+    ("constant liar"), so that a pack's guesses differ.
+    """
+
+    at_once = 8  # about a pack for each of a few cores
+
+    def make_sampler(self, seed: int) -> optuna.samplers.BaseSampler:
+        """Return Optuna's TPE."""
+        return optuna.samplers.TPESampler(seed=seed, multivariate=False, constant_liar=True)
+
+
+class Gp(Guesses[T]):
+    """A Gaussian process with expected improvement (Jones et al. 1998), one guess at a time: it does not know of trials
+    that are running. For few and long trials, since each guess fits the process anew.
+    """
+
+    at_once = 1
+
+    def make_sampler(self, seed: int) -> optuna.samplers.BaseSampler:
+        """Return Optuna's GPSampler."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            return optuna.samplers.GPSampler(seed=seed)
