@@ -160,7 +160,10 @@ def _prepare(folder: Path, spec: JobSpec, target: Target, options: Options, esti
 
 
 def _reach(queue: Queue, specs: Sequence[JobSpec], target: Target, options: Options, *, fallback: bool) -> Target:
-    """The target, or this machine. Raises ResourcesError for one out of reach where no fallback was asked for."""
+    """Return the target, or this machine as the fallback.
+
+    Raises ResourcesError if the target is out of reach without one.
+    """
     try:
         target.check([with_world_size(spec, target) for spec in specs], options, queue.folder)
     except ResourcesError as error:

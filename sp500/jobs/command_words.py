@@ -69,7 +69,7 @@ def check(
 
 
 def _script(program: str, words: list[str]) -> str:
-    """The file that Python would run; empty where there is none, or another program runs."""
+    """Return the file that Python would run; empty if there is none or another program runs."""
     if not PYTHON.fullmatch(Path(program).name):
         return ""
     rest = iter(words)
@@ -84,7 +84,7 @@ def _script(program: str, words: list[str]) -> str:
 
 
 def find_local_paths(spec: JobSpec) -> Iterator[tuple[str, Path]]:
-    """Words of the command and of its settings that name a file or folder of this machine, and its path."""
+    """Yield words of the command and of its settings that name a local file or folder, each with its path."""
     words = pairwise(("", *spec.argv))
     given = [word.partition("=")[::2] if word.startswith("-") else (before, word) for before, word in words]
     for flag, value in [*given, *_settings("", spec.settings)]:
@@ -97,7 +97,7 @@ def find_local_paths(spec: JobSpec) -> Iterator[tuple[str, Path]]:
 
 
 def _existing(text: str) -> Path | None:
-    """The path that a word means, without `.` and inner `..`; None where nothing is there."""
+    """Return the path that a word means, without `.` and inner `..`; None if there is no such file."""
     if not text:
         return None
     path = Path(os.path.normpath(Path(text).expanduser()))
@@ -108,7 +108,7 @@ def _existing(text: str) -> Path | None:
 
 
 def _settings(key: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Each text in settings, with the key that it is under."""
+    """Yield each text in the settings with its key."""
     if isinstance(value, str):
         yield key, value
     elif isinstance(value, dict):

@@ -31,7 +31,7 @@ FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def wrap_command(argv: Sequence[str], seconds: int) -> tuple[str, ...]:
-    """The argv with its deadline, for a container whose process 1 starts with the job."""
+    """Return the argv with its deadline, for a container whose process 1 starts with the job."""
     return ("python", "-m", "sp500.jobs.deadline", str(seconds), "1", *argv)
 
 
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str], grace: float = GRACE_SECONDS) -> int:
 
 
 def _exit_code(child: subprocess.Popen[bytes]) -> int | None:
-    """The command's exit code, once it has ended; orphans that ended are reaped as well."""
+    """Return the command's exit code, or None while it runs. Ended orphans are reaped as well."""
     exit_codes, _ = processes.reap_children()
     if child.pid in exit_codes:
         child.returncode = exit_codes[child.pid]
@@ -85,7 +85,7 @@ def _report_late(why: str) -> int:
 
 
 def _die_with_parent() -> None:
-    """In the child: be killed when the wrapper is, or the command would run on without a deadline (Linux)."""
+    """Have the kernel kill this child when the wrapper dies (Linux): it would run on without a deadline."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 

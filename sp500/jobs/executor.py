@@ -38,10 +38,10 @@ class Executor(Protocol):
         """
 
     def status(self, handle: str) -> Status:
-        """The present status. LOST for an unknown handle."""
+        """Return the present status. LOST for an unknown handle."""
 
     def logs(self, handle: str, *, role: Role | None, tail: int | None, follow: bool) -> Iterator[Line]:
-        """Lines of one role or of all, oldest first: the last `tail` of each process, or all there are.
+        """Yield lines of one role or of all, oldest first: the last `tail` of each process, or all lines.
 
         With `follow`, until the job has ended, each line once, also over a broken connection. Raises ConfigError for a
         role whose log is not kept here.

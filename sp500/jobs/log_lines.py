@@ -19,12 +19,12 @@ class LineSplitter:
     """Cuts a text that comes in pieces into lines."""
 
     def __init__(self, removed: re.Pattern[str] | None = None, hold: int = LONGEST) -> None:
-        """`removed`: what is taken out of each line, its end included; `hold`: its longest match."""
+        """Remove `removed` from each line, its end included; `hold`: its longest match."""
         self._removed, self._hold = removed, max(hold, LONGEST)
         self._rest = ""
 
     def add(self, piece: str) -> list[str]:
-        """Lines that ended in this piece."""
+        """Return the lines that ended in this piece."""
         text, start, lines = self._rest + piece, 0, list[str]()
         if self._removed:
             text = self._removed.sub("", text)
@@ -40,7 +40,7 @@ class LineSplitter:
         return lines
 
     def rest(self) -> list[str]:
-        """The last line, which lacks its end; nothing where there is none."""
+        """Return the last line, which lacks its end; nothing if there is none."""
         rest, self._rest = self._rest, ""
         return (_pieces(rest.removesuffix("\r")) or [""]) if rest else []
 

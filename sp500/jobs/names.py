@@ -17,7 +17,7 @@ LONGEST = {"RayCluster": 53, "RayJob": 47, "RayService": 47}
 
 
 def of_command(argv: Sequence[str]) -> str:
-    """A job's name made from its command: that of its script, or else of its program."""
+    """Return a job's name made from its command: that of its script, or else of its program."""
     script = next((word for word in argv if word.endswith(".py")), argv[0])
     plain = re.sub(r"[^a-z0-9]+", "-", PurePosixPath(script).name.removesuffix(".py").lower()).strip("-")
     name = plain if DNS_1035.fullmatch(plain) else f"job-{plain}"

@@ -23,7 +23,7 @@ class Resources:
         return Resources(self.cpus - other.cpus, self.gpus - other.gpus, self.memory - other.memory)
 
     def holds(self, other: Resources) -> bool:
-        """Whether `other` fits in."""
+        """Return whether `other` fits in."""
         return self.cpus >= other.cpus and self.gpus >= other.gpus and self.memory >= other.memory
 
     def short_of(self, demand: Resources) -> str:
@@ -40,7 +40,7 @@ class Resources:
         return " and ".join(lacking)
 
     def text(self) -> str:
-        """As people write it: `4 CPUs, 1 GPU, 8 GiB`."""
+        """Return the resources as people write them: `4 CPUs, 1 GPU, 8 GiB`."""
         parts = [_count(self.cpus, " CPU")]
         parts += [_count(self.gpus, " GPU")] if self.gpus else []
         parts += [_count(self.memory / 2**30, " GiB")] if self.memory else []
@@ -51,7 +51,7 @@ UNCOUNTED = Resources(float("inf"), float("inf"), float("inf"))
 
 
 def of_spec(spec: JobSpec) -> Resources:
-    """What a job takes where it brings no pods: its workers', one CPU each unless it says more."""
+    """Return what a job without its own pods uses: that of its workers, one CPU each unless it says more."""
     memory = size_bytes(spec.memory) if spec.memory else 0
     return Resources(spec.workers * (spec.cpus or 1), spec.workers * spec.gpus, spec.workers * memory)
 

@@ -164,5 +164,5 @@ class JobSpec(BaseModel):
         return {WORLD_SIZE: str(self.world_size), **self.env}
 
     def command(self, settings_file: str) -> tuple[str, ...]:
-        """The argv as it is started, where `settings_file` holds the settings."""
+        """Return the argv as it is started if `settings_file` holds the settings."""
         return (*self.argv, "--config", settings_file) if self.settings else self.argv

@@ -74,7 +74,7 @@ class Status:
 
 
 def apply_stop(status: Status, *, stop_asked: bool) -> Status:
-    """`status`, except that a job whose stop was requested counts as stopped, however its end looks from outside.
+    """Return `status`, but stopped for a job whose stop was requested, however its end looks from outside.
 
     A job that came to its own end before the stop reached it keeps that end.
     """
@@ -84,5 +84,5 @@ def apply_stop(status: Status, *, stop_asked: bool) -> Status:
 
 
 def one_line(text: str) -> str:
-    """A reason without control characters, which a terminal would obey: programs and clusters write reasons."""
+    """Return a reason without control characters, which a terminal would obey: programs and clusters write reasons."""
     return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())

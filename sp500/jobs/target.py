@@ -153,7 +153,7 @@ class _Missing(Target):
 
 @cache
 def _references() -> dict[str, str]:
-    """Module and name of each target's object."""
+    """Return module and name of each target's object."""
     return {point.name: point.value for point in metadata.entry_points(group=GROUP)} | BUILT_IN
 
 

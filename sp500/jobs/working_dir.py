@@ -33,7 +33,7 @@ NAMED = 5
 
 
 def files(folder: Path) -> dict[str, int]:
-    """Bytes of each file that would be uploaded, by its path in the folder.
+    """Return the bytes of each file that would be uploaded, by its path in the folder.
 
     As Ray packs: it follows links, and an ignore file holds for the folder that it is in, whatever others say. Raises
     ConfigError for a link to a folder that it is in.
@@ -65,13 +65,13 @@ def files(folder: Path) -> dict[str, int]:
 
 
 def _read_ignore_files(folder: Path) -> list[tuple[Path, PathSpec[Any]]]:
-    """The patterns of each ignore file in a folder, which are relative to it."""
+    """Return the patterns of each ignore file in a folder, which are relative to it."""
     found = [(folder, _read_patterns(folder / name)) for name in IGNORE_FILES]
     return [(where, PathSpec.from_lines("gitignore", patterns)) for where, patterns in found if patterns]
 
 
 def _read_patterns(path: Path) -> list[str]:
-    """Lines of an ignore file; none where it is not there. Raises ConfigError for one that Ray cannot read either."""
+    """Return lines of an ignore file; none if it is missing. Raises ConfigError for one that Ray cannot read either."""
     try:
         return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     except (UnicodeDecodeError, OSError) as error:
@@ -82,7 +82,7 @@ def _read_patterns(path: Path) -> list[str]:
 
 
 def submit_hook(*, working_dir: str | None = None, **_: object) -> None:
-    """Called first by `ray job submit` if RAY_JOB_SUBMIT_HOOK names it: excludes credentials, refuses large folders."""
+    """Exclude credentials and refuse large folders. `ray job submit` calls it first if RAY_JOB_SUBMIT_HOOK names it."""
     os.environ[EXCLUDES_VARIABLE] = ",".join((*ALWAYS_LEFT_OUT, *CREDENTIALS))
     if working_dir and "://" not in working_dir and not working_dir.endswith(".zip"):
         try:
@@ -92,7 +92,7 @@ def submit_hook(*, working_dir: str | None = None, **_: object) -> None:
 
 
 def check(folder: Path) -> int:
-    """Bytes that would be uploaded. Raises ConfigError, naming the largest files, for more than Ray takes."""
+    """Return the bytes to upload. Raises ConfigError, naming the largest files, for more than Ray accepts."""
     if not folder.is_dir():
         raise ConfigError(f"--working-dir {folder}: no such folder")
     sizes = files(folder)

@@ -35,12 +35,12 @@ class Kubectl:
     """A context of the kubeconfig; None is the current one."""
 
     def argv(self, *words: str) -> list[str]:
-        """The command line."""
+        """Return the command line."""
         context = [f"--context={self.context}"] if self.context else []
         return ["kubectl", *context, f"--namespace={self.namespace}", *words]
 
     def text(self, *words: str, stdin: str = "") -> str:
-        """The output of a command. Raises ResourcesError with kubectl's message when it fails.
+        """Return the output of a command. Raises ResourcesError with kubectl's message if it fails.
 
         That is Unreachable if the API server does not answer, as while it restarts.
         """
@@ -81,22 +81,22 @@ class Kubectl:
             return
 
     def execute(self, pod: str, *argv: str) -> str:
-        """The output of a command inside a pod. Raises ResourcesError when it fails or the pod is gone."""
+        """Return the output of a command inside a pod. Raises ResourcesError if it fails or the pod is gone."""
         return self.text("exec", pod, "--", *argv)
 
     def document(self, *words: str) -> Document:
-        """What a command answers with `--output json`; empty where there is nothing."""
+        """Return what a command prints with `--output json`; empty if it prints nothing."""
         answer = self.text(*words, "--output=json", "--ignore-not-found")
         content: Document = json.loads(answer) if answer.strip() else {}
         return content
 
     def items(self, *words: str) -> list[Document]:
-        """The members of the list that a command answers with."""
+        """Return the members of the list that a command prints."""
         members: list[Document] = self.document(*words).get("items", [])
         return members
 
     def lacks_namespace(self) -> bool:
-        """Whether the namespace is known to be missing; an account that may not ask knows nothing."""
+        """Return whether the namespace is known to be missing. False if the account may not ask."""
         try:
             return not self.document("get", "namespace", self.namespace)
         except Unreachable:
@@ -106,14 +106,14 @@ class Kubectl:
 
     @contextmanager
     def reading(self, *words: str) -> Iterator[IO[bytes]]:
-        """The output of a command as it comes. Raises ResourcesError at the end when the command failed."""
+        """Yield the output of a command as it comes. Raises ResourcesError at the end if the command failed."""
         with self._start(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             yield process.stdout
 
     @contextmanager
     def writing(self, *words: str) -> Iterator[IO[bytes]]:
-        """The input of a command. Raises ResourcesError when the command failed or stopped to listen."""
+        """Yield the input of a command. Raises ResourcesError if the command failed or stopped reading."""
         with self._start(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
             assert process.stdin is not None
             yield process.stdin
@@ -147,7 +147,7 @@ class Kubectl:
 
 
 def _message(stderr: str) -> str:
-    """The message of kubectl without its log lines. The log lines if there is nothing else."""
+    """Return kubectl's message without its log lines, or the log lines if there is nothing else."""
     return LOGGED.sub("", stderr).strip() or stderr.strip()
 
 

@@ -20,22 +20,22 @@ REFUSED = re.compile(r"^(Failed to create|Error creating)\b.*? is forbidden: ")
 
 
 def ready(pod: Document) -> bool:
-    """Whether Kubernetes calls the pod ready."""
+    """Return whether Kubernetes calls the pod ready."""
     return _condition(pod, "Ready").get("status") == "True"
 
 
 def of_pods(pods: Iterable[Document]) -> list[str]:
-    """One line for each thing that keeps a pod from being ready."""
+    """Return one line for each thing that keeps a pod from being ready."""
     return [f"pod {pod['metadata']['name']}: {reason}" for pod in pods if not ready(pod) for reason in _reasons(pod)]
 
 
 def queue(document: Document) -> str:
-    """Kueue's LocalQueue that decides when a job or a cluster starts; empty for none."""
+    """Return Kueue's LocalQueue that decides when a job or a cluster starts; empty if none does."""
     return str(section(section(document, "metadata"), "labels").get(QUEUE, ""))
 
 
 def of_queue(document: Document, workload: Document | None) -> str:
-    """Why Kueue holds a job or a cluster, by its Workload."""
+    """Return the reason that Kueue holds a job or a cluster, from its Workload."""
     conditions = items(section(workload or {}, "status").get("conditions"))
     false = {str(condition.get("type")): condition for condition in conditions if condition.get("status") == "False"}
     for kind in ("QuotaReserved", "Admitted"):
@@ -48,7 +48,7 @@ def of_queue(document: Document, workload: Document | None) -> str:
 
 
 def of_conditions(cluster: Document) -> list[str]:
-    """Why the operator creates no pods for a RayCluster: it failed to, or the cluster is suspended."""
+    """Return why the operator creates no pods for a RayCluster: it failed to, or the cluster is suspended."""
     name = cluster.get("metadata", {}).get("name")
     wrong = {"ReplicaFailure": "the operator cannot create the pods", "RayClusterSuspended": "is suspended"}
     return [
@@ -59,7 +59,7 @@ def of_conditions(cluster: Document) -> list[str]:
 
 
 def of_events(events: Sequence[Document], subjects: Iterable[Document]) -> list[str]:
-    """The last warning of each kind about these very objects, oldest first.
+    """Return the last warning of each kind about exactly these objects, oldest first.
 
     An event outlives its object by an hour, and another object of that name may be there by then.
     """
@@ -68,7 +68,7 @@ def of_events(events: Sequence[Document], subjects: Iterable[Document]) -> list[
 
 
 def last_warnings(events: Sequence[Document]) -> list[str]:
-    """The last warning of each kind about each object, oldest first."""
+    """Return the last warning of each kind about each object, oldest first."""
     last: dict[tuple[str, str], str] = {}
     for event in sorted(events, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or "")):
         involved = event.get("involvedObject", {})
@@ -103,7 +103,7 @@ def _reasons(pod: Document) -> Iterator[str]:
 
 
 def _image(container: Document, waiting: Document) -> str:
-    """The image, for a reason that is about it and whose message does not name it."""
+    """Return the image, for a reason that is about it and whose message does not name it."""
     image = str(container.get("image", ""))
     is_named = "Image" not in str(waiting.get("reason")) or image in str(waiting.get("message", ""))
     return "" if is_named else f" ({image})"

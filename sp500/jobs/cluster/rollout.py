@@ -65,7 +65,7 @@ class Rollout:
 
 
 def parse(text: str, where: str) -> Overlay:
-    """The overlay that kustomize printed. Raises ConfigError unless it has one RayCluster, in a namespace."""
+    """Return the overlay that kustomize printed. Raises ConfigError unless it has one RayCluster, in a namespace."""
     documents: list[Document] = [document for document in yaml.safe_load_all(text) if document]
     clusters: list[Document] = [document["metadata"] for document in documents if document["kind"] == "RayCluster"]
     if len(clusters) != 1 or "namespace" not in clusters[0]:
@@ -99,7 +99,7 @@ def apply(kubectl: Kubectl, overlay: Overlay, say: Callable[[str], None]) -> Rol
 
 
 def ready(rollout: Rollout, pods: Sequence[Document]) -> bool:
-    """Whether the head of the applied manifests is ready, and as many workers as the cluster is never without."""
+    """Return whether the head of the applied manifests and the smallest number of workers are ready."""
     if _head(pods) in {None, rollout.replaced_head}:
         return False
     counts = Counter(_type(pod) for pod in _alive(pods) if reasons.ready(pod))
@@ -113,7 +113,7 @@ def wait(kubectl: Kubectl, rollout: Rollout, *, seconds: float, say: Callable[[s
     overlay = rollout.overlay
 
     def why() -> list[str]:
-        """The cluster's reasons why it is not ready, one line each."""
+        """Return the reasons that the cluster is not ready, one line each."""
         pods, cluster = _pods(kubectl, overlay.name), kubectl.document("get", "raycluster", overlay.name)
         claims = [claim for claim in kubectl.items("get", "pvc") if claim["metadata"]["name"] in overlay.claims]
         lines = _suspension(kubectl, cluster) or reasons.of_conditions(cluster)
@@ -136,7 +136,7 @@ def wait(kubectl: Kubectl, rollout: Rollout, *, seconds: float, say: Callable[[s
 
 
 def _suspension(kubectl: Kubectl, cluster: Document) -> list[str]:
-    """Why Kueue holds the cluster; empty where it does not."""
+    """Return the reasons that Kueue holds the cluster; empty if it does not."""
     if not (reasons.queue(cluster) and section(cluster, "spec").get("suspend")):
         return []
     label = f"--selector=kueue.x-k8s.io/job-uid={cluster['metadata']['uid']}"
@@ -154,7 +154,7 @@ def _apply(kubectl: Kubectl, manifests: str, *flags: str) -> str:
 
 
 def _without_patches(message: str) -> str:
-    """The message without the patches and the differences that it prints for every refused object."""
+    """Return the message without the patches and the differences that it prints for every refused object."""
     skipped = (
         "{",
         "to:",
@@ -184,19 +184,19 @@ def _type(pod: Document) -> str:
 
 
 def _head(pods: Sequence[Document]) -> tuple[str, str] | None:
-    """Uid and hash of the head: an operator that keeps a pod through its own upgrade only changes the hash."""
+    """Return the head's uid and hash. An operator that keeps a pod through its own upgrade changes only the hash."""
     metadata = next((pod["metadata"] for pod in _alive(pods) if _type(pod) == "head"), None)
     return (metadata["uid"], str(section(metadata, "annotations").get(HASH))) if metadata else None
 
 
 def _replaces_pods(before: Document, after: Document) -> bool:
-    """Whether the operator makes new pods for a change, which it does for all but a few fields of the spec."""
+    """Return whether the operator replaces pods for a change, which it does for all but a few fields of the spec."""
     recreates = section(after, "upgradeStrategy").get("type") == "Recreate"
     return recreates and _without_scaling(before) != _without_scaling(after)
 
 
 def _without_scaling(spec: Document) -> Document:
-    """A spec without what the operator leaves out of its hash (utils.GenerateHashWithoutReplicasAndWorkersToDelete)."""
+    """Return a spec without what the operator's GenerateHashWithoutReplicasAndWorkersToDelete leaves out."""
     spec = copy.deepcopy(spec)
     spec.pop("upgradeStrategy", None)
     groups = spec.get("workerGroupSpecs", [])

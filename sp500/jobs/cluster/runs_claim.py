@@ -103,7 +103,7 @@ class RunsClaim:
         )
 
     def _fetch_run(self, name: str, max_bytes: int, *, overwrite: bool) -> Listing | None:
-        """What was fetched, or None if the same run is here already."""
+        """Fetch the run and return its files, or None if the same run is here already."""
         source, here = f"{MOUNT}/{name}", self.folder / name
         listing = checksums.list_claim(self.kubectl, self.pod, source)
         self._check(listing, max_bytes)

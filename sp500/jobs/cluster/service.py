@@ -16,7 +16,7 @@ LOOKS, FAILED_LOOKS = 4, 15
 
 
 def check(kubectl: Kubectl) -> None:
-    """Raises ResourcesError for a cluster without the operator or the namespace."""
+    """Check that the cluster has the operator and the namespace. Raises ResourcesError if not."""
     if "rayservices.ray.io" not in kubectl.text("api-resources", "--api-group=ray.io", "--output=name").split():
         raise ResourcesError(f"this cluster has no KubeRay operator; its administrator installs it with\n  {OPERATOR}")
     if kubectl.lacks_namespace():
@@ -30,7 +30,7 @@ def apply(kubectl: Kubectl, manifests: str) -> None:
 
 
 def answers(service: Document) -> bool:
-    """Whether pods of the newest spec take requests, all applications run, and no other pods are on their way.
+    """Return whether pods of the newest spec serve requests, all applications run, and no other pods are on their way.
 
     Counted are the endpoints: a worker without a replica is never ready, and need not be.
     """
@@ -48,7 +48,7 @@ def answers(service: Document) -> bool:
 
 
 def has_failed(service: Document) -> bool:
-    """Whether Ray Serve has given up on the newest spec."""
+    """Return whether Ray Serve has given up on the newest spec."""
     status = section(service, "status")
     if status.get("observedGeneration", 0) < section(service, "metadata").get("generation", 0):
         return False
@@ -67,11 +67,11 @@ def wait(kubectl: Kubectl, name: str, *, seconds: float, say: Callable[[str], No
     before = {_event(event) for event in kubectl.items("get", "events")}
 
     def get_service() -> Document:
-        """The RayService as it is now."""
+        """Return the RayService as it is now."""
         return kubectl.document("get", "rayservice", name)
 
     def why() -> list[str]:
-        """The cluster's reasons why it does not answer."""
+        """Return the reasons that the service does not answer."""
         labels = ",".join(f"{label}={value}" for label, value in COMPONENT.items())
         pods = kubectl.items("get", "pods", f"--selector={labels}")
         service = get_service()
@@ -80,7 +80,7 @@ def wait(kubectl: Kubectl, name: str, *, seconds: float, say: Callable[[str], No
         return list(complaints(service)) + reasons.of_pods(pods) + reasons.of_events(events, subjects)
 
     def steady() -> bool:
-        """Whether it has been answering for a while."""
+        """Return whether the service has been answering for a while."""
         nonlocal looks, failures
         service = get_service()
         looks = looks + 1 if answers(service) else 0
@@ -101,7 +101,7 @@ def _event(event: Document) -> tuple[str, str]:
 
 
 def complaints(service: Document) -> Iterator[str]:
-    """Messages of Ray Serve on applications that do not run, and on their deployments, which have the reason."""
+    """Yield Ray Serve's messages about applications that do not run and their deployments, which have the reason."""
     for which in ("activeServiceStatus", "pendingServiceStatus"):
         applications = section(section(section(service, "status"), which), "applicationStatuses")
         for name in applications:

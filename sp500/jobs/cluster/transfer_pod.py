@@ -53,7 +53,7 @@ class Image:
 
 
 def image_of(cluster: Document) -> Image:
-    """The image of a head, from the spec of its cluster: it is at hand on its nodes, and has tar and sha256sum."""
+    """Return the head's image from the spec of its cluster: it is on the nodes already, and has tar and sha256sum."""
     pod = cluster["headGroupSpec"]["template"]["spec"]
     ray = pod["containers"][0]
     secrets = tuple(secret["name"] for secret in pod.get("imagePullSecrets", []))
@@ -61,12 +61,12 @@ def image_of(cluster: Document) -> Image:
 
 
 def watch_argv(seconds: float = 15, looks: int = IDLE_SECONDS // 15, processes: str = "/proc") -> list[str]:
-    """The pod's command, which ends after `looks` looks at `processes`, `seconds` apart, that found it alone."""
+    """Return the pod's command. It ends after `looks` looks at `processes`, `seconds` apart, saw no other one."""
     return ["sh", "-c", WATCH, "watch", str(seconds), str(looks), processes]
 
 
 def manifest(name: str, claim: str, mount: str, image: Image, *, read_only: bool, memory: str = MEMORY) -> Document:
-    """A pod that does nothing but hold `claim` at the path `mount`; Pod Security "restricted" admits it."""
+    """Return a pod that only mounts `claim` at `mount`. Pod Security "restricted" admits it."""
     container = {
         "name": "transfer",
         "image": image.name,

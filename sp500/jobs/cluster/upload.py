@@ -36,7 +36,7 @@ REPLACE = ["sh", "-c", 'if [ -e "$2" ]; then mv -T "$2" "$3"; fi && mv -T "$1" "
 
 
 def local_contents(folder: Path, name: str) -> Contents:
-    """Checksums of a folder that can be uploaded as `name`, without asking the cluster.
+    """Return the checksums of a folder that can be uploaded as `name`, without asking the cluster.
 
     Raises ConfigError for an invalid name, DataError for a folder without files or with anything but files and folders.
     """

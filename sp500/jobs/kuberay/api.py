@@ -75,7 +75,7 @@ class KubeApi:
         return _client_of(self.context, self.kubeconfig)
 
     def get(self, resource: Resource, name: str) -> Document | None:
-        """The object of that name, or None."""
+        """Return the object of that name, or None."""
         path = self._path(resource, name)
         answer = self._ask("GET", path)
         if answer.code == 404 and answer.names_an_object:
@@ -83,7 +83,7 @@ class KubeApi:
         return answer.document_or(self._refusal("GET", path, answer))
 
     def items(self, resource: Resource, *, labels: str = "", fields: str = "") -> list[Document]:
-        """The objects that the selectors choose, page by page; all in one where the pages expired meanwhile."""
+        """Return the objects that the selectors choose, page by page; in one request if the pages expired meanwhile."""
         path, objects, token = self._path(resource), list[Document](), ""
         query = {"limit": str(PAGE), "labelSelector": labels, "fieldSelector": fields}
         while True:
@@ -98,19 +98,19 @@ class KubeApi:
                 return objects
 
     def items_if_any(self, resource: Resource, *, labels: str) -> list[Document]:
-        """As `items`, of one page; none where the server has no such kind, or this user may not read it."""
+        """Return the first page of `items`; empty if the server has no such kind, or this user may not read it."""
         answer = self._ask("GET", self._path(resource), {"labelSelector": labels})
         return items(answer.document.get("items")) if answer.code == 200 else []
 
     def peek(self, resource: Resource, name: str) -> Document | None:
-        """The object; None where none has that name, and empty where this user may not look."""
+        """Return the object; None if none has that name, and empty if this user may not read it."""
         answer = self._ask("GET", self._path(resource, name))
         if answer.code == 404 and answer.names_an_object:
             return None
         return answer.document if answer.code == 200 else {}
 
     def create(self, resource: Resource, body: Document, *, dry_run: bool = False) -> Document | None:
-        """The object as the server keeps it; None where one of its name is there. Raises Refused.
+        """Create an object and return it as the server keeps it; None if the name exists. Raises Refused.
 
         `dry_run`: the server checks it as if it were created, and keeps nothing.
         """
@@ -141,7 +141,7 @@ class KubeApi:
             answer.document_or(self._refusal("DELETE", path, answer))
 
     def log(self, pod: str, container: str, *, since: str | None, tail: int | None, patient: bool) -> bytes | None:
-        """What a container printed since a time (RFC 3339), or the last lines of it; None where it has no log yet.
+        """Return what a container printed since a time (RFC 3339), or its last lines; None if it has no log yet.
 
         Each line begins with its time. At most LOG_BYTES are read, of a tail its end; the kubelet keeps 10 MiB unless
         it is configured otherwise.
@@ -160,7 +160,7 @@ class KubeApi:
         return answer.body
 
     def kinds(self, root: str) -> set[str] | None:
-        """Names of the kinds that the server has under `apis/GROUP/VERSION`, asked once; None where it has none."""
+        """Return the kinds that the server has under `apis/GROUP/VERSION`, asked once; None if it has no such group."""
         answer = self._ask("GET", f"/{root}", tries=1)
         if answer.code == 404:
             return None
@@ -170,7 +170,7 @@ class KubeApi:
         }
 
     def send_once(self, method: str, path: str, query: dict[str, str], body: Document | None) -> Response:
-        """The answer of one try; its code is 0 where there is none."""
+        """Send a request once and return the response; its code is 0 if there is none."""
         from kubernetes.client.exceptions import ApiException
         from urllib3.exceptions import HTTPError
 
@@ -200,7 +200,7 @@ class KubeApi:
         body: Document | None = None,
         tries: int = TRIES,
     ) -> Response:
-        """The answer of the first try that gets one."""
+        """Send a request until a try gets a response, and return it."""
         retrying = Retrying(
             retry=retry_if_result(lambda answer: answer.passing),
             stop=stop_after_attempt(tries) | stop_before_delay(LIMIT),
@@ -215,7 +215,7 @@ class KubeApi:
 
 
 def _seconds_until_the_next(tries: RetryCallState) -> float:
-    """What the server asks for, and else a random back-off."""
+    """Return the wait that the server asks for, or else a random back-off."""
     seconds = _last_response(tries).wait
     return wait_random_exponential(multiplier=0.25, max=4)(tries) if seconds is None else seconds
 
@@ -227,7 +227,7 @@ def _last_response(tries: RetryCallState) -> Response:
 
 
 def _client_of(context: str | None, kubeconfig: str | None) -> Any:
-    """An ApiClient that repeats nothing by itself. Raises Unreachable without a kubeconfig, or with a damaged one."""
+    """Return an ApiClient that never retries. Raises Unreachable if the kubeconfig is missing or damaged."""
     with extra("cluster"):
         from kubernetes import client, config
         from kubernetes.config import ConfigException
@@ -252,5 +252,5 @@ def _client_of(context: str | None, kubeconfig: str | None) -> Any:
 
 
 def _kubeconfigs(places: str) -> bool:
-    """Whether there is a kubeconfig at one of the places, separated by colons."""
+    """Return whether there is a kubeconfig at one of the places, separated by colons."""
     return any(Path(place).expanduser().exists() for place in places.split(":") if place)

@@ -15,7 +15,7 @@ NAMESPACE = "sp500"
 
 
 def files(environment: Mapping[str, str]) -> list[Path]:
-    """The kubeconfigs that KUBECONFIG names, absolute; none where it is not set."""
+    """Return the kubeconfigs that KUBECONFIG names, absolute; none if it is not set."""
     return [Path(file).expanduser().absolute() for file in environment.get("KUBECONFIG", "").split(pathsep) if file]
 
 
@@ -38,12 +38,12 @@ def select_context(environment: Mapping[str, str], name: str | None = None) -> t
 
 
 def _contexts(file: Document) -> list[Document]:
-    """Those of one file; of two with one name the first counts, so they come last to first."""
+    """Return the contexts of one file, last to first: if two have one name, kubectl uses the first."""
     return items(file.get("contexts"))[::-1]
 
 
 def _read(file: Path) -> Document:
-    """A kubeconfig; an empty one for what is not there or is none, which its client will tell."""
+    """Return a kubeconfig; an empty one if the file is missing or invalid, which its client will report."""
     try:
         kubeconfig = yaml.safe_load(file.read_text())
     except (OSError, ValueError, yaml.YAMLError):

@@ -36,20 +36,20 @@ PENDING = {
 
 
 def is_suspended(job: Document) -> bool:
-    """Whether the job is suspended: by Kueue, which sets it from the start, or by a user."""
+    """Return whether the job is suspended: by Kueue, which sets it from the start, or by a user."""
     deployment = section(job, "status").get("jobDeploymentStatus")
     return deployment in {"Suspending", "Suspended"} or section(job, "spec").get("suspend") is True
 
 
 def submits(job: Document) -> bool:
-    """Whether a pod of its own submits the command."""
+    """Return whether a separate pod submits the command."""
     return bool(section(job, "spec").get("submissionMode", "K8sJobMode") == "K8sJobMode")
 
 
 def reason(
     job: Document, now: JobState, pods: Sequence[Document], events: Sequence[Document], workload: Document | None
 ) -> str:
-    """One line for a job in the state `now`."""
+    """Return one line with the reason for the state `now`."""
     known = causes(job, now, pods, events)
     if now is JobState.QUEUED:
         return _line(reasons.of_queue(job, workload), known)
@@ -67,7 +67,7 @@ def reason(
 
 
 def causes(job: Document, now: JobState, pods: Sequence[Document], events: Sequence[Document]) -> list[str]:
-    """What pods and warnings tell, each thing once."""
+    """Return what pods and warnings say, each thing once."""
     if now in {JobState.SUCCEEDED, JobState.STOPPED}:
         return []
     ray = section(job, "status").get("jobStatus")
@@ -83,7 +83,7 @@ def causes(job: Document, now: JobState, pods: Sequence[Document], events: Seque
 
 
 def _of_pods(pods: Sequence[Document]) -> list[str]:
-    """What keeps pods from being ready, by role: a new pod in the place of another is nothing new."""
+    """Return what keeps pods from being ready, by role, so that a replaced pod with the same problem is no news."""
     counts: Counter[tuple[str, str]] = Counter()
     for pod in pods:
         prefix = f"pod {pod['metadata']['name']}: "
@@ -112,7 +112,7 @@ def _explain_pending(job: Document, events: Sequence[Document]) -> str:
 
 
 def _explain_interactive(job: Document) -> str:
-    """What a job in InteractiveMode waits for, in commands to copy."""
+    """Return what a job in InteractiveMode waits for, as commands to copy."""
     name, ray = str(job["metadata"]["name"]), str(section(job, "status").get("rayClusterName"))
     namespace = shlex.quote(str(section(job, "metadata").get("namespace", "default")))
     kubectl, patch = f"kubectl -n {namespace}", json.dumps({"spec": {"jobId": name}}, separators=(",", ":"))
@@ -135,7 +135,7 @@ def _explain_running(job: Document) -> str:
 
 
 def _explain_cleanup(job: Document) -> str:
-    """What went wrong after a success."""
+    """Return what went wrong after a success."""
     status = section(job, "status")
     return f"; after that: {_operator_message(status)}" if status.get("jobDeploymentStatus") != "Complete" else ""
 
@@ -145,7 +145,7 @@ def _explain_failure(job: Document) -> str:
 
 
 def _operator_message(status: Document) -> str:
-    """The operator's reason and message; of the log that Ray appends to it the last line, such as a traceback's end."""
+    """Return the operator's reason and message. Of the log that Ray appends, only the last line is kept."""
     message, _, log = re.sub(r",? last available logs[^\n]*", "\0", str(status.get("message") or "")).partition("\0")
     parts = [
         str(status.get("reason") or ""),
@@ -155,7 +155,7 @@ def _operator_message(status: Document) -> str:
 
 
 def _last_words(log: str) -> str:
-    """The last line of a log; of a usage error's box, the line above its lower edge."""
+    """Return the last line of a log; of a usage error's box, the line above its lower edge."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     if not lines or not lines[-1].startswith("╰"):
         return lines[-1] if lines else ""

@@ -45,7 +45,7 @@ DENIED_PATIENCE = 60.0
 
 
 def request(spec: JobSpec, cluster: Document, handle: str) -> Document:
-    """What submit sends, in this order: {"documents": [RayJob, and for settings their ConfigMap]}, named as the handle.
+    """Return {"documents": [RayJob, and for settings their ConfigMap]}, in the order to send, named as the handle.
 
     `cluster` is a RayCluster document that passes the rules. The ConfigMap gets its owner, the RayJob's uid, when it is
     sent. Raises ConfigError for a manifest that breaks a rule.
@@ -131,7 +131,9 @@ class KubeRayExecutor:
                 raise
 
     def status(self, handle: str) -> Status:
-        """From one call for a job that succeeded or was stopped, two for one in Kueue's queue, three while it runs.
+        """Return the status.
+
+        It costs one call for a job that succeeded or was stopped, two in Kueue's queue, three while it runs.
 
         Four while it waits: RayJob, pods of its cluster, pods of its submitter, warnings. Five where it failed or lost
         its head: all events of its cluster too, since how a head ended is not a warning.
@@ -155,7 +157,7 @@ class KubeRayExecutor:
         return rayjob_status.status(job, pods=pods, events=events)
 
     def logs(self, handle: str, *, role: Role | None, tail: int | None, follow: bool) -> Iterator[Line]:
-        """Lines of the pods' first containers, which are Ray's and the submitter's; nothing of pods that are gone.
+        """Yield lines of the pods' first containers, which are Ray's and the submitter's. Deleted pods have none.
 
         What the command prints is the submitter's. In InteractiveMode there is none, and it raises ConfigError.
         """
@@ -189,7 +191,7 @@ class KubeRayExecutor:
             self._api.annotate(RAYJOBS, handle, job["metadata"]["uid"], {PROGRESS: progress.dump()})
 
     def _own(self, handle: str) -> Document | None:
-        """The RayJob of a handle. None if there is none, or if it is not ours."""
+        """Return the RayJob of a handle. None if there is none, or if it is not ours."""
         job = self._api.get(RAYJOBS, handle)
         return job if job and _mark(job) else None
 
@@ -203,7 +205,7 @@ class KubeRayExecutor:
         return created
 
     def _pods(self, job: Document, role: Role | None) -> list[Document]:
-        """Pods of the present cluster and of the submitter."""
+        """Return the pods of the present cluster and of the submitter."""
         pods, ray = list[Document](), rayjob_status.cluster(job)
         if ray and role is not Role.SUBMITTER:
             selector = f",ray.io/node-type={role}" if role else ""
@@ -235,7 +237,7 @@ class KubeRayExecutor:
             self._pause(SECONDS_BETWEEN_LOOKS)
 
     def _look(self, reading: Reading, pods: list[Document], *, last: bool) -> Iterator[Line]:
-        """New lines of all pods by their time. A node that does not answer has another look, up to the last one."""
+        """Yield new lines of all pods by their time. A silent node is asked again, except the last time."""
         timed, silent = list[tuple[Moment, Line]](), None
         for pod in pods:
             name, container = pod["metadata"]["name"], pod["spec"]["containers"][0]["name"]
@@ -267,7 +269,7 @@ class Patience:
         self._answered, self._known, self._silent, self._denied = self._clock(), True, False, None
 
     def ends(self, error: Silent | Denied) -> bool:
-        """Whether this error is one too many. The first of a silence says on stderr what is waited for."""
+        """Return whether the reader should give up. The first error of a silence is reported on stderr."""
         now = self._clock()
         if isinstance(error, Denied):
             self._denied = now if self._denied is None else self._denied
@@ -286,24 +288,24 @@ class Reading:
         self._logs: dict[str, PodLog] = {}
 
     def log(self, pod: Document, container: str) -> PodLog:
-        """The log of a pod's container."""
+        """Return the log of a pod's container."""
         name = pod["metadata"]["name"]
         return self._logs.setdefault(name, PodLog(rayjob_status.role(pod), name, container, self.tail))
 
 
 def _owner(document: Document) -> str:
-    """Uid of what made it; of a pod, another one for each start of the job."""
+    """Return the uid of the object that created this one. A pod has another one for each start of the job."""
     return str(next(iter(items(document["metadata"].get("ownerReferences"))), {}).get("uid", ""))
 
 
 def _claims(group: Group) -> list[str]:
-    """Names of the claims that the pods of a group mount."""
+    """Return the names of the claims that the pods of a group mount."""
     volumes = [section(volume, "persistentVolumeClaim") for volume in items(group.pod.get("volumes"))]
     return [str(claim["claimName"]) for claim in volumes if "claimName" in claim]
 
 
 def _replicas(job: Document) -> list[int]:
-    """Workers of each group."""
+    """Return the number of workers in each group."""
     return [int(group.body.get("replicas", 0)) for cluster in clusters(job) for group in cluster.workers]
 
 

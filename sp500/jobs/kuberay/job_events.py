@@ -22,12 +22,12 @@ TERMINATED = re.compile(r"ExitCode:(\d+),.*?Reason:(\w+)")
 
 
 def role(pod: Document) -> str:
-    """What a pod of a job does; the operator labels those of a Ray cluster."""
+    """Return the role of a pod of a job; the operator labels those of a Ray cluster."""
     return str(section(section(pod, "metadata"), "labels").get("ray.io/node-type") or "submitter")
 
 
 def telling(job: Document, pods: Sequence[Document], events: Sequence[Document], *, ran: bool) -> list[str]:
-    """The warnings that still hold, one line each; a pod of the job goes by its role."""
+    """Return the warnings that still hold, one line each. A pod of the job is named by its role."""
     silent = {pod["metadata"]["name"]: pod for pod in pods if not reasons.ready(pod) and not reasons.of_pods([pod])}
     warnings = [event for event in events if event.get("type") == "Warning" and event.get("reason") not in HARMLESS]
     warnings = [event for event in warnings if _is_about(event, job, silent) and not _is_over(event, job, pods, silent)]
@@ -40,7 +40,7 @@ def telling(job: Document, pods: Sequence[Document], events: Sequence[Document],
 
 
 def has_lost_head(job: Document, pods: Sequence[Document]) -> bool:
-    """Whether the head on which a command ran is gone, or another one is in its place.
+    """Return whether the head on which a command ran is gone or was replaced.
 
     The operator leaves the RayJob as it is while it cannot ask the head, for minutes.
     """
@@ -53,12 +53,12 @@ def has_lost_head(job: Document, pods: Sequence[Document]) -> bool:
 
 
 def creation_time(pod: Document) -> str:
-    """When the pod was made, RFC 3339."""
+    """Return the time when the pod was created, RFC 3339."""
     return str(pod["metadata"].get("creationTimestamp") or "1970-01-01T00:00:00Z")
 
 
 def head_lost(job: Document, events: Sequence[Document]) -> str:
-    """How the head of the present cluster ended where the operator had to make another one; empty where it did not."""
+    """Return how the previous head ended if the operator had to replace it; empty otherwise."""
     ray = _cluster(job)
     own = [event for event in events if section(event, "involvedObject").get("name") == ray]
     heads = {str(event.get("message")) for event in own if event.get("reason") == "CreatedHeadPod"}
@@ -71,7 +71,7 @@ def head_lost(job: Document, events: Sequence[Document]) -> str:
 
 
 def _is_about(event: Document, job: Document, silent: dict[str, Document]) -> bool:
-    """Whether an event is about the job: of the RayJob, its submitter, its cluster, or a pod that says nothing itself.
+    """Return whether an event is about the job: its RayJob, submitter or cluster, or a pod that says nothing itself.
 
     A pod that is gone, evicted or refused, is known by its name alone.
     """
@@ -87,7 +87,7 @@ def _is_about(event: Document, job: Document, silent: dict[str, Document]) -> bo
 
 
 def _is_over(event: Document, job: Document, pods: Sequence[Document], silent: dict[str, Document]) -> bool:
-    """Whether what could not be made is there by now, and what had no room has a node."""
+    """Return whether the problem is solved: the missing object exists, or the pod that had no room has a node."""
     subject, reason = section(event, "involvedObject"), str(event.get("reason"))
     roles = [role(pod) for pod in pods]
     if subject.get("kind") == "Job":
@@ -107,7 +107,7 @@ def _is_over(event: Document, job: Document, pods: Sequence[Document], silent: d
 
 
 def count_workers(job: Document) -> int:
-    """Pods of all its groups of workers."""
+    """Return the number of pods in all its groups of workers."""
     groups = items(section(section(job, "spec"), "rayClusterSpec").get("workerGroupSpecs"))
     return sum(int(group.get("replicas") or 0) * int(group.get("numOfHosts") or 1) for group in groups)
 

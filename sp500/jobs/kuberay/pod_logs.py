@@ -55,7 +55,7 @@ class PodLog:
         return None if self._tail is None else max(self._tail, 1)
 
     def new(self, read: bytes, *, complete: bool) -> list[tuple[Moment, Line]]:
-        """What of a reading was not given before, with its time.
+        """Return the lines of a reading that were not given before, with their times.
 
         Unless it is `complete`, the container may still be writing the last line, which is left for the next reading.
         """
@@ -77,7 +77,7 @@ class PodLog:
         return self._first(new_lines)
 
     def _first(self, lines: list[tuple[Moment, Line]]) -> list[tuple[Moment, Line]]:
-        """What the first reading gives: from its first line on everything is known or new."""
+        """Return the lines of the first reading: from its first line on, everything is known or new."""
         self._from, tail, self._tail = lines[0][0] if lines else BEGINNING, self._tail, None
         return lines if tail else []
 
@@ -89,7 +89,10 @@ class PodLog:
             self._given[raw] += 1
 
     def _parse(self, raw: str) -> tuple[Moment, str]:
-        """A line without a time, as the kubelet's own complaints are, counts as of the last one's."""
+        """Return the time and text of a line.
+
+        One without a time, such as the kubelet's own, has that of the line before.
+        """
         stamp = STAMP.match(raw)
         if not stamp:
             return max(self._last, self._from), raw
@@ -105,7 +108,10 @@ class Repetitions:
         self._read: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
     def is_new(self, owner: str, line: Line) -> bool:
-        """Whether no pod of that owner has given it: its pod has read such a line more often than all have given it."""
+        """Return whether no pod of that owner has given the line.
+
+        Its pod has read it more often than all have given it.
+        """
         read, given = self._read[line.source], self._given[owner]
         read[line.text] += 1
         new = read[line.text] > given[line.text]

@@ -48,7 +48,7 @@ class Response:
         return body if isinstance(body, dict) else {}
 
     def document_or(self, error: Exception) -> Document:
-        """The document of a success. Raises `error` for anything else."""
+        """Return the document of a success. Raises `error` for anything else."""
         if 200 <= self.code < 300 and self.document:
             return self.document
         raise error
@@ -77,7 +77,7 @@ class Response:
 
 
 def no_response(error: Exception) -> Response:
-    """The response for a connection error: its text, without the objects that urllib3 names in it."""
+    """Return the response for a connection error: its text, without the objects that urllib3 names in it."""
     reason = getattr(error, "reason", None) or next(
         (argument for argument in error.args if isinstance(argument, str)), ""
     )
@@ -85,7 +85,7 @@ def no_response(error: Exception) -> Response:
 
 
 def unreachable(host: str, answer: Response) -> Silent:
-    """The server at `host` gave no answer, or none to work with."""
+    """Return the error for a server at `host` that gave no usable answer."""
     if not answer.code:
         return Silent(f"the API server {host} does not answer ({answer.message}). {HINT}")
     return Silent(
@@ -94,7 +94,7 @@ def unreachable(host: str, answer: Response) -> Silent:
 
 
 def explain_refusal(method: str, path: str, answer: Response, host: str) -> ResourcesError:
-    """The error for an unexpected response."""
+    """Return the error for an unexpected response."""
     summary = f"{host} answers {answer.code} to {method} {path}: {answer.message}"
     if answer.code == 401 or (answer.code == 403 and ANONYMOUS in answer.message):
         return Denied(f"{summary}; your login is missing or has expired: log in again (`kubectl auth whoami` tells)")

@@ -38,7 +38,7 @@ def state(job: Document) -> JobState:
 
 
 def cluster(job: Document) -> str:
-    """The RayCluster of its present start; empty where there is none yet."""
+    """Return the RayCluster of the job's present start; empty if there is none yet."""
     return str(section(job, "status").get("rayClusterName") or "")
 
 
@@ -49,7 +49,7 @@ def status(
     events: Sequence[Document] = (),
     workload: Document | None = None,
 ) -> Status:
-    """The status of a job, from its RayJob and what was looked up about it.
+    """Return the status of a job, from its RayJob and what was looked up about it.
 
     `pods` are those of its present cluster and of its submitter, `events` warnings of the namespace, `workload` is
     Kueue's. Where they were not looked up, the reason says less.
@@ -76,7 +76,7 @@ def status(
 
 
 def replicas(job: Document, pods: Iterable[Document]) -> dict[Role, Replicas]:
-    """Ready and wanted pods of each role; no submitter in the modes without one."""
+    """Return the ready and wanted pods of each role; no submitter in the modes without one."""
     counts = {Role.HEAD: 1, Role.WORKER: job_events.count_workers(job)}
     if rayjob_reasons.submits(job):
         counts[Role.SUBMITTER] = 1
@@ -85,12 +85,12 @@ def replicas(job: Document, pods: Iterable[Document]) -> dict[Role, Replicas]:
 
 
 def role(pod: Document) -> Role:
-    """What a pod of a job does."""
+    """Return the role of a pod of a job."""
     return Role(job_events.role(pod))
 
 
 def _placement_time(pod: Document) -> float | None:
-    """When a worker found its node; None for another pod, and for one that has none yet."""
+    """Return the time when a worker found its node; None for another pod, and for one that has none yet."""
     conditions = items(section(pod, "status").get("conditions"))
     scheduled = next((condition for condition in conditions if condition.get("type") == "PodScheduled"), {})
     if role(pod) is not Role.WORKER or scheduled.get("status") != "True":
@@ -99,7 +99,7 @@ def _placement_time(pod: Document) -> float | None:
 
 
 def _retryable(details: Document, now: JobState) -> bool:
-    """Whether another start could end otherwise."""
+    """Return whether another start could end otherwise."""
     final = details.get("reason") == "DeadlineExceeded" or details.get("jobDeploymentStatus") == "ValidationFailed"
     return now is JobState.FAILED and not final and _exit_code(details, now) not in FINAL_CODES
 

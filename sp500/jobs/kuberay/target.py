@@ -190,7 +190,7 @@ def pods_of(job: Document) -> list[Pods]:
 
 
 def _requests(containers: Iterable[Container]) -> Resources:
-    """What the containers of a pod ask for; their limits where they ask for nothing."""
+    """Return what the containers of a pod request, or their limits if they request nothing."""
     total = Resources()
     for container in containers:
         cpus, gpus, memory = (

@@ -33,7 +33,7 @@ SOON = 30
 
 
 def request(spec: JobSpec, *, cwd: Path, environment: Mapping[str, str], python: str) -> Request:
-    """What submit starts. A first word `python` becomes the interpreter `python`.
+    """Return what submit starts. A first word `python` becomes the interpreter `python`.
 
     The command gets `environment`, in which the variables of `spec.secrets` have to be, and `spec.env` over it. All
     workers together have `memory_bytes`. Where there are settings, the argv's last word names their file, and submit
@@ -90,7 +90,7 @@ class LocalExecutor:
             raise Unreachable(f"job {handle} cannot be started from {job.path}: {error.strerror}") from error
 
     def status(self, handle: str) -> Status:
-        """The status from its folder and its processes."""
+        """Return the status from the job's folder and its processes."""
         job = self._job(handle)
         if not job.has(REQUEST):
             return Status(JobState.LOST, f"no job {handle} is kept in {self._folder}", retryable=True)
@@ -115,7 +115,7 @@ class LocalExecutor:
         )
 
     def logs(self, handle: str, *, role: Role | None, tail: int | None, follow: bool) -> Iterator[Line]:
-        """Lines of its log; stdout and stderr together, in the order they came."""
+        """Yield lines of the job's log; stdout and stderr together, in the order they came."""
         status = partial(self.status, handle) if follow else None
         return log_file.of_command(self._job(handle).log, role=role, tail=tail, status=status)
 
@@ -198,7 +198,7 @@ def _closing(descriptor: int) -> Iterator[None]:
 
 
 def _wait_for_lock(job: JobFolder) -> int | None:
-    """The lock of a job without a supervisor. Waits for processes that only read the status."""
+    """Return the lock of a job without a supervisor. Waits for processes that only read the status."""
     while (lock := job.lock()) is None:
         with job.at_rest() as at_rest:
             if not at_rest:
@@ -207,7 +207,7 @@ def _wait_for_lock(job: JobFolder) -> int | None:
 
 
 def _current_state(job: JobFolder, command: Command | None, *, watched: bool) -> tuple[JobState, str]:
-    """State and reason of a job that has not ended."""
+    """Return state and reason of a job that has not ended."""
     if watched and command is None:
         return JobState.PENDING, "is being started on this machine"
     if watched and command is not None:

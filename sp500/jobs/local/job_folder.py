@@ -99,32 +99,32 @@ class JobFolder:
         self.settings = path / SETTINGS
 
     def make(self) -> None:
-        """The folder itself, for its user alone."""
+        """Create the folder. Only its user may read it."""
         self.path.mkdir(mode=0o700, exist_ok=True)
 
     def has(self, name: str) -> bool:
-        """Whether a file is there."""
+        """Return whether a file exists."""
         return (self.path / name).exists()
 
     def _read(self, name: str) -> Any:
-        """A file's content. None if there is no such file."""
+        """Return a file's content. None if there is no such file."""
         try:
             return json.loads((self.path / name).read_bytes())
         except FileNotFoundError:
             return None
 
     def request(self) -> Request | None:
-        """What the supervisor runs. None if the job is not known."""
+        """Return what the supervisor runs. None if the job is not known."""
         request: Request | None = self._read(REQUEST)
         return request
 
     def start(self) -> Start | None:
-        """The supervisor that began the job. None if it has not begun."""
+        """Return the supervisor that began the job. None if it has not begun."""
         content = self._read(START)
         return None if content is None else Start(**content)
 
     def command(self) -> Command | None:
-        """The process of the command. None if there is none yet."""
+        """Return the process of the command. None if there is none yet."""
         content = self._read(COMMAND)
         return None if content is None else Command(**content)
 
@@ -145,18 +145,18 @@ class JobFolder:
         self.write(EXIT, asdict(ending))
 
     def ending(self) -> Ending | None:
-        """How the job ended; None while it has not."""
+        """Return how the job ended; None while it has not."""
         if (content := self._read(EXIT)) is None:
             return None
         return Ending(**(content | {"state": JobState(content["state"])}))
 
     def lock(self) -> int | None:
-        """An open file that holds the lock until its last copy is closed. None if another process has it."""
+        """Return an open file that holds the lock until its last copy is closed. None if another process holds it."""
         return _try_lock(os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o600), fcntl.LOCK_EX)
 
     @contextmanager
     def at_rest(self) -> Iterator[bool]:
-        """Whether no process starts or watches the job. If so, none begins to while the block runs."""
+        """Yield whether no process starts or watches the job. If so, none can begin to while the block runs."""
         try:
             descriptor = _try_lock(os.open(self.path / LOCK, os.O_RDWR), fcntl.LOCK_SH)
         except FileNotFoundError:

@@ -43,7 +43,7 @@ def of_command(
 
 
 def _poll(status: Callable[[], Status] | None, seconds: float) -> Callable[[], bool]:
-    """A function that tells whether a log may grow, asking for the status at most every so many seconds."""
+    """Return a function that tells whether a log may grow. It queries the status at most once per interval."""
     growing, due = status is not None, -math.inf
 
     def more() -> bool:
@@ -58,7 +58,7 @@ def _poll(status: Callable[[], Status] | None, seconds: float) -> Callable[[], b
 
 
 def lines(path: Path, *, tail: int | None, more: Callable[[], bool]) -> Iterator[str]:
-    """The last `tail` lines of a file, or all, and those that are added as long as `more()`; none where it is missing.
+    """Yield the last `tail` lines of a file, or all, and new ones as long as `more()`; none if it is missing.
 
     A last line without its end comes at the end. What is not UTF-8 is replaced.
     """
@@ -117,7 +117,7 @@ def _skip_line(file: BinaryIO) -> None:
 def _last(
     file: BinaryIO, count: int, splitter: LineSplitter, decoder: codecs.IncrementalDecoder, *, growing: bool
 ) -> Iterator[str]:
-    """The last lines of a file that end; of one that does not grow, a last line without its end counts as well."""
+    """Yield the last complete lines of a file. If it no longer grows, an incomplete last line counts as well."""
     end = file.seek(0, os.SEEK_END)
     if count == 0:
         return

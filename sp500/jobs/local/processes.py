@@ -52,7 +52,7 @@ class Waiting:
 
 
 def prepare(request: Request, log: Path) -> Waiting:
-    """A process in a group of its own for the command of `request`, whose output is appended to `log`.
+    """Start a process in its own group that waits to run the command of `request`. Its output is appended to `log`.
 
     Its environment names the folder of `log` as its job's.
 
@@ -71,7 +71,7 @@ def prepare(request: Request, log: Path) -> Waiting:
 
 
 def _become(request: Request, log: Path, wait: int, say: int) -> None:
-    """The child's side: wait for the word, then become the command. Does not return."""
+    """Wait in the child for the parent's word, then become the command. Does not return."""
     argv, cwd, environment = request["argv"], request["cwd"], request["environment"] | {MARK: str(log.parent)}
     code, reason = NOT_STARTED, f"cwd {cwd} cannot be entered"
     try:
@@ -124,7 +124,7 @@ def end_descendants() -> None:
 
 
 def birth(pid: int) -> float | None:
-    """When a process began, by a clock that nobody sets; None for one that is gone.
+    """Return when a process began, by a clock that nobody sets; None if it is gone.
 
     psutil's create_time moves with the wall clock: it adds the time of the machine's start, which the kernel computes
     from that.
@@ -138,7 +138,7 @@ def birth(pid: int) -> float | None:
 
 
 def members(folder: Path, leader: int, session: int, born: float | None) -> list[psutil.Process]:
-    """Living processes of the job in `folder`: those marked as its own, those of the group of its command, all below.
+    """Return living processes of the job in `folder`: marked ones, the group of its command, and all descendants.
 
     `leader` began the group at `born` in a session. A number can belong to another process by now: then that one began
     at another time, or is of another session.

@@ -68,7 +68,7 @@ class Signals:
             signal.signal(number, lambda *_: None)
 
     def wait(self, seconds: float) -> bytes:
-        """The numbers of those that came, after `seconds` or with the first one."""
+        """Return the signals that arrived, after `seconds` or with the first one."""
         select.select([self._reader], [], [], seconds)
         try:
             return os.read(self._reader, 64)
@@ -94,14 +94,14 @@ class Limits:
     """What may force a job's end: a stop, a signal to its supervisor, its deadline, its memory."""
 
     def __init__(self, job: JobFolder, request: Request, begun: float, measure: Callable[[], int]) -> None:
-        """`begun`: start of the command by this machine's monotonic clock; `measure`: gives bytes of memory in use."""
+        """Watch a command that began at `begun` by the monotonic clock. `measure` returns bytes of memory in use."""
         self._job, self._begun, self._measure = job, begun, measure
         self._seconds: float | None = request["deadline_seconds"]
         self._limit: int | None = request["memory_bytes"]
         self._sample_at = -inf if self._limit else inf
 
     def check(self, received: bytes) -> Ending | None:
-        """The end that is due now, if any; `received`: numbers of the signals that came."""
+        """Return the end that is due now, if any; `received`: numbers of the signals that came."""
         if self._job.has(STOP):
             return Ending(JobState.STOPPED, "stopped on request")
         if received_signals := [number for number in ENDING_SIGNALS if number in received]:
@@ -126,7 +126,7 @@ class Limits:
 
 
 def _measure_children() -> int:
-    """Memory of all processes below this one."""
+    """Return the memory of all processes below this one."""
     from sp500.machine.memory import pss_bytes, tree_pss_bytes
 
     return tree_pss_bytes(os.getpid()) - pss_bytes()
@@ -163,7 +163,7 @@ class Watch:
 
 
 def of_exit(code: int) -> Ending:
-    """The end that a command came to by itself; `code` is -n where signal n ended it."""
+    """Return the ending for a command that exited by itself; `code` is -n if signal n ended it."""
     if code == 0:
         return Ending(JobState.SUCCEEDED, "ended with exit code 0", 0)
     reason = f"ended with exit code {code}"
@@ -183,7 +183,7 @@ class Orphans:
         self._look_at = -inf
 
     def find_living(self) -> list[psutil.Process]:
-        """Those that live, looked for as often as costs 2% of the time, and whenever none of the known ones lives."""
+        """Return living processes. Searches as often as 2% of the time allows, and whenever no known process lives."""
         from sp500.machine.memory import COST
 
         self._known = [each for each in self._known if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
@@ -194,11 +194,11 @@ class Orphans:
         return self._known
 
     def command_lives(self) -> bool:
-        """Whether the command itself is alive."""
+        """Return whether the command itself is alive."""
         return any(each.pid == self._pid for each in self._known)
 
     def measure_memory(self) -> int:
-        """Memory of all of them in bytes."""
+        """Return the memory of all of them in bytes."""
         from sp500.machine.memory import pss_bytes
 
         total = 0

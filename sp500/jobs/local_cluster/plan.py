@@ -41,7 +41,7 @@ class Node:
 
 
 def nodes(cluster: Cluster, folders: Mapping[str, Path]) -> list[Node]:
-    """The head, and as many workers of each group as it starts with.
+    """Return the head, and as many workers of each group as it starts with.
 
     `folders` stand for the claims, by name: a variable whose value lies on a claim's mount gets the folder's path.
     """
@@ -54,13 +54,13 @@ def nodes(cluster: Cluster, folders: Mapping[str, Path]) -> list[Node]:
 
 
 def claims(cluster: Cluster) -> list[str]:
-    """Names of the claims that pods mount."""
+    """Return the names of the claims that pods mount."""
     names = (section(volume, "persistentVolumeClaim").get("claimName") for volume in _volumes(cluster))
     return sorted({str(name) for name in names if name})
 
 
 def command(node: Node, *, ray: Path, port: int, dashboard: int, folder: Path) -> list[str]:
-    """The `ray start` of a node whose head listens at `port`, with everything of it under `folder`, which is its own.
+    """Return the `ray start` of a node whose head listens at `port`. All its files are below its own `folder`.
 
     Nodes that shared one would unpack a job's working directory over each other, under the feet of what runs in it.
     """
@@ -112,7 +112,7 @@ def _environment(group: Group, folders: Mapping[str, Path]) -> dict[str, str]:
 
 
 def _here(value: str, mounts: Mapping[str, Path | None]) -> str:
-    """A value that is a path on a claim's mount, in the claim's folder."""
+    """Return a value that is a path on a claim's mount as a path in the claim's folder."""
     for mount, folder in mounts.items():
         if folder and (value == mount or value.startswith(f"{mount}/")):
             return str(folder) + value.removeprefix(mount)

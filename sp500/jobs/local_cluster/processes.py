@@ -113,7 +113,7 @@ def _start(argv: Sequence[str], node: Node, log: Path) -> psutil.Process:
 
 
 def _environment(own: Mapping[str, str]) -> dict[str, str]:
-    """Of a node: this one without Ray's settings, python and ray of this environment first, and the node's own."""
+    """Return a node's environment: this one without Ray's settings, with this python and ray first, and `own`."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     here = str(Path(sys.executable).parent)
     fixed = {"RAY_AUTH_MODE": "token", "RAY_worker_niceness": "0"}  # as in distributed.session
@@ -121,7 +121,7 @@ def _environment(own: Mapping[str, str]) -> dict[str, str]:
 
 
 def _count(dashboard: int, secret: str) -> int:
-    """Nodes that the dashboard knows to be alive; none while it does not answer."""
+    """Return the number of nodes that the dashboard knows to be alive; 0 if it does not answer."""
     request = urllib.request.Request(
         f"http://127.0.0.1:{dashboard}/nodes?view=summary", headers={"Authorization": f"Bearer {secret}"}
     )
@@ -156,7 +156,9 @@ def _save(state: Path, folder: Path, starts: Sequence[psutil.Process]) -> None:
 
 
 def _load(state: Path) -> tuple[Path, list[psutil.Process]] | None:
-    """Ray's folder and each `ray start` that still runs. A process id that belongs to another process does not count.
+    """Return Ray's folder and each `ray start` that still runs.
+
+    A process id that belongs to another process does not count.
 
     None without a rehearsal, or with a damaged file, which a warning names.
     """
@@ -181,7 +183,7 @@ def _load(state: Path) -> tuple[Path, list[psutil.Process]] | None:
 
 
 def _is_ours(folder: str) -> bool:
-    """Whether it is a folder that `up` makes, and this user's own if it is there."""
+    """Return whether `up` may use the folder: `up` names folders so, and an existing one belongs to this user."""
     path = Path(folder)
     if str(path) != folder or path.parent != FOLDER or not re.fullmatch(rf"{PREFIX}[a-z0-9_]{{8}}", path.name):
         return False

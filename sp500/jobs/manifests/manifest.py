@@ -30,7 +30,7 @@ class Container:
         return {str(entry.get("name")): entry.get("value") for entry in items(self.body.get("env"))}
 
     def resource(self, side: str, name: str) -> Any:
-        """What `resources.requests` or `.limits` say of one resource."""
+        """Return what `resources.requests` or `.limits` say of one resource."""
         return section(section(self.body, "resources"), side).get(name)
 
 
@@ -110,18 +110,18 @@ class Cluster:
 
 
 def section(body: Document, key: str) -> Document:
-    """The mapping under `key`; an empty one where there is none."""
+    """Return the mapping under `key`; an empty one if there is none."""
     value = body.get(key)
     return value if isinstance(value, dict) else {}
 
 
 def items(value: Any) -> list[Document]:
-    """The mappings of a list; none if it is not a list."""
+    """Return the mappings of a list; none if it is not a list."""
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def quantity(value: Any) -> float | None:
-    """Number of a Kubernetes quantity such as 3Gi, 500m or 2; None for what is none."""
+    """Return the number of a Kubernetes quantity such as 3Gi, 500m or 2; None if it is not a quantity."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(m|[kMGT]|[KMGT]i)?", str(value))
     if not match:
         return None
@@ -129,7 +129,7 @@ def quantity(value: Any) -> float | None:
 
 
 def clusters(document: Document) -> Iterator[Cluster]:
-    """The Ray cluster that a document describes, if it does."""
+    """Yield the Ray cluster that a document describes, if it does."""
     spec, metadata = section(document, "spec"), section(document, "metadata")
     inside = {"RayJob": "rayClusterSpec", "RayService": "rayClusterConfig"}
     kind = document.get("kind")
@@ -161,10 +161,10 @@ _Plain.add_representer(str, _text)
 
 
 def text(documents: list[Document]) -> str:
-    """The documents as YAML, in their order."""
+    """Return the documents as YAML, in their order."""
     return yaml.dump_all(documents, Dumper=_Plain, sort_keys=False, width=110, explicit_start=True)
 
 
 def field_text(document: Document) -> str:
-    """A document as YAML inside a field of another, which the operator reads."""
+    """Return a document as YAML inside a field of another, which the operator reads."""
     return yaml.dump(document, Dumper=_Plain, sort_keys=False)

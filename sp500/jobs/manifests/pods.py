@@ -44,7 +44,10 @@ def settings_map(spec: JobSpec) -> str:
 
 
 def ray_cluster(spec: JobSpec, cluster: Document) -> Document:
-    """Spec of the RayCluster document with the job's pods. Raises ConfigError for a document without workers."""
+    """Return the spec of the RayCluster document with the job's pods.
+
+    Raises ConfigError for a document without workers.
+    """
     template = Cluster("spec", section(cluster, "spec"), {})
     if not template.workers:
         raise ConfigError(
@@ -77,7 +80,9 @@ def _announce_size(head: Document, worker: Document) -> None:
 
 
 def submitter(head: Group) -> Document:
-    """Template of the pod that submits the argv: as restricted as the head, since the operator's own default is not.
+    """Return the template of the pod that submits the argv.
+
+    It is as restricted as the head; the operator's default is not.
 
     A namespace that enforces the restricted standard forbids that default, and the RayJob would wait for ever.
     """
@@ -104,7 +109,7 @@ def submitter(head: Group) -> Document:
 
 
 def _head(group: Group, spec: JobSpec, image: Any, autoscalers: list[Document]) -> Document:
-    """`autoscalers`: the mounts of the autoscaler's container, which is gone, and nobody else's volumes with it."""
+    """Return the head's group. Volumes that only the removed autoscaler mounted (`autoscalers`) are removed too."""
     pod = _pod(group, spec, image)
     ray = pod["containers"][0]
     used = {mount["name"] for container in _containers(pod) for mount in items(container.get("volumeMounts"))}
@@ -157,12 +162,12 @@ def _worker(group: Group, spec: JobSpec, image: Any) -> Document:
 
 
 def _scale(group: Group, spec: JobSpec) -> float:
-    """How many times the document's pod a worker is: its CPUs and memory are those of the GPUs it has, or of one."""
+    """Return a worker's size as a multiple of the document's pod: CPUs and memory grow with the GPUs."""
     return spec.gpus / (quantity(group.ray.resource("limits", GPU)) or 1) if spec.gpus else 1.0
 
 
 def _times(resources: Document, scale: float) -> Document:
-    """CPUs, rounded up to whole ones as Ray counts them, and memory for so many pods in one."""
+    """Return the CPUs and memory of so many pods in one. CPUs are rounded up to whole ones, as Ray counts them."""
     cpus, memory = quantity(resources.get("cpu")), quantity(resources.get("memory"))
     if scale == 1 or cpus is None or memory is None:
         return resources
@@ -170,7 +175,7 @@ def _times(resources: Document, scale: float) -> Document:
 
 
 def _object_store(group: Group, spec: JobSpec) -> int:
-    """Bytes: the document's own, or its share of memory in the job's."""
+    """Return the bytes of the object store: the document's own, or its share of memory in the job's."""
     store, limit = quantity(group.params.get("object-store-memory")), quantity(group.ray.resource("limits", "memory"))
     if store and not spec.memory:
         return max(int(store * _scale(group, spec)), LEAST_STORE)
@@ -180,7 +185,7 @@ def _object_store(group: Group, spec: JobSpec) -> int:
 
 
 def _pod(group: Group, spec: JobSpec, image: Any) -> Document:
-    """What head and workers have in common. `image` is the one that the document uses for Ray."""
+    """Return what head and workers have in common. `image` is the one that the document uses for Ray."""
     pod = deepcopy(group.pod)  # which may be the same object for head and workers, by a YAML anchor
     for container in _containers(pod):
         if spec.image and container.get("image") == image:
@@ -210,7 +215,7 @@ def _environment(spec: JobSpec) -> list[Document]:
 
 
 def literal(text: str) -> str:
-    """Text that means what it says, where Kubernetes reads $(NAME) as a reference and $$ as one $."""
+    """Return text that means what it says, although Kubernetes reads $(NAME) as a reference and $$ as one $."""
     return text.replace("$", "$$")
 
 

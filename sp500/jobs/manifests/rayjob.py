@@ -23,7 +23,7 @@ BACKSTOP = int(2 * deadline.GRACE_SECONDS)
 
 
 def build_documents(spec: JobSpec, cluster: Document) -> list[Document]:
-    """What to send, in order. `cluster` is a RayCluster document that passes the rules.
+    """Return what to send, in order. `cluster` is a RayCluster document that passes the rules.
 
     Raises ConfigError for one without workers.
     """
@@ -32,7 +32,7 @@ def build_documents(spec: JobSpec, cluster: Document) -> list[Document]:
 
 
 def config_map(spec: JobSpec, cluster: Document) -> Document:
-    """The settings, which cannot change under a job that runs."""
+    """Return the ConfigMap of the settings, which cannot change under a job that runs."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -43,7 +43,7 @@ def config_map(spec: JobSpec, cluster: Document) -> Document:
 
 
 def build_rayjob(spec: JobSpec, cluster: Document) -> Document:
-    """The RayJob of a job on such a cluster. Raises ConfigError for a document without workers.
+    """Return the RayJob of a job on such a cluster. Raises ConfigError for a document without workers.
 
     The argv is quoted once, for the shell that submits it; Ray quotes it again for the one that runs it. It asks for no
     CPU, since it runs on the head, which has none to give. A retry is the same argv on a new cluster.
@@ -74,7 +74,7 @@ def build_rayjob(spec: JobSpec, cluster: Document) -> Document:
 
 
 def _start_deadline(spec: JobSpec) -> int:
-    """Before that of the whole job, as the operator wants it."""
+    """Return the deadline of the start, which the operator wants before that of the whole job."""
     return spec.start_deadline if spec.deadline is None else max(min(spec.start_deadline, spec.deadline - 1), 1)
 
 
@@ -92,7 +92,7 @@ def _submission(spec: JobSpec, ray: Document) -> Document:
 
 
 def _ending(spec: JobSpec) -> Document:
-    """What is deleted when. The RayJob and the log of its submitter stay until somebody deletes them.
+    """Return what is deleted when. The RayJob and the log of its submitter stay until somebody deletes them.
 
     Workers go with the end of the job, whatever ended it: what they made is in the run's folder, and their GPUs cost.
     The operator cannot tell a command that failed from a job that never started (both are Failed, and the rule that
@@ -111,7 +111,7 @@ def _ending(spec: JobSpec) -> Document:
 
 
 def _deletion(field: str, value: str, keep_head: int) -> list[Document]:
-    """Rules that delete the workers at once, and the head after `keep_head` seconds."""
+    """Return rules that delete the workers at once, and the head after `keep_head` seconds."""
     workers = {"policy": "DeleteWorkers", "condition": {field: value, "ttlSeconds": 0}}
     cluster = {"policy": "DeleteCluster", "condition": {field: value, "ttlSeconds": keep_head}}
     return [workers, cluster] if keep_head else [cluster]

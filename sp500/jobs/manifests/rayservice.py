@@ -43,7 +43,7 @@ READY = {
 
 
 def build_rayservice(cluster: Document, *, model: str = "main", image: str = "", namespace: str = "") -> Document:
-    """The RayService that answers for `model`, on pods of a RayCluster document (its head, its first worker group).
+    """Return the RayService that serves `model`, on the head and the first worker group of a RayCluster document.
 
     `image` needs the extra; left out, it is the document's with the suffix `-serve`. Raises ConfigError for a document
     without workers, and where it names its image by a digest, to which there is no suffix.
@@ -77,7 +77,7 @@ def build_rayservice(cluster: Document, *, model: str = "main", image: str = "",
 
 
 def _serve_config(model: str, most: int, cpus: int, gpus: int) -> Document:
-    """What the operator sends to Ray Serve; a change of it replaces no pod."""
+    """Return what the operator sends to Ray Serve; a change of it replaces no pod."""
     deployment = {
         "name": "model",
         "autoscaling_config": {

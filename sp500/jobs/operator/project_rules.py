@@ -15,7 +15,7 @@ RAY_NAMES = ("ray-head", "ray-worker")
 
 
 def ray_first(cluster: Cluster) -> Iterator[Violation]:
-    """The operator starts Ray in the first container, whatever its name."""
+    """Require Ray in the first container: the operator starts it there, whatever the container's name."""
     for group in cluster.groups:
         for container in group.containers[1:]:
             if container.body.get("name") in RAY_NAMES:
@@ -25,7 +25,7 @@ def ray_first(cluster: Cluster) -> Iterator[Violation]:
 
 
 def dashboard_port(cluster: Cluster) -> Iterator[Violation]:
-    """Where ports are declared, the head's Service has those alone, and jobs look for `dashboard`."""
+    """Require the port `dashboard` if ports are declared. The head's Service has only those, and jobs look for it."""
     ports = [port.get("name") for port in items(cluster.head.ray.body.get("ports"))]
     if ports and "dashboard" not in ports:
         path = f"{cluster.head.ray.path}.ports"
@@ -33,7 +33,7 @@ def dashboard_port(cluster: Cluster) -> Iterator[Violation]:
 
 
 def memory(cluster: Cluster) -> Iterator[Violation]:
-    """Ray sizes itself by the memory limit, so the request has to be as much, and the object store less."""
+    """Require a memory request as large as the limit, by which Ray sizes itself, and a smaller object store."""
     for group in cluster.groups:
         if not group.containers:
             continue
@@ -56,20 +56,23 @@ def _object_store(group: Group, limit: float | None) -> Iterator[Violation]:
 
 
 def ray_version(cluster: Cluster) -> Iterator[Violation]:
-    """Without rayVersion the operator's probes call wget, which slim images lack."""
+    """Require rayVersion. Without it the operator's probes call wget, which slim images lack."""
     if cluster.version is None:
         path = f"{cluster.path}.rayVersion"
         yield _trap(path, "is unset or no version, so probes need wget", "set it to the image's, such as 2.60.0")
 
 
 def autoscaler_version(cluster: Cluster) -> Iterator[Violation]:
-    """Ray's own default is version 2, which the operator prepares pods for only if it is written down."""
+    """Require the autoscaler's version.
+
+    Ray's default is version 2, but the operator prepares pods only for a written one.
+    """
     if cluster.autoscaling and not cluster.autoscaler.get("version"):
         yield _trap(f"{cluster.path}.autoscalerOptions.version", "is unset", "set version: v2")
 
 
 def submitter(job: Document) -> Iterator[Violation]:
-    """Where the head is restricted its namespace may enforce that, and then forbids a submitter that is not.
+    """Require a restricted submitter if the head is restricted: its namespace may enforce that.
 
     The RayJob waits for ever, and only the submitter Job's events say why.
     """
@@ -95,7 +98,7 @@ def submitter(job: Document) -> Iterator[Violation]:
 
 
 def find_security_gaps(pod: Document, path: str, containers: list[Container]) -> list[str]:
-    """Paths at which a pod is not what Kubernetes' "restricted" standard asks of its security settings."""
+    """Return the paths at which a pod does not meet the security settings of Kubernetes' "restricted" standard."""
     whole = section(pod, "securityContext")
     wrong = []
     for container in containers:
@@ -113,7 +116,7 @@ def find_security_gaps(pod: Document, path: str, containers: list[Container]) ->
 
 
 def deadlines(job: Document) -> Iterator[Violation]:
-    """The deadline of the start lies before that of the end."""
+    """Require a deadline of the start before that of the end."""
     spec = section(job, "spec")
     start, end = spec.get("preRunningDeadlineSeconds"), spec.get("activeDeadlineSeconds")
     if isinstance(start, int) and isinstance(end, int) and start >= end:

@@ -18,7 +18,7 @@ Pod = tuple[str, Document]
 
 
 def token_authentication(cluster: Cluster) -> Iterator[Violation]:
-    """The dashboard asks for a token. With `authOptions: {}` the operator makes one that no pod asks for."""
+    """Require a token for the dashboard. With `authOptions: {}` the operator makes one that no pod asks for."""
     path, mode = f"{cluster.path}.authOptions.mode", section(cluster.spec, "authOptions").get("mode")
     if mode != "token":
         problem = "is unset, so everybody who reaches the dashboard can run code" if mode is None else f"is {mode!r}"
@@ -26,7 +26,7 @@ def token_authentication(cluster: Cluster) -> Iterator[Violation]:
 
 
 def private_service(cluster: Cluster) -> Iterator[Violation]:
-    """The head is reached from inside the cluster alone, or through a port-forward."""
+    """Require that the head is reached only from inside the cluster or through a port-forward."""
     head, path = cluster.head.body, cluster.head.path
     service = section(section(head, "headService"), "spec").get("type")
     for where, kind in ((f"{path}.serviceType", head.get("serviceType")), (f"{path}.headService.spec.type", service)):
@@ -37,7 +37,7 @@ def private_service(cluster: Cluster) -> Iterator[Violation]:
 
 
 def no_privileged_container(pod: Pod) -> Iterator[Violation]:
-    """No container is privileged."""
+    """Forbid privileged containers."""
     for container in _containers(pod):
         if section(container.body, "securityContext").get("privileged"):
             path = f"{container.path}.securityContext.privileged"
@@ -45,7 +45,7 @@ def no_privileged_container(pod: Pod) -> Iterator[Violation]:
 
 
 def no_root(pod: Pod) -> Iterator[Violation]:
-    """Nothing asks to run as root. A pod that says nothing runs as its image says."""
+    """Forbid to run as root. A pod that says nothing runs as its image says."""
     path, spec = pod
     yield from _root(path, spec)
     for container in _containers(pod):
@@ -53,7 +53,7 @@ def no_root(pod: Pod) -> Iterator[Violation]:
 
 
 def no_root_autoscaler(cluster: Cluster) -> Iterator[Violation]:
-    """Nor does the autoscaler's container, which gets its context from the options."""
+    """Forbid root in the autoscaler's container as well, which gets its context from the options."""
     yield from _root(f"{cluster.path}.autoscalerOptions", cluster.autoscaler)
 
 
@@ -67,7 +67,7 @@ def _root(path: str, body: Document) -> Iterator[Violation]:
 
 
 def no_host_path(pod: Pod) -> Iterator[Violation]:
-    """No volume is a folder of the node."""
+    """Forbid volumes that are folders of the node."""
     path, spec = pod
     for at, volume in enumerate(items(spec.get("volumes"))):
         if "hostPath" in volume:
@@ -76,7 +76,7 @@ def no_host_path(pod: Pod) -> Iterator[Violation]:
 
 
 def no_host_namespace(pod: Pod) -> Iterator[Violation]:
-    """No pod shares its node's network or processes."""
+    """Forbid pods that share their node's network or processes."""
     path, spec = pod
     for key in HOST_NAMESPACES:
         if spec.get(key):
@@ -84,7 +84,7 @@ def no_host_namespace(pod: Pod) -> Iterator[Violation]:
 
 
 def fixed_image(pod: Pod) -> Iterator[Violation]:
-    """Every image has a tag other than latest, or a digest."""
+    """Require for every image a tag other than latest, or a digest."""
     for container in _containers(pod):
         image = container.body.get("image")
         if image and not _is_fixed(str(image)):
@@ -92,14 +92,14 @@ def fixed_image(pod: Pod) -> Iterator[Violation]:
 
 
 def fixed_autoscaler_image(cluster: Cluster) -> Iterator[Violation]:
-    """The autoscaler's image, if it is not the head's, is fixed too."""
+    """Require a fixed image of the autoscaler too, if it is not the head's."""
     image = cluster.autoscaler.get("image")
     if image and not _is_fixed(str(image)):
         yield _violation("fixed-image", f"{cluster.path}.autoscalerOptions.image", f"is {image}", _OTHER_IMAGE)
 
 
 def of_cluster(cluster: Cluster) -> Iterator[Violation]:
-    """All violations of a Ray cluster and its pods."""
+    """Yield all violations of a Ray cluster and its pods."""
     for cluster_rule in CLUSTER_RULES:
         yield from cluster_rule(cluster)
     for group in cluster.groups:
@@ -107,13 +107,13 @@ def of_cluster(cluster: Cluster) -> Iterator[Violation]:
 
 
 def of_submitter(job: Document) -> Iterator[Violation]:
-    """All violations of the pod that submits a RayJob."""
+    """Yield all violations of the pod that submits a RayJob."""
     template = section(section(job, "spec"), "submitterPodTemplate")
     yield from of_pod(("spec.submitterPodTemplate.spec", section(template, "spec")))
 
 
 def of_pod(pod: Pod) -> Iterator[Violation]:
-    """All violations of one pod."""
+    """Yield all violations of one pod."""
     for rule in POD_RULES:
         yield from rule(pod)
 

@@ -14,19 +14,19 @@ DAY, HOUR = 86400.0, 3600.0
 
 
 def highest_cost(hourly: float, seconds: float | None) -> float | None:
-    """What so many seconds cost at most; None if it costs something and its duration is unknown."""
+    """Return what so many seconds cost at most; None if it costs something and its duration is unknown."""
     if hourly == 0:
         return 0.0
     return None if seconds is None else hourly * seconds / HOUR
 
 
 def midnight(now: float) -> float:
-    """The beginning of the day of `now`, both in seconds since 1970."""
+    """Return the beginning of the day of `now`, both in seconds since 1970."""
     return now - now % DAY
 
 
 def find_unaffordable(jobs: Sequence[NewJob], ledger: Ledger, settings: QueueSettings, now: float) -> dict[str, str]:
-    """Which new jobs would wait for their project's budget: reasons by id. Jobs that wait already come first."""
+    """Return which new jobs would wait for their budget: reasons by id. Jobs that wait already come first."""
     unfinished = ledger.jobs(unfinished=True)
     active = [job for job in unfinished if not job.waits]
     have, short = remaining_budgets(settings.budgets, ledger.uses(midnight(now)), active, now), {}
@@ -43,7 +43,7 @@ def find_unaffordable(jobs: Sequence[NewJob], ledger: Ledger, settings: QueueSet
 
 
 def _short(cost: float | None, daily: float, money: float, currency: str) -> str:
-    """What keeps a job of that cost from starting, where `money` is left of `daily`; empty for nothing."""
+    """Return what keeps a job of that cost from starting with `money` left of `daily`; empty for nothing."""
     if cost is None:
         return "" if money > 0 else "has an unknown cost, and {project} has nothing left today (UTC)"
     if cost > daily:
@@ -55,7 +55,7 @@ def _short(cost: float | None, daily: float, money: float, currency: str) -> str
 def remaining_budgets(
     budgets: Mapping[str, float], uses: Iterable[Use], active: Iterable[Job], now: float
 ) -> dict[str, float]:
-    """What each project with a budget may still promise to new jobs.
+    """Return what each project with a budget may still promise to new jobs.
 
     Counted are what ended starts used of this day, and what the active ones will have used at their expected end. One
     without an expected end, or past it, may run for ever, so it counts as all that is left.

@@ -97,7 +97,7 @@ class Job(Order):
         return self.kind.billed_since(self.claimed, self.placed, self.started)
 
     def cost(self, now: float) -> float:
-        """What its starts have cost so far."""
+        """Return what its starts have cost so far."""
         since, until = self.held_since, now if self.ended is None else self.ended
         return self.paid + (0.0 if since is None else self.hourly * max(until - since, 0.0) / 3600)
 

@@ -107,18 +107,18 @@ class Ledger:
 
     @contextmanager
     def writing(self) -> Iterator[Entry]:
-        """One transaction: all of the block or nothing. Nobody else writes meanwhile."""
+        """Run the block as one transaction: all of it or nothing. Nobody else writes meanwhile."""
         with self._open() as connection:
             connection.execute("BEGIN IMMEDIATE")
             yield Entry(connection)
             connection.execute("COMMIT")
 
     def jobs(self, ids: Sequence[str] = (), *, unfinished: bool = False) -> list[Job]:
-        """These jobs, or all; oldest first."""
+        """Return these jobs, or all; oldest first."""
         return self._read(lambda connection: Entry(connection).jobs(ids, unfinished=unfinished))
 
     def stamp(self) -> tuple[int, ...]:
-        """What changes with every commit of any process: a look at two files, and no row is read.
+        """Return what changes with every commit of any process. It looks at two files and reads no row.
 
         The log beside the file comes and goes with those who only read, and is empty then.
         """
@@ -130,12 +130,12 @@ class Ledger:
         return (main.st_mtime_ns, main.st_size, *((written.st_mtime_ns, written.st_size) if written.st_size else ()))
 
     def busy(self) -> bool:
-        """Whether a manager has anything to do: an unfinished job, or a notice that nobody took."""
+        """Return whether a manager has anything to do: an unfinished job, or an undelivered notice."""
         query = f"SELECT EXISTS (SELECT 1 FROM jobs WHERE {UNFINISHED}) OR EXISTS (SELECT 1 FROM notices)"  # noqa: S608
         return bool(self._read(lambda connection: connection.execute(query).fetchone()[0]))
 
     def document(self, id: str, column: str) -> dict[str, Any]:
-        """A job's `spec` or its `request`."""
+        """Return a job's `spec` or its `request`."""
         assert column in {"spec", "request"}
         query = f"SELECT {column} FROM jobs WHERE id = ?"  # noqa: S608 - one of two words
         row = self._read(lambda connection: connection.execute(query, (id,)).fetchone())
@@ -145,23 +145,23 @@ class Ledger:
         return content
 
     def events(self, id: str) -> list[tuple[float, JobState, str]]:
-        """Time, state and reason of each change, oldest first."""
+        """Return time, state and reason of each change, oldest first."""
         query = "SELECT at, state, reason FROM events WHERE id = ? ORDER BY number"
         rows = self._read(lambda connection: connection.execute(query, (id,)).fetchall())
         return [(at, JobState(state), reason) for at, state, reason in rows]
 
     def notices(self) -> list[Notice]:
-        """What receivers have not taken yet, oldest first."""
+        """Return the notices that are not delivered yet, oldest first."""
         query = "SELECT event, url, at, tries, not_before, message FROM notices ORDER BY event"
         rows = self._read(lambda connection: connection.execute(query).fetchall())
         return [Notice(number, url, at, tries, due, json.loads(text)) for number, url, at, tries, due, text in rows]
 
     def uses(self, since: float) -> list[Use]:
-        """What ended starts have used that lasted until after `since`."""
+        """Return the uses of ended starts that lasted until after `since`."""
         return self._read(lambda connection: Entry(connection).uses(since))
 
     def _read(self, look: Callable[[sqlite3.Connection], T]) -> T:
-        """What `look` finds; also where the disk has no room for the file that SQLite keeps beside a queue in use."""
+        """Return the result of `look`, even if the disk is too full for the file that SQLite keeps next to it."""
         try:
             with self._open() as connection:
                 return look(connection)
@@ -207,7 +207,7 @@ def private_folder(folder: Path) -> None:
 
 
 def translate_error(path: Path, error: sqlite3.DatabaseError) -> SP500Error:
-    """The error to raise for one of SQLite, by its cause."""
+    """Return the error to raise for one of SQLite, by its cause."""
     code = getattr(error, "sqlite_errorcode", None)
     primary = None if code is None else code & 0xFF
     if primary in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
@@ -242,7 +242,7 @@ class Entry:
     connection: sqlite3.Connection
 
     def jobs(self, ids: Sequence[str] = (), *, unfinished: bool = False) -> list[Job]:
-        """These jobs, or all; oldest first."""
+        """Return these jobs, or all; oldest first."""
         where, values = ["1"], list(ids)
         if ids:
             where.append(f"id IN ({', '.join('?' * len(ids))})")
@@ -252,7 +252,7 @@ class Entry:
         return [_job(row) for row in self.connection.execute(query, values)]
 
     def uses(self, since: float) -> list[Use]:
-        """What ended starts have used that lasted until after `since`."""
+        """Return the uses of ended starts that lasted until after `since`."""
         rows = self.connection.execute("SELECT id, project, begin, finish, hourly FROM uses WHERE finish > ?", (since,))
         return [Use(*row) for row in rows]
 
@@ -328,7 +328,7 @@ class Entry:
 
 
 def _words(reason: str) -> set[str]:
-    """What a reason says, without its numbers: a second pod that waits for the same is not news."""
+    """Return a reason's words without its numbers: a second pod that waits for the same is not news."""
     return {word.removesuffix("s") for word in re.findall(r"[^\W\d_]+", reason)}
 
 

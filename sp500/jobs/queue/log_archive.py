@@ -22,7 +22,7 @@ LINES, CHARACTERS = 20_000, 2 * 2**20
 
 
 def folder(logs: Path, job: Job) -> Path:
-    """Where the log of a job's present start is kept, under the folder of all logs."""
+    """Return the folder for the log of a job's present start, under the folder of all logs."""
     return logs / job.id / str(job.starts)
 
 
@@ -43,7 +43,7 @@ def keep(folder: Path, lines: Iterable[Line]) -> None:
 
 
 def has_log(folder: Path) -> bool:
-    """Whether a log lies there."""
+    """Return whether a log is kept there."""
     return (folder / FILE).exists()
 
 
@@ -54,7 +54,7 @@ def note(folder: Path, text: str) -> None:
 
 
 def read(folder: Path, *, role: Role | None = None, tail: int | None = None) -> Iterator[Line] | None:
-    """The kept lines of one role or of all, the last `tail` of each process; None where none were kept."""
+    """Return the kept lines of one role or of all, the last `tail` of each process; None if none were kept."""
     try:
         rows = (folder / FILE).read_text().splitlines()
     except FileNotFoundError:

@@ -45,7 +45,7 @@ class Stopwatch:
     """Seconds since the claims of starts, since each was first seen by a clock that nobody sets."""
 
     def __init__(self, clock: Callable[[], float], ticks: Callable[[], float]) -> None:
-        """`clock`: the wall clock; `ticks`: a monotonic one."""
+        """Read `clock`, the wall clock, and `ticks`, a monotonic one."""
         self._clock, self._ticks = clock, ticks
         self._seen: dict[str, tuple[float, float]] = {}
 
@@ -80,7 +80,7 @@ class Manager:
         clock: Callable[[], float] = time.time,
         ticks: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`folder` keeps the logs of ended jobs; `executor` makes the one of a place; `first_wait`: before a retry.
+        """Keep logs of ended jobs in `folder`; `executor` makes the one of a place; `first_wait`: before a retry.
 
         `clock` is for what is written down. `ticks`, which nobody sets, is for what has to happen after some time.
         """
@@ -136,7 +136,7 @@ class Manager:
         return bool(urls)
 
     def _claim_due_jobs(self) -> list[Job]:
-        """The unfinished jobs, after those whose turn it is were claimed.
+        """Claim the jobs whose turn it is, and return the unfinished jobs.
 
         While nothing is written to the ledger they are those of the last turn: thousands of waiting jobs would else
         cost half a core. Budgets and expected ends change with time alone, so a plan holds for a few seconds at most.
@@ -150,7 +150,7 @@ class Manager:
         return self._known
 
     def _plan(self, settings: QueueSettings) -> list[Job]:
-        """The unfinished jobs, after a plan of all of them was written down."""
+        """Plan all unfinished jobs, write the plan down, and return the jobs."""
         now = self._clock()
         with self.ledger.writing() as entry:
             jobs, uses = entry.jobs(unfinished=True), entry.uses(budget.midnight(now))
@@ -239,7 +239,7 @@ class Manager:
         return replace(job, submitted=True), None
 
     def _request(self, job: Job) -> Request:
-        """What the executor gets for the present start."""
+        """Return what the executor gets for the present start."""
         devices = job.devices if self._machine.gpus else None
         return job.kind.start(self.ledger.document(job.id, "request"), job.id, job.handle, devices)
 

@@ -27,13 +27,13 @@ LINES = 200
 
 
 def read(executor: Executor, handle: str) -> RunProgress | None:
-    """What the end of a job's log says; None where it has no line of progress. Raises SP500Error for no log."""
+    """Return the progress at the end of a job's log; None if no line reports any. Raises SP500Error for no log."""
     lines = executor.logs(handle, role=Role.SUBMITTER, tail=LINES, follow=False)
     return parse(line.text for line in lines)
 
 
 def load_kept(logs: Path, job: Job) -> RunProgress | None:
-    """What was kept of a job's present start, under the folder of all logs; None for nothing."""
+    """Return the progress kept of a job's present start, under the folder of all logs; None if none was kept."""
     try:
         return load((log_archive.folder(logs, job) / FILE).read_text())
     except (FileNotFoundError, ValueError):  # the latter: written by another version
@@ -44,7 +44,7 @@ class ProgressReader:
     """Reads the progress of running jobs, of each at most every SECONDS_BETWEEN_READS."""
 
     def __init__(self, logs: Path, ticks: Callable[[], float]) -> None:
-        """`logs`: the folder of all logs; `ticks`: a monotonic clock."""
+        """Read below `logs`, the folder of all logs; `ticks`: a monotonic clock."""
         self._logs, self._ticks = logs, ticks
         self._next: dict[str, float] = {}
         self._faults: dict[str, str] = {}

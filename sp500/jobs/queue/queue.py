@@ -38,7 +38,7 @@ LONGEST_NAME = names.LONGEST["RayJob"] - SUFFIX - 1 - len("-100")
 
 
 def new_id(name: str) -> str:
-    """A job's id: its name and a few random characters, so that the same name may be submitted again."""
+    """Return a new id of a job: its name and a few random characters, so that the same name may be submitted again."""
     suffix = "".join(secrets.choice(ALPHABET) for _ in range(SUFFIX))
     return f"{name[:LONGEST_NAME].rstrip('-')}-{suffix}"
 
@@ -47,7 +47,7 @@ class Queue:
     """The jobs of one state folder."""
 
     def __init__(self, folder: Path, executor: Callable[[Place], Executor], manager: Sequence[str]) -> None:
-        """`executor` makes the one of a place; `manager` is the command of a manager of this folder."""
+        """Open the queue of a folder. `executor` makes the one of a place; `manager` is the command of a manager."""
         self.folder, self.ledger = folder, Ledger(folder / "queue.db")
         self.executor, self._manager = executor, list(manager)
         self._begun: list[float] = []
@@ -73,7 +73,7 @@ class Queue:
         self.manage()
 
     def _is_managed(self) -> bool:
-        """Whether a manager is at work. Raises ConfigError on a file system without locks."""
+        """Return whether a manager is at work. Raises ConfigError on a file system without locks."""
         try:
             with acquire(FileLock(self.folder / "manager.lock", timeout=0, mode=0o600)):
                 return False
@@ -112,7 +112,7 @@ class Queue:
             )
 
     def _log(self) -> BinaryIO:
-        """The manager's log, to append to; begun anew where it is large."""
+        """Open the manager's log to append to; a large one is emptied first."""
         path = self.folder / "manager.log"
         large = path.exists() and path.stat().st_size > LARGEST_LOG
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | (os.O_TRUNC if large else 0)
@@ -125,7 +125,7 @@ class Queue:
         return lines[-1] if lines else "is empty"
 
     def job(self, id: str) -> Job:
-        """The job of that id. Raises ConfigError, with the nearest id, for one that is not here."""
+        """Return the job of that id. Raises ConfigError, with the nearest id, for an unknown one."""
         if jobs := self.ledger.jobs([id]):
             return jobs[0]
         ids = [job.id for job in self.ledger.jobs()]
@@ -134,7 +134,7 @@ class Queue:
         raise ConfigError(f"no job {id!r} in {self.folder}; {hint}")
 
     def refresh(self, job: Job) -> tuple[Job, Status | None]:
-        """The job as it is now, and its status from its executor. None if there is nothing to query."""
+        """Return the job as it is now, and its status from its executor. None if there is nothing to query."""
         if job.state.finished or not job.submitted:
             return job, None
         try:
@@ -146,7 +146,7 @@ class Queue:
     def logs(
         self, job: Job, *, role: Role | None, tail: int | None, follow: bool, start: int | None = None
     ) -> Iterator[Line]:
-        """Its lines, as `Executor.logs` gives them; of an ended job those that were kept.
+        """Yield lines as `Executor.logs` does; of an ended job, the kept lines.
 
         `start`: those of an earlier start, counted from 1. Raises ConfigError for one that never was.
         """
@@ -189,7 +189,7 @@ class Queue:
         self.manage()
 
     def wait(self, ids: Sequence[str], seconds: float | None = None) -> list[Job]:
-        """The jobs when all have ended. Raises LimitExceeded when some have not after `seconds`."""
+        """Return the jobs when all have ended. Raises LimitExceeded if some have not after `seconds`."""
         end = None if seconds is None else time.monotonic() + seconds
         full_ids = [self.job(id).id for id in ids]
         while left := [job for job in self.ledger.jobs(full_ids) if not job.state.finished]:

@@ -16,7 +16,7 @@ CLOCKS_APART = 2.0
 
 
 def wait(failures: int, first: float = FIRST_WAIT) -> float:
-    """Seconds until the next start after so many failed ones."""
+    """Return the seconds until the next start after so many failed ones."""
     return float(min(first * 2 ** (failures - 1), LONGEST_WAIT))
 
 
@@ -102,7 +102,10 @@ def advance(
 
 
 def _final_reason(job: Job, status: Status) -> str:
-    """The reason of an ended start. If it never ran, what it waited for says more than the deadline that it passed."""
+    """Return the reason of an ended start.
+
+    If it never ran, what it waited for says more than the deadline that it passed.
+    """
     waited = job.state == JobState.PENDING and status.started is None and job.submitted
     if waited and status.state == JobState.FAILED and job.reason not in status.reason:
         return f"{status.reason}; before that: {job.reason}"
@@ -110,17 +113,17 @@ def _final_reason(job: Job, status: Status) -> str:
 
 
 def _is_ended_by_stop(job: Job, status: Status) -> bool:
-    """Whether its end may have come of a stop: one that came before that, by another machine's clock too, did not."""
+    """Return whether a stop may have caused the end: not if it came first, also by another machine's clock."""
     return job.stop_asked is not None and (status.ended is None or status.ended > job.stop_asked - CLOCKS_APART)
 
 
 def is_late(job: Job, elapsed: float) -> bool:
-    """Whether the present start, claimed `elapsed` seconds ago, has passed the deadline that the queue enforces."""
+    """Return whether the present start, claimed `elapsed` seconds ago, is past the deadline that the queue enforces."""
     return job.deadline is not None and job.claimed is not None and elapsed > job.deadline
 
 
 def _apply_deadline(job: Job, status: Status, now: float, elapsed: float) -> Status:
-    """What ended because it was late has failed, and would be late again."""
+    """Return the status of a late start as failed and not retryable: it would be late again."""
     ended_ago = 0.0 if status.ended is None else max(now - status.ended, 0.0)
     if not is_late(job, elapsed - ended_ago) or status.state not in {JobState.FAILED, JobState.STOPPED}:
         return status
@@ -130,5 +133,5 @@ def _apply_deadline(job: Job, status: Status, now: float, elapsed: float) -> Sta
 
 
 def clock(at: float) -> str:
-    """A time of day as people read it, in UTC."""
+    """Return a time of day as people read it, in UTC."""
     return f"{datetime.fromtimestamp(at, UTC):%H:%M:%S} UTC"

@@ -80,7 +80,7 @@ class _Room:
             self.spare -= demand
 
     def admits(self, demand: Resources, ends: float) -> bool:
-        """Whether a job may start without putting off the holder."""
+        """Return whether a job may start without delaying the holder."""
         harmless = not self.holder or ends <= self.since < math.inf or self.spare.holds(demand)
         return harmless and self.free.holds(demand)
 
@@ -103,7 +103,7 @@ def plan(
     *,
     now: float,
 ) -> Plan:
-    """What starts at `now` (seconds since 1970).
+    """Return what starts at `now` (seconds since 1970).
 
     `capacity`: all the room there is, by `on`. `left`: what each project that has a budget may still spend today;
     `budgets`: what it may spend in a day.
@@ -132,7 +132,7 @@ def plan(
 def _blocking_reason(
     job: Waiting, capacity: Resources, left: Mapping[str, float], budgets: Mapping[str, float], now: float
 ) -> str | None:
-    """Why a job would wait even in an empty queue. None if it would not."""
+    """Return the reason that a job would wait even in an empty queue. None if it would not."""
     if job.not_before > now:
         return ""  # what its last start left there tells it
     if not capacity.holds(job.demand):

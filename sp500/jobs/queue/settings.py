@@ -49,7 +49,7 @@ class QueueSettings(BaseModel):
     """What a project may spend in a day (UTC); a project that is not here has no limit."""
 
     def room(self, on: str, machine: Resources) -> Resources:
-        """All that jobs of one target may hold together, on this machine."""
+        """Return all that jobs of one target may hold together on this machine."""
         limits = self.capacity.get(on, Capacity())
         base = machine if find(on).is_here else UNCOUNTED
         return Resources(
@@ -60,6 +60,6 @@ class QueueSettings(BaseModel):
 
 
 def machine(gpu_folder: Path = Path("/proc/driver/nvidia/gpus")) -> Resources:
-    """This machine: the CPUs that this process may use, its memory, and the GPUs of NVIDIA's driver."""
+    """Return this machine's resources: CPUs that this process may use, memory, and GPUs of NVIDIA's driver."""
     gpus = len(list(gpu_folder.iterdir())) if gpu_folder.is_dir() else 0
     return Resources(usable_cores(), gpus, psutil.virtual_memory().total)

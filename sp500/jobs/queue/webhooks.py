@@ -40,7 +40,7 @@ def deliver(ledger: Ledger, clock: Callable[[], float], wait: float = FIRST_WAIT
 
 
 def post(url: str, message: dict[str, object], seconds: float = SECONDS_TO_ANSWER) -> bool:
-    """Whether the receiver took it, which is an answer of 200 to 299 in time.
+    """Send a notice and return whether the receiver accepted it: an answer of 200 to 299 in time.
 
     A redirect does not count as accepted: followed, the message would become a GET without it.
     """

@@ -35,7 +35,7 @@ class RayClient(JobSubmissionClient):  # type: ignore[misc] # ray has no types
     def __init__(
         self, address: str, token: str | None, *, answer_seconds: float, silence_seconds: float, direct: bool = False
     ) -> None:
-        """`direct`: past the proxies of the environment."""
+        """Bypass the proxies of the environment if `direct`."""
         # Not the parent's own: it would ask RAY_ADDRESS first, and the cluster at once. A header, be it an empty one,
         # keeps Ray from looking for a token itself.
         SubmissionClient.__init__(self, address, headers={"Authorization": f"Bearer {token}" if token else ""})
@@ -45,7 +45,7 @@ class RayClient(JobSubmissionClient):  # type: ignore[misc] # ray has no types
         self._proxies = {"http": "", "https": ""} if direct else None
 
     def job(self, handle: str) -> Answer | None:
-        """Ray's description of a job, its fields as JSON. None if Ray does not know it."""
+        """Return Ray's description of a job, its fields as JSON. None if Ray does not know it."""
         return self._request_json("GET", handle)
 
     def submit(self, handle: str, request: Request) -> None:
@@ -69,7 +69,7 @@ class RayClient(JobSubmissionClient):  # type: ignore[misc] # ray has no types
         self._request_json("DELETE", handle)
 
     def log(self, handle: str) -> Iterator[str]:
-        """All that its command printed so far, in pieces; nothing for an unknown job."""
+        """Yield all that a job's command printed so far, in pieces; nothing for an unknown job."""
         with self._do_request("GET", f"/api/jobs/{handle}/logs", stream=True) as answer:
             if answer.status_code == 404:
                 if f"Job {handle} does not exist" in answer.text:
@@ -85,7 +85,7 @@ class RayClient(JobSubmissionClient):  # type: ignore[misc] # ray has no types
                 raise Unreachable(f"{self._address} does not answer: {_why(error)}") from error
 
     def tail(self, handle: str, after: int) -> Iterator[str]:
-        """What its command prints, behind the first `after` characters, until the stream ends, breaks or is silent.
+        """Yield what a job's command prints after `after` characters, until the stream ends, breaks or is silent.
 
         Ray always begins with the first character. Whether there will be more, only the job's status tells.
         """
@@ -117,7 +117,7 @@ class RayClient(JobSubmissionClient):  # type: ignore[misc] # ray has no types
         json_data: Answer | None = None,
         stream: bool = False,
     ) -> Any:
-        """Instead of the parent's: with a limit of time, direct to this machine, and without redirects.
+        """Send a request with a time limit, direct to this machine, and without redirects. Overrides the parent's.
 
         The parent sends the token for a forwarded port to the environment's proxy, and code to wherever it is
         redirected. What is neither done nor a 404 is an error of ours.
@@ -176,7 +176,7 @@ class RayClient(JobSubmissionClient):  # type: ignore[misc] # ray has no types
 
 
 def json_string(key: str, chunks: Iterable[bytes]) -> Iterator[str]:
-    """The string of a JSON object with that one key, in pieces as they come. Raises ValueError for anything else."""
+    """Yield the string of a JSON object with only that key, in pieces as they come. Raises ValueError otherwise."""
     opening = re.compile(rf'\s*\{{\s*"{key}"\s*:\s*"')
     decoder, buffer, begun = codecs.getincrementaldecoder("utf-8")(), "", False
     for chunk in chunks:
@@ -209,7 +209,7 @@ async def _next(stream: AsyncIterator[str], seconds: float) -> str | None:
 
 
 def _why(error: BaseException) -> str:
-    """The cause below the layers of requests and urllib3, which would tell it in three lines."""
+    """Return the cause below the layers of requests and urllib3, which would report it in three lines."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, TimeoutError):

@@ -122,7 +122,7 @@ class RayExecutor:
         return ray_status.unknown_job_status(self._address, handle) if job is None else ray_status.status(job)
 
     def logs(self, handle: str, *, role: Role | None, tail: int | None, follow: bool) -> Iterator[Line]:
-        """Lines of the command. Raises ConfigError for the other roles."""
+        """Yield lines of the command. Raises ConfigError for the other roles."""
         if role not in {None, Role.SUBMITTER}:
             raise ConfigError(
                 f"role {role}: the Jobs API has the log of the command alone (role submitter); those of head and "
@@ -179,7 +179,7 @@ class RayExecutor:
         yield from splitter.rest()
 
     def _pieces(self, handle: str, after: int) -> Iterator[str]:
-        """The log behind its first `after` characters as it grows, until the job has ended and all of it is read."""
+        """Yield the log behind its first `after` characters as it grows, until the job has ended and all is read."""
         end = self._clock() + self._patience_seconds
         while True:
             try:
@@ -202,7 +202,7 @@ class RayExecutor:
 
 
 def _behind(pieces: Iterable[str], after: int) -> Iterator[str]:
-    """A text in pieces without its first `after` characters."""
+    """Yield a text in pieces without its first `after` characters."""
     for piece in pieces:
         new, after = piece[after:], max(0, after - len(piece))
         if new:
@@ -210,7 +210,7 @@ def _behind(pieces: Iterable[str], after: int) -> Iterator[str]:
 
 
 def insecure(address: str, token: str | None) -> str:
-    """What is wrong with sending the token to that address; empty for nothing."""
+    """Return the reason not to send the token to that address; empty if it is safe."""
     if token is None or urlsplit(address).scheme == "https" or is_loopback(address):
         return ""
     return (
@@ -220,7 +220,7 @@ def insecure(address: str, token: str | None) -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether the host of a URL is this machine."""
+    """Return whether the host of a URL is this machine."""
     host = urlsplit(address).hostname or ""
     try:
         return ip_address(host).is_loopback
@@ -247,7 +247,7 @@ def _refuse(spec: JobSpec) -> None:
 
 
 def _entrypoint(spec: JobSpec) -> str:
-    """The command for sh, whose `exec` starts programs alone, no builtins, and leaves no shell waiting.
+    """Return the command for sh. Its `exec` starts only programs, no builtins, and leaves no shell waiting.
 
     The settings are its standard input: a file without a name, which is gone with the last process that has it open.
     All is one line, since Ray writes it into the log of the job, from where it is taken out again.

@@ -24,7 +24,7 @@ Answer = dict[str, Any]
 
 
 def status(job: Answer) -> Status:
-    """State, reason and times of a job as the Jobs API describes it.
+    """Return state, reason and times of a job as the Jobs API describes it.
 
     Ray keeps the time at which it took a job, and not that at which its command began: `started` is the former, once
     the command has begun.
@@ -44,13 +44,13 @@ def status(job: Answer) -> Status:
 
 
 def unknown_job_status(address: str, handle: str) -> Status:
-    """The status of a job that the cluster does not know."""
+    """Return the status of a job that the cluster does not know."""
     reason = f"the cluster at {address} has no job {handle}: the cluster was restarted since, or the job was deleted"
     return Status(JobState.LOST, reason, retryable=True)
 
 
 def announcement_pattern(handle: str, entrypoint: str) -> re.Pattern[str]:
-    """The two lines that Ray itself writes into the log of a command.
+    """Return a pattern for the two lines that Ray itself writes into the log of a command.
 
     The second falls anywhere among the command's first, even into the midst of one.
     """
@@ -59,7 +59,7 @@ def announcement_pattern(handle: str, entrypoint: str) -> re.Pattern[str]:
 
 
 def _state(job: Answer) -> JobState:
-    """Ray's five states are five of ours; LOST is a failure without an exit status, after the command had begun."""
+    """Return our state for Ray's. LOST is a failure without an exit status, after the command had begun."""
     if job["status"] == "FAILED" and job.get("driver_node_id") and job.get("error_type") in WATCHER_GONE:
         return JobState.LOST
     return JobState(job["status"])
@@ -97,7 +97,7 @@ def _describe_exit(code: int) -> str:
 
 
 def _last_line(text: str) -> str:
-    """The last that says anything, such as the end of a traceback."""
+    """Return the last line that has a message, such as the end of a traceback."""
     lines = [line for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else ""
 

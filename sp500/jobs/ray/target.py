@@ -95,7 +95,7 @@ def check_upload_has(spec: JobSpec, folder: Path) -> None:
 
 
 def read_token(file: Path) -> str | None:
-    """The token of a Ray cluster. None if there is no such file. Raises ConfigError if it cannot be read.
+    """Return the token of a Ray cluster. None if there is no such file. Raises ConfigError if it cannot be read.
 
     Callers read it each time, so that a new token takes effect at once.
     """
