@@ -51,13 +51,13 @@ class Live:
             self._progress.__exit__(None, None, None)
 
     def start(self, total: int, done: int) -> None:
-        """The search has `total` configs, of which `done` are done."""
+        """Start to show a search of `total` configs, of which `done` are done."""
         meter = Meter("trial", total, since=time.time(), parallel=True)
         earlier = run_progress.units(self._run)
         self._progress = Progress("trial", total, done=done, earlier=earlier, meter=meter).__enter__()
 
     def advance(self, result: TrialResult, running: int) -> None:
-        """One more config has ended."""
+        """Count one more config as ended."""
         assert self._progress is not None
         self._failed += result.status != "ok"
         loss = result.reason if result.valid_loss is None else f"{result.valid_loss:.6g}"
@@ -68,7 +68,7 @@ class Live:
 
 
 def answer(record: RunRecord) -> Mapping[str, object]:
-    """The record; `search` also has the keys of `compare.searches`, whichever arms ran."""
+    """Return the record; `search` also has the keys of `compare.searches`, whichever arms ran."""
     plain = record.model_dump(mode="json")
     if record.arm == "all" or record.search is None:
         return plain

@@ -45,7 +45,7 @@ def main(config: WalkForward, run: Run) -> RunRecord:
 
 
 def build_settings_class(argv: Sequence[str]) -> type[WalkForward]:
-    """The settings class, with the config of --best-of as its defaults. Raises ConfigError."""
+    """Return the settings class, with the config of --best-of as its defaults. Raises ConfigError."""
     flags = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     flags.add_argument("--best-of", "--best_of")
     flags.add_argument("--config", type=Path)

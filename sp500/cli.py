@@ -70,7 +70,7 @@ SCRIPTS = ("prepare", "train", "tune", "scale", "walk_forward", "compare")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The verb's exit code; 2 for an unknown verb, 130 where Ctrl-C comes before the verb can handle it."""
+    """Return the verb's exit code; 2 for an unknown verb, 130 if Ctrl-C comes before the verb can handle it."""
     open_closed_streams()
     try:
         return _dispatch(argv)

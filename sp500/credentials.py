@@ -30,19 +30,19 @@ REFUSAL = (
 
 
 def has_password(text: str) -> bool:
-    """Whether the text holds an address with a password, ://user:password@."""
+    """Return whether the text holds an address with a password, ://user:password@."""
     return PASSWORD_IN_URL.search(text) is not None
 
 
 def without_password(address: str) -> str:
-    """The address itself. Raises ValueError, which does not repeat it, for one with a password."""
+    """Return the address itself. Raises ValueError, which does not repeat it, for one with a password."""
     if has_password(address):
         raise ValueError(REFUSAL)
     return address
 
 
 def check_settings(value: object, key: str = "") -> None:
-    """Raises ConfigError with the dotted key of an address with a password. pydantic would repeat the value."""
+    """Raise ConfigError with the dotted key of an address with a password. pydantic would repeat the value."""
     if isinstance(value, (str, PurePath)):
         if has_password(str(value)):
             raise ConfigError(f"{key}: {REFUSAL}")
@@ -55,7 +55,7 @@ def check_settings(value: object, key: str = "") -> None:
 
 
 def mask(value: Any) -> Any:
-    """Plain data with *** in the place of user and password of every address in it."""
+    """Return plain data with user and password of every address in it replaced by ***."""
     if isinstance(value, dict):
         return {key: mask(part) for key, part in value.items()}
     if isinstance(value, list | tuple):

@@ -56,7 +56,7 @@ class DiskError(SP500Error, OSError):
     """A file cannot be written. Also an OSError, with its errno, for callers that handle those."""
 
     def __str__(self) -> str:
-        """The message alone, without the number that OSError adds."""
+        """Return only the message, without the number that OSError adds."""
         return str(self.args[0])
 
 
@@ -80,7 +80,7 @@ class Unreachable(ResourcesError):
 
 @contextmanager
 def extra(name: str) -> Iterator[None]:
-    """Imports of packages that only `pip install sp500[name]` installs. Raises ConfigError when one is missing."""
+    """Import packages that only `pip install sp500[name]` installs. Raises ConfigError if one is missing."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -29,7 +29,7 @@ ARM = {"in_memory": "in memory", "ray": "Ray", "solo": "one process", "sequentia
 
 
 def fixed(value: float | None, digits: int = 2, *, sign: bool = False) -> str:
-    """A number with so many decimals and a true minus."""
+    """Return a number with so many decimals and a true minus."""
     if value is None:
         return NOTHING
     text = f"{value:{'+' if sign else ''},.{digits}f}"
@@ -38,17 +38,17 @@ def fixed(value: float | None, digits: int = 2, *, sign: bool = False) -> str:
 
 
 def percent(value: float | None, digits: int = 1, *, sign: bool = False) -> str:
-    """A share in percent."""
+    """Return a share in percent."""
     return NOTHING if value is None else f"{fixed(100 * value, digits, sign=sign)}%"
 
 
 def interval(ends: Sequence[float] | None, digits: int = 2) -> str:
-    """A 95% interval: '-0.31 to 1.15'."""
+    """Return a 95% interval: '-0.31 to 1.15'."""
     return NOTHING if ends is None else f"{fixed(ends[0], digits)} to {fixed(ends[1], digits)}"
 
 
 def seconds(value: float | None) -> str:
-    """A duration, three digits at most."""
+    """Return a duration, three digits at most."""
     if value is None:
         return NOTHING
     if value < 2 * MINUTE:
@@ -59,7 +59,7 @@ def seconds(value: float | None) -> str:
 
 
 def size(value: float | None) -> str:
-    """Bytes, three digits, in the units that a memory limit is given in."""
+    """Return bytes, three digits, in the units that a memory limit is given in."""
     if value is None:
         return NOTHING
     if 0 < value < MIB:
@@ -68,17 +68,17 @@ def size(value: float | None) -> str:
 
 
 def approx(value: float) -> str:
-    """A large number to three digits, as far as a measurement can be trusted: 112,669 is 113,000."""
+    """Return a large number to three digits, as precise as a measurement can be trusted: 112,669 is 113,000."""
     return fixed(float(f"{value:.3g}"), 0)
 
 
 def ratio(value: float | None) -> str:
-    """How many times; two decimals below 10."""
+    """Return how many times; two decimals below 10."""
     return NOTHING if value is None else f"{value:.{2 if value < 10 else 0}f}{TIMES}"
 
 
 def money(value: float | None) -> str:
-    """An amount without its currency: cents, and below one two digits that say something."""
+    """Return an amount without its currency: cents, and below one two significant digits."""
     if value is None or not value:
         return NOTHING if value is None else "0"
     if value < LEAST_MONEY:
@@ -87,12 +87,12 @@ def money(value: float | None) -> str:
 
 
 def amount(value: float, currency: str) -> str:
-    """An amount with its currency: '12.50 USD', '0.0020 USD'."""
+    """Return an amount with its currency: '12.50 USD', '0.0020 USD'."""
     return f"{money(value)} {currency}"
 
 
 def gap(value: float | None) -> str:
-    """An upper bound of one digit for a relative gap: 3.2e-9 is within 4e-9."""
+    """Return an upper bound of one digit for a relative gap: 3.2e-9 is within 4e-9."""
     if not value:
         return NOTHING if value is None else "0"
     power = math.floor(math.log10(value))
@@ -101,44 +101,44 @@ def gap(value: float | None) -> str:
 
 
 def some(count: int, noun: str) -> str:
-    """'1 model', '2 models'."""
+    """Return '1 model', '2 models'."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def join(items: Sequence[str]) -> str:
-    """'a', 'a and b', 'a, b and c'."""
+    """Return 'a', 'a and b', 'a, b and c'."""
     return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
 
 
 def arm(name: str) -> str:
-    """An arm by its name in the report."""
+    """Return an arm by its name in the report."""
     return ARM.get(name, name)
 
 
 def outcome(status: str, reason: str = "") -> str:
-    """How a run ended, and why."""
+    """Return how a run ended, and why."""
     word = STATUS.get(status, status)
     return f"{word}: {reason}" if reason else word
 
 
 def config(overrides: Mapping[str, Any]) -> str:
-    """A config in one line: 'hidden 64, lr 0.003'; numbers to four digits."""
+    """Return a config in one line: 'hidden 64, lr 0.003'; numbers to four digits."""
     short = {key: float(f"{value:.4g}") if isinstance(value, float) else value for key, value in overrides.items()}
     return ", ".join(f"{key.rsplit('.', 1)[-1]} {setting(value)}" for key, value in short.items())
 
 
 def http_address(host: str, port: int) -> str:
-    """An address for a browser: an IPv6 address has brackets there."""
+    """Return an address for a browser: an IPv6 address has brackets there."""
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def reference_name(text: str) -> str:
-    """The name in a reference such as FILE.py:NAME; any other text as it is."""
+    """Return the name in a reference such as FILE.py:NAME; any other text as it is."""
     return text.rpartition(":")[2]
 
 
 def setting(value: Any) -> str:
-    """A setting or a count as a user would type it, shortened; the parts of a list joined by a plus."""
+    """Return a setting or a count as a user would type it, shortened; the parts of a list joined by a plus."""
     if isinstance(value, (list, tuple)):
         text = "+".join(map(setting, value))
     else:
@@ -147,12 +147,12 @@ def setting(value: Any) -> str:
 
 
 def shorten(text: str) -> str:
-    """A text without the middle, where it is long."""
+    """Return a text without the middle if it is long."""
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]}…{text[-LONGEST // 2 + 1 :]}"
 
 
 def against_naive(improvement: Mapping[str, Any] | None, best_epoch: int | None = None) -> str:
-    """Where the interval lies: better | worse | unclear; '-' without one.
+    """Return the side of zero on which the interval lies: better | worse | unclear; '-' without one.
 
     'naive kept' where the untrained model was the best: it is a naive forecast, and only rounding or another naive
     forecast lies between the two.
@@ -166,13 +166,13 @@ def against_naive(improvement: Mapping[str, Any] | None, best_epoch: int | None 
 
 
 def bounds(improvement: Mapping[str, Any] | None) -> tuple[float, float] | None:
-    """Both ends of its interval; None without one."""
+    """Return both ends of its interval; None without one."""
     if not improvement or improvement["low"] is None or improvement["high"] is None:
         return None
     return improvement["low"], improvement["high"]
 
 
 def bounds_percent(improvement: Mapping[str, Any] | None) -> str:
-    """The same in percent, without its sign: '-0.48 to +4.48'."""
+    """Return the same in percent, without its sign: '-0.48 to +4.48'."""
     ends = bounds(improvement)
     return " to ".join(fixed(100 * end, 2, sign=True) for end in ends) if ends else NOTHING

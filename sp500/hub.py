@@ -29,7 +29,7 @@ SECONDS = 5.0
 
 
 def fetch(name: str, field: str) -> Path:
-    """The folder of a model: `name` itself, or a copy of that model of the hub.
+    """Return the folder of a model: `name` itself, or a copy of that model of the hub.
 
     Raises ConfigError, within seconds, that names the field: for a folder that is not there, a model that needs a token
     or a licence, and a hub that does not answer.
@@ -63,7 +63,7 @@ def fetch(name: str, field: str) -> Path:
 
 
 def _download(name: str, token: str | None, endpoint: str) -> str:
-    """The folder in the library's cache; without an answer of the hub the copy that is there."""
+    """Return the folder in the library's cache; if the hub does not answer, the copy that is there."""
     from huggingface_hub import HfApi, errors, set_client_factory, snapshot_download
     from huggingface_hub.utils import disable_progress_bars
     from huggingface_hub.utils import logging as library
@@ -102,7 +102,7 @@ def _first_answer(ask: Callable[[], object]) -> None:
 
 
 def _client(unanswered: set[tuple[int, str, str, str]]) -> Any:
-    """The library's client, which on its own waits without end, and asks five times again with growing pauses.
+    """Return the library's client. By default it waits without end, and asks five times again with growing pauses.
 
     Here no silence is longer than SECONDS, and what was not answered is not asked again. A download that was cut off
     goes on: it asks for what comes after the part that it has.
@@ -138,7 +138,7 @@ def _explain_gate(name: str, field: str, endpoint: str, token: str | None) -> st
 
 
 def _token() -> str | None:
-    """The token of the environment; None lets the library look for one that was logged in."""
+    """Return the token of the environment; None lets the library look for one that was logged in."""
     token = next((os.environ[name] for name in TOKENS if os.environ.get(name)), None)
     if not token and (token := os.environ.get(OLD_TOKEN)):
         log.warning("%s is set, which the hub's library does not read; it is taken for %s", OLD_TOKEN, TOKENS[0])

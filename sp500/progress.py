@@ -46,11 +46,11 @@ class RunProgress:
     """When the last one ended, or this attempt began."""
 
     def eta_seconds(self, now: float) -> float | None:
-        """Seconds until `ends`, at least 0."""
+        """Return the seconds until `ends`, at least 0."""
         return None if self.ends is None else max(self.ends - now, 0.0)
 
     def line(self, text: str) -> str:
-        """The line of a log, in which `text` says more; rates and losses to at least three digits."""
+        """Return the line of a log, in which `text` says more; rates and losses to at least three digits."""
         seconds_left = self.eta_seconds(self.updated)
         parts = [
             f"{datetime.fromtimestamp(self.updated, UTC):%Y-%m-%dT%H:%M:%SZ} {self.counted}",
@@ -66,12 +66,12 @@ class RunProgress:
         return f"{self.kind} {self.done}{AT_MOST if self.at_most else '/'}{self.total}"
 
     def dump(self) -> str:
-        """JSON, which `load` reads."""
+        """Return JSON, which `load` reads."""
         return json.dumps(asdict(self))
 
 
 def load(text: str) -> RunProgress:
-    """The inverse of `RunProgress.dump`. Raises ValueError."""
+    """Return the inverse of `RunProgress.dump`. Raises ValueError."""
     try:
         return RunProgress(**json.loads(text))
     except TypeError as error:
@@ -79,7 +79,7 @@ def load(text: str) -> RunProgress:
 
 
 def parse(lines: Iterable[str]) -> RunProgress | None:
-    """What the last line of progress says; None where there is none among the lines of a log."""
+    """Return what the last line of progress says; None if there is none among the lines of a log."""
     matches = [match for text in lines if (match := LINE.fullmatch(text))]
     if not matches:
         return None
@@ -125,7 +125,7 @@ class Meter:
     def __init__(
         self, kind: Kind, total: int, *, since: float, at_most: bool = False, parallel: bool = False, more: int = 0
     ) -> None:
-        """`parallel`: units run side by side, so their speed is that by the wall clock.
+        """Start to count; `parallel`: units run side by side, so their speed is that by the wall clock.
 
         `more`: units that follow the `total`, as when a model is trained for several seeds.
         """
@@ -135,7 +135,7 @@ class Meter:
         self._best, self._updated, self._running = math.inf, since, 0
 
     def add(self, unit: Unit) -> None:
-        """One more has ended."""
+        """Count one more unit that has ended or reported."""
         if unit.loss is not None and math.isfinite(unit.loss):
             self._best = min(self._best, unit.loss)
         self._running = unit.running
@@ -150,7 +150,7 @@ class Meter:
             self._training += unit.train_seconds or unit.seconds
 
     def progress(self, done: int) -> RunProgress:
-        """The run after `done` units."""
+        """Return the run's progress after `done` units."""
         elapsed = self._updated - self._since
         busy, training = (elapsed, elapsed) if self._parallel else (self._busy, self._training)
         ended = self._count + self._running / 2

@@ -40,7 +40,10 @@ class Metavar:
 
 
 def validate(model: type[M], data: Mapping[str, object], where: str) -> M:
-    """The model of `data`. Raises ConfigError with each fault's key path and, for an unknown key, the nearest name."""
+    """Return the model of `data`.
+
+    Raises ConfigError with each error's key path and, for an unknown key, the nearest name.
+    """
     try:
         return model.model_validate(data)
     except ValidationError as error:
@@ -49,7 +52,7 @@ def validate(model: type[M], data: Mapping[str, object], where: str) -> M:
 
 
 def explain(model: type[BaseModel], error: ValidationError) -> list[tuple[tuple[str, ...], str]]:
-    """Key path and text of each fault: expected value, actual value. A text that names its keys has no path."""
+    """Return key path and text of each error: expected value, actual value. A text that names its keys has no path."""
     whole: list[str] = []
     expected: dict[tuple[str, ...], list[str]] = {}
     actual: dict[tuple[str, ...], str] = {}
@@ -76,7 +79,7 @@ def explain(model: type[BaseModel], error: ValidationError) -> list[tuple[tuple[
 
 
 def _follow(model: type[BaseModel], loc: Sequence[str | int]) -> tuple[tuple[str, ...], type[BaseModel]]:
-    """A fault's key path, without the name of a type that pydantic puts behind it, and the model that has the key."""
+    """Return an error's key path, without the type names that pydantic appends, and the model that has the key."""
     path: list[str] = []
     holder, kind = model, cast("Any", model)
     for part in loc:
@@ -129,7 +132,7 @@ def prefix(error: ValidationError, section: str) -> ValidationError:
 
 @cache
 def settings_loader() -> Any:
-    """A yaml.SafeLoader that reads numbers, true, false and null as YAML 1.2 does, and all else as text.
+    """Return a yaml.SafeLoader that reads numbers, true, false and null as YAML 1.2 does, and all else as text.
 
     In YAML 1.1, 16:9 is 969 and no is false. PyYAML is imported here: records need no settings of a file.
     """
@@ -146,14 +149,17 @@ def settings_loader() -> Any:
 
 
 def read_yaml(text: str) -> Any:
-    """Plain data of a document of settings. Raises yaml.YAMLError."""
+    """Return the plain data of a document of settings. Raises yaml.YAMLError."""
     import yaml
 
     return yaml.load(text, settings_loader())  # noqa: S506 - it is a SafeLoader
 
 
 def read_mapping(path: Path, flag: str, expected: str) -> dict[str, object]:
-    """A YAML file that holds one mapping; empty for an empty file. Raises ConfigError that names flag and file."""
+    """Return a YAML file that holds one mapping; empty for an empty file.
+
+    Raises ConfigError that names flag and file.
+    """
     documents = read_documents(path, flag, settings_loader())
     settings = (documents[0] if documents else None) or {}
     if len(documents) > 1 or not isinstance(settings, dict):
@@ -163,7 +169,10 @@ def read_mapping(path: Path, flag: str, expected: str) -> dict[str, object]:
 
 
 def read_documents(path: Path, flag: str, loader: Any = None) -> list[Any]:
-    """The documents of a YAML file, read as PyYAML's SafeLoader does. Raises ConfigError that names flag and file."""
+    """Return the documents of a YAML file, read as PyYAML's SafeLoader does.
+
+    Raises ConfigError that names flag and file.
+    """
     import yaml
 
     try:
@@ -175,7 +184,7 @@ def read_documents(path: Path, flag: str, loader: Any = None) -> list[Any]:
 
 
 def read_value(text: str) -> Any:
-    """A value of the command line: a number, true, false, null, YAML in brackets or quotes; else the text as it is."""
+    """Return a value of the command line: a number, true, false, null, YAML in brackets or quotes; else the text."""
     if not (text.startswith(("[", "{", '"', "'")) or any(pattern.match(text) for pattern in SCALARS.values())):
         return text
     import yaml
@@ -187,7 +196,7 @@ def read_value(text: str) -> Any:
 
 
 def override(settings: Mapping[str, object], overrides: Mapping[str, object]) -> dict[str, object]:
-    """Plain settings with some changed by dotted key."""
+    """Return plain settings with some changed by dotted key."""
     changed = dict(settings)
     for key, value in overrides.items():
         first, _, rest = key.partition(".")
@@ -197,7 +206,7 @@ def override(settings: Mapping[str, object], overrides: Mapping[str, object]) ->
 
 
 def merge(base: Mapping[str, object], changes: Mapping[str, object]) -> dict[str, object]:
-    """`changes` over `base`, section by section."""
+    """Merge `changes` over `base`, section by section."""
     both = dict(base)
     for key, value in changes.items():
         inner = both.get(key)

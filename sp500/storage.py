@@ -55,12 +55,12 @@ class Folder:
             raise DataError(f"{uri}: cannot be opened ({error}); take a path, s3:// or gs://") from error
 
     def read(self, name: str) -> bytes:
-        """A whole file. Raises OSError."""
+        """Return a whole file. Raises OSError."""
         with self._files.open_input_stream(f"{self._path}/{name}") as file:
             return bytes(file.read())
 
     def write(self, name: str, data: bytes) -> None:
-        """A whole file or nothing: under a name of its own first, then moved, so that writers of the same set may meet.
+        """Write a whole file or nothing, by a rename, so that writers of the same set may meet.
 
         Raises DiskError for a full disk, DataError for a place that cannot be written.
         """
@@ -85,17 +85,17 @@ class Folder:
             raise DataError(f"{self.uri}/{name}: cannot be written ({error})") from error
 
     def size(self, name: str) -> int | None:
-        """Bytes of a file; None where there is none."""
+        """Return the bytes of a file; None if there is none."""
         info = self._files.get_file_info(f"{self._path}/{name}")
         return int(info.size) if info.is_file else None
 
     def sizes(self) -> dict[str, int]:
-        """Bytes of each file in the folder."""
+        """Return the bytes of each file in the folder."""
         selector = pyarrow.fs.FileSelector(self._path, allow_not_found=True)
         return {info.base_name: info.size for info in self._files.get_file_info(selector) if info.is_file}
 
     def entries(self) -> dict[str, Entry]:
-        """All files at any depth, by their names below the folder. Raises OSError."""
+        """Return all files at any depth, by their names below the folder. Raises OSError."""
         selector = pyarrow.fs.FileSelector(self._path, allow_not_found=True, recursive=True)
         files = [info for info in self._files.get_file_info(selector) if info.is_file]
         return {info.path.removeprefix(f"{self._path}/"): Entry(info.size, info.mtime) for info in files}
@@ -149,7 +149,7 @@ def _copy(source: Any, target: Any) -> str:
 
 
 def _impatient(uri: str, seconds: float) -> tuple[pyarrow.fs.FileSystem, str]:
-    """What `from_uri` gives, which takes no timeouts."""
+    """Return what `from_uri` gives, which accepts no timeouts."""
     parts = urlsplit(uri)
     options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")

@@ -75,7 +75,7 @@ NAMES: Mapping[str, frozenset[str]] = {"task": frozenset(kinds.tasks()), "model.
 
 
 def fault(word: str, experiment: str) -> str:
-    """Why a word of the arguments is refused; empty where it is not."""
+    """Return why a word of the arguments is refused; empty if it is not."""
     name, value = split_word(word)
     if len(word) > LONGEST_WORD:
         return f"{word[:40]!r}... has {len(word)} characters; at most {LONGEST_WORD}"
@@ -97,7 +97,7 @@ def _path_fault(word: str, value: str) -> str:
 
 
 def file_fault(words: Iterable[str]) -> str:
-    """Why a file that the words name is refused; empty where none is."""
+    """Return why a file that the words name is refused; empty if none is."""
     flag = ""
     for word in words:
         name, value = split_word(word)
@@ -121,7 +121,7 @@ def split_word(word: str) -> tuple[str, str]:
 
 
 def _is_open(name: str, experiment: str) -> bool:
-    """Whether a flag is open, also as the `--section.no-key` that turns a switch off."""
+    """Return whether a flag is open, also as the `--section.no-key` that turns a switch off."""
     return name in OPEN[experiment] or re.sub(r"(^|\.)no-", r"\1", name) in OPEN[experiment]
 
 

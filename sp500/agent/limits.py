@@ -43,7 +43,7 @@ class Limits:
             )
 
     def worker_memory(self, request: SubmitJob, workers: int, room: Resources) -> str:
-        """Memory of each worker of a job on this machine, which its supervisor enforces.
+        """Return the memory of each worker of a job on this machine, which its supervisor enforces.
 
         A job that asks for none gets all that one job may have. Raises ConfigError for more than that.
         """
@@ -58,7 +58,7 @@ class Limits:
 
 
 def folder_bytes(folder: Path) -> int:
-    """Size of all files below a folder; files that vanish meanwhile count nothing."""
+    """Return the size of all files below a folder; files that vanish meanwhile count nothing."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:

@@ -159,7 +159,7 @@ class JobFields(TypedDict):
 
 
 def job(request: SubmitJob, *, here: bool) -> JobFields:
-    """The fields of the job; `here`: for this machine."""
+    """Return the fields of the job; `here`: for this machine."""
     without_ray = here and request.experiment != "scale"
     workers = request.workers or (None if without_ray else 1)
     wide = ("--num-workers", str(workers)) if workers and request.experiment in DISTRIBUTED else ()

@@ -137,7 +137,7 @@ class Speedup(Result):
 
 
 def limit_lines(lines: Iterable[str], length: int = LOG_LENGTH) -> tuple[list[str], int]:
-    """The last lines that fit into one answer, without control characters; and how many came before them."""
+    """Return the last lines that fit into an answer, without control characters, and the number of lines before."""
     every = [_printable(line) for line in lines]
     last_lines: list[str] = []
     for line in reversed(every[-LINES:]):
@@ -154,5 +154,5 @@ def _printable(line: str) -> str:
 
 
 def shorten(text: str, length: int) -> str:
-    """A text cut to so many characters."""
+    """Return a text cut to so many characters."""
     return text if len(text) <= length else f"{text[: length - 3]}..."

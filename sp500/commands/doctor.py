@@ -61,7 +61,7 @@ def _check(flags: Doctor) -> tuple[str, int]:
 
 
 def probes(flags: Doctor) -> list[check.Probe]:
-    """All checks, in the order that they are printed."""
+    """Return all checks, in the order that they are printed."""
     environment, (home, faults) = os.environ, _find_home()
     namespace = _namespace(flags, environment)
     runs = flags.runs_dir or folders.runs(environment)
@@ -78,7 +78,7 @@ def probes(flags: Doctor) -> list[check.Probe]:
 
 
 def _find_home() -> tuple[Path, list[check.Check]]:
-    """The user's home folder, and what is wrong with it. Without one the other checks look at an empty place."""
+    """Return the user's home folder, and what is wrong with it. Without one the other checks look at an empty place."""
     advice = "set HOME to a folder that this user can write to"
     try:
         home = Path.home()

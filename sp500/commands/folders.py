@@ -8,10 +8,10 @@ from pathlib import Path
 
 
 def runs(environment: Mapping[str, str]) -> Path:
-    """Where runs lie unless a flag says otherwise: $SP500_RUNS_DIR, or `runs` here."""
+    """Return the default folder of runs: $SP500_RUNS_DIR, or `runs` in the current folder."""
     return Path(environment.get("SP500_RUNS_DIR") or "runs")
 
 
 def default_runs() -> Path:
-    """Where this process has them."""
+    """Return the default folder of runs for this process."""
     return runs(os.environ)

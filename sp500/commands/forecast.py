@@ -59,7 +59,10 @@ def _forecast(flags: Forecast) -> tuple[str, int]:
 
 
 def build_forecast(flags: Forecast, table: RateTable | None) -> results.Forecast:
-    """The forecast as plain data. Raises ConfigError for a node type that the table lacks, or a damaged record."""
+    """Return the forecast as plain data.
+
+    Raises ConfigError for a node type that the table lacks, or a damaged record.
+    """
     from sp500.runs import forecast
     from sp500.runs.store import RunStore
 

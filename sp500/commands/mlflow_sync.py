@@ -76,7 +76,7 @@ def _sync(flags: Sync) -> tuple[str, int]:
 
 
 def _refuse_password(uri: str) -> None:
-    """Not in a validator, whose message would repeat it."""
+    """Refuse an address with a password. A validator's message would repeat it."""
     if has_password(uri) and uri != os.environ.get("MLFLOW_TRACKING_URI"):
         raise ConfigError(
             "--uri: the address holds a password. Leave it out and set MLFLOW_TRACKING_USERNAME and "
@@ -85,7 +85,7 @@ def _refuse_password(uri: str) -> None:
 
 
 def _missing(done: Synced) -> list[str]:
-    """A line for each reason, with the runs that are missing for it."""
+    """Return a line for each reason, with the runs that are missing for it."""
     reasons: dict[str, list[str]] = {}
     for run, reason in done.missing.items():
         reasons.setdefault(reason, []).append(run)

@@ -101,7 +101,7 @@ def _list(flags: List) -> tuple[Mapping[str, object], str]:
 
 
 def lines(model: Model) -> list[str]:
-    """The model's name, and a line for each version."""
+    """Return the model's name, and a line for each version."""
     rows = [model.name]
     for version in model.versions:
         roles = ["champion"] if model.champion == version else []
@@ -116,7 +116,7 @@ def lines(model: Model) -> list[str]:
 
 
 def _check_name(flags: Promote) -> str:
-    """The run's name. It is checked before it becomes part of a path, here or in a pod."""
+    """Return the run's name. It is checked before it becomes part of a path, here or in a pod."""
     if not RUN_NAME.fullmatch(flags.run):
         raise ConfigError(f"{flags.run}: expected the name of a run in {flags.runs_dir}")
     return flags.run
@@ -223,7 +223,7 @@ def _in_a_pod(flags: ModelFlags, name: str, argv: Sequence[str], run: str) -> st
 
 
 def _parse_error(error: ResourcesError) -> SP500Error:
-    """The error of the verb in the pod, as it would be here; `error` itself where it is of the way there."""
+    """Return the error of the verb in the pod, as it would be here; `error` itself if the transfer failed."""
     match = POD_ERROR.fullmatch(str(error))
     kind = getattr(errors, match["kind"], None) if match else None
     return kind(match["text"]) if match and isinstance(kind, type) and issubclass(kind, SP500Error) else error

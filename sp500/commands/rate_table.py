@@ -14,7 +14,7 @@ DEFAULT = Path("cluster/rates.yaml")
 
 
 def read(path: Path | None) -> RateTable | None:
-    """The table in `path`. Default: `cluster/rates.yaml` of this folder, or None where that does not exist.
+    """Return the table in `path`. Default: `cluster/rates.yaml` of this folder, or None if that does not exist.
 
     Raises ConfigError that names file, key, and what was expected.
     """

@@ -36,7 +36,7 @@ def parse(
     description: str | None = None,
     rules: Sequence[Callable[..., Any]] = (),
 ) -> M:
-    """The settings that the flags give, over `default`; `rules` are tyro's, for types that it does not know.
+    """Return the settings that the flags give, over `default`; `rules` are tyro's, for types that it does not know.
 
     Ends with exit code 2 on an unknown flag or a text that is of no such type. Raises ConfigError, with the flag's
     name, for a value that the model refuses.
@@ -52,7 +52,7 @@ def parse(
 def _read_model(
     root: type[BaseModel], sections: Mapping[str, type], of: StructTypeInfo
 ) -> StructConstructorSpec | None:
-    """How tyro makes a settings model, the root or a section of it, from flags."""
+    """Return how tyro makes a settings model, the root or a section of it, from flags."""
     model = of.type
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
         return None
@@ -80,13 +80,13 @@ def _list_sections(root: type[BaseModel], base: BaseModel | None) -> dict[str, t
 
 
 def _explain(root: type[BaseModel], section: str, path: tuple[str, ...], text: str) -> str:
-    """A fault of the root or a section of it, by the names of the flags; without places in lists."""
+    """Return an error of the root or a section of it, by the names of the flags; without places in lists."""
     keys = [part for part in path if not part.isdecimal()]
     return name_flags(root, ": ".join(filter(None, [section + ".".join(keys) if keys else "", text])))
 
 
 def name_flags(root: type[BaseModel], text: str) -> str:
-    """A text about settings with flags in place of their keys, such as train.lr, num_workers, or any at its begin."""
+    """Replace keys in a text about settings by their flags, such as train.lr, num_workers, or any at its beginning."""
     flags = dict(_flags(root))
     keys = "|".join(re.escape(key) for key in sorted(flags, key=len, reverse=True) if "." in key or "_" in key)
     text = re.sub(rf"(?<![\w.-])(?:{keys})(?![\w-]|\.\w)", lambda found: flags[found[0]], text) if keys else text
@@ -96,7 +96,7 @@ def name_flags(root: type[BaseModel], text: str) -> str:
 
 
 def _flags(model: type[BaseModel], section: str = "") -> Iterator[tuple[str, str]]:
-    """Key and flag of each setting that has a flag."""
+    """Yield key and flag of each setting that has a flag."""
     for name, field in (model.all_fields() if issubclass(model, Frozen) else model.model_fields).items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             yield from _flags(field.annotation, f"{section}{name}.")
@@ -123,7 +123,7 @@ def check_owners(base: RunConfig, argv: Sequence[str]) -> None:
 
 
 def _read_field(name: str, field: FieldInfo, base: object) -> StructFieldSpec:
-    """A flag: its help in one paragraph, without a default that says nothing and without None among its values."""
+    """Return a flag with its help in one paragraph, without an empty default and without None among its values."""
     default = getattr(base, name) if isinstance(base, BaseModel) else _default(field)
     marks: list[object] = [*field.metadata]
     if any(default is nothing for nothing in (None, False, tyro.MISSING)) or default in ("", (), {}):
@@ -153,7 +153,7 @@ def _default(field: FieldInfo) -> object:
 
 
 def _metavar(name: str, field: FieldInfo) -> str | None:
-    """What stands for the value, where tyro's own choice is not the best."""
+    """Return the placeholder for the value, or None if tyro's own choice is good."""
     if tyro.conf.Positional in field.metadata:
         if get_origin(field.annotation) is tuple:
             return f"[{name.upper().removesuffix('S')} ...]"
@@ -171,5 +171,5 @@ def _metavar(name: str, field: FieldInfo) -> str | None:
 
 
 def _bare(kind: Any) -> Any:
-    """A type without what `Annotated` adds to it."""
+    """Return a type without what `Annotated` adds to it."""
     return get_args(kind)[0] if get_origin(kind) is Annotated else kind

@@ -50,7 +50,7 @@ class Flags(Frozen):
     """One JSON object on stdout; all else goes to stderr."""
 
     def settings(self) -> dict[str, object]:
-        """Effective settings as plain data."""
+        """Return the effective settings as plain data."""
         plain: dict[str, object] = mask(self.model_dump(mode="json", exclude=set(Flags.model_fields)))
         return plain
 
@@ -92,7 +92,7 @@ def run_experiment(
     """
 
     def act(config: C) -> Answer:
-        """What the script prints."""
+        """Return what the script prints."""
         if config.dry_run:
             plain = execution.outline(config, plan(config) if plan else {})
             return Answer(plain, yaml.safe_dump(plain, sort_keys=False))
@@ -122,7 +122,7 @@ def run_script(model: type[F], act: Callable[[F], Answer], argv: Sequence[str]) 
 
 
 def parse(model: type[F], argv: Sequence[str]) -> F:
-    """Settings from the file (if --config names one) under the flags. Ends with exit code 2 on a wrong flag.
+    """Return settings from the file (if --config names one) under the flags. Ends with exit code 2 on a wrong flag.
 
     With --resume, the file that the run kept is the one under the flags. A run that is missing starts, so that a job
     that is tried again has the same command. Raises ConfigError.
@@ -178,7 +178,7 @@ def _choose(base: C, named: str | None, kind: str | None, options: Mapping[str, 
 
 
 def _split_options(argv: Sequence[str]) -> tuple[list[str], dict[str, object]]:
-    """The flags without `--model.options.NAME VALUE`, which tyro cannot know of, and these."""
+    """Return the flags without `--model.options.NAME VALUE`, which tyro cannot know of, and these options."""
     rest, options = list[str](), dict[str, object]()
     words = iter(argv)
     for word in words:
@@ -194,7 +194,7 @@ def _split_options(argv: Sequence[str]) -> tuple[list[str], dict[str, object]]:
 
 
 def from_file(model: type[F], path: Path, task: str | None = None, runs: Path | str | None = None) -> F:
-    """Settings of a YAML file over the defaults of `task`, or of the file's own.
+    """Return the settings of a YAML file over the defaults of `task`, or of the file's own.
 
     What it names is given by the user, unless it lies in a run: below the folder `runs`, or among the files of one.
     Raises ConfigError that names file, key and nearest key.
@@ -227,7 +227,7 @@ def _move_short_keys(model: type[Flags], settings: dict[str, Any]) -> None:
 
 
 def defaults(model: type[F], name: str | None = None) -> F:
-    """The model's own for a task, with the runs folder of SP500_RUNS_DIR and the workers of SP500_WORLD_SIZE where set.
+    """Return the model's defaults for a task, with SP500_RUNS_DIR and SP500_WORLD_SIZE applied if set.
 
     A cluster's manifest or a user sets the folder, and a job's workers are its world size. Raises ConfigError.
     """
@@ -244,7 +244,10 @@ def defaults(model: type[F], name: str | None = None) -> F:
 
 
 def _world_size() -> int | None:
-    """Workers of the job that this command is. Raises ConfigError for a value that is not a whole number above 0."""
+    """Return the workers of the job that this command is.
+
+    Raises ConfigError for a value that is not a whole number above 0.
+    """
     text = os.environ.get(WORLD_SIZE)
     if not text:
         return None
@@ -257,7 +260,7 @@ def _world_size() -> int | None:
 
 
 def flag(argv: Sequence[str], *names: str) -> str | None:
-    """Value of a flag before the real parsing, which needs the file that the flag names."""
+    """Return the value of a flag before the real parsing, which needs the file that the flag names."""
     argv = [
         word.split("=")[0].replace("_", "-") + word[len(word.split("=")[0]) :] if word.startswith("--") else word
         for word in argv

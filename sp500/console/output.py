@@ -61,7 +61,7 @@ def run_command(act: Callable[[], tuple[str, int]], *, only_json: bool, hint: st
 
 
 def _explain(error: Exception) -> SP500Error | None:
-    """What an error means where the user has no home folder, no current one, or no process left; None: another one."""
+    """Return the error to report if there is no home folder, no current folder, or no process left; None otherwise."""
     if str(error) == NO_HOME:
         return ConfigError(f"user {os.getuid()} has no home folder: set HOME, or --state-dir for the queue")
     if str(error) == NO_THREAD or isinstance(error, BlockingIOError):
@@ -88,7 +88,7 @@ def _bypass_proxies(environment: MutableMapping[str, str]) -> None:
 
 
 def _public_name(error: SP500Error) -> str:
-    """The class of the error that sp500.errors has; those of single modules are of no use to a reader."""
+    """Return the class of the error that sp500.errors has; those of single modules are of no use to a reader."""
     return next(base.__name__ for base in type(error).__mro__ if base.__module__ == SP500Error.__module__)
 
 
@@ -115,7 +115,7 @@ class Output:
             os.close(self._stdout)
 
     def result(self, text: str) -> None:
-        """The one thing that belongs on stdout; nothing where there is none."""
+        """Write the result, the only thing that belongs on stdout; nothing if there is none."""
         sys.stdout.flush()
         if not text:
             return
@@ -128,12 +128,12 @@ class Output:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
     def say(self, text: str) -> None:
-        """A message to the user."""
+        """Print a message to the user."""
         print(printable(text), file=sys.stderr, flush=True)
 
 
 def printable(text: str) -> str:
-    """A text without what a terminal would obey, but for colors: names of tickers and clusters' words are in it."""
+    """Return a text without control characters except colors: names of tickers and clusters' words are in it."""
     return CONTROL.sub("", text)
 
 

@@ -62,7 +62,7 @@ class Progress:
             self._bar.stop()
 
     def advance(self, text: str, done: int | None = None, unit: Unit | None = None) -> None:
-        """One more unit is done, or `done` of them altogether; `text` says how it went, `unit` how fast."""
+        """Count one more unit as done, or `done` altogether; `text` says how it went, `unit` how fast."""
         self._done = self._done + 1 if done is None else done
         text = "".join(sign for sign in text if sign.isprintable())  # names of tickers may hold a terminal's commands
         if self._bar:

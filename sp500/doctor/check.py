@@ -46,22 +46,22 @@ GAP = 2
 
 
 def ok(name: str, found: str) -> Check:
-    """Nothing to do."""
+    """Return a check with nothing to do."""
     return Check(name, State.OK, found)
 
 
 def wrong(name: str, found: str, advice: str, code: int = 1) -> Check:
-    """Something to do."""
+    """Return a check with something to do."""
     return Check(name, State.WRONG, found, advice, code)
 
 
 def skipped(name: str, why: str) -> Check:
-    """Not checked."""
+    """Return a check that was skipped."""
     return Check(name, State.SKIPPED, why)
 
 
 def run_probes(probes: Iterable[Probe]) -> list[Check]:
-    """All checks, in order. A probe that fails is itself a check that is wrong, and hides none of the others."""
+    """Run all checks, in order. A probe that fails is itself a check that is wrong, and hides none of the others."""
     checks: list[Check] = []
     for name, probe in probes:
         try:
@@ -73,23 +73,23 @@ def run_probes(probes: Iterable[Probe]) -> list[Check]:
 
 
 def well(checks: Iterable[Check]) -> bool:
-    """Whether nothing is wrong."""
+    """Return whether nothing is wrong."""
     return all(check.state != State.WRONG for check in checks)
 
 
 def exit_code(checks: Iterable[Check]) -> int:
-    """0 where nothing is wrong; else the largest code of what is."""
+    """Return 0 if nothing is wrong; else the largest code of what is."""
     return max((check.code for check in checks if check.state == State.WRONG), default=0)
 
 
 def plain(checks: Sequence[Check]) -> Mapping[str, object]:
-    """The checks as data for --json."""
+    """Return the checks as data for --json."""
     rows = [{key: value for key, value in asdict(check).items() if key != "code"} for check in checks]
     return {"checks": rows, "ok": well(checks)}
 
 
 def text(checks: Sequence[Check], console: Console) -> str:
-    """The checks for a reader: one line each, or in a terminal a table that keeps to its width; then their count."""
+    """Return the checks for a reader, and their count: one line each, or a table as wide as the terminal."""
     lines = _table(checks, console) if console.is_terminal else "\n".join(_lines(checks))
     counts = {state: sum(check.state == state for check in checks) for state in (State.WRONG, State.OK, State.SKIPPED)}
     return f"{lines}\n\n" + ", ".join(f"{count} {state}" for state, count in counts.items() if count)

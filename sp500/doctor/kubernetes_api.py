@@ -27,14 +27,14 @@ class Cluster:
         self.server = self._api.client.configuration.host
 
     def version(self) -> str:
-        """The version of Kubernetes."""
+        """Return the version of Kubernetes."""
         answer = self.get("/version")
         if "gitVersion" not in answer:
             raise ResourcesError(STRANGER)
         return str(answer["gitVersion"])
 
     def permits(self, namespace: str, verb: str, group: str, resource: str, name: str) -> bool:
-        """Whether this user may do that; `resource` may be RESOURCE/SUBRESOURCE."""
+        """Return whether this user may do that; `resource` may be RESOURCE/SUBRESOURCE."""
         kind, _, part = resource.partition("/")
         fields = {"namespace": namespace, "verb": verb, "group": group, "resource": kind, "subresource": part}
         attributes = {key: value for key, value in {**fields, "name": name}.items() if value}

@@ -74,14 +74,14 @@ RIGHTS = tuple(Right(verb, *resource) for resource, verbs in ROLE.items() for ve
 def probe(
     environment: Mapping[str, str], home: Path, context: str | None, namespace: str, *, wanted: bool | None
 ) -> Probe:
-    """The check. `wanted`: True where a cluster is asked for, False where none is, None where one may be set."""
+    """Return the check. `wanted`: True if a cluster is asked for, False if none is, None if one may be set."""
     return NAMES[0], lambda: cluster(environment, home, context, namespace, wanted=wanted)
 
 
 def cluster(
     environment: Mapping[str, str], home: Path, context: str | None, namespace: str, *, wanted: bool | None
 ) -> list[Check]:
-    """All there is to say of the cluster that `environment` configures."""
+    """Check the cluster that `environment` configures."""
     if wanted is False:
         return [skipped(name, "jobs run elsewhere (--on)") for name in NAMES]
     source = find_kubeconfig(environment, home)
@@ -109,7 +109,7 @@ def cluster(
 
 
 def find_kubeconfig(environment: Mapping[str, str], home: Path) -> str | None:
-    """Where a cluster is configured: path of a kubeconfig, empty in a pod with an account, None where it is nowhere."""
+    """Return the path of a kubeconfig, empty in a pod with an account, None if no cluster is configured."""
     usual = home / ".kube" / "config"
     if named := environment.get("KUBECONFIG") or (str(usual) if usual.exists() else ""):
         return named
@@ -117,7 +117,7 @@ def find_kubeconfig(environment: Mapping[str, str], home: Path) -> str | None:
 
 
 def kinds(served: set[str]) -> Check:
-    """The resources that ray.io/v1 serves against those that jobs are made of."""
+    """Compare the resources that ray.io/v1 serves with those that jobs are made of."""
     missing = [f"{kind}.ray.io" for kind in KINDS if kind not in served]
     if missing:
         return wrong(NAMES[1], f"{' and '.join(missing)} not served as v1", f"install KubeRay: {OPERATOR}")
@@ -125,7 +125,10 @@ def kinds(served: set[str]) -> Check:
 
 
 def operator(deployments: list[Document], *, served: bool) -> Check:
-    """KubeRay's version and whether it runs. `served`: its resources are, so that somebody's operator may be hidden."""
+    """Check KubeRay's version and whether it runs.
+
+    `served`: its resources exist, so another's operator may be hidden.
+    """
     name = NAMES[2]
     operators = [deployment for deployment in deployments if "operator" in deployment["metadata"]["name"]]
     if not operators:
@@ -152,7 +155,7 @@ def operator(deployments: list[Document], *, served: bool) -> Check:
 
 
 def permissions(missing: list[Right], namespace: str) -> Check:
-    """The rights that jobs need and this user lacks."""
+    """Check the rights that jobs need for those that this user lacks."""
     name = NAMES[3]
     if not missing:
         return ok(name, f"all {len(RIGHTS)} that jobs need in namespace {namespace}")
@@ -169,7 +172,7 @@ def permissions(missing: list[Right], namespace: str) -> Check:
 
 
 def claim(name: str, document: Document, namespace: str) -> Check:
-    """A claim's state and mode; `document` is empty where there is none."""
+    """Check a claim's state and mode; `document` is empty if there is none."""
     title = f"claim {name}"
     if not document:
         return wrong(title, f"namespace {namespace} has none", "scripts/deploy OVERLAY makes it, or kubectl apply")
@@ -184,7 +187,7 @@ def claim(name: str, document: Document, namespace: str) -> Check:
 
 
 def serving(document: Document, namespace: str) -> Check:
-    """Whether the RayService answers; `document` is empty where there is none."""
+    """Check whether the RayService answers; `document` is empty if there is none."""
     if not document:
         return skipped(SERVING, f"namespace {namespace} has no RayService {rayservice.NAME}")
     endpoints = document.get("status", {}).get("numServeEndpoints") or 0
@@ -236,7 +239,7 @@ def _ours(reached: Cluster, namespace: str) -> list[Check]:
 
 
 def _skip_refused(name: str, ask: Callable[[], Sequence[Check]]) -> Callable[[], Sequence[Check]]:
-    """`ask`, where missing permission is acceptable: jobs do without it."""
+    """Wrap `ask` so that a missing permission is acceptable: jobs do without it."""
 
     def ask_or_skip() -> Sequence[Check]:
         try:

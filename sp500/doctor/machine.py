@@ -62,7 +62,7 @@ class Space:
 
 
 def probes(runs: Path, state: Path, environment: Mapping[str, str], cgroup: Path = CGROUP) -> list[Probe]:
-    """The checks of this module; `runs` and `state` are folders that need not exist yet."""
+    """Return the checks of this module; `runs` and `state` are folders that need not exist yet."""
     temporary, runs, state = (path.expanduser().absolute() for path in (temporary_folder(environment), runs, state))
     return [
         ("cores", lambda: [cores(int(machine().cpus), cpu_limit(cgroup))]),
@@ -75,7 +75,7 @@ def probes(runs: Path, state: Path, environment: Mapping[str, str], cgroup: Path
 
 
 def cores(allowed: int, limit: float | None) -> Check:
-    """`allowed` cores of this process and its container's `limit` in CPUs."""
+    """Check the `allowed` cores of this process against its container's `limit` in CPUs."""
     if limit is None or limit >= allowed:
         return ok("cores", f"{allowed}")
     found = f"{allowed}, limited to {limit:.3g} CPUs"
@@ -85,7 +85,7 @@ def cores(allowed: int, limit: float | None) -> Check:
 
 
 def memory(available: Memory) -> Check:
-    """Whether Ray and one process that trains fit."""
+    """Check whether Ray and one process that trains fit."""
     limited = ", the limit of this container" if available.limit else ""
     found = f"{size(available.free)} free of {size(available.total)}{limited}"
     if available.free < LEAST_MEMORY:
@@ -97,12 +97,12 @@ def memory(available: Memory) -> Check:
 
 
 def store_bytes(shared: int, free: int) -> int:
-    """Bytes that Ray plans for its object store with so much free in /dev/shm and in memory."""
+    """Return the bytes that Ray plans for its object store with so much free in /dev/shm and in memory."""
     return min(int(STORE_SHARE * free), STORE_MOST, max(STORE_CAP, int(SHARED_SHARE * shared)))
 
 
 def shared_memory(shared: int | None, free: int) -> Check:
-    """Whether Ray's object store fits into the `shared` free bytes of /dev/shm, with `free` bytes of memory."""
+    """Check whether Ray's object store fits into the `shared` free bytes of /dev/shm, with `free` bytes of memory."""
     if shared is None:
         return skipped(SHARED, "no such folder here; Ray keeps its objects in the temporary folder")
     store = store_bytes(shared, free)
@@ -119,7 +119,7 @@ def shared_memory(shared: int | None, free: int) -> Check:
 
 
 def spill(path: Path, space: Space, refused: str) -> Check:
-    """Whether Ray can start in the temporary folder, and put what its object store cannot hold there."""
+    """Check whether Ray can start in the temporary folder, and put what its object store cannot hold there."""
     name = "temporary folder"
     if not refused and space.used_share >= SPILL_LIMIT:
         found = f"{path}: the disk is {space.used_share:.1%} full, and from {SPILL_LIMIT:.0%} Ray puts no objects there"
@@ -128,7 +128,7 @@ def spill(path: Path, space: Space, refused: str) -> Check:
 
 
 def folder(name: str, path: Path, space: Space, refused: str, setting: str) -> Check:
-    """Whether `path` can be written to and has room; `refused` says why not, `setting` names another folder."""
+    """Check whether `path` can be written to and has room; `refused` says why not, `setting` names another folder."""
     if refused:
         return wrong(name, f"{path}: cannot be written to ({refused})", f"name another folder with {setting}")
     found = f"{path}: {size(space.free)} free of {size(space.total)}"
@@ -138,23 +138,23 @@ def folder(name: str, path: Path, space: Space, refused: str, setting: str) -> C
 
 
 def temporary_folder(environment: Mapping[str, str]) -> Path:
-    """Where Ray puts its sessions, as Ray finds it."""
+    """Return the folder for Ray's sessions, as Ray finds it."""
     return Path(environment.get("RAY_TMPDIR") or environment.get("TMPDIR") or "/tmp")  # noqa: S108
 
 
 def existing(path: Path) -> Path:
-    """The folder itself, or the nearest above it that exists; `path` is absolute."""
+    """Return the folder itself, or the nearest above it that exists; `path` is absolute."""
     return next(folder for folder in (path, *path.parents) if folder.exists())
 
 
 def space(path: Path) -> Space:
-    """Room where `path` lies, or would lie."""
+    """Return the room at `path`, which need not exist yet."""
     usage = shutil.disk_usage(existing(path))
     return Space(usage.total, usage.free)
 
 
 def refusal(path: Path) -> str:
-    """Why nothing can be written at `path`; empty where it can. A file without a name is written, and gone again."""
+    """Return why nothing can be written at `path`; empty if it can. Writes a file without a name, which vanishes."""
     there = existing(path)
     try:
         with tempfile.TemporaryFile(dir=there) as file:
@@ -172,7 +172,7 @@ def free_shared_bytes() -> int | None:
 
 
 def memory_here(cgroup: Path = CGROUP) -> Memory:
-    """Memory of this machine or, where that is less, of its container."""
+    """Return the memory of this machine or of its container, whichever is less."""
     here = psutil.virtual_memory()
     limit = total_bytes(cgroup)
     if limit >= here.total:
@@ -184,7 +184,10 @@ def memory_here(cgroup: Path = CGROUP) -> Memory:
 
 
 def _page_cache_bytes(stat: str) -> int:
-    """Bytes of files in memory, which the kernel gives back; cgroups of version 1 count those below them apart."""
+    """Return the bytes of files in memory, which the kernel frees on demand.
+
+    Version 1 of cgroups counts nested ones apart.
+    """
     counts = dict(line.split() for line in stat.splitlines())
     prefix = "total_" if "total_inactive_file" in counts else ""
     return sum(int(counts.get(f"{prefix}{kind}_file", 0)) for kind in ("inactive", "active"))

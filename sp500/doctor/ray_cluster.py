@@ -42,7 +42,7 @@ class Answer:
 def probes(
     address: str | None, environment: Mapping[str, str], home: Path, ours: str, *, wanted: bool | None
 ) -> list[Probe]:
-    """The checks. `wanted`: True where a cluster is asked for, False where none is, None where one may be set.
+    """Return the checks. `wanted`: True if a cluster is asked for, False if none is, None if one may be set.
 
     `ours` is the version of Ray that is installed here.
     """
@@ -55,7 +55,7 @@ def probes(
 def cluster(
     address: str | None, environment: Mapping[str, str], home: Path, ours: str, *, wanted: bool | None
 ) -> list[Check]:
-    """The cluster at `address`, or where the environment says: its address, our token, its version."""
+    """Check the cluster at `address`, or the one that the environment names: its address, our token, its version."""
     configured = address or environment.get("RAY_API_SERVER_ADDRESS") or environment.get("RAY_ADDRESS")
     if wanted is False:
         return [skipped(name, "jobs run elsewhere (--on)") for name in NAMES]
@@ -73,7 +73,7 @@ def cluster(
 
 
 def judge_answers(url: str, bare: Answer, signed: Answer | None, *, mode: str, token: Token, ours: str) -> list[Check]:
-    """The checks from the answers without and with a token. `signed` is None where Ray's client would send none."""
+    """Return the checks from the answers without and with a token. `signed` is None if Ray's client would send none."""
     way_out = f"start it, or forward its port {DASHBOARD_PORT}, or correct RAY_ADDRESS"
     if bare.failure:
         return [wrong(NAMES[0], f"{url} does not answer ({bare.failure})", way_out), *_skip_rest()]
@@ -85,7 +85,7 @@ def judge_answers(url: str, bare: Answer, signed: Answer | None, *, mode: str, t
 
 
 def token_check(bare: Answer, signed: Answer | None, mode: str, token: Token) -> Check:
-    """Whether the cluster takes what Ray's client sends."""
+    """Check whether the cluster accepts what Ray's client sends."""
     name = NAMES[1]
     if bare.version:
         remedy = "start it with RAY_AUTH_MODE=token; on Kubernetes set authOptions.mode: token in the RayCluster"
@@ -104,7 +104,7 @@ def token_check(bare: Answer, signed: Answer | None, mode: str, token: Token) ->
 
 
 def version(theirs: str, ours: str) -> Check:
-    """The cluster's Ray against the one here."""
+    """Compare the cluster's Ray with the one here."""
     name = NAMES[2]
     if not theirs:
         return skipped(name, "reported only to a client with the right token")
@@ -116,7 +116,7 @@ def version(theirs: str, ours: str) -> Check:
 
 
 def token_file(path: Path, mode: int | None) -> Check:
-    """Whether a token's file is its owner's alone; `mode` is None where there is no file."""
+    """Check whether only the owner can read a token's file; `mode` is None if there is no file."""
     if mode is None:
         return skipped("token file", f"no {path}; Ray makes one when it starts a cluster here")
     if mode & 0o077:
@@ -125,12 +125,12 @@ def token_file(path: Path, mode: int | None) -> Check:
 
 
 def mode_of(path: Path) -> tuple[Path, int | None]:
-    """The file and its permissions; None where there is none."""
+    """Return the file and its permissions; None if there is none."""
     return path, path.stat().st_mode & 0o777 if path.is_file() else None
 
 
 def dashboard(address: str) -> str:
-    """URL to ask; empty for an address that the Jobs API cannot be reached at.
+    """Return the URL to ask; empty for an address that the Jobs API cannot be reached at.
 
     Ray's own address (HOST:6379, or `auto` for the cluster on this machine) stands for the dashboard of that host.
     """
@@ -141,7 +141,7 @@ def dashboard(address: str) -> str:
 
 
 def ask_version(url: str, token: str = "") -> Answer:
-    """What the dashboard at `url` says of its version, with Ray's header where there is a token."""
+    """Ask the dashboard at `url` for its version, with Ray's header if there is a token."""
     headers = {"authorization": f"Bearer {token}"} if token else {}
     try:
         with _OPENER.open(urllib.request.Request(f"{url}/api/version", headers=headers), timeout=SECONDS) as answer:  # noqa: S310 - http or https
@@ -171,7 +171,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """A token goes to the address that was given, and nowhere else."""
 
     def redirect_request(self, *_: object) -> None:
-        """The redirect is the answer."""
+        """Follow no redirect: the redirect is the answer."""
 
 
 _OPENER = urllib.request.build_opener(_NoRedirects)

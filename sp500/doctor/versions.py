@@ -134,7 +134,7 @@ def read_build(package: str) -> dict[str, Any]:
 
 
 def gpus() -> Gpus | str | None:
-    """What nvidia-smi says: the GPUs, its complaint, or None where there is no nvidia-smi."""
+    """Return what nvidia-smi says: the GPUs, its complaint, or None if there is no nvidia-smi."""
     try:
         listed, whole = (_nvidia("--list-gpus"), _nvidia())
     except FileNotFoundError:
@@ -148,7 +148,7 @@ def gpus() -> Gpus | str | None:
 
 
 def parse_nvidia_smi(listed: str, whole: str) -> Gpus | str:
-    """The driver in what `nvidia-smi --list-gpus` and `nvidia-smi` print."""
+    """Return the driver in what `nvidia-smi --list-gpus` and `nvidia-smi` print."""
     cuda = re.search(r"CUDA (?:UMD )?Version\s*:\s*(\d+\.\d+)", whole)
     if not cuda:
         return "it names no CUDA version"
@@ -156,7 +156,7 @@ def parse_nvidia_smi(listed: str, whole: str) -> Gpus | str:
 
 
 def cuda(build: str | None, driver: Gpus | str | None) -> Check:
-    """The CUDA of torch against the driver's. Within one major version, CUDA's minor versions go together."""
+    """Compare the CUDA of torch with the driver's. Within one major version, CUDA's minor versions go together."""
     torch = f"torch is built for CUDA {build}" if build else "torch is built for CPUs alone"
     if driver is None or (isinstance(driver, Gpus) and not driver.names):
         return ok("cuda", f"no GPU here; {torch}")

@@ -60,7 +60,7 @@ class AnswerLog:
             del self._rows[:-MOST_KEPT]
 
     def flush_in_time(self) -> None:
-        """As `flush`, but not more often than every FLUSH_SECONDS. Raises DiskError."""
+        """Write as `flush` does, but not more often than every FLUSH_SECONDS. Raises DiskError."""
         if time.monotonic() - self._flushed >= FLUSH_SECONDS:
             self._flushed = time.monotonic()
             self.flush()
@@ -84,7 +84,7 @@ class AnswerLog:
             _join(self.folder, parts)
 
     def read(self) -> pa.Table:
-        """The last answers of the model, those of this process up to now; empty where there is none."""
+        """Return the last answers of the model, those of this process up to now; empty if there is none."""
         with self._lock:
             rows = [*self._writing, *self._rows]
         # Taken before the files are read: what is written meanwhile is in both.
@@ -93,7 +93,7 @@ class AnswerLog:
 
 
 def read(folder: Path) -> pa.Table:
-    """The last answers in the files of a model, in order of time. Raises ConfigError where there is none."""
+    """Return the last answers in the files of a model, in order of time. Raises ConfigError if there is none."""
     tables = _everything(folder)
     if not tables:
         raise ConfigError(
@@ -150,7 +150,10 @@ def _everything(folder: Path) -> list[pa.Table]:
 
 
 def _last(tables: Sequence[pa.Table]) -> pa.Table:
-    """The last of the answers that are alike, in order of time. Compared as numbers, since there may be a million."""
+    """Return the last of the answers that are alike, in order of time.
+
+    Compared as numbers, since there may be a million.
+    """
     if not tables:
         return pa.table({})
     table = pa.concat_tables(tables, promote_options="permissive").unify_dictionaries()
@@ -163,7 +166,7 @@ def _last(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def _tables(paths: Sequence[Path], *, whole: bool = False) -> list[pa.Table]:
-    """What is in the files; without what no score needs, unless they are wanted `whole`."""
+    """Return what is in the files; without what no score needs, unless they are wanted `whole`."""
     tables = []
     for path in paths:
         try:

@@ -70,7 +70,7 @@ class Server:
     """The last scores: the champion, and until when they are valid."""
 
     async def answer(self, request: Request, compute: Callable[[Predictor], Mapping[str, object]]) -> Response:
-        """The answer of the model that is picked for this request."""
+        """Return the answer of the model that is picked for this request."""
         request_id, choice = request.state.request_id, self.models.choice
         served = choice.pick(request_id)
         if served is None:
@@ -84,7 +84,7 @@ class Server:
     async def run_model(
         self, served: Served, compute: Callable[[Predictor], Mapping[str, object]]
     ) -> dict[str, object]:
-        """The answer with the model, run and version that gave it. Computed in the one thread."""
+        """Return the answer with the model, run and version that gave it. Computed in the one thread."""
         answer = await anyio.to_thread.run_sync(compute, served.predictor, limiter=self.limiter)
         return {**answer, "model": self.models.name, "run": served.run, "version": served.version}
 
@@ -102,7 +102,10 @@ class Server:
         return await anyio.to_thread.run_sync(partial(work, *arguments), limiter=self.downloads)
 
     async def check(self, served: Served) -> str:
-        """What is wrong with the stored answer. Empty: nothing. Checked once a second at most: it needs no key."""
+        """Return what is wrong with the stored answer; empty: nothing.
+
+        Checked once a second at most: it needs no key.
+        """
         async with self.checking:
             if self.checked is None or self.checked[0] is not served or time.monotonic() > self.checked[1] + 1:
                 try:
@@ -117,7 +120,7 @@ class Server:
     async def _run_shadow(
         self, request_id: str, served: Served, compute: Callable[[Predictor], Mapping[str, object]]
     ) -> None:
-        """Runs after the answer was sent. A failure is logged, and no client sees it."""
+        """Run the shadow after the answer was sent. A failure is logged, and no client sees it."""
         if self.turns.waiting:  # requests of clients come first
             return
         try:
@@ -126,7 +129,7 @@ class Server:
             log.warning("shadow %s: %s", served.run, error)
 
     async def scores(self) -> list[dict[str, object]]:
-        """A row for each run that answered, as of a minute ago at most. Empty where no answer is logged."""
+        """Return a row for each run that answered, at most a minute old. Empty if no answer is logged."""
         champion = self.models.choice.champion
         prices = await self.run_download(self.history.prices, champion)
         if not self.answers or not champion or not prices:
@@ -151,7 +154,7 @@ class Server:
             await asyncio.to_thread(self.refresh)
 
     def refresh(self, *, last: bool = False) -> None:
-        """One look. A disk that is full must not end the answers."""
+        """Refresh the model once. A disk that is full must not end the answers."""
         self.models.refresh()
         self.gauges.refused.set(bool(self.models.choice.refused))
         try:
@@ -164,7 +167,7 @@ class Server:
 def create(
     models: OneRun | Registered, *, key: Key | None = None, answers: AnswerLog | None = None, tells_id: bool = True
 ) -> ASGIApp:
-    """The application.
+    """Return the application.
 
     `key` is what requests to /v1 and /metrics have to bring as `Authorization: Bearer KEY`; with `tells_id` an answer
     has its request's id, which the proxy of Ray Serve adds by itself.
@@ -198,10 +201,10 @@ def create(
 def _add_answers(app: FastAPI, server: Server) -> None:
     @app.post("/v1/forecast", response_model=Forecast, responses=_ERRORS)
     async def forecast(body: Prices, request: Request) -> Response:
-        """What the model expects of the next session(s) after the last price."""
+        """Forecast the next session(s) after the last price."""
 
         def compute(predictor: Predictor) -> dict[str, object]:
-            """The answer with what only the log gets."""
+            """Return the answer with what only the log gets."""
             values = requests.forecast(predictor, body)
             logged = {"days": values.days, **dict(zip(TRACES, values.traces, strict=True))}
             return {**values.model_dump(mode="json"), "logged": logged}
@@ -210,10 +213,10 @@ def _add_answers(app: FastAPI, server: Server) -> None:
 
     @app.post("/v1/windows", response_model=Outputs, responses=_ERRORS)
     async def windows(body: WindowsBody, request: Request) -> Response:
-        """The model's outputs for windows that are encoded and scaled already."""
+        """Return the model's outputs for windows that are encoded and scaled already."""
 
         def compute(predictor: Predictor) -> dict[str, object]:
-            """In the model's thread."""
+            """Compute the answer in the model's thread."""
             outputs = predictor.outputs(body.windows(predictor))
             if not np.isfinite(outputs).all():
                 raise BadRequest(Problem(field="x", message="leads to an output that is not finite"))
@@ -223,12 +226,12 @@ def _add_answers(app: FastAPI, server: Server) -> None:
 
     @app.post("/v1/images", response_model=Classes, responses=_ERRORS)
     async def images(body: ImagesBody, request: Request) -> Response:
-        """The class of each image, by a model that was trained on images."""
+        """Return the class of each image, by a model that was trained on images."""
         return await server.answer(request, lambda predictor: classify(predictor, body))
 
     @app.post("/v1/text", response_model=Text, responses=_ERRORS)
     async def text(body: TextBody, request: Request) -> Response:
-        """How a text goes on, by a model that was trained on text."""
+        """Continue a text, by a model that was trained on text."""
         return await server.answer(request, lambda predictor: write(predictor, body))
 
 
@@ -237,7 +240,7 @@ def _extend_docs(app: FastAPI, server: Server, *, with_key: bool) -> None:
     plain = app.openapi
 
     def extend_schema() -> dict[str, Any]:
-        """With examples of the model that answers now."""
+        """Add examples of the model that answers now."""
         schema, champion = plain(), server.models.choice.champion
         if with_key:  # and no examples, which are the run's own prices
             schema["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
@@ -258,25 +261,25 @@ def _add_page(app: FastAPI) -> None:
 
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
-        """For a person."""
+        """Return a page for a person."""
         policy = "default-src 'none'; connect-src 'self'; script-src 'self'; style-src 'unsafe-inline'; img-src data:"
         return FileResponse(here / "page.html", headers={"content-security-policy": policy})
 
     @app.get("/page.js", include_in_schema=False)
     async def script() -> Response:
-        """What the page does."""
+        """Return the page's script."""
         return FileResponse(here / "page.js")
 
 
 def _add_state(app: FastAPI, server: Server) -> None:
     @app.get("/healthz")
     async def health() -> dict[str, str]:
-        """Whether the process answers."""
+        """Return that the process answers."""
         return {"status": "ok"}
 
     @app.get("/readyz")
     async def ready() -> Response:
-        """Whether the model gives the stored answer to the stored test window, on the way that requests take."""
+        """Check that the model gives the stored answer to the stored test window, by the same path as requests."""
         champion = server.models.choice.champion
         if champion is None and server.models.choice.refused:
             return failure(503, "the promoted run is refused; see GET /v1/models")
@@ -288,27 +291,27 @@ def _add_state(app: FastAPI, server: Server) -> None:
 
     @app.get("/v1/models")
     async def models() -> dict[str, object]:
-        """What answers, what it takes, and why the last promotion was refused, if it was."""
+        """Return which models answer, what they accept, and why the last promotion was refused, if it was."""
         choice = server.models.choice
         roles = {name: _describe(getattr(choice, name)) for name in ("champion", "canary", "shadow")}
         return {"model": server.models.name, **roles, "canary_share": choice.share, "refused": choice.refused}
 
     @app.get("/metrics")
     async def metrics() -> Response:
-        """Counts and times of this process, for Prometheus."""
+        """Return counts and times of this process, for Prometheus."""
         return Response(generate_latest(server.gauges.registry), media_type=CONTENT_TYPE_LATEST)
 
 
 def _add_history(app: FastAPI, server: Server) -> None:
     @app.get("/v1/prices", responses=_ERRORS)
     async def tickers() -> dict[str, object]:
-        """Tickers that the model was trained on."""
+        """Return the tickers that the model was trained on."""
         prices = await server.run_download(server.history.prices, server.models.choice.champion)
         return {"tickers": prices.tickers if prices else []}
 
     @app.get("/v1/prices/{ticker}")
     async def prices(ticker: str) -> Response:
-        """Its last prices, as a body for /v1/forecast."""
+        """Return the ticker's last prices, as a body for /v1/forecast."""
         body = await server.run_download(server.history.request, server.models.choice.champion, ticker)
         return JSONResponse(body) if body else failure(404, f"no prices of {ticker[:32]}; see /v1/prices")
 
@@ -360,24 +363,24 @@ _ERRORS: dict[int | str, dict[str, object]] = {
 def _add_errors(app: FastAPI) -> None:
     # The handlers of FastAPI repeat the input, in which a NaN cannot be written as JSON, and that ends in status 500.
     async def invalid(_: Request, error: Exception) -> Response:
-        """A body that does not fit the schema."""
+        """Return the response to a body that does not fit the schema."""
         assert isinstance(error, RequestValidationError)
         return _problems([Problem(field=_field(fault), message=str(fault["msg"])) for fault in error.errors()[:20]])
 
     async def bad(_: Request, error: Exception) -> Response:
-        """A body that fits the schema and no rule."""
+        """Return the response to a body that fits the schema but breaks a rule."""
         assert isinstance(error, BadRequest)
         return _problems(error.problems)
 
     async def http(_: Request, error: Exception) -> Response:
-        """An unknown path, or JSON that cannot be read."""
+        """Return the response to an unknown path, or to JSON that cannot be read."""
         assert isinstance(error, HTTPException)
         if error.status_code == HTTPStatus.BAD_REQUEST:
             return _problems([Problem(field="body", message="cannot be read as JSON in UTF-8")])
         return failure(error.status_code, str(error.detail))
 
     async def unavailable(_: Request, error: Exception) -> Response:
-        """An error that is not the caller's, such as prices that cannot be downloaded."""
+        """Return the response to an error that is not the caller's, such as prices that cannot be downloaded."""
         return failure(503, str(error))
 
     app.add_exception_handler(RequestValidationError, invalid)

@@ -28,7 +28,7 @@ TURNS = count()
 
 
 def count_allowed() -> int:
-    """Connections at once: a quarter of the files that the process may open, of which the rest of it needs others."""
+    """Return the allowed number of connections: a quarter of the files that the process may open."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return min(MOST_CONNECTIONS, files // 4) if files > 0 else MOST_CONNECTIONS
 
@@ -58,7 +58,7 @@ class Connection(HttpToolsProtocol):
                 min(waiting, key=lambda other: other._turn).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """No longer look at the time."""
+        """Stop the timer."""
         self._timer.cancel()
         super().connection_lost(exc)
 

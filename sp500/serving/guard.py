@@ -37,7 +37,7 @@ HEADERS = [(b"x-content-type-options", b"nosniff"), (b"content-security-policy",
 
 
 def failure(status: int, detail: str, headers: dict[str, str] | None = None, **more: Any) -> JSONResponse:
-    """The answer to a request that failed: `error` in words, and `more`."""
+    """Return the response to a request that failed: `error` in words, and `more`."""
     return JSONResponse({"error": detail, **more}, status, headers)
 
 
@@ -65,7 +65,7 @@ class Key:
         self._text, self._file, self._read = text, file, -KEY_SECONDS
 
     def fits(self, authorization: bytes) -> bool:
-        """Whether a request with this header may pass. Takes the same time for every wrong key."""
+        """Return whether a request with this header may pass. Needs the same time for every wrong key."""
         if self._file and time.monotonic() - self._read >= KEY_SECONDS:
             self._read = time.monotonic()
             self._text = read_key(self._file)
@@ -75,7 +75,7 @@ class Key:
 
 
 def read_key(file: Path) -> str:
-    """What the file holds; empty where it cannot be read."""
+    """Return what the file holds; empty if it cannot be read."""
     try:
         return file.read_text().strip()
     except (OSError, UnicodeDecodeError):
@@ -105,7 +105,7 @@ class Guard:
         self._paths, self._tells_id = paths, tells_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -137,7 +137,7 @@ class Guard:
         self._gauges.seconds.labels(path).observe(seconds)
 
     def _check(self, scope: Scope, headers: dict[bytes, bytes]) -> ASGIApp | None:
-        """The answer to a request that is not let through, without reading its body; or what answers without a turn."""
+        """Return the response to a refused request, without reading its body; or the application that needs no turn."""
         path, turns = scope["path"], self._turns
         if path.startswith(GUARDED) and not self._key.fits(headers.get(b"authorization", b"")):
             return failure(401, "Authorization: Bearer KEY is missing or wrong", {"www-authenticate": "Bearer"})
@@ -167,7 +167,7 @@ class Guard:
             parts = iter([{"type": "http.request", "body": body, "more_body": False}])
 
             async def whole() -> Message:
-                """The body at once, and then what comes after it."""
+                """Return the body at once, and then what comes after it."""
                 return next(parts, None) or await receive()
 
             async with self._turns.unpacked:
@@ -177,7 +177,7 @@ class Guard:
 
 
 async def _read(receive: Receive) -> bytes:
-    """The body, or more than MOST_BYTES of it."""
+    """Return the body, or more than MOST_BYTES of it."""
     body, more = bytearray(), True
     while more and len(body) <= MOST_BYTES:
         message = await receive()
@@ -191,7 +191,7 @@ def _too_large() -> Response:
 
 
 def _refuse_media(headers: dict[bytes, bytes]) -> Response | None:
-    """The answer to a body that its head says is no plain JSON: the model's fields would be named as missing."""
+    """Refuse a body whose header is not plain JSON: the model's fields would be reported as missing."""
     coding = headers.get(b"content-encoding", b"identity").decode("latin-1")
     if coding.lower() != "identity":
         return failure(415, f"Content-Encoding is {coding[:64]}; send the body as it is, without this header")

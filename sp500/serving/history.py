@@ -30,7 +30,7 @@ class History:
         self._prices: Prices | None = None
 
     def prices(self, served: Served | None) -> Prices | None:
-        """The run's prices with all their dates; None for a run that was trained on none. Raises DataError."""
+        """Return the run's prices with all their dates; None for a run that was trained on none. Raises DataError."""
         predictor = served.predictor if served else None
         if served is None or predictor is None or not isinstance(predictor.task, Forecasting):
             return None
@@ -53,11 +53,11 @@ class History:
         self._run, self._loaded = served.run, time.monotonic()
 
     def is_loaded(self, served: Served) -> bool:
-        """Whether the run's prices are at hand without a wait."""
+        """Return whether the run's prices are available without a wait."""
         return self._run == served.run and self._prices is not None
 
     def request(self, served: Served | None, ticker: str) -> dict[str, object] | None:
-        """The last days of a ticker as a body for /v1/forecast; None where there is no such ticker."""
+        """Return the last days of a ticker as a body for /v1/forecast; None if there is no such ticker."""
         prices = self.prices(served)
         if served is None or prices is None or ticker not in prices.tickers:
             return None

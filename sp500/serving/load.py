@@ -13,7 +13,10 @@ from sp500.runs.results import LoadTimes
 
 
 def load(url: str, body: Mapping[str, object], *, clients: int, seconds: float, key: str = "") -> LoadTimes:
-    """POST `body` to `url` for so many seconds. An answer other than 200 counts as failed, as does none within 60 s."""
+    """Send POST `body` to `url` for so many seconds.
+
+    An answer other than 200 counts as failed, as does none within 60 s.
+    """
     return asyncio.run(_load(url, body, clients, seconds, key))
 
 
@@ -21,7 +24,7 @@ async def _load(url: str, body: Mapping[str, object], clients: int, seconds: flo
     end, took, failed = time.perf_counter() + seconds, list[float](), 0
 
     async def client(session: aiohttp.ClientSession) -> None:
-        """One request after the other."""
+        """Send one request after the other."""
         nonlocal failed
         while (begun := time.perf_counter()) < end:
             try:

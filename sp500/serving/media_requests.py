@@ -28,7 +28,7 @@ class ImagesBody(Body):
     """Each a PNG, JPEG or BMP file in base64, also as a data URI."""
 
     def pixels(self, predictor: Predictor) -> np.ndarray:
-        """X [image, 1, height, width, channel] as bytes. Raises BadRequest."""
+        """Return X [image, 1, height, width, channel] as bytes. Raises BadRequest."""
         height, width, channels = predictor.recipe.row
         most = max(MOST_PIXELS // (height * width * channels), 1)
         if len(self.images) > most:
@@ -62,7 +62,7 @@ class Text(Answer):
 
 
 def classify(predictor: Predictor, body: ImagesBody) -> dict[str, object]:
-    """The classes of the images, without the model's name and version. Raises BadRequest."""
+    """Return the classes of the images, without the model's name and version. Raises BadRequest."""
     if not isinstance(predictor.task, Classifying):
         raise BadRequest(Problem(field="images", message="this model was not trained on images; see GET /v1/models"))
     probabilities = predictor.task.probabilities(predictor.outputs(body.pixels(predictor)))
@@ -72,7 +72,7 @@ def classify(predictor: Predictor, body: ImagesBody) -> dict[str, object]:
 
 
 def write(predictor: Predictor, body: TextBody) -> dict[str, object]:
-    """How the text goes on, without the model's name and version. Raises BadRequest."""
+    """Return the continuation of the text, without the model's name and version. Raises BadRequest."""
     if not isinstance(predictor.task, Continuing):
         raise BadRequest(Problem(field="text", message="this model was not trained on text; see GET /v1/models"))
     start = body.text.encode()

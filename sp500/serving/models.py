@@ -45,7 +45,7 @@ class Choice:
     refused: str = ""
 
     def pick(self, request_id: str) -> Served | None:
-        """The model for a request: the same for the same id, whatever process answers."""
+        """Return the model for a request: the same for the same id, whatever process answers."""
         part = int.from_bytes(hashlib.sha256(request_id.encode()).digest()[:8], "big") / 2**64
         return self.canary if self.canary and part < self.share else self.champion
 
@@ -60,7 +60,7 @@ def interface(predictor: Predictor) -> str:
 
 
 def open_model(runs: Path, name: str, *, trust_source: bool = False) -> tuple[OneRun | Registered, AnswerLog | None]:
-    """The model of that name and the log of its answers; else the run, whose answers are not logged.
+    """Return the model of that name and the log of its answers; or else the run, whose answers are not logged.
 
     Raises SP500Error for a run that cannot answer, and ConfigError where there is neither.
     """
@@ -88,7 +88,7 @@ class OneRun:
         return f"run {self.name}"
 
     def refresh(self) -> None:
-        """Nothing to follow."""
+        """Do nothing: there is nothing to follow."""
 
 
 class Registered:
@@ -138,7 +138,7 @@ class Registered:
         return Choice(champion, canary, model.canary.share if model.canary else 0.0, shadow, "; ".join(refused))
 
     def _candidate(self, version: Version, role: str, refused: list[str]) -> Served | None:
-        """A canary or a shadow; what is wrong with it must not keep the champion from answering."""
+        """Return a canary or a shadow. What is wrong with it must not keep the champion from answering."""
         try:
             return self._load_version(version, role)
         except Exception as error:  # noqa: BLE001

@@ -42,7 +42,7 @@ class Predictor:
         self.check()
 
     def outputs(self, x: np.ndarray) -> np.ndarray:
-        """The model's outputs for windows x [batch, window, *row], as the recipe says of shape and number type."""
+        """Return the outputs for windows x [batch, window, *row] in the recipe's shape and number type."""
         expected = (self.recipe.window, *self.recipe.row)
         if x.shape[1:] != expected or str(x.dtype) != self.recipe.row_dtype:
             raise ConfigError(
@@ -52,7 +52,7 @@ class Predictor:
         return recipe.answer(self.model, x)
 
     def check(self) -> None:
-        """Raises CheckpointError unless the stored test window gets the stored answer."""
+        """Raise CheckpointError unless the stored test window gets the stored answer."""
         expected, output = self.recipe.test_output.numbers, self.outputs(self.recipe.test_input.numbers)
         if not np.allclose(output, expected, rtol=TOLERANCE, atol=TOLERANCE * float(np.abs(expected).max())):
             raise CheckpointError(f"{self.folder / recipe.FILE}: the model answers {output}, and answered {expected}")
@@ -76,6 +76,6 @@ class Predictor:
         return self.task.judge({"valid": self.predict(dataset.valid, choice), "test": test}, dataset)
 
     def predict(self, windows: Windows, model: nn.Module | None = None) -> np.ndarray:
-        """What the task keeps of the outputs for these windows [window, number], as training did."""
+        """Return what the task keeps of the outputs for these windows [window, number], as training did."""
         worker = SoloWorker(device("cpu"))
         return evaluation.predict(self.task, model or self.model, windows, worker, self.config.batch_size)

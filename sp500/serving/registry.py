@@ -71,11 +71,11 @@ class Model(BaseModel):
         return self
 
     def version(self, number: int) -> Version:
-        """The version of that number."""
+        """Return the version of that number."""
         return self.versions[number - 1]
 
     def find(self, run: str, weights_sha256: str) -> Version | None:
-        """The version of a run with these weights, if there is one."""
+        """Return the version of a run with these weights, if there is one."""
         wanted = run, weights_sha256
         return next((version for version in self.versions if (version.run, version.weights_sha256) == wanted), None)
 
@@ -100,11 +100,11 @@ class Registry:
         self.folder = runs / FOLDER
 
     def names(self) -> list[str]:
-        """Models that have a version."""
+        """Return the models that have a version."""
         return sorted(path.stem for path in self.folder.glob("*.json"))
 
     def read(self, name: str) -> Model:
-        """A model, without versions where it was never promoted. Raises ConfigError for a damaged file."""
+        """Return a model, without versions if it was never promoted. Raises ConfigError for a damaged file."""
         path = self._path(name)
         try:
             return Model.model_validate_json(checksums.unseal(path.read_bytes()))

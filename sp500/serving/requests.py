@@ -56,7 +56,7 @@ class Body(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_many(cls, body: object) -> object:
-        """Many fields are one fault: 100,000 of them, a mebibyte, would be seconds of work for an answer."""
+        """Report many fields as one problem: 100,000 of them, a mebibyte, would be seconds of work for an answer."""
         if isinstance(body, dict) and len(body) > len(cls.model_fields) + MOST_PROBLEMS:
             raise PydanticCustomError(
                 "many",
@@ -80,7 +80,7 @@ class Prices(Body):
     """Dates of moves that look like a fault and happened."""
 
     def fields(self) -> tuple[dict[str, pd.Series], list[str]]:
-        """Checked prices by name, and what was repaired in them, by the rules that training data has to pass.
+        """Return checked prices by name, and what was repaired in them by the rules that training data must pass.
 
         Raises BadRequest.
         """
@@ -120,7 +120,7 @@ class WindowsBody(Body):
     x: Annotated[list[Any], Field(min_length=1, max_length=MOST_WINDOWS)]
 
     def windows(self, predictor: Predictor) -> np.ndarray:
-        """X [batch, window, *row]. Raises BadRequest for another shape, and for numbers that are not finite."""
+        """Return X [batch, window, *row]. Raises BadRequest for another shape, and for numbers that are not finite."""
         recipe = predictor.recipe
         expected, numbers = [recipe.window, *recipe.row], recipe.test_output.numbers.size
         if len(self.x) * numbers > MOST_NUMBERS:
@@ -138,7 +138,7 @@ class WindowsBody(Body):
 
 
 def _to_array(x: list[Any], expected: list[int]) -> np.ndarray:
-    """Lists of the expected lengths in lists, with numbers in the last ones.
+    """Return an array of lists of the expected lengths in lists, with numbers in the last ones.
 
     Checked before NumPy sees them, which makes room for the longest text as often as there are items: 367 GB for a
     mebibyte.
@@ -206,17 +206,17 @@ class Outputs(Answer):
 
 
 def input_fields(predictor: Predictor) -> tuple[str, ...]:
-    """Prices that the model's features are made of."""
+    """Return the prices that the model's features are made of."""
     return ("close",) if predictor.recipe.features <= set(CLOSE_FEATURES) else ("close", *OHLCV)
 
 
 def minimum_days(predictor: Predictor) -> int:
-    """Prices that a forecast needs: for the features of a window, and for the last return."""
+    """Return how many prices a forecast needs: for the features of a window, and for the last return."""
     return max(WARM_UP + predictor.recipe.window, predictor.recipe.horizon + 1)
 
 
 def forecast(predictor: Predictor, body: Prices) -> LoggedForecast:
-    """What the model says of these prices, without its name and version. Raises BadRequest."""
+    """Return what the model says of these prices, without its name and version. Raises BadRequest."""
     task, dataset = predictor.task, predictor.recipe.dataset
     names = dataset.state.get("features")
     if not isinstance(task, Forecasting) or not names:

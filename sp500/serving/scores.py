@@ -21,7 +21,7 @@ TOLERANCE = 0.01
 
 
 def trace_returns(returns: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
-    """Three sums [..., 3] of log returns [day][...], oldest first, with weights between -1 and 1 that look random.
+    """Return three sums [..., 3] of log returns [day][...], oldest first, with pseudo-random weights between -1 and 1.
 
     Other prices have other sums, and those of another source, rounded or adjusted otherwise, nearly the same.
     """
@@ -32,7 +32,7 @@ def trace_returns(returns: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
 
 
 def score_log(log: AnswerLog, close: pd.DataFrame, config: RunConfig) -> list[dict[str, object]]:
-    """`score_answers` of a log, whose memory is given back afterwards: a server goes on for weeks."""
+    """Run `score_answers` on a log and free its memory afterwards: a server runs for weeks."""
     try:
         return score_answers(log.read(), close, threshold=config.eval.threshold, horizon=config.data.horizon)
     finally:
@@ -40,7 +40,7 @@ def score_log(log: AnswerLog, close: pd.DataFrame, config: RunConfig) -> list[di
 
 
 def score_answers(answers: pa.Table, close: pd.DataFrame, *, threshold: float, horizon: int) -> list[dict[str, object]]:
-    """One row per run and role: its error and those of the naive forecasts on the answers whose prices are known.
+    """Return a row per run and role: its error and the naive forecasts' on the answers whose prices are known.
 
     `answers` are the last ones of the log; `close` [date, ticker]; `threshold` the probability from which a forecast of
     the direction counts as up. Mean squared error for returns, share of wrong directions for probabilities, and the
@@ -64,7 +64,10 @@ def score_answers(answers: pa.Table, close: pd.DataFrame, *, threshold: float, h
 
 
 def _add_targets(answers: pa.Table, close: pd.DataFrame) -> pd.DataFrame:
-    """The answers whose outcome is known, with it. Others are never objects: there may be a million made-up tickers."""
+    """Return the answers with a known outcome, and add it.
+
+    Others never become objects: there may be a million fake tickers.
+    """
     tickers = answers["ticker"].cast(pa.string())
     named = answers.set_column(answers.column_names.index("ticker"), "ticker", tickers)
     table: pd.DataFrame = named.filter(pc.is_in(tickers, pa.array(close.columns.astype(str)))).to_pandas()
@@ -80,7 +83,10 @@ def _add_targets(answers: pa.Table, close: pd.DataFrame) -> pd.DataFrame:
 
 
 def _compare_prices(table: pd.DataFrame, prices: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Whether the answers [row] were for these log prices [date, ticker]. Earlier versions kept no traces: all were."""
+    """Return which answers [row] were for these log prices [date, ticker].
+
+    Earlier versions kept no traces: all were.
+    """
     same = np.ones(len(table), bool)
     if "days" not in table:
         return same

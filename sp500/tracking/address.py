@@ -30,7 +30,7 @@ class Address:
 
 
 def resolve(text: str) -> Address:
-    """The address that a URI or a path means.
+    """Return the address that a URI or a path means.
 
     MLflow 3 makes no experiments in plain folders (its file store is in maintenance), so a folder, or its file:// URI,
     becomes `sqlite:///FOLDER/mlflow.db`. Raises ConfigError for a file, and for a folder that such a URI cannot name.

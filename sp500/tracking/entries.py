@@ -97,7 +97,7 @@ class Entry:
         return self.part or self.run
 
     def digest(self, parent: str) -> str:
-        """A hash of all that MLflow should hold, `parent` (the id of the run above) included."""
+        """Return a hash of all that MLflow should hold, including `parent` (the id of the run above)."""
         whole = [parent, asdict(replace(self, files=())), self.digest_of_files]
         return hashlib.sha256(json.dumps(whole, default=str).encode()).hexdigest()
 
@@ -109,7 +109,7 @@ class Entry:
 
 
 def read_entries(run: Run, *, rates: RateTable | None = None, weights: bool = False) -> list[Entry]:
-    """The run's own entry, then those of its trials and folds; none for a folder without a run.
+    """Return the run's own entry, then those of its trials and folds; none for a folder without a run.
 
     Raises ConfigError for damaged files.
     """
@@ -200,7 +200,7 @@ def _folds(folder: Path) -> list[FoldRow]:
 
 
 def _make_points(epochs: Sequence[EpochMetrics], last: datetime) -> tuple[list[Point], int]:
-    """A point per epoch and number, and how many were not finite.
+    """Return a point per epoch and number, and how many were not finite.
 
     A line of an earlier version has no time: the last epoch ended at `last`, those before it one after another.
     """
@@ -221,7 +221,7 @@ def _results(record: RunRecord) -> dict[str, object]:
 
 
 def _numbers(values: Mapping[str, object], section: str = "") -> Iterator[tuple[str, float | None]]:
-    """Numbers by dotted name. None stands for one that was not finite, which JSON cannot hold."""
+    """Yield numbers by dotted name. None stands for one that was not finite, which JSON cannot hold."""
     for name, value in values.items():
         key = f"{section}{name}"
         if isinstance(value, Mapping):
@@ -233,7 +233,7 @@ def _numbers(values: Mapping[str, object], section: str = "") -> Iterator[tuple[
 
 
 def _place(numbers: Iterator[tuple[str, float | None]], step: int, when: datetime) -> tuple[list[Point], int]:
-    """Numbers as points at one step, and how many were not finite."""
+    """Return numbers as points at one step, and how many were not finite."""
     pairs = list(numbers)
     finite = {_key(name): float(value) for name, value in pairs if value is not None and math.isfinite(value)}
     missing = sum(value is None or not math.isfinite(value) for _, value in pairs)
@@ -245,12 +245,12 @@ def _milliseconds(when: datetime) -> int:
 
 
 def _key(name: str) -> str:
-    """A name with the characters that MLflow takes."""
+    """Return a name with only the characters that MLflow accepts."""
     return re.sub(r"[^\w. -]", "_", name, flags=re.ASCII)[:LONGEST_KEY]
 
 
 def _settings(run: Run, record: RunRecord) -> dict[str, object]:
-    """The effective settings, without where the run lies, which may change."""
+    """Return the effective settings without the run's folder, which may change."""
     try:
         settings = yaml.safe_load((run.path / "config.yaml").read_text())
     except FileNotFoundError:
@@ -261,7 +261,7 @@ def _settings(run: Run, record: RunRecord) -> dict[str, object]:
 
 
 def _params(settings: Mapping[str, object]) -> dict[str, str]:
-    """Settings by dotted name; those that are not set are left out."""
+    """Return settings by dotted name; those that are not set are left out."""
     return {_key(name): _text(value)[:LONGEST_PARAM] for name, value in _flat(settings) if value not in (None, [], {})}
 
 
@@ -278,7 +278,7 @@ def _text(value: object) -> str:
 
 
 def _tags(record: RunRecord, rates: RateTable | None) -> dict[str, str]:
-    """What the run was, where, and what it cost."""
+    """Return what the run was, where, and what it cost."""
     machine = record.machine
     ray = f", Ray with {machine.cluster.get('CPU', 0):.0f} CPUs" if machine.cluster else ""
     paid = cost(record, rates) if rates else None
@@ -310,5 +310,5 @@ def _file(path: Path) -> File:
 
 @lru_cache(maxsize=10_000)
 def _sha256(path: Path, size_bytes: int, mtime_ns: int) -> str:
-    """The hash of a file, read again only where its size or time has changed."""
+    """Return the hash of a file, read again only if its size or time has changed."""
     return file_digest(path)

@@ -127,7 +127,7 @@ class Mirror:
         return Change(own.run, state, len(parts), points, sum(entry.left_out for entry in entries))
 
     def _put(self, entry: Entry, parent: str) -> tuple[str, Literal["new", "changed", "made anew", "same"], int]:
-        """Id of the entry's run, what became of it, and how many points were written."""
+        """Write an entry's run. Returns its id, what became of it, and how many points were written."""
         digest = entry.digest(parent)
         run = self._find_one(entry, digest)
         if run and run.tags.get(SYNCED) == digest:
@@ -144,7 +144,7 @@ class Mirror:
         return created.id, "made anew", self._complete(created, entry, parent, digest, {})
 
     def _find_one(self, entry: Entry, digest: str) -> Kept | None:
-        """The run of an entry. One that was made twice, as when an answer was lost, is there once afterwards."""
+        """Return the run of an entry. Of duplicates, made when an answer was lost, one is left."""
         copies = sorted(self._kept.get((entry.run, entry.part), ()), key=lambda run: run.tags.get(SYNCED) != digest)
         for run in copies[1:]:
             ask(self._client.delete_run, run.id)
@@ -192,7 +192,7 @@ class Mirror:
         ask(self._client.log_batch, run, metrics=metrics, params=settings, tags=ended)
 
     def _points(self, run: Kept) -> dict[tuple[str, int], list[float]]:
-        """All values of a run by metric and step."""
+        """Return all values of a run by metric and step."""
         values: dict[tuple[str, int], list[float]] = {}
         for key in run.metrics:
             for metric in ask(self._client.get_metric_history, run.id, key):
@@ -272,7 +272,7 @@ def _wait_for_lock(folder: Path) -> Iterator[None]:
 
 
 def ask(call: Callable[..., T], *arguments: Any, seconds: int = SECONDS, **named: Any) -> T:
-    """What MLflow answers.
+    """Return what MLflow answers.
 
     Raises Unreachable where it does not in time, or with a fault of its own, ResourcesError where it refuses.
     """
@@ -298,7 +298,7 @@ def _client(address: Address) -> Any:
 
 
 def _find_experiment(client: Any, name: str, uri: str) -> Any:
-    """The experiment; None: there is none. It is the first request, so a wrong address shows here."""
+    """Return the experiment or None. It is the first request, so a wrong address shows here."""
     try:
         existing = ask(client.get_experiment_by_name, name)
     except (ResourcesError, Unreachable) as error:
@@ -311,7 +311,7 @@ def _find_experiment(client: Any, name: str, uri: str) -> Any:
 
 
 def _advise(uri: str, answer: str) -> str:
-    """What to do about an answer that is not one of MLflow's API."""
+    """Return what to do about an answer that is not one of MLflow's API."""
     if "Invalid Host header" in answer:  # of MLflow 3.5 and later, for all names but localhost
         return f"Start MLflow's server with --allowed-hosts {urlsplit(uri).netloc.rpartition('@')[2]}"
     if "error code 401" in answer:
@@ -329,7 +329,7 @@ def _above(parent: str) -> dict[str, str]:
 
 
 def _contradicts(run: Kept, stored: Mapping[tuple[str, int], Sequence[float]], entry: Entry) -> bool:
-    """Whether MLflow holds something that the entry has not, or has otherwise."""
+    """Return whether MLflow holds something that the entry lacks or has differently."""
     wanted = {(point.key, point.step): [point.value] for point in entry.points}
     return any(entry.params.get(name) != value for name, value in run.params.items()) or any(
         wanted.get(at) != values for at, values in stored.items()

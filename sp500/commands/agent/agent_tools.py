@@ -72,12 +72,12 @@ def submit_job(context: AgentContext, request: requests.SubmitJob) -> Answer:
 
 
 def job_status(context: AgentContext, request: requests.JobStatus) -> Answer:
-    """Its state now, or at its end if that comes in time."""
+    """Return the job's state now, or at its end if that comes in time."""
     return _describe(context, _wait_for(context, request.id, request.wait))
 
 
 def job_logs(context: AgentContext, request: requests.JobLogs) -> Answer:
-    """The last lines."""
+    """Return the last lines of the job's log."""
     context.queue.manage()
     job = context.queue.job(request.id)
     role = Role(request.role) if request.role else None
@@ -100,7 +100,7 @@ def stop_job(context: AgentContext, request: requests.StopJob) -> Answer:
 
 
 def list_jobs(context: AgentContext, request: requests.ListJobs) -> Answer:
-    """The newest, as a table."""
+    """Return the newest jobs as a table."""
     context.queue.manage()
     matches = [job for job in context.queue.ledger.jobs() if request.state in {None, job.state}]
     shown = matches[-request.limit :]
@@ -115,7 +115,7 @@ def list_jobs(context: AgentContext, request: requests.ListJobs) -> Answer:
 
 
 def estimate_speedup(context: AgentContext, request: requests.EstimateSpeedup) -> Answer:
-    """The forecast of `sp500 jobs forecast`."""
+    """Return the forecast of `sp500 jobs forecast`."""
     rates = rate_table.read(None)
     result = forecast.build_forecast(forecast.Forecast(**request.model_dump(), runs_dir=context.runs), rates)
     return costs.text(result, rates), dict(result)
@@ -150,7 +150,7 @@ TOOLS = {
 
 
 def _wait_for(context: AgentContext, id: str, seconds: float) -> Job:
-    """The job at its end, or after so many seconds."""
+    """Wait for a job's end, or so many seconds, and return the job."""
     context.queue.manage()
     try:
         return context.queue.wait([id], seconds)[0]
@@ -168,7 +168,7 @@ def _describe(context: AgentContext, job: Job) -> Answer:
 
 
 def _apply_limits(context: AgentContext, request: requests.SubmitJob, target: Target) -> requests.JobFields:
-    """The fields of the job, within the limits of this server and of the place. Raises SP500Error."""
+    """Return the fields of the job, within the limits of this server and of the place. Raises SP500Error."""
     context.limits.check_jobs(sum(job.project == context.project for job in context.queue.ledger.jobs(unfinished=True)))
     context.limits.check_disk(context.runs)
     requests.check_workers(request, *_most(context, target, request))
@@ -180,7 +180,7 @@ def _apply_limits(context: AgentContext, request: requests.SubmitJob, target: Ta
 
 
 def _most(context: AgentContext, target: Target, request: requests.SubmitJob) -> tuple[float, str]:
-    """How many workers a place holds, and what says so. Raises ConfigError if it is not configured."""
+    """Return how many workers a place holds, and what says so. Raises ConfigError if it is not configured."""
     file, cpus = context.queue.folder / queue_settings.FILE, request.cpus or 1
     on, room = target.name, client.read_settings(file.parent).room(target.name, queue_settings.machine())
     if target.is_here:

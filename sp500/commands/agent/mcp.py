@@ -77,7 +77,7 @@ def main(argv: Sequence[str]) -> int:
     """Serve and return the exit code."""
 
     def run() -> tuple[str, int]:
-        """No text, since stdout carries the protocol."""
+        """Serve until the end and return no text, since stdout carries the protocol."""
         with extra("agent"):
             import anyio
             import mcp  # noqa: F401 - looked for before anything else is done
@@ -100,7 +100,7 @@ def _end(number: int, _: FrameType | None) -> None:
 
 
 def build_context(flags: Mcp) -> AgentContext:
-    """Where its jobs go; the process goes into the project's folder. Raises ConfigError where no project is."""
+    """Change into the project's folder and return where its jobs go. Raises ConfigError if there is no project."""
     from sp500.agent.limits import Limits
     from sp500.commands.agent.agent_tools import AgentContext
 
@@ -127,7 +127,7 @@ async def _serve(context: AgentContext) -> None:
 
 
 def build_server(context: AgentContext) -> Server[Any]:
-    """The MCP server. Its tools act in threads, so that one that waits holds up no other.
+    """Return the MCP server. Its tools run in threads, so that one that waits does not delay the others.
 
     Those that wait have threads of their own, and jobs are taken one after the other, so that each counts for the next.
     """
@@ -151,7 +151,7 @@ def build_server(context: AgentContext) -> Server[Any]:
 
 
 def tools() -> list[Tool]:
-    """The tools as an agent sees them."""
+    """Return the tools as an agent sees them."""
     from mcp.types import Tool, ToolAnnotations
 
     from sp500.commands.agent.agent_tools import TOOLS

@@ -66,7 +66,7 @@ def check(file: Path) -> Iterator[CheckedDocument]:
 
 
 def format_violations(documents: Sequence[CheckedDocument]) -> str:
-    """A line per broken rule, and one that counts."""
+    """Return a line per broken rule, and one with their number."""
     lines = [
         f"{document.file}: {document.kind} {document.name}: {violation}"
         for document in documents

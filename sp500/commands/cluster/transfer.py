@@ -108,7 +108,7 @@ def pod(
     memory: str = transfer_pod.MEMORY,
     serving: bool = False,
 ) -> AbstractContextManager[str]:
-    """A transfer pod that holds `claim`, with the image of the RayCluster; with `serving` rather the RayService's.
+    """Return a transfer pod that holds `claim`, with the image of the RayCluster, or of the RayService if `serving`.
 
     Raises ResourcesError where there is no image for it, or no room.
     """
@@ -138,7 +138,7 @@ def pod(
 
 
 def say(text: str) -> None:
-    """What goes on meanwhile, on stderr."""
+    """Print a message about progress to stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -175,7 +175,7 @@ def _text(result: Fetched, runs: Path) -> str:
 
 
 def _exit_code(result: Fetched) -> int:
-    """0 if every run is here; a run that failed to transfer matters more than one that was kept."""
+    """Return 0 if every run is here; a run that failed to transfer matters more than one that was kept."""
     errors = sorted(result.failed.values(), key=lambda reason: isinstance(reason, RunExists))
     return errors[0].exit_code if errors else 0
 

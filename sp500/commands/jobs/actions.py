@@ -104,7 +104,7 @@ def _describe(jobs: Sequence[Job], flags: queue_flags.QueueFlags) -> str:
 
 
 def _exit_code(job: Job) -> int:
-    """The exit code of a job's command, or one for how it ended."""
+    """Return the exit code of a job's command, or one for how it ended."""
     if job.state == JobState.SUCCEEDED:
         return 0
     if job.state == JobState.STOPPED:

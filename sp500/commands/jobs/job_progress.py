@@ -24,7 +24,7 @@ SKEW_SECONDS = 60.0
 
 
 def read(queue: Queue, job: Job, *, live: bool) -> RunProgress | None:
-    """Progress of a job; None for one that does not run, and where nothing is known yet.
+    """Return the progress of a job; None if it does not run, or nothing is known yet.
 
     Not `live`: of a job on a cluster what the queue's manager read last, which is up to 30 s old and asks no cluster.
     """
@@ -42,7 +42,7 @@ def read(queue: Queue, job: Job, *, live: bool) -> RunProgress | None:
 
 
 def words(progress: RunProgress | None, now: float) -> str:
-    """Progress as short text: 'epoch 7/25, 1.2k/s, best 0.981, 3.0 min left'; a dash where it is unknown."""
+    """Return progress as short text: 'epoch 7/25, 1.2k/s, best 0.981, 3.0 min left'; a dash if it is unknown."""
     if progress is None:
         return formatting.NOTHING
     left = progress.eta_seconds(now)
@@ -57,7 +57,7 @@ def words(progress: RunProgress | None, now: float) -> str:
 
 
 def plain(progress: RunProgress | None, now: float) -> dict[str, object] | None:
-    """Progress for JSON; None where it is unknown."""
+    """Return progress for JSON; None if it is unknown."""
     if progress is None:
         return None
     return {
@@ -73,7 +73,7 @@ def plain(progress: RunProgress | None, now: float) -> dict[str, object] | None:
 
 
 def _short(rate: float) -> str:
-    """Three digits at most: 0.52, 950, 1.2k, 474k, 1.1M."""
+    """Return a number in three digits at most: 0.52, 950, 1.2k, 474k, 1.1M."""
     for limit, unit in ((1e6, "M"), (1e3, "k")):
         if rate >= limit * 0.9995:
             return f"{rate / limit:.{1 if rate < 100 * limit else 0}f}{unit}"
@@ -81,12 +81,12 @@ def _short(rate: float) -> str:
 
 
 def _time(seconds: float) -> str:
-    """Whole seconds: an estimate has no tenths."""
+    """Return a time in whole seconds: an estimate has no tenths."""
     return f"{seconds:.0f} s" if seconds < 2 * formatting.MINUTE else formatting.seconds(seconds)
 
 
 def _from_folder(queue: Queue, job: Job) -> RunProgress | None:
-    """What the files of the job's run say; None where they are of an earlier job, damaged, or not on this machine."""
+    """Return the progress in the job's run folder; None if it is of an earlier job, damaged, or not on this machine."""
     here = job.kind.is_here
     folder = run_folder(queue.ledger.document(job.id, "spec"), queue.ledger.document(job.id, "request"), here=here)
     if folder is None or job.started is None:
@@ -101,7 +101,7 @@ def _from_folder(queue: Queue, job: Job) -> RunProgress | None:
 
 
 def run_folder(spec: Mapping[str, Any], request: Mapping[str, Any], *, here: bool) -> Path | None:
-    """The folder that a job's command writes its run to, by its flags, settings and environment.
+    """Return the folder that a job's command writes its run to, by its flags, settings and environment.
 
     `here`: whether it runs on this machine, where a relative folder counts from its working folder.
     None for a run whose name is made when it starts, and for a folder that only means something on another machine.

@@ -47,12 +47,15 @@ def _list(flags: List) -> tuple[str, int]:
 
 
 def progress_of(queue: Queue, jobs: Sequence[Job]) -> dict[str, RunProgress | None]:
-    """Progress of each job by its id, without asking a cluster."""
+    """Return the progress of each job by its id, without asking a cluster."""
     return {job.id: job_progress.read(queue, job, live=False) for job in jobs}
 
 
 def table(jobs: Sequence[Job], progress: Mapping[str, RunProgress | None], width: int | None = None) -> str:
-    """A line for each job; `width` in columns, None: the terminal's. Progress has a column where there is any."""
+    """Return a line for each job, with a column for progress if any is known.
+
+    `width`: columns; None: the terminal's.
+    """
     shown = Table(box=SIMPLE_HEAD, pad_edge=False)
     for column in ("id", "on", "state", "ran", "project"):
         shown.add_column(column, no_wrap=True)

@@ -56,7 +56,7 @@ def _manage(flags: Manage) -> tuple[str, int]:
 
 
 def settings(folder: Path) -> Callable[[], QueueSettings]:
-    """A function that reads the file again when it has changed.
+    """Return a function that reads the file again when it has changed.
 
     An invalid file raises ConfigError at first. Later it is reported, and the settings stay.
     """
@@ -64,7 +64,7 @@ def settings(folder: Path) -> Callable[[], QueueSettings]:
     path = folder / queue_settings.FILE
 
     def read() -> QueueSettings:
-        """The settings now."""
+        """Return the settings now."""
         nonlocal known
         stamp = path.stat().st_mtime_ns if path.exists() else 0
         if stamp == known[0]:

@@ -48,7 +48,7 @@ class SomeJobs(QueueFlags):
 
 
 def plain(job: Job, status: Status | None = None, progress: RunProgress | None = None) -> dict[str, object]:
-    """A job for JSON."""
+    """Return a job for JSON."""
     now = time.time()
     row: dict[str, object] = {
         "id": job.id,
@@ -77,12 +77,12 @@ def plain(job: Job, status: Status | None = None, progress: RunProgress | None =
 
 
 def dump_json(data: object) -> str:
-    """JSON as all verbs print it."""
+    """Return JSON as all verbs print it."""
     return json.dumps(data, indent=1)
 
 
 def format_run_time(job: Job, now: float) -> str:
-    """How long a job has run, as `1:02:03`; a dash for one that has not started."""
+    """Return how long a job has run, as `1:02:03`; a dash for one that has not started."""
     if job.started is None:
         return "-"
     # A clock that was set back makes no run shorter than nothing.

@@ -36,12 +36,12 @@ def _show(flags: Status) -> tuple[str, int]:
 
 
 def changes(queue: Queue, job: Job) -> list[dict[str, object]]:
-    """The job's changes of state so far, for JSON."""
+    """Return the job's changes of state so far, for JSON."""
     return [{"at": at, "state": str(state), "reason": reason} for at, state, reason in queue.ledger.events(job.id)]
 
 
 def text(queue: Queue, job: Job, status: JobStatus | None, progress: RunProgress | None, lines: Sequence[str]) -> str:
-    """The same for a reader, above the last lines of its log."""
+    """Return the same for a reader, above the last lines of its log."""
     pending = [notice for notice in queue.ledger.notices() if notice.message["id"] == job.id]
     budgets = client.read_settings(queue.folder).budgets
     return "\n".join([*_head(job, status, progress, pending, budgets), *_history(queue, job), *_indent("log", lines)])

@@ -30,7 +30,7 @@ class Arguments(Frozen):
 
 
 def build(args: dict[str, object]) -> serve.Application:
-    """The application, for Ray Serve to deploy. Raises ValidationError for `args` that are not `Arguments`."""
+    """Return the application, for Ray Serve to deploy. Raises ValidationError for `args` that are not `Arguments`."""
     arguments = Arguments.model_validate(args)
     factory = partial(
         make, arguments.runs_dir.absolute(), arguments.name, "", arguments.key_file, arguments.trust_source
@@ -39,7 +39,7 @@ def build(args: dict[str, object]) -> serve.Application:
 
 
 def make(runs: Path, name: str, key: str, key_file: Path | None, trust_source: bool) -> object:
-    """The HTTP application of one replica."""
+    """Return the HTTP application of one replica."""
     from sp500.serving import app, models
     from sp500.serving.guard import Key
 

@@ -65,7 +65,7 @@ class Server(NamedTuple):
 
 
 def measure(runs: Path, name: str, seconds: float, *, trust_source: bool = False) -> tuple[Path, list[ServeRow]]:
-    """A row per server, path and number of clients, and the run that keeps them.
+    """Return a row per server, path and number of clients, and the run that keeps them.
 
     Raises SP500Error where a server does not start, or where a run has just taken the name.
     """
@@ -96,7 +96,7 @@ def _row(server: Server, path: str, body: dict[str, object], clients: int, secon
 
 
 def _keep(runs: Path, name: str, rows: list[ServeRow], started: datetime) -> Path:
-    """The rows as a run, with the settings of the one that answered."""
+    """Keep the rows as a run, with the settings of the run that answered, and return its folder."""
     folder = _folder(runs, name)
     record = Run(folder).record()
     if record is None:
@@ -110,7 +110,7 @@ def _keep(runs: Path, name: str, rows: list[ServeRow], started: datetime) -> Pat
 
 
 def text(rows: Sequence[ServeRow]) -> str:
-    """The rows as lines."""
+    """Return the rows as lines."""
     columns = ("clients", 8), ("req/s", 9), ("p50 ms", 9), ("p99 ms", 9), ("CPU ms", 8), ("MiB", 7), ("failed", 8)
     lines = [f"{'server':<31}{'path':<14}" + "".join(f"{name:>{width}}" for name, width in columns)]
     lines += [
@@ -124,14 +124,14 @@ def text(rows: Sequence[ServeRow]) -> str:
 
 
 def _folder(runs: Path, name: str) -> Path:
-    """Folder of the run that answers under this name."""
+    """Return the folder of the run that answers under this name."""
     champion = Registry(runs).read(name).champion
     return runs / (champion.run if champion else name)
 
 
 @contextmanager
 def _start_server(kind: Kind, words: list[str]) -> Iterator[Server]:
-    """`sp500 serve` with these words on a free port, until the block ends."""
+    """Run `sp500 serve` with these words on a free port until the block ends."""
     on_ray = ["--on", "ray", "--replicas", str(kind.replicas)] if kind.replicas else []
     argv = [sys.executable, "-m", "sp500.cli", "serve", *words, *on_ray, "--port", "0"]
     key = secrets.token_urlsafe(16) if kind.fast_proxy else ""
@@ -167,7 +167,7 @@ def _wait_until_ready(url: str) -> None:
 
 
 def _bodies(x: np.ndarray, server: Server) -> dict[str, dict[str, object]]:
-    """A body for each path that the model answers."""
+    """Return a body for each path that the model answers."""
     headers = {"authorization": f"Bearer {server.key}"}
     tickers = requests.get(f"{server.url}/v1/prices", timeout=120, headers=headers).json()["tickers"]
     bodies: dict[str, dict[str, object]] = {"/v1/windows": {"x": x.tolist()}}

@@ -46,7 +46,10 @@ def deploy(
 
 
 def load(path: Path, model: str, *, image: str = "", trust_source: bool = False) -> list[Document]:
-    """The manifests, in which the RayService serves `model`. Raises ConfigError for none, several or broken rules."""
+    """Return the manifests, in which the RayService serves `model`.
+
+    Raises ConfigError for none, several or broken rules.
+    """
     documents: list[Document] = [
         document for document in read_documents(path, "--manifest") if isinstance(document, dict)
     ]

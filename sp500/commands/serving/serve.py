@@ -71,7 +71,7 @@ def main(argv: Sequence[str], prog: str = "sp500 serve", on: Literal["local", "r
     """Serve until a signal and return the exit code. `on` is the default of --on."""
 
     def run() -> tuple[str, int]:
-        """The table of a benchmark, or nothing once the server has ended; and the exit code."""
+        """Return the table of a benchmark, or nothing once the server has ended; and the exit code."""
         flags = arguments.parse(Serve, argv, prog, default=Serve(on=on))
         if flags.on == "kuberay":
             return _serve_on_kuberay(flags), 0
@@ -146,7 +146,7 @@ def _say(host: str, port: int, description: str) -> None:
 
 
 def _refuse_others(flags: Serve) -> None:
-    """Raises ConfigError for what a RayService has in its manifest."""
+    """Raise ConfigError for flags that a RayService has in its manifest."""
     for name in ("host", "port", "replicas", "benchmark", "json_output"):
         if getattr(flags, name) != type(flags).model_fields[name].default:
             flag = name.removesuffix("_output")
@@ -154,7 +154,10 @@ def _refuse_others(flags: Serve) -> None:
 
 
 def key(flags: Serve) -> str:
-    """What requests have to bring; empty: nothing. Raises ConfigError where an address that others reach has none."""
+    """Return the key that requests must bring; empty: none.
+
+    Raises ConfigError if others reach the address without one.
+    """
     secret = _read_key(flags)
     if not secret and not _is_own(flags.host):
         raise ConfigError(f"--host {flags.host}: others can reach this address; set {API_KEY} or give --key-file FILE")

@@ -29,12 +29,12 @@ class JobFlags(JobSpec):
     """YAML file of these settings, with the command under argv; flags override it."""
 
     def spec(self) -> JobSpec:
-        """The job alone."""
+        """Return only the job."""
         return JobSpec(**self.model_dump(include=set(JobSpec.model_fields)))
 
 
 def parse(model: type[F], argv: Sequence[str], verb: str, shared: Mapping[str, object] | None = None) -> F:
-    """The flags; all after a lone -- is the job's command. Exits with 2 on a wrong flag. Raises ConfigError.
+    """Return the flags; all after a lone -- is the job's command. Exits with 2 on a wrong flag. Raises ConfigError.
 
     `shared`: what a file with many jobs says of them all.
     """
@@ -59,13 +59,13 @@ def parse(model: type[F], argv: Sequence[str], verb: str, shared: Mapping[str, o
 
 
 def _base(model: type[F], file: str | None, words: list[str], shared: Mapping[str, object]) -> F:
-    """What the flags change: the file's job, or the defaults."""
+    """Return what the flags change: the file's job, or the defaults."""
     settings = {**shared, **(read_file(file) if file else {}), **({"argv": words} if words else {})}
     return schema.validate(model, settings, f"--file {file}" if file else "")
 
 
 def read_file(file: str) -> dict[str, object]:
-    """The settings of a job, or of many under `jobs`. Raises ConfigError for what is not YAML of such."""
+    """Return the settings of a job, or of many under `jobs`. Raises ConfigError for YAML that is neither."""
     expected = "a job, such as argv, workers and memory, or jobs: with a list"
     settings: Mapping[Any, object] = schema.read_mapping(Path(file), "--file", expected)
     # YAML 1.1 reads the key `on` as a truth value.
@@ -73,13 +73,13 @@ def read_file(file: str) -> dict[str, object]:
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words before the first lone --, and those after it."""
+    """Return the words before the first lone --, and those after it."""
     at = list(argv).index("--") if "--" in argv else len(argv)
     return list(argv[:at]), list(argv[at + 1 :])
 
 
 def pairs(of: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, str]] | None:
-    """Mappings are written as NAME=VALUE."""
+    """Let tyro read mappings as NAME=VALUE."""
     if of.type != dict[str, str]:
         return None
     return PrimitiveConstructorSpec(
@@ -92,7 +92,7 @@ def pairs(of: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, str]] | N
 
 
 def settings_file(of: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, object]] | None:
-    """Settings are read from a file."""
+    """Let tyro read settings from a file."""
     if of.type != dict[str, object]:
         return None
     return PrimitiveConstructorSpec(

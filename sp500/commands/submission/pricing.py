@@ -48,7 +48,7 @@ class Estimator:
     """Whether an agent asks. Its own estimate then never shortens the time that its budget pays for."""
 
     def seconds(self, spec: JobSpec, target: Target) -> Seconds:
-        """How long the job may last: by the user's estimate, the last jobs of its name, or runs of its script.
+        """Return how long the job may last: by the user's estimate, the last jobs of its name, or runs of its script.
 
         For an agent the upper end is the deadline, which alone is enforced, or else the largest of the three.
         """
@@ -63,7 +63,7 @@ class Estimator:
         return (None if low is None else min(low, most)), (None if high is None else min(high, most))
 
     def hourly(self, spec: JobSpec, target: Target, request: Request) -> float:
-        """What an hour of the job costs.
+        """Return what an hour of the job costs.
 
         Raises ConfigError for a node type that the table lacks, and for an agent's job that costs money without end.
         """
@@ -107,7 +107,7 @@ class Estimator:
         return (min(durations), max(durations)) if durations else None
 
     def _by_runs(self, spec: JobSpec, target: Target) -> Seconds | None:
-        """The range of earlier runs of the same script, plus the start of a cluster made for the job."""
+        """Return the range of earlier runs of the same script, plus the start of a cluster made for the job."""
         script = next((PurePath(word) for word in spec.argv if word.endswith(".py")), None)
         if script is None or script.parent.name != "experiments" or not self.runs_dir.is_dir():
             return None
@@ -127,7 +127,10 @@ class Estimator:
 def build_estimator(
     table: RateTable | None, node_type: str, earlier: Sequence[Job], *, currency: str, for_agent: bool = False
 ) -> Estimator:
-    """An estimator that reads the runs of this folder, or of SP500_RUNS_DIR. `currency`: where there are no rates."""
+    """Return an estimator that reads the runs of this folder, or of SP500_RUNS_DIR.
+
+    `currency`: used without a rate table.
+    """
     return Estimator(
         table, node_type, earlier, folders.default_runs(), table.currency if table else currency, for_agent
     )

@@ -52,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
     """Print the manifests as YAML, and return the exit code."""
 
     def run() -> tuple[str, int]:
-        """The text, and 0."""
+        """Return the text, and 0."""
         words = job_flags.split(argv)[0]
         if "--serve" in words:
             rest = [word for word in argv if word != "--serve"]
@@ -67,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def manifests(flags: Render) -> list[Document]:
-    """What Kubernetes would get. Raises ConfigError for a job, cluster file or manifest that is wrong."""
+    """Return what Kubernetes would get. Raises ConfigError for a job, cluster file or manifest that is wrong."""
     spec, cluster = flags.spec(), read_cluster(flags.cluster)
     kuberay.check(spec, cluster)
     rendered = build_documents(spec, cluster)
@@ -77,7 +77,7 @@ def manifests(flags: Render) -> list[Document]:
 
 
 def service(flags: RenderService) -> Document:
-    """What Kubernetes would get. Raises ConfigError for a cluster file or manifest that is wrong."""
+    """Return what Kubernetes would get. Raises ConfigError for a cluster file or manifest that is wrong."""
     cluster = read_cluster(flags.cluster)
     rendered = build_rayservice(cluster, model=flags.model, image=flags.image, namespace=flags.namespace)
     rules.check(rendered)

@@ -75,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parse(argv: Sequence[str]) -> tuple[Submit, list[JobSpec]]:
-    """The flags, and the jobs of the command line or of the file."""
+    """Return the flags, and the jobs of the command line or of the file."""
     words, command = job_flags.split(argv)
     model, file = flags_with_options(), entry.flag(words, "--file")
     settings = job_flags.read_file(file) if file else {}
@@ -95,7 +95,7 @@ def _parse(argv: Sequence[str]) -> tuple[Submit, list[JobSpec]]:
 
 
 def _batch(file: str, settings: Mapping[str, object]) -> list[JobSpec]:
-    """The jobs of a file. Keys next to `jobs:` are defaults of each job, or hold for all."""
+    """Return the jobs of a file. Keys next to `jobs:` are defaults of each job, or hold for all."""
     jobs, shared = settings["jobs"], {key: value for key, value in settings.items() if key != "jobs"}
     if not isinstance(jobs, list) or not jobs or not all(isinstance(job, dict) for job in jobs):
         raise ConfigError(f"--file {file}: jobs: expected a list of jobs, each with its argv")
@@ -106,7 +106,7 @@ def _batch(file: str, settings: Mapping[str, object]) -> list[JobSpec]:
 
 
 def _without(words: list[str], flag: str) -> list[str]:
-    """The words but for a flag and its value."""
+    """Return the words without a flag and its value."""
     rest = [word for word in words if not word.startswith(f"{flag}=")]
     at = rest.index(flag) if flag in rest else len(rest)
     return rest[:at] + rest[at + 2 :]
@@ -149,7 +149,10 @@ def _estimator(flags: Submit, queue: Queue, *, for_agent: bool = False) -> prici
 
 
 def _dry(target: Target, jobs: Sequence[NewJob], flags: Submit) -> str:
-    """What would be sent: manifests for Kubernetes, else the request; secrets of the environment are not shown."""
+    """Return what would be sent: manifests for Kubernetes, else the request.
+
+    Secrets of the environment are not shown.
+    """
     preview = None if flags.json_output else target.preview([job.request for job in jobs])
     if preview is not None:
         return preview

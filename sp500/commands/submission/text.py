@@ -45,12 +45,12 @@ class Submitted:
     """Commands, or calls of tools, that follow the job."""
 
     def plain(self) -> dict[str, object]:
-        """The same for JSON."""
+        """Return the same for JSON."""
         return {**queue_flags.plain(self.job), "plan": self.plan, "follow": self.follow}
 
 
 def plan(queued: Queued, spec: JobSpec, estimator: Estimator, waiting: Sequence[Job]) -> Submitted:
-    """The job that was queued, and what is expected of it."""
+    """Return the job that was queued, and what is expected of it."""
     job, shortfall = queued.job, queued.shortfall
     shortest, longest = estimator.seconds(spec, job.kind)
     rivals = [other for other in waiting if other.kind is job.kind]
@@ -73,7 +73,7 @@ def plan(queued: Queued, spec: JobSpec, estimator: Estimator, waiting: Sequence[
 
 
 def text(submitted: Submitted) -> str:
-    """The same for a reader."""
+    """Return the same for a reader."""
     expected = submitted.plan
     before = expected["queued_before"]
     rows = {
@@ -95,13 +95,13 @@ def text(submitted: Submitted) -> str:
 
 
 def world_size(spec: JobSpec, target: Target) -> int | None:
-    """Workers that the experiment trains on by default; None where the job sets no world size."""
+    """Return the workers that the experiment trains on by default; None if the job sets no world size."""
     value = with_world_size(spec, target).env.get(WORLD_SIZE, "")
     return int(value) if value.isdecimal() else None
 
 
 def mask_request(request: Request, spec: Mapping[str, Any]) -> Request:
-    """The request with the values that the job itself sets, and only the names of what it has of the shell."""
+    """Return the request with the values that the job itself sets, and only the names of what it has of the shell."""
     if "environment" not in request:
         return request
     own = spec["env"] | {key: request["environment"][key] for key in (WORLD_SIZE,) if key in request["environment"]}
@@ -113,7 +113,7 @@ def mask_request(request: Request, spec: Mapping[str, Any]) -> Request:
 
 
 def _range(span: Sequence[float | None], say: Callable[[float | None], str]) -> str:
-    """Both ends as `say` formats them; empty if the upper one is unknown."""
+    """Return both ends as `say` formats them; empty if the upper one is unknown."""
     low, high = span
     if high is None:
         return ""
