@@ -101,7 +101,7 @@ class Folder:
         return {info.path.removeprefix(f"{self._path}/"): Entry(info.size, info.mtime) for info in files}
 
     def upload(self, source: io.BufferedIOBase, name: str) -> str:
-        """Copy an open file in chunks, and give the sha256 of what was copied. Raises OSError.
+        """Copy an open file in chunks, and return the sha256 of what was copied. Raises OSError.
 
         An object store shows a file when all of it is there; on a disk it gets its name then.
         """
@@ -123,7 +123,7 @@ class Folder:
         return digest
 
     def download(self, name: str, path: Path) -> str:
-        """Copy a file to a local path in chunks, and give the sha256 of what was copied. Raises OSError."""
+        """Copy a file to a local path in chunks, and return the sha256 of what was copied. Raises OSError."""
         path.parent.mkdir(parents=True, exist_ok=True)
         with self._files.open_input_stream(f"{self._path}/{name}") as source, path.open("wb") as file:
             digest = _copy(source, file)

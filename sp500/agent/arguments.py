@@ -115,7 +115,7 @@ def file_fault(words: Iterable[str]) -> str:
 
 
 def split_word(word: str) -> tuple[str, str]:
-    """Name of a flag and its value; one of the two is empty where the word is only the other."""
+    """Return the name of a flag and its value; one is empty if the word is only the other."""
     flag = FLAG.fullmatch(word)
     return (flag[1].replace("_", "-"), flag[2] or "") if flag else ("", word)
 

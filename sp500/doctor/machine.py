@@ -167,7 +167,7 @@ def refusal(path: Path) -> str:
 
 
 def free_shared_bytes() -> int | None:
-    """Free bytes of /dev/shm; None on a system without it."""
+    """Return the free bytes of /dev/shm; None on a system without it."""
     return space(Path(SHARED)).free if Path(SHARED).exists() else None
 
 

@@ -43,7 +43,7 @@ class Costs:
     """Forecast of each experiment that ran with two numbers of workers or more, by its name."""
 
     def cells(self, run: str | None, *, windows: bool = False) -> dict[str, str]:
-        """Columns of a run's row: its cost, and with `windows` that of a million of them."""
+        """Return the cells of a run's row: its cost, and if `windows` that of a million of them."""
         if not self.by_run:
             return {}
         cost_row = self.by_run.get(run or "")
@@ -53,7 +53,7 @@ class Costs:
         return cells
 
     def cost_text(self, run: str) -> str:
-        """What a run cost, with its currency; '' where that is not known."""
+        """Return what a run cost, with its currency; '' if that is not known."""
         cost = self.by_run.get(run)
         return f"{money(cost.amount)} {self.currency} at the rates of {self.held}" if cost else ""
 
@@ -74,7 +74,7 @@ class Costs:
 
 
 def of(records: Sequence[RunRecord], unended: Sequence[RunRecord], rates: RateTable | None) -> Costs:
-    """The costs of ended runs and of those that left no record, and forecasts from them."""
+    """Return the costs of ended runs and of those that left no record, and forecasts from them."""
     asked = {name: forecast.Question(experiment=name) for name in EXPERIMENTS}
     every = {name: forecast.forecast(records, question, rates) for name, question in asked.items()}
     ahead = {name: run_cost for name, run_cost in every.items() if run_cost["backtest"]}
@@ -88,7 +88,7 @@ def of(records: Sequence[RunRecord], unended: Sequence[RunRecord], rates: RateTa
 
 
 def sentences(costs: Costs) -> list[str]:
-    """What all runs cost together, and how far the forecasts missed what is known."""
+    """Return what all runs cost together, and how far the forecasts missed what is known."""
     lines = []
     if costs.by_run:
         total = money(sum(item.amount for item in costs.by_run.values()))
@@ -100,7 +100,7 @@ def sentences(costs: Costs) -> list[str]:
 
 
 def parts(costs: Costs) -> tuple[Any, ...]:
-    """Tables of the forecasts and remarks on the rates."""
+    """Return tables of the forecasts and remarks on the rates."""
     shown: list[Any] = []
     for name, ahead in costs.ahead.items():
         shown += [forecast_table(f"Forecast: {TITLES[name].lower()}", ahead), ahead["assumption"]]
@@ -113,7 +113,7 @@ def parts(costs: Costs) -> tuple[Any, ...]:
 
 
 def search_table(costs: Costs, sides: Mapping[str, RunRecord]) -> Table | None:
-    """What each arm of a search cost, by its name."""
+    """Return a table of what each arm of a search cost, by its name."""
     lines = []
     for name, record in sides.items():
         if run_cost := costs.by_run.get(record.name):
@@ -124,7 +124,7 @@ def search_table(costs: Costs, sides: Mapping[str, RunRecord]) -> Table | None:
 
 
 def forecast_table(caption: str, ahead: Forecast) -> Table:
-    """A row per number of workers."""
+    """Return a table with a row per number of workers."""
     lines = []
     for row in ahead["rows"]:
         line = {"Workers": str(row["workers"]), "Start to end": seconds(row["seconds"])}
@@ -139,7 +139,7 @@ def forecast_table(caption: str, ahead: Forecast) -> Table:
 
 
 def backtest(ahead: Forecast) -> str:
-    """What the law, fitted without the most workers, said of them."""
+    """Return what the law predicted for the most workers when fitted without them."""
     tested = ahead["backtest"]
     if tested is None:
         return "The forecast could not be tested: that takes runs with two numbers of workers."
@@ -155,7 +155,7 @@ def backtest(ahead: Forecast) -> str:
 
 
 def text(ahead: Forecast, rates: RateTable | None) -> str:
-    """A forecast in a terminal."""
+    """Return a forecast as text for a terminal."""
     basis = ahead["basis"]
     shown = forecast_table("forecast", ahead)
     titles = [column.title for column in shown.columns]
@@ -181,21 +181,21 @@ def _range(row: ForecastRow) -> str:
 
 
 def _range_title(basis: Basis) -> str:
-    """A range that no repeated run supports is named after its assumption."""
+    """Return the title of a range; one that no repeated run supports is named after its assumption."""
     if basis.get("repeats"):
         return "Range, 90% by the law"
     return f"Range if runs vary by {percent(basis.get('varies', VARIES), 0)}"
 
 
 def _free(ahead: Forecast) -> str:
-    """Why there is no cost to show, where the table has a rate of nothing."""
+    """Return why there is no cost to show, if the table has a rate of nothing."""
     if not ahead["currency"] or any(row["cost"] is None or row["cost"] for row in ahead["rows"]):
         return ""
     return f"No cost: the table of rates has {ahead['basis']['node_type']}, the type of these machines, at 0."
 
 
 def _law(basis: Basis) -> str:
-    """What the runs determined of the law, and what is assumed in it."""
+    """Return what the runs determined of the law, and what is assumed in it."""
     if not basis["used"]:
         return ""
     counts = basis["workers"]

@@ -50,13 +50,13 @@ SHOWN = ("mse", "accuracy", "directional_accuracy", RATIO)
 
 
 def newest(records: Sequence[RunRecord]) -> RunRecord | None:
-    """The newest walk-forward run that ended well, among records, oldest first."""
+    """Return the newest walk-forward run that ended well, among records, oldest first."""
     walked = _list_ended(records)
     return walked[-1] if walked else None
 
 
 def list_earlier(records: Sequence[RunRecord]) -> list[str]:
-    """Walk-forward runs that ended well before the newest, newest first."""
+    """Return the walk-forward runs that ended well before the newest, newest first."""
     return [record.name for record in _list_ended(records)[-2::-1]]
 
 
@@ -92,7 +92,7 @@ class FoldSection(Section):
 
 
 def verdict(record: RunRecord) -> str:
-    """In how many folds the model beat the best naive forecast, by how much, and whether that is more than luck."""
+    """Return how many folds the model won against the best naive forecast, by how much, and whether by luck."""
     rows, name = _good(record), model_name(record.config["model"])
     subject = Group(record.name, record.config["task"], record, [], []).subject
     metric = METRIC.get(rows[0]["improvement"]["metric"], "test error")
@@ -109,7 +109,7 @@ def verdict(record: RunRecord) -> str:
 
 
 def _suspect(record: RunRecord) -> str:
-    """The warning in front of a verdict whose mean metrics are too good to be true."""
+    """Return the warning in front of a verdict whose mean metrics are too good to be true."""
     parts = (record.metrics["test"], *record.metrics["naive"].values())
     test, *naive = ({key: moments["mean"] for key, moments in part.items()} for part in parts)
     windows = sum(row["test"].get("samples", 0) for row in _good(record))
@@ -117,7 +117,7 @@ def _suspect(record: RunRecord) -> str:
 
 
 def lines(record: RunRecord) -> list[str]:
-    """The run in a terminal: every fold, mean and spread, and the verdict."""
+    """Return the run as lines for a terminal: every fold, mean and spread, and the verdict."""
     kind = of_record(record.config)
     printed = [f"  {line(row, kind)}" for row in record.folds or ()]
     naive = {f"naive, {kind.name_naive(name)}": moments for name, moments in record.metrics["naive"].items()}
@@ -130,7 +130,7 @@ def lines(record: RunRecord) -> list[str]:
 
 
 def line(row: FoldRow, kind: TaskKind) -> str:
-    """One fold in a terminal."""
+    """Return one fold as a line for a terminal."""
     head = f"fold {row['fold']}, test {' to '.join(row['splits']['test'])}"
     if row["status"] != "ok":
         return f"{head}: failed: {row['reason']}"
@@ -145,7 +145,7 @@ def line(row: FoldRow, kind: TaskKind) -> str:
 
 
 def _ratios(row: FoldRow) -> list[str]:
-    """Net Sharpe ratios of the model and of buy-and-hold with their intervals."""
+    """Return the net Sharpe ratios of the model and of buy-and-hold with their intervals."""
     parts = (("", row["test"]), (f"{formatting.BUY_AND_HOLD} ", _buy_and_hold(row)))
     return [
         f"{name}{metric.title} {metric.text(part)}"
@@ -160,7 +160,7 @@ def _good(record: RunRecord) -> list[FoldRow]:
 
 
 def _own_names(record: RunRecord) -> list[str]:
-    """Metrics of a user's task."""
+    """Return the names of the metrics of a user's task."""
     return own_names([row["test"] for row in _good(record)])
 
 
@@ -182,12 +182,12 @@ def _title(key: str) -> str:
 
 
 def _number(key: str, value: float) -> str:
-    """A metric in a terminal, where an error is not scaled as it is in the report's columns."""
+    """Return a metric for a terminal, where an error is not scaled as it is in the report's columns."""
     return METRICS[key][1](value) if key in METRICS else f"{value:.6g}"
 
 
 def _mean(gain: Spread | None) -> str:
-    """The mean improvement, and what its interval allows to say."""
+    """Return the mean improvement, and what its interval allows to say."""
     if gain is None:
         return "No improvement can be computed, since the naive forecast is never wrong."
     mean, count, half = gain["mean"], gain["count"], _half_width(gain)
@@ -203,14 +203,14 @@ def _mean(gain: Spread | None) -> str:
 
 
 def _half_width(gain: Spread) -> float | None:
-    """Half of the 95% interval of the mean over folds; None for one fold."""
+    """Return half of the 95% interval of the mean over folds; None for one fold."""
     if gain["deviation"] is None:
         return None
     return float(stdtrit(gain["count"] - 1, 0.975)) * gain["deviation"] / math.sqrt(gain["count"])
 
 
 def _but(record: RunRecord) -> str:
-    """What stands against the verdict: folds that failed, or whose dates the choice of the config has seen."""
+    """Return what weakens the verdict: folds that failed, or whose dates the choice of the config has seen."""
     failed = record.metrics["failed"]
     remarks = f" {some(failed, 'fold')} failed." if failed else ""
     seen_folds = [str(row["fold"]) for row in _good(record) if row["blind"] is False]
@@ -224,7 +224,7 @@ def _but(record: RunRecord) -> str:
 
 
 def _table(record: RunRecord) -> Table:
-    """One line per fold, then mean and spread."""
+    """Return a table with one line per fold, then mean and spread."""
     kind, numeric = of_record(record.config), _columns(record)
     cell_rows = []
     for row in record.folds or ():
@@ -252,7 +252,7 @@ def _table(record: RunRecord) -> Table:
 
 
 def _note(record: RunRecord) -> str:
-    """What the columns mean."""
+    """Return a note on what the columns mean."""
     improvement = explain_improvement([row["improvement"] for row in _good(record)], starts_naive=True)
     return " ".join(
         [
@@ -267,7 +267,7 @@ def _note(record: RunRecord) -> str:
 
 
 def _columns(record: RunRecord) -> list[Column]:
-    """Every column that has a mean: the three that are compared come first."""
+    """Return every column that has a mean: the three that are compared come first."""
     rows, key = _good(record), _metric(record)
     tests = [test for row in rows for test in (row["test"], _rival(row))]
     shown = [metric for metric in columns(tests) if metric.key in {*SHOWN, *_own_names(record)}]
@@ -293,7 +293,7 @@ def _gain(row: FoldRow) -> Improvement:
 
 
 def _buy_and_hold(row: FoldRow) -> Metrics:
-    """What buy-and-hold did on the fold's test; empty where nothing was traded."""
+    """Return what buy-and-hold did on the fold's test; empty if nothing was traded."""
     held: Metrics = row["test"].get("buy_and_hold") or {}
     return held
 
@@ -303,7 +303,7 @@ def _rival(row: FoldRow) -> Metrics:
 
 
 def _figure(record: RunRecord) -> Figure:
-    """Dot and whisker per fold and for the mean."""
+    """Draw dot and whisker per fold and for the mean."""
     # matplotlib takes a second to load, which a terminal need not wait for.
     from sp500.report.plot_style import INK, apply_style, canvas, render
 
@@ -332,7 +332,7 @@ def _figure(record: RunRecord) -> Figure:
 def _whisker(
     axes: Axes, place: int, gain: Mapping[str, Any], mark: Literal["o", "D"], best_epoch: int | None = None
 ) -> None:
-    """A fold as a dot or the mean as a diamond, with its interval."""
+    """Draw a fold as a dot or the mean as a diamond, with its interval."""
     from sp500.report.plot_style import BLUE, INK, ORANGE
 
     if gain["value"] is None:

@@ -113,14 +113,14 @@ def title(section: Section) -> str:
 
 
 def summary(report: Report) -> str:
-    """The verdicts and the report's path, in plain lines."""
+    """Return the verdicts and the report's path, in plain lines."""
     lines = [f"{name}: {sentence}" for name, sentences in report.verdicts.items() for sentence in sentences]
     lines += [f"{name}: {': '.join(report.missing[name])}" for name, said in report.verdicts.items() if not said]
     return "\n".join([*lines, f"report: {report.path}"])
 
 
 def _fill_commands(records: Sequence[RunRecord]) -> dict[str, tuple[str, str]]:
-    """What empty sections say, with a command for the prices of the newest run."""
+    """Return the texts of empty sections, each with a command for the prices of the newest run."""
     data = records[-1].config.get("data", {}) if records else {}
     source = data.get("source", "bundled")
     flags = "" if source == "bundled" else f" --data.source {shlex.quote(source)}"
@@ -128,7 +128,7 @@ def _fill_commands(records: Sequence[RunRecord]) -> dict[str, tuple[str, str]]:
 
 
 def _span(records: Sequence[RunRecord]) -> str:
-    """How many runs, and from when to when; no clock, so the same runs make the same page."""
+    """Return how many runs there are and their dates. No clock is read, so the same runs make the same page."""
     if not records:
         return "no runs"
     first, last = min(record.started for record in records), max(record.finished for record in records)

@@ -69,7 +69,7 @@ class Figure:
 
 @contextmanager
 def apply_style() -> Iterator[None]:
-    """The report's look, for as long as a figure is drawn; also a decorator."""
+    """Apply the report's look for as long as a figure is drawn; also a decorator."""
     with mpl.rc_context(STYLE):
         yield
 
@@ -77,7 +77,10 @@ def apply_style() -> Iterator[None]:
 def canvas(
     height: float, labels: Sequence[str], *, right: float, above: float = 0.03, below: float = 0.03
 ) -> tuple[Canvas, Axes]:
-    """A chart with one labelled line per item, first on top; margins in inches, the left one fits the labels."""
+    """Return a chart with one labelled line per item, first on top.
+
+    Margins are in inches; the left one fits the labels.
+    """
     chart = Canvas(figsize=(WIDTH, height))
     left = LETTER * max(map(len, labels)) + 0.1
     chart.subplots_adjust(left / WIDTH, below / height, 1 - right / WIDTH, 1 - above / height)
@@ -88,7 +91,7 @@ def canvas(
 
 
 def bar(axes: Axes, place: int, value: float, text: str, color: str, *, hollow: bool = False) -> None:
-    """A bar with its number at the end, which makes an axis needless; hollow: of what was not measured."""
+    """Draw a bar with its number at the end, which makes an axis needless; hollow: it was not measured."""
     axes.barh(place, value, height=0.6, color="none" if hollow else color, edgecolor=color if hollow else None)
     axes.annotate(text, (value, place), xytext=(5, 0), textcoords="offset points", va="center")
     axes.set(xticks=[], xlim=(0, max(1.02 * value, axes.get_xlim()[1] if place else 0) or 1))
@@ -96,7 +99,7 @@ def bar(axes: Axes, place: int, value: float, text: str, color: str, *, hollow: 
 
 
 def render(chart: Canvas, salt: str, caption: str) -> Figure:
-    """The canvas as SVG with its caption; `salt` is the figure's name, its own on the page."""
+    """Render the canvas as SVG with its caption; `salt` is the figure's name, unique on the page."""
     file = io.StringIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     # The salt keeps the ids of two drawings on one page apart, and the same from one report to the next.

@@ -22,12 +22,12 @@ COUNTED = (
 
 
 def newest(records: Sequence[RunRecord]) -> RunRecord | None:
-    """The newest benchmark among records, oldest first."""
+    """Return the newest benchmark among records, oldest first."""
     return next((record for record in reversed(records) if record.serving), None)
 
 
 def price_per_thousand(row: ServeRow, rates: RateTable) -> float | None:
-    """Of 1,000 requests, in the table's currency; None where none was answered."""
+    """Return the price of 1,000 requests, in the table's currency; None if none was answered."""
     node = rates.types[rates.rule.cluster]
     if not row["per_second"]:
         return None
@@ -59,7 +59,7 @@ class ServingSection(Section):
 
 
 def sentences(record: RunRecord | None) -> list[str]:
-    """What replicas bought, and from what load on; nothing without a benchmark."""
+    """Return what replicas gained, and from what load on; nothing without a benchmark."""
     if record is None or not record.serving:
         return []
     rows = record.serving
@@ -80,7 +80,7 @@ def sentences(record: RunRecord | None) -> list[str]:
 
 
 def _when(plain: ServeRow, others: list[ServeRow]) -> str:
-    """From what load on replicas pay."""
+    """Return the load from which on replicas pay."""
     each = max(row["per_second"] / max(row["replicas"], 1) for row in others)
     above = f"{fixed(plain['per_second'], 0)} requests a second"
     if any(row["per_second"] > plain["per_second"] for row in others):
@@ -93,7 +93,7 @@ def _when(plain: ServeRow, others: list[ServeRow]) -> str:
 
 
 def _most(rows: Sequence[ServeRow], path: str) -> dict[str, ServeRow]:
-    """Per server the row with the most requests a second."""
+    """Return, per server, the row with the most requests a second."""
     best: dict[str, ServeRow] = {}
     for row in rows:
         if row["path"] == path and row["per_second"] >= best.get(row["server"], row)["per_second"]:

@@ -54,7 +54,7 @@ class Table:
     """What a reader needs to know of the columns."""
 
     def markdown(self) -> str:
-        """The table as GitHub shows it; what could be markup in a cell is escaped."""
+        """Return the table as GitHub shows it; what could be markup in a cell is escaped."""
         lines = [[column.title for column in self.columns], *(row.cells for row in self.rows)]
         text = ["| " + " | ".join(map(escape, line)) + " |" for line in lines]
         rule = "|" + "|".join("---:" if column.numeric else "---" for column in self.columns) + "|"
@@ -71,7 +71,7 @@ def table(
     look: str = "",
     note: str = "",
 ) -> Table:
-    """A table of lines {title: cell}; columns outside `text` hold numbers."""
+    """Return a table of lines {title: cell}; columns outside `text` hold numbers."""
     titles = list(dict.fromkeys(title for line in lines for title in line))
     cells = [tuple(line.get(title, NOTHING) for title in titles) for line in lines]
     rows = [Row(row, kind) for row, kind in zip(cells, kinds or [""] * len(lines), strict=True)]
@@ -79,12 +79,12 @@ def table(
 
 
 def notes(records: Sequence[RunRecord]) -> list[str]:
-    """What the sources say against themselves, each once: rounding, survivorship."""
+    """Return the warnings of the sources about themselves, each once: rounding, survivorship."""
     return list(dict.fromkeys(str(note) for record in records for note in record.data.get("notes") or ()))
 
 
 def data_cards(records: Sequence[RunRecord]) -> list[Table]:
-    """The sets of prices and splits that the runs were given, newest first, three to a table."""
+    """Return the sets of prices and splits that the runs used, newest first, three to a table."""
     groups: dict[str, list[RunRecord]] = {}
     for record in records:
         if record.data.get("source"):
@@ -105,13 +105,13 @@ def data_cards(records: Sequence[RunRecord]) -> list[Table]:
 
 
 def no_cells(run: str | None, *, windows: bool = False) -> dict[str, str]:
-    """No further columns."""
+    """Return no further columns."""
     del run, windows
     return {}
 
 
 def runs(records: Sequence[RunRecord], more: Cells = no_cells) -> Table:
-    """The newest runs."""
+    """Return a table of the newest runs."""
     newest = list(reversed(records))[:RUNS]
     lines = [
         {
@@ -146,18 +146,18 @@ def runs(records: Sequence[RunRecord], more: Cells = no_cells) -> Table:
 
 
 def shorten(reason: str) -> str:
-    """Why a run failed, in one line of a table."""
+    """Return why a run failed, in one line of a table."""
     line = " ".join(reason.split())
     return line if len(line) <= REASON else f"{line[: REASON - 1].rstrip()}\u2026"
 
 
 def name_runs(names: Sequence[str]) -> str:
-    """'a, b, c': NAMES of them at most."""
+    """Return 'a, b, c': NAMES of them at most."""
     return ", ".join([*names[:NAMES], *(["..."] if len(names) > NAMES else [])])
 
 
 def list_earlier(newest: str, earlier: Sequence[str], nouns: tuple[str, str]) -> list[str]:
-    """That only the newest is shown, where there are others; `nouns` is what it is, and several of them."""
+    """Return a remark that only the newest is shown, if there are others; `nouns`: its name, singular and plural."""
     if not earlier:
         return []
     count = f"1 earlier {nouns[0]} is" if len(earlier) == 1 else f"{len(earlier):,} earlier {nouns[1]} are"
@@ -165,7 +165,7 @@ def list_earlier(newest: str, earlier: Sequence[str], nouns: tuple[str, str]) ->
 
 
 def throughput(records: Sequence[RunRecord]) -> list[Table]:
-    """How fast the newest runs trained, and how much of their devices' speed that is; nothing without one."""
+    """Return how fast the newest runs trained, and what share of their devices' speed that is; nothing without one."""
     lines = [
         {
             "Run": record.name,
@@ -190,7 +190,7 @@ def throughput(records: Sequence[RunRecord]) -> list[Table]:
 
 
 def escape(text: str) -> str:
-    """Text without markup, for Markdown: a name or a ticker makes no link, image, emphasis or cell."""
+    """Return text without markup, for Markdown: a name or a ticker makes no link, image, emphasis or cell."""
     plain = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
     return re.sub(r"[\\|`*\[\]]", r"\\\g<0>", plain)
 

@@ -29,7 +29,7 @@ SCALES = {"rsi_14": " (-1 to 1: an RSI of 70 is 0.4)"}
 
 
 def text(record: RunRecord, runs_dir: Path) -> str:
-    """What a run of that folder of runs found, for a reader."""
+    """Return what a run of that folder of runs found, for a reader."""
     lines = [f"{record.name}: {record.status}" + (f" ({record.reason})" if record.reason else "")]
     lines += _data(record.data)
     if record.search:
@@ -61,7 +61,7 @@ def _data(card: DataCard) -> Iterator[str]:
 
 
 def _training(record: RunRecord) -> Iterator[str]:
-    """Why training ended, which epoch was chosen, and what a refit trained on."""
+    """Yield why training ended, which epoch was chosen, and what a refit trained on."""
     train, best = record.config["train"], record.best_epoch
     patience, chosen = train["early_stop_patience"], "valid" in record.metrics and best is not None
     if chosen and not record.search and not train["max_steps"] and 0 < patience < train["epochs"] - best:
@@ -80,7 +80,7 @@ def _training(record: RunRecord) -> Iterator[str]:
 
 
 def _seeds(record: RunRecord) -> Iterator[str]:
-    """How far the metrics spread over several seeds."""
+    """Yield how far the metrics spread over several seeds."""
     if spread := scores.seeds_table([record]):
         titles = [column.title for column in spread.columns]
         cells = dict(zip(titles, spread.rows[0].cells, strict=True))

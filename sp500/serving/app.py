@@ -102,10 +102,7 @@ class Server:
         return await anyio.to_thread.run_sync(partial(work, *arguments), limiter=self.downloads)
 
     async def check(self, served: Served) -> str:
-        """Return what is wrong with the stored answer; empty: nothing.
-
-        Checked once a second at most: it needs no key.
-        """
+        """Return what is wrong with the stored answer; empty: nothing. Runs once a second at most: it needs no key."""
         async with self.checking:
             if self.checked is None or self.checked[0] is not served or time.monotonic() > self.checked[1] + 1:
                 try:
@@ -179,7 +176,7 @@ def create(
 
     @asynccontextmanager
     async def running(_: FastAPI) -> AsyncIterator[None]:
-        """Follow the registry while requests are taken."""
+        """Follow the registry while the server runs."""
         server.gauges.waiting.set_function(lambda: server.turns.waiting)
         follower, prices = asyncio.create_task(server.follow()), asyncio.create_task(server.load_prices())
         yield

@@ -47,7 +47,7 @@ class Connection(HttpToolsProtocol):
     """Grows with the moment from which it waits for its client: the clock of a loop has milliseconds alone."""
 
     def connection_made(self, transport: Any) -> None:  # uvloop's is no asyncio.Transport
-        """Count it, and end another one if these are too many."""
+        """Count the connection, and end another one if there are too many."""
         super().connection_made(transport)
         self._turn, self._due = next(TURNS), self.loop.time() + HEAD_SECONDS
         self._timer = self.loop.call_at(self._due, self._end_late)
@@ -90,7 +90,7 @@ class Connection(HttpToolsProtocol):
         self._due = self.loop.time() + BODY_SECONDS
 
     def on_body(self, body: bytes) -> None:
-        """Count what is not around a body, and what nobody reads any more."""
+        """Take body bytes off the count of framing, and count those that nobody reads any more."""
         self._framing -= len(body)
         if self.cycle.response_complete:
             self._unread += len(body)

@@ -51,7 +51,7 @@ class Choice:
 
 
 def interface(predictor: Predictor) -> str:
-    """Hash of what a request to this run has to hold: models of one hash can take each other's place."""
+    """Return a hash of what a request to this run must hold: models with one hash can replace each other."""
     recipe = predictor.recipe
     names = recipe.state.get("features"), recipe.state.get("horizon")
     # The name alone of a task of the user's own: each run has its own copy of the file, and folders move.

@@ -53,7 +53,7 @@ class AgentContext:
 
 
 def submit_job(context: AgentContext, request: requests.SubmitJob) -> Answer:
-    """Queue it, after the experiment's own script has taken its flags."""
+    """Queue a job after the experiment's own script has accepted its flags."""
     on = request.on or context.on[0]
     if on not in context.on:
         raise ConfigError(f"on: {on} is not allowed here; this server submits to {', '.join(context.on)}")

@@ -116,7 +116,7 @@ def running(
     seconds: float,
     say: Callable[[str], None],
 ) -> Iterator[str]:
-    """Name of such a pod, ready, and deleted however the block ends. Raises ResourcesError when it never gets ready."""
+    """Yield the name of such a pod once it is ready, and delete it afterwards. Raises ResourcesError if it never is."""
     name = f"sp500-transfer-{secrets.token_hex(4)}"
 
     def pods() -> list[Document]:

@@ -20,7 +20,7 @@ def files(environment: Mapping[str, str]) -> list[Path]:
 
 
 def select_context(environment: Mapping[str, str], name: str | None = None) -> tuple[str | None, str]:
-    """Name and namespace of the context `name`, or of the current one; None as a name where there is no kubeconfig.
+    """Return name and namespace of the context `name`, or of the current one; the name is None without a kubeconfig.
 
     Where no namespace is set, it is the one that scripts/deploy puts the claims into, as for the verbs of a cluster.
     Raises ConfigError for a name that no file has.

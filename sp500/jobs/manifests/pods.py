@@ -39,7 +39,7 @@ NOT_A_JOBS = ("enableInTreeAutoscaling", "autoscalerOptions", "upgradeStrategy",
 
 
 def settings_map(spec: JobSpec) -> str:
-    """Name of the ConfigMap that holds the settings."""
+    """Return the name of the ConfigMap that holds the settings."""
     return f"{spec.name}-settings"
 
 

@@ -50,7 +50,7 @@ class Stopwatch:
         self._seen: dict[str, tuple[float, float]] = {}
 
     def follow(self, active: Sequence[Job]) -> set[str]:
-        """Count for these starts alone. Returns the handles that it forgot."""
+        """Count only for these starts. Returns the handles that it forgot."""
         for job in active:
             if job.handle not in self._seen and job.claimed is not None:
                 self._seen[job.handle] = max(self._clock() - job.claimed, 0.0), self._ticks()

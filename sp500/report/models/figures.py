@@ -30,7 +30,7 @@ DOTS = 40
 
 @apply_style()
 def improvements(group: Group) -> Figure | None:
-    """Dot and whisker per model: the improvement over the best naive forecast and its 95% interval."""
+    """Draw dot and whisker per model: the improvement over the best naive forecast and its 95% interval."""
     # Where the naive forecast is never wrong, an improvement has no value.
     rows = [
         (row, gain, value)
@@ -62,7 +62,7 @@ def improvements(group: Group) -> Figure | None:
 
 @apply_style()
 def curves(group: Group, epochs: Mapping[str, Sequence[EpochMetrics]]) -> Figure | None:
-    """Small multiples: training and validation loss per epoch against their values at the best epoch."""
+    """Draw small multiples: training and validation loss per epoch against their values at the best epoch."""
     rows = [row for row in group.models if len(epochs.get(row["run"], ())) > 1]
     if not rows:
         return None
@@ -99,7 +99,7 @@ def curves(group: Group, epochs: Mapping[str, Sequence[EpochMetrics]]) -> Figure
 
 @apply_style()
 def growth(group: Group) -> Figure | None:
-    """Growth of 1 over the test by trading the best model's forecasts, and by holding."""
+    """Draw the growth of 1 over the test by trading the best model's forecasts, and by holding."""
     best = next((row for row in group.models if row["growth"]), None)
     if best is None or best["growth"] is None:
         return None
@@ -131,7 +131,7 @@ def growth(group: Group) -> Figure | None:
 
 @apply_style()
 def confusion(group: Group) -> Figure | None:
-    """Classes of the test as squares: rows are the truth, columns what the best model said."""
+    """Draw classes of the test as squares: rows are the truth, columns what the best model said."""
     of_many = (row for row in group.models if 2 < len(row["test"].get("confusion_matrix") or ()) <= MOST_CLASSES)
     best = next(of_many, None)
     if best is None:
@@ -167,7 +167,7 @@ def _best_of(shown: Sequence[Any], rows: Sequence[Any]) -> str:
 
 
 def _absolute(axes: Axes, epochs: Sequence[EpochMetrics], row: ModelRow) -> None:
-    """The losses themselves."""
+    """Draw the losses themselves."""
     valid = [(point.epoch, point.valid_loss) for point in epochs if point.valid_loss is not None]
     best = [(epoch, loss) for epoch, loss in valid if epoch == row["best_epoch"]]
     axes.plot([point.epoch for point in epochs], [point.train_loss for point in epochs], color=GREY)
@@ -186,7 +186,7 @@ def _title(axes: Axes, epochs: Sequence[EpochMetrics], row: ModelRow) -> None:
 
 
 def _relative(axes: Axes, epochs: Sequence[EpochMetrics], row: ModelRow) -> None:
-    """The losses in % above those of the best epoch: those of returns change by little."""
+    """Draw the losses in % above those of the best epoch: those of returns change by little."""
     # Epoch 0, the untrained model, has no line: then the first epoch is the base, and there is no dot.
     at = next((point for point in epochs if point.epoch == row["best_epoch"]), epochs[0])
     valid = [(point.epoch, point.valid_loss) for point in epochs if point.valid_loss is not None]

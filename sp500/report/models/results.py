@@ -99,7 +99,7 @@ class Group:
         return f"{days} of {of or data.get('source', 'unnamed data')}"
 
     def naive_epoch(self, row: ModelRow | NaiveRow) -> int | None:
-        """The best epoch of a model that training started from the naive forecast; None for others."""
+        """Return the best epoch of a model that training started from the naive forecast; None for others."""
         return row["best_epoch"] if row["kind"] == "model" and self.kind.from_prices else None
 
     @property
@@ -109,7 +109,7 @@ class Group:
 
 
 def group_runs(records: Sequence[RunRecord]) -> list[Group]:
-    """Judged models by what makes their rows comparable, largest group first."""
+    """Return judged models by what makes their rows comparable, largest group first."""
     newest_runs = _newest_of_each(records)
     members: dict[str, list[tuple[RunRecord, list[str]]]] = {}
     for record, replaced in newest_runs:
@@ -125,13 +125,13 @@ def group_runs(records: Sequence[RunRecord]) -> list[Group]:
 
 
 def list_without_metrics(records: Sequence[RunRecord]) -> list[ModelRow]:
-    """Rows of runs that ended without test metrics: failed, stopped, out of memory."""
+    """Return rows of runs that ended without test metrics: failed, stopped, out of memory."""
     runs = [record for record in records if record.experiment in JUDGED and record.status != "ok"]
     return [_model(record, None, []) for record in runs if not record.metrics.get("test")]
 
 
 def make_rows(groups: Sequence[Group], ended: Sequence[ModelRow]) -> list[ModelRow | NaiveRow]:
-    """The `models` of report.json: each group's models, its naive forecasts, then what has no metrics."""
+    """Return the `models` of report.json: each group's models, its naive forecasts, then what has no metrics."""
     judged: list[ModelRow | NaiveRow] = []
     for group in groups:
         judged += [*group.models, *group.naive]
@@ -139,7 +139,7 @@ def make_rows(groups: Sequence[Group], ended: Sequence[ModelRow]) -> list[ModelR
 
 
 def _newest_of_each(records: Sequence[RunRecord]) -> list[tuple[RunRecord, list[str]]]:
-    """The newest judged run per settings, arm and workers, with the names of those that it replaces."""
+    """Return the newest judged run per settings, arm and workers, with the names of those that it replaces."""
     doubles = _find_doubles(records)
     alike_runs: dict[tuple[Any, ...], list[RunRecord]] = {}
     for record in records:
@@ -152,7 +152,7 @@ def _newest_of_each(records: Sequence[RunRecord]) -> list[tuple[RunRecord, list[
 
 
 def _find_doubles(records: Sequence[RunRecord]) -> set[str]:
-    """Runs whose chosen model another row shows: a search in all modes copies its packed arm's."""
+    """Return runs whose chosen model another row shows: a search in all modes copies its packed arm's."""
     judged = {record.name for record in records if record.metrics.get("test")}
     doubles: set[str] = set()
     for record in records:
@@ -166,7 +166,7 @@ def _find_doubles(records: Sequence[RunRecord]) -> set[str]:
 
 
 def _group_name(record: RunRecord) -> str:
-    """Task and a hash of the test set and of what is counted on it."""
+    """Return the task and a hash of the test set and of what is counted on it."""
     data, settings = record.data, record.config
     section = task.of_record(settings).section
     generated = {section: settings.get(section), "seed": settings.get("data", {}).get("seed")}
@@ -187,7 +187,7 @@ def _task(record: RunRecord) -> str:
 
 
 def _merit(row: ModelRow) -> float:
-    """Larger is better."""
+    """Return the merit of a model; larger is better."""
     gain = row["improvement"]["value"] if row["improvement"] else None
     accuracy = row["test"].get("accuracy")
     merit = gain if gain is not None else accuracy
@@ -238,7 +238,7 @@ def _tell_apart(rows: list[ModelRow], records: Sequence[RunRecord]) -> None:
 
 
 def _tell_group_apart(group: Group, groups: Sequence[Group]) -> Group:
-    """The group, with the settings of its data that differ from those of groups with the same subject."""
+    """Return the group with the settings of its data that differ from those of groups with the same subject."""
     namesakes = [_test_settings(other.newest) for other in groups if other.subject == group.subject]
     if len(namesakes) < 2:
         return group
@@ -249,13 +249,13 @@ def _tell_group_apart(group: Group, groups: Sequence[Group]) -> Group:
 
 
 def _test_settings(record: RunRecord) -> dict[str, object]:
-    """What decides which windows are the test, and what is counted on them."""
+    """Return what decides which windows are the test, and what is counted on them."""
     sections = ("data", task.find(_task(record)).section, "eval")
     return {f"{name}.{key}": value for name in sections for key, value in record.config.get(name, {}).items()}
 
 
 def _settings(record: RunRecord) -> dict[str, object]:
-    """What can tell two models of a group apart, most telling first."""
+    """Return settings that can tell two models of a group apart, the most useful first."""
     config = record.config
     data = {
         key: config.get("data", {}).get(key) for key in ("window", "norm", "multiplier", "valid_from_train", "seed")
@@ -273,7 +273,7 @@ def _settings(record: RunRecord) -> dict[str, object]:
 
 
 def model_name(settings: Mapping[str, Any], *, searched: bool = False) -> str:
-    """A model for a reader: kind and size, or the options of one that the user brought."""
+    """Return a model's name for a reader: kind and size, or the options of one that the user brought."""
     kind = str(settings.get("kind", "model"))
     if built_in := kinds.models().get(kind):
         size = built_in.describe_size(settings)
@@ -287,7 +287,7 @@ def model_name(settings: Mapping[str, Any], *, searched: bool = False) -> str:
 
 
 def _naive(record: RunRecord, group: str) -> list[NaiveRow]:
-    """Naive forecasts, best first, and buy-and-hold, which forecasts nothing and has Sharpe ratios alone."""
+    """Return naive forecasts, best first, and buy-and-hold, which forecasts nothing and has only Sharpe ratios."""
     held = record.metrics["test"].get("buy_and_hold")
     rivals = {**(record.metrics.get("naive") or {}), **({"buy_and_hold": held} if held else {})}
     rows = [
@@ -308,7 +308,7 @@ def _naive(record: RunRecord, group: str) -> list[NaiveRow]:
 
 
 def _naive_merit(row: NaiveRow) -> float:
-    """Smaller is better."""
+    """Return the merit of a naive forecast; smaller is better."""
     test = row["test"]
     errors = (test.get("mse"), test.get("bits_per_byte"), -test["accuracy"] if "accuracy" in test else None)
     return next((float(error) for error in errors if error is not None), float("inf"))

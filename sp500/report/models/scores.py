@@ -57,7 +57,7 @@ class Metric:
     number: Callable[[Any], str]
 
     def text(self, test: Mapping[str, Any]) -> str:
-        """The cell of a row: the number, with its 95% interval or t statistic where the row has one."""
+        """Return the cell of a row: the number, with its 95% interval or t statistic if the row has one."""
         number = self.number(test.get(self.key))
         if ends := test.get(f"{self.key}_interval"):
             return f"{number} ({formatting.interval(ends)})"
@@ -67,7 +67,10 @@ class Metric:
 
 
 def comparison(group: Group, more: Cells = no_cells) -> Table:
-    """One group: models, best first, then naive forecasts and buy-and-hold; `more` gives further columns by run."""
+    """Return a table of one group: models, best first, naive forecasts, buy-and-hold.
+
+    `more` gives further columns by run.
+    """
     rows: list[ModelRow | NaiveRow] = [*group.models[:MODELS], *group.naive]
     metrics = columns([row["test"] for row in rows])
     judged = any(row["improvement"] for row in rows)
@@ -84,7 +87,7 @@ def comparison(group: Group, more: Cells = no_cells) -> Table:
 
 
 def seeds_table(records: Sequence[RunRecord]) -> Table | None:
-    """A row per run with several seeds: how far its test metrics spread when only the seed changes."""
+    """Return a row per run with several seeds: how far its test metrics spread when only the seed changes."""
     lines = []
     for record in records:
         tests = [seed["test"] for seed in record.seeds or ()]
@@ -113,7 +116,7 @@ def _spread(values: Sequence[float], unit: str = "") -> str:
 
 
 def columns(tests: Sequence[Metrics]) -> list[Metric]:
-    """Every metric that some row has."""
+    """Return every metric that some row has."""
     shown: list[Metric] = []
     for key, title in SCALED.items():
         if values := [abs(test[key]) for test in tests if test.get(key)]:
@@ -130,7 +133,7 @@ def columns(tests: Sequence[Metrics]) -> list[Metric]:
 
 
 def own_names(tests: Sequence[Metrics]) -> list[str]:
-    """Names of the plain numbers that no built-in task gives, in the order of the task."""
+    """Return names of the plain numbers that no built-in task gives, in the order of the task."""
     known = {key for test in tests for key in test}
     flat = (item for test in tests for item in test.items())
     numbers = (key for key, value in flat if isinstance(value, int | float) and not isinstance(value, bool))
@@ -173,7 +176,7 @@ def _caption(group: Group) -> str:
 
 
 def _note(group: Group, metrics: list[Metric]) -> str:
-    """What the columns mean that a newcomer may not know, of those shown."""
+    """Return a note on the shown columns whose meaning a newcomer may not know."""
     keys = {metric.key for metric in metrics}
     gains = [gain for row in group.models if (gain := row["improvement"])]
     remarks = explain_improvement(gains, starts_naive=group.kind.from_prices)
@@ -194,7 +197,7 @@ def _note(group: Group, metrics: list[Metric]) -> str:
 
 
 def explain_improvement(gains: Sequence[Improvement], *, starts_naive: bool) -> list[str]:
-    """What the columns on the improvement mean; `starts_naive`: training starts from a naive forecast."""
+    """Return what the columns on the improvement mean; `starts_naive`: training starts from a naive forecast."""
     if not gains:
         return []
     metric = METRIC.get(gains[0]["metric"], "test error")
@@ -209,7 +212,7 @@ def explain_improvement(gains: Sequence[Improvement], *, starts_naive: bool) -> 
 
 
 def sharpe_note(config: Mapping[str, Any]) -> str:
-    """What the columns of Sharpe ratios mean."""
+    """Return what the columns of Sharpe ratios mean."""
     horizon = int(config.get("data", {}).get("horizon", 1))
     cost = formatting.setting(config.get("eval", {}).get("cost_bps"))
     which = "each day's forecast" if horizon == 1 else "the forecast"

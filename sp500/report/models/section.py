@@ -49,7 +49,7 @@ class ModelSection(Section):
 
 
 def _sample(group: Group) -> str | None:
-    """What the best model writes, where it writes."""
+    """Return a text that the best model wrote; None if it writes none."""
     best = next((row for row in group.models if row["test"].get("sample")), None)
     if best is None:
         return None
@@ -57,7 +57,7 @@ def _sample(group: Group) -> str | None:
 
 
 def _list_left_out(groups: Sequence[Group], unjudged: Sequence[ModelRow]) -> list[str]:
-    """Remarks on runs that have no row, so that none is missing in silence."""
+    """Return remarks on runs that have no row, so that none is missing in silence."""
     replaced = [name for group in groups for row in group.models for name in row["replaces"]]
     remarks = []
     if unjudged:

@@ -12,12 +12,12 @@ from sp500.suspicion import find_signs, warn
 
 
 def models(group: Group) -> str:
-    """How many models beat the best naive forecast, after a warning where that is too good to be true."""
+    """Return how many models beat the best naive forecast, after a warning if that is too good to be true."""
     return _suspect(group) + _compare(group)
 
 
 def _compare(group: Group) -> str:
-    """How many have an interval that excludes zero."""
+    """Return how many have an interval that excludes zero."""
     # The same settings in two arms are one model.
     judged = {row["fingerprint"]: (row, gain) for row in group.models if (gain := row["improvement"])}
     if not judged:
@@ -55,7 +55,7 @@ def _suspect(group: Group) -> str:
 
 
 def _others(worse: int, unchanged: int, of: int) -> list[str]:
-    """How many models are worse, and how many are the naive forecast themselves."""
+    """Return how many models are worse, and how many are the naive forecast themselves."""
     lines = []
     if worse:
         lines.append(f"{'It is' if of == 1 else f'{worse} is' if worse == 1 else f'{worse} are'} reliably worse.")
@@ -80,5 +80,5 @@ def _gain(improvement: Improvement) -> str:
 
 
 def _is_daily(group: Group) -> bool:
-    """Whether the group forecasts the next day of real prices."""
+    """Return whether the group forecasts the next day of real prices."""
     return group.kind.real and "splits" in group.newest.data and group.horizon == 1

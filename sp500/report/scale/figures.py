@@ -53,14 +53,14 @@ APART = 0.09
 
 
 def figures(scale: Scale) -> list[Figure]:
-    """What an experiment with rows can be drawn as."""
+    """Draw an experiment with rows."""
     one_size = len({row["multiplier"] for row in scale.rows}) == 1
     return [bars(scale) if one_size else sizes(scale), *([workers(scale)] if scale.strong or scale.weak else [])]
 
 
 @apply_style()
 def bars(scale: Scale) -> Figure:
-    """One size: speed and peak memory of each arm as bars."""
+    """Draw one size: speed and peak memory of each arm as bars."""
     labels = [row["label"] for row in scale.rows]
     height = 0.35 + 0.25 * len(scale.rows)
     # Half of what the labels leave, less room for the numbers beside the bars.
@@ -94,7 +94,7 @@ def bars(scale: Scale) -> Figure:
 
 @apply_style()
 def sizes(scale: Scale) -> Figure:
-    """Several sizes: speed and peak memory against size, a line per arm."""
+    """Draw several sizes: speed and peak memory against size, a line per arm."""
     chart = Canvas(figsize=(WIDTH, 3.75))
     chart.subplots_adjust(0.06, 0.5 / 3.75, 0.99, 1 - 0.72 / 3.75, wspace=0.17)
     left, right = chart.subplots(1, 2)
@@ -119,7 +119,7 @@ def sizes(scale: Scale) -> Figure:
 
 @apply_style()
 def workers(scale: Scale) -> Figure:
-    """Strong and weak scaling: speed-up against workers, beside the ideal."""
+    """Draw strong and weak scaling: speed-up against workers, next to the ideal."""
     chart = Canvas(figsize=(WIDTH, 2.8))
     chart.subplots_adjust(0.06, 0.45 / 2.8, 0.88, 1 - 0.3 / 2.8, wspace=0.5)
     left, right = chart.subplots(1, 2)
@@ -147,7 +147,7 @@ def workers(scale: Scale) -> Figure:
 
 
 def _looks(rows: Sequence[Row]) -> dict[str, Look]:
-    """Colour and mark of every arm, under its label."""
+    """Return colour and mark of every arm, under its label."""
     first = {name: sized[0]["arm"] for name, sized in by_arm(rows).items()}
     looks: dict[str, Look] = {}
     rays = islice(cycle(RAY), len(first))
@@ -160,7 +160,7 @@ def _looks(rows: Sequence[Row]) -> dict[str, Look]:
 
 
 def _speed(axes: Axes, rows: Sequence[Row], looks: dict[str, Look]) -> None:
-    """Lines from zero; on it a cross for every run that did not end well, which has no speed."""
+    """Draw lines from zero, with a cross for every run that did not end well, which has no speed."""
     arms = by_arm(rows)
     for name, sized in arms.items():
         good = [row for row in sized if row["status"] == "ok" and rate(row)]
@@ -177,7 +177,7 @@ def _speed(axes: Axes, rows: Sequence[Row], looks: dict[str, Look]) -> None:
 
 
 def _cross(axes: Axes, points: Sequence[tuple[float, float]], text: str, look: Look, above: float = 0) -> None:
-    """Hollow crosses, and words beside the first or the last, on the side that has more room."""
+    """Draw hollow crosses, and words next to the first or the last, on the side that has more room."""
     places, heights = zip(*points, strict=True)
     axes.plot(places, heights, markeredgecolor=look["color"], clip_on=False, zorder=3, **HOLLOW)
     low, high = axes.get_xlim()
@@ -194,13 +194,13 @@ def _cross(axes: Axes, points: Sequence[tuple[float, float]], text: str, look: L
 
 
 def _need(row: Row) -> str:
-    """What a run that ran out of memory would have needed, in words."""
+    """Return what a run that ran out of memory would have needed, in words."""
     needed = needed_bytes(row)
     return f"would need {formatting.size(needed)}" if needed else "out of memory, need not known"
 
 
 def _memory(axes: Axes, rows: Sequence[Row], looks: dict[str, Look]) -> None:
-    """Lines from zero, and the budget across; a cross at what an arm would have needed that ran out of memory."""
+    """Draw lines from zero, the budget across, and a cross at what an arm that ran out of memory would have needed."""
     limit = rows[0]["memory_limit_bytes"]
     top = max(limit, *(needed_bytes(row) or row["peak_memory_bytes"] or 0 for row in rows))
     unit, name = (GIB, "GiB") if top >= GIB else (MIB, "MiB")
@@ -227,7 +227,7 @@ def _ticks(axes: Axes, top: float, show: Callable[[float], str]) -> None:
 
 
 def _label_sizes(axes: Axes, rows: Sequence[Row]) -> None:
-    """A log axis with the sizes themselves as ticks, and how many windows they are."""
+    """Label a log axis with the sizes themselves as ticks, and how many windows they are."""
     multipliers = sorted({row["multiplier"] for row in rows})
     per_size = next((row["windows"] / row["multiplier"] for row in rows if row["windows"]), None)
     length = log(multipliers[-1] / multipliers[0])
@@ -246,12 +246,12 @@ def _label_sizes(axes: Axes, rows: Sequence[Row]) -> None:
 
 
 def _short(count: float) -> str:
-    """93,400 as 93k, 4,670,000 as 4.67M."""
+    """Return 93,400 as 93k, 4,670,000 as 4.67M."""
     return f"{count / 1e6:.3g}M" if count >= 1e6 else f"{count / 1e3:.3g}k" if count >= 1e3 else f"{count:.0f}"
 
 
 def _speedups(axes: Axes, rows: Sequence[tuple[str, Speedup]]) -> None:
-    """A line per size."""
+    """Draw a line per size."""
     groups: dict[str, list[Speedup]] = {}
     for name, row in rows:
         groups.setdefault(name, []).append(row)

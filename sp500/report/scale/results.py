@@ -52,7 +52,7 @@ class Scale:
 
 
 def collect(records: Sequence[RunRecord]) -> Scale:
-    """Rows of the newest scale experiment, and of all older ones with the same settings, among records oldest first.
+    """Return the rows of the newest scale experiment and of older ones with its settings; records come oldest first.
 
     Of several runs of the same arm, size, place and workers the newest makes the row. Runs on other hardware than the
     newest of a place are left out.
@@ -74,7 +74,7 @@ def collect(records: Sequence[RunRecord]) -> Scale:
 
 
 def _kind(row: ScaleRow) -> tuple[str, bool]:
-    """Rows of which the hardware can be compared: a cluster's nodes are known to runs of Ray alone."""
+    """Return the group of rows with comparable hardware: a cluster's nodes are known only to runs of Ray."""
     return row["place"], row["num_workers"] > 0
 
 
@@ -87,30 +87,30 @@ def _merge(repeats: Sequence[ScaleRow], *, several: bool) -> Row:
 
 
 def by_arm(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Rows per arm, place and number of workers, under their label, smallest size first."""
+    """Return rows per arm, place and number of workers, under their label, smallest size first."""
     labels = dict.fromkeys(row["label"] for row in sorted(rows, key=lambda row: row["num_workers"]))
     sized = sorted(rows, key=lambda row: row["multiplier"])
     return {name: [row for row in sized if row["label"] == name] for name in labels}
 
 
 def at(multiplier: float) -> str:
-    """A dataset size as the report writes it: 'x10', with the sign for times."""
+    """Return a dataset size as the report writes it: 'x10', with the sign for times."""
     return f"{TIMES}{multiplier:,g}"
 
 
 def rate(row: Row) -> float | None:
-    """Windows per second: the warm rate, or that over all seconds where a run has no warm one."""
+    """Return windows per second: the warm rate, or that over all seconds if a run has no warm one."""
     return row["warm_samples_per_second"] or row["samples_per_second"]
 
 
 def share(row: Row) -> float | None:
-    """Peak memory as a share of the budget."""
+    """Return peak memory as a share of the budget."""
     peak, limit = row["peak_memory_bytes"], row["memory_limit_bytes"]
     return peak / limit if peak else None
 
 
 def needed_bytes(row: Row) -> int | None:
-    """Memory that a run would have needed that ran out of it, where its reason says so; older ones tell the arrays."""
+    """Return the bytes that a run out of memory would have needed, if its reason has them."""
     if row["status"] != "out_of_memory":
         return None
     said = re.search(r"need (\d+) bytes(?:.* besides the (\d+) bytes)?", row["reason"])
@@ -118,7 +118,7 @@ def needed_bytes(row: Row) -> int | None:
 
 
 def tables(scale: Scale, more: Cells = no_cells) -> list[Table]:
-    """What each arm did with each size, and what more workers gave; `more` gives further columns by run."""
+    """Return what each arm did with each size, and what more workers gave; `more` gives further columns by run."""
     return [_arms(scale.rows, more), *([_scaling(scale)] if scale.strong or scale.weak else [])]
 
 

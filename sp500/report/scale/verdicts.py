@@ -29,12 +29,12 @@ SMALL_MISS = 0.01
 
 
 def no_cost(_run: str) -> str:
-    """No rates are known."""
+    """Return no cost: no rates are known."""
     return ""
 
 
 def sentences(scale: Scale, cost_of: CostOf = no_cost) -> list[str]:
-    """Everything there is to say; nothing where no experiment ran."""
+    """Return all sentences on the experiment; nothing if no experiment ran."""
     if not scale.rows:
         return []
     gains = [*cluster(scale.rows, cost_of), *streaming(scale.rows), *break_even(scale)]
@@ -43,13 +43,13 @@ def sentences(scale: Scale, cost_of: CostOf = no_cost) -> list[str]:
 
 
 def suspect(rows: Sequence[Row]) -> list[str]:
-    """The warning before all else where the test metrics of some run are too good to be true."""
+    """Return the warning before all else if the test metrics of some run are too good to be true."""
     signs = [(row, found) for row in rows if (found := row.get("suspicious"))]
     return [warn(f"{row['label']} at {at(row['multiplier'])}: {found}").strip() for row, found in signs[:1]]
 
 
 def busy_rows(rows: Sequence[Row]) -> list[str]:
-    """That the seconds of some runs are not reliable, before them."""
+    """Return the warning that the seconds of some runs are not reliable, before them."""
     named = [
         f"{row['label']} at {at(row['multiplier'])} ({percent(row.get('others_share'), 0)})"
         for row in rows
@@ -64,7 +64,7 @@ def busy_rows(rows: Sequence[Row]) -> list[str]:
 
 
 def cluster(rows: Sequence[Row], cost_of: CostOf = no_cost) -> list[str]:
-    """Seconds, speed and cost of Ray against one process, at the largest size that both trained on."""
+    """Return seconds, speed and cost of Ray against one process, at the largest size that both trained on."""
     alone = _baseline(rows)
     rays = [
         sizes
@@ -85,7 +85,7 @@ def cluster(rows: Sequence[Row], cost_of: CostOf = no_cost) -> list[str]:
 
 
 def streaming(rows: Sequence[Row]) -> list[str]:
-    """Speed and memory against arrays in the same place, and the sizes that only streaming could train on."""
+    """Return speed and memory against arrays in the same place, and the sizes that only streaming could train on."""
     pairs = [(_sizes(rows, "in_memory", place), _sizes(rows, "streaming", place)) for place in PLACES]
     arrays, streamed = next((pair for pair in pairs if all(pair)), ({}, {}))
     if not arrays:
@@ -109,7 +109,7 @@ def streaming(rows: Sequence[Row]) -> list[str]:
 
 
 def break_even(scale: Scale) -> list[str]:
-    """The number of windows above which more workers finish sooner, and the two lines that cross there."""
+    """Return the number of windows above which more workers finish sooner, and the two lines that cross there."""
     if not scale.break_even:
         return []
     per_size = next((row["windows"] / row["multiplier"] for row in scale.rows if row["windows"]), None)
@@ -130,7 +130,7 @@ def break_even(scale: Scale) -> list[str]:
 
 
 def numbers(rows: Sequence[Row]) -> list[str]:
-    """Whether the arms ended in the same model, by the test error at every size that several arms trained on."""
+    """Return whether the arms ended in the same model, by the test error at every size that several arms trained on."""
     sized: dict[int, list[Row]] = {}
     for row in sorted(rows, key=lambda row: row["multiplier"]):
         if row["status"] == "ok" and row["test_error"]:
@@ -148,7 +148,7 @@ def numbers(rows: Sequence[Row]) -> list[str]:
 
 
 def _spread(multiplier: int, group: Sequence[Row]) -> str:
-    """How far the test errors of a size are apart, of which not all are the naive forecast's."""
+    """Return how far the test errors of a size are apart, if not all are the naive forecast's."""
     metric, errors = METRIC.get(group[0]["metric"], "test error"), [row["test_error"] or 0.0 for row in group]
     spread, kept = max(errors) / min(errors) - 1, sum(row["best_epoch"] == 0 for row in group)
     if spread <= SAME_ERROR:
@@ -162,7 +162,7 @@ def _spread(multiplier: int, group: Sequence[Row]) -> str:
 
 
 def budget(rows: Sequence[Row]) -> list[str]:
-    """Whether every run that ended well stayed within its memory."""
+    """Return whether every run that ended well stayed within its memory."""
     measured = [(part, row) for row in rows if row["status"] == "ok" and (part := share(row)) is not None]
     if not measured:
         return []
@@ -176,7 +176,7 @@ def budget(rows: Sequence[Row]) -> list[str]:
 
 
 def one_machine(scale: Scale) -> list[str]:
-    """What one machine cannot show."""
+    """Return what one machine cannot show."""
     rays = [row for row in scale.rows if row["num_workers"] and (row["status"], row["place"]) == ("ok", "machine")]
     if not rays:
         return []
@@ -190,7 +190,7 @@ def one_machine(scale: Scale) -> list[str]:
 
 
 def failures(rows: Sequence[Row]) -> list[str]:
-    """Arms that did not end well, and why."""
+    """Return the arms that did not end well, and why."""
     endings = []
     for name, sized in by_arm(rows).items():
         for status in dict.fromkeys(row["status"] for row in sized if row["status"] != "ok"):
@@ -206,13 +206,13 @@ def failures(rows: Sequence[Row]) -> list[str]:
 
 
 def margin(row: Row) -> float:
-    """Share by which the speed of a run is uncertain: half of the range of its epochs, and SINGLE_RUN at least."""
+    """Return the share by which the speed of a run is uncertain: half of its epochs' range, and SINGLE_RUN at least."""
     rates = row["rates"]
     return max(SINGLE_RUN, (max(rates) - min(rates)) / (max(rates) + min(rates)) if rates else 0.0)
 
 
 def _against(alone: Row, ray: Row, cost_of: CostOf) -> str:
-    """One size on one process and on Ray: seconds, speed, cost."""
+    """Return the comparison of one process and Ray at one size: seconds, speed, cost."""
     windows = f" ({approx(alone['windows'])} windows)" if alone["windows"] else ""
     here = "one machine" if alone["place"] == "machine" else "the cluster"
     there = "the same machine" if ray["place"] == "machine" else "the cluster"
@@ -234,7 +234,7 @@ def _against(alone: Row, ray: Row, cost_of: CostOf) -> str:
 
 
 def _beyond(alone: Sizes, rays: Sequence[Sizes], cost_of: CostOf) -> list[str]:
-    """Whether the cluster trained on what one process could not."""
+    """Return whether the cluster trained on what one process could not."""
     trained = [row for sizes in rays for row in _ok(sizes).values()]
     large = {multiplier for multiplier, row in alone.items() if row["status"] == "out_of_memory"}
     beyond = [row for row in trained if row["multiplier"] in large]
@@ -252,7 +252,7 @@ def _beyond(alone: Sizes, rays: Sequence[Sizes], cost_of: CostOf) -> list[str]:
 
 
 def _too_large(arrays: Sizes, streamed: Sizes) -> list[str]:
-    """Sizes that arrays were too large for."""
+    """Return the sizes that arrays were too large for."""
     large = [multiplier for multiplier, row in arrays.items() if row["status"] == "out_of_memory"]
     if not large:
         fits = all(row["status"] == "ok" for row in arrays.values())
@@ -270,7 +270,7 @@ def _too_large(arrays: Sizes, streamed: Sizes) -> list[str]:
 
 
 def _crossing(law: BreakEven, per_size: float | None, trained: int, largest: int) -> str:
-    """Where one process and some workers take the same time."""
+    """Return where one process and some workers need the same time."""
     count = some(law["workers"], "worker")
     workers = f"a run with {count}" + (" on the cluster" if law["place"] == "cluster" else "")
     windows, saved = law["windows"], law["alone"]["fixed_seconds"] - law["ray"]["fixed_seconds"]
@@ -289,7 +289,7 @@ def _crossing(law: BreakEven, per_size: float | None, trained: int, largest: int
 
 
 def _baseline(rows: Sequence[Row]) -> Sizes:
-    """Rows of one process: of the user's machine before the cluster's, streaming before arrays."""
+    """Return rows of one process: of the user's machine before the cluster's, streaming before arrays."""
     series = (_sizes(rows, arm, place) for place in PLACES for arm in BASELINES)
     return next((sizes for sizes in series if sizes), {})
 
@@ -304,12 +304,12 @@ def _ok(sizes: Sizes) -> Sizes:
 
 
 def _choose(value: float, within: float, verdicts: tuple[str, str, str]) -> str:
-    """Which of three verdicts fits: below, alike within a margin, above."""
+    """Choose which of three verdicts fits: below, alike within a margin, above."""
     return verdicts[0 if value < 1 / (1 + within) else 2 if value > 1 + within else 1]
 
 
 def _speed(row: Row, other: Row) -> str:
-    """Windows per second against another row's, both warm or neither."""
+    """Return windows per second against another row's, both warm or neither."""
     warm = row["warm_samples_per_second"] and other["warm_samples_per_second"]
     first, second = (each["warm_samples_per_second" if warm else "samples_per_second"] for each in (row, other))
     if not first or not second:
@@ -319,12 +319,12 @@ def _speed(row: Row, other: Row) -> str:
 
 
 def _seconds(row: Row) -> float:
-    """From start to end, without writing shards, since the next run finds them written."""
+    """Return the seconds from start to end, without writing shards, since the next run finds them written."""
     return row["seconds"] - row["writing_seconds"]
 
 
 def _peak(row: Row) -> str:
-    """Peak memory, of a node where nodes were measured, otherwise of a process."""
+    """Return the peak memory, of a node if nodes were measured, otherwise of a process."""
     of = "simulated node" if row["simulated_nodes"] else "process"
     return f"{size(row['peak_memory_bytes'])} per {of}"
 

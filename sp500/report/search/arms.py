@@ -31,7 +31,7 @@ Numbers = Mapping[str, Any]
 
 
 def sentences(numbers: Numbers) -> list[str]:
-    """What packing and Ray bought, whether the arms found the same, and where Ray breaks even."""
+    """Return what packing and Ray gained, whether the arms found the same, and where Ray breaks even."""
     arms = numbers["arms"] or {}
     if not arms:
         return []
@@ -43,7 +43,7 @@ def sentences(numbers: Numbers) -> list[str]:
 
 
 def halving(search: SearchSummary) -> list[str]:
-    """Which part of which packs went on to the end; nothing for a search without successive halving."""
+    """Return which part of which packs went on to the end; nothing for a search without successive halving."""
     if not search.get("halving"):
         return []
     packs = [f"{count} of {size}" for size, count in Counter(search["packs"]).items()]
@@ -54,7 +54,7 @@ def halving(search: SearchSummary) -> list[str]:
 
 
 def arms_table(numbers: Numbers) -> Table:
-    """A row per arm."""
+    """Return a table with a row per arm."""
     lines = [
         {
             "Arm": NAMES[arm],
@@ -79,7 +79,7 @@ def arms_table(numbers: Numbers) -> Table:
 
 
 def break_even_table(numbers: Numbers) -> Table | None:
-    """From how many configs Ray Tune is sooner, by its cores."""
+    """Return a table of the number of configs from which Ray Tune is sooner, by its cores."""
     crossing = numbers["break_even"]
     if not crossing:
         return None
@@ -93,7 +93,7 @@ def break_even_table(numbers: Numbers) -> Table | None:
 
 @apply_style()
 def figure(numbers: Numbers) -> Figure | None:
-    """The seconds of each arm as bars."""
+    """Draw the seconds of each arm as bars."""
     timed = {arm: row for arm, row in (numbers["arms"] or {}).items() if row["seconds"] is not None}
     if len(timed) < 2:
         return None
@@ -105,7 +105,7 @@ def figure(numbers: Numbers) -> Figure | None:
 
 
 def _busy(arms: Mapping[str, ArmRow]) -> list[str]:
-    """That the seconds of some arms are not reliable, and why; before them."""
+    """Return the warning that the seconds of some arms are not reliable, and why; before them."""
     reasons = []
     for arm, row in arms.items():
         if compare.busy(row):
@@ -122,7 +122,7 @@ def _busy(arms: Mapping[str, ArmRow]) -> list[str]:
 
 
 def _split(numbers: Numbers) -> str:
-    """The speed-up in its parts, as far as arms were timed."""
+    """Return the speed-up in its parts, if the arms were timed."""
     arms, configs = numbers["arms"], some(numbers["configs"], "config")
     timed = [
         f"{seconds(row['seconds'])} {NAMES[arm]} ({some(row['cores'], 'core')})"
@@ -144,7 +144,7 @@ def _split(numbers: Numbers) -> str:
 
 
 def _describe_gain(name: str, times: float, over: str) -> str:
-    """'packing was 3.4 times as fast as one after another'."""
+    """Return 'packing was 3.4 times as fast as one after another'."""
     if f"{times:.1f}" == "1.0":
         return f"{name} took about as long as {over} (1.0{TIMES})"
     if times < 1:

@@ -24,7 +24,7 @@ APART = 0.055
 
 @apply_style()
 def coordinates(search: Search) -> Figure | None:
-    """Parallel coordinates: a line per trial over the varied settings to its loss, the best ones on top."""
+    """Draw parallel coordinates: a line per trial over the varied settings to its loss, the best ones on top."""
     trials = sorted(drop_failed(search.trials), key=lambda trial: (trial.loss, trial.id))
     settings = _choose(search, list_varied(trials))
     losses = [trial.loss for trial in trials]
@@ -69,12 +69,12 @@ def _lines(axes: Axes, trials: Sequence[Trial], settings: Sequence[Setting], top
 
 
 def _best(trials: Sequence[Any]) -> int:
-    """How many are highlighted: few enough to stand out."""
+    """Return how many are highlighted: few enough to stand out."""
     return min(BEST, max(1, len(trials) // 3))
 
 
 def _choose(search: Search, settings: list[Setting]) -> list[Setting]:
-    """The settings that fit: the most important where that is known."""
+    """Return the settings that fit: the most important if that is known."""
     if isinstance(search.importance, str):
         return settings[: AXES - 1]
     important = list(search.importance)[: AXES - 1]
@@ -104,7 +104,7 @@ def _scale(axes: Axes, place: int, title: str, labels: Sequence[tuple[float, str
 
 
 def _labels(setting: Setting) -> list[tuple[float, str]]:
-    """Heights and texts of a setting's values: all where they are few, else round ones."""
+    """Return heights and texts of a setting's values: all if they are few, else round ones."""
     if len(setting.values) <= 6 or not setting.numeric:
         return _drop_overlapping([(setting.place(value), label(value)) for value in setting.values])
     low, high = setting.values[0], setting.values[-1]
@@ -118,7 +118,7 @@ def _labels(setting: Setting) -> list[tuple[float, str]]:
 
 
 def _drop_overlapping(labels: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
-    """Those that do not stand upon one another, the first come first."""
+    """Return labels without those that would overlap an earlier one."""
     apart: list[tuple[float, str]] = []
     for height, text in labels:
         if all(abs(height - other) > APART for other, _ in apart):

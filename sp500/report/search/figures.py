@@ -25,7 +25,7 @@ LOOKS: dict[str, Look] = {
 
 
 def figures(search: Search) -> list[Figure | str]:
-    """What the search can be drawn as, and a remark in place of an importance that cannot be known."""
+    """Return the figures of the search, and a remark in place of an importance that cannot be known."""
     drawings = (arms.figure(search.compared), history(search), coordinates(search), importance(search))
     shown: list[Figure | str] = [drawing for drawing in drawings if drawing is not None]
     if isinstance(search.importance, str) and search.trials:
@@ -35,7 +35,7 @@ def figures(search: Search) -> list[Figure | str]:
 
 @apply_style()
 def history(search: Search) -> Figure | None:
-    """Validation loss of every trial in time, and the best so far as a line."""
+    """Draw the validation loss of every trial in time, and the best so far as a line."""
     sides = [side for side in search.sides if drop_failed(list(side.trials.values()))]
     if not sides:
         return None
@@ -72,7 +72,7 @@ def history(search: Search) -> Figure | None:
 
 @apply_style()
 def importance(search: Search) -> Figure | None:
-    """Share of each setting in the variation of the loss, as bars."""
+    """Draw the share of each setting in the variation of the loss, as bars."""
     if isinstance(search.importance, str):
         return None
     finished = drop_failed(search.trials)
@@ -88,7 +88,7 @@ def importance(search: Search) -> Figure | None:
 
 
 def _trials(axes: Axes, side: Side, places: dict[str, float], top: float) -> None:
-    """A mark per trial, outliers on the edge at `top`, failed ones above it; the best so far as a step line."""
+    """Draw a mark per trial, outliers on the edge at `top`, failed ones above it; the best so far as a step line."""
     look = LOOKS[side.record.arm] | {"color": arms.COLORS[side.record.arm]}
     good = {trial.id: trial.loss for trial in drop_failed(list(side.trials.values()))}
     far = {key for key, loss in good.items() if loss > top}

@@ -41,7 +41,7 @@ class Setting:
     log: bool
 
     def place(self, value: Any) -> float:
-        """Where a value stands on the setting's scale, 0 to 1."""
+        """Return a value's position on the setting's scale, 0 to 1."""
         if not self.numeric:
             return [_as_text(part) for part in self.values].index(_as_text(value)) / (len(self.values) - 1)
         low, high, at = (math.log(part) if self.log else part for part in (self.values[0], self.values[-1], value))
@@ -49,7 +49,7 @@ class Setting:
 
 
 def list_varied(trials: Sequence[Trial]) -> list[Setting]:
-    """Settings with more than one value among the trials, in the order of the search space."""
+    """Return the settings with more than one value among the trials, in the order of the search space."""
     settings = []
     for key in dict.fromkeys(key for trial in trials for key in trial.overrides):
         different = {_as_text(value): value for trial in trials for value in [trial.overrides.get(key)]}
@@ -59,7 +59,7 @@ def list_varied(trials: Sequence[Trial]) -> list[Setting]:
 
 
 def importance(trials: Sequence[Trial]) -> dict[str, float] | str:
-    """Share of each varied setting in the variation of the loss, most important first; or why there is none.
+    """Return the share of each varied setting in the variation of the loss, most important first; or why there is none.
 
     Optuna's fANOVA (Hutter, Hoos and Leyton-Brown 2014) with a seed, so that the same trials give the same shares in
     every version of Optuna: since 5.0 its default looks at the best tenth alone, which is two of eighteen trials. A
@@ -90,18 +90,18 @@ def importance(trials: Sequence[Trial]) -> dict[str, float] | str:
 
 
 def drop_failed(trials: Sequence[Trial]) -> list[Trial]:
-    """Trials with a loss."""
+    """Return trials with a loss."""
     return [trial for trial in trials if math.isfinite(trial.loss)]
 
 
 def ceiling(losses: Sequence[float]) -> float:
-    """Where an axis of losses ends: at the largest, or below what would press the others flat."""
+    """Return the end of an axis of losses: the largest, or below what would press the others flat."""
     best, middle = min(losses), median(losses)
     return min(max(losses), best + FAR * (middle - best)) if middle > best else max(losses)
 
 
 def names(settings: Sequence[Setting]) -> dict[str, str]:
-    """Each key as short as it can be without another reading the same: 'lr', or 'train.lr' beside 'model.lr'."""
+    """Return each key as short as possible but unique: 'lr', or 'train.lr' next to 'model.lr'."""
     short = [setting.key.rsplit(".", 1)[-1] for setting in settings]
     return {
         setting.key: name if short.count(name) == 1 else setting.key
@@ -110,7 +110,7 @@ def names(settings: Sequence[Setting]) -> dict[str, str]:
 
 
 def label(value: Any) -> str:
-    """A value of a setting in few letters."""
+    """Return a value of a setting in few letters."""
     text = formatting.setting(float(f"{value:.3g}") if isinstance(value, float) else value)
     return text if len(text) <= 12 else f"{text[:11]}\u2026"
 
@@ -131,12 +131,12 @@ def _is_number(value: Any) -> bool:
 
 
 def _as_text(value: Any) -> str:
-    """A value as text: 1 and 1.0 are the same, a list and a tuple too."""
+    """Return a value as text: 1 and 1.0 are the same, a list and a tuple too."""
     return repr(float(value)) if _is_number(value) else json.dumps(value, default=str)
 
 
 def _param(setting: Setting, value: Any) -> Any:
-    """Optuna takes lists as text."""
+    """Return a value as Optuna accepts it: a list becomes text."""
     return float(value) if setting.numeric else _as_text(value)
 
 

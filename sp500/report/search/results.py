@@ -122,8 +122,9 @@ class Search:
 
 
 def newest(records: Sequence[RunRecord], trials: Mapping[str, Sequence[TrialResult]]) -> Search:
-    """The newest search among records, oldest first; trials by run. One in all modes timed its arms from start to
-    exit: its numbers count.
+    """Return the newest search among records, oldest first; trials by run.
+
+    One in all modes timed its arms from start to exit: its numbers count.
     """
     arms, timed = compare.newest_search(records)
     numbers = compare.searches(arms)
@@ -140,7 +141,7 @@ def newest(records: Sequence[RunRecord], trials: Mapping[str, Sequence[TrialResu
 
 
 def _list_earlier(records: Sequence[RunRecord]) -> list[str]:
-    """A name for each search before the newest: that of its last run, since its arms are runs of one key."""
+    """Return a name for each search before the newest: that of its last run, since its arms are runs of one key."""
     last: dict[str, str] = {}
     for record in reversed(records):
         if record.search and record.status == "ok":
@@ -149,7 +150,7 @@ def _list_earlier(records: Sequence[RunRecord]) -> list[str]:
 
 
 def _comparison(search: SearchSummary) -> SearchComparison:
-    """What a search in all modes says of its arms."""
+    """Return what a search in all modes says of its arms."""
     return {
         "configs": search["configs"],
         "arms": search.get("arms"),
@@ -171,7 +172,7 @@ class Best(TypedDict):
 
 
 def best_so_far(side: Side) -> list[Best]:
-    """The trials that were better than all before them."""
+    """Return the trials that were better than all before them."""
     bests: list[Best] = []
     elapsed = side.elapsed
     for number, (key, trial) in enumerate(side.trials.items(), 1):
@@ -195,7 +196,7 @@ def _loss(result: TrialResult, relative: bool) -> float:
 
 
 def _choose_side(sides: Sequence[Side], record: RunRecord | None) -> Side | None:
-    """A search in all modes names the best of one of its arms, whose losses may differ from the others' by rounding."""
+    """Return the arm whose best trial a search in all modes names. The losses of the others may differ by rounding."""
     best = record.search["best"] if record and record.search else None
 
     def rank(side: Side) -> tuple[bool, int]:

@@ -18,7 +18,7 @@ Losses = dict[str, dict[int, float]]
 
 
 def contests(records: Sequence[RunRecord]) -> dict[str, Losses]:
-    """Losses by what was searched: space, configs, data and epochs alike, with two methods at least.
+    """Return losses by what was searched: space, configs, data and epochs alike, with two methods at least.
 
     A seed that was searched again by the same method counts as it was last.
     """
@@ -35,12 +35,12 @@ def contests(records: Sequence[RunRecord]) -> dict[str, Losses]:
 
 
 def methods(records: Sequence[RunRecord]) -> list[Table]:
-    """A table for each contest: what each method found, over its seeds."""
+    """Return a table for each contest: what each method found, over its seeds."""
     return [_table(named, losses) for named, losses in contests(records).items()]
 
 
 def verdicts(records: Sequence[RunRecord]) -> list[str]:
-    """For each contest that random search took part in, whether another method did better than that."""
+    """Return, for each contest that random search took part in, whether another method did better."""
     lines = []
     for named, losses in contests(records).items():
         lines += [

@@ -15,13 +15,13 @@ CUT = "A reason that ends in \u2026 is cut; trials.jsonl in the run's folder has
 
 
 def tables(search: Search) -> list[Table]:
-    """The best configs, the chosen one on validation and test, and why others failed."""
+    """Return the best configs, the chosen one on validation and test, and why others failed."""
     candidates = (best_trials(search), by_dataset(search), both_splits(search), failures(search))
     return [candidate for candidate in candidates if candidate is not None]
 
 
 def best_trials(search: Search) -> Table | None:
-    """The configs with the lowest validation loss, with the seconds that each arm took for them."""
+    """Return the configs with the lowest validation loss, with the seconds that each arm spent on them."""
     if not search.trials:
         return None
     top = sorted(drop_failed(search.trials), key=lambda trial: (trial.loss, trial.id))[:TOP]
@@ -51,13 +51,13 @@ def best_trials(search: Search) -> Table | None:
 
 
 def _annual(trial: Trial, search: Search) -> float | None:
-    """A trial's Sharpe ratio per year."""
+    """Return a trial's Sharpe ratio per year."""
     each = trial.valid_excess_sharpe
     return None if each is None else each * search.trades_per_year**0.5
 
 
 def by_dataset(search: Search) -> Table | None:
-    """The best config of each set of data, where the search had several."""
+    """Return the best config of each set of data, if the search had several."""
     alike = search.summary["by_dataset"] if search.summary else []
     lines = [
         {"Data": config["dataset"], "Best config": formatting.config(config["overrides"])}
@@ -70,7 +70,7 @@ def by_dataset(search: Search) -> Table | None:
 
 
 def both_splits(search: Search) -> Table | None:
-    """The chosen config and buy-and-hold on the split that chose the config and on the one that was judged once."""
+    """Return the chosen config and buy-and-hold on the split that chose the config and on the test."""
     metrics = search.record.metrics if search.record else {}
     splits = [(name, metrics[key]) for name, key in (("validation", "valid"), ("test", "test")) if metrics.get(key)]
     if len(splits) < 2:
@@ -95,7 +95,7 @@ def both_splits(search: Search) -> Table | None:
 
 
 def failures(search: Search) -> Table | None:
-    """Why configs failed, the commonest reason first; the same reason stands once."""
+    """Return why configs failed, the commonest reason first, each reason once."""
     failed: dict[str, list[tuple[Side, str, Trial]]] = {}
     for side in search.sides:
         for key, trial in side.trials.items():

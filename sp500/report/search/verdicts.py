@@ -25,7 +25,7 @@ of right directions, since they differ in how often prices rose."""
 
 
 def sentences(search: Search) -> list[str]:
-    """All that is to be said; nothing where no search ran."""
+    """Return all sentences on the search; nothing if no search ran."""
     if search.record is None:
         return []
     found = [*arms.sentences(search.compared), *apart(search), *best(search), *splits(search), *luck(search)]
@@ -33,13 +33,13 @@ def sentences(search: Search) -> list[str]:
 
 
 def _suspect(record: RunRecord) -> str:
-    """The warning in front of all where the chosen config is too good to be true."""
+    """Return the warning before all else if the chosen config is too good to be true."""
     test, naive = (record.metrics.get(part) or {} for part in ("test", "naive"))
     return warn(find_signs(record.config, record.data, test, naive.values()))
 
 
 def apart(search: Search) -> list[str]:
-    """How far the arms are apart on one and the same config, where they chose different ones."""
+    """Return how far the arms are apart on one and the same config, if they chose different ones."""
     if search.compared["same_best"] is not False:
         return []
     losses: dict[str, list[float]] = {}
@@ -54,7 +54,7 @@ def apart(search: Search) -> list[str]:
 
 
 def best(search: Search) -> list[str]:
-    """How many configs were tried and how many failed, and which was chosen."""
+    """Return how many configs were tried and how many failed, and which was chosen."""
     summary, configs = search.summary, search.compared["configs"]
     if not summary or not configs:
         return []
@@ -69,7 +69,7 @@ def best(search: Search) -> list[str]:
 
 
 def _again(search: Search) -> str:
-    """That the chosen config, trained again alone, is another model than in the search, where that is so."""
+    """Return that the chosen config, trained again on its own, is another model than in the search, if so."""
     record, summary = search.record, search.summary
     if record is None or summary is None or record.best_loss is None:
         return ""
@@ -84,7 +84,7 @@ def _again(search: Search) -> str:
 
 
 def splits(search: Search) -> list[str]:
-    """The chosen config on validation and on the test."""
+    """Return the chosen config on validation and on the test."""
     metrics = search.record.metrics if search.record else {}
     valid, test = metrics.get("valid") or {}, metrics.get("test") or {}
     shown = [
@@ -97,7 +97,7 @@ def splits(search: Search) -> list[str]:
 
 
 def luck(search: Search) -> list[str]:
-    """The deflated Sharpe ratio of the returns in excess of buy-and-hold; nothing where nothing was traded."""
+    """Return the deflated Sharpe ratio of the returns in excess of buy-and-hold; nothing if nothing was traded."""
     deflated = search.summary["deflated_sharpe"] if search.summary else None
     valid = (search.record.metrics if search.record else {}).get("valid") or {}
     if not deflated:
