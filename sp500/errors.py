@@ -17,9 +17,12 @@ A message names the field, file or row, what was expected, and what to do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class SP500Error(Exception):
@@ -76,6 +79,27 @@ class Refused(ResourcesError):
 
 class Unreachable(ResourcesError):
     """A cluster does not answer; it may later."""
+
+
+def attempt(work: Callable[[], T], on_error: Callable[[Exception], T]) -> T:
+    """Return what `work` returns or, for any exception of it, what `on_error` makes of that.
+
+    For work whose failure must not end its caller: one trial of a search, one job of a queue, a model that a server
+    loads. `on_error` has to keep or log what it gets. Signals and exits pass.
+    """
+    try:
+        return work()
+    except Exception as error:  # noqa: BLE001 - code of users and libraries may raise anything; `on_error` records it
+        return on_error(error)
+
+
+@contextmanager
+def undo_on_error(undo: Callable[[], object]) -> Iterator[None]:
+    """Call `undo` if the block does not reach its end, also for a signal or an exit. What was raised goes on."""
+    with ExitStack() as stack:
+        stack.callback(undo)
+        yield
+        stack.pop_all()
 
 
 @contextmanager

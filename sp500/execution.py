@@ -148,7 +148,7 @@ def _attempt(config: E, main: Callable[[E, Run], RunRecord], run: Run, earlier: 
     except SP500Error as error:
         end("failed", str(error))
         raise
-    except Exception as error:
+    except Exception as error:  # of any library or of a user's code: it is recorded, and raised again
         if is_out_of_memory(error):
             return end("out_of_memory", str(error) or "the machine's memory is exhausted")
         if isinstance(error, OSError) and error.errno in FULL:  # of a library, which seldom names the file

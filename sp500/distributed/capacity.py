@@ -25,7 +25,7 @@ from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
 from ray.exceptions import RpcError
 
 from sp500.config import Frozen
-from sp500.errors import ConfigError, ResourcesError
+from sp500.errors import ConfigError, ResourcesError, undo_on_error
 
 WORKERS_VARIABLE = "SP500_CLUSTER_WORKERS"
 # Set by the operator, spelled like this, on the head of a cluster that has an autoscaler.
@@ -131,14 +131,11 @@ def wait_for(wanted: Shares) -> None:
     """
     _held.update(wanted)
     started = time.monotonic()
-    try:
+    with undo_on_error(withdraw):
         request_resources(bundles=_bundles(wanted))
         if covers(resources(), wanted):
             return
         have = _poll(wanted, started)
-    except BaseException:
-        withdraw()
-        raise
     _report(f"the cluster has {describe(have)} after {time.monotonic() - started:.0f} s")
 
 

@@ -24,7 +24,7 @@ from ray.data._internal.execution.execution_callback import ExecutionCallback
 from sp500.data.shards.reader import Chunk, Shard, ShardSet, chunk
 from sp500.data.shards.writer import Source, write_shard
 from sp500.distributed import capacity
-from sp500.errors import DataError, SP500Error
+from sp500.errors import DataError, SP500Error, attempt
 from sp500.seeding import derive
 
 if TYPE_CHECKING:  # tasks that read import this file, and would wait two seconds for torch
@@ -85,7 +85,12 @@ def chunks(dataset: ray.data.DataIterator, shards: ShardSet, epochs: int) -> Chu
     A thread reads ahead, also into the next pass: a pass of Ray Data takes a quarter of a second to begin.
     """
     ahead: Queue[Chunk | Exception | None] = Queue(maxsize=1)
-    thread = threading.Thread(target=_passes, args=(dataset, shards, epochs, ahead), name="shards", daemon=True)
+
+    def fill() -> None:
+        """Put the chunks, or the error that the reader is to raise."""
+        attempt(lambda: _put_passes(dataset, shards, epochs, ahead), ahead.put)
+
+    thread = threading.Thread(target=fill, name="shards", daemon=True)
 
     def read(epoch: int) -> Iterator[Chunk]:
         del epoch
@@ -99,22 +104,19 @@ def chunks(dataset: ray.data.DataIterator, shards: ShardSet, epochs: int) -> Chu
     return read
 
 
-def _passes(dataset: ray.data.DataIterator, shards: ShardSet, epochs: int, ahead: Queue[Any]) -> None:
+def _put_passes(dataset: ray.data.DataIterator, shards: ShardSet, epochs: int, ahead: Queue[Any]) -> None:
     """Put the chunks of each pass, and None after it."""
     reads = False
-    try:
-        for _ in range(epochs):
-            for table in dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=1):
-                if FAULT in table.column_names:
-                    raise DataError(table.column(FAULT)[0].as_py())
-                name = table.column(NAME)[0].as_py()
-                ahead.put(chunk(table, shards.named[name], shards))
-                if not reads:  # the readers have their nodes, and the workers too
-                    capacity.withdraw()
-                    reads = True
-            ahead.put(None)
-    except Exception as error:  # noqa: BLE001 - raised by the reader of `ahead`
-        ahead.put(error)
+    for _ in range(epochs):
+        for table in dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=1):
+            if FAULT in table.column_names:
+                raise DataError(table.column(FAULT)[0].as_py())
+            name = table.column(NAME)[0].as_py()
+            ahead.put(chunk(table, shards.named[name], shards))
+            if not reads:  # the readers have their nodes, and the workers too
+                capacity.withdraw()
+                reads = True
+        ahead.put(None)
 
 
 def _write(source: ray.ObjectRef, uri: str, row: Mapping[str, int]) -> dict[str, Shard]:

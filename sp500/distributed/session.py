@@ -24,7 +24,7 @@ from ray._private.grpc_utils import init_grpc_channel
 from ray.job_config import JobConfig
 
 from sp500.distributed import capacity, preflight
-from sp500.errors import ResourcesError
+from sp500.errors import ResourcesError, attempt
 from sp500.machine import ray_address
 from sp500.machine.cores import usable_cores
 from sp500.machine.ray_token import ensure_ray_token
@@ -122,7 +122,7 @@ class BackgroundRay:
             with connect():
                 self._started.set_result(None)
                 self._ending.wait()
-        except BaseException as error:
+        except BaseException as error:  # of the thread: `wait` raises it in the caller, or it is raised here
             if self._started.done():
                 raise
             self._started.set_exception(error)
@@ -145,13 +145,14 @@ def start_in_background() -> Iterator[BackgroundRay]:
 
 def shut_down() -> None:
     """End Ray in this process. An error there is logged, and hides neither a result nor an earlier error or signal."""
-    try:
-        if ray.is_initialized():
-            capacity.withdraw_held()
-        with keep_signal_handlers():
-            ray.shutdown()
-    except Exception as error:  # noqa: BLE001
-        log.warning("Ray did not end as it should: %s", error)
+    attempt(_shut_down, lambda error: log.warning("Ray did not end as it should: %s", error))
+
+
+def _shut_down() -> None:
+    if ray.is_initialized():
+        capacity.withdraw_held()
+    with keep_signal_handlers():
+        ray.shutdown()
 
 
 @contextmanager
@@ -276,7 +277,7 @@ def _init(address: str, **settings: object) -> None:
             try:
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **settings)
                 return
-            except Exception as error:  # Ray has no class of its own for it
+            except Exception as error:  # Ray has no class of its own for it; other errors are raised again
                 if SLOW_START not in str(error):
                     raise
                 if not left:

@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import partial
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from sp500.errors import attempt
 
 
 class State(StrEnum):
@@ -64,12 +67,13 @@ def run_probes(probes: Iterable[Probe]) -> list[Check]:
     """Run all checks, in order. A probe that fails is itself a check that is wrong, and hides none of the others."""
     checks: list[Check] = []
     for name, probe in probes:
-        try:
-            checks += probe()
-        except Exception as error:  # noqa: BLE001 - whatever is broken here is what the others may explain
-            why = " ".join(f"{type(error).__name__}: {error}".split())
-            checks.append(wrong(name, f"the check failed ({why})", "the other checks may show the reason"))
+        checks += attempt(probe, partial(_report_failure, name))
     return checks
+
+
+def _report_failure(name: str, error: Exception) -> Sequence[Check]:
+    why = " ".join(f"{type(error).__name__}: {error}".split())
+    return [wrong(name, f"the check failed ({why})", "the other checks may show the reason")]
 
 
 def well(checks: Iterable[Check]) -> bool:

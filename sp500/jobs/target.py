@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from sp500.errors import ConfigError
+from sp500.errors import ConfigError, attempt
 from sp500.jobs.executor import Executor, Request
 from sp500.jobs.resources import Resources, of_spec
 from sp500.jobs.spec import JobSpec
@@ -169,11 +169,13 @@ def find(name: str) -> Target:
     if (reference := _references().get(name)) is None:
         return _Missing(name, f"is not installed here; there are {', '.join(names())}")
     module, _, attribute = reference.partition(":")
-    try:
-        target = getattr(import_module(module), attribute)
-    except Exception as error:  # noqa: BLE001 - another package's: it must not end the queue of all jobs
+
+    def report(error: Exception) -> Target:
+        """Return a target for an error of another package, which must not end the queue of all jobs."""
         why = f"{type(error).__name__}: {error}"
         return _Missing(name, f"cannot be loaded from {reference} ({why}). Repair its package or uninstall it")
+
+    target = attempt(lambda: getattr(import_module(module), attribute), report)
     if not isinstance(target, Target) or target.name != name:
         # Its jobs would be kept under another name, by which nothing finds it.
         return _Missing(name, f"is an entry point of {GROUP} that leads to {target!r}. Expected a Target of that name")

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from sp500.errors import SP500Error
+from sp500.errors import SP500Error, attempt
 from sp500.machine.cores import CGROUP
 
 T = TypeVar("T")
@@ -176,10 +176,7 @@ def run_in_subprocess(function: Callable[..., T], *args: Any) -> T:
 
 
 def _answer(sender: Connection, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    try:
-        sender.send(function(*args))
-    except Exception as error:  # noqa: BLE001 - raised again in the parent
-        sender.send(error)
+    attempt(lambda: sender.send(function(*args)), sender.send)  # the parent raises it again
 
 
 def tree_cpu_seconds(pid: int) -> float:

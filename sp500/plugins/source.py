@@ -28,7 +28,7 @@ def load(reference: Reference) -> Any:
     """The class or function, imported. Raises ConfigError where that fails."""
     try:
         module = _import(reference)
-    except Exception as error:
+    except Exception as error:  # of the user's file, which may raise anything: raised again with its line
         hint = f" ({ONE_FILE})" if isinstance(error, ModuleNotFoundError) and not reference.module else ""
         raise ConfigError(describe(error, reference) + hint) from error
     try:

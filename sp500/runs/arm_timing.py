@@ -16,7 +16,7 @@ from types import TracebackType
 import psutil
 
 from sp500.config import RunConfig
-from sp500.errors import ConfigError, SP500Error
+from sp500.errors import ConfigError, SP500Error, undo_on_error
 from sp500.machine.cores import cpu_limit, usable_cores
 from sp500.runs import compare
 from sp500.runs.record import RunRecord, make_record
@@ -75,12 +75,8 @@ def _time_arm(run: Run, script: Path, arm: str, name: str, store: RunStore, *, r
     started = time.monotonic()
     # A group of its own: what interrupts this process is handed on once, and not also by the terminal.
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, process_group=0)  # noqa: S603 - our own argv
-    try:
-        with CpuSeconds(process.pid) as cpu:
-            code = process.wait()
-    except BaseException:
-        _end(process)
-        raise
+    with undo_on_error(lambda: _end(process)), CpuSeconds(process.pid) as cpu:
+        code = process.wait()
     if code:
         # One that was refused at the door has no record of this attempt.
         record = store.record(name) if code != ConfigError.exit_code else None

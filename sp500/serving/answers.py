@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sp500.errors import ConfigError, SP500Error
+from sp500.errors import ConfigError, SP500Error, undo_on_error
 from sp500.machine.disk import explain_errors
 
 log = logging.getLogger(__name__)
@@ -72,16 +72,17 @@ class AnswerLog:
         if not self._writing:
             return
         try:
-            _write(self.folder, _table(self._writing))
-        except Exception:
-            with self._lock:
-                self._rows = [*self._writing, *self._rows]
-            raise
+            with undo_on_error(self._put_back):
+                _write(self.folder, _table(self._writing))
         finally:
             self._writing = []
         parts = _files(self.folder)
         if len(parts) >= PARTS:
             _join(self.folder, parts)
+
+    def _put_back(self) -> None:
+        with self._lock:
+            self._rows = [*self._writing, *self._rows]
 
     def read(self) -> pa.Table:
         """Return the last answers of the model, those of this process up to now; empty if there is none."""

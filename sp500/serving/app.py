@@ -30,7 +30,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.types import ASGIApp
 
 from sp500.data import sessions
-from sp500.errors import CheckpointError, SP500Error
+from sp500.errors import CheckpointError, SP500Error, attempt
 from sp500.formatting import reference_name
 from sp500.serving import requests
 from sp500.serving.answers import AnswerLog
@@ -122,7 +122,7 @@ class Server:
             return
         try:
             self._keep(request_id, served, await self.run_model(served, compute))
-        except Exception as error:  # noqa: BLE001 - a candidate's fault is the candidate's
+        except Exception as error:  # noqa: BLE001 - a shadow may raise anything; it is logged, and clients see no error
             log.warning("shadow %s: %s", served.run, error)
 
     async def scores(self) -> list[dict[str, object]]:
@@ -154,11 +154,9 @@ class Server:
         """Refresh the model once. A disk that is full must not end the answers."""
         self.models.refresh()
         self.gauges.refused.set(bool(self.models.choice.refused))
-        try:
-            if self.answers:
-                (self.answers.flush if last else self.answers.flush_in_time)()
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with the log, the model answers
-            log.warning("answers are not logged: %s", error)
+        if self.answers:
+            flush = self.answers.flush if last else self.answers.flush_in_time
+            attempt(flush, lambda error: log.warning("answers are not logged: %s", error))
 
 
 def create(

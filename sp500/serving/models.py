@@ -10,9 +10,10 @@ import json
 import logging
 import threading
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-from sp500.errors import ConfigError, SP500Error
+from sp500.errors import ConfigError, SP500Error, attempt
 from sp500.formatting import reference_name
 from sp500.serving.answers import FOLDER as ANSWERS
 from sp500.serving.answers import AnswerLog
@@ -115,11 +116,7 @@ class Registered:
         """
         with self._changing:
             before = self.choice
-            try:
-                self.choice = self._load_choice()
-            except Exception as error:  # noqa: BLE001 - whatever is wrong with a new model, the old one answers
-                reason = str(error) if isinstance(error, SP500Error) else f"{type(error).__name__}: {error}"
-                self.choice = replace(before, refused=reason)
+            self.choice = attempt(self._load_choice, partial(_refuse, before))
             if (new := self.choice.champion) and before.champion and new.version != before.champion.version:
                 log.warning("model %s: run %s answers from now on, version %s", self.name, new.run, new.version)
             if self.choice.refused and self.choice.refused != before.refused:
@@ -139,11 +136,7 @@ class Registered:
 
     def _candidate(self, version: Version, role: str, refused: list[str]) -> Served | None:
         """Return a canary or a shadow. What is wrong with it must not keep the champion from answering."""
-        try:
-            return self._load_version(version, role)
-        except Exception as error:  # noqa: BLE001
-            refused.append(f"{role}: {error}")
-            return None
+        return attempt(lambda: self._load_version(version, role), lambda error: refused.append(f"{role}: {error}"))
 
     def _load_version(self, version: Version, role: str) -> Served:
         number = version.version
@@ -154,3 +147,9 @@ class Registered:
                 raise SP500Error(f"{folder}: has other weights than when version {number} was promoted")
             self._loaded[number] = predictor
         return Served(self._loaded[number], version.run, str(number), role)
+
+
+def _refuse(before: Choice, error: Exception) -> Choice:
+    """Return the choice before a new one that cannot be loaded, with the reason."""
+    reason = str(error) if isinstance(error, SP500Error) else f"{type(error).__name__}: {error}"
+    return replace(before, refused=reason)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from sp500 import metrics
 from sp500.config import OwnModel, RunConfig
-from sp500.errors import ConfigError, SP500Error
+from sp500.errors import ConfigError, SP500Error, attempt
 from sp500.plugins import contract
 from sp500.runs.record import RunRecord
 from sp500.runs.results import ChosenConfig, SearchSummary
@@ -116,9 +116,9 @@ def train_best(base: RunConfig, run: Run, plan: Plan, data: Datasets, searched: 
 def log(run: Run, plan: Plan, results: Iterable[TrialResult] = ()) -> None:
     """Add results to the file that optuna-dashboard opens; the ledger is what counts, so a fault is only a warning."""
     path = run.path / "optuna.db"
-    try:
-        optuna_log.write(path, run.name, plan.space, results)
-    except Exception as error:  # noqa: BLE001 - what a damaged, foreign or locked file raises has no common class
+
+    def warn(error: Exception) -> None:
+        """Warn of what a damaged, foreign or locked file raises, which has no common class."""
         cause: BaseException = error
         while cause.__cause__:  # optuna's own words for a locked file are "invalid data"
             cause = cause.__cause__
@@ -128,6 +128,8 @@ def log(run: Run, plan: Plan, results: Iterable[TrialResult] = ()) -> None:
             path,
             reason,
         )
+
+    attempt(lambda: optuna_log.write(path, run.name, plan.space, results), warn)
 
 
 def _data_configs(config: RunConfig, space: Space) -> list[RunConfig]:

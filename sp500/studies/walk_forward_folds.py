@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from sp500.config import RunConfig
 from sp500.data.folds import Folds
 from sp500.data.windows import Dataset
-from sp500.errors import ConfigError, SP500Error
+from sp500.errors import ConfigError, SP500Error, attempt
 from sp500.runs.checksums import append_line, line_error, read_lines
 from sp500.runs.record import RunRecord, make_record, process_start
 from sp500.runs.results import FoldDates, FoldRow, Metrics, Spread
@@ -66,11 +66,13 @@ def record(config: RunConfig, run: Run, folds: Folds, on_row: Keep | None = None
 def fold(config: RunConfig, folds: Folds, number: int) -> FoldRow:
     """One fold, counted from 1, trained and judged; one that fails says why and spoils no other."""
     started = time.perf_counter()
-    try:
-        row = _train_fold(config, folds, number)
-    except Exception as error:  # noqa: BLE001 - one bad fold, whatever is wrong with it, must not end the others
+
+    def fail(error: Exception) -> FoldRow:
+        """Return the row of a fold that failed."""
         reason = str(error) if isinstance(error, SP500Error) else f"{type(error).__name__}: {error}"
-        row = _failed_row(folds.dates(number), reason)
+        return _failed_row(folds.dates(number), reason)
+
+    row = attempt(lambda: _train_fold(config, folds, number), fail)
     row["seconds"] = time.perf_counter() - started
     return row
 

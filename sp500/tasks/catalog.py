@@ -58,7 +58,7 @@ def prepare(task: Task, config: RunConfig, dataset: Dataset | None = None) -> Da
     config.check_judge(task)
     try:
         return checks.check(task, config, dataset or task.prepare(config))
-    except Exception as error:
+    except Exception as error:  # of the user's code, which may raise anything: raised again with its line
         if isinstance(error, SP500Error) or is_out_of_memory(error):
             raise
         raise DataError(source.describe(error, config.own_task, config.model.own)) from error

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from sp500.config import RunConfig
-from sp500.errors import ConfigError, SP500Error
+from sp500.errors import ConfigError, SP500Error, attempt
 from sp500.machine.memory import is_out_of_memory, limit_memory
 from sp500.runs.trials import TrialResult
 from sp500.training.loop import FitResult, fit
@@ -76,7 +76,9 @@ def run_trial(
 ) -> TrialResult:
     """Train one config. A trial that fails says why and does not stop the others."""
     started, cpu_started = time.perf_counter(), time.process_time()
-    try:
+
+    def train() -> TrialResult:
+        """Train it and return its result."""
         if isinstance(data, str):
             raise SP500Error(data)
         with deadline(timeout):
@@ -92,8 +94,8 @@ def run_trial(
             seconds=time.perf_counter() - started,
             cpu_seconds=time.process_time() - cpu_started if fit_trial is fit_alone else None,
         )
-    except Exception as error:  # noqa: BLE001 - one bad trial, whatever is wrong with it, must not end a search
-        return build_failure(trial, why(error), time.perf_counter() - started)
+
+    return attempt(train, lambda error: build_failure(trial, why(error), time.perf_counter() - started))
 
 
 def build_result(data: TrialData, trial: ConfigTrial, output: np.ndarray, **facts: Any) -> TrialResult:

@@ -166,7 +166,7 @@ def _of_file(path: Path) -> Library:
         import tokenizers
     try:
         tokenizer = tokenizers.Tokenizer.from_str(path.read_text())
-    except Exception as error:  # noqa: BLE001 - the library raises no other class
+    except Exception as error:  # noqa: BLE001 - the library raises no other class; raised again with the file
         raise ConfigError(f"text.tokenizer {path}: is not a tokenizer.json ({error})") from None
     ends = [number for number, token in tokenizer.get_added_tokens_decoder().items() if _ends(token.content)]
     return Library(tokenizer.to_str(), ends[0] if ends else None)

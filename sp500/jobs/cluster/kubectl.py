@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from sp500.errors import ConfigError, ResourcesError, Unreachable
+from sp500.errors import ConfigError, ResourcesError, Unreachable, undo_on_error
 from sp500.jobs.manifests.manifest import Document
 
 NO_ANSWER = re.compile(
@@ -127,14 +127,13 @@ class Kubectl:
                 raise _missing() from error
             broken = False
             try:
-                yield process
-                if process.stdin:
-                    process.stdin.close()
-            except BrokenPipeError:
-                broken = True
-            except BaseException:
-                process.kill()
-                raise
+                with undo_on_error(process.kill):
+                    try:
+                        yield process
+                        if process.stdin:
+                            process.stdin.close()
+                    except BrokenPipeError:
+                        broken = True
             finally:
                 for pipe in filter(None, (process.stdin, process.stdout)):
                     with suppress(BrokenPipeError):

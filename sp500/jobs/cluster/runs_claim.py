@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from sp500.errors import ConfigError, DataError, ResourcesError, RunExists, SP500Error
+from sp500.errors import ConfigError, DataError, ResourcesError, RunExists, SP500Error, undo_on_error
 from sp500.jobs.cluster import checksums
 from sp500.jobs.cluster.checksums import LINK, Listing
 from sp500.jobs.cluster.kubectl import Kubectl
@@ -181,13 +181,15 @@ def _replace(here: Path, incoming: Path, replaced: Path) -> None:
     if not here.exists():
         incoming.rename(here)
         return
-    here.rename(replaced)
-    try:
-        incoming.rename(here)
-    except BaseException:  # a signal here must not let the temporary folder take the old run with it
+
+    def restore() -> None:
+        """Keep the temporary folder from taking the old run with it, also after a signal."""
         if not here.exists():
             replaced.rename(here)
-        raise
+
+    with undo_on_error(restore):
+        here.rename(replaced)
+        incoming.rename(here)
 
 
 def _printable(text: str) -> str:

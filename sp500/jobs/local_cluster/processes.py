@@ -27,7 +27,7 @@ from pathlib import Path
 
 import psutil
 
-from sp500.errors import ConfigError, ResourcesError
+from sp500.errors import ConfigError, ResourcesError, undo_on_error
 from sp500.jobs.local_cluster.plan import Node, command
 from sp500.machine.disk import write_atomic
 from sp500.machine.ray_token import ray_token
@@ -64,7 +64,7 @@ def up(nodes: Sequence[Node], state: Path, dashboard: int, say: Callable[[str], 
         _save(state, folder, started)
         return _until(lambda: _count(dashboard, secret) >= number, started[-1], state / f"{node.name}.log")
 
-    try:
+    with undo_on_error(lambda: down(state)):
         # One after the other: nodes of one machine choose their ports by looking which are free.
         for number, node in enumerate(nodes, 1):
             if ended := start(node, number, 1):
@@ -75,9 +75,6 @@ def up(nodes: Sequence[Node], state: Path, dashboard: int, say: Callable[[str], 
                 if ended := start(node, number, 2):
                     raise ResourcesError(ended)
             say(f"{node.name} is up: {node.cpus} CPUs")
-    except BaseException:
-        down(state)
-        raise
 
 
 def down(state: Path) -> int:

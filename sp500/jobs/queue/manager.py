@@ -16,10 +16,11 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Event
 
-from sp500.errors import Refused, ResourcesError, SP500Error
+from sp500.errors import Refused, ResourcesError, SP500Error, attempt
 from sp500.jobs.executor import Executor, Request
 from sp500.jobs.queue import budget, log_archive, retries, schedule, webhooks
 from sp500.jobs.queue.job import Job
@@ -187,17 +188,19 @@ class Manager:
         why, faults = "", 0
         for job in jobs:
             if faults < MOST_FAULTS:
-                try:
-                    self._watch_job(job)
+                fault = attempt(partial(self._watch_job, job), self._explain)
+                if fault is None:
                     continue
-                except SP500Error as error:
-                    why = str(error)
-                except Exception as error:  # noqa: BLE001 - a slip of ours must not end the manager of all jobs
-                    traceback.print_exc()
-                    why = f"internal error ({type(error).__name__}: {error}); see {self.folder.parent}/manager.log"
                 # This machine is always there; a cluster that failed twice is taken to be away from all its jobs.
-                faults += not job.kind.is_here
+                why, faults = fault, faults + (not job.kind.is_here)
             self._change(job, {"reason": f"status unavailable: {why}"})
+
+    def _explain(self, error: Exception) -> str:
+        """Return the reason for an error of one job, which must not end the manager of all jobs."""
+        if isinstance(error, SP500Error):
+            return str(error)
+        traceback.print_exception(error)
+        return f"internal error ({type(error).__name__}: {error}); see {self.folder.parent}/manager.log"
 
     def _watch_job(self, known: Job) -> None:
         executor = self._executor(known.target)

@@ -171,7 +171,7 @@ def _together(
                 return
             remaining = remaining and max(remaining - (time.perf_counter() - started), 0.01)
             yield results
-    except Exception:  # noqa: BLE001 - which trial is at fault shows when each trains alone
+    except Exception:  # noqa: BLE001 - each trial trains again on its own, which records the error
         return
 
 
