@@ -36,7 +36,7 @@ IDLE_SECONDS = 30
 
 @runtime_checkable
 class Estimator(Protocol):
-    """What is known of jobs before they run."""
+    """Estimates of a job before it runs."""
 
     @property
     def currency(self) -> str:
@@ -44,7 +44,7 @@ class Estimator(Protocol):
         ...
 
     def seconds(self, spec: JobSpec, target: Target) -> tuple[float | None, float | None]:
-        """Return how long the job may last, from and to; None where it is not known."""
+        """Return how long the job may last, from and to; None if it is not known."""
         ...
 
     def hourly(self, spec: JobSpec, target: Target, request: Request) -> float:
@@ -73,7 +73,7 @@ class Queued:
 
     job: Job
     shortfall: str
-    """Why its project's budget lets it wait; empty where it does not."""
+    """The reason that its project's budget lets it wait; empty if it does not."""
 
 
 def state_folder(environment: Mapping[str, str] = os.environ) -> Path:
@@ -82,14 +82,14 @@ def state_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def open_queue(folder: Path | None = None) -> Queue:
-    """Return the queue of a folder (default: the user's). Raises ConfigError where there can be none."""
+    """Return the queue of a folder (default: the user's). Raises ConfigError if there can be none."""
     here = (folder or state_folder()).expanduser().absolute()
     manager = [sys.executable, "-m", "sp500.cli", "jobs", "manage", "--state-dir", str(here)]
     return Queue(here, executors(here), [*manager, "--idle-seconds", str(IDLE_SECONDS)])
 
 
 def read_settings(folder: Path) -> QueueSettings:
-    """Return the settings of a queue's folder, the defaults where it has none. Raises ConfigError with file and key."""
+    """Return the settings of a queue's folder, the defaults if it has none. Raises ConfigError with file and key."""
     path = folder / queue_settings.FILE
     fields = read_mapping(path, "queue settings", "capacity, currency and budgets") if path.exists() else {}
     return validate(QueueSettings, fields, str(path))
@@ -108,7 +108,7 @@ def submit(
     """Queue these jobs on a target, all or none. `options`: how it is reached.
 
     `strict`: refuse jobs that exceed today's budget of their project; else they wait. `fallback`: run them on this
-    machine where the target cannot be reached. Raises SP500Error for a job that can never start.
+    machine if the target cannot be reached. Raises SP500Error for a job that can never start.
     """
     target, settings = find(on), read_settings(queue.folder)
     options = options or target.options()
@@ -125,7 +125,7 @@ def submit(
 def prepare(
     folder: Path, specs: Sequence[JobSpec], target: Target, options: Options, estimator: Estimator
 ) -> list[NewJob]:
-    """Return the jobs as the queue of that folder takes them. Raises ConfigError for what the target cannot do."""
+    """Return the jobs as the queue of that folder accepts them. Raises ConfigError for what the target cannot do."""
     names = {name for spec in specs for name in spec.model_dump(exclude_defaults=True)}
     if unused := sorted(names & target.ignored):
         print(f"on {target.name} these have no meaning: {', '.join(unused)}", file=sys.stderr)
@@ -133,7 +133,7 @@ def prepare(
 
 
 def with_world_size(spec: JobSpec, target: Target) -> JobSpec:
-    """Return the job with its world size in its environment, where its command is to train on workers."""
+    """Return the job with its world size in its environment, if its command is to train on workers."""
     return spec.model_copy(update={"env": spec.environment}) if target.trains_on_workers(spec) else spec
 
 
@@ -169,7 +169,7 @@ def _reach(queue: Queue, specs: Sequence[JobSpec], target: Target, options: Opti
     except ResourcesError as error:
         if not fallback:
             raise ResourcesError(f"{error}\n  --fallback would run it on this machine") from error
-        print(f"--fallback: on this machine, since there is no way to the cluster: {error}", file=sys.stderr)
+        print(f"--fallback: running on this machine, because the cluster is out of reach: {error}", file=sys.stderr)
         return find("local")
     return target
 
@@ -181,8 +181,8 @@ def _check_room(jobs: Sequence[NewJob], settings: QueueSettings, queue: Queue) -
         room = settings.room(job.kind.name, machine)
         if not (job.queued_elsewhere or room.holds(job.demand)):
             raise ResourcesError(
-                f"{job.name}: takes {job.demand.text()}, and there are {room.text()} in all; give fewer --workers or"
-                f" less --cpus, --gpus and --memory, or raise capacity in {queue.folder / queue_settings.FILE}"
+                f"{job.name}: needs {job.demand.text()}, but there are only {room.text()} in all; use fewer --workers"
+                f" or less --cpus, --gpus and --memory, or raise capacity in {queue.folder / queue_settings.FILE}"
             )
     for project in sorted({job.project for job in jobs} - set(settings.budgets) if settings.budgets else ()):
         if near := difflib.get_close_matches(project, settings.budgets, n=1):
@@ -199,7 +199,7 @@ def rerun(queue: Queue, id: str) -> Job:
 
 
 def status(queue: Queue, id: str) -> tuple[Job, Status | None]:
-    """Return the job now, and what its executor sees; None where there is nothing to ask."""
+    """Return the job now, and what its executor sees; None if there is nothing to ask."""
     queue.manage()
     return queue.refresh(queue.job(id))
 
@@ -254,7 +254,7 @@ def stop(queue: Queue, ids: Sequence[str], seconds: float = 60.0) -> list[Job]:
 
 
 def format_line(line: Line, job: Job) -> str:
-    """Return a line, after its role and pod where a job has several processes."""
+    """Return a line, after its role and pod if a job has several processes."""
     if not job.kind.makes_cluster:
         return line.text
     return f"[{' '.join(filter(None, [line.role, line.source]))}] {line.text}"

@@ -1,8 +1,8 @@
 """Refuse a command that could only fail once its turn has come: quoted as a whole, of a shell's words, or with a file
-that is on this machine alone.
+that is only on this machine.
 
 A cluster finds out after its nodes were paid for. What counts is what is here: a path that does not exist on this
-machine is taken to be one of the cluster's.
+machine is assumed to be one of the cluster's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WITH_VALUE, WITHOUT_SCRIPT = frozenset({"-X", "-W"}), ("-m", "-c")
 # Where claims are mounted, and folders that every image has, with contents of its own.
 CLAIMS, IMAGE_FOLDER = ("/data", "/runs"), "/app"
 SYSTEM = ("/bin", "/dev", "/etc", "/lib", "/opt", "/proc", "/sbin", "/sys", "/usr", IMAGE_FOLDER)
-# Ends of flags that take a path. After other flags a word is a path if it has a slash or a suffix.
+# Ends of flags whose value is a path. After other flags a word is a path if it has a slash or a suffix.
 INPUTS = ("source", "path", "shards", "tokenizer")
 # Flags of folders that a command writes to.
 OUTPUTS = ("runs-dir", "runs_dir", "save-dir", "save_dir", "--out")
@@ -103,7 +103,7 @@ def _existing(text: str) -> Path | None:
     path = Path(os.path.normpath(Path(text).expanduser()))
     try:
         return path if path.exists() else None
-    except (OSError, ValueError):  # too long, of a folder of somebody else, with a NUL
+    except (OSError, ValueError):  # too long, of another user's folder, with a NUL
         return None
 
 

@@ -14,7 +14,7 @@ from sp500.jobs.state import Role, Status
 from sp500.progress import RunProgress
 
 Request = dict[str, Any]
-"""What an executor gets of a job: plain data, made by its target."""
+"""The request that an executor gets for a job: plain data, made by its target."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Line:
 
     role: Role
     source: str
-    """Name of its pod; empty where the role has one process."""
+    """Name of its pod; empty if the role has one process."""
     text: str
 
 

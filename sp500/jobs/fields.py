@@ -1,4 +1,4 @@
-"""What the fields of a job may hold: each type checks its text at the door and says what it expected."""
+"""Types of the fields of a job. Each checks its text once, on input, and its errors say what was expected."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ MOST = 2**31 - 1
 # A raylet, its agents and one process without much in it.
 LEAST_MEMORY = 256 * 2**20
 
-# The last word of a name: also of MYPASS and DBPASSWORD, in which nothing separates it. KEY and PAT stand alone, since
-# MONKEY and FORMAT are no secrets.
+# The last word of a name: also of MYPASS and DBPASSWORD, in which nothing separates it. KEY and PAT have to be whole
+# words, since MONKEY and FORMAT are no secrets.
 SECRET_NAME = re.compile(
     r"(TOKEN|PASS|PASSWORD|PASSWD|PASSPHRASE|PWD|SECRET|CREDENTIALS?|APIKEY)$|(^|_)(KEY|PAT|AUTH|DSN)$", re.IGNORECASE
 )
@@ -41,7 +41,7 @@ EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 def _check_command(argv: tuple[str, ...]) -> tuple[str, ...]:
     if not argv or not argv[0]:
-        raise ValueError("is empty; give a command, such as: -- python experiments/tune.py")
+        raise ValueError("is empty; set a command, for example: -- python experiments/tune.py")
     if torn := [word for word in argv if not word.isprintable()]:
         raise ValueError(f"{torn[0]!r:.60} has a control character; put such text into a file")
     _refuse_passwords(argv)
@@ -61,7 +61,7 @@ def _matching(pattern: re.Pattern[str], message: str) -> AfterValidator:
 
 def _check_memory(size: str) -> str:
     if not LEAST_MEMORY <= size_bytes(size) < 2**63:
-        raise ValueError(f"invalid worker memory {size!r}: give at least 256MiB")
+        raise ValueError(f"invalid worker memory {size!r}: expected at least 256MiB")
     return size
 
 
@@ -78,7 +78,7 @@ def _check_variables(variables: dict[str, str]) -> dict[str, str]:
 
 def _refuse_secrets(env: dict[str, str]) -> dict[str, str]:
     if secret := [name for name in env if SECRET_NAME.search(name) and name not in FOLDERS]:
-        raise ValueError(f"{secret[0]} looks like a secret; give {secret[0]}=SECRET/KEY under secrets instead")
+        raise ValueError(f"{secret[0]} looks like a secret; set {secret[0]}=SECRET/KEY under secrets instead")
     _refuse_passwords(env.values())
     return env
 
@@ -89,7 +89,7 @@ def _check_references(secrets: dict[str, str]) -> dict[str, str]:
         if not names.SUBDOMAIN.fullmatch(secret) or not SECRET_KEY.fullmatch(key):
             # What came may be the secret itself, so it is not repeated.
             raise ValueError(
-                f"{name} is not a reference: give SECRET/KEY, a Secret's name and a key in it, for example hf/token"
+                f"{name} is not a reference: expected SECRET/KEY, a Secret's name and a key in it, for example hf/token"
             )
     return secrets
 
@@ -107,13 +107,13 @@ def _check_taint(text: str) -> str:
     label, _, effect = text.rpartition(":")
     key, _, value = label.partition("=")
     if effect not in EFFECTS or not names.LABEL_KEY.fullmatch(key) or not names.LABEL_VALUE.fullmatch(value):
-        raise ValueError(f"invalid taint {text!r}: give KEY[=VALUE]:EFFECT with an effect of {', '.join(EFFECTS)}")
+        raise ValueError(f"invalid taint {text!r}: expected KEY[=VALUE]:EFFECT with an effect of {', '.join(EFFECTS)}")
     return text
 
 
 def _refuse_passwords(words: Iterable[str]) -> None:
     if any(has_password(word) for word in words):
-        raise ValueError("an address holds a password (://user:password@); give it under secrets")
+        raise ValueError("an address holds a password (://user:password@); set it under secrets")
 
 
 Command = Annotated[tuple[str, ...], AfterValidator(_check_command)]
@@ -133,12 +133,17 @@ Environment = Annotated[dict[str, str], AfterValidator(_check_variables), AfterV
 SecretReferences = Annotated[
     dict[str, str], AfterValidator(_check_variables), AfterValidator(_check_references), Metavar("NAME=SECRET/KEY")
 ]
-Image = Annotated[str, _matching(IMAGE, "{} does not say which image; give a tag other than latest, or @sha256:...")]
+Image = Annotated[str, _matching(IMAGE, "{} does not pin an image; use a tag other than latest, or @sha256:...")]
 Archive = Annotated[
     str,
-    _matching(ARCHIVE, "{} is not an https://, s3:// or gs:// URI of a .zip; --mode InteractiveMode takes a folder"),
+    _matching(ARCHIVE, "{} is not an https://, s3:// or gs:// URI of a .zip; --mode InteractiveMode accepts a folder"),
 ]
-Url = Annotated[str, _matching(URL, "is no address of a receiver; give http:// or https:// and a host")]
+Url = Annotated[
+    str,
+    _matching(
+        URL, "is not a webhook URL: expected http:// or https:// and a host, for example https://hooks.example/jobs"
+    ),
+]
 Label = Annotated[str, _matching(names.DNS_1123, NAME.format(63, "0-9 and '-'"))]
 ObjectName = Annotated[str, _matching(names.SUBDOMAIN, NAME.format(253, "0-9, '-' and '.'"))]
 Labels = Annotated[dict[str, str], AfterValidator(_check_labels), Metavar("KEY=VALUE")]

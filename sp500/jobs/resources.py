@@ -1,4 +1,4 @@
-"""What a job takes while it runs, and what a machine or a namespace has to give."""
+"""Resources that a job uses while it runs, and that a machine or a namespace has."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sp500.machine.units import size_bytes
 
 @dataclass(frozen=True)
 class Resources:
-    """CPUs, GPUs and memory (bytes); infinity where nobody counts."""
+    """CPUs, GPUs and memory (bytes); infinity if there is no limit."""
 
     cpus: float = 0
     gpus: float = 0

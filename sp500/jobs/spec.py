@@ -1,7 +1,7 @@
-"""What a job is: an argv and a resource request, the same words for a laptop, a Ray cluster and Kubernetes.
+"""A job: an argv and a resource request, in the same words for a laptop, a Ray cluster and Kubernetes.
 
-A job knows no science: its argv is started as it stands, and what it found is in the run records that it writes. So a
-retry starts the same argv again. Whether that goes on where it stopped is the argv's own matter: an experiment given
+A job knows no science: its argv is started unchanged, and its findings are in the run records that it writes. So a
+retry starts the same argv again. Whether that continues where it stopped is up to the argv: an experiment given
 `--name NAME --resume` does, from the storage that all its pods share.
 """
 
@@ -118,7 +118,7 @@ class JobSpec(BaseModel):
     pull_secrets: tuple[ObjectName, ...] = ()
     """On Kubernetes: Secrets to pull the image with. Default: the cluster's."""
     queue: Label | None = None
-    """On Kubernetes: LocalQueue of Kueue, which then decides alone when the job starts."""
+    """On Kubernetes: LocalQueue of Kueue, which then decides when the job starts."""
     priority_class: ObjectName | None = None
     """On Kubernetes, with --queue: WorkloadPriorityClass of Kueue."""
     node_labels: Labels = {}
@@ -134,23 +134,23 @@ class JobSpec(BaseModel):
         argv, rest = data.get("argv"), {key: value for key, value in data.items() if key != "name"}
         if isinstance(argv, list | tuple) and argv and all(isinstance(word, str) for word in argv):
             return rest | {"name": names.of_command(argv)}
-        return rest  # the argv's own fault is told
+        return rest  # the argv's own error is reported
 
     @model_validator(mode="after")
     def _fits_together(self) -> JobSpec:
         if both := sorted(set(self.env) & set(self.secrets)):
-            raise ValueError(f"{both[0]} is given under env and under secrets; give it once")
+            raise ValueError(f"{both[0]} is set in both env and secrets; set it in one of them")
         if self.settings and any(word == "--config" or word.startswith("--config=") for word in self.argv):
-            raise ValueError("settings: the command has a --config of its own; give one of the two")
+            raise ValueError("settings: cannot be combined with --config in the command; use one of the two")
         if self.mode == "InteractiveMode" and (self.retries or self.working_dir):
             field = "retries" if self.retries else "working_dir"
             raise ValueError(f"{field}: not in InteractiveMode, where you submit the command yourself; leave it out")
         if self.queue and self.priority:
-            raise ValueError("priority: Kueue orders its queue by priority_class; give that instead")
+            raise ValueError("priority: Kueue orders its queue by priority_class; use that instead")
         if self.priority_class and not self.queue:
-            raise ValueError("priority_class: is Kueue's, and this job has no queue of Kueue; give priority instead")
+            raise ValueError("priority_class: requires queue (a Kueue LocalQueue); otherwise use priority")
         if self.queue and self.keep_failed:
-            raise ValueError("keep_failed: with a queue one time holds for every end; give keep_succeeded alone")
+            raise ValueError("keep_failed: cannot be combined with queue; use keep_succeeded")
         return self
 
     @property

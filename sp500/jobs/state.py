@@ -24,7 +24,7 @@ class JobState(StrEnum):
 
     @property
     def finished(self) -> bool:
-        """Whether nothing more will happen."""
+        """True if nothing more will happen."""
         return self in FINISHED
 
 
@@ -34,7 +34,7 @@ FINISHED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.STOPPED, Job
 
 
 class Role(StrEnum):
-    """What a process of a job does. A job without a cluster of its own is one submitter: the process of its command."""
+    """The role of a process of a job. A job without its own cluster is one submitter: the process of its command."""
 
     HEAD = "head"
     WORKER = "worker"
@@ -51,26 +51,26 @@ class Replicas:
 
 @dataclass(frozen=True)
 class Status:
-    """What an executor sees of a job now."""
+    """A job as an executor sees it now."""
 
     state: JobState
     reason: str
     """One line: why it waits, what it does, how it ended."""
     exit_code: int | None = None
-    """Exit code of the command where it ended by itself; 128 and the signal where a signal ended it."""
+    """Exit code of the command if it ended by itself; 128 and the signal if a signal ended it."""
     started: float | None = None
     """Start of the command, in seconds since 1970 (UTC)."""
     ended: float | None = None
     """Its end."""
     placed: float | None = None
-    """When a worker first had a node, where the executor sees that; None before, and where nothing was seen."""
+    """Time when a worker first had a node, if the executor sees that; None before, or if it was not seen."""
     replicas: Mapping[Role, Replicas] = field(default_factory=dict)
     retryable: bool = False
-    """Whether another start of the same command could end otherwise."""
+    """True if another start of the same command could end otherwise."""
     failures: int = 0
     """Starts that failed and that the executor itself repeated."""
     unattended: bool = False
-    """Whether it runs without limits, because what enforced them was killed. Submitting it again helps."""
+    """True if it runs without limits, because what enforced them was killed. Submitting it again helps."""
 
 
 def apply_stop(status: Status, *, stop_asked: bool) -> Status:

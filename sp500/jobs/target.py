@@ -1,4 +1,4 @@
-"""Where jobs run: each kind of place is a target, found by its name.
+"""Targets: the kinds of places where jobs run, found by name.
 
 A target is one object that says how its jobs are requested, checked, counted and billed; its executor does the work.
 `BUILT_IN` lists those of this package. Another package adds its own by an entry point of the group `sp500.targets`,
@@ -32,7 +32,7 @@ BUILT_IN = {
 GROUP = "sp500.targets"
 
 Place = Mapping[str, Any]
-"""Where a job runs, as the queue keeps it: `on`, the name of its target, and how that is reached. Plain data."""
+"""The place of a job, as the queue keeps it: `on`, the name of its target, and how that is reached. Plain data."""
 
 
 class Options(BaseModel):
@@ -52,7 +52,7 @@ class Pods:
 
     @property
     def total(self) -> Resources:
-        """What they take together."""
+        """Resources of all of them together."""
         return Resources(self.count * self.each.cpus, self.count * self.each.gpus, self.count * self.each.memory)
 
 
@@ -64,11 +64,11 @@ class Target(ABC):
     seconds_between_looks: float = 1.0
     """Seconds between two looks of the queue at its jobs."""
     is_here: bool = False
-    """Whether commands run on this machine: with its paths and programs, on its CPUs, and their log stays."""
+    """True if commands run on this machine: with its paths and programs, on its CPUs, and their log stays."""
     makes_cluster: bool = False
-    """Whether each start makes a cluster of its own, which ends with it: with its pods, their logs, and its nodes."""
+    """True if each start makes its own cluster, which ends with it: with its pods, their logs, and its nodes."""
     ends_late_jobs: bool = False
-    """Whether it enforces deadlines itself; else the queue does, as long as it has a manager."""
+    """True if it enforces deadlines itself; else the queue does, as long as it has a manager."""
     ignored: frozenset[str] = frozenset()
     """Fields of a job that have no meaning there."""
     start_seconds: float = 0.0
@@ -79,7 +79,7 @@ class Target(ABC):
         """Return where this job runs. `folder`: the queue's. Raises ConfigError for options that name no place."""
 
     def check(self, specs: Sequence[JobSpec], options: Any, folder: Path) -> None:
-        """Check that the place takes these jobs now. Raises ResourcesError where it does not, with the way out."""
+        """Check that the place accepts these jobs now. Raises ResourcesError if it does not, with the way out."""
         return
 
     @abstractmethod
@@ -109,15 +109,15 @@ class Target(ABC):
         return [Pods(Role.WORKER, spec.workers, each)]
 
     def demand(self, spec: JobSpec, request: Request) -> Resources:
-        """Return what the job takes while it runs."""
+        """Return what the job uses while it runs."""
         return of_spec(spec)
 
     def billed_since(self, claimed: float, placed: float | None, started: float | None) -> float | None:
-        """Return when a start that was handed over began to cost; None where it has nothing yet."""
+        """Return when a start that was handed over began to cost; None if it has nothing yet."""
         return claimed
 
     def most_workers(self, options: Any) -> tuple[int, str] | None:
-        """Return how many workers a job may have, and what says so; None where nothing does."""
+        """Return how many workers a job may have, and what says so; None if nothing does."""
         return None
 
     def preview(self, requests: Sequence[Request]) -> str | None:

@@ -1,4 +1,4 @@
-"""What `ray job submit --working-dir` would upload: without credentials, and whether it is small enough.
+"""Contents of `ray job submit --working-dir`: without credentials, and checked for their size.
 
 Ray finds out about the size after it has packed everything: the dashboard refuses a body of over 100 MiB and names no
 file. Credentials are left out whatever the folder's ignore files say, because everybody with the cluster's token can
@@ -101,7 +101,7 @@ def check(folder: Path) -> int:
         largest = sorted(sizes, key=lambda name: -sizes[name])[:NAMED]
         lines = [f"  {sizes[name] / 2**20:8.1f} MiB  {name}" for name in largest]
         raise ConfigError(
-            f"--working-dir {folder}: {total / 2**20:.1f} MiB, over the {LIMIT_BYTES >> 20} MiB that Ray takes. Name "
+            f"--working-dir {folder}: {total / 2**20:.1f} MiB, over the {LIMIT_BYTES >> 20} MiB that Ray accepts. Name "
             "in .rayignore what a job does not need, and put data on the cluster's storage (scripts/upload-data). "
             "The largest files:\n" + "\n".join(lines)
         )

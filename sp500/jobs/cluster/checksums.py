@@ -1,4 +1,4 @@
-"""What a folder holds, on this machine and on a claim: the SHA-256 of each file, and the target of each link."""
+"""Contents of a folder, on this machine and on a claim: the SHA-256 of each file, and the target of each link."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why pods are not ready, in the cluster's own words: what `kubectl wait` leaves out.
+"""Reasons that pods are not ready, in the cluster's own words: what `kubectl wait` leaves out.
 
 For a pod the reason is in one of three places: the condition PodScheduled (no node has room, a claim does not bind),
 the state of a container (the image is not pulled, the process was killed), or an event (a volume does not mount). If
@@ -42,7 +42,7 @@ def of_queue(document: Document, workload: Document | None) -> str:
         if why := section(false, kind).get("message"):
             return f"held by Kueue in queue {queue(document)}: {why}"
     unknown = (
-        "it has not said why" if workload else "no Workload to read why (does the queue exist? may you list workloads?)"
+        "it gives no reason" if workload else "no Workload to read why (does the queue exist? may you list workloads?)"
     )
     return f"held by Kueue in queue {queue(document)}; {unknown}"
 

@@ -1,8 +1,8 @@
 """Fetch runs from the runs claim, and send them there, verified by SHA-256 on both sides.
 
-Each run is atomic: it is written one level below the runs' folder, compared, and renamed. A run that cannot be taken is
-reported and does not keep the others. Nothing that the claim says is trusted: names, paths, sizes and link targets are
-checked before they are used.
+Each run is atomic: it is written one level below the runs' folder, compared, and renamed. A run that cannot be fetched
+is reported and does not delay the others. Nothing that the claim says is trusted: names, paths, sizes and link targets
+are checked before they are used.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ FIND_RECORDS = ["find", MOUNT, "-mindepth", "2", "-maxdepth", "2", "-type", "f",
 
 @dataclass
 class Fetched:
-    """What became of each run on the claim."""
+    """Results of fetching the runs on the claim."""
 
     new: dict[str, Listing] = field(default_factory=dict)
     same: list[str] = field(default_factory=list)
     """Already here with the same files."""
     failed: dict[str, SP500Error] = field(default_factory=dict)
-    """Not taken: RunExists for a local run of that name with other files."""
+    """Not fetched: RunExists for a local run of that name with other files."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class RunsClaim:
         return listing
 
     def _check(self, listing: Listing, max_bytes: int) -> None:
-        """Raise for contents that are not taken, before anything is sent."""
+        """Raise for contents that are refused, before anything is sent."""
         if listing.others:
             path = _printable(listing.others[0])
             raise DataError(f"contains {path}, which is neither a file, a folder nor a link; remove it from the claim")

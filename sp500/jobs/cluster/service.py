@@ -20,7 +20,9 @@ def check(kubectl: Kubectl) -> None:
     if "rayservices.ray.io" not in kubectl.text("api-resources", "--api-group=ray.io", "--output=name").split():
         raise ResourcesError(f"this cluster has no KubeRay operator; its administrator installs it with\n  {OPERATOR}")
     if kubectl.lacks_namespace():
-        raise ResourcesError(f"there is no namespace {kubectl.namespace}: kubectl create namespace {kubectl.namespace}")
+        raise ResourcesError(
+            f"namespace {kubectl.namespace} does not exist: kubectl create namespace {kubectl.namespace}"
+        )
 
 
 def apply(kubectl: Kubectl, manifests: str) -> None:

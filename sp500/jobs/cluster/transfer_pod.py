@@ -45,7 +45,7 @@ done
 
 @dataclass(frozen=True)
 class Image:
-    """What the pod runs, and how it is pulled."""
+    """The image of the pod, and how it is pulled."""
 
     name: str
     pull_policy: str = "IfNotPresent"

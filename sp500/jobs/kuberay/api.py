@@ -71,7 +71,7 @@ class KubeApi:
 
     @cached_property
     def client(self) -> Any:
-        """The package's client. Raises Unreachable where there are no credentials to make one with."""
+        """The package's client. Raises Unreachable if there are no credentials to make one with."""
         return _client_of(self.context, self.kubeconfig)
 
     def get(self, resource: Resource, name: str) -> Document | None:
@@ -123,7 +123,7 @@ class KubeApi:
         return answer.document_or(error if answer.code == 401 else Refused(str(error)))
 
     def annotate(self, resource: Resource, name: str, uid: str, annotations: dict[str, str]) -> None:
-        """Set annotations of this very object, by a merge patch. Nothing where it is gone, or another has its name."""
+        """Set annotations of this very object, by a merge patch. Nothing if it is gone, or another has its name."""
         path = self._path(resource, name)
         answer = self._ask("PATCH", path, body={"metadata": {"uid": uid, "annotations": annotations}})
         # Kubernetes 1.36 calls the uid of another object of the kind RayJob an invalid one (422), and no conflict.
@@ -133,7 +133,7 @@ class KubeApi:
             answer.document_or(self._refusal("PATCH", path, answer))
 
     def delete(self, resource: Resource, name: str, uid: str) -> None:
-        """Delete this very object, after what belongs to it. Nothing where it is gone, or another has its name."""
+        """Delete this very object, after what belongs to it. Nothing if it is gone, or another has its name."""
         body = {"propagationPolicy": "Foreground", "preconditions": {"uid": uid}}
         path = self._path(resource, name)
         answer = self._ask("DELETE", path, body=body)
@@ -145,7 +145,7 @@ class KubeApi:
 
         Each line begins with its time. At most LOG_BYTES are read, of a tail its end; the kubelet keeps 10 MiB unless
         it is configured otherwise.
-        `patient`: try again where its node does not answer.
+        `patient`: try again if its node does not answer.
         """
         path = f"{self._path(PODS, pod)}/log"
         query = {"container": container, "timestamps": "true", "sinceTime": since or ""}

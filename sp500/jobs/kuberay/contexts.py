@@ -1,4 +1,4 @@
-"""Contexts of kubeconfigs, as kubectl reads them: of several files the first that tells something counts."""
+"""Contexts of kubeconfigs, as kubectl reads them: of several files the first that sets something counts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def files(environment: Mapping[str, str]) -> list[Path]:
 def select_context(environment: Mapping[str, str], name: str | None = None) -> tuple[str | None, str]:
     """Return name and namespace of the context `name`, or of the current one; the name is None without a kubeconfig.
 
-    Where no namespace is set, it is the one that scripts/deploy puts the claims into, as for the verbs of a cluster.
+    If no namespace is set, it is the one that scripts/deploy puts the claims into, as for the verbs of a cluster.
     Raises ConfigError for a name that no file has.
     """
     kubeconfigs = [

@@ -1,4 +1,4 @@
-"""Why a RayJob is where it is: one line that names the image, the node's lack, the claim, the quota, the missing right.
+"""Reasons for a RayJob's state, in one line: the image, what the node lacks, the claim, the quota, the missing right.
 
 What keeps a job from starting is in one of four places: the RayJob's own reason (a deadline, a broken rule), the
 state of a pod (image, room, claim, memory), a warning about a pod (a volume that does not mount), or a warning about
@@ -20,7 +20,7 @@ from sp500.jobs.kuberay import job_events
 from sp500.jobs.manifests.manifest import Document, section
 from sp500.jobs.state import JobState
 
-# Causes in one line; of a hundred workers that find no room, the first tell it.
+# Causes in one line; of a hundred workers that find no room, the first are enough.
 MOST = 3
 # A message may be the last 20,000 characters of a log.
 LONGEST = 500
@@ -29,7 +29,7 @@ PULLING = re.compile(r'(ErrImagePull|ImagePullBackOff)(: Back-off pulling image 
 # The events of a quota or a rule that lets no pod be made.
 REFUSED = re.compile(r": Failed(Create|ToCreate\w+): ")
 PENDING = {
-    "": "handed over; the KubeRay operator has not taken it up yet (does it run, and watch this namespace?)",
+    "": "submitted; the KubeRay operator has not picked it up yet (does it run, and watch this namespace?)",
     "Initializing": "its Ray cluster starts",
     "Running": "its Ray cluster is there; the command does not run yet",
 }
@@ -71,7 +71,7 @@ def causes(job: Document, now: JobState, pods: Sequence[Document], events: Seque
     if now in {JobState.SUCCEEDED, JobState.STOPPED}:
         return []
     ray = section(job, "status").get("jobStatus")
-    # The end of a command that failed is its submitter's as well, and tells nothing more.
+    # The end of a command that failed is its submitter's as well, and says nothing more.
     submitters = [pod for pod in pods if job_events.role(pod) == "submitter"]
     # Of several only the newest counts: it took over from those that ended before.
     gone = submitters if ray == "FAILED" else sorted(submitters, key=job_events.creation_time)[:-1]

@@ -91,7 +91,7 @@ class KubeRayExecutor:
         """Check that the server would accept such a job: one call, and one for each claim that its pods mount.
 
         Raises Refused with the server's reason, and for a claim that its pods would wait for. Warns of one that only
-        the pods of one node can mount, where the job has several workers.
+        the pods of one node can mount, if the job has several workers.
         """
         job = request["documents"][0]
         self._api.create(RAYJOBS, job, dry_run=True)
@@ -135,7 +135,7 @@ class KubeRayExecutor:
 
         It costs one call for a job that succeeded or was stopped, two in Kueue's queue, three while it runs.
 
-        Four while it waits: RayJob, pods of its cluster, pods of its submitter, warnings. Five where it failed or lost
+        Four while it waits: RayJob, pods of its cluster, pods of its submitter, warnings. Five if it failed or lost
         its head: all events of its cluster too, since how a head ended is not a warning.
         """
         job = self._own(handle)
@@ -257,7 +257,7 @@ class KubeRayExecutor:
 
 
 class Patience:
-    """How long a follower waits for a server that is away, and for one that has just started and denies all."""
+    """Patience of a follower with a server that is away, and with one that has just started and denies all."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock, self._answered = clock, clock()
@@ -281,7 +281,7 @@ class Patience:
 
 
 class Reading:
-    """How far the logs of a job's pods were read."""
+    """Position in the logs of a job's pods."""
 
     def __init__(self, tail: int | None) -> None:
         self.tail, self.repetitions = tail, Repetitions()

@@ -1,4 +1,4 @@
-"""Which events tell why a job waits or how it ended: those about it that still hold.
+"""Events that explain why a job waits or how it ended: those about it that still hold.
 
 A warning stays for an hour, also when what it warned of is over: the quota was raised, the pod found its node. And the
 end of a head is in no field of the RayJob: the operator makes a new head, and the RayJob reports what fails later.
@@ -73,7 +73,7 @@ def head_lost(job: Document, events: Sequence[Document]) -> str:
 def _is_about(event: Document, job: Document, silent: dict[str, Document]) -> bool:
     """Return whether an event is about the job: its RayJob, submitter or cluster, or a pod that says nothing itself.
 
-    A pod that is gone, evicted or refused, is known by its name alone.
+    A pod that is gone, evicted or refused, is known only by its name.
     """
     subject = section(event, "involvedObject")
     kind, name, ray = subject.get("kind"), str(subject.get("name")), _cluster(job)

@@ -51,7 +51,7 @@ class PodLog:
 
     @property
     def tail(self) -> int | None:
-        """How many lines to ask for: one at least, to know from where on lines are new."""
+        """Number of lines to ask for: at least one, to know from where on lines are new."""
         return None if self._tail is None else max(self._tail, 1)
 
     def new(self, read: bytes, *, complete: bool) -> list[tuple[Moment, Line]]:

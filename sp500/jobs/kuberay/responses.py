@@ -35,12 +35,12 @@ class Response:
 
     @property
     def passing(self) -> bool:
-        """Whether another try may have another answer."""
+        """True if another try may get another answer."""
         return self.code in {0, 429} or self.code >= 500
 
     @cached_property
     def document(self) -> Document:
-        """The JSON object of the body; empty where it is none."""
+        """The JSON object of the body; empty if it is none."""
         try:
             body = json.loads(self.body)
         except ValueError:  # a proxy's page, "404 page not found"
@@ -55,7 +55,7 @@ class Response:
 
     @property
     def reason(self) -> str:
-        """The server's word for an error, such as AlreadyExists; empty where it has none."""
+        """The server's word for an error, such as AlreadyExists; empty if it has none."""
         return str(self.document.get("reason") or "")
 
     @property
@@ -66,7 +66,7 @@ class Response:
 
     @property
     def names_an_object(self) -> bool:
-        """Whether an error is about one object, not about the whole kind: a 404 means either."""
+        """True if an error is about one object, not about the whole kind: a 404 means either."""
         return bool(section(self.document, "details").get("name"))
 
     @property
@@ -97,7 +97,9 @@ def explain_refusal(method: str, path: str, answer: Response, host: str) -> Reso
     """Return the error for an unexpected response."""
     summary = f"{host} answers {answer.code} to {method} {path}: {answer.message}"
     if answer.code == 401 or (answer.code == 403 and ANONYMOUS in answer.message):
-        return Denied(f"{summary}; your login is missing or has expired: log in again (`kubectl auth whoami` tells)")
+        return Denied(
+            f"{summary}; your login is missing or has expired: log in again (check it with `kubectl auth whoami`)"
+        )
     if answer.code == 403 and " cannot " in answer.message:  # the words of RBAC; a quota's 403 has others
         return Denied(f"{summary}; {RIGHTS}")
     if answer.code == 404 and "ray.io" in path and not answer.names_an_object:

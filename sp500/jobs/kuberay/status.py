@@ -1,4 +1,4 @@
-"""What a RayJob, its pods and its warnings tell of a job: the operator's words mapped onto ours, in pure functions.
+"""Status of a job from its RayJob, pods and warnings: the operator's words mapped onto ours, in pure functions.
 
 Two fields of the RayJob decide: jobDeploymentStatus, which is the operator's, and jobStatus, which is Ray's. They say
 a job's state and rarely the reason: that is in its pods and events, and for a job in a queue in Kueue's Workload. The
@@ -52,7 +52,7 @@ def status(
     """Return the status of a job, from its RayJob and what was looked up about it.
 
     `pods` are those of its present cluster and of its submitter, `events` warnings of the namespace, `workload` is
-    Kueue's. Where they were not looked up, the reason says less.
+    Kueue's. If they were not looked up, the reason says less.
     """
     if job is None:
         return Status(JobState.LOST, "the cluster has no RayJob of it: it was deleted, or never made")

@@ -32,7 +32,7 @@ TRIED = "-check"
 
 
 class KubeRayOptions(Options):
-    """How a cluster on Kubernetes is reached and made."""
+    """Options to reach and make a cluster on Kubernetes."""
 
     cluster: Path = Path("cluster/raycluster.yaml")
     """With --on kuberay: file with the RayCluster whose pods the job gets; - reads stdin: kubectl kustomize
@@ -109,7 +109,7 @@ class KubeRayTarget(Target):
     def billed_since(self, claimed: float, placed: float | None, started: float | None) -> float | None:
         """Return when a worker had a node: nobody pays for pods that wait for Kueue or a node.
 
-        One that ran had a node, also where nobody looked in time.
+        One that ran had a node, also if the queue did not look in time.
         """
         return started if placed is None else placed
 

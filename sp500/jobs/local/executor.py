@@ -36,7 +36,7 @@ def request(spec: JobSpec, *, cwd: Path, environment: Mapping[str, str], python:
     """Return what submit starts. A first word `python` becomes the interpreter `python`.
 
     The command gets `environment`, in which the variables of `spec.secrets` have to be, and `spec.env` over it. All
-    workers together have `memory_bytes`. Where there are settings, the argv's last word names their file, and submit
+    workers together have `memory_bytes`. If there are settings, the argv's last word names their file, and submit
     puts in its place. Raises ConfigError for a secret that the environment lacks.
     """
     if missing := sorted(set(spec.secrets) - set(environment)):
@@ -67,7 +67,7 @@ class LocalExecutor:
     def submit(self, handle: str, request: Request) -> None:
         """Start the job, once. One whose supervisor was killed gets another, which enforces the rest of its limits.
 
-        Raises Unreachable where this machine cannot now: no room, no more processes.
+        Raises Unreachable if this machine cannot now: no room, no more processes.
         """
         job = self._job(handle)
         give_up = time.monotonic() + SOON

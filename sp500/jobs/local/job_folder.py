@@ -1,6 +1,6 @@
 """A job's folder on this machine: what each file says by being there.
 
-    request.json   the job is known: its command, environment and limits. Written by submit, readable by the user alone
+    request.json   the job is known: its command, environment and limits. Written by submit, readable only by the user
     settings.yaml  the settings that the command gets under --config
     log            what the command and its children print
     lock           held (flock): somebody alive starts or watches the job. Submit takes it and hands the open file on
@@ -22,7 +22,7 @@ What follows from them, the first line that fits:
     a process of it lives        RUNNING and unattended: the supervisor was killed; submitting again starts another
     otherwise                    LOST: killed with its supervisor, or the machine was restarted
 
-The command begins after start.json was written, start.json is written by the holder of the lock where there is none,
+The command begins after start.json was written, start.json is written by the holder of the lock if there is none,
 and none is ever removed: so a handle runs once at most, whatever is killed when. The price: a supervisor killed between
 the two leaves a job that never ran and never will, LOST; another try has another handle.
 """
@@ -81,7 +81,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Ending:
-    """How a job ended: what exit.json holds."""
+    """The end of a job, as exit.json holds it."""
 
     state: JobState
     reason: str
@@ -129,11 +129,11 @@ class JobFolder:
         return None if content is None else Command(**content)
 
     def write(self, name: str, content: Mapping[str, object]) -> None:
-        """Write a file durably, for the user alone."""
+        """Write a file durably, readable only by the user."""
         write_atomic(self.path / name, json.dumps(content, indent=1), mode=0o600)
 
     def write_settings(self, text: str) -> None:
-        """Write the settings, for reading alone."""
+        """Write the settings, read-only."""
         write_atomic(self.settings, text, mode=0o400)
 
     def ask_to_stop(self) -> None:

@@ -80,7 +80,7 @@ def lines(path: Path, *, tail: int | None, more: Callable[[], bool]) -> Iterator
             if not growing:
                 break
             if path.exists() and path.stat().st_size < file.tell():
-                file.seek(0)  # freed by truncation, where there are no holes
+                file.seek(0)  # freed by truncation, if there are no holes
             time.sleep(TICK)
             growing = more()
         yield from splitter.add(decoder.decode(b"", final=True))
@@ -108,7 +108,7 @@ def _begin(file: BinaryIO) -> int:
 
 
 def _skip_line(file: BinaryIO) -> None:
-    """Go behind the next end of a line, where one is near."""
+    """Go behind the next end of a line, if one is near."""
     start, block = file.tell(), file.read(BLOCK)
     ends = [at for at in (block.find(b"\n"), block.find(b"\r")) if at >= 0]
     file.seek(start + min(ends) + 1 if ends else start)

@@ -4,7 +4,7 @@ The command waits, as a process that exists already, until its number is on the 
 Descendants come back to their supervisor when their own parents end (Linux: a child subreaper), also
 those that left for a session of their own; so the job has ended when the supervisor has no child left.
 
-Where that supervisor was killed, its processes are found by a variable of their environment, which children inherit,
+If that supervisor was killed, its processes are found by a variable of their environment, which children inherit,
 and those that have overwritten it by their group and their parents.
 """
 
@@ -56,7 +56,7 @@ def prepare(request: Request, log: Path) -> Waiting:
 
     Its environment names the folder of `log` as its job's.
 
-    Raises OSError where the machine has no room for another process.
+    Raises OSError if the machine has no room for another process.
     """
     wait, word = os.pipe()
     answer, say = os.pipe()
@@ -106,7 +106,7 @@ def adopt_orphans() -> None:
 
 
 def reap_children() -> tuple[dict[int, int], bool]:
-    """Exit code by number of the children that have ended, -n where signal n ended it; and whether any is left."""
+    """Exit code by number of the children that have ended, -n if signal n ended it; and whether any is left."""
     exit_codes: dict[int, int] = {}
     try:
         while (child := os.waitpid(-1, os.WNOHANG))[0]:
@@ -124,7 +124,7 @@ def end_descendants() -> None:
 
 
 def birth(pid: int) -> float | None:
-    """Return when a process began, by a clock that nobody sets; None if it is gone.
+    """Return when a process began, by a monotonic clock; None if it is gone.
 
     psutil's create_time moves with the wall clock: it adds the time of the machine's start, which the kernel computes
     from that.
@@ -164,7 +164,7 @@ def tell(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
 
 
 def tell_group(leader: int, number: signal.Signals) -> None:
-    """Send a signal to the group of a child; nothing where the group is gone."""
+    """Send a signal to the group of a child; nothing if the group is gone."""
     with suppress(ProcessLookupError):
         os.killpg(leader, number)
 

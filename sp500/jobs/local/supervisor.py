@@ -91,7 +91,7 @@ def run(job: JobFolder, request: Request, signals: Signals) -> Ending:
 
 
 class Limits:
-    """What may force a job's end: a stop, a signal to its supervisor, its deadline, its memory."""
+    """Causes that may force a job's end: a stop, a signal to its supervisor, its deadline, its memory."""
 
     def __init__(self, job: JobFolder, request: Request, begun: float, measure: Callable[[], int]) -> None:
         """Watch a command that began at `begun` by the monotonic clock. `measure` returns bytes of memory in use."""

@@ -16,7 +16,7 @@ from sp500.jobs.manifests.manifest import Cluster, Document, Group, items, quant
 
 NOT_REHEARSED = (
     "image, claims, network policies, pod security, the service account: there are no pods",
-    "memory limits: Ray counts them, nothing ends a process that takes more",
+    "memory limits: Ray counts them, nothing ends a process that uses more",
     "autoscaling: each group has the replicas that it starts with",
     "GPUs: no node has one here",
     "speed and room: the nodes share the CPUs and the memory of this machine",
@@ -43,7 +43,7 @@ class Node:
 def nodes(cluster: Cluster, folders: Mapping[str, Path]) -> list[Node]:
     """Return the head, and as many workers of each group as it starts with.
 
-    `folders` stand for the claims, by name: a variable whose value lies on a claim's mount gets the folder's path.
+    `folders` replace the claims, by name: a variable whose value lies on a claim's mount gets the folder's path.
     """
     local_nodes = [_node(cluster.head, "head", folders, head=True)]
     for group in cluster.workers:
@@ -94,7 +94,7 @@ def _node(group: Group, name: str, folders: Mapping[str, Path], *, head: bool) -
         params["labels"] = ",".join(f"{key}={value}" for key, value in labels.items())
     if resources := section(group.body, "resources"):
         params["resources"] = json.dumps(resources)
-    # By this variable the operator tells Ray the group, which becomes the label ray.io/node-group.
+    # By this variable the operator gives Ray the group, which becomes the label ray.io/node-group.
     group_name = "headgroup" if head else str(group.body.get("groupName"))
     return Node(name, head, params, {"RAY_NODE_TYPE_NAME": group_name, **_environment(group, folders)})
 

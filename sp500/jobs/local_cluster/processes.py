@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 def up(nodes: Sequence[Node], state: Path, dashboard: int, say: Callable[[str], None]) -> None:
     """Start the nodes and wait until all are alive; the dashboard is at that port of 127.0.0.1.
 
-    Raises ConfigError where a rehearsal is up already or the port is taken, ResourcesError for a node that does not
+    Raises ConfigError if a rehearsal is up already or the port is taken, ResourcesError for a node that does not
     come, after which nothing is left.
     """
     if _alive(state):
@@ -57,7 +57,7 @@ def up(nodes: Sequence[Node], state: Path, dashboard: int, say: Callable[[str], 
     started: list[psutil.Process] = []
 
     def start(node: Node, number: int, attempt: int) -> str:
-        """Start a node; why it is not up, where it ended before it was."""
+        """Start a node. Returns why it is not up, if it ended before it was."""
         own = folder / f"{number}.{attempt}"
         argv = command(node, ray=Path(sys.executable).with_name("ray"), port=port, dashboard=dashboard, folder=own)
         started.append(_start(argv, node, state / f"{node.name}.log"))
@@ -131,7 +131,7 @@ def _count(dashboard: int, secret: str) -> int:
 
 
 def _until(ready: Callable[[], bool], process: psutil.Process, log: Path) -> str:
-    """Wait until a node is ready; why it is not, where its process ends before."""
+    """Wait until a node is ready. Returns why it is not, if its process ends before."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not ready():
         if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
@@ -214,8 +214,8 @@ def _check_port(port: int) -> None:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
             taken = error.errno == errno.EADDRINUSE
-            fault = "is taken, by another Ray cluster perhaps" if taken else f"cannot be used ({error.strerror})"
-            raise ConfigError(f"port {port} {fault}; --port takes another") from None
+            fault = "is in use, perhaps by another Ray cluster" if taken else f"cannot be used ({error.strerror})"
+            raise ConfigError(f"port {port} {fault}; choose another with --port") from None
 
 
 def _any_port() -> int:

@@ -58,13 +58,13 @@ class Group:
 
     @property
     def containers(self) -> list[Container]:
-        """Containers of its pods; the operator takes the first for Ray's."""
+        """Containers of its pods; the operator uses the first as Ray's."""
         bodies = items(self.pod.get("containers"))
         return [Container(f"{self.pod_path}.containers[{at}]", body) for at, body in enumerate(bodies)]
 
     @property
     def ray(self) -> Container:
-        """Ray's container; an empty one where the pod has none."""
+        """Ray's container; an empty one if the pod has none."""
         return next(iter(self.containers), Container(f"{self.pod_path}.containers[0]", {}))
 
 
@@ -94,7 +94,7 @@ class Cluster:
 
     @property
     def autoscaling(self) -> bool:
-        """Whether Ray's autoscaler runs."""
+        """True if Ray's autoscaler runs."""
         return self.spec.get("enableInTreeAutoscaling") is True
 
     @property
@@ -104,7 +104,7 @@ class Cluster:
 
     @property
     def version(self) -> tuple[int, int] | None:
-        """Major and minor of rayVersion; None where it is unset or no version."""
+        """Major and minor of rayVersion; None if it is unset or no version."""
         match = re.fullmatch(r"v?(\d+)\.(\d+)(\.\d+)?([-+].*)?", str(self.spec.get("rayVersion", "")))
         return (int(match[1]), int(match[2])) if match else None
 

@@ -19,7 +19,7 @@ GPU = "nvidia.com/gpu"
 # Read by sp500.distributed.capacity.
 CLUSTER_WORKERS = "SP500_CLUSTER_WORKERS"
 SETTINGS_FOLDER, SETTINGS_FILE = "/etc/sp500", "settings.yaml"
-# Ray's own share of memory for its object store, for a document that says none; and the least that Ray takes.
+# Ray's own share of memory for its object store, for a document that says none; and the least that Ray accepts.
 OBJECT_STORE = 0.3
 LEAST_STORE = 75 * 2**20
 # Left to guess, NCCL and Gloo may take a loopback or a bridge for the pod's interface, and wait for ever. WARN names
@@ -34,7 +34,7 @@ NCCL = {
 HOST_NAMES = {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}
 # Enough for `ray job submit` and for following its log.
 SUBMITTER = {"requests": {"cpu": "250m", "memory": "512Mi"}, "limits": {"cpu": "1", "memory": "512Mi"}}
-# Settings of a cluster that the autoscaler alone reads, or that the operator refuses in a RayJob.
+# Settings of a cluster that only the autoscaler reads, or that the operator refuses in a RayJob.
 NOT_A_JOBS = ("enableInTreeAutoscaling", "autoscalerOptions", "upgradeStrategy", "suspend", "managedBy")
 
 
@@ -131,7 +131,7 @@ def _worker(group: Group, spec: JobSpec, image: Any) -> Document:
     pod = _pod(group, spec, image)
     ray = pod["containers"][0]
     resources = section(ray, "resources")
-    # What Ray counts: the limits, and requests where there are none.
+    # What Ray counts: the limits, and requests if there are no limits.
     own = _times(section(resources, "requests") | section(resources, "limits"), _scale(group, spec))
     requested = {
         "cpu": str(spec.cpus) if spec.cpus else own.get("cpu"),

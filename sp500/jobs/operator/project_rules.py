@@ -40,8 +40,8 @@ def memory(cluster: Cluster) -> Iterator[Violation]:
         request, limit = (group.ray.resource(side, "memory") for side in ("requests", "limits"))
         path = f"{group.ray.path}.resources"
         if limit is None:
-            yield _trap(f"{path}.limits.memory", "is unset, so Ray takes the node's memory for its own", "set it")
-        # Kubernetes takes the limit for a request that is unset.
+            yield _trap(f"{path}.limits.memory", "is unset, so Ray sizes itself by the node's memory", "set it")
+        # Kubernetes uses the limit as a request that is unset.
         elif request is not None and quantity(request) != quantity(limit):
             problem = f"is {request}, the limit {limit}"
             yield _trap(f"{path}.requests.memory", problem, "make them equal: Ray counts on the limit")

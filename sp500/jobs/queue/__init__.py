@@ -1,1 +1,1 @@
-"""The queue: its ledger, its manager, and those who ask it."""
+"""Job queue: SQLite ledger, manager process, client."""

@@ -1,4 +1,4 @@
-"""What projects may still spend today: pure sums over the ledger. A day is one of UTC."""
+"""Budgets: what projects may still spend today, as pure sums over the ledger. A day is one of UTC."""
 
 from __future__ import annotations
 

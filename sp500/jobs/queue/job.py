@@ -13,27 +13,27 @@ from sp500.jobs.target import Place, Target, find
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """What was asked for."""
+    """A job as it was submitted."""
 
     id: str
     name: str
     target: Place
-    """Where it runs."""
+    """The place that it runs on."""
     project: str
     priority: int
     queued_elsewhere: bool
-    """Whether another queue, such as Kueue, decides when it starts, so that capacity here does not count."""
+    """True if another queue, such as Kueue, decides when it starts, so that capacity here does not count."""
     demand: Resources
     seconds: float | None
     """Longest expected run time. None if unknown."""
     hourly: float
-    """What an hour of it costs."""
+    """Cost of an hour."""
     currency: str = "USD"
     """ISO 4217 code of the currency of its costs."""
     retries: int
     """Starts after a failure that are the queue's to make."""
     deadline: float | None = None
-    """Seconds after which the queue ends it; None where its executor does."""
+    """Seconds after which the queue ends it; None if its executor does."""
     notify: str | None = None
     """URL that its changes of state are posted to."""
 
@@ -49,7 +49,7 @@ class NewJob(Order):
 
     spec: dict[str, Any]
     request: Request
-    """What the executor gets."""
+    """The request for the executor."""
 
     @classmethod
     def of(cls, order: Order, **changed: Any) -> NewJob:
@@ -67,31 +67,31 @@ class Job(Order):
     starts: int
     failures: int
     submitted: bool
-    """Whether the executor has taken the present start."""
+    """True if the executor has accepted the present start."""
     stop_asked: float | None
-    """When somebody asked for its end."""
+    """Time of the first request to stop it."""
     not_before: float
     devices: tuple[int, ...] = field(default=())
     """Numbers of the GPUs of this machine that it holds."""
     exit_code: int | None = None
     created: float = 0.0
     claimed: float | None = None
-    """When the present start took its resources."""
+    """Time when the present start got its resources."""
     placed: float | None = None
-    """When a worker of the present start first had a node, as far as that is seen."""
+    """Time when a worker of the present start first had a node, if known."""
     started: float | None = None
     ended: float | None = None
     paid: float = 0.0
-    """What its ended starts have cost."""
+    """Cost of its ended starts."""
 
     @property
     def waits(self) -> bool:
-        """Whether it waits for its turn here; one that Kueue holds back has been handed over."""
+        """True if it waits for its turn here; one that Kueue holds back has been handed over."""
         return self.state == JobState.QUEUED and not self.submitted
 
     @property
     def held_since(self) -> float | None:
-        """When the present start took what it is billed for; None where it has nothing yet, or has ended."""
+        """Time from which the present start is billed; None if it holds nothing yet, or has ended."""
         if not self.submitted or self.claimed is None:
             return None
         return self.kind.billed_since(self.claimed, self.placed, self.started)
@@ -109,7 +109,7 @@ class Job(Order):
 
 @dataclass(frozen=True)
 class Notice:
-    """A change of state that a receiver has not taken yet."""
+    """A change of state that is not delivered yet."""
 
     number: int
     url: str

@@ -1,8 +1,8 @@
 """The queue on disk: one SQLite file that survives its writers, and in which each job is claimed once.
 
 Each change is one transaction that takes SQLite's write lock at its beginning, and each step from state to state names
-the state it starts from; so of two managers that would start a job, one finds that it is too late. The price: whoever
-writes waits for the others, a millisecond each.
+the state it starts from; so of two managers that would start a job, one finds that it is too late. The price: a
+process that writes waits for the others, a millisecond each.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ CREATE TABLE events (
 ) STRICT;
 CREATE INDEX events_by_job ON events (id);
 """
-# What a row tells, without the documents, which are large.
+# Columns of a row, without the documents, which are large.
 COLUMNS = (
     "number, id, name, target, project, priority, queued_elsewhere, cpus, gpus, memory, seconds, hourly, retries,"
     " deadline, state, reason, starts, failures, submitted, stop_asked, not_before, devices, exit_code, created,"
@@ -78,7 +78,7 @@ class Ledger:
         self.path = path
 
     def create(self) -> None:
-        """Make the file and its tables where there are none.
+        """Make the file and its tables if there are none.
 
         Raises ConfigError for a folder or a file that is not this user's own, and for a file that is damaged.
         """
@@ -93,7 +93,7 @@ class Ledger:
         connection.execute("BEGIN IMMEDIATE")
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version > VERSION:
-            raise ConfigError(f"{self.path} is of a later sp500; upgrade this one, or take another --state-dir")
+            raise ConfigError(f"{self.path} was created by a newer sp500; upgrade this one, or use another --state-dir")
         if version == WITHOUT_CURRENCY:
             connection.execute("ALTER TABLE jobs ADD COLUMN currency TEXT NOT NULL DEFAULT 'USD'")
         elif 0 < version < VERSION:
@@ -120,7 +120,7 @@ class Ledger:
     def stamp(self) -> tuple[int, ...]:
         """Return what changes with every commit of any process. It looks at two files and reads no row.
 
-        The log beside the file comes and goes with those who only read, and is empty then.
+        The log next to the file comes and goes with readers, and is empty then.
         """
         main, log = self.path.stat(), self.path.with_name(f"{self.path.name}-wal")
         try:
@@ -189,13 +189,13 @@ class Ledger:
 
 
 def private_folder(folder: Path) -> None:
-    """Make a folder that only its user can enter. Raises ConfigError where another user owns it or may write to it."""
+    """Make a folder that only its user can enter. Raises ConfigError if another user owns it or may write to it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     stat = folder.stat()
     if stat.st_uid != os.getuid():
         raise ConfigError(
             f"--state-dir {folder} belongs to user {stat.st_uid}, and this is user {os.getuid()}. Give a folder of"
-            " your own: it holds the environments of jobs, and whoever writes to it runs commands as you"
+            " your own: it holds the environments of jobs, and anyone who writes to it runs commands as you"
         )
     if stat.st_mode & 0o022:
         raise ConfigError(
@@ -237,7 +237,7 @@ def translate_error(path: Path, error: sqlite3.DatabaseError) -> SP500Error:
 
 @dataclass(frozen=True)
 class Entry:
-    """What may be done inside one transaction."""
+    """Reads and writes inside one transaction."""
 
     connection: sqlite3.Connection
 
@@ -274,7 +274,7 @@ class Entry:
             self._event(job.id, at, JobState.QUEUED, "just submitted", notify=True)
 
     def change(self, job: Job, at: float, **changes: object) -> bool:
-        """Change a job as it was seen; False, and no change, where its state or its start is another by now."""
+        """Change a job as it was seen; False, and no change, if its state or its start is another by now."""
         if "reason" in changes:
             changes["reason"] = one_line(str(changes["reason"]))
         values = {key: json.dumps(value) if key == "devices" else value for key, value in changes.items()}

@@ -2,7 +2,7 @@
 
 All that it knows is in the ledger, so it may be killed at any point. A start is first claimed there, in one
 transaction, then handed over, then marked as handed over; a manager that finds it claimed but not marked hands it over
-once more, which an executor takes as done. Several managers are as safe as one, and waste time; so the first one holds
+once more, which an executor treats as done. Several managers are as safe as one, and waste time; so the first one holds
 a lock.
 """
 
@@ -43,7 +43,7 @@ ELSEWHERE = "elsewhere"
 
 
 class Stopwatch:
-    """Seconds since the claims of starts, since each was first seen by a clock that nobody sets."""
+    """Seconds since the claims of starts, since each was first seen, by a monotonic clock."""
 
     def __init__(self, clock: Callable[[], float], ticks: Callable[[], float]) -> None:
         """Read `clock`, the wall clock, and `ticks`, a monotonic one."""
@@ -83,7 +83,7 @@ class Manager:
     ) -> None:
         """Keep logs of ended jobs in `folder`; `executor` makes the one of a place; `first_wait`: before a retry.
 
-        `clock` is for what is written down. `ticks`, which nobody sets, is for what has to happen after some time.
+        `clock` is for what is written down. `ticks`, which is monotonic, is for what has to happen after some time.
         """
         self.ledger, self.folder = ledger, folder
         self._executor, self._settings, self._machine = executor, settings, machine
@@ -140,7 +140,7 @@ class Manager:
         """Claim the jobs whose turn it is, and return the unfinished jobs.
 
         While nothing is written to the ledger they are those of the last turn: thousands of waiting jobs would else
-        cost half a core. Budgets and expected ends change with time alone, so a plan holds for a few seconds at most.
+        cost half a core. Budgets and expected ends change only with time, so a plan holds for a few seconds at most.
         """
         settings, stamp = self._settings(), self.ledger.stamp()
         if self._planned is None or self._planned != (stamp, settings) or self._ticks() >= self._plan_at:
@@ -191,7 +191,7 @@ class Manager:
                 fault = attempt(partial(self._watch_job, job), self._explain)
                 if fault is None:
                     continue
-                # This machine is always there; a cluster that failed twice is taken to be away from all its jobs.
+                # This machine is always there; a cluster that failed twice is assumed to be away from all its jobs.
                 why, faults = fault, faults + (not job.kind.is_here)
             self._change(job, {"reason": f"status unavailable: {why}"})
 
@@ -214,7 +214,7 @@ class Manager:
         if seen.ends_start and not job.kind.is_here:
             self._keep_log(executor, job)
         if seen.retry_at is not None and job.kind.makes_cluster:
-            executor.delete(job.handle)  # its cluster would hold its nodes beside that of the next start
+            executor.delete(job.handle)  # its cluster would hold its nodes next to those of the next start
         self._move(job, seen, status.ended)
         if seen.state == JobState.FAILED and job.kind.makes_cluster:
             self._tidy(executor, job)

@@ -1,4 +1,4 @@
-"""How far jobs on clusters are: read from their logs now and then, and kept beside these.
+"""Progress of jobs on clusters, read from their logs now and then, and kept next to the logs.
 
 `sp500 jobs list` shows what is kept, so that a table of many jobs asks no cluster. On Kubernetes it is an annotation of
 the RayJob as well, for those who have no access to the queue.

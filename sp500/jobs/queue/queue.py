@@ -33,7 +33,7 @@ LARGEST_LOG = 10 * 2**20
 # Without the letters and digits that are read for each other.
 ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"
 SUFFIX = 5
-# Room for the suffix of a further start, in a name that Kubernetes takes.
+# Room for the suffix of a further start, in a name that Kubernetes accepts.
 LONGEST_NAME = names.LONGEST["RayJob"] - SUFFIX - 1 - len("-100")
 
 
@@ -62,7 +62,7 @@ class Queue:
 
     @property
     def logs_folder(self) -> Path:
-        """Where the logs of ended jobs are kept, a folder for each."""
+        """The folder for the logs of ended jobs, with a folder for each."""
         return self.folder / "logs"
 
     def add(self, jobs: Sequence[NewJob]) -> None:
@@ -81,9 +81,9 @@ class Queue:
             return True
 
     def manage(self) -> None:
-        """Start a manager in the background where none is at work and one is needed.
+        """Start a manager in the background if none is at work and one is needed.
 
-        Raises ResourcesError, with the end of its log, where one after the other ends as soon as it has started.
+        Raises ResourcesError, with the end of its log, if each manager ends as soon as it has started.
         """
         if not self.ledger.busy():
             self._begun.clear()
@@ -172,7 +172,7 @@ class Queue:
         if not job.starts:
             return
         yield from self.executor(job.target).logs(job.handle, role=role, tail=tail, follow=follow)
-        # The executor sees a start end; the ledger tells whether another follows.
+        # The executor sees a start end; the ledger knows whether another follows.
         while follow and not (after := self.job(job.id)).state.finished:
             if after.starts > job.starts:
                 yield from self.logs(after, role=role, tail=None, follow=True)
@@ -229,7 +229,7 @@ class Queue:
         return left
 
     def _forget_token(self, job: Job) -> None:
-        """Remove the token that was kept for a job where no other job needs it."""
+        """Remove the token that was kept for a job if no other job needs it."""
         file = str(job.target.get("token_file") or "")
         kept_here = file and Path(file).parent == self.folder / "tokens"
         if kept_here and all(each.target.get("token_file") != file for each in self.ledger.jobs()):

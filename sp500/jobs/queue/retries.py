@@ -22,27 +22,27 @@ def wait(failures: int, first: float = FIRST_WAIT) -> float:
 
 @dataclass(frozen=True)
 class Transition:
-    """What becomes of a job by what was seen of its present start."""
+    """Change of a job that follows from the status of its present start."""
 
     state: JobState
     reason: str
     failures: int
     started: float | None
-    """Of the present start, also where it has ended; so is `placed`."""
+    """Of the present start, also if it has ended; so is `placed`."""
     placed: float | None
     exit_code: int | None = None
     ended: float | None = None
     retry_at: float | None = None
-    """When its next start may begin; None where there is none."""
+    """Earliest time of its next start; None if there is none."""
 
     @property
     def ends_start(self) -> bool:
-        """Whether the start has ended."""
+        """True if the start has ended."""
         return self.state.finished or self.retry_at is not None
 
     @property
     def releases(self) -> bool:
-        """Whether the start holds nothing any more: it has ended, or another queue, such as Kueue, has preempted it."""
+        """True if the start holds nothing any more: it has ended, or another queue, such as Kueue, has preempted it."""
         return self.ends_start or self.state is JobState.QUEUED
 
     def columns(self) -> dict[str, object]:
@@ -78,7 +78,7 @@ def advance(
 ) -> Transition:
     """Decide what a status of the present start does to the job.
 
-    `elapsed`: seconds since its claim where a clock that nobody sets has counted them.
+    `elapsed`: seconds since its claim, if a monotonic clock has counted them.
     """
     if elapsed is None:
         elapsed = 0.0 if job.claimed is None else now - job.claimed

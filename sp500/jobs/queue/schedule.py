@@ -1,11 +1,11 @@
-"""Which jobs start now, and why the others wait: a pure function of the queue.
+"""Scheduling: which jobs start now, and why the others wait, as a pure function of the queue.
 
 Priority goes first, then who came first. A job that finds no room keeps the first room that will be enough for it, and
-a later, smaller one may start before it only where that does not put it off: EASY backfilling (Lifka, "The ANL/IBM SP
-Scheduling System", 1995), which needs estimates; a job without one is taken to run for ever. So a wide job is not
+a later, smaller one may start before it only if that does not delay it: EASY backfilling (Lifka, "The ANL/IBM SP
+Scheduling System", 1995), which needs estimates; a job without one is assumed to run for ever. So a wide job is not
 starved by narrow ones, and a narrow one need not wait behind a wide one for nothing.
 
-A budget is a project's, per day. A job whose cost would pass it waits, and nobody waits behind it. A job whose cost
+A budget is a project's, per day. A job whose cost would pass it waits, and no job waits behind it. A job whose cost
 is not known counts as all that is left, so at most one such job runs over.
 """
 
@@ -32,12 +32,12 @@ class Waiting:
     """Its place in the order of submission."""
     project: str = ""
     cost: float | None = 0.0
-    """What it will cost at most, in the budget's currency; None where it is not known."""
+    """Highest cost, in the budget's currency; None if it is not known."""
     currency: str = "USD"
     seconds: float | None = None
-    """How long it is expected to run."""
+    """Expected run time."""
     not_before: float = 0.0
-    """When it may be tried again after a failure, in seconds since 1970."""
+    """Earliest time of the next try after a failure, in seconds since 1970."""
 
 
 @dataclass(frozen=True)
@@ -46,31 +46,31 @@ class Busy:
 
     demand: Resources
     ends: float = math.inf
-    """When it is expected to end."""
+    """Expected time of its end."""
     on: str = ""
     """Whose room it has."""
 
 
 @dataclass
 class Plan:
-    """What to do now."""
+    """Decision on the waiting jobs."""
 
     start: list[str] = field(default_factory=list)
     reasons: dict[str, str] = field(default_factory=dict)
-    """Why each of the others waits; empty for one that waits for the time of its next try."""
+    """The reason that each of the others waits; empty for one that waits for the time of its next try."""
 
 
 @dataclass
 class _Room:
-    """What is free, and what is kept for the first job that waits for room."""
+    """Free resources, and those that are kept for the first job that waits for room."""
 
     free: Resources
     busy: list[Busy]
     holder: str = ""
     since: float = math.inf
-    """When the holder will have its room."""
+    """Time when the holder will have its room."""
     spare: Resources = field(default_factory=Resources)
-    """What the holder leaves over then."""
+    """Resources that the holder leaves over then."""
 
     def take(self, demand: Resources, ends: float) -> None:
         """Let a job have its part."""
@@ -134,7 +134,7 @@ def _blocking_reason(
 ) -> str | None:
     """Return the reason that a job would wait even in an empty queue. None if it would not."""
     if job.not_before > now:
-        return ""  # what its last start left there tells it
+        return ""  # the reason that its last start left there stays
     if not capacity.holds(job.demand):
         return f"will never fit: needs {capacity.short_of(job.demand).replace(' free', ' in all')}"
     budget, daily = left.get(job.project, math.inf), budgets.get(job.project, math.inf)

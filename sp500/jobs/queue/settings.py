@@ -1,4 +1,4 @@
-"""What the queue may use and spend.
+"""Limits of what the queue may use and spend.
 
 The file `queue.yaml` in the state folder, read again at every turn:
 
@@ -28,7 +28,7 @@ Amount = Annotated[float, Field(ge=0)]
 
 
 class Capacity(BaseModel):
-    """What jobs may hold at once; what is left out is not limited, or is the machine's."""
+    """Resources that jobs may hold at once; what is left out is not limited, or is the machine's."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -46,7 +46,7 @@ class QueueSettings(BaseModel):
     currency: Annotated[str, Field(pattern="^[A-Z]{3}$")] = "USD"
     """ISO 4217 code of the budgets' currency."""
     budgets: dict[Label, Amount] = {}
-    """What a project may spend in a day (UTC); a project that is not here has no limit."""
+    """Money that a project may spend in a day (UTC); a project that is not listed has no limit."""
 
     def room(self, on: str, machine: Resources) -> Resources:
         """Return all that jobs of one target may hold together on this machine."""

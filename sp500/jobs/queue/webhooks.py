@@ -1,7 +1,7 @@
 """State changes, posted as JSON to the receivers that jobs name; no job waits for it.
 
-Each change is in the ledger until the receiver has taken it: at least once, in order, over failures of either side.
-The number of the change is in the message, so that a receiver can tell one that comes again.
+Each change is in the ledger until the receiver has accepted it: at least once, in order, over failures of either side.
+The number of the change is in the message, so that a receiver recognises one that comes again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_TRIES = 295
 
 
 def deliver(ledger: Ledger, clock: Callable[[], float], wait: float = FIRST_WAIT, url: str | None = None) -> None:
-    """Post what is due, in order; what is not taken is tried again later, and with it all that follows it.
+    """Post what is due, in order; what is not delivered is tried again later, and with it all that follows it.
 
     `url`: only what goes there.
     """

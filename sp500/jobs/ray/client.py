@@ -87,7 +87,7 @@ class RayClient(JobSubmissionClient):  # type: ignore[misc] # ray has no types
     def tail(self, handle: str, after: int) -> Iterator[str]:
         """Yield what a job's command prints after `after` characters, until the stream ends, breaks or is silent.
 
-        Ray always begins with the first character. Whether there will be more, only the job's status tells.
+        Ray always begins with the first character. Whether there will be more, only the job's status says.
         """
         stream = self.tail_job_logs(handle)
         with asyncio.Runner() as runner:
@@ -160,11 +160,11 @@ class RayClient(JobSubmissionClient):  # type: ignore[misc] # ray has no types
     def _token_fault(self) -> str:
         if self._token is None:
             return (
-                "wants a token and was given none; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to the token or "
+                "requires a token and got none; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to the token or "
                 "RAY_AUTH_TOKEN_PATH to its file"
             )
         return (
-            "does not take this token; it may be another cluster's: look at RAY_AUTH_TOKEN, or at the file that "
+            "rejects this token; it may be another cluster's: check RAY_AUTH_TOKEN, or the file that "
             "RAY_AUTH_TOKEN_PATH names"
         )
 

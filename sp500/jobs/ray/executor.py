@@ -55,7 +55,7 @@ def request(spec: JobSpec, *, cwd: Path) -> Request:
             "excludes": list(working_dir.CREDENTIALS),
             "env_vars": {**GRACE, **spec.env},
         },
-        # Ray takes text alone, and shows job_name in the dashboard.
+        # Ray accepts only text, and shows job_name in the dashboard.
         "metadata": {
             "job_name": spec.name,
             **{key: str(value) for key, value in resources.items() if value is not None},
@@ -99,7 +99,7 @@ class RayExecutor:
     def submit(self, handle: str, request: Request) -> None:
         """Upload the folder and start the job, unless the cluster knows the handle already.
 
-        Raises Refused for a folder larger than Ray takes, or one that is gone.
+        Raises Refused for a folder larger than Ray accepts, or one that is gone.
         """
         if self._client.job(handle) is not None:
             return
@@ -133,7 +133,7 @@ class RayExecutor:
     def stop(self, handle: str) -> None:
         """Have its processes sent SIGTERM, and SIGKILL after 30 seconds (RAY_JOB_STOP_WAIT_TIME_S of its env)."""
         end = self._clock() + self._patience_seconds
-        # A job that was taken a moment ago has no process yet to send a signal to.
+        # A job that was accepted a moment ago has no process yet to send a signal to.
         while not self._client.stop(handle) and not self.status(handle).state.finished:
             self._wait(end, f"job {handle} cannot be stopped yet")
 

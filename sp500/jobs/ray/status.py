@@ -69,7 +69,7 @@ def _exit_code(job: Answer) -> int | None:
     code = job.get("driver_exit_code")
     if code is None:
         return None
-    return 128 - code if code < 0 else int(code)  # Python tells a signal as its negative
+    return 128 - code if code < 0 else int(code)  # Python reports a signal as its negative
 
 
 def _retryable(job: Answer, state: JobState, code: int | None) -> bool:

@@ -22,7 +22,7 @@ TOKENS = "tokens"
 
 
 class RayOptions(Options):
-    """How a Ray cluster is reached."""
+    """Options to reach a Ray cluster."""
 
     address: str | None = None
     """With --on ray: address of the dashboard. Default: $RAY_ADDRESS."""
@@ -40,7 +40,7 @@ class RayTarget(Target):
         return {"on": self.name, "address": address, "token_file": str(_token_file(address, folder))}
 
     def check(self, specs: Sequence[JobSpec], options: RayOptions, folder: Path) -> None:
-        """Ask the cluster for a job that nobody has; keep the token, which the queue's manager does not see."""
+        """Ask the cluster for an unknown job; keep the token, which the queue's manager does not see."""
         from sp500.jobs.ray import executor as ray
 
         place = self.locate(specs[0], options, folder)
@@ -52,7 +52,7 @@ class RayTarget(Target):
         self.executor(place, folder).status("nobody")
 
     def request(self, spec: JobSpec, id: str, options: RayOptions) -> Request:
-        """Return what the Jobs API gets, with this folder where no archive is named."""
+        """Return what the Jobs API gets, with this folder if no archive is named."""
         from sp500.jobs.ray import executor as ray
 
         uploaded = spec.working_dir is None

@@ -125,7 +125,7 @@ def test_second_rehearsal_is_refused_and_the_first_stays(cluster):
     refused = sp500("jobs", "rehearse", *state, check=False)
     assert (refused.returncode, "is up already" in refused.stderr) == (2, True)
     refused = sp500("jobs", "rehearse", "--port", port, "--state-dir", folder / "other", check=False)
-    assert (refused.returncode, f"port {port} is taken" in refused.stderr) == (2, True)
+    assert (refused.returncode, f"port {port} is in use" in refused.stderr) == (2, True)
 
 
 def test_what_cannot_be_rehearsed_is_refused_in_one_message(tmp_path):
@@ -144,7 +144,7 @@ def test_port_of_a_connection_is_taken_too(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
         port = client.getsockname()[1]
         refused = sp500("jobs", "rehearse", "--port", port, "--state-dir", tmp_path, check=False)
-    assert (refused.returncode, f"port {port} is taken" in refused.stderr) == (2, True)
+    assert (refused.returncode, f"port {port} is in use" in refused.stderr) == (2, True)
 
 
 def test_node_that_ends_twice_is_an_error_with_its_last_lines_and_leaves_nothing(tmp_path, monkeypatch):
@@ -224,7 +224,10 @@ def test_damaged_file_is_named_in_a_warning_and_does_not_keep_a_rehearsal_from_s
         port = taken.getsockname()[1]
         refused = sp500("jobs", "rehearse", "--port", port, "--state-dir", tmp_path, check=False)
     assert "processes.json is damaged and ignored" in refused.stderr
-    assert (refused.returncode, f"port {port} is taken" in refused.stderr) == (2, True)  # the next check after this one
+    assert (refused.returncode, f"port {port} is in use" in refused.stderr) == (
+        2,
+        True,
+    )  # the next check after this one
 
 
 def test_wrong_token_and_none_are_refused(cluster):

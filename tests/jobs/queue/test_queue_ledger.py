@@ -168,7 +168,7 @@ def test_file_is_the_owners_alone_for_it_holds_environments(ledger):
 def test_file_of_a_later_version_is_refused(ledger):
     with sqlite3.connect(ledger.path) as connection:
         connection.execute("PRAGMA user_version = 99")
-    with pytest.raises(ConfigError, match="later sp500"):
+    with pytest.raises(ConfigError, match="newer sp500"):
         ledger.create()
 
 

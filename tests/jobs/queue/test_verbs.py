@@ -96,7 +96,7 @@ def test_interrupted_follower_leaves_the_job_alone(state, sp500, submit):
     follower.send_signal(signal.SIGINT)
     done = follower.finish(15)
     assert done.returncode == 130
-    assert "the job goes on" in done.stderr
+    assert "the job keeps running" in done.stderr
     assert told(sp500("status", job["id"], "--json"))["state"] == "RUNNING"
     sp500("stop", job["id"])
 
@@ -152,7 +152,7 @@ def test_dry_run_sends_nothing_and_shows_no_secret(sp500, state):
 
 def test_job_wider_than_the_machine_is_refused_with_the_way_out(sp500):
     done = sp500("submit", "--workers", 10_000, "--", "true", code=1)
-    assert "takes 10000 CPUs, and there are" in done.stderr
+    assert "needs 10000 CPUs, but there are only" in done.stderr
     assert "give fewer --workers" in done.stderr
 
 
@@ -162,7 +162,7 @@ def test_kubernetes_out_of_reach_is_told_and_falls_back_only_when_asked(sp500, t
     assert "--fallback would run it on this machine" in sp500("submit", *flags, "--", "true", code=1, **nowhere).stderr
     done = sp500("submit", *flags, "--fallback", "--json", "--", "true", **nowhere)
     assert told(done)["on"] == "local"
-    assert "--fallback: on this machine" in done.stderr
+    assert "--fallback: running on this machine" in done.stderr
     sp500("wait", told(done)["id"])
 
 

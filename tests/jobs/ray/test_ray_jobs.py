@@ -413,9 +413,9 @@ def test_folder_that_is_gone_is_refused(executor, asked, tmp_path, handle):
 
 def test_token_that_is_missing_or_wrong_is_told_apart(ray_cluster, asked, monkeypatch, handle):
     monkeypatch.setenv("RAY_AUTH_MODE", "token")  # Ray's own client would now find the file under HOME
-    with pytest.raises(Unreachable, match=r"wants a token.*RAY_AUTH_MODE=token.*RAY_AUTH_TOKEN_PATH"):
+    with pytest.raises(Unreachable, match=r"requires a token.*RAY_AUTH_MODE=token.*RAY_AUTH_TOKEN_PATH"):
         ray_cluster.executor(token=None).submit(handle, asked("true"))
-    with pytest.raises(Unreachable, match="does not take this token"):
+    with pytest.raises(Unreachable, match="rejects this token"):
         ray_cluster.executor(token="wrong").status(handle)
 
 
