@@ -1,6 +1,6 @@
-"""What the runs cost, and what more workers would: cells for other tables, sentences, and tables of their own.
+"""Costs of the runs, and of more workers: cells for other tables, sentences, and tables of their own.
 
-Costs are told where a run was on a cluster or its machine has a rate; a laptop that costs nothing adds no column.
+Costs are reported if a run was on a cluster or its machine has a rate; a laptop that costs nothing adds no column.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ COUNTED = (
 
 @dataclass(frozen=True)
 class Costs:
-    """Costs of runs under one table of rates; nothing in it where there is no table, or nothing to tell."""
+    """Costs of runs under one table of rates; empty if there is no table, or nothing to report."""
 
     by_run: Mapping[str, Cost] = field(default_factory=dict)
     currency: str = ""
     held: date | None = None
-    """When the rates held."""
+    """Date of the rates."""
     source: str = ""
     unended: tuple[str, ...] = ()
     """Runs that left no record."""
@@ -142,7 +142,7 @@ def backtest(ahead: Forecast) -> str:
     """Return what the law predicted for the most workers when fitted without them."""
     tested = ahead["backtest"]
     if tested is None:
-        return "The forecast could not be tested: that takes runs with two numbers of workers."
+        return "The forecast could not be tested: that requires runs with two numbers of workers."
     fitted = formatting.join([str(count) for count in tested["fitted_on"]])
     verdict = "within" if tested["within"] else "outside"
     span = f"{seconds(tested['seconds_low'])} to {seconds(tested['seconds_high'])}"
@@ -162,7 +162,7 @@ def text(ahead: Forecast, rates: RateTable | None) -> str:
     cells = [titles, *(list(row.cells) for row in shown.rows)]
     widths = [max(len(line[place]) for line in cells) for place in range(len(titles))]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in cells]
-    # Where nothing was measured all numbers are an assumption, which is to be read before them.
+    # If nothing was measured all numbers are an assumption, which is to be read before them.
     before, after = ([], [ahead["assumption"]]) if basis["used"] else ([ahead["assumption"], ""], [])
     lines = [*before, *lines]
     if shown.note:

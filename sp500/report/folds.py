@@ -1,4 +1,4 @@
-"""What the newest walk-forward run found: a sentence, a table, a figure, and its lines in a terminal.
+"""The newest walk-forward run: a sentence, a table, a figure, and its lines in a terminal.
 
 The mean improvement has a 95% interval by Student's t over the folds, whose tests share no day; the few folds make it
 wide. The spread is the standard deviation of what single folds found: it says what one more year may bring.
@@ -75,7 +75,7 @@ class FoldSection(Section):
         return newest(runs.records)
 
     def sentences(self, found: RunRecord | None, runs: Runs) -> list[str]:
-        """Return the verdict, where there is such a run."""
+        """Return the verdict, if there is such a run."""
         return [verdict(found)] if found else []
 
     def parts(self, found: RunRecord | None, runs: Runs) -> tuple[Any, ...]:

@@ -56,21 +56,21 @@ class Shown:
     parts: Sequence[Any]
     """Table, Figure, or a string for a remark; nothing: the section is empty."""
     missing: tuple[str, str]
-    """What it says when it is empty, and the command that fills it."""
+    """Text of an empty section, and the command that fills it."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What was written, and where."""
+    """Files and findings of a written report."""
 
     path: Path
-    """index.html; report.md and report.json lie beside it."""
+    """index.html; report.md and report.json are in the same folder."""
     numbers: dict[str, object]
-    """What report.json holds: `search`, `scale` and what was computed of it, `models`, `costs`, `forecast`."""
+    """Content of report.json: `search`, `scale` and what was computed of it, `models`, `costs`, `forecast`."""
     verdicts: dict[str, list[str]]
     """Sentences by section."""
     missing: dict[str, tuple[str, str]]
-    """What an empty section says, and the command that fills it."""
+    """Text of each empty section, and the command that fills it."""
 
 
 def write(

@@ -1,7 +1,7 @@
-"""How every figure of the report looks: colours, type, a chart of labelled lines, and a drawing as SVG.
+"""Style of the report's figures: colours, type, a chart of labelled lines, and a drawing as SVG.
 
 Text stays text, so that the page's own typeface sets it and a search finds it. Few colours, which a colour-blind
-reader tells apart by lightness too; whatever a colour says, a word, a mark or a place says as well.
+reader distinguishes by lightness too; whatever a colour says, a word, a mark or a place says as well.
 """
 
 from __future__ import annotations

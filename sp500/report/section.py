@@ -1,4 +1,4 @@
-"""A section of the report: what it takes from the runs, and what it says of it.
+"""A section of the report: what it collects from the runs, and what it says of it.
 
 The page is a loop over `page.SECTIONS`. A new section is a class in a file of its own, and a line there.
 """
@@ -30,11 +30,11 @@ class Runs:
     unended: Sequence[RunRecord] = ()
     """Runs that left no record, and only cost something."""
     damaged: Sequence[str] = ()
-    """What is wrong with each run that cannot be read."""
+    """Problem of each run that cannot be read."""
 
     @cached_property
     def costs(self) -> Costs:
-        """What the runs cost."""
+        """The costs of the runs."""
         return costs.of(self.records, self.unended, self.rates)
 
 
@@ -45,7 +45,7 @@ class Section(ABC):
     """Its key in verdicts, and its heading unless there is a title."""
     title: str = ""
     empty: tuple[str, str] = ("", "")
-    """What it says with nothing to show, and the command that fills it; blank: it is left out then."""
+    """Text of an empty section, and the command that fills it; blank: the section is left out then."""
 
     @abstractmethod
     def collect(self, runs: Runs) -> Any:

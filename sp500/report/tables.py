@@ -28,7 +28,7 @@ Cells = Callable[..., dict[str, str]]
 
 @dataclass(frozen=True)
 class Column:
-    """A column's title, and whether it holds numbers, which stand to the right."""
+    """A column's title, and whether it holds numbers, which are aligned to the right."""
 
     title: str
     numeric: bool
@@ -51,7 +51,7 @@ class Table:
     rows: tuple[Row, ...]
     look: str = ""
     note: str = ""
-    """What a reader needs to know of the columns."""
+    """Note on the columns for the reader."""
 
     def markdown(self) -> str:
         """Return the table as GitHub shows it; what could be markup in a cell is escaped."""
@@ -100,7 +100,7 @@ def data_cards(records: Sequence[RunRecord]) -> list[Table]:
             {"Fact": fact} | {title: card.get(fact) or NOTHING for title, card in zip(titles, some, strict=True)}
             for fact in facts
         ]
-        card_tables.append(table("What the runs were given", lines, text=lines[0]))
+        card_tables.append(table("Data of the runs", lines, text=lines[0]))
     return card_tables
 
 
@@ -196,7 +196,7 @@ def escape(text: str) -> str:
 
 
 def _data_card(alike: list[RunRecord]) -> dict[str, str]:
-    # Copies multiply the training windows: the smallest run tells how many there are of the original.
+    # Copies multiply the training windows: the smallest run says how many there are of the original.
     record = min(alike, key=lambda run: run.config.get("data", {}).get("multiplier", 1))
     data = record.data
     splits = {name: " to ".join(map(str, span)) for name, span in (data.get("splits") or {}).items()}

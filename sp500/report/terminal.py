@@ -25,7 +25,7 @@ VERDICTS = {
     NOTHING: "against",
 }
 SCALES = {"rsi_14": " (-1 to 1: an RSI of 70 is 0.4)"}
-"""What a feature's values mean, where others use another scale."""
+"""Meaning of a feature's values, if others use another scale."""
 
 
 def text(record: RunRecord, runs_dir: Path) -> str:

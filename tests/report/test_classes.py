@@ -26,7 +26,7 @@ def texts(svg: str) -> list[str]:
 def test_every_count_of_the_confusion_matrix_is_in_the_picture():
     found = figures.confusion(group([[17, 2, 0], [0, 13, 0], [5, 0, 19]]))
     assert found is not None
-    assert {"17", "13", "19", "5", "said", "truth"} <= set(texts(found.svg))
+    assert {"17", "13", "19", "5", "predicted", "truth"} <= set(texts(found.svg))
 
 
 @pytest.mark.parametrize("matrix", [None, [[1, 2], [3, 4]], [[1] * 21] * 21])

@@ -261,8 +261,8 @@ def test_importance_does_not_hang_on_the_order_or_on_one_trial_that_diverged() -
 @pytest.mark.parametrize(
     ("trials", "why"),
     [
-        (grid()[:7], "it takes 8 finished trials, and there are 7"),
-        ([trial(str(n), 1.0 + n, lr=n) for n in range(9)], "it takes two settings that vary"),
+        (grid()[:7], "it needs 8 finished trials, and there are 7"),
+        ([trial(str(n), 1.0 + n, lr=n) for n in range(9)], "it needs two settings that vary"),
         ([trial(str(n), 1.0, lr=n, hidden=n) for n in range(9)], "every trial ended with the same loss"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Figures of models, as SVG that can stand inside a page."""
+"""Figures of models, as SVG for use inside a page."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DOTS = 40
 @apply_style()
 def improvements(group: Group) -> Figure | None:
     """Draw dot and whisker per model: the improvement over the best naive forecast and its 95% interval."""
-    # Where the naive forecast is never wrong, an improvement has no value.
+    # If the naive forecast is never wrong, an improvement has no value.
     rows = [
         (row, gain, value)
         for row in group.models
@@ -131,7 +131,7 @@ def growth(group: Group) -> Figure | None:
 
 @apply_style()
 def confusion(group: Group) -> Figure | None:
-    """Draw classes of the test as squares: rows are the truth, columns what the best model said."""
+    """Draw classes of the test as squares: rows are the truth, columns are what the best model predicted."""
     of_many = (row for row in group.models if 2 < len(row["test"].get("confusion_matrix") or ()) <= MOST_CLASSES)
     best = next(of_many, None)
     if best is None:
@@ -150,14 +150,14 @@ def confusion(group: Group) -> Figure | None:
             if count:
                 axes.text(answer, truth, f"{count}", ha="center", va="center", fontsize=8.5)
     axes.set(xlim=(-0.5, len(matrix) - 0.5), ylim=(len(matrix) - 0.5, -0.5), xticks=classes, yticks=classes)
-    axes.set(xlabel="said", ylabel="truth")
+    axes.set(xlabel="predicted", ylabel="truth")
     axes.xaxis.tick_top()
     axes.xaxis.set_label_position("top")
     axes.spines["bottom"].set_visible(False)
     axes.tick_params(length=0)
     caption = (
-        f"Confusion matrix of {best['name']} on the test: windows of each class by what was said. Off the diagonal are "
-        "its errors."
+        f"Confusion matrix of {best['name']} on the test: windows of each class by the predicted class. Off the "
+        "diagonal are its errors."
     )
     return render(chart, "confusion" + group.name, caption)
 

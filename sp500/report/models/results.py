@@ -1,6 +1,6 @@
 """Trained models, naive forecasts and buy-and-hold as rows: the `models` of report.json.
 
-Only rows judged on the same test windows stand in one group. The price is that a changed date range or horizon opens a
+Only rows judged on the same test windows are in one group. The price is that a changed date range or horizon opens a
 new group with its own naive forecasts.
 """
 
@@ -60,7 +60,7 @@ class ModelRow(TypedDict):
     untrained_loss: float | None
     test: Metrics
     growth: Metrics | None
-    """What 1 became by trading its forecasts, after costs: `dates`, `model`, `buy_and_hold`."""
+    """Growth of 1 by trading its forecasts, after costs: `dates`, `model`, `buy_and_hold`."""
     improvement: Improvement | None
 
 
@@ -71,20 +71,20 @@ class Group:
     name: str
     task: str
     newest: RunRecord
-    """Whose data card and naive forecasts stand for the group."""
+    """Run whose data card and naive forecasts represent the group."""
     models: list[ModelRow]
     naive: list[NaiveRow]
     apart: str = ""
-    """What tells it from other groups of the same subject: 'data.start 2005-01-01'."""
+    """The difference from other groups of the same subject: 'data.start 2005-01-01'."""
 
     @property
     def subject(self) -> str:
-        """What is forecast: 'Returns of ^GSPC', '5-day returns of 20 tickers'."""
+        """The subject of the forecasts: 'Returns of ^GSPC', '5-day returns of 20 tickers'."""
         return f"{self._what} ({self.apart})" if self.apart else self._what
 
     @property
     def kind(self) -> TaskKind:
-        """What is known of the task without its class."""
+        """Facts about the task that need no class of it."""
         return task.find(self.task)
 
     @property
@@ -144,7 +144,7 @@ def _newest_of_each(records: Sequence[RunRecord]) -> list[tuple[RunRecord, list[
     alike_runs: dict[tuple[Any, ...], list[RunRecord]] = {}
     for record in records:
         if record.experiment in JUDGED and record.metrics.get("test") and record.name not in doubles:
-            # A search keeps its base settings' fingerprint: its key tells two searches apart.
+            # A search keeps its base settings' fingerprint: its key distinguishes two searches.
             key, data = record.search and record.search["key"], record.data.get("sha256")
             alike_runs.setdefault((record.fingerprint, record.arm, record.num_workers, key, data), []).append(record)
     newest = [(alike[-1], [record.name for record in alike[:-1]]) for alike in alike_runs.values()]
@@ -255,7 +255,7 @@ def _test_settings(record: RunRecord) -> dict[str, object]:
 
 
 def _settings(record: RunRecord) -> dict[str, object]:
-    """Return settings that can tell two models of a group apart, the most useful first."""
+    """Return settings that can distinguish two models of a group, the most useful first."""
     config = record.config
     data = {
         key: config.get("data", {}).get(key) for key in ("window", "norm", "multiplier", "valid_from_train", "seed")

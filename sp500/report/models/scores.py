@@ -120,7 +120,7 @@ def columns(tests: Sequence[Metrics]) -> list[Metric]:
     shown: list[Metric] = []
     for key, title in SCALED.items():
         if values := [abs(test[key]) for test in tests if test.get(key)]:
-            # Squared daily returns are about 1e-4: without their unit all would read 0.0002. Even powers alone, so that
+            # Squared daily returns are about 1e-4: without their unit all would read 0.0002. Only even powers, so that
             # one unit serves all years.
             power = 2 * round(math.log10(min(values)) / 2)
             unit, power = (f" (10{str(power).translate(SUPERSCRIPTS)})", power) if abs(power) > 1 else ("", 0)

@@ -1,6 +1,6 @@
-"""What models found, in sentences.
+"""Verdicts on models, in sentences.
 
-Every sentence is computed from the findings, and says "slower", "worse" or "cannot be told" where that is so.
+Every sentence is computed from the findings, and says "slower", "worse" or "cannot be told" if so.
 """
 
 from __future__ import annotations

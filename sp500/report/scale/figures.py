@@ -63,7 +63,7 @@ def bars(scale: Scale) -> Figure:
     """Draw one size: speed and peak memory of each arm as bars."""
     labels = [row["label"] for row in scale.rows]
     height = 0.35 + 0.25 * len(scale.rows)
-    # Half of what the labels leave, less room for the numbers beside the bars.
+    # Half of what the labels leave, less room for the numbers next to the bars.
     panel = (WIDTH - LETTER * max(map(len, labels)) - 0.1) / 2 - 1.0
     chart, left = canvas(height, labels, right=panel + 2.0, above=0.3)
     room = left.get_position()

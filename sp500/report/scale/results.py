@@ -32,7 +32,7 @@ class Row(ScaleRow):
 
 @dataclass(frozen=True)
 class Scale:
-    """Rows of scale experiments with the same settings; empty lists where none ran."""
+    """Rows of scale experiments with the same settings; empty lists if none ran."""
 
     rows: list[Row]
     break_even: list[BreakEven]
@@ -47,7 +47,7 @@ class Scale:
 
     @property
     def cores(self) -> int:
-        """Cores of the user's machine; 0 where nothing ran on it."""
+        """Cores of the user's machine; 0 if nothing ran on it."""
         return max((row["cores"] for row in self.rows if row["place"] == "machine"), default=0)
 
 

@@ -25,7 +25,7 @@ class ScaleSection(Section):
         return collect(runs.records)
 
     def sentences(self, found: Scale, runs: Runs) -> list[str]:
-        """Return what streaming and the cluster bought; nothing where nothing was measured."""
+        """Return what streaming and the cluster bought; nothing if nothing was measured."""
         return verdicts.sentences(found, runs.costs.cost_text)
 
     def parts(self, found: Scale, runs: Runs) -> tuple[Any, ...]:

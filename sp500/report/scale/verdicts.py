@@ -1,4 +1,4 @@
-"""What streaming gained, and what the cluster gained, in sentences.
+"""Verdicts on streaming and the cluster, in sentences.
 
 Every sentence is computed from the rows. Differences within the margin of repeated runs are called "about as fast".
 """
@@ -19,7 +19,7 @@ from sp500.suspicion import warn
 Sizes = dict[int, Row]
 """Rows of one arm by multiplier."""
 CostOf = Callable[[str], str]
-"""What a run cost, by its name, with its currency; '' where that is not known."""
+"""Cost of a run, by its name, with its currency; '' if it is not known."""
 SINGLE_RUN = 0.1
 """Share by which a run's speed differs from that of a repeated run: 0.96 to 1.08 of it on a quiet machine
 (docs/LOG.md)."""

@@ -1,6 +1,6 @@
-"""How the arms of a search compare: what packing bought, what Ray bought, and from where on Ray would pay.
+"""Comparison of the arms of a search: the gain of packing and of Ray, and from how many configs on Ray would pay.
 
-Every sentence is computed from the measured seconds, and says "slower" or "run this" where that is so.
+Every sentence is computed from the measured seconds, and says "slower" or "run this" if that is so.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MODEL = (
 )
 ROUNDING = "Repeat with --train.dtype float64 to see whether that is rounding."
 Numbers = Mapping[str, Any]
-"""What `compare.searches` gives."""
+"""Result of `compare.searches`."""
 
 
 def sentences(numbers: Numbers) -> list[str]:
@@ -186,7 +186,7 @@ def _cores(numbers: Numbers) -> str:
     if cores is None:
         start = seconds(numbers["arms"]["ray"]["start_seconds"])
         return f"For these {configs} no number of cores makes up for its start of {start}."
-    return f"For these {configs} it takes about {some(max(math.ceil(cores), 1), 'core')}."
+    return f"For these {configs} it needs about {some(max(math.ceil(cores), 1), 'core')}."
 
 
 def _configs(count: float | None) -> str:

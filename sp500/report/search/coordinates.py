@@ -42,8 +42,8 @@ def coordinates(search: Search) -> Figure | None:
     _scale(axes, len(settings), search.loss.replace(" /", "\n/"), _loss_labels(losses, top))
     blue = f"the {_best(trials)} best in blue, the best of all in bold" if _best(trials) > 1 else "the best in blue"
     caption = (
-        f"Every trial as a line through its settings to its validation loss: {blue}. Where blue lines meet, a setting "
-        "did well."
+        f"Every trial as a line through its settings to its validation loss: {blue}. Values crossed by many blue "
+        "lines did well."
     )
     caption += NAIVE if search.relative else ""
     if len(shown) < len(trials):

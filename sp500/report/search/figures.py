@@ -1,4 +1,4 @@
-"""How a search went: its seconds, its history, the settings that did well and those that mattered, as figures."""
+"""Figures of a search: its seconds, its history, the settings that did well and those that mattered."""
 
 from __future__ import annotations
 

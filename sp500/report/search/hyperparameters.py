@@ -1,4 +1,4 @@
-"""Which settings a search varied, on which scale each is drawn, and how much each mattered for the loss."""
+"""Settings that a search varied: the scale that each is drawn on, and how much each mattered for the loss."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Trial(TrialResult):
     """A trial and what it is compared by."""
 
     loss: float = math.inf
-    """The validation loss, or its share of the naive one; infinite where the trial failed."""
+    """The validation loss, or its share of the naive one; infinite if the trial failed."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting that a search varied. Numbers keep their distances; anything else stands evenly spaced."""
+    """A setting that a search varied. Numbers keep their distances; anything else is evenly spaced."""
 
     key: str
     values: tuple[Any, ...]
@@ -62,15 +62,15 @@ def importance(trials: Sequence[Trial]) -> dict[str, float] | str:
     """Return the share of each varied setting in the variation of the loss, most important first; or why there is none.
 
     Optuna's fANOVA (Hutter, Hoos and Leyton-Brown 2014) with a seed, so that the same trials give the same shares in
-    every version of Optuna: since 5.0 its default looks at the best tenth alone, which is two of eighteen trials. A
+    every version of Optuna: since 5.0 its default looks only at the best tenth, which is two of eighteen trials. A
     loss above `ceiling` counts as that much, else one trial that diverged would be all the variation.
     """
     scored, settings = drop_failed(trials), list_varied(drop_failed(trials))
     losses = [trial.loss for trial in scored]
     if len(scored) < FEWEST:
-        return f"it takes {FEWEST} finished trials, and there are {len(scored)}"
+        return f"it needs {FEWEST} finished trials, and there are {len(scored)}"
     if len(settings) < 2:
-        return "it takes two settings that vary"
+        return "it needs two settings that vary"
     if len(set(losses)) < 2:
         return "every trial ended with the same loss"
     import optuna

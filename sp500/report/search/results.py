@@ -1,4 +1,4 @@
-"""What the newest search found: its sides, their trials, and what was computed of them."""
+"""Findings of the newest search: its sides, their trials, and what was computed of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sp500.runs.results import SearchComparison, SearchSummary
 from sp500.runs.trials import TrialResult
 
 NAIVE = " Naive: the loss of always answering zero, which compares sets of data."
-"""What a caption adds where trials ran on several."""
+"""Addition to a caption if trials ran on several."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Side:
 
     @property
     def elapsed(self) -> dict[str, float] | None:
-        """Seconds from the start of the first trial to the end of each; None where an older ledger does not tell, and
-        where the search was interrupted, since the pause would be counted.
+        """Seconds from the start of the first trial to the end of each; None if an older ledger does not say, and
+        if the search was interrupted, since the pause would be counted.
         """
         resumed = self.record.search and self.record.search["resumed"]
         if resumed or any(trial.finished is None for trial in self.trials.values()):
@@ -48,30 +48,32 @@ class Side:
 
 @dataclass(frozen=True)
 class Search:
-    """One search; nothing in it where none ran."""
+    """One search; nothing in it if none ran."""
 
     compared: SearchComparison
-    """What `compare.searches` gives; None where it needs an arm that did not run."""
+    """Result of `compare.searches`; None if it needs an arm that did not run."""
     sides: list[Side]
     shown: Side | None
-    """The arm whose trials stand for the search: the one that found the chosen config, or that has most trials."""
+    """The arm whose trials represent the search: the one that found the chosen config, or that has most trials."""
     record: RunRecord | None
     """The record that speaks for the search: the one that timed all arms, or that of the newest arm."""
     importance: dict[str, float] | str
     """Share of each setting in the variation of the loss, or why it is not known."""
     relative: bool
-    """Whether trials on different data are compared: by their loss as a share of that of always answering zero."""
+    """True if trials on different data are compared: by their loss as a share of that of always answering zero."""
     earlier: list[str] = field(default_factory=list)
     """The last run of each earlier search, newest first."""
 
     @property
     def loss(self) -> str:
-        """What trials are compared by."""
+        """The number that trials are compared by."""
         return "validation loss / naive" if self.relative else "validation loss"
 
     @property
     def loss_definition(self) -> str:
-        """What the loss is where the task has a metric that looks the same: that of returns is on scaled returns."""
+        """The definition of the loss, if the task has a metric that looks the same: that of returns is on scaled
+        returns.
+        """
         config = self.record.config if self.record else {}
         data = config.get("data", {})
         if not of_record(config).scales_targets or data.get("npz_path") or data.get("norm", "none") == "none":
@@ -83,7 +85,7 @@ class Search:
 
     @property
     def summary(self) -> SearchSummary | None:
-        """What the record says of the search."""
+        """The record's summary of the search."""
         return self.record.search if self.record else None
 
     @property
@@ -93,19 +95,19 @@ class Search:
 
     @property
     def trades_per_year(self) -> float:
-        """How often a year a forecast is traded."""
+        """The number of times per year that a forecast is traded."""
         data = self.record.config.get("data", {}) if self.record else {}
         return metrics.TRADING_DAYS / int(data.get("horizon", 1))
 
     @property
     def failed(self) -> int:
-        """Configs that failed in the arm where most did."""
+        """Configs that failed in the arm with most failures."""
         summaries = [self.summary, *(side.record.search for side in self.sides)]
         return max((summary["failed"] for summary in summaries if summary), default=0)
 
     @property
     def numbers(self) -> dict[str, object]:
-        """Its part of report.json; nulls where no search ran."""
+        """Its part of report.json; nulls if no search ran."""
         metrics = self.record.metrics if self.record else {}
         test = {key: value for key, value in metrics.get("test", {}).items() if key != "improvement"}
         return {
@@ -183,7 +185,7 @@ def best_so_far(side: Side) -> list[Best]:
 
 
 def _side(name: str, record: RunRecord, results: Sequence[TrialResult], *, relative: bool) -> Side:
-    # A config that was run again stands where it stood first in the ledger.
+    # A config that was run again keeps its first place in the ledger.
     ends = {result.id: result.finished for result in results if result.finished}
     ordered = sorted(results, key=lambda result: ends[result.id]) if len(ends) == len(results) else results
     trials = [Trial(**result.model_dump(), loss=_loss(result, relative)) for result in ordered]

@@ -1,4 +1,4 @@
-"""Ways of choosing configs against each other: searches of one space and as many configs, by more than one method.
+"""Comparison of samplers: searches of one space and as many configs, by more than one method.
 
 A single search is an anecdote; several seeds of each method show whether a difference is more than their spread.
 """

@@ -1,4 +1,4 @@
-"""What a search found, as tables."""
+"""Tables of a search."""
 
 from __future__ import annotations
 

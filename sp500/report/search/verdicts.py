@@ -1,6 +1,6 @@
-"""What the search found, what packing and Ray bought, and how far its best can be trusted, in sentences.
+"""Verdicts on a search: its best config, the gain of packing and Ray, and how far the best can be trusted.
 
-Every sentence is computed from the findings, and says "slower", "worse" or "cannot be told" where that is so.
+Every sentence is computed from the findings, and says "slower", "worse" or "cannot be told" if so.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sp500.suspicion import find_signs, warn
 
 SURE = 0.95
 SAME = 1e-5
-"""Relative gap below which two validation losses are told as the same, to the digits that are shown."""
+"""Relative gap below which two validation losses are reported as the same, to the digits that are shown."""
 COMPARABLE = ("r2", "accuracy", "sharpe_after_cost")
 """Metrics that can be compared between splits. An MSE cannot, since the splits differ in volatility, nor can the share
 of right directions, since they differ in how often prices rose."""
