@@ -211,7 +211,7 @@ def test_hub_that_is_not_there_and_one_that_is_switched_off_name_the_folder_to_m
     for environment in ({}, {"HF_HUB_OFFLINE": "1"}):
         code, message = fetched("owner/tiny", closed, tmp_path, **environment)
         assert code == 2
-        assert "mount FOLDER and give it as model.path" in message
+        assert "mount FOLDER and set it as model.path" in message
         assert len(message.splitlines()) == 1
 
 

@@ -1,8 +1,8 @@
-"""Which words of an experiment's command line an agent may write.
+"""Words of an experiment's command line that an agent may write.
 
 No shell reads them; still each word is held to letters, digits and a few signs, and each flag to those that are open
-to agents. Closed are those that name a folder to write to or a file of settings, and those that take more than the job
-tells the queue. A flag is closed unless its field says `agents=True`.
+to agents. Closed are those that name a folder to write to or a file of settings, and those that use more than the job
+requests from the queue. A flag is closed unless its field says `agents=True`.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from sp500.tuning.presets import PRESETS
 
 FLAG = re.compile(r"--([a-z][a-z0-9._-]*)(?:=(.*))?", re.DOTALL)
 UNUSED = re.compile(r"[^A-Za-z0-9._:/+^-]")
-"""What no value needs; ^ occurs in names of indices, such as ^GSPC."""
+"""Characters that no value needs; ^ occurs in names of indices, such as ^GSPC."""
 LONGEST_WORD = 200
 
 CLOSED = {
-    "num-workers": "give it as workers",
-    **dict.fromkeys(("nodes", "workers-per-trial", "train.threads"), "takes more than the job tells the queue"),
-    "config": "reads a file of settings; give each setting by its flag",
-    "io.run-name": "give it as --name",
+    "num-workers": "set it as workers",
+    **dict.fromkeys(("nodes", "workers-per-trial", "train.threads"), "uses more than the job requests from the queue"),
+    "config": "reads a file of settings; set each by its flag",
+    "io.run-name": "set it as --name",
     "trust-source": "runs Python that came with a folder of runs",
     "rates": "the project's table of rates counts, cluster/rates.yaml",
     **dict.fromkeys(("runs-dir", "io.save-dir"), "the server says where runs go"),
     "model.path": "loads a model of another's, also from the hub",
     **dict.fromkeys(("out", "shards", "data.cache-dir", "io.archive"), "names a folder to write to"),
 }
-"""Why a flag is closed, where a reader would ask."""
+"""Reasons that flags are closed, if a reader would ask."""
 STUDIES: Mapping[str, type[RunConfig] | None] = {
     "prepare": Experiment,
     "train": TrainSettings,
@@ -82,7 +82,7 @@ def fault(word: str, experiment: str) -> str:
     if name and not _is_open(name, experiment):
         return f"--{name} {_explain_refusal(name, experiment)}"
     if match := UNUSED.search(value):
-        return f"{word!r} has {match[0]!r}, which no setting needs; letters, digits and . _ : / + - ^ are taken"
+        return f"{word!r} contains {match[0]!r}, which is not allowed; use letters, digits and . _ : / + - ^"
     if not name and (not value or value.startswith("-")):
         return f"{word!r} is neither a flag nor a value; each is a word of its own, such as --train.epochs, 3"
     return _path_fault(word, value)
@@ -104,7 +104,7 @@ def file_fault(words: Iterable[str]) -> str:
         flag = name or flag
         files = FILES.get(flag)
         if value and value not in NAMES.get(flag, {value}):
-            return f"--{flag} {value}: agents may give {', '.join(sorted(NAMES[flag]))}, and no Python of a user's"
+            return f"--{flag} {value}: agents may use {', '.join(sorted(NAMES[flag]))}, and no Python of a user's"
         path = PurePosixPath(value)
         if not files or not value or value in files.words:
             continue
@@ -129,4 +129,6 @@ def _explain_refusal(name: str, experiment: str) -> str:
     if name in CLOSED:
         return f"is closed to agents: {CLOSED[name]}"
     near = difflib.get_close_matches(name, sorted(OPEN[experiment]), n=1)
-    return f"is no flag of {experiment} that agents may use" + (f"; did you mean --{near[0]}?" if near else "")
+    return f"is not a flag of {experiment} that is available to agents" + (
+        f"; did you mean --{near[0]}?" if near else ""
+    )

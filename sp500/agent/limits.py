@@ -1,4 +1,4 @@
-"""Limits on an agent's jobs: their number, and their share of this machine, where nothing has a cost."""
+"""Limits on an agent's jobs: their number, and their share of this machine, that hold if nothing has a cost."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Limits:
     memory_bytes: int | None = None
     """Memory of one job on this machine, all its workers together; None: half of what jobs may hold here."""
     disk_bytes: int = 50 * 2**30
-    """Size of the folder of runs above which no job is taken."""
+    """Size of the folder of runs above which no job is accepted."""
 
     def check_jobs(self, unfinished: int) -> None:
-        """Raise LimitExceeded where there are as many jobs as allowed."""
+        """Raise LimitExceeded if there are as many jobs as allowed."""
         if unfinished >= self.jobs:
             raise LimitExceeded(
                 f"{unfinished} jobs of this project have not ended, and {self.jobs} are allowed (--max-jobs of sp500"
@@ -35,7 +35,7 @@ class Limits:
             )
 
     def check_disk(self, runs: Path) -> None:
-        """Raise LimitExceeded where the folder of runs is larger than allowed."""
+        """Raise LimitExceeded if the folder of runs is larger than allowed."""
         if (size := folder_bytes(runs)) > self.disk_bytes:
             raise LimitExceeded(
                 f"the folder of runs holds {size / MIB:.0f} MiB, and {self.disk_bytes / MIB:.0f} MiB are allowed"

@@ -1,6 +1,6 @@
-"""What an agent may ask for: each tool takes one of these, and its docstring and those of its fields are what it reads.
+"""Requests of an agent: each tool accepts one of these. Agents read their docstrings and those of the fields.
 
-A request is checked here, before there is a queue or a process; what it leaves open is told where there is one.
+A request is checked here, before there is a queue or a process; what it leaves open is reported later.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SubmitJob(Frozen):
     """
 
     experiment: Script
-    """Which experiment."""
+    """Name of the experiment."""
     arguments: tuple[str, ...] = Field((), max_length=100)
     """Its flags and their values, one word each, such as ["--model.kind", "lstm", "--train.epochs", "3", "--name",
     "first"]. No shell reads them. Files that they name have to lie inside the project."""
@@ -39,14 +39,14 @@ class SubmitJob(Frozen):
     holds. For tune they are nodes of a cluster; on this machine it uses all cores anyway. Leave it out for one process
     without Ray."""
     on: On | None = None
-    """Where: this machine, a Ray cluster that is there, or one made for the job on Kubernetes. The server's user
-    decides which of them are allowed. Default: the first of those."""
+    """Place: this machine, an existing Ray cluster, or one made for the job on Kubernetes. The server's user decides
+    which of them are allowed. Default: the first of those."""
     cpus: int | None = Field(None, ge=1)
     """Whole CPUs of each worker. Default: 1, or what the cluster's pods have."""
     gpus: int = Field(0, ge=0)
     """GPUs of each worker."""
     memory: Memory | None = Field(None, max_length=16)
-    """Memory of each worker, for example 2GiB. A job that takes more is ended. Default: all that one job may have on
+    """Memory of each worker, for example 2GiB. A job that uses more is ended. Default: all that one job may have on
     this machine."""
     expected: int | None = Field(None, ge=1)
     """Your estimate of its seconds, with which the queue fits short jobs in. Default: the longest of earlier jobs. It
@@ -96,7 +96,7 @@ class JobLogs(Frozen):
     id: Id
     """The job's id."""
     tail: int = Field(50, ge=1, le=results.LINES)
-    """How many of the last lines, of each process; 1 to 200."""
+    """Number of last lines of each process; 1 to 200."""
     role: Literal["head", "worker", "submitter"] | None = None
     """On Kubernetes: role whose lines to show; the submitter prints the experiment's. Default: all."""
 
@@ -128,7 +128,7 @@ class ListJobs(Frozen):
 class EstimateSpeedup(Frozen):
     """Forecast seconds, speed-up, efficiency and cost per number of workers, from the runs that have ended here.
 
-    Where too little was measured, a default is given instead, and `assumption` says so. Nothing is started.
+    If too little was measured, a default is given instead, and `assumption` says so. Nothing is started.
     """
 
     experiment: Experiment = "scale"
@@ -142,7 +142,7 @@ class EstimateSpeedup(Frozen):
     @classmethod
     def _some_are_asked_for(cls, workers: tuple[int, ...]) -> tuple[int, ...]:
         if not workers:
-            raise ValueError("is empty; give numbers of workers, such as [1, 2, 4]")
+            raise ValueError("is empty; expected numbers of workers, such as [1, 2, 4]")
         return workers
 
 
@@ -179,7 +179,7 @@ def job(request: SubmitJob, *, here: bool) -> JobFields:
 def check_workers(request: SubmitJob, most: float, where: str) -> None:
     """Refuse a world size above `most`, the number of such workers that `where` holds, with ConfigError."""
     if most < 1:
-        raise ConfigError(f"cpus: {request.cpus or 1} for one worker are more than {where} holds; give fewer")
+        raise ConfigError(f"cpus: {request.cpus or 1} for one worker are more than {where} holds; use fewer")
     if (request.workers or 1) > most:
         each = f", each of {request.cpus} CPUs," if request.cpus else ""
-        raise ConfigError(f"workers: {request.workers}{each} are more than {where} holds; give 1 to {most:.0f}")
+        raise ConfigError(f"workers: {request.workers}{each} are more than {where} holds; use 1 to {most:.0f}")

@@ -12,7 +12,7 @@ from sp500.progress import Kind
 from sp500.runs.results import Backtest, Basis, ForecastRow
 
 LINES, LINE_LENGTH, LOG_LENGTH = 200, 1_000, 20_000
-"""What one answer has of a log: lines, characters of each, and characters in all."""
+"""Limits of a log in one answer: lines, characters of each, and characters in all."""
 ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
@@ -23,14 +23,14 @@ class Result(BaseModel):
 
 
 class Progress(Result):
-    """How far a running job is."""
+    """Progress of a running job."""
 
     kind: Kind
-    """What is counted: epoch, trial, fold or arm."""
+    """The unit that is counted: epoch, trial, fold or arm."""
     done: int
     total: int
     at_most: bool
-    """Whether it may end sooner, for example by early stopping."""
+    """True if it may end sooner, for example by early stopping."""
     samples_per_second: float | None
     """Windows trained on per second, since its present start."""
     best_loss: float | None
@@ -38,7 +38,7 @@ class Progress(Result):
     eta_seconds: float | None
     """Until the last one should end; null before the first one of this start has ended."""
     updated: float
-    """When the last one ended."""
+    """Time when the last one ended."""
 
 
 class Job(Result):
@@ -47,12 +47,12 @@ class Job(Result):
     id: str
     name: str
     on: str
-    """Where it runs: local, ray or kuberay."""
+    """Place: local, ray or kuberay."""
     state: JobState
     reason: str
     """One line: why it waits, what it does, how it ended."""
     exit_code: int | None
-    """Of its command, once that has ended; 128 and the signal where a signal ended it."""
+    """Of its command, once that has ended; 128 and the signal if a signal ended it."""
     project: str
     priority: int
     starts: int
@@ -69,16 +69,16 @@ class Job(Result):
 
 
 class Plan(Result):
-    """What is expected of a job."""
+    """Expectations of a job."""
 
     command: str
     takes: str
     queued_before: int
     """Jobs that start before it."""
     starts: str
-    """What money it waits for; empty where it starts as soon as there is room."""
+    """The budget that it waits for; empty if it starts as soon as there is room."""
     seconds: tuple[float | None, float | None]
-    """How long it may take, from and to; null if unknown."""
+    """Shortest and longest expected run time; null if unknown."""
     cost: tuple[float | None, float | None]
     currency: str
 
@@ -132,7 +132,7 @@ class Speedup(Result):
     basis: Basis
     """The runs that were used, and why others were not."""
     backtest: Backtest | None
-    """Fitted without the most workers, what the law said of them."""
+    """Prediction of the law for the most workers, fitted without them."""
     currency: str | None
 
 

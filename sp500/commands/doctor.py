@@ -31,7 +31,7 @@ class Doctor(Frozen):
     """
 
     on: On | None = None
-    """Where you want to run jobs: if that place cannot be used, it is an error; other clusters are not checked."""
+    """Place where you want to run jobs. If it cannot be used, that is an error; other clusters are not checked."""
     address: str | None = None
     """Address of a Ray cluster, http://HOST:8265. Default: $RAY_ADDRESS."""
     context: str | None = None
@@ -55,7 +55,7 @@ def _namespace(flags: Doctor, environment: Mapping[str, str]) -> str:
 
 def _check(flags: Doctor) -> tuple[str, int]:
     checks = check.run_probes(probes(flags))
-    console = Console(force_terminal=sys.stdout.isatty())  # rich takes a pipe for a terminal with FORCE_COLOR
+    console = Console(force_terminal=sys.stdout.isatty())  # rich treats a pipe as a terminal with FORCE_COLOR
     text = json.dumps(check.plain(checks), indent=1) if flags.json_output else check.text(checks, console)
     return text, check.exit_code(checks)
 

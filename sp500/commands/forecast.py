@@ -30,7 +30,7 @@ class Forecast(Frozen):
     runs_dir: Path = Field(default_factory=folders.default_runs)
     """Folder of the runs. $SP500_RUNS_DIR sets another default."""
     rates: Path | None = None
-    """Table of rates. Default: cluster/rates.yaml where it is there."""
+    """Table of rates. Default: cluster/rates.yaml if it exists."""
     size: int | None = Field(None, gt=0)
     """Windows to train on, over all epochs. Default: as many as the newest run."""
     node_type: str = ""
@@ -67,7 +67,7 @@ def build_forecast(flags: Forecast, table: RateTable | None) -> results.Forecast
     from sp500.runs.store import RunStore
 
     if flags.node_type and (table is None or flags.node_type not in table.types):
-        known = f"the table has {', '.join(table.types)}" if table else "there is no table of rates: give --rates FILE"
+        known = f"the table has {', '.join(table.types)}" if table else "there is no table of rates: set --rates FILE"
         raise ConfigError(f"--node-type {flags.node_type}: {known}")
     question = forecast.Question(**flags.model_dump(include=set(forecast.Question.model_fields)))
     result = forecast.forecast(RunStore(flags.runs_dir).scan().records, question, table)

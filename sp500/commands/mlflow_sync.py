@@ -43,14 +43,14 @@ class Sync(Frozen):
     weights: bool = False
     """Keep the weights of the best epoch among the artifacts."""
     rates: Path | None = None
-    """Table of rates for the price of a run. Default: cluster/rates.yaml where it is there."""
+    """Table of rates for the price of a run. Default: cluster/rates.yaml if it exists."""
     json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
     """One JSON object on stdout."""
 
     @model_validator(mode="after")
     def _ends_with_one_object(self) -> Sync:
         if self.follow and self.json_output:
-            raise ValueError("--follow and --json: give one of them, since one object cannot be printed before the end")
+            raise ValueError("--follow and --json: use one of them, since one object cannot be printed before the end")
         return self
 
 
@@ -90,7 +90,7 @@ def _missing(done: Synced) -> list[str]:
     for run, reason in done.missing.items():
         reasons.setdefault(reason, []).append(run)
     return [
-        f"missing in MLflow: {join(runs)} ({some(len(runs), 'run')}): {reason}. The next sync goes on there"
+        f"missing in MLflow: {join(runs)} ({some(len(runs), 'run')}): {reason}. The next sync continues there"
         for reason, runs in reasons.items()
     ]
 

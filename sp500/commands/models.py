@@ -73,12 +73,12 @@ class Promote(ModelFlags):
     @model_validator(mode="after")
     def _is_one_of_them(self) -> Promote:
         if self.canary and self.shadow:
-            raise ValueError("--canary and --shadow: give one of them")
+            raise ValueError("--canary and --shadow: use one of them")
         return self
 
 
 class Rollback(ModelFlags):
-    """End a model's canary and shadow or, where it has none, let the previous champion serve again."""
+    """End a model's canary and shadow or, if it has none, let the previous champion serve again."""
 
     model: str = DEFAULT
     """The model."""
@@ -90,7 +90,7 @@ class Score(ModelFlags):
     model: str = DEFAULT
     """The model."""
     source: str | None = None
-    """Where the prices are: bundled | yfinance | FILE. Default: the source that the champion was trained on."""
+    """Source of the prices: bundled | yfinance | FILE. Default: the source that the champion was trained on."""
 
 
 def _list(flags: List) -> tuple[Mapping[str, object], str]:
@@ -215,7 +215,7 @@ def _in_a_pod(flags: ModelFlags, name: str, argv: Sequence[str], run: str) -> st
     with pod as running:
         if run and (flags.runs_dir / run).is_dir():
             sent = RunsClaim(kubectl, running, flags.runs_dir).send(run)
-            transfer.say(f"run {run} {'is sent' if sent else 'is there already'}")
+            transfer.say(f"run {run} {'is sent' if sent else 'exists already'}")
         try:
             return kubectl.execute(running, *words).rstrip()
         except ResourcesError as error:

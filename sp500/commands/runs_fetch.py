@@ -49,7 +49,7 @@ def _fetch(flags: Fetch) -> tuple[str, int]:
     elif fetched.files or fetched.versions:
         text = f"{folder} fetched: {len(fetched.files)} files, {len(fetched.versions)} versions, checksums equal"
     else:
-        text = f"{folder} is already as far as the archive's"
+        text = f"{folder} is up to date with the archive"
     return text, int(bool(fetched.damaged))
 
 

@@ -1,1 +1,1 @@
-"""What an entry script shows and reads: flags, output and progress."""
+"""Input and output of entry scripts: flags, output and progress."""

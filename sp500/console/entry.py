@@ -1,4 +1,4 @@
-"""What every script shares: a settings file under the flags, a run folder, progress, one JSON object, exit codes.
+"""The shared runner of scripts: a settings file under the flags, a run folder, progress, one JSON object, exit codes.
 
 A script is a frozen settings model and a function; this module does the rest, so that all of them answer --help in
 under a second, refuse a wrong flag alike, and say what went wrong in one message.
@@ -43,7 +43,7 @@ class Flags(Frozen):
     config: Path | None = None
     """YAML file of settings; flags override it."""
     dry_run: bool = False
-    """Say what would be done, and do nothing."""
+    """Print the plan without executing it."""
     print_config: bool = False
     """Print the effective settings as YAML, and do nothing."""
     json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
@@ -61,7 +61,7 @@ class Command(Experiment, Flags):
     model_config = ConfigDict(extra="allow")  # the task's section, as RunConfig has it
 
     takes_world_size: ClassVar[bool] = False
-    """Whether SP500_WORLD_SIZE is the default of its num_workers."""
+    """True if SP500_WORLD_SIZE is the default of its num_workers."""
 
 
 F = TypeVar("F", bound=Flags)
@@ -70,7 +70,7 @@ C = TypeVar("C", bound=Command)
 
 @dataclass(frozen=True)
 class Answer:
-    """What a script prints: plain data for --json, text for a reader; and its exit code."""
+    """Output of a script: plain data for --json, text for a reader; and its exit code."""
 
     plain: Mapping[str, object]
     text: str
@@ -196,7 +196,7 @@ def _split_options(argv: Sequence[str]) -> tuple[list[str], dict[str, object]]:
 def from_file(model: type[F], path: Path, task: str | None = None, runs: Path | str | None = None) -> F:
     """Return the settings of a YAML file over the defaults of `task`, or of the file's own.
 
-    What it names is given by the user, unless it lies in a run: below the folder `runs`, or among the files of one.
+    What it names comes from the user, unless it lies in a run: below the folder `runs`, or among the files of one.
     Raises ConfigError that names file, key and nearest key.
     """
     settings = read_mapping(path, "--config", "sections such as data, model and train")

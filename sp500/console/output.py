@@ -1,4 +1,4 @@
-"""Stdout for the result alone, stderr for everything else, and signals that become one exit code."""
+"""Stdout only for the result, stderr for everything else, and signals that become one exit code."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from sp500.errors import ConfigError, ResourcesError, SP500Error
 from sp500.execution import Interrupted
 
 NO_HOME = "Could not determine home directory."
-"""What pathlib says where HOME is not set and the user has no name, as in many containers."""
+"""Message of pathlib if HOME is not set and the user has no name, as in many containers."""
 NO_THREAD = "can't start new thread"
-"""What threading says where the system gives none."""
+"""Message of threading if the system has no more threads."""
 # Control characters but line feeds, tabs, and the escapes that set colors.
 CONTROL = re.compile(r"(?!\x1b\[[0-9;]*m)[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 PROXIES = frozenset({"http_proxy", "https_proxy", "all_proxy"})

@@ -32,7 +32,7 @@ class Progress:
         earlier: Iterable[Unit] = (),
         meter: Meter | None = None,
     ) -> None:
-        # Asked of the stream itself: rich takes a file for a terminal where FORCE_COLOR is set, as CI systems do.
+        # Asked of the stream itself: rich treats a file as a terminal if FORCE_COLOR is set, as CI systems do.
         self._console = console or Console(file=sys.stderr, force_terminal=sys.stderr.isatty())
         self._done = done
         self._meter = meter or Meter(unit, total, since=time.time())

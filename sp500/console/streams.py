@@ -22,7 +22,7 @@ def open_closed_streams() -> None:
 def write_stdout(text: str = "") -> int:
     """Print a text after what is buffered, and return the exit code.
 
-    0 also where the reader (head, less) has seen enough; 1, with a message, where the disk under stdout is full.
+    0 also if the reader (head, less) has seen enough; 1, with a message, if the disk under stdout is full.
     """
     try:
         print(text, end="\n" if text else "", flush=True)

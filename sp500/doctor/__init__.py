@@ -1,1 +1,1 @@
-"""What is wrong on this machine and with its clusters: facts are gathered at the edge and judged by pure functions."""
+"""Problems of this machine and its clusters: facts are gathered at the edge and judged by pure functions."""

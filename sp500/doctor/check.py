@@ -20,7 +20,7 @@ from sp500.errors import attempt
 
 
 class State(StrEnum):
-    """What became of a check."""
+    """Outcome of a check."""
 
     OK = "ok"
     WRONG = "wrong"
@@ -34,11 +34,11 @@ class Check:
     name: str
     state: State
     found: str
-    """What there is, on one line. For a skipped check: the reason."""
+    """The state that was found, on one line. For a skipped check: the reason."""
     advice: str = ""
-    """What to do, where something is wrong."""
+    """The remedy, if something is wrong."""
     code: int = 1
-    """Exit code of doctor, where something is wrong."""
+    """Exit code of doctor, if something is wrong."""
 
 
 # The name of what is checked, and the function that checks it.

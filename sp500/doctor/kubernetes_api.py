@@ -18,7 +18,7 @@ class Cluster:
     """One API server. Every question is put once, and raises Unreachable, or Refused for what this user may not ask."""
 
     def __init__(self, source: str, context: str | None) -> None:
-        """Read a kubeconfig, or what a pod is given where `source` is empty.
+        """Read a kubeconfig, or what a pod is given if `source` is empty.
 
         Raises ConfigError for a context that is not there, Unreachable for a kubeconfig of no use.
         """
@@ -44,7 +44,7 @@ class Cluster:
         return bool(answer["status"]["allowed"])
 
     def get(self, path: str, query: dict[str, str] | None = None, body: Document | None = None) -> Document:
-        """Return the answer as it came, to POST where there is a body; empty where there is nothing."""
+        """Return the answer as it came, to POST if there is a body; empty if there is nothing."""
         answer = self._api.send_once("POST" if body else "GET", path, query or {}, body)
         if answer.code == NOT_FOUND:
             return {}

@@ -1,4 +1,4 @@
-"""A Kubernetes cluster, as far as jobs need it: the API server, KubeRay, our rights, the claims.
+"""The parts of a Kubernetes cluster that jobs need: the API server, KubeRay, our rights, the claims.
 
 The rights are those of the Role sp500-jobs (cluster/base/rbac.yaml): what it takes to submit a RayJob, to follow it and
 to clean up after it.

@@ -1,6 +1,6 @@
 """This machine, as Ray and the runs meet it: cores, memory, shared memory, and room on the disks.
 
-The limits of a container count where they are lower than the machine. They are read where Ray reads them, at the root
+The limits of a container count if they are lower than the machine. They are read where Ray reads them, at the root
 of the control groups, which is a container's own.
 """
 
@@ -25,7 +25,7 @@ SHARED = "/dev/shm"  # noqa: S108 - looked at, never written to
 # Ray 2.60 gives its object store this share of the free memory (DEFAULT_OBJECT_STORE_MEMORY_PROPORTION), at most
 # 200 GB and, unless /dev/shm is larger, 10 GB. What does not fit into /dev/shm lies in files of the temporary folder.
 STORE_SHARE, STORE_MOST, STORE_CAP = 0.3, 200 * 10**9, 10**10
-# Of the share of /dev/shm that is free, what the store may take.
+# Of the share of /dev/shm that is free, what the store may use.
 SHARED_SHARE = 0.95
 # Use of a disk, as a share, from which on Ray spills no objects to it (local_fs_capacity_threshold).
 SPILL_LIMIT = 0.95
@@ -42,9 +42,9 @@ class Memory:
     total: int
     """Memory of the machine, or the limit of the container."""
     free: int
-    """What may still be taken."""
+    """Memory that is still free."""
     limit: int | None = None
-    """Limit of the container, where it is below the machine's memory."""
+    """Limit of the container, if it is below the machine's memory."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Space:
 
     total: int
     free: int
-    """What this user may still take."""
+    """Space that this user may still use."""
 
     @property
     def used_share(self) -> float:
@@ -92,7 +92,7 @@ def memory(available: Memory) -> Check:
         advice = (
             "end what else runs here, or raise the container's limit" if available.limit else "end what else runs here"
         )
-        return wrong("memory", f"{found}; Ray and a process that trains take {size(LEAST_MEMORY)}", advice)
+        return wrong("memory", f"{found}; Ray and a process that trains need {size(LEAST_MEMORY)}", advice)
     return ok("memory", found)
 
 
@@ -106,10 +106,10 @@ def shared_memory(shared: int | None, free: int) -> Check:
     if shared is None:
         return skipped(SHARED, "no such folder here; Ray keeps its objects in the temporary folder")
     store = store_bytes(shared, free)
-    found = f"{size(shared)} free; Ray's object store takes {size(store)} ({STORE_SHARE:.0%} of the free memory)"
+    found = f"{size(shared)} free; Ray's object store needs {size(store)} ({STORE_SHARE:.0%} of the free memory)"
     if shared >= store:
         return ok(SHARED, found)
-    # Ray asks for a tenth more than it takes.
+    # Ray asks for a tenth more than it uses.
     wanted = f"{int(1.1 * store / 2**20) + 1}m"
     return wrong(
         SHARED,

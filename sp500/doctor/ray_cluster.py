@@ -27,7 +27,7 @@ UNAUTHORIZED, FORBIDDEN = 401, 403  # Ray's middleware: no token came; another t
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back: an HTTP status and Ray's version, or a failure."""
+    """The answer to a request: an HTTP status and Ray's version, or a failure."""
 
     status: int = 0
     version: str = ""
@@ -35,7 +35,7 @@ class Answer:
 
     @property
     def is_ray(self) -> bool:
-        """Whether it is Ray's dashboard that answered."""
+        """True if Ray's dashboard answered."""
         return bool(self.version) or self.status in (UNAUTHORIZED, FORBIDDEN)
 
 
@@ -132,7 +132,7 @@ def mode_of(path: Path) -> tuple[Path, int | None]:
 def dashboard(address: str) -> str:
     """Return the URL to ask; empty for an address that the Jobs API cannot be reached at.
 
-    Ray's own address (HOST:6379, or `auto` for the cluster on this machine) stands for the dashboard of that host.
+    Ray's own address (HOST:6379, or `auto` for the cluster on this machine) means the dashboard of that host.
     """
     if "://" in address:
         return address.rstrip("/") if urlsplit(address).scheme in ("http", "https") else ""

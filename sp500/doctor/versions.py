@@ -48,7 +48,7 @@ class Package:
 
 @dataclass(frozen=True)
 class Gpus:
-    """What NVIDIA's driver says of itself."""
+    """Versions and GPUs that NVIDIA's driver reports."""
 
     names: tuple[str, ...]
     cuda: str
@@ -175,7 +175,7 @@ def cuda(build: str | None, driver: Gpus | str | None) -> Check:
 
 
 def torchvision() -> Sequence[Check]:
-    """Check how its import goes; nothing where it is not installed."""
+    """Check how its import goes; nothing if it is not installed."""
     if find_spec(VISION) is None:
         return ()
     done = subprocess.run(  # noqa: S603 - this interpreter

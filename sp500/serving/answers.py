@@ -29,7 +29,7 @@ FOLDER = "answers"
 KEY = ("run", "version", "role", "ticker", "as_of")
 """Of the answers that are alike in these the last one counts."""
 PRICES = "trace_0"
-"""Column that tells the prices apart that forecasts were made from: made-up ones must not replace others."""
+"""Column that distinguishes the prices that forecasts were made from: made-up ones must not replace others."""
 WORDS = (*KEY, "session", "unit")
 """Columns of text: read as numbers of a dictionary."""
 FLUSH_SECONDS = 30.0
@@ -39,7 +39,7 @@ PARTS = 60
 MOST_ANSWERS = 500_000
 """Answers that stay when files are joined; the oldest are dropped then. Anybody who may ask can invent tickers."""
 MOST_KEPT = 50_000
-"""Answers that wait in memory at most, where the disk takes none; the oldest are dropped then."""
+"""Answers that wait in memory at most, if the disk takes none; the oldest are dropped then."""
 
 
 class AnswerLog:
@@ -124,9 +124,9 @@ def _write(folder: Path, table: pa.Table) -> None:
 
 
 def _join(folder: Path, parts: Sequence[Path]) -> None:
-    """Make one file of those, with the last answers alone; all stay as they are where one is damaged or gone.
+    """Make one file of those, with only the last answers; all stay as they are if one is damaged or gone.
 
-    Killed in between, or while another process does it as well, answers are in two files, of which readers take one.
+    Killed in between, or while another process does it as well, answers are in two files, of which readers use one.
     """
     try:
         tables = _tables(parts, whole=True)

@@ -342,7 +342,7 @@ _PATHS: dict[str, type] = {
     "/v1/text": Continuing,
     "/v1/windows": object,
 }
-"""What a model answers, by its task."""
+"""Response models by path."""
 
 
 _ERRORS: dict[int | str, dict[str, object]] = {

@@ -21,7 +21,7 @@ KEPT_SECONDS = 90
 next request on one that they keep for 60 s: with uvicorn's 5 s it would meet a closed one, which is their status 502.
 """
 MOST_UNREAD = 2**22
-"""Bytes of a body that are taken after its answer, which a client may miss that is ended while it sends."""
+"""Bytes of a body that are read after its answer, which a client may miss that is ended while it sends."""
 MOST_CONNECTIONS, MOST_QUEUED = 512, 2048
 """Of clients at once, and of those that the kernel keeps until the loop gets to them."""
 TURNS = count()
@@ -34,7 +34,7 @@ def count_allowed() -> int:
 
 
 class Connection(HttpToolsProtocol):
-    """A connection that ends where its client sends too much around a body, or too slowly.
+    """A connection that ends if its client sends too much around a body, or too slowly.
 
     With too many connections a new one takes the place of the one that has been waiting for its client the longest:
     who asks at once gets an answer, however many others hold theirs open.
@@ -44,7 +44,7 @@ class Connection(HttpToolsProtocol):
     _due: float | None
     """Until when the request has to be there; None: it is, or none was begun."""
     _turn: int
-    """Grows with the moment from which it waits for its client: the clock of a loop has milliseconds alone."""
+    """Grows with the moment from which it waits for its client: the clock of a loop has only milliseconds."""
 
     def connection_made(self, transport: Any) -> None:  # uvloop's is no asyncio.Transport
         """Count the connection, and end another one if there are too many."""
@@ -64,7 +64,7 @@ class Connection(HttpToolsProtocol):
 
     @property
     def waits_for_client(self) -> bool:
-        """Whether no whole request is here that has no answer yet."""
+        """True if no complete request waits for its answer."""
         return self._due is not None or self.cycle is None or self.cycle.response_complete
 
     def data_received(self, data: bytes) -> None:
@@ -90,7 +90,7 @@ class Connection(HttpToolsProtocol):
         self._due = self.loop.time() + BODY_SECONDS
 
     def on_body(self, body: bytes) -> None:
-        """Take body bytes off the count of framing, and count those that nobody reads any more."""
+        """Subtract body bytes from the framing, and count those that are no longer read."""
         self._framing -= len(body)
         if self.cycle.response_complete:
             self._unread += len(body)
@@ -118,10 +118,10 @@ class Connection(HttpToolsProtocol):
 
 
 class Server(uvicorn.Server):
-    """A server that takes several new connections in one turn of its loop.
+    """A server that accepts several new connections in one turn of its loop.
 
-    uvloop takes one, so that in a flood a request waits for as many turns as there are connections before it. asyncio's
-    loop takes as many as its queue is long when it begins to listen.
+    uvloop accepts one, so that in a flood a request waits for as many turns as there are connections before it. The
+    loop of asyncio accepts as many as its queue is long when it begins to listen.
     """
 
     def __init__(self, application: ASGIApp) -> None:
@@ -149,7 +149,7 @@ class Server(uvicorn.Server):
 
 
 def limit_uvicorn() -> list[object]:
-    """Make `Connection` what uvicorn takes by default in this process.
+    """Make `Connection` what uvicorn uses by default in this process.
 
     Ray Serve calls it in its proxies and replicas before these listen (RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH), and
     expects middlewares: none. It passes no protocol to uvicorn otherwise.

@@ -26,7 +26,7 @@ UNPACKED = 2
 those that wait are bytes.
 """
 GUARDED = ("/v1/", "/metrics")
-"""Paths that need the key, where there is one."""
+"""Paths that need the key, if there is one."""
 HEALTH = "/healthz"
 """Path that is answered however many wait."""
 KEY_SECONDS = 2.0
@@ -109,7 +109,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if scope["method"] == "HEAD":  # FastAPI answers GET alone; the server, whose scope stays, leaves the body out
+        if scope["method"] == "HEAD":  # FastAPI answers only GET; the server, whose scope stays, leaves the body out
             scope = {**scope, "method": "GET"}
         headers: dict[bytes, bytes] = dict(scope["headers"])
         request_id = headers.get(REQUEST_ID.encode(), b"").decode("latin-1")[:128] or uuid.uuid4().hex

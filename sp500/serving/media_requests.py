@@ -32,7 +32,7 @@ class ImagesBody(Body):
         height, width, channels = predictor.recipe.row
         most = max(MOST_PIXELS // (height * width * channels), 1)
         if len(self.images) > most:
-            message = f"has {len(self.images)} images, this model takes {most} at once"
+            message = f"has {len(self.images)} images, this model accepts at most {most} at once"
             raise BadRequest(Problem(field="images", message=message))
         return np.stack([_pixels(text, number, (height, width, channels)) for number, text in enumerate(self.images)])
 
@@ -56,7 +56,7 @@ class TextBody(Body):
 
 
 class Text(Answer):
-    """How the model goes on."""
+    """The continuation that the model writes."""
 
     text: str
 
@@ -79,7 +79,7 @@ def write(predictor: Predictor, body: TextBody) -> dict[str, object]:
     try:
         dataset = predictor.recipe.dataset
         continuation = predictor.task.generate(predictor.model, dataset, start, body.length, body.seed)
-    except RuntimeError as error:  # a model of the user's own may take whole windows alone; outputs may be infinite
+    except RuntimeError as error:  # a model of the user's own may accept only whole windows; outputs may be infinite
         needed, why = predictor.recipe.window, str(error).splitlines()[0]
         hint = f"; it was trained on {needed} bytes, this text has {len(start)}" if len(start) < needed else ""
         raise BadRequest(Problem(field="text", message=f"the model cannot go on with it ({why}){hint}")) from None

@@ -1,6 +1,6 @@
 """The models that answer. A new one is loaded next to the old one, checked, and then swapped in.
 
-A reader takes one `Choice` and keeps it for its request, so that no answer is made of two versions.
+A reader reads one `Choice` and keeps it for its request, so that no answer is made of two versions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ class Served:
 
 @dataclass(frozen=True)
 class Choice:
-    """What answers now. `refused` says why the registry's latest state was not taken, if it was not."""
+    """Models that answer now.
+
+    `refused` is the reason that the registry's latest state was not loaded, if it was not.
+    """
 
     champion: Served | None = None
     canary: Served | None = None
@@ -55,7 +58,7 @@ def interface(predictor: Predictor) -> str:
     """Return a hash of what a request to this run must hold: models with one hash can replace each other."""
     recipe = predictor.recipe
     names = recipe.state.get("features"), recipe.state.get("horizon")
-    # The name alone of a task of the user's own: each run has its own copy of the file, and folders move.
+    # Only the name of a task of the user's own: each run has its own copy of the file, and folders move.
     parts = [reference_name(predictor.config.task), recipe.window, recipe.row, recipe.row_dtype, recipe.outputs, *names]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
@@ -63,7 +66,7 @@ def interface(predictor: Predictor) -> str:
 def open_model(runs: Path, name: str, *, trust_source: bool = False) -> tuple[OneRun | Registered, AnswerLog | None]:
     """Return the model of that name and the log of its answers; or else the run, whose answers are not logged.
 
-    Raises SP500Error for a run that cannot answer, and ConfigError where there is neither.
+    Raises SP500Error for a run that cannot answer, and ConfigError if there is neither.
     """
     registry = Registry(runs)
     if name in registry.names() or not (runs / name).is_dir():
@@ -85,7 +88,7 @@ class OneRun:
 
     @property
     def description(self) -> str:
-        """What answers, in words."""
+        """The model that answers, in words."""
         return f"run {self.name}"
 
     def refresh(self) -> None:
@@ -106,7 +109,7 @@ class Registered:
 
     @property
     def description(self) -> str:
-        """What answers, in words."""
+        """The model that answers, in words."""
         champion = self.choice.champion
         return f"model {self.name}" + (f", run {champion.run}" if champion else ", for which no run is promoted yet")
 
@@ -120,7 +123,7 @@ class Registered:
             if (new := self.choice.champion) and before.champion and new.version != before.champion.version:
                 log.warning("model %s: run %s answers from now on, version %s", self.name, new.run, new.version)
             if self.choice.refused and self.choice.refused != before.refused:
-                log.warning("model %s goes on as it was: %s", self.name, self.choice.refused)
+                log.warning("model %s keeps its present state: %s", self.name, self.choice.refused)
 
     def _load_choice(self) -> Choice:
         model, refused = self._registry.read(self.name), list[str]()

@@ -1,4 +1,4 @@
-"""A trained run answers again, from its folder alone: no Ray, no server, no training data."""
+"""A trained run answers again, from only its folder: no Ray, no server, no training data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Predictor:
     """The best model of the run in `folder`.
 
     Raises ConfigError for a folder without a run that ended well, or with Python that was never given here (unless
-    `trust_source`); CheckpointError where its files were changed, or where it does not answer as it did.
+    `trust_source`); CheckpointError if its files were changed, or if it does not answer as it did.
     """
 
     def __init__(self, folder: str | Path, *, trust_source: bool = False) -> None:

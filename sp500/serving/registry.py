@@ -1,4 +1,4 @@
-"""Which run answers for a model: versions, promotion, rollback, canary and shadow, kept among the runs.
+"""Registry of models: versions, promotion, rollback, canary and shadow, kept among the runs.
 
     runs/.models/NAME.json     the only record: servers read it every two seconds
 
@@ -51,7 +51,7 @@ class Canary(BaseModel):
 
 
 class Model(BaseModel):
-    """What a model's file holds."""
+    """Content of a model's file."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -61,7 +61,7 @@ class Model(BaseModel):
     """Versions that answered, the last of them now."""
     canary: Canary | None = None
     shadow: int | None = None
-    """A version whose answers are logged, and sent to nobody."""
+    """A version whose answers are logged, and not sent."""
 
     @model_validator(mode="after")
     def _numbers_are_versions(self) -> Model:
@@ -81,7 +81,7 @@ class Model(BaseModel):
 
     @property
     def champion(self) -> Version | None:
-        """What answers; None before the first promotion."""
+        """The version that answers; None before the first promotion."""
         return self.version(self.champions[-1]) if self.champions else None
 
 
@@ -120,14 +120,14 @@ class Registry:
     ) -> Model:
         """Let a run answer: all requests, the share `canary`, or none (`shadow`). The same run keeps its version.
 
-        Raises ConfigError for a run that takes other requests than the model's champion.
+        Raises ConfigError for a run that accepts other requests than the model's champion.
         """
         with self._changing(name) as before:
             champion, model = before.champion, before
             if champion and champion.interface != interface:
                 raise ConfigError(
-                    f"run {run} takes other requests than run {champion.run}, which answers for {name} (another task, "
-                    "window or features): clients of one would fail with the other. Promote it as another --model"
+                    f"run {run} accepts other requests than run {champion.run} of {name} (another task, window or "
+                    "features): clients of one would fail with the other. Promote it as another --model"
                 )
             if not champion and (canary or shadow):
                 raise ConfigError(f"model {name} has no champion yet: promote one without --canary and --shadow first")
@@ -157,9 +157,9 @@ class Registry:
             return self._write(model.model_copy(update=change))
 
     def rollback(self, name: str) -> Model:
-        """End the canary and the shadow; where there are none, the champion before answers again.
+        """End the canary and the shadow; if there are none, the champion before answers again.
 
-        Raises ConfigError where there was none before.
+        Raises ConfigError if there was none before.
         """
         with self._changing(name) as model:
             if model.canary or model.shadow:

@@ -1,4 +1,4 @@
-"""What a request holds, and what is wrong with one: field, rule and date, never a traceback."""
+"""Bodies of requests, and their errors: field, rule and date, never a traceback."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class BadRequest(Exception):
 
 
 class Body(BaseModel):
-    """What all bodies have: no field but their own."""
+    """Base of all bodies: unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -125,7 +125,9 @@ class WindowsBody(Body):
         expected, numbers = [recipe.window, *recipe.row], recipe.test_output.numbers.size
         if len(self.x) * numbers > MOST_NUMBERS:
             most = max(MOST_NUMBERS // numbers, 1)
-            raise BadRequest(Problem(field="x", message=f"has {len(self.x)} windows, this model takes {most} at once"))
+            raise BadRequest(
+                Problem(field="x", message=f"has {len(self.x)} windows, this model accepts at most {most} at once")
+            )
         x = _to_array(self.x, expected)
         if not np.isfinite(x).all():
             at = np.argwhere(~np.isfinite(x))[0]
@@ -168,7 +170,7 @@ def _place(at: Iterable[np.integer]) -> str:
 
 
 class Answer(BaseModel):
-    """What gave the answer."""
+    """The model that gave the answer."""
 
     model: str
     run: str
@@ -184,7 +186,7 @@ class ForecastValues(BaseModel):
     forecast: float
     unit: str
     naive: dict[str, float]
-    """What it has to beat."""
+    """Naive forecasts that the model has to beat."""
     repairs: list[str]
 
 

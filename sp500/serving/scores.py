@@ -15,7 +15,7 @@ from sp500.serving.answers import KEY, AnswerLog
 
 NAIVE = "naive_"
 TRACES = ("trace_0", "trace_1", "trace_2")
-"""Columns of the log that tell from what prices a forecast was made: see `trace_returns`."""
+"""Columns of the log that identify the prices of a forecast: see `trace_returns`."""
 TOLERANCE = 0.01
 """Between traces of the same prices. Cents of a price of 20 make a third of it, made-up prices ten times as much."""
 

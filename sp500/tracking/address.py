@@ -1,4 +1,4 @@
-"""Where the mirror lies: a server, a database, or a folder, which becomes one with a database in it."""
+"""Address of the mirror: a server, a database, or a folder, which becomes one with a database in it."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ ARTIFACTS = "artifacts"
 
 @dataclass(frozen=True)
 class Address:
-    """A tracking URI as MLflow takes it."""
+    """A tracking URI as MLflow accepts it."""
 
     uri: str
     folder: Path | None = None
-    """Folder of the database and the artifacts; None where a server decides."""
+    """Folder of the database and the artifacts; None if a server decides."""
 
     @property
     def artifacts(self) -> str | None:
-        """URI of the folder of artifacts; None where the server decides."""
+        """URI of the folder of artifacts; None if the server decides."""
         return (self.folder / ARTIFACTS).as_uri() if self.folder else None
 
 

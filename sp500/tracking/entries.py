@@ -1,4 +1,4 @@
-"""What a run becomes in MLflow: plain data, made of the run's folder alone.
+"""Entries for MLflow: plain data, made only of the run's folder.
 
 An entry is one run of MLflow as it should be. A search has an entry for each trial, a walk-forward run one for each
 fold; they are children of the run's own. Values that are not finite are left out and counted.
@@ -67,7 +67,7 @@ class File:
 
     @property
     def identity(self) -> tuple[str, str, str]:
-        """What it is, wherever it lies."""
+        """The identity of the run, in whatever folder it is."""
         return self.folder, self.path.name, self.sha256
 
 
@@ -80,7 +80,7 @@ class Entry:
     part: str
     """Trial or fold of it; empty for the run itself."""
     attempt: str
-    """When the run's last attempt began (ISO 8601)."""
+    """Time when the run's last attempt began (ISO 8601)."""
     status: Status
     started: datetime
     finished: datetime | None
@@ -93,7 +93,7 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """What MLflow calls it."""
+        """The run's name in MLflow."""
         return self.part or self.run
 
     def digest(self, parent: str) -> str:
@@ -221,7 +221,7 @@ def _results(record: RunRecord) -> dict[str, object]:
 
 
 def _numbers(values: Mapping[str, object], section: str = "") -> Iterator[tuple[str, float | None]]:
-    """Yield numbers by dotted name. None stands for one that was not finite, which JSON cannot hold."""
+    """Yield numbers by dotted name. None replaces one that was not finite, which JSON cannot hold."""
     for name, value in values.items():
         key = f"{section}{name}"
         if isinstance(value, Mapping):

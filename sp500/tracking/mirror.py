@@ -1,8 +1,8 @@
 """The runs of a folder as those of one experiment of MLflow. The only module that imports mlflow.
 
 MLflow keeps whatever was logged: no parameter and no point can be changed. A run of which something else was logged
-than our run says now (it was made anew under its name, or goes on with other settings) is therefore made anew there as
-well, and the old one goes to MLflow's trash. Tags and notes of its reader go with it.
+than our run says now (it was made again under its name, or continues with other settings) is therefore made again there
+as well, and the old one goes to MLflow's trash. Tags and notes of its reader go with it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Key = tuple[str, str]
 """Name of our run, and its part."""
 
 SECONDS = 20
-"""An answer of MLflow takes no longer; files may."""
+"""An answer of MLflow needs no longer; files may."""
 FILE_SECONDS = 600
 ENVIRONMENT = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
 """Instead of 120 s and 7 retries, after which a sync would end in half an hour: the next one does what is missing."""
@@ -43,7 +43,7 @@ RUN, PART, ATTEMPT = "sp500.run", "sp500.part", "sp500.attempt"
 FILES = "sp500.files"
 """Hash of the artifacts that are there."""
 SYNCED = "sp500.synced"
-"""Hash of all that is there, written last: where it fits nothing is left to do."""
+"""Hash of all that is there, written last: if it fits nothing is left to do."""
 KIND = "mlflow.experimentKind"
 """By which the pages of MLflow show models in training, and no traces of language models."""
 PARENT, COMMIT = "mlflow.parentRunId", "mlflow.source.git.commit"
@@ -51,7 +51,7 @@ LOCK = ".mlflow.lock"
 FOREIGN = re.compile(r"Response( body)?: ")
 """In mlflow's message for an answer that is not one of its API: the page of a proxy, or of another server."""
 MOST_PARAMS, MOST_POINTS = 80, 800
-"""In one request. MLflow takes 100 parameters, and 1,000 of everything."""
+"""In one request. MLflow accepts 100 parameters, and 1,000 of everything."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class Change:
-    """What a sync did with one of our runs."""
+    """Change that a sync made to one of our runs."""
 
     run: str
     state: Literal["new", "changed", "made anew", "same"]
@@ -80,9 +80,9 @@ class Change:
 
 
 class Mirror:
-    """What MLflow holds of one folder of runs.
+    """MLflow's copy of one folder of runs.
 
-    Raises Unreachable where MLflow does not answer, ResourcesError where something else does, ConfigError for an
+    Raises Unreachable if MLflow does not answer, ResourcesError if something else does, ConfigError for an
     experiment in its trash and where it is missing.
     """
 
@@ -90,9 +90,7 @@ class Mirror:
         self._client = _client(address)
         existing = _find_experiment(self._client, experiment, address.uri)
         if existing is not None and existing.lifecycle_stage != "active":
-            raise ConfigError(
-                f"--experiment {experiment}: is in MLflow's trash; restore it there, or give another name"
-            )
+            raise ConfigError(f"--experiment {experiment}: is in MLflow's trash; restore it there, or use another name")
         self._experiment = existing.experiment_id if existing else self._make(experiment, address)
         self._kept: dict[Key, list[Kept]] = {}
         for run in self._all():
@@ -105,7 +103,7 @@ class Mirror:
     def put(self, entries: Sequence[Entry]) -> Change:
         """Bring a run and its parts up to date.
 
-        Raises Unreachable where MLflow does not answer, ResourcesError where it refuses, ConfigError where it holds a
+        Raises Unreachable if MLflow does not answer, ResourcesError if it refuses, ConfigError if it holds a
         later run of that name.
         """
         own, *parts = entries
@@ -211,7 +209,7 @@ class Mirror:
 
 @dataclass
 class Synced:
-    """What a sync did."""
+    """Result of a sync."""
 
     changes: list[Change] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
@@ -274,7 +272,7 @@ def _wait_for_lock(folder: Path) -> Iterator[None]:
 def ask(call: Callable[..., T], *arguments: Any, seconds: int = SECONDS, **named: Any) -> T:
     """Return what MLflow answers.
 
-    Raises Unreachable where it does not in time, or with a fault of its own, ResourcesError where it refuses.
+    Raises Unreachable if it does not in time, or with a fault of its own, ResourcesError if it refuses.
     """
     with _explain_errors(), _limit_time(seconds):
         return call(*arguments, **named)
@@ -316,7 +314,7 @@ def _advise(uri: str, answer: str) -> str:
         return f"Start MLflow's server with --allowed-hosts {urlsplit(uri).netloc.rpartition('@')[2]}"
     if "error code 401" in answer:
         return "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
-    return f"Expected an MLflow server at {mask(uri)}: give its address, with the path that it lies under"
+    return f"Expected an MLflow server at {mask(uri)}: set its address, with its path"
 
 
 def _read(run: Any) -> Kept:

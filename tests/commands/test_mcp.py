@@ -152,7 +152,7 @@ REFUSED = [
     ("submit_job", {"experiment": "train", "on": "kuberay"}, "kuberay is not allowed here"),
     ("estimate_speedup", {"workers": [0]}, "Input should be greater than or equal to 1"),
     ("estimate_speedup", {"workers": [10_000]}, "Input should be less than or equal to 1024"),
-    ("estimate_speedup", {"workers": []}, "give numbers of workers"),
+    ("estimate_speedup", {"workers": []}, "expected numbers of workers"),
     ("estimate_speedup", {"experiment": "prepare"}, "experiment: Input should be 'scale'"),
     ("job_status", {"id": "../../etc"}, "id: String should match pattern"),
     ("job_status", {"id": "nobody"}, "no job 'nobody' in"),
@@ -294,7 +294,7 @@ COUNTED = "capacity: {kuberay: {cpus: 16}}\n"
 @pytest.mark.parametrize(
     ("on", "capacity", "fields", "why"),
     [
-        ("kuberay", "", {"workers": 5}, r"workers: 5 are more than the cluster of .* holds; give 1 to 4"),
+        ("kuberay", "", {"workers": 5}, r"workers: 5 are more than the cluster of .* holds; use 1 to 4"),
         ("kuberay", COUNTED, {"workers": 9, "cpus": 2}, "workers: 9, each of 2 CPUs, are more than the capacity"),
         (
             "kuberay",

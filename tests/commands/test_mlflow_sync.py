@@ -14,7 +14,7 @@ WORDS = ["mlflow", "sync"]
 
 
 @pytest.mark.parametrize(
-    ("words", "said"), [(["--follow", "--json"], "give one of them"), (["--experiment", ""], "experiment")]
+    ("words", "said"), [(["--follow", "--json"], "use one of them"), (["--experiment", ""], "experiment")]
 )
 def test_wrong_flag_is_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*WORDS, *words]) == 2

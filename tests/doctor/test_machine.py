@@ -38,7 +38,7 @@ def test_store_is_what_the_installed_ray_plans(monkeypatch):
 def test_shared_memory_too_small_for_the_store_names_the_size_to_give():
     check = machine.shared_memory(64 * MIB, 10 * GIB)
     assert check.state == "wrong"
-    assert "64 MiB free; Ray's object store takes 3 GiB (30% of the free memory)" in check.found
+    assert "64 MiB free; Ray's object store needs 3 GiB (30% of the free memory)" in check.found
     assert "--shm-size=3380m" in check.advice  # 3 GiB and a tenth, rounded up
     assert machine.shared_memory(3380 * MIB, 10 * GIB).state == "ok"
 

@@ -142,7 +142,7 @@ def test_second_deploy_with_data_uploads_nothing_again(cluster, overlay, content
     folder = cluster.work / "prices"
     folder.mkdir()
     (folder / "a.csv").write_text("date,close\n")
-    for outcome in ("uploaded: 1 files, checksums equal", "is there already, file by file"):
+    for outcome in ("uploaded: 1 files, checksums equal", "the same files exist already"):
         code, _, err = cluster.call("deploy", "lab", "--data", "prices")
         assert code == 0
         assert f"/data/prices {outcome}" in err

@@ -62,7 +62,7 @@ def test_claims_and_key_that_exist_stay_as_they_are(cluster):
         (folder / kind).mkdir(parents=True, exist_ok=True)
         (folder / kind / f"{name}.json").write_text(json.dumps({"kind": kind, "mine": True}))
     code, _, err = serve(cluster, SP500_API_KEY="another")
-    assert (code, "its key stays" in err) == (0, True)
+    assert (code, "its key is kept" in err) == (0, True)
     assert stored(cluster, "PersistentVolumeClaim")["sp500-runs"]["mine"]
     assert stored(cluster, "Secret")["sp500-serve"]["mine"]
 
@@ -101,7 +101,7 @@ def test_run_is_sent_once_and_promoted_on_the_claim_and_a_refusal_there_is_told(
     assert not (trained / ".models").exists()
 
     code, _, err = models("promote", "m1", "--model", "other")
-    assert (code, "run m1 is there already" in err) == (0, True)
+    assert (code, "run m1 exists already" in err) == (0, True)
     code, out, _ = models("list", "--json")
     assert [one["name"] for one in json.loads(out)["models"]] == ["main", "other"]
     code, _, err = models("rollback")

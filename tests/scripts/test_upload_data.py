@@ -25,7 +25,7 @@ def test_folder_uploaded_twice_is_sent_once(cluster, prices):
     cluster.call("upload-data", "prices")
     code, out, _ = cluster.call("upload-data", "prices")
     assert code == 0
-    assert "is there already" in out
+    assert "the same files exist already" in out
     assert len([line for line in cluster.calls("exec") if " tar " in line]) == 1
 
 
@@ -151,4 +151,4 @@ def test_namespace_that_is_not_there_is_named(cluster, prices):
     (cluster.folder / "raycluster.json").unlink()
     code, _, err = cluster.call("upload-data", "prices", "--namespace", "lab")
     assert code == 1
-    assert "there is no namespace lab: give --namespace" in err
+    assert "namespace lab does not exist: set --namespace" in err

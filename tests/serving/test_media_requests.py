@@ -92,7 +92,7 @@ def test_what_is_no_such_image_is_named(images: Client) -> None:
 def test_more_pixels_than_a_model_takes_at_once_are_refused(images: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sp500.serving.media_requests.MOST_PIXELS", 200)
     good = [encoded(np.zeros((8, 8), np.uint8))] * 4
-    assert "has 4 images, this model takes 3 at once" in problem(images, "/v1/images", {"images": good})
+    assert "has 4 images, this model accepts at most 3 at once" in problem(images, "/v1/images", {"images": good})
     assert images.post("/v1/images", {"images": good[:3]}).status_code == 200
 
 

@@ -93,7 +93,7 @@ def test_requests_go_on_while_models_change(runs: Path, capfd: pytest.CaptureFix
         for run, number in (("other", "2"), ("returns", "1"), ("other", "2"), ("returns", "1")):
             said(capfd, "promote", run)
             until(lambda number=number: served.choice.champion.version == number)
-        assert "takes other requests than run returns" in said(capfd, "promote", "wider", code=2)
+        assert "accepts other requests than run returns" in said(capfd, "promote", "wider", code=2)
         assert "holds no run" in said(capfd, "promote", "nothing", code=2)
         shutil.copytree(runs / "other", runs / "torn")
         said(capfd, "promote", "torn")  # the same weights, as another version

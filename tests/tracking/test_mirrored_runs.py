@@ -253,10 +253,10 @@ INVALID_HOST = "Invalid Host header - possible DNS rebinding attack detected"
     [
         (403, INVALID_HOST, "--allowed-hosts 127.0.0.1:{port}\n"),
         (401, "You are not authenticated.", "MLFLOW_TRACKING_TOKEN\n"),
-        (404, "<!DOCTYPE HTML>\n<p>not found", "http://127.0.0.1:{port}/mlflow/: give its address"),
-        (404, '{"detail": "Not Found"}', "http://127.0.0.1:{port}/mlflow/: give its address"),
-        (200, "<html>\n<p>log in", "http://127.0.0.1:{port}/mlflow/: give its address"),
-        (200, '{"status": "ok"}', "http://127.0.0.1:{port}/mlflow/: give its address"),
+        (404, "<!DOCTYPE HTML>\n<p>not found", "http://127.0.0.1:{port}/mlflow/: set its address"),
+        (404, '{"detail": "Not Found"}', "http://127.0.0.1:{port}/mlflow/: set its address"),
+        (200, "<html>\n<p>log in", "http://127.0.0.1:{port}/mlflow/: set its address"),
+        (200, '{"status": "ok"}', "http://127.0.0.1:{port}/mlflow/: set its address"),
     ],
 )
 def test_answer_of_another_server_is_one_message_that_says_what_to_do(

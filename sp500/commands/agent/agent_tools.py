@@ -1,4 +1,4 @@
-"""The six tools of an agent over the queue: each takes a checked request, and returns a text and the same as data."""
+"""The six tools of an agent over the queue: each accepts a checked request, and returns a text and the same as data."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Answer = tuple[str, Mapping[str, object]]
 
 @dataclass(frozen=True)
 class AgentContext:
-    """Where an agent's jobs go."""
+    """Place and limits of an agent's jobs."""
 
     queue: Queue
     runs: Path
@@ -49,7 +49,7 @@ class AgentContext:
     flags: Mapping[str, Any] = field(default_factory=dict)
     """Flags of `submit` that say how places are reached."""
     limits: Limits = field(default_factory=Limits)
-    """What the project's jobs may take where no cost holds them back."""
+    """Resources that the project's jobs may use if no cost limits them."""
 
 
 def submit_job(context: AgentContext, request: requests.SubmitJob) -> Answer:

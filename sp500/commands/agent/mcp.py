@@ -1,4 +1,4 @@
-"""`sp500 mcp`: the queue for an agent, by the Model Context Protocol. Stdout is the protocol's alone."""
+"""`sp500 mcp`: the queue for an agent, by the Model Context Protocol. Stdout carries only the protocol."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Mcp(Frozen):
     runs_dir: Path | None = None
     """Folder of the runs. Default: $SP500_RUNS_DIR, or runs in the project."""
     on: tuple[On, ...] = Field(("local",), min_length=1)
-    """Where its jobs may run, the default first."""
+    """Places where its jobs may run, the default first."""
     project: Label = "agent"
     """Project of its jobs; a budget for it, in queue.yaml, holds for the agent."""
     cluster: Path = Path("cluster/raycluster.yaml")
@@ -68,9 +68,9 @@ class Mcp(Frozen):
     max_jobs: int = Field(20, ge=1)
     """Jobs of its project that may be unfinished at once."""
     max_memory: Memory | None = None
-    """Memory of each of its jobs on this machine; one that takes more is ended. Default: half of what jobs may hold."""
+    """Memory of each of its jobs on this machine; one that uses more is ended. Default: half of what jobs may hold."""
     max_disk: Memory = "50GiB"
-    """Size of the folder of runs above which no job is taken."""
+    """Size of the folder of runs above which no job is accepted."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -129,7 +129,7 @@ async def _serve(context: AgentContext) -> None:
 def build_server(context: AgentContext) -> Server[Any]:
     """Return the MCP server. Its tools run in threads, so that one that waits does not delay the others.
 
-    Those that wait have threads of their own, and jobs are taken one after the other, so that each counts for the next.
+    Those that wait have their own threads. Jobs are accepted one after the other, so that each counts for the next.
     """
     from anyio import CapacityLimiter, to_thread
     from mcp.server.lowlevel import Server
@@ -179,7 +179,7 @@ def call_tool(context: AgentContext, name: str, arguments: dict[str, object]) ->
         if name not in TOOLS:
             raise ConfigError(f"{name[:NAME]}: no such tool; there are {', '.join(TOOLS)}")
         if (size := len(json.dumps(arguments))) > LONGEST_REQUEST:
-            raise ConfigError(f"the arguments have {size} characters; at most {LONGEST_REQUEST} are taken")
+            raise ConfigError(f"the arguments have {size} characters; at most {LONGEST_REQUEST} are accepted")
         tool = TOOLS[name]
         text, plain = tool.act(context, validate(tool.takes, arguments, name))
         content = tool.tells.model_validate(plain).model_dump(mode="json")

@@ -94,7 +94,7 @@ def send(kubectl: Kubectl, flags: ClusterFlags, folder: Path, name: str = "", *,
     contents = local_contents(folder, name)
     with pod(kubectl, flags, DATA_CLAIM, DATA_MOUNT, read_only=False) as running:
         sent = upload(kubectl, running, folder, contents, target, overwrite=overwrite, advice=advice)
-    result = f"uploaded: {len(contents)} files, checksums equal" if sent else "is there already, file by file"
+    result = f"uploaded: {len(contents)} files, checksums equal" if sent else "the same files exist already"
     return f"{target} {result}"
 
 
@@ -110,7 +110,7 @@ def pod(
 ) -> AbstractContextManager[str]:
     """Return a transfer pod that holds `claim`, with the image of the RayCluster, or of the RayService if `serving`.
 
-    Raises ResourcesError where there is no image for it, or no room.
+    Raises ResourcesError if there is no image for it, or no room.
     """
     kubectl.reach()
     service = kubectl.document("get", "rayservice", rayservice.NAME) if serving else {}
@@ -125,7 +125,7 @@ def pod(
         image = transfer_pod.image_of(cluster["spec"])
     else:
         if kubectl.lacks_namespace():
-            raise ResourcesError(f"there is no namespace {kubectl.namespace}: give --namespace")
+            raise ResourcesError(f"namespace {kubectl.namespace} does not exist: set --namespace")
         if serving:
             raise ResourcesError(f"namespace {kubectl.namespace} has no server: sp500 serve --on kuberay makes it")
         raise ResourcesError(

@@ -112,7 +112,7 @@ def _exit_code(job: Job) -> int:
     return job.exit_code or 1
 
 
-logs = verb("jobs logs", Logs, _logs, hint="the job goes on")
+logs = verb("jobs logs", Logs, _logs, hint="the job keeps running")
 wait = verb("jobs wait", Wait, _wait, hint="the jobs go on; sp500 jobs stop ends them")
 stop = verb("jobs stop", Stop, _stop, hint="the jobs are asked to stop all the same")
 rerun = verb("jobs rerun", Rerun, _rerun)

@@ -1,4 +1,4 @@
-"""How far a running job is: from its run's folder where that is reachable, else from its log."""
+"""Progress of a running job, from its run's folder if that is reachable, else from its log."""
 
 from __future__ import annotations
 

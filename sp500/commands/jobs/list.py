@@ -67,7 +67,7 @@ def table(jobs: Sequence[Job], progress: Mapping[str, RunProgress | None], width
         cells = [job.id, job.kind.name, str(job.state), queue_flags.format_run_time(job, now), job.project]
         if any_progress:
             cells.append(job_progress.words(progress.get(job.id), now))
-        # As text: a reason may have brackets, which rich takes for its markup.
+        # As text: a reason may have brackets, which rich reads as markup.
         shown.add_row(*map(Text, (*cells, _shorten(job.reason))))
     # A pipe has no width; a reason is not to be folded into a column of nothing there.
     console = Console(width=width or (None if sys.stdout.isatty() else 200))

@@ -1,4 +1,4 @@
-"""What the verbs of the queue share: its folder, its flags, and a job as JSON."""
+"""Shared parts of the queue's verbs: its folder, its flags, and a job as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sp500 jobs status`: where a job stands, why, and what it printed last."""
+"""`sp500 jobs status`: a job's state, the reason for it, and what it printed last."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ def _head(
         "starts": f"{job.starts}" + (f", {job.failures} failed" if job.failures else ""),
     }
     if pending:
-        rows["notify"] = f"{len(pending)} changes not taken yet, after {max(notice.tries for notice in pending)} tries"
+        rows["notify"] = (
+            f"{len(pending)} changes not delivered yet, after {max(notice.tries for notice in pending)} tries"
+        )
     if status is not None and status.replicas:
         rows["processes"] = ", ".join(
             f"{role} {replicas.ready}/{replicas.wanted}" for role, replicas in status.replicas.items()

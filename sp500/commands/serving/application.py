@@ -1,4 +1,4 @@
-"""What every replica of Ray Serve runs, here and in a RayService: `import_path` of cluster/rayservice.yaml."""
+"""The application of every replica of Ray Serve, here and in a RayService: `import_path` of cluster/rayservice.yaml."""
 
 from __future__ import annotations
 

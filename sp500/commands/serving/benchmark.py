@@ -67,7 +67,7 @@ class Server(NamedTuple):
 def measure(runs: Path, name: str, seconds: float, *, trust_source: bool = False) -> tuple[Path, list[ServeRow]]:
     """Return a row per server, path and number of clients, and the run that keeps them.
 
-    Raises SP500Error where a server does not start, or where a run has just taken the name.
+    Raises SP500Error if a server does not start, or if another run has just used the name.
     """
     started, rows = datetime.now(UTC), list[ServeRow]()
     x = Predictor(_folder(runs, name), trust_source=trust_source).recipe.test_input.numbers

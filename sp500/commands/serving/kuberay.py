@@ -26,8 +26,8 @@ def deploy(
 ) -> str:
     """Apply the manifests in the file, with `model` as what is served, and wait: how to reach it.
 
-    Makes the Secret with `key`, or a new one, where there is none. Claims that exist stay as they are. Raises
-    ConfigError for a file that is wrong, ResourcesError where the cluster refuses it or it does not answer in time.
+    Makes the Secret with `key`, or a new one, if there is none. Claims that exist stay as they are. Raises
+    ConfigError for a file that is wrong, ResourcesError if the cluster refuses it or it does not answer in time.
     """
     documents = load(path, model, image=image, trust_source=trust_source)
     kubectl.reach()
@@ -82,10 +82,10 @@ def load(path: Path, model: str, *, image: str = "", trust_source: bool = False)
 def _make_key(kubectl: Kubectl, key: str) -> None:
     if kubectl.document("get", "secret", NAME):
         if key:
-            say(f"Secret {NAME} is there already: its key stays")
+            say(f"Secret {NAME} exists already: its key is kept")
         return
     body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": NAME, "labels": LABELS}}
-    # Through stdin, since an argument stands in the list of processes; created, since apply keeps a copy in clear text.
+    # Through stdin, since the list of processes shows arguments; created, since apply keeps a copy in clear text.
     manifest_text = json.dumps(body | {"stringData": {"key": key or secrets.token_urlsafe(32)}})
     try:
         kubectl.text("create", "--filename=-", stdin=manifest_text)

@@ -89,7 +89,7 @@ def main(argv: Sequence[str], prog: str = "sp500 serve", on: Literal["local", "r
             return plain if flags.json_output else f"{benchmark.text(rows)}\nkept for the report: {run_folder}", 0
         try:
             (_serve_here if flags.on == "local" else _serve_on_ray)(flags, secret)
-        except Interrupted:  # it has answered what it had taken
+        except Interrupted:  # it has answered what it had accepted
             return "", 0
         return "", 0
 
@@ -160,7 +160,7 @@ def key(flags: Serve) -> str:
     """
     secret = _read_key(flags)
     if not secret and not _is_own(flags.host):
-        raise ConfigError(f"--host {flags.host}: others can reach this address; set {API_KEY} or give --key-file FILE")
+        raise ConfigError(f"--host {flags.host}: others can reach this address; set {API_KEY} or --key-file FILE")
     return secret
 
 

@@ -41,7 +41,7 @@ def parse(model: type[F], argv: Sequence[str], verb: str, shared: Mapping[str, o
     flags, words = split(argv)
     counted = Counter(word.split("=")[0] for word in flags if word.startswith("--"))
     if twice := [flag for flag, count in counted.items() if count > 1]:
-        raise ConfigError(f"duplicate flag {twice[0]}: give it once, with all its values after it")
+        raise ConfigError(f"duplicate flag {twice[0]}: use it once, with all its values after it")
     base = _base(model, entry.flag(flags, "--file"), words, shared or {})
     try:
         return arguments.parse(

@@ -27,7 +27,7 @@ REMEMBERED = 5
 SPOT = ("spot", "preemptible")
 
 Seconds = tuple[float | None, float | None]
-"""From and to; None where it is not known."""
+"""From and to; None if it is not known."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,12 @@ class Estimator:
     currency: str = "USD"
     """Of the costs."""
     for_agent: bool = False
-    """Whether an agent asks. Its own estimate then never shortens the time that its budget pays for."""
+    """True if an agent asks. Its own estimate then never shortens the time that its budget pays for."""
 
     def seconds(self, spec: JobSpec, target: Target) -> Seconds:
         """Return how long the job may last: by the user's estimate, the last jobs of its name, or runs of its script.
 
-        For an agent the upper end is the deadline, which alone is enforced, or else the largest of the three.
+        For an agent the upper end is the deadline, since only that is enforced, or else the largest of the three.
         """
         own = (spec.expected, spec.expected) if spec.expected else None
         if self.for_agent:
@@ -90,7 +90,7 @@ class Estimator:
         for part in target.pods(spec, request):
             helps = target.makes_cluster and part.role is not Role.WORKER
             kind = rule.cluster if helps else workers
-            whole_node = not (target.is_here or target.makes_cluster)  # where the job does not say, it may take all
+            whole_node = not (target.is_here or target.makes_cluster)  # if the job does not say, it may use all
             gib = part.each.memory / 2**30 or (types[kind].node.gib if whole_node else 0.0)
             size = {"cpus": part.each.cpus, "gpus": part.each.gpus, "gib": gib}
             pods.append(cost.Pods(**size, count=part.count, node_type=kind, spot=spot and not helps))

@@ -33,9 +33,9 @@ class Submit(job_flags.JobFlags):
     on: On = "local"
     """local: this machine; ray: a Ray cluster that is up; kuberay: a Ray cluster made for the job on Kubernetes."""
     fallback: bool = False
-    """Run on this machine where the cluster cannot be reached."""
+    """Run on this machine if the cluster cannot be reached."""
     rates: Path | None = None
-    """Table of rates. Default: cluster/rates.yaml where it is there."""
+    """Table of rates. Default: cluster/rates.yaml if it exists."""
     node_type: str = ""
     """Node type in that table whose rate a worker costs. Default: chosen by the table's rules."""
     strict: bool = False
@@ -83,7 +83,7 @@ def _parse(argv: Sequence[str]) -> tuple[Submit, list[JobSpec]]:
         flags = job_flags.parse(model, argv, "jobs submit")
         return flags, [flags.spec()]
     assert file is not None
-    # What a job does not have is said of all of them: where they run, and what that costs.
+    # What a job does not have holds for all of them: where they run, and what that costs.
     place = {key: value for key, value in settings.items() if key in model.model_fields.keys() - JobSpec.model_fields}
     settings = {key: value for key, value in settings.items() if key not in place}
     flags = job_flags.parse(model, [*_without(words, "--file"), "--", "jobs"], "jobs submit", place)
@@ -141,7 +141,7 @@ def _estimator(flags: Submit, queue: Queue, *, for_agent: bool = False) -> prici
     if settings.budgets and table and table.currency != settings.currency:
         raise ConfigError(
             f"{queue.folder / queue_settings.FILE}: budgets are in {settings.currency}, rates in {table.currency};"
-            " give both in one currency"
+            " use one currency for both"
         )
     return pricing.build_estimator(
         table, flags.node_type, queue.ledger.jobs(), currency=settings.currency, for_agent=for_agent

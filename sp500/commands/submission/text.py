@@ -1,4 +1,4 @@
-"""What `submit` prints: where a job goes, what it takes, when it starts, how long it lasts, and how to follow it."""
+"""Output of `submit`: where a job goes, its resources, when it starts, how long it lasts, and how to follow it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AT_ONCE = "as soon as there is room"
 
 
 class Plan(TypedDict):
-    """What is expected of a job, for JSON."""
+    """Expectations of a job, for JSON."""
 
     command: str
     place: str
@@ -30,7 +30,7 @@ class Plan(TypedDict):
     queued_before: int
     starts: str
     seconds: list[float | None]
-    """From and to; None where it is not known."""
+    """From and to; None if it is not known."""
     cost: list[float | None]
     currency: str
 
