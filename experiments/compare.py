@@ -1,4 +1,4 @@
-"""What did it buy? Reads the run records and writes the report: one page, Markdown, and JSON."""
+"""Read the run records and write the report: one page, Markdown, and JSON."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Compare(Flags):
     out: Path | None = None
     """Folder of the report. Default: `report` inside the folder of runs."""
     rates: Path | None = None
-    """Table of rates. Default: cluster/rates.yaml where it is there."""
+    """Table of rates. Default: cluster/rates.yaml if it exists."""
 
 
 def main(config: Compare) -> Answer:
-    """Write the report and say where it lies."""
+    """Write the report and print its path."""
     from sp500.report import page
     from sp500.runs.trials import Ledger
 

@@ -1,4 +1,4 @@
-"""Train one model, in this process (--num-workers 0) or on Ray with N workers, and judge it beside naive forecasts."""
+"""Train one model, in this process (--num-workers 0) or on Ray with N workers, and judge it next to naive forecasts."""
 
 from __future__ import annotations
 

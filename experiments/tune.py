@@ -36,7 +36,7 @@ def main(config: Tune, run: Run) -> RunRecord:
 
 
 class Live:
-    """How a search goes, on stderr."""
+    """Progress of a search on stderr."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

@@ -1,4 +1,4 @@
-"""One config re-trained over the years, each time on the dates before, and every year judged beside naive forecasts."""
+"""One config re-trained over the years on the dates before, each year judged next to naive forecasts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sp500.studies.walk_forward import find_run, preview, run_walk_forward
 
 
 class WalkForward(WalkForwardSettings, Command):
-    """Re-train one config on every fold of the dates and judge it on the days after, beside naive forecasts."""
+    """Re-train one config on every fold of the dates and judge it on the days after, next to naive forecasts."""
 
     takes_world_size: ClassVar[bool] = True
 

@@ -1,4 +1,4 @@
-"""Passwords in addresses, refused where an address is given and masked in settings; and where the server's key is.
+"""Passwords in addresses, refused in flags and masked in settings; and the file of the server's key.
 
 An address ends up in records, logs and process lists. The libraries that open it find credentials in the environment.
 """

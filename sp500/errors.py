@@ -9,7 +9,7 @@
     ├── DiskError             1  a file cannot be written: the disk is full, the folder is not writable
     ├── LimitExceeded         4  a budget or a deadline is passed
     └── ResourcesError        1  the machine or cluster lacks what was asked for
-        ├── Refused           1  a cluster said no to a job, and would again
+        ├── Refused           1  a cluster refused a job, and would again
         └── Unreachable       1  a cluster does not answer, and may later
 
 A message names the field, file or row, what was expected, and what to do.
@@ -74,7 +74,7 @@ class ResourcesError(SP500Error):
 
 
 class Refused(ResourcesError):
-    """A cluster said no to a job, and would say it again."""
+    """A cluster refused a job, and would refuse it again."""
 
 
 class Unreachable(ResourcesError):

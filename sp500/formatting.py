@@ -59,7 +59,7 @@ def seconds(value: float | None) -> str:
 
 
 def size(value: float | None) -> str:
-    """Return bytes, three digits, in the units that a memory limit is given in."""
+    """Return bytes, three digits, in the units of a memory limit."""
     if value is None:
         return NOTHING
     if 0 < value < MIB:
@@ -154,7 +154,7 @@ def shorten(text: str) -> str:
 def against_naive(improvement: Mapping[str, Any] | None, best_epoch: int | None = None) -> str:
     """Return the side of zero on which the interval lies: better | worse | unclear; '-' without one.
 
-    'naive kept' where the untrained model was the best: it is a naive forecast, and only rounding or another naive
+    'naive kept' if the untrained model was the best: it is a naive forecast, and only rounding or another naive
     forecast lies between the two.
     """
     ends = bounds(improvement)

@@ -58,7 +58,7 @@ def fetch(name: str, field: str) -> Path:
             raise ConfigError(f"{field} {name}: {endpoint} answers {code}: {hint}") from None
         raise ConfigError(
             f"{field} {name}: {endpoint} cannot be reached, and no copy is in the cache; fetch the model where there is"
-            f" a network (hf download {name} --local-dir FOLDER), mount FOLDER and give it as {field}"
+            f" a network (hf download {name} --local-dir FOLDER), mount FOLDER and set it as {field}"
         ) from error
 
 
@@ -141,5 +141,5 @@ def _token() -> str | None:
     """Return the token of the environment; None lets the library look for one that was logged in."""
     token = next((os.environ[name] for name in TOKENS if os.environ.get(name)), None)
     if not token and (token := os.environ.get(OLD_TOKEN)):
-        log.warning("%s is set, which the hub's library does not read; it is taken for %s", OLD_TOKEN, TOKENS[0])
+        log.warning("%s is set, which the hub's library does not read; it is used as %s", OLD_TOKEN, TOKENS[0])
     return token

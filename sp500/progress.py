@@ -1,6 +1,6 @@
 """Progress of a run: one type for its files and its log, the estimate of the remaining time, and the line of the log.
 
-The line is written (`RunProgress.line`) and read (`parse`) here alone, so that the two cannot drift apart:
+The line is written (`RunProgress.line`) and read (`parse`) only here, so that the two cannot drift apart:
 
     2026-01-02T10:00:00Z epoch 7 of at most 25, 1240 samples/s, best 0.981, 183 s left: train 1.01 valid 0.98
 """
@@ -27,23 +27,23 @@ LINE = re.compile(
 
 @dataclass(frozen=True)
 class RunProgress:
-    """How far a run was at one moment; times in seconds since 1970 (UTC)."""
+    """Progress of a run at one moment; times in seconds since 1970 (UTC)."""
 
     kind: Kind
-    """What is counted."""
+    """The unit that is counted."""
     done: int
     """Epochs (trials, ...) that have ended, those of earlier attempts included."""
     total: int
     at_most: bool
-    """Whether the run may end sooner, for example by early stopping."""
+    """True if the run may end sooner, for example by early stopping."""
     samples_per_second: float | None
     """Windows trained on per second, since this attempt began; None before its first epoch or trial has ended."""
     best_loss: float | None
     """Lowest mean validation loss so far."""
     ends: float | None
-    """When the last epoch or trial should end, at the speed of this attempt; None before its first has ended."""
+    """Expected end of the last epoch or trial, at the speed of this attempt; None before its first has ended."""
     updated: float
-    """When the last one ended, or this attempt began."""
+    """Time when the last one ended, or this attempt began."""
 
     def eta_seconds(self, now: float) -> float | None:
         """Return the seconds until `ends`, at least 0."""
@@ -86,7 +86,7 @@ def parse(lines: Iterable[str]) -> RunProgress | None:
     last = matches[-1]
     updated = datetime.fromisoformat(last["time"]).timestamp()
     return RunProgress(
-        kind=last["kind"],  # type: ignore[arg-type] # the pattern has these words alone
+        kind=last["kind"],  # type: ignore[arg-type] # the pattern has only these words
         done=int(last["done"]),
         total=int(last["total"]),
         at_most=last["limit"] == AT_MOST,
@@ -102,9 +102,9 @@ class Unit:
     """One epoch (trial, ...) that has ended."""
 
     finished: datetime | None
-    """When; None where an earlier version did not say."""
+    """When; None if an earlier version did not say."""
     seconds: float | None = None
-    """What it took; None where that says nothing of the time that the others take."""
+    """Seconds that it lasted; None if that says nothing of the others."""
     train_seconds: float | None = None
     """Of these, in training steps."""
     samples: int = 0

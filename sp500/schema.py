@@ -1,4 +1,4 @@
-"""Plain data and the models that it has to fit: merged, overridden by dotted key, checked, explained where wrong."""
+"""Plain data and the models that it has to fit: merged, overridden by dotted key, checked, explained if wrong."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ SCALARS = {
         rf"^({WHOLE}(\.[0-9]*)?|[-+]?\.[0-9]+)([eE][-+]?[0-9]+)?$|^[-+]?\.(inf|Inf|INF)$|^\.(nan|NaN|NAN)$"
     ),
 }
-"""What is no text."""
+"""Types that are not text."""
 
 
 @dataclass(frozen=True)
 class Metavar:
-    """What stands for a value in the help of a command; in the `Annotated` of a field's type."""
+    """Placeholder for a value in the help of a command; in the `Annotated` of a field's type."""
 
     text: str
 

@@ -52,7 +52,7 @@ class Folder:
             else:
                 self._files, self._path = pyarrow.fs.FileSystem.from_uri(uri)
         except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{uri}: cannot be opened ({error}); take a path, s3:// or gs://") from error
+            raise DataError(f"{uri}: cannot be opened ({error}); use a path, s3:// or gs://") from error
 
     def read(self, name: str) -> bytes:
         """Return a whole file. Raises OSError."""
@@ -132,7 +132,7 @@ class Folder:
         return digest
 
     def delete(self, name: str) -> None:
-        """Remove a file, or a folder with all that is in it; nothing where there is none. Raises OSError."""
+        """Remove a file, or a folder with all that is in it; nothing if there is none. Raises OSError."""
         info = self._files.get_file_info(f"{self._path}/{name}")
         if info.type == pyarrow.fs.FileType.Directory:
             self._files.delete_dir(info.path)
