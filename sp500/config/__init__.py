@@ -40,7 +40,7 @@ RUN_NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}$")
 
 
 class EvalConfig(Frozen):
-    """How the forecasts are judged."""
+    """Settings by which forecasts are judged."""
 
     threshold: float = setting(0.5, gt=0, lt=1, agents=True)
     """Probability from which a direction forecast counts as up."""
@@ -51,7 +51,7 @@ class EvalConfig(Frozen):
 
 
 def archive_uri(uri: str) -> str:
-    """The address of an archive, without a / at its end. Raises ValueError, which repeats no password."""
+    """Return the address of an archive without the / at its end. Raises ValueError, which repeats no password."""
     uri, parts = without_password(uri).rstrip("/"), urlsplit(uri)
     if "@" in parts.netloc:
         raise ValueError("the address names a user. Leave it out and set AWS_ACCESS_KEY_ID")
@@ -67,7 +67,7 @@ ARCHIVES = {("s3", True, True), ("s3", True, False), ("file", False, True)}
 
 
 class IOConfig(Frozen):
-    """Where results go."""
+    """Folders and addresses for results."""
 
     model_config = ConfigDict(hide_input_in_errors=True)  # an address may hold a password
 
@@ -164,7 +164,7 @@ class RunConfig(Frozen):
         if self.task_kind.windows and self.task_kind.windows not in self.model.takes:
             fitting = [kind for kind, model in kinds.models().items() if self.task_kind.windows in model.takes]
             raise ValueError(
-                f"model.kind {self.model.kind} is not for task {self.task}; take {', '.join(fitting)} or your own"
+                f"model.kind {self.model.kind} is not for task {self.task}; use {', '.join(fitting)} or your own"
             )
         self.task_kind.check(self)
         return self
@@ -176,7 +176,7 @@ class RunConfig(Frozen):
         return cls.model_fields | {kind.section: FieldInfo(annotation=kind.settings) for kind in owners}
 
     def for_task(self: R, name: str) -> R:
-        """Return these settings for another task, with its section. Flags may still change them: they are not checked.
+        """Return these settings for another task, with its section. They are not checked: flags may still change them.
 
         Raises ValueError for a section of the old task that was changed.
         """
@@ -187,7 +187,7 @@ class RunConfig(Frozen):
 
     @property
     def task_kind(self) -> TaskKind:
-        """What is known of the task without its class."""
+        """The description of the task that needs no import of its class."""
         return task.find(self.task)
 
     @property
@@ -213,7 +213,7 @@ class RunConfig(Frozen):
                 admission.give(own)
 
     def keep_sources(self: R, run: Path, *, trusted: bool) -> R:
-        """The settings with the user's files replaced by the run's own copies, which are made where missing.
+        """Return the settings with the user's files replaced by the run's own copies, which are made if missing.
 
         Raises ConfigError for a task or a model that may not run, and for a file that differs from the run's copy.
         """
@@ -245,7 +245,7 @@ class RunConfig(Frozen):
             contract.check_judge(task, own, {kind.task for kind in kinds.tasks().values()})
 
     def check_extras(self) -> None:
-        """Raises ConfigError for a package of an extra that these settings need and that is not installed here."""
+        """Raise ConfigError for a package of an extra that these settings need and that is not installed here."""
         for extra, packages in filter(None, (self.model.needs, *self.task_kind.list_extras(self))):
             require(extra, packages)
 
@@ -280,7 +280,7 @@ class RunConfig(Frozen):
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
     def run_config(self) -> RunConfig:
-        """These settings without the fields that a script adds to them."""
+        """Return these settings without the fields that a script adds to them."""
         return RunConfig(**{name: getattr(self, name) for name in (*RunConfig.model_fields, *self.sections)})
 
 

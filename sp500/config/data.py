@@ -1,4 +1,4 @@
-"""Which prices, which windows, which split."""
+"""Settings of prices, windows and split."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class DataConfig(Frozen):
     augment: Literal["noise", "bootstrap"] = setting("noise", agents=True)
     """How copies differ: noise on the features, or a price path of resampled daily returns."""
     noise: float = setting(0.1, ge=0, agents=True)
-    """Noise of a copy, in training standard deviations of each feature; of text the share of bytes drawn anew."""
+    """Noise of a copy, in training standard deviations of each feature; of text the share of bytes drawn again."""
     jitter: float = setting(0.0, ge=0, agents=True)
     """Standard deviation of a factor around 1 per copy and feature."""
     npz_path: Path | None = setting(None, agents=AgentFiles(frozenset({".npz"})))
@@ -89,7 +89,7 @@ class DataConfig(Frozen):
 
     @property
     def identity(self) -> dict[str, object]:
-        """What decides windows of prices: files by their names."""
+        """The settings that decide windows of prices: files by their names."""
         return self.model_dump(mode="json", exclude={"cache_dir", "fallback"}) | {
             "gap": self.purge,
             "source": Path(self.source).name,
@@ -98,15 +98,15 @@ class DataConfig(Frozen):
 
     @property
     def order(self) -> dict[str, object]:
-        """What decides the order of the windows in training."""
+        """The settings that decide the order of the windows in training."""
         return self.model_dump(include={"seed", "shuffle_train"})
 
     @property
     def cut(self) -> dict[str, object]:
-        """What decides which windows are held out."""
+        """The settings that decide which windows are held out."""
         return self.model_dump(include={"test_fraction", "valid_from_train"})
 
     @property
     def copies(self) -> dict[str, object]:
-        """What decides the noisy copies; empty without any."""
+        """The settings that decide the noisy copies; empty without any."""
         return self.model_dump(include={"multiplier", "augment", "noise", "jitter"}) if self.multiplier > 1 else {}

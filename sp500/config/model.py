@@ -24,7 +24,7 @@ Form = Literal["series", "image", "tokens"]
 
 
 class ModelConfig(Frozen):
-    """Which model, and its settings."""
+    """The kind of a model and its settings."""
 
     network: ClassVar[str] = ""
     """Module and name of what makes the network: `maker(shape, **used)`."""
@@ -86,7 +86,7 @@ class ModelConfig(Frozen):
         return {name: value for name, value in plain.items() if name in own or name not in cls.all_fields()}
 
     def for_kind(self, kind: str) -> ModelConfig:
-        """Return these settings for another kind, as far as it has them. They are not checked: flags may change them.
+        """Return these settings for another kind, with those that it has. They are not checked: flags may change them.
 
         Raises ValueError for a changed setting that the kind lacks, and for a kind that does not exist.
         """
@@ -119,11 +119,11 @@ class ModelConfig(Frozen):
 
     @property
     def identity(self) -> dict[str, object]:
-        """What decides the numbers: kind and settings."""
+        """The settings that decide the numbers: kind and settings."""
         return {"kind": self.kind, **self.used}
 
     def count_products(self, length: int, features: int) -> int | None:
-        """Return about how many multiplications a window [length, features] takes going forward; None: not known."""
+        """Return the approximate multiplications of a forward pass of a window [length, features]; None if unknown."""
         return None
 
     @classmethod
@@ -156,12 +156,12 @@ class OwnModel(ModelConfig):
 
     @property
     def identity(self) -> dict[str, object]:
-        """What decides the numbers: the hash of its file and settings."""
+        """The facts that decide the numbers: the hash of its file and settings."""
         return {"kind": self.own.identity, **self.model_dump(mode="json", exclude={"kind"})}
 
     @classmethod
     def describe_size(cls, settings: Mapping[str, Any]) -> str:
-        """Return nothing: what its settings mean is not known."""
+        """Return an empty text: the meaning of its settings is unknown."""
         return ""
 
 

@@ -1,4 +1,4 @@
-"""What is known of a task before it is imported: its settings, its defaults, and how a reader names it."""
+"""Descriptions of tasks that need no import of them: its settings, its defaults, and how a reader names it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class TaskKind:
     task: ClassVar[str] = ""
     """Module and name of its class."""
     title: ClassVar[str] = ""
-    """What it forecasts, for a reader: `Returns`."""
+    """The forecast quantity, for a reader: `Returns`."""
     previous: ClassVar[str] = "previous return"
-    """What a reader calls the forecast that repeats the last target."""
+    """The name, for a reader, of the forecast that repeats the last target."""
     windows: ClassVar[Form | None] = None
-    """What its windows are; None: not known."""
+    """The kind of its windows; None: not known."""
     section: ClassVar[str] = ""
     """Key of its own section of the settings."""
     settings: ClassVar[type[Frozen] | None] = None
@@ -32,7 +32,7 @@ class TaskKind:
     ignored: ClassVar[tuple[str, ...]] = ()
     """Keys of the section `data` that it does not use, and that a user could mistake for its own."""
     defaults: ClassVar[Mapping[str, Mapping[str, str | float]]] = {}
-    """Where its defaults differ. Scripts and functions apply them under the settings that are given."""
+    """Defaults that differ from the usual ones. Scripts and functions apply them under the settings that are given."""
     from_prices: ClassVar[bool] = False
     """Whether its windows are cut from prices, or from an npz file of windows."""
     scales_targets: ClassVar[bool] = False
@@ -45,7 +45,7 @@ class TaskKind:
     """Whether its models are nothing but the network, so that several can train as one."""
 
     def identity(self, config: RunConfig) -> dict[str, object]:
-        """Return what decides its data, for the fingerprint."""
+        """Return the settings that decide its data, for the fingerprint."""
         own = {
             name: section.model_dump(mode="json", exclude_defaults=True) for name, section in config.sections.items()
         }

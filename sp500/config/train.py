@@ -1,4 +1,4 @@
-"""How a model is fitted."""
+"""Settings by which a model is fitted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LATER_KEYS = ("amp", "schedule", "warmup", "lr_end", "decay")
 
 
 class TrainConfig(Frozen):
-    """How the model is fitted."""
+    """Settings by which the model is fitted."""
 
     epochs: int = setting(25, gt=0, agents=True)
     """Passes over the training split, at most."""
@@ -36,7 +36,7 @@ class TrainConfig(Frozen):
     early_stop_patience: int = setting(5, ge=0, agents=True)
     """Epochs without a better validation loss before stopping; 0: never stop early."""
     refit: bool = setting(False, agents=True)
-    """After validation chose the epoch, train anew on training and validation dates for as many epochs."""
+    """After validation chose the epoch, train again on training and validation dates for as many epochs."""
     max_steps: int = setting(0, ge=0, agents=True)
     """Stop after this many steps, also inside an epoch; 0: no limit."""
     seed: Annotated[int, Alias("--seed")] = setting(0, ge=0, agents=True)

@@ -14,14 +14,14 @@ from sp500.plugins.reference import Reference
 
 FOLDER, SUMS = "source", "SHA256SUMS"
 KNOWN = Path("~/.cache/sp500/own-sources")
-"""What this user gave on this machine, a line each: the hash of a file, or the place of a module's file."""
+"""Tasks and models given on this machine, a line each: the hash of a file, or the place of a module's file."""
 RUN_FILES = ("config.yaml", "started.json", "record.json")
 _given: set[str] = set()
-"""What was given in this process: a home that cannot be written remembers nothing."""
+"""Tasks and models given in this process: a home that cannot be written remembers nothing."""
 
 
 def lies_in_run(settings: Path, runs: Path) -> bool:
-    """Whether a file of settings is a run's: by its place below the folder `runs`, its name, or its neighbours."""
+    """Return whether a settings file belongs to a run, by a folder `runs` above it, its name, or its neighbours."""
     path, root = settings.absolute().resolve(), runs.expanduser().resolve()
     placed = path.is_relative_to(root) and len(path.relative_to(root).parts) > 1
     return placed or path.name == RUN_FILES[0] or any((path.parent / name).exists() for name in RUN_FILES[1:])
@@ -72,12 +72,12 @@ def _key(own: Reference) -> str:
 
 
 def _is_copy(path: Path) -> bool:
-    """Whether a file looks like a run's copy."""
+    """Return whether a file looks like a run's copy."""
     return path.parent.name == FOLDER and any((path.parent.parent / name).exists() for name in RUN_FILES)
 
 
 def _check_sum(run: Path, path: Path, digest: str) -> None:
-    """Raises ConfigError for a run's copy that was changed."""
+    """Raise ConfigError for a run's copy that was changed."""
     sums = path.parent / SUMS
     if not (path.parent == run / FOLDER or _is_copy(path)):
         return
@@ -86,7 +86,7 @@ def _check_sum(run: Path, path: Path, digest: str) -> None:
 
 
 def _refusal(own: Reference, *, among_runs: bool) -> str:
-    """What is refused, and the ways out."""
+    """Return the message of a refusal: what is refused, and what to do."""
     ways = [] if among_runs else ["add --trust-source (trust_source=True in Python)"]
     if own.module:
         ways = ["name it yourself with --task or --model.kind", "install it as a package", *ways]

@@ -1,4 +1,4 @@
-"""Whether a class or function of the user's can be a task or a model, by its signature.
+"""Checks, by its signature, that a class or function of the user's can be a task or a model.
 
 It is imported for that, so its file has to be admitted before. A wrong signature is refused with the line to write.
 """
@@ -20,7 +20,7 @@ REQUIRED = {
     "loss": "def loss(self, output: Tensor, target: Tensor) -> Tensor:",
     "judge": "def judge(self, outputs: dict[str, np.ndarray], dataset: Dataset) -> dict:",
 }
-"""What a task has to define, as the line to write."""
+"""Methods that a task has to define, each as the line to write."""
 OPTIONAL = {
     "model": "def model(self, config: RunConfig, dataset: Dataset) -> nn.Module:",
     "kept": "def kept(self, output: Tensor, target: Tensor) -> Tensor:",
@@ -142,8 +142,8 @@ def _check_takes(
         if parameter.kind is not parameter.KEYWORD_ONLY or parameter.name in (named or {}):
             continue
         if named is None:
-            raise ConfigError(f"{where} requires {parameter.name}= by name, which nobody gives; {way_out}")
-        raise ConfigError(f"{where} requires {parameter.name}; give it with --model.options.{parameter.name} VALUE")
+            raise ConfigError(f"{where} requires {parameter.name}= by name, which sp500 does not pass; {way_out}")
+        raise ConfigError(f"{where} requires {parameter.name}; set it with --model.options.{parameter.name} VALUE")
 
 
 def _check_options(own: Reference, names: list[str], options: Mapping[str, Any]) -> None:

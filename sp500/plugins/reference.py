@@ -34,7 +34,7 @@ class Reference:
 
     @property
     def installed(self) -> bool:
-        """Whether it is of an installed package, which no folder of runs can be."""
+        """True if it is of an installed package, which no folder of runs can be."""
         return self.registered or (bool(self.module) and _is_installed(self.path))
 
     @property
@@ -58,7 +58,7 @@ class Reference:
 
 
 def parse(text: str, kind: str, known: Iterable[str]) -> Reference:
-    """The reference that a setting gives. `kind` is task or model, `known` the names that need none.
+    """Return the reference in a setting. `kind` is task or model, `known` the names that need none.
 
     Raises ConfigError that says what is wrong with it.
     """
@@ -76,7 +76,7 @@ def parse(text: str, kind: str, known: Iterable[str]) -> Reference:
 
 @lru_cache
 def _read(path: Path, changed: int, size: int) -> bytes:
-    """The file at this time of change and size. Cached, since a search of thousands of trials reads it for each."""
+    """Read the file at this time of change and size. Cached: a search of thousands of trials reads it for each."""
     return path.read_bytes()
 
 
@@ -99,7 +99,7 @@ def _is_installed(path: Path) -> bool:
 
 
 def _file_of(module: str) -> Path:
-    """File of a module, found where an import finds it, without running a package's __init__."""
+    """Return the file of a module as an import finds it, without running a package's __init__."""
     places: list[str] | None = [*sys.path, str(Path.cwd())]
     parts = module.split(".")
     for number, part in enumerate(parts):

@@ -25,7 +25,7 @@ _modules: dict[str, types.ModuleType] = {}
 
 
 def load(reference: Reference) -> Any:
-    """The class or function, imported. Raises ConfigError where that fails."""
+    """Import the class or function. Raises ConfigError if that fails."""
     try:
         module = _import(reference)
     except Exception as error:  # of the user's file, which may raise anything: raised again with its line
@@ -65,7 +65,7 @@ def _import(reference: Reference) -> types.ModuleType:
 
 
 def describe(error: Exception, *references: Reference | None) -> str:
-    """What happened, and the last line of these files that it happened in."""
+    """Return a description of an error, with the last line of these files in which it happened."""
     named = [reference for reference in references if reference]
     # A run's copy is not imported again where the file that was copied is.
     files = [str(reference.path) for reference in named]
@@ -76,12 +76,12 @@ def describe(error: Exception, *references: Reference | None) -> str:
 
 
 def keep(reference: Reference, run: Path) -> Path:
-    """The run's copy of a file, made where missing. Raises ConfigError for a file that differs from it."""
+    """Return the run's copy of a file, made if missing. Raises ConfigError for a file that differs from it."""
     copy = run / FOLDER / reference.path.name
     if copy.exists() and copy.read_bytes() != reference.source:
         raise ConfigError(
-            f"{reference.path} differs from {copy}, which the run has; --resume goes on with the run's own file: leave "
-            "it out, or take another --name. Two files of one name in a run need different names"
+            f"{reference.path} differs from {copy}, which the run has; --resume continues with the run's own file: "
+            "remove it, or choose another --name. Two files of one name in a run need different names"
         )
     if not copy.exists():
         copy.parent.mkdir(exist_ok=True)
@@ -92,7 +92,7 @@ def keep(reference: Reference, run: Path) -> Path:
 
 
 def make_portable(settings: Mapping[str, object]) -> dict[str, object]:
-    """Plain settings that name a run's copies relative to its folder, so that a run can be moved."""
+    """Return plain settings that name a run's copies relative to its folder, so that a run can be moved."""
 
     def relative(text: str) -> str:
         path = Path(text.rpartition(":")[0])
@@ -102,7 +102,7 @@ def make_portable(settings: Mapping[str, object]) -> dict[str, object]:
 
 
 def make_absolute(settings: Mapping[str, object], folder: Path, *, run: bool = True) -> dict[str, object]:
-    """Plain settings of a file in this folder: what they name relative to it is made absolute.
+    """Return plain settings of a file in this folder with its relative paths made absolute.
 
     The settings of a run name its copies and no other file. Otherwise the sender of a run could name a file that is not
     checked. Raises ConfigError for those that do.
@@ -112,14 +112,14 @@ def make_absolute(settings: Mapping[str, object], folder: Path, *, run: bool = T
         place, _, name = text.rpartition(":")
         path = (folder / place).absolute()
         if run and place.endswith(".py") and Path(place) != Path(FOLDER, path.name):
-            raise ConfigError(f"the settings in {folder} name {place}: a run has its Python in {FOLDER}/ alone")
+            raise ConfigError(f"the settings in {folder} name {place}: a run has its Python only in {FOLDER}/")
         return f"{path}:{name}" if place.endswith(".py") and (run or path.exists()) else text
 
     return _with_references(settings, absolute)
 
 
 def _with_references(settings: Mapping[str, object], change: Callable[[str], str]) -> dict[str, object]:
-    """The settings with the texts of task and model.kind changed where they name a file."""
+    """Return the settings with the texts of task and model.kind changed if they name a file."""
     changed = dict(settings)
     task = settings.get("task")
     if isinstance(task, str) and ":" in task:

@@ -157,7 +157,7 @@ def test_model_with_its_options_is_accepted(tmp_path: Path) -> None:
         ("class Net", "class Nett", {"depth": 2}, "did you mean Nett"),
         ("nn.Module", "", {"depth": 2}, "does not inherit from torch.nn.Module"),
         ("", "", {"depth": 2, "widht": 3}, "has no option widht; did you mean width"),
-        ("", "", {}, "requires depth; give it with --model.options.depth VALUE"),
+        ("", "", {}, "requires depth; set it with --model.options.depth VALUE"),
         ("config, dataset", "size", {"depth": 2}, "takes \\(size\\), not \\(config, dataset\\)"),
         ("config, dataset", "dataset, config", {"depth": 2}, "takes \\(dataset, config\\), not"),
         ("__init__", "make", {"depth": 2}, "has no method __init__; add"),

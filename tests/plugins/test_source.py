@@ -130,7 +130,7 @@ def test_settings_of_a_run_name_no_file_but_its_copies(place: str) -> None:
     text = (here / "config.yaml").read_text()
     (here / "config.yaml").write_text(text.replace("source/biopsies.py:Biopsies", f"{place}:Biopsies"))
     for words in (["--resume", "--name", "one"], ["--config", "runs/one/config.yaml", "--name", "two"]):
-        with pytest.raises(ConfigError, match="a run has its Python in source/ alone"):
+        with pytest.raises(ConfigError, match="a run has its Python only in source/"):
             entry.parse(Train, words)
 
 
@@ -277,5 +277,5 @@ def test_language_takes_a_model_of_ones_own_and_no_other_of_ours() -> None:
     )
     text = {"max_bytes": 20_000, "context": 16}
     assert sp500.train(name="one", task="language", text=text, model={"kind": "nets.py:Bytes"}, **QUICK).status == "ok"
-    with pytest.raises(ConfigError, match="is not for task language; take gpt, hf or your own"):
+    with pytest.raises(ConfigError, match="is not for task language; use gpt, hf or your own"):
         sp500.train(name="two", task="language", text=text, model={"kind": "mlp"})
