@@ -28,7 +28,7 @@ BLOCK_DAYS = 20.0
 
 @dataclass(frozen=True)
 class Augmentation:
-    """How copies are made. `scale` [feature or channel]: training standard deviations."""
+    """The way in which copies are made. `scale` [feature or channel]: training standard deviations."""
 
     method: Literal["noise", "bootstrap"]
     noise: float
@@ -39,14 +39,14 @@ class Augmentation:
 
 
 def copies(train: Sequence[Series], multiplier: int, how: Augmentation) -> Iterator[Series]:
-    """The training series and their copies."""
+    """Yield the training series and their copies."""
     for number in range(multiplier):
         for series in train:
             yield copy(series, number, how)
 
 
 def copy(series: Series, number: int, how: Augmentation) -> Series:
-    """Copy `number` of a series; copy 0 is the series itself."""
+    """Return copy `number` of a series; copy 0 is the series itself."""
     if number == 0:
         return series
     generator = numpy_generator(how.seed, how.method, series.ticker, number)
@@ -58,7 +58,7 @@ def copy(series: Series, number: int, how: Augmentation) -> Series:
 
 
 def copy_windows(data: Windows, part: slice, number: int, how: Augmentation) -> tuple[np.ndarray, np.ndarray]:
-    """X [window, row, ...] and y of copy `number` of some windows; copy 0 are the windows themselves.
+    """Return X [window, row, ...] and y of copy `number` of some windows; copy 0 are the windows themselves.
 
     Numbers get noise and a factor as features do; whole numbers are rounded, and stay in their range. Of text, whose
     targets are the next bytes, a share `noise` of the bytes is replaced by random bytes.
@@ -68,7 +68,7 @@ def copy_windows(data: Windows, part: slice, number: int, how: Augmentation) -> 
     if number == 0:
         return x, y
     if how.method == "bootstrap":
-        raise DataError("data.augment bootstrap resamples prices; here take noise")
+        raise DataError("data.augment bootstrap resamples prices; use noise here")
     generator = numpy_generator(how.seed, how.method, "windows", number, part.start)
     if x.ndim == 2 and y.ndim == 2:
         text = np.concatenate([x, y[:, -1:]], axis=1)
@@ -83,9 +83,9 @@ def copy_windows(data: Windows, part: slice, number: int, how: Augmentation) -> 
 
 
 def _resample(series: Series, horizon: int, generator: np.random.Generator) -> Series:
-    """A path of the same length from the series' own daily returns, its first feature."""
+    """Return a path of the same length from the series' own daily returns, its first feature."""
     if series.x.shape[1] != len(CLOSE_FEATURES):
-        raise DataError("data.augment bootstrap resamples closing prices; with open, high, low and volume take noise")
+        raise DataError("data.augment bootstrap resamples closing prices; with open, high, low and volume use noise")
     days = len(series.x) + WARM_UP + horizon
     blocks = stationary_bootstrap(len(series.x), -(-days // len(series.x)), BLOCK_DAYS, generator).ravel()[:days]
     log = pd.Series(np.cumsum(series.x[blocks, 0]))
@@ -96,7 +96,7 @@ def _resample(series: Series, horizon: int, generator: np.random.Generator) -> S
 
 
 def stationary_bootstrap(length: int, resamples: int, block: float, generator: np.random.Generator) -> np.ndarray:
-    """Row numbers [resample, length]: blocks of geometric length with mean `block`, wrapping around the end.
+    """Return row numbers [resample, length]: blocks of geometric length with mean `block`, wrapping around the end.
 
     Politis and Romano (1994).
     """

@@ -48,7 +48,7 @@ class Batch:
 
 
 def parts(batch: Batch, most: int) -> list[Batch]:
-    """A batch in micro-batches of at most `most` windows, as many on every rank; 0: in one."""
+    """Return a batch in micro-batches of at most `most` windows, as many on every rank; 0: in one."""
     if not most or batch.largest <= most:
         return [batch]
     micro_batches = []
@@ -66,11 +66,11 @@ class TrainingBatches(Protocol):
     """One rank's batches of an epoch; every rank gives the same number of them."""
 
     def epoch(self, epoch: int, batch_size: int, *, shuffle: bool, seed: int) -> Iterator[Batch]:
-        """Every window of all ranks together once, `batch_size` of them per batch over all ranks."""
+        """Yield every window of all ranks together once, `batch_size` of them per batch over all ranks."""
         ...
 
     def steps(self, batch_size: int) -> int:
-        """Batches of an epoch."""
+        """Return the number of batches in an epoch."""
         ...
 
 
@@ -113,7 +113,7 @@ class Batches:
         return self._targets.numel() if self._target_counts is None else int(self._target_counts.sum())
 
     def epoch(self, epoch: int, batch_size: int, *, shuffle: bool, seed: int) -> Iterator[Batch]:
-        """Every window once, in an order that depends on seed and epoch alone."""
+        """Yield every window once, in an order that depends only on seed and epoch."""
         count = len(self)
         order = (
             torch.randperm(count, generator=torch_generator(seed, "order", epoch)) if shuffle else torch.arange(count)
@@ -121,7 +121,7 @@ class Batches:
         yield from self._batches(order, batch_size)
 
     def in_order(self, batch_size: int) -> Iterator[Batch]:
-        """Every window once, in the order of the dataset: for evaluation."""
+        """Yield every window once, in the order of the dataset: for evaluation."""
         yield from self._batches(torch.arange(len(self)), batch_size)
 
     def _batches(self, order: Tensor, size: int) -> Iterator[Batch]:
@@ -129,7 +129,7 @@ class Batches:
         return batches if self._target == self._device else _copy_ahead(batches, self._target)
 
     def steps(self, batch_size: int) -> int:
-        """Batches per epoch, the same on every rank."""
+        """Return the number of batches per epoch, the same on every rank."""
         return math.ceil(len(self) / batch_size)
 
     def _part(self, chosen: Tensor) -> Batch:
@@ -145,7 +145,7 @@ class Batches:
         return Batch(x, y, numbers, count, size, total, targets)
 
     def _gather(self, starts: Tensor) -> Tensor:
-        """Windows [window, row, ...] that begin there."""
+        """Return the windows [window, row, ...] that begin at these rows."""
         if not self._large_rows:
             return self._views[starts.to(self._device)]
         numbers = (starts[:, None] + self._offsets).flatten().to(self._device)
@@ -154,7 +154,7 @@ class Batches:
 
 
 def _fits(windows: Windows, device: torch.device) -> bool:
-    """Whether rows and targets fit on the device."""
+    """Return whether rows and targets fit on the device."""
     if device.type != "cuda":
         return True
     _, total = torch.cuda.mem_get_info(device)
@@ -162,14 +162,14 @@ def _fits(windows: Windows, device: torch.device) -> bool:
 
 
 def _copy_ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
-    """Batches of the host on the device: a thread gathers two ahead and copies them on a stream of their own.
+    """Yield batches of the host on the device: a thread gathers two ahead and copies them on a stream of their own.
 
     The thread matters more than the stream: gathering takes the host as long as launching a small model's step does.
     """
     stream = torch.cuda.Stream(device)
 
     def bring() -> tuple[Batch, torch.cuda.Event] | None:
-        """The next batch, and the event after its copy; None after the last one."""
+        """Return the next batch and the event after its copy; None after the last one."""
         batch = next(batches, None)
         if batch is None:
             return None
@@ -179,7 +179,7 @@ def _copy_ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batc
             )
             return replace(batch, x=x, y=y, windows=windows), stream.record_event()
 
-    # Each thread has a current device of its own: on the first one it would open a context that nobody uses.
+    # Each thread has a current device of its own: on the first one it would open an unused context.
     here = torch.cuda.current_device() if device.index is None else device.index
     with ThreadPoolExecutor(1, "sp500-copy", initializer=torch.cuda.set_device, initargs=(here,)) as thread:
         coming = deque(thread.submit(bring) for _ in range(2))
@@ -189,7 +189,7 @@ def _copy_ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batc
 
 
 def _hand_over(batch: Batch, copied: torch.cuda.Event, device: torch.device) -> Batch:
-    """The batch for the stream that computes, which waits for its copy; its memory is kept as long as that needs it."""
+    """Return the batch for the computing stream, which waits for its copy and keeps its memory while it needs it."""
     computing = torch.cuda.current_stream(device)
     computing.wait_event(copied)
     for part in (batch.x, batch.y, batch.windows):
@@ -198,13 +198,13 @@ def _hand_over(batch: Batch, copied: torch.cuda.Event, device: torch.device) -> 
 
 
 def _count_targets(targets: np.ndarray) -> Tensor | None:
-    """Targets of each window that are not masked [window]; None where none is."""
+    """Return the number of unmasked targets of each window [window]; None if no target is masked."""
     mask = target_mask(targets)
     return None if mask is None else torch.from_numpy((~mask).reshape(len(targets), -1).sum(axis=1))
 
 
 def _tensor(array: np.ndarray) -> Tensor:
-    """Tensor over the same memory. Torch warns of the read-only arrays in Ray's object store. They stay unwritten."""
+    """Return a tensor over the same memory. Torch warns of the read-only arrays in Ray's object store; we only read."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)

@@ -26,19 +26,19 @@ class Copied:
     config: DataConfig
 
     def source(self) -> WindowsSource:
-        """What shards of the training part are written from."""
+        """Return the source from which shards of the training part are written."""
         config, rows = self.config, self.data.train.rows
         spread = _deviation(rows) if rows.ndim > 1 else np.ones(1)
         how = Augmentation(config.augment, config.noise, config.jitter, spread, config.seed)
         return WindowsSource(self.data.train, config.multiplier, how)
 
     def dataset(self, dtype: str, *, multiplier: int | None = None) -> Dataset:
-        """The dataset with its copies: `multiplier` times the training windows (default: the config's)."""
+        """Return the dataset with its copies: `multiplier` times the training windows (default: the config's)."""
         total = multiplier or self.config.multiplier
         return replace(self, config=self.config.model_copy(update={"multiplier": total})).materialise(dtype)
 
     def materialise(self, dtype: str) -> Dataset:
-        """The same with every training window copied out. Raises MemoryError that says how much they need."""
+        """Return the dataset with every training window copied out. Raises MemoryError with the needed bytes."""
         del dtype  # rows have their own
         source = self.source()
         if source.multiplier == 1:
@@ -49,6 +49,7 @@ class Copied:
             x = np.empty((source.windows, layout.window, *layout.row), layout.dtype)
             y = np.empty((source.windows, *layout.target), layout.target_dtype)
         except MemoryError as error:
+            # The report's scale section reads both numbers out of this text, for runs that ran out of memory.
             raise MemoryError(
                 f"{source.windows} materialised windows need {needed} bytes ({needed / 2**30:.1f} GiB) besides the "
                 f"{pss_bytes()} bytes of the process"
@@ -64,8 +65,9 @@ class Copied:
 
 
 def _deviation(rows: np.ndarray) -> np.ndarray:
-    """Standard deviation [feature or channel] over all rows, a few at a time: whole numbers as floats take eight times
-    their memory.
+    """Return the standard deviation [feature or channel] over all rows.
+
+    Rows are read in parts: whole numbers as floats need eight times their memory.
     """
     count, total, squares = 0, 0.0, 0.0
     for first in range(0, len(rows), PART):

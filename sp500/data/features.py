@@ -48,13 +48,13 @@ class Features:
 
 
 def features(prices: Prices, horizon: int = 1) -> Features:
-    """Feature table of each ticker; days before a feature is known (50 at the start) are left out."""
+    """Return the feature table of each ticker without the days before a feature is known (50 at the start)."""
     series = tuple(_series(prices, ticker, horizon) for ticker in prices.tickers)
     return Features(names(prices), series)
 
 
 def names(prices: Prices) -> tuple[str, ...]:
-    """Columns that these prices allow."""
+    """Return the names of the features that these prices allow."""
     complete = {"open", "high", "low", "volume"} <= prices.fields.keys()
     return CLOSE_FEATURES + (OHLCV_FEATURES if complete else ())
 
@@ -72,7 +72,7 @@ def _series(prices: Prices, ticker: str, horizon: int) -> Series:
 
 
 def table_of(fields: dict[str, pd.Series]) -> pd.DataFrame:
-    """Features [day, name] of one ticker from its open, high, low, close and volume, as far as given."""
+    """Return features [day, name] of one ticker from those of its open, high, low, close and volume that are given."""
     index = fields["close"].index
     return pd.DataFrame(
         columns_of({name: column.reindex(index).to_numpy(float) for name, column in fields.items()}), index
@@ -80,7 +80,7 @@ def table_of(fields: dict[str, pd.Series]) -> pd.DataFrame:
 
 
 def columns_of(fields: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The same from and as plain arrays [day].
+    """Return the features as plain arrays [day], from plain arrays.
 
     RSI with simple means over 14 days (Cutler's variant of Wilder 1978, which depends on the last 14 days only,
     where Wilder's own smoothing depends on where the series starts), scaled to -1..1.
@@ -117,7 +117,7 @@ def _change(values: np.ndarray, days: int) -> np.ndarray:
 
 
 def _windows(values: np.ndarray, length: int) -> np.ndarray:
-    """Views [day, length] of the last `length` values.
+    """Return views [day, length] of the last `length` values.
 
     pandas' rolling sums carry rounding errors from far back: a change of a distant past value alters the last bit of
     today's, which these views rule out.
@@ -136,5 +136,5 @@ def _std(values: np.ndarray, length: int) -> np.ndarray:
 
 
 def _pad(known: np.ndarray, days: int) -> np.ndarray:
-    """Values [day], not known on the first ones."""
+    """Return values [day] with NaN for the first days, on which they are unknown."""
     return np.concatenate([np.full(days - len(known), np.nan), known])

@@ -23,7 +23,7 @@ from sp500.runs.results import DataCard, FoldDates
 
 @dataclass(frozen=True)
 class Folds:
-    """What every fold is made from, a few megabytes. Folds are counted from 1.
+    """The data from which every fold is made, a few megabytes. Folds are counted from 1.
 
     `blind`: whether the config was chosen without the fold's test dates; None where that is not known.
     """
@@ -38,14 +38,14 @@ class Folds:
         return len(self.cuts)
 
     def dates(self, number: int) -> FoldDates:
-        """The fold's number, first and last date of its parts, and whether it is blind."""
+        """Return the fold's number, first and last date of its parts, and whether it is blind."""
         cut = self.cuts[number - 1]
         spans = {"train": cut.train, "valid": cut.valid, "test": cut.test}
         splits = {name: [str(day) for day in span] for name, span in spans.items() if span}
         return {"fold": number, "splits": splits, "blind": self.blind[number - 1]}
 
     def dataset(self, number: int, dtype: str, *, direction: bool, refit: bool = False) -> Dataset:
-        """The fold's windows, for a `refit` with the validation dates among the training dates.
+        """Return the fold's windows; for a `refit` the validation dates are among the training dates.
 
         Raises DataError when a part has none.
         """
@@ -56,14 +56,14 @@ class Folds:
 
     @property
     def card(self) -> DataCard:
-        """Where the prices came from, for the record. It has no dates of splits: each fold's row has its own."""
+        """The source of the prices, for the record. It has no dates of splits: each fold's row has its own."""
         card = pipeline.describe(self.prices, self.table, self.cuts[-1], self.config.horizon)
         del card["splits"]
         return card
 
 
 def prepare(config: DataConfig, *, folds: int, test_days: int, chosen_until: str | None = None) -> Folds:
-    """Prices, features, and the dates of the folds; the last test ends with the last date whose return is known.
+    """Return prices, features, and the dates of the folds; the last test ends with the last date whose return is known.
 
     `chosen_until` is the last validation date of the search that chose the config. Raises DataError for too few dates.
     """
@@ -81,7 +81,7 @@ def cut(
     test_days: int,
     chosen_until: str | None = None,
 ) -> Folds:
-    """The same from prices and features at hand."""
+    """Return the same as `prepare`, from given prices and features."""
     dates = np.unique(np.concatenate([series.dates[np.isfinite(series.y)] for series in table.series]))
     cuts = walk_forward(
         dates, folds=folds, test_days=test_days, valid_from_train=config.valid_from_train, gap=config.purge

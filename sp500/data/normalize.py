@@ -28,7 +28,7 @@ class Normalizer:
     scale: np.ndarray
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Scaled copy of x [..., feature]."""
+        """Return a scaled copy of x [..., feature]."""
         return np.asarray((x - self.shift) / self.scale)
 
     @property
@@ -38,7 +38,7 @@ class Normalizer:
 
 
 def fit(train: np.ndarray, norm: Norm) -> Normalizer:
-    """Normaliser of training rows [row, feature]."""
+    """Fit a normaliser to training rows [row, feature]."""
     if norm == "none":
         return Normalizer(np.zeros(train.shape[-1]), np.ones(train.shape[-1]))
     if norm == "zscore":
@@ -51,7 +51,7 @@ def fit(train: np.ndarray, norm: Norm) -> Normalizer:
 
 
 def shift_notes(names: Sequence[str], train: np.ndarray, later: Mapping[str, np.ndarray]) -> list[str]:
-    """A note for each feature whose spread in a later part is far from that in training.
+    """Return a note for each feature whose spread in a later part is far from that in training.
 
     `train` and the values of `later` are rows [row, feature]. Typical are sources whose early opens equal the previous
     close, so that the feature `gap` begins to vary inside the history. Clipping scores to 3 or 5 deviations did not

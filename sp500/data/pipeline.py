@@ -50,12 +50,12 @@ class Prepared:
     direction: bool
 
     def source(self) -> SeriesSource:
-        """What shards of the training part are written from."""
+        """Return the source from which shards of the training part are written."""
         multiplier, window = self.config.multiplier, self.config.window
         return SeriesSource(self.train, multiplier, self.how, self.scaler, self.target_scale, window, self.direction)
 
     def dataset(self, dtype: str, *, multiplier: int | None = None) -> Dataset:
-        """Train (with its copies), validation and test windows. Raises DataError when a part has none."""
+        """Return train (with its copies), validation and test windows. Raises DataError for a part without windows."""
         copies = augment.copies(self.train, multiplier or self.config.multiplier, self.how)
         parts = {
             "train": self._windows(copies, self.cut.train, dtype, index=False),
@@ -65,7 +65,7 @@ class Prepared:
         counts = {name: len(part) for name, part in parts.items() if part is not None}
         if empty := [name for name, count in counts.items() if not count]:
             raise DataError(
-                f"too_short: no windows of {self.config.window} days for {', '.join(empty)}; take more dates"
+                f"too_short: no windows of {self.config.window} days for {', '.join(empty)}; use more dates"
             )
         assert parts["train"] is not None
         assert parts["test"] is not None
@@ -85,7 +85,7 @@ class Prepared:
         )
 
     def materialise(self, dtype: str) -> Dataset:
-        """The same with every training window copied out, as scripts that keep arrays [window, day, feature] do.
+        """Return the dataset with all training windows copied out, for scripts that keep arrays [window, day, feature].
 
         Raises MemoryError that says how much they need.
         """
@@ -95,6 +95,7 @@ class Prepared:
         try:
             x = np.empty((source.windows, length, source.features), dtype)
         except MemoryError as error:
+            # The report's scale section reads both numbers out of this text, for runs that ran out of memory.
             raise MemoryError(
                 f"{source.windows} materialised windows need {needed} bytes ({needed / 2**30:.1f} GiB) besides the "
                 f"{pss_bytes()} bytes of the process"
@@ -119,7 +120,7 @@ class Prepared:
 
 
 def prepare(config: DataConfig, *, direction: bool) -> Prepared:
-    """`config`'s prices, cut and fitted.
+    """Return the prices of `config`, cut and fitted.
 
     Targets are log returns divided by their training standard deviation (not with norm none), or 1 for up and 0 for
     not. Raises DataError.
@@ -129,7 +130,7 @@ def prepare(config: DataConfig, *, direction: bool) -> Prepared:
 
 
 def fit(prices: Prices, table: Features, config: DataConfig, *, direction: bool, cut: Split | None = None) -> Prepared:
-    """The same from prices and features at hand, cut as `config` says or where `cut` does."""
+    """Return the same as `prepare`, from given prices and features, cut by `config` or by `cut`."""
     cut = cut or split(
         table.dates,
         test_fraction=config.test_fraction,
@@ -152,7 +153,7 @@ def fit(prices: Prices, table: Features, config: DataConfig, *, direction: bool,
 
 
 def last_window(fields: Mapping[str, pd.Series], dataset: Dataset) -> np.ndarray:
-    """X [1, window, feature] of the last days of one ticker, with the features and the scaling of the training.
+    """Return X [1, window, feature] of the last days of one ticker, with the features and the scaling of the training.
 
     `fields` are its prices by name, `dataset` the recipe's: its `state` has the names of the features and the scaling.
     A feature looks back WARM_UP days at most, so that more prices than these and a window change no bit of it.
@@ -164,20 +165,20 @@ def last_window(fields: Mapping[str, pd.Series], dataset: Dataset) -> np.ndarray
 
 
 def summary(table: Features) -> dict[str, dict[str, float]]:
-    """Count, mean, deviation, smallest and largest value of each feature over all tickers and dates."""
+    """Return count, mean, deviation, smallest and largest value of each feature over all tickers and dates."""
     rows = pd.DataFrame(np.concatenate([series.x for series in table.series]), columns=list(table.names))
     statistics = rows.agg(["count", "mean", "std", "min", "max"])
     return {str(name): {str(key): float(value) for key, value in statistics[name].items()} for name in statistics}
 
 
 def until(series: Series, last: np.datetime64) -> Series:
-    """The series up to a date; nothing later can leak through what is made of it."""
+    """Return the series up to a date, so that nothing later can leak into what is computed from it."""
     end = int(np.searchsorted(series.dates, last, side="right"))
     return Series(series.ticker, series.dates[:end], series.x[:end], series.y[:end])
 
 
 def describe(prices: Prices, table: Features, cut: Split, horizon: int) -> DataCard:
-    """The data card: where the prices came from, how many, which dates, what was repaired."""
+    """Return the data card: source of the prices, their number and dates, and what was repaired."""
     close = prices.close
     spans = {"train": cut.train, "valid": cut.valid, "test": cut.test}
     return {
@@ -195,7 +196,7 @@ def describe(prices: Prices, table: Features, cut: Split, horizon: int) -> DataC
 
 
 def leak_notes(table: Features, last: np.datetime64, horizon: int) -> list[str]:
-    """A note that names each feature that knows too much of the next return up to a date, and its column of prices.
+    """Return a note on each feature that knows too much of the next return up to a date, with its column of prices.
 
     By the larger of Pearson's and Spearman's correlation with the return of the next day and with the target. That of
     the last return with the next is the autocorrelation, which is strong where a column holds returns and not prices.
@@ -223,7 +224,7 @@ def leak_notes(table: Features, last: np.datetime64, horizon: int) -> list[str]:
 
 
 def _find_suspicious(x: np.ndarray, targets: Iterable[tuple[np.ndarray, int]]) -> np.ndarray:
-    """Largest correlation [feature] of x [day, feature] with targets [day] over so many days; 0 below the bound."""
+    """Return the largest correlation [feature] of x [day, feature] with targets [day], or 0 below the bound."""
     largest = np.zeros(x.shape[1])
     for target, horizon in targets:
         known = np.isfinite(target)

@@ -62,13 +62,13 @@ class Prices:
 def validate_prices(
     raw: Tables, config: DataConfig, *, source: str, notes: tuple[str, ...] = (), seen: datetime | None = None
 ) -> Prices:
-    """Validated prices from raw tables that were read off at `seen` (default: now), cut to the dates asked for."""
+    """Return validated prices from raw tables that were read at `seen` (default: now), cut to the requested dates."""
     clean, faults = validate(raw, real_moves=config.real_moves, seen=seen, start=config.start, end=config.end)
     return Prices(clean, source, tuple(faults), notes)
 
 
 def select(raw: Tables, tickers: tuple[str, ...], source: str) -> Tables:
-    """Columns of the tickers asked for in any case, `stocks` standing for all but the index."""
+    """Return the columns of these tickers in any case; `stocks` means all but the index."""
     have = [str(name) for name in raw["close"].columns]
     spelled = {name.casefold(): name for name in have}
     names: list[str] = []
@@ -86,7 +86,7 @@ def select(raw: Tables, tickers: tuple[str, ...], source: str) -> Tables:
 
 
 def _frozen(frame: pd.DataFrame) -> pd.DataFrame:
-    """A read-only copy that does not change when the original table does."""
+    """Return a read-only copy that does not change when the original table does."""
     values = frame.to_numpy(np.float64, copy=True)
     values.flags.writeable = False
     return pd.DataFrame(values, index=frame.index, columns=frame.columns, copy=False)

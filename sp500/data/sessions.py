@@ -13,11 +13,11 @@ NEW_YORK = ZoneInfo("America/New_York")
 _lock = threading.Lock()
 _years = (0, 0)
 _closes = pd.Series(dtype="datetime64[ns, UTC]", index=pd.DatetimeIndex([]))
-"""When each session ends, by session."""
+"""The end of each session, by session."""
 
 
 def between(first: pd.Timestamp, last: pd.Timestamp) -> pd.DatetimeIndex:
-    """Sessions from `first` to `last`, both included.
+    """Return the sessions from `first` to `last`, both included.
 
     A calendar takes up to a second to build, so it is cached. It is built again only for years that it lacks.
     """
@@ -26,13 +26,13 @@ def between(first: pd.Timestamp, last: pd.Timestamp) -> pd.DatetimeIndex:
 
 
 def after(day: pd.Timestamp, count: int) -> pd.Timestamp:
-    """The session `count` sessions after `day`."""
+    """Return the session `count` sessions after `day`."""
     known = pd.DatetimeIndex(_covering(day.year, (day + pd.Timedelta(days=2 * count + 10)).year).index)
     return known[int(known.searchsorted(day, side="right")) + count - 1]
 
 
 def closes_after(day: pd.Timestamp, moment: datetime) -> bool:
-    """Whether `day` is a session that closes after a moment, also where it closes early."""
+    """Return whether `day` is a session that closes after a moment; early closes count."""
     if day.date() < moment.astimezone(NEW_YORK).date():
         return False
     close = _covering(day.year, day.year).get(day)

@@ -33,7 +33,7 @@ def split(dates: np.ndarray, *, test_fraction: float, valid_from_train: float, g
 
 
 def walk_forward(dates: np.ndarray, *, folds: int, test_days: int, valid_from_train: float, gap: int) -> list[Split]:
-    """Splits whose tests of `test_days` sessions follow each other without a hole and end with the last date.
+    """Return splits whose tests of `test_days` sessions follow each other without a hole and end with the last date.
 
     The idea is to be judged on many years without ever training on a later one: each fold trains on all dates before
     its test (an expanding window), cut into training and validation as `split` does. The price is a fit
@@ -43,7 +43,7 @@ def walk_forward(dates: np.ndarray, *, folds: int, test_days: int, valid_from_tr
     if first_train < 1:
         raise DataError(
             f"too_short: {len(dates)} dates do not hold {folds} tests of {test_days} sessions, a gap of {gap}, and "
-            "dates to train on before; take fewer folds, shorter tests, or more dates"
+            "dates to train on before; use fewer folds, shorter tests, or more dates"
         )
     starts = range(len(dates) - folds * test_days, len(dates), test_days)
     return [_cut(dates[: start + test_days], start, valid_from_train=valid_from_train, gap=gap) for start in starts]
@@ -56,7 +56,7 @@ def _cut(dates: np.ndarray, test_start: int, *, valid_from_train: float, gap: in
     if train_end < 0 or (valid_from_train and valid_end < valid_start) or test_start >= len(dates):
         raise DataError(
             f"too_short: {len(dates)} dates do not hold train, validation and test with gaps of {gap} sessions; "
-            "take more dates, a shorter data.window, or other fractions"
+            "use more dates, a shorter data.window, or other fractions"
         )
     return Split(
         train=(dates[0], dates[train_end]),

@@ -21,7 +21,7 @@ Refused, all faults at once in one DataError:
 
 Real moves that large are rare; those known are listed here, others (and real runs of equal prices) are confirmed with
 `data.real_moves`. In the bundled prices the largest move that was undone within five sessions has 10.6 standard
-deviations, and the longest run of equal prices has 5 sessions. An unadjusted 3:2 split cannot be told apart from a
+deviations, and the longest run of equal prices has 5 sessions. An unadjusted 3:2 split cannot be distinguished from a
 bad day by its size and is not looked for.
 """
 
@@ -102,7 +102,7 @@ def validate(
     start: date | None = None,
     end: date | None = None,
 ) -> tuple[Tables, list[Fault]]:
-    """Tables [date, ticker] over NYSE sessions without faults, and the faults that were repaired.
+    """Return tables [date, ticker] over NYSE sessions without faults, and the faults that were repaired.
 
     `raw` maps field names to tables that share columns and an index of dates in order, each once; at `seen`
     (default: now) they were read off. Raises DataError that lists every fault refused.
@@ -146,7 +146,7 @@ def refuse(faults: Iterable[Fault]) -> None:
 
 
 def summarize(faults: Iterable[Fault]) -> list[str]:
-    """The faults in lines: up to LISTED of one rule and ticker each, more of them as a count."""
+    """Return the faults in lines: up to LISTED of one rule and ticker each, more of them as a count."""
     groups: dict[tuple[str, str], list[Fault]] = {}
     for fault in faults:
         groups.setdefault((fault.rule, fault.ticker), []).append(fault)
@@ -166,7 +166,7 @@ def _of(ticker: str) -> str:
 
 
 def _names(close: pd.DataFrame) -> list[Fault]:
-    """Tickers that differ only in case: two halves of one series, as a rule."""
+    """Return faults for tickers that differ only in case: two halves of one series, as a rule."""
     spelled: dict[str, list[str]] = {}
     for ticker in map(str, close.columns):
         spelled.setdefault(ticker.casefold(), []).append(ticker)
@@ -196,7 +196,7 @@ def _dates(close: pd.DataFrame, today: date) -> list[Fault]:
 
 
 def _drop_unfinished(raw: Tables, seen: datetime) -> tuple[Tables, list[Fault]]:
-    """The tables without a last row of a session that had not closed: its prices are those of some minute of it."""
+    """Drop a last row of a session that had not closed: its prices are those of some minute of it."""
     index = pd.DatetimeIndex(raw["close"].index)
     if len(index) < 2 or not sessions.closes_after(index[-1], seen):
         return raw, []
@@ -279,7 +279,7 @@ def _carry_forward(raw: Tables) -> tuple[Tables, list[Fault]]:
 
 
 def _mask_zeros(raw: Tables) -> Tables:
-    """The tables with zeros as missing values: Yahoo has them for an open, high or low that it does not know.
+    """Return the tables with zeros as missing values: Yahoo has them for an open, high or low that it does not know.
 
     So is a volume of 0 after one above it: in logarithms they are a hundred daily changes apart.
     """
@@ -290,13 +290,13 @@ def _mask_zeros(raw: Tables) -> Tables:
 
 
 def _runs(mask: np.ndarray) -> list[tuple[int, int]]:
-    """First place and length of each run of True."""
+    """Return the first place and length of each run of True."""
     edges = np.flatnonzero(np.diff(np.r_[False, mask, False]))
     return [(int(first), int(end - first)) for first, end in zip(edges[::2], edges[1::2], strict=True)]
 
 
 def _gap(ticker: str, lacking: pd.DataFrame) -> Fault:
-    """A run of sessions on which a field is lacking [session, field]."""
+    """Return the fault of a run of sessions on which a field is missing [session, field]."""
     what, advice = _describe(lacking)
     count, day = some(len(lacking), "session"), f"{lacking.index[0]:%Y-%m-%d}"
     if len(lacking) <= MAX_CARRIED:
@@ -310,14 +310,14 @@ def _gap(ticker: str, lacking: pd.DataFrame) -> Fault:
 
 
 def _describe(lacking: pd.DataFrame) -> tuple[str, str]:
-    """What is lacking, and what to do about it."""
+    """Return a description of what is missing, and what to do about it."""
     if lacking["close"].any():
         return "a value", "supply daily prices"
     return " or ".join(lacking.columns[lacking.any()]), "supply them, or leave that column out"
 
 
 def _judge(ticker: str, gaps: list[Fault], lacking: pd.DataFrame) -> list[Fault]:
-    """The gaps; or one fault, where short or very many ones add up to prices invented rather than repaired."""
+    """Return the gaps; or one fault, if short or very many ones add up to prices invented rather than repaired."""
     filled = int(lacking.any(axis=1).sum())
     several = all(gap.repaired for gap in gaps) or len(gaps) > MANY_GAPS
     if not several or filled <= max(MAX_CARRIED, MAX_REPAIRED * len(lacking)):
@@ -329,7 +329,7 @@ def _judge(ticker: str, gaps: list[Fault], lacking: pd.DataFrame) -> list[Fault]
 
 
 def _stale(close: pd.DataFrame, real: set[tuple[str, str]]) -> list[Fault]:
-    """Runs of the same closing price: a feed that stopped, or a series that is not a price."""
+    """Return runs of the same closing price: a feed that stopped, or a series that is not a price."""
     faults = []
     for name in close.columns:
         ticker, values = str(name), close[name].to_numpy(float)
@@ -346,7 +346,7 @@ def _confirm(ticker: str, day: str) -> str:
 
 
 def _moves(close: pd.DataFrame, real: set[tuple[str, str]]) -> list[Fault]:
-    """One-day moves that look like an unadjusted split or a wrong price."""
+    """Return one-day moves that look like an unadjusted split or a wrong price."""
     faults = []
     for name in close.columns:
         ticker, log = str(name), np.log(close[name].to_numpy(float))
@@ -367,7 +367,7 @@ def _moves(close: pd.DataFrame, real: set[tuple[str, str]]) -> list[Fault]:
 
 
 def _ticks(log: np.ndarray) -> dict[int, int]:
-    """Rows of log prices [session] with a move that is far outside the usual and undone, and the row that undid it."""
+    """Return rows of log prices [session] with an unusual move that is undone, and the row that undid it."""
     moves = np.diff(log, prepend=np.nan)
     usual = pd.Series(np.abs(moves)).rolling(TICK_WINDOW, center=True, min_periods=20).median().to_numpy()
     undone = {}
@@ -381,7 +381,7 @@ def _ticks(log: np.ndarray) -> dict[int, int]:
 
 
 def _suspect(move: float, *, undone: bool) -> tuple[str, str] | None:
-    """Rule and detail for a log move that is a fault, or None."""
+    """Return rule and detail for a log move that is a fault, or None."""
     nearest = SPLIT_RATIOS[np.abs(np.log(SPLIT_RATIOS) - abs(move)).argmin()]
     if not undone and abs(np.log(nearest) - abs(move)) < SPLIT_TOLERANCE:
         kind = "split" if move < 0 else "reverse split"

@@ -45,14 +45,14 @@ class Windows:
 
 
 def target_mask(targets: np.ndarray) -> np.ndarray | None:
-    """Which targets do not count, of the same shape; None where all do."""
+    """Return a mask of the targets that do not count, of the same shape; None if all do."""
     mask = targets == MASKED if targets.dtype.kind == "i" else None
     return mask if mask is not None and mask.any() else None
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """What a model is trained, stopped and judged on.
+    """The data that a model is trained, stopped and judged on.
 
     outputs: numbers that a model gives per target. target_scale is what targets were divided by: a forecast is the
     model's output times it. naive_output is where training starts, so that the untrained model is the naive forecast:
@@ -105,13 +105,13 @@ class Dataset:
 
 
 def compute_naive_output(targets: np.ndarray, *, direction: bool) -> float:
-    """`Dataset.naive_output` for these training targets: their mean, or the log odds of those above 0.
+    """Return `Dataset.naive_output` for these training targets: their mean, or the log odds of those above 0.
 
     Raises DataError where none is known.
     """
     known = targets[np.isfinite(targets)].astype(np.float64)
     if not len(known):
-        raise DataError("too_short: no training window has a known target; take an earlier data.start or fewer tickers")
+        raise DataError("too_short: no training window has a known target; use an earlier data.start or fewer tickers")
     if not direction:
         return float(known.mean())
     ups = min(max(float((known > 0).sum()), 0.5), len(known) - 0.5)  # half a window keeps the odds finite
@@ -127,7 +127,7 @@ def windows(
     dtype: str = "float32",
     with_index: bool = True,
 ) -> Windows:
-    """Windows whose last day, the day of the forecast, lies in `span`, and whose target is known.
+    """Return windows whose last day, the day of the forecast, lies in `span`, and whose target is known.
 
     A window may reach back before the span, into the purged gap, but not beyond the series' first row.
     """

@@ -129,7 +129,7 @@ def test_column_of_bytes_gives_its_numbers_back_also_from_its_middle() -> None:
 
 
 def test_prices_resampled_by_blocks_have_no_meaning_here(data: Dataset) -> None:
-    with pytest.raises(DataError, match="bootstrap resamples prices; here take noise"):
+    with pytest.raises(DataError, match="bootstrap resamples prices; use noise here"):
         Copied(data, DataConfig(multiplier=2, augment="bootstrap")).materialise("float32")
 
 
@@ -137,7 +137,7 @@ def test_set_of_an_earlier_format_is_refused_with_the_way_out(tmp_path: Path) ->
     manifest = {"format": 1, "fingerprint": "0" * 16, "window": 30, "features": 6, "windows": 0, "shards": []}
     digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
     (tmp_path / "manifest.json").write_text(json.dumps({**manifest, "sha256": digest}))
-    with pytest.raises(DataError, match=r"format 1, this version reads 2; remove it and write it anew: .*--out FOLDER"):
+    with pytest.raises(DataError, match=r"format 1, this version reads 2; remove it and write it again: .*--out"):
         ShardSet.open(str(tmp_path))
 
 

@@ -98,7 +98,7 @@ def test_folds_have_the_sizes_asked_for() -> None:
     ids=["more tests than dates", "validation within its gap", "no train"],
 )
 def test_too_few_dates_are_refused(number: int, days: int, valid: float) -> None:
-    with pytest.raises(DataError, match=r"too_short: .* take"):
+    with pytest.raises(DataError, match=r"too_short: .* use"):
         walk_forward(DATES[:1000], folds=number, test_days=days, valid_from_train=valid, gap=60)
 
 

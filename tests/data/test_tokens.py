@@ -190,7 +190,7 @@ def test_validation_text_of_its_own_leaves_the_rest_for_training(tmp_path: Path)
         ({"prompt": "q"}, "text.prompt is given without text.answer"),
         ({"prompt": "q", "answer": "a"}, "text.pack stream would cut instructions"),
         ({"prompt": "q", "answer": "a", "pack": "documents"}, "keys of a .jsonl file"),
-        ({"vocabulary": 500}, "text.vocabulary is used by text.tokenizer bpe alone"),
+        ({"vocabulary": 500}, "text.vocabulary is used only by text.tokenizer bpe"),
     ],
 )
 def test_settings_that_do_not_fit_together_are_named(given: dict[str, object], said: str) -> None:

@@ -25,7 +25,7 @@ CHUNK = 1024
 
 
 def read(source: str) -> Source:
-    """Images of a source by its name or path. Raises DataError that names the file."""
+    """Read the images of a source by its name or path. Raises DataError that names the file."""
     if source == "digits":
         return digits()
     path = Path(source).expanduser()
@@ -42,7 +42,7 @@ def read(source: str) -> Source:
 
 
 def digits() -> Source:
-    """The 1,797 handwritten digits of 8 x 8 pixels that come with scikit-learn, in their order."""
+    """Return the 1,797 handwritten digits of 8 x 8 pixels that come with scikit-learn, in their order."""
     from sklearn.datasets import load_digits
 
     bundle = load_digits()
@@ -50,7 +50,7 @@ def digits() -> Source:
 
 
 def dataset(images: ImagesConfig, data: DataConfig) -> Dataset:
-    """Windows of one image each. Raises DataError, also for files of one image in two parts: its test would flatter."""
+    """Return windows of one image each. Raises DataError, also for files that put one image in two parts."""
     source = read(images.source).split(data.test_fraction, data.valid_from_train)
     notes = _find_shared(source)
     if notes and source.files:
@@ -76,7 +76,7 @@ def dataset(images: ImagesConfig, data: DataConfig) -> Dataset:
 
 
 def _find_shared(source: Source) -> list[str]:
-    """How many images of a part are in an earlier one, too."""
+    """Return notes that count the images of a part that are in an earlier one, too."""
     earlier, notes = set[bytes](), list[str]()
     for name, part in source.parts.items():
         hashes = {hashlib.sha256(image.tobytes()).digest() for image in part.pixels}
@@ -87,7 +87,7 @@ def _find_shared(source: Source) -> list[str]:
 
 
 def channel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation [channel] of pixels [image, height, width, channel]; a deviation of 0 counts as 1.
+    """Return mean and deviation [channel] of pixels [image, height, width, channel]; a deviation of 0 counts as 1.
 
     By counts of the 256 values, since images as floats would take eight times their memory.
     """

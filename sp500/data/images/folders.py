@@ -28,11 +28,11 @@ TURNS: Mapping[object, Image.Transpose] = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""What makes a picture upright, by its file's orientation."""
+"""The turn that makes a picture upright, by its file's orientation."""
 
 
 def read(folder: Path) -> Source:
-    """The parts of a folder; without subfolders for them one part, in the order of file names over all classes.
+    """Read the parts of a folder; without subfolders for them one part, in the order of file names over all classes.
 
     Raises DataError that names the file.
     """
@@ -87,7 +87,7 @@ def _words(height: int, width: int, channels: int) -> str:
 
 
 def decode(file: Path | io.BytesIO, name: str, expected: tuple[int, int, int] | None = None) -> np.ndarray:
-    """Pixels [height, width, channel] of one file, turned as it says: one channel of grey, or three of colour.
+    """Return pixels [height, width, channel] of one file, turned as it says: one channel of grey, or three of colour.
 
     Raises DataError that begins with `name`, for any size but `expected` before the pixels are unpacked.
     """
@@ -110,9 +110,9 @@ def decode(file: Path | io.BytesIO, name: str, expected: tuple[int, int, int] | 
 
 
 def _turn(picture: Image.Image, file: Image.Image) -> Image.Image:
-    """The picture upright, as its file says how the camera was held; as it is where that note is damaged.
+    """Return the picture upright, by the camera's orientation in its file; unchanged if that note is damaged.
 
-    `ImageOps.exif_transpose` writes the note anew, which damaged ones make raise what is not expected.
+    `ImageOps.exif_transpose` writes the note again, which raises unexpected errors for damaged ones.
     """
     try:
         turn = TURNS.get(file.getexif().get(ExifTags.Base.Orientation, 1))

@@ -19,12 +19,12 @@ BLOCK = 2**24
 
 
 def is_idx(folder: Path) -> bool:
-    """Whether a folder has a training file of this format."""
+    """Return whether a folder has a training file of this format."""
     return bool(_file(folder, "train-images", 3))
 
 
 def read(folder: Path) -> Source:
-    """Training and test images. Raises DataError that names the file."""
+    """Read training and test images. Raises DataError that names the file."""
     parts = {part: _part(folder, prefix) for part, prefix in PARTS.items() if _file(folder, f"{prefix}-images", 3)}
     return Source(str(folder), parts["train"], test=parts.get("test"))
 
@@ -32,18 +32,18 @@ def read(folder: Path) -> Source:
 def _part(folder: Path, prefix: str) -> Labelled:
     images, labels = _file(folder, f"{prefix}-images", 3), _file(folder, f"{prefix}-labels", 1)
     if images is None or labels is None:
-        raise DataError(f"{folder}: has no {prefix}-labels-idx1-ubyte beside {prefix}-images-idx3-ubyte")
+        raise DataError(f"{folder}: has no {prefix}-labels-idx1-ubyte next to {prefix}-images-idx3-ubyte")
     return label_images(array(images, 3), array(labels, 1), f"{images} and {labels.name}")
 
 
 def _file(folder: Path, name: str, dimensions: int) -> Path | None:
-    """The file of that name, as LeCun's or torchvision's folders call it."""
+    """Return the file of that name, as LeCun's or torchvision's folders call it; None if there is none."""
     stems = (f"{name}-idx{dimensions}-ubyte", f"{name}.idx{dimensions}-ubyte")
     return next((path for stem in stems for path in (folder / stem, folder / f"{stem}.gz") if path.is_file()), None)
 
 
 def array(path: Path, dimensions: int) -> np.ndarray:
-    """The array of one file. Raises DataError for a truncated or other file, naming it."""
+    """Read the array of one file. Raises DataError that names a truncated or other file."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             magic = file.read(4)

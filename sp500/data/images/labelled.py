@@ -1,4 +1,4 @@
-"""What a source of images gives: pixels and classes, in order, and the parts that it was delivered in."""
+"""Images of a source: pixels and classes, in order, and the parts that it was delivered in."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Source:
         return digest.hexdigest()
 
     def split(self, test_fraction: float, valid_from_train: float) -> Source:
-        """With validation and test; those that it does not bring are cut off the end of the training images.
+        """Return the source with validation and test; missing ones are cut off the end of the training images.
 
         Raises DataError for an empty part, one of another size, and one with a class that is not trained on.
         """
@@ -87,7 +87,7 @@ def _cut(whole: Labelled, fraction: float) -> tuple[Labelled, Labelled]:
 
 
 def label_images(images: np.ndarray, labels: np.ndarray, where: str) -> Labelled:
-    """Images [image, height, width] or [image, height, width, channel] with their classes. Raises DataError."""
+    """Return images [image, height, width] or [image, height, width, channel] with their classes. Raises DataError."""
     if images.ndim not in (3, 4) or labels.ndim == 0 or not images.size:
         raise DataError(f"{where}: shape {images.shape}, expected [images, height, width] or [..., channels]")
     labels = labels.reshape(-1)

@@ -15,7 +15,7 @@ NAMES = ("x_train", "y_train", "x_test", "y_test")
 
 
 def read(path: Path) -> Source:
-    """Training and test images. Raises DataError that names the file and the array."""
+    """Read training and test images. Raises DataError that names the file and the array."""
     if not zipfile.is_zipfile(path):
         raise DataError(f"{path}: is not an npz file; write it with numpy.savez")
     try:

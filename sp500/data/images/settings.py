@@ -1,4 +1,4 @@
-"""Which images."""
+"""Settings of images."""
 
 from __future__ import annotations
 

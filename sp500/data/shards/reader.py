@@ -28,7 +28,7 @@ FORMAT = 2
 
 @dataclass(frozen=True)
 class Layout:
-    """What the windows of a set are.
+    """The shape of the windows of a set.
 
     window: rows of each; row and target: shapes; dtype and target_dtype: of the numbers. `whole`: a line of the table
     is a window and its target; otherwise it is a row of a series, and the target of the window that ends there.
@@ -54,7 +54,7 @@ class Layout:
 
 
 def as_binary(array: np.ndarray) -> pa.Array:
-    """Numbers [line, ...] as a column of the same bytes."""
+    """Return numbers [line, ...] as a column of the same bytes."""
     flat = np.ascontiguousarray(array).reshape(len(array), -1)
     return pa.FixedSizeBinaryArray.from_buffers(
         pa.binary(flat.dtype.itemsize * flat.shape[1]), len(flat), [None, pa.py_buffer(flat)]
@@ -62,7 +62,7 @@ def as_binary(array: np.ndarray) -> pa.Array:
 
 
 def from_binary(column: pa.ChunkedArray, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
-    """The inverse of `as_binary`: numbers [line, *shape] over the column's memory."""
+    """Return numbers [line, *shape] over the column's memory: the inverse of `as_binary`."""
     array = column.combine_chunks()
     width = array.type.byte_width
     data = np.frombuffer(array.buffers()[1], np.uint8)[array.offset * width : (array.offset + len(array)) * width]
@@ -71,7 +71,7 @@ def from_binary(column: pa.ChunkedArray, dtype: str, shape: tuple[int, ...]) -> 
 
 @dataclass(frozen=True)
 class Chunk:
-    """What one shard holds: rows [row, ...], targets [window, ...], and each window's first row.
+    """The contents of one shard: rows [row, ...], targets [window, ...], and each window's first row.
 
     `first` is the number of its first window in the set, which is its number in the training windows in memory too.
     """
@@ -106,7 +106,7 @@ class ShardSet:
 
     @classmethod
     def open(cls, uri: str, *, skip_bad: int = 0) -> ShardSet:
-        """The set at `uri`. Every file must be there with its size; contents are checked when they are read.
+        """Open the set at `uri`. Every file must be there with its size; contents are checked when they are read.
 
         With `skip_bad`, all contents are checked now, and up to that many bad shards are left out. Raises DataError
         that names the bad file.
@@ -154,11 +154,11 @@ class ShardSet:
         return {shard.name: first for shard, first in zip(self.shards, counts, strict=False)}
 
     def read(self, shard: Shard) -> Chunk:
-        """Contents of one shard. Raises DataError that names the file when it is not the one that was written."""
+        """Read the contents of one shard. Raises DataError that names a file that differs from what was written."""
         return chunk(self.table(shard), shard, self)
 
     def table(self, shard: Shard) -> pa.Table:
-        """The same as it was stored: columns x and y."""
+        """Read the shard as it was stored: columns x and y."""
         try:
             data = Folder(self.uri).read(shard.name)
         except OSError as error:
@@ -169,7 +169,7 @@ class ShardSet:
 
 
 def chunk(table: pa.Table, shard: Shard, of: ShardSet) -> Chunk:
-    """Arrays of a shard's table; windows of a series lie inside a segment and have a known target."""
+    """Return the arrays of a shard's table; windows of a series lie inside a segment and have a known target."""
     layout, number = of.layout, of.firsts[shard.name]
     y = from_binary(table.column("y"), layout.target_dtype, layout.target)
     if layout.whole:
@@ -186,7 +186,7 @@ def chunk(table: pa.Table, shard: Shard, of: ShardSet) -> Chunk:
 
 
 def read_manifest(folder: Folder) -> dict[str, Any]:
-    """What the manifest of a set says. Raises DataError that names it when it is missing or not what was written."""
+    """Read the manifest of a set. Raises DataError that names it if it is missing or differs from what was written."""
     name = f"{folder.uri}/manifest.json"
     try:
         manifest: dict[str, Any] = json.loads(folder.read("manifest.json"))
@@ -199,7 +199,7 @@ def read_manifest(folder: Folder) -> dict[str, Any]:
         raise DataError(f"{name}: does not match its checksum")
     if manifest["format"] != FORMAT:
         raise DataError(
-            f"{name}: has format {manifest['format']}, this version reads {FORMAT}; remove it and write it anew: "
+            f"{name}: has format {manifest['format']}, this version reads {FORMAT}; remove it and write it again: "
             "experiments/prepare.py --out FOLDER, or let scale.py do it"
         )
     return manifest

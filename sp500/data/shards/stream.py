@@ -28,7 +28,7 @@ Part = tuple[Tensor, Tensor, Tensor]
 
 
 def assign_shards(shards: Iterable[Shard], world: int) -> list[list[Shard]]:
-    """Shards of each rank: the largest first, each to the rank that has least."""
+    """Return the shards of each rank: the largest first, each to the rank that has least."""
     ranks: list[list[Shard]] = [[] for _ in range(world)]
     windows = [0] * world
     for shard in sorted(shards, key=lambda shard: (-shard.windows, shard.name)):
@@ -39,14 +39,14 @@ def assign_shards(shards: Iterable[Shard], world: int) -> list[list[Shard]]:
 
 
 def epoch_order(shards: list[Shard], epoch: int, *, shuffle: bool, seed: int) -> list[Shard]:
-    """The order in which an epoch reads shards."""
+    """Return the order in which an epoch reads shards."""
     if not shuffle:
         return shards
     return [shards[place] for place in numpy_generator(seed, "shards", epoch).permutation(len(shards))]
 
 
 def local_chunks(shards: ShardSet, mine: list[Shard], *, shuffle: bool, seed: int) -> Chunks:
-    """Reads shards from their files, one ahead of the training, in a thread."""
+    """Read shards from their files, one ahead of the training, in a thread."""
 
     def read(epoch: int) -> Iterator[Chunk]:
         order = iter(epoch_order(mine, epoch, shuffle=shuffle, seed=seed))
@@ -61,12 +61,12 @@ def local_chunks(shards: ShardSet, mine: list[Shard], *, shuffle: bool, seed: in
 
 
 def buffer_windows(layout: Layout) -> int:
-    """Windows that are shuffled together."""
+    """Return the number of windows that are shuffled together."""
     return max(min(BUFFER_WINDOWS, BUFFER_BYTES // layout.line_bytes), 1)
 
 
 def count_windows(ranks: list[list[Shard]]) -> list[int]:
-    """Windows of each rank."""
+    """Return the number of windows of each rank."""
     return [sum(shard.windows for shard in mine) for mine in ranks]
 
 
@@ -93,11 +93,11 @@ class Stream:
         return sum(self._windows)
 
     def steps(self, batch_size: int) -> int:
-        """Batches per epoch, the same on every rank."""
+        """Return the number of batches per epoch, the same on every rank."""
         return math.ceil(max(self._windows) / self._part(batch_size))
 
     def epoch(self, epoch: int, batch_size: int, *, shuffle: bool, seed: int) -> Iterator[Batch]:
-        """Every window of this rank once, in as many batches as every rank takes."""
+        """Yield every window of this rank once, in the same number of batches on every rank."""
         size = self._part(batch_size)
         generator = torch_generator(seed, "buffer", epoch, self._rank) if shuffle else None
         parts = self._gather(self._chunks(epoch), size, generator)
@@ -116,7 +116,7 @@ class Stream:
         return math.ceil(batch_size / len(self._windows))
 
     def _gather(self, chunks: Iterable[Chunk], size: int, generator: torch.Generator | None) -> Iterator[Part]:
-        """Batches of `size` windows, the last one short; what a buffer leaves over opens the next batch."""
+        """Yield batches of `size` windows, the last one short; the rest of a buffer opens the next batch."""
         rest: Part | None = None
         for buffer in self._buffers(chunks):
             count, first = len(buffer.starts), 0
@@ -137,7 +137,7 @@ class Stream:
             yield rest
 
     def _buffers(self, chunks: Iterable[Chunk]) -> Iterator[_Buffer]:
-        """A few chunks at a time, on the device."""
+        """Yield buffers of a few chunks at a time, on the device."""
         buffer, most = list[Chunk](), buffer_windows(self._of.layout)
         for chunk in chain(chunks, [None]):
             if chunk is not None:
@@ -169,7 +169,7 @@ class _Buffer:
     numbers: Tensor
 
     def take(self, chosen: Tensor) -> Part:
-        """A part of the windows."""
+        """Return a part of the windows."""
         return self.views[self.starts[chosen]], self.targets[chosen], self.numbers[chosen]
 
 

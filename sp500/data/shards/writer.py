@@ -54,7 +54,7 @@ class WindowsSource:
 
     @property
     def layout(self) -> Layout:
-        """What its windows are."""
+        """The shape of its windows."""
         data = self.data
         return Layout(
             window=data.length,
@@ -81,7 +81,7 @@ class WindowsSource:
         return self.multiplier * self._parts
 
     def part(self, number: int) -> tuple[int, slice]:
-        """Number of the copy that a shard holds, and of which windows."""
+        """Return the number of the copy of which a shard holds windows, and these windows."""
         copy, part = divmod(number, self._parts)
         first, last = (len(self.data) * place // self._parts for place in (part, part + 1))
         return copy, slice(first, last)
@@ -93,7 +93,7 @@ class WindowsSource:
         return min(count, len(self.data))
 
     def table(self, number: int) -> tuple[pa.Table, tuple[int, ...], int]:
-        """Lines of shard `number`, rows per segment, and windows."""
+        """Return the lines of shard `number`, rows per segment, and windows."""
         copy, part = self.part(number)
         x, y = augment.copy_windows(self.data, part, copy, self.how)
         return pa.table({"x": as_binary(x), "y": as_binary(y)}), (len(x) * self.data.length,), len(x)
@@ -134,7 +134,7 @@ class SeriesSource:
 
     @property
     def layout(self) -> Layout:
-        """What its windows are."""
+        """The shape of its windows."""
         return Layout(self.window, (self.features,), "float32")
 
     @property
@@ -164,7 +164,7 @@ class SeriesSource:
         return np.where(np.isfinite(y), y > 0, np.nan) if self.direction else y / self.target_scale
 
     def table(self, number: int) -> tuple[pa.Table, tuple[int, ...], int]:
-        """Rows of shard `number`, rows per segment, and windows."""
+        """Return the rows of shard `number`, rows per segment, and windows."""
         units = range(number * self._per_shard, min((number + 1) * self._per_shard, self.multiplier * len(self.series)))
         segments = [
             augment.copy(self.series[unit % len(self.series)], unit // len(self.series), self.how) for unit in units
@@ -180,11 +180,11 @@ class SeriesSource:
 
 
 Source = SeriesSource | WindowsSource
-"""What a set is made from."""
+"""The source from which a set is made."""
 
 
 def write_shard(source: Source, number: int, uri: str) -> Shard:
-    """Make sure that shard `number` is there, whole, and say what it holds; one that is there already is kept."""
+    """Write shard `number`, unless it is there and whole, and return what it holds."""
     folder, name = Folder(uri), f"shard-{number:05d}.parquet"
     data, segments, windows = _encode(source, number)
     shard = Shard(name, segments, windows, len(data), hashlib.sha256(data).hexdigest())
@@ -194,12 +194,12 @@ def write_shard(source: Source, number: int, uri: str) -> Shard:
 
 
 def absolute(uri: str) -> str:
-    """The same place for processes that run in another folder."""
+    """Return the same place for processes that run in another folder."""
     return uri.rstrip("/") if "://" in uri else str(Path(uri).expanduser().resolve())
 
 
 def fingerprint_at(uri: str) -> str | None:
-    """Fingerprint of the complete set at `uri`; None where there is none."""
+    """Return the fingerprint of the complete set at `uri`; None if there is none."""
     if Folder(uri).size("manifest.json") is None:
         return None
     return str(read_manifest(Folder(uri))["fingerprint"])
@@ -222,14 +222,14 @@ def _encode(source: Source, number: int) -> tuple[bytes, tuple[int, ...], int]:
 def write(
     source: Source, uri: str, each: Callable[[Iterable[int]], Iterable[Shard]] | None = None, *, skip_bad: int = 0
 ) -> ShardSet:
-    """The set of `source` at `uri`: reused when complete, else continued, the manifest written last.
+    """Write the set of `source` to `uri`: reused when complete, else continued, the manifest written last.
 
     `each` writes the shards of the given numbers, in this process if not given; `skip_bad` as in `ShardSet.open`.
     Raises DataError when another set is there.
     """
     if existing := fingerprint_at(uri):
         if existing != source.fingerprint:
-            raise DataError(f"{uri}: holds another set ({existing}, not {source.fingerprint}); take another place")
+            raise DataError(f"{uri}: holds another set ({existing}, not {source.fingerprint}); choose another folder")
         return ShardSet.open(uri, skip_bad=skip_bad)
     numbers = range(source.shards)
     done = list(each(numbers) if each else (write_shard(source, number, uri) for number in numbers))

@@ -1,4 +1,4 @@
-"""Where data comes from. The bundled prices, Yahoo and files end in validated `Prices`; `arrays` reads windows."""
+"""Sources of data. The bundled prices, Yahoo and files end in validated `Prices`; `arrays` reads windows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Download = Callable[[DataConfig], Prices]
 
 
 def load(config: DataConfig, now: datetime | None = None, download: Download | None = None) -> Prices:
-    """Prices of `config.source`, cut to its tickers and dates, validated.
+    """Load the prices of `config.source`, cut to its tickers and dates, and validate them.
 
     `now` bounds the dates (default: the clock's time); `download` gets prices from Yahoo (default: yfinance). Raises
     DataError naming rule, ticker and date.
@@ -49,7 +49,7 @@ def load(config: DataConfig, now: datetime | None = None, download: Download | N
 
 
 def _from_bundle(config: DataConfig, now: datetime | None) -> Prices:
-    """S&P 500 index and 20 of its stocks, 1990 to 2022, as `bundled/SOURCE.md` describes them."""
+    """Load the S&P 500 index and 20 of its stocks, 1990 to 2022, as `bundled/SOURCE.md` describes them."""
     raw = select({"close": _read_bundle()}, config.tickers or (INDEX,), "bundled")
     names = list(raw["close"].columns)
     notes = (INDEX_NOTE,) if INDEX in names else ()
@@ -61,7 +61,7 @@ def _from_bundle(config: DataConfig, now: datetime | None) -> Prices:
 
 
 def _from_yahoo(config: DataConfig, now: datetime | None, download: Download) -> Prices:
-    """Yahoo's prices. With data.fallback bundled and no answer: the bundled prices, with a note that says so."""
+    """Load Yahoo's prices. With data.fallback bundled and no answer: the bundled prices, with a note about it."""
     try:
         return download(config)
     except yahoo.NoAnswer as error:
@@ -87,13 +87,13 @@ def _from_file(config: DataConfig, now: datetime | None) -> Prices:
 
 
 def _seen(path: Path, last: pd.Timestamp, now: datetime | None) -> datetime | None:
-    """When a file was written, if that was on its last day, whose session may have been open; else `now`."""
+    """Return the time a file was written if that was on its last day, whose session may have been open; else `now`."""
     written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
     return written if written.astimezone(sessions.NEW_YORK).date() == last.date() else now
 
 
 def _read_bundle() -> pd.DataFrame:
-    """Closing prices [date, ticker] in dollars."""
+    """Read the closing prices [date, ticker] in dollars."""
     with np.load(BUNDLE) as arrays:
         dates = pd.DatetimeIndex(arrays["dates"].astype("datetime64[us]"), name="Date")
         return pd.DataFrame(arrays["thousandths"] / 1000, index=dates, columns=list(arrays["tickers"]))

@@ -36,7 +36,7 @@ NAMES = ("X_train", "y_train", "X_test", "y_test")
 
 
 def read(path: Path) -> dict[str, np.ndarray]:
-    """The four arrays, checked. Raises DataError that names the file and the array."""
+    """Read and check the four arrays. Raises DataError that names the file and the array."""
     path = path.expanduser()
     arrays = _unpack(path)
     for part in ("train", "test"):
@@ -74,17 +74,17 @@ def _unpack(path: Path) -> dict[str, np.ndarray]:
 
 
 def is_direction(arrays: dict[str, np.ndarray]) -> bool:
-    """Whether the targets are 0 and 1 alone, which makes the task a classification."""
+    """Return whether the targets are only 0 and 1, which makes the task a classification."""
     return bool(np.isin(arrays["y_train"], (0, 1)).all() and np.isin(arrays["y_test"], (0, 1)).all())
 
 
 def dataset(config: DataConfig, dtype: str, *, direction: bool) -> Dataset:
-    """Train, validation and test windows of `config.npz_path`, scaled by the training part."""
+    """Return train, validation and test windows of `config.npz_path`, scaled by the training part."""
     assert config.npz_path is not None
     arrays = read(config.npz_path)
     if direction and not is_direction(arrays):
         raise DataError(
-            f"{config.npz_path}: task direction needs y_train and y_test of 0 and 1 alone, found "
+            f"{config.npz_path}: task direction needs y_train and y_test of 0 and 1 only, found "
             f"{np.unique(arrays['y_train'])[:3].tolist()}; of two classes write (y == y.max()).astype(int)"
         )
     count = len(arrays["X_train"])
@@ -119,12 +119,12 @@ def dataset(config: DataConfig, dtype: str, *, direction: bool) -> Dataset:
 
 
 def _note_classes(y: np.ndarray) -> list[str]:
-    """That targets of two values are taken for returns."""
+    """Return a note if targets of two values are treated as returns."""
     values = np.unique(y)
     if len(values) != 2:
         return []
     return [
-        f"y_train has two values, {values[0]:g} and {values[1]:g}, taken as returns; two classes are written as 0 and 1"
+        f"y_train has two values, {values[0]:g} and {values[1]:g}, used as returns; two classes are written as 0 and 1"
     ]
 
 

@@ -38,7 +38,7 @@ EXPECTED = "expected date,ticker,close[,open,high,low,volume], or date and one c
 
 
 def read_table(path: Path, today: pd.Timestamp) -> tuple[Tables, list[Fault]]:
-    """Tables [date, ticker] per field, dates in order and each once, and the faults repaired on the way.
+    """Read tables [date, ticker] per field, dates in order and each once, and the faults repaired on the way.
 
     A date of two digits for the year is before `today`. Raises DataError that names the file, and rule, ticker and
     date of every fault refused.
@@ -51,7 +51,7 @@ def read_table(path: Path, today: pd.Timestamp) -> tuple[Tables, list[Fault]]:
     frame["date"] = _dates(frame["date"], path, faults, today)
     long = _long(frame, path) if is_long else frame.melt(id_vars="date", var_name="ticker", value_name="close")
     if hidden := [ticker for ticker in long["ticker"].unique() if not str(ticker).isprintable()]:
-        raise DataError(f"{path}: ticker {ascii(hidden[0])[:40]} has a character that cannot be seen; write it anew")
+        raise DataError(f"{path}: ticker {ascii(hidden[0])[:40]} has a character that cannot be seen; type it again")
     for name in {*FIELDS, ADJUSTED}.intersection(long.columns):
         long[name] = _numbers(long, name, path)
     if ADJUSTED in long.columns:
@@ -65,13 +65,13 @@ def read_table(path: Path, today: pd.Timestamp) -> tuple[Tables, list[Fault]]:
 
 
 def in_order(long: pd.DataFrame) -> tuple[pd.DataFrame, list[Fault]]:
-    """Long rows in order of date, each ticker and date once, and what was repaired or has to be refused."""
+    """Return long rows in order of date, each ticker and date once, and what was repaired or has to be refused."""
     faults: list[Fault] = []
     return _unique(_sort_rows(long, faults), faults), faults
 
 
 def tables_of(long: pd.DataFrame) -> Tables:
-    """Tables [date, ticker] of long rows."""
+    """Return tables [date, ticker] of long rows."""
     tables = {
         name: long.pivot(index="date", columns="ticker", values=name).sort_index()
         for name in FIELDS
@@ -85,7 +85,7 @@ def tables_of(long: pd.DataFrame) -> Tables:
 def _read(path: Path) -> pd.DataFrame:
     if not path.exists():
         raise DataError(
-            f"data.source {path}: no such file; give bundled, yfinance, or the path of a CSV or Parquet file"
+            f"data.source {path}: no such file; expected bundled, yfinance, or the path of a CSV or Parquet file"
         )
     try:
         if path.suffix.lower() in {".parquet", ".pq"}:
@@ -111,14 +111,14 @@ def _read(path: Path) -> pd.DataFrame:
 
 
 def _separator(path: Path) -> str:
-    """What separates the columns of the first line."""
+    """Return the separator of the columns in the first line."""
     with path.open(encoding="utf-8-sig") as file:
         header = file.readline()
     return max(",;\t", key=header.count)
 
 
 def _refuse_damage(path: Path) -> None:
-    """Raise DataError for a file that is no text or has a line that no table has, by the number of the line."""
+    """Raise DataError for a file that is no text, or for a broken line, with its number."""
     with path.open("rb") as file:
         if kind := find_other_kind(file.read(8)):
             raise DataError(f"{path}: is {kind}; expected CSV in UTF-8 or Parquet: unpack it, or save it so")
@@ -132,7 +132,7 @@ def _refuse_damage(path: Path) -> None:
 
 
 def _with_headings(table: pd.DataFrame, path: Path) -> pd.DataFrame:
-    """A CSV file's text by its headings; the index counts rows from 1, the first heading."""
+    """Return a CSV file's text by its headings; the index counts rows from 1, the first heading."""
     count = headings.count_headings(table)
     frame = table.iloc[count:].set_axis(range(count + 1, len(table) + 1))
     if count == 1:
@@ -141,7 +141,7 @@ def _with_headings(table: pd.DataFrame, path: Path) -> pd.DataFrame:
 
 
 def _with_date(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
-    """A Parquet file's frame with its index of dates, or of dates and tickers, if it has one, as columns."""
+    """Return a Parquet file's frame with its index of dates, or of dates and tickers, if it has one, as columns."""
     index = frame.index
     levels = index.levels if isinstance(index, pd.MultiIndex) else [index]
     other = "ticker" if len(levels) == 2 else None
@@ -154,7 +154,7 @@ def _with_date(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
 
 
 def _stack(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
-    """Long rows of a frame with two rows of headings."""
+    """Return long rows of a frame with two rows of headings."""
     long = headings.stack_tickers(frame) if frame.columns.nlevels == 2 else None
     if long is None:
         raise DataError(f"{path}: has {frame.columns.nlevels} rows of headings; {EXPECTED}: write one row of them")
@@ -162,7 +162,7 @@ def _stack(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
 
 
 def _leave_out_nameless(frame: pd.DataFrame, path: Path, faults: list[Fault]) -> pd.DataFrame:
-    """The frame without columns that have no name and no prices: row numbers, and what follows a comma at line ends."""
+    """Return the frame without nameless columns that have no prices: row numbers, and empty ones after a last comma."""
     kept = []
     for number, name in enumerate(frame.columns):
         heading, column = str(name).strip(), frame.iloc[:, number]
@@ -179,7 +179,7 @@ def _leave_out_nameless(frame: pd.DataFrame, path: Path, faults: list[Fault]) ->
 
 
 def _without_prices(column: pd.Series) -> str:
-    """Why a column holds no prices; empty where it may."""
+    """Return the reason that a column holds no prices; empty if it may."""
     text = column.astype("string").str.strip().fillna("")
     if (text == "").all():
         return "is empty"
@@ -190,7 +190,7 @@ def _without_prices(column: pd.Series) -> str:
 
 
 def _name_columns(frame: pd.DataFrame, path: Path) -> tuple[pd.DataFrame, bool]:
-    """The frame with plain column names, and whether it is long. In a wide one LOW and OPEN are tickers."""
+    """Return the frame with plain column names, and whether it is long. In a wide one LOW and OPEN are tickers."""
     names = [str(name).strip() for name in frame.columns]
     names = [headings.name_usual(name) for name in names]
     lower = {name.lower() for name in names}
@@ -214,14 +214,14 @@ def _name_columns(frame: pd.DataFrame, path: Path) -> tuple[pd.DataFrame, bool]:
 
 
 def _name_usual(names: list[str]) -> str:
-    """Headings of a table that may hold no prices, or numbers that stand in their place; of others how many."""
+    """Return the usual names of headings that hold no prices, or of numbers in their place; others are only counted."""
     usual = [name for name in names if name.lower() in USUAL or PLAIN.fullmatch(name)]
     others = len(names) - len(usual)
     return ", ".join(usual + [f"{some(others, 'column')} with other names"] * (others > 0))
 
 
 def _dates(column: pd.Series, path: Path, faults: list[Fault], today: pd.Timestamp) -> pd.Series:
-    """Calendar dates without a zone; one zone throughout is dropped, several are refused."""
+    """Return calendar dates without a zone; one zone throughout is dropped, several are refused."""
     if (empty := column.isna() | (column.astype("string").str.strip() == "")).any():
         raise DataError(f"{path}: row {column.index[empty][0]}: date is empty")
     if isinstance(column.dtype, pd.DatetimeTZDtype):
@@ -252,7 +252,7 @@ def _dates(column: pd.Series, path: Path, faults: list[Fault], today: pd.Timesta
 
 
 def _day_comes_first(dates: pd.Series, path: Path) -> bool:
-    """Whether dates such as 31/12/2019 begin with the day, decided once for the whole column."""
+    """Return whether dates such as 31/12/2019 begin with the day, decided once for the whole column."""
     parts = dates.str.extract(r"^(\d{1,2})[./-](\d{1,2})[./-]\d{2,4}$").astype(float)
     if parts[0].isna().all():
         return False
@@ -285,12 +285,12 @@ def _days(times: pd.Series) -> pd.Series:
 
 
 def _timezone(day: str, zones: str, *, repaired: bool) -> Fault:
-    done = "dates taken as written in that zone" if repaired else "mixed time zones; write plain dates"
+    done = "dates used as written in that zone" if repaired else "mixed time zones; write plain dates"
     return Fault("timezone", "*", day, f"{zones}: {done}", repaired)
 
 
 def _long(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
-    """A long table with its ticker column, checked."""
+    """Return a long table with its ticker column, checked."""
     if "ticker" not in frame.columns:
         frame["ticker"] = path.stem.upper()
     frame = frame.drop(columns=[name for name in frame.columns if name in UNUSED])
@@ -306,11 +306,11 @@ def _long(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
 
 
 def _adjust(long: pd.DataFrame, faults: list[Fault]) -> pd.DataFrame:
-    """Prices adjusted for splits and dividends: the close itself, the others of the day in proportion."""
+    """Return prices adjusted for splits and dividends: the close itself, the others of the day in proportion."""
     scalable = {"open", "high", "low"}.intersection(long.columns)
     scaled = {name: long[ADJUSTED] * (long[name] / long["close"]) for name in scalable}
     for ticker, rows in long.groupby("ticker"):
-        detail = "Adj Close taken as close, other prices scaled with it"
+        detail = "Adj Close used as close, other prices scaled with it"
         faults.append(Fault("adjusted", str(ticker), f"{rows['date'].min():%Y-%m-%d}", detail, repaired=True))
     return long.assign(close=long[ADJUSTED], **scaled).drop(columns=ADJUSTED)
 
@@ -333,7 +333,7 @@ def _numbers(long: pd.DataFrame, name: str, path: Path) -> pd.Series:
 
 
 def _sort_rows(long: pd.DataFrame, faults: list[Fault]) -> pd.DataFrame:
-    """Rows in order of ticker and date; a ticker whose rows were not is named with its first date that was late."""
+    """Return rows in order of ticker and date; for unordered ones the ticker and its first late date are reported."""
     for ticker, rows in long.groupby("ticker", sort=False):
         back = np.flatnonzero(np.diff(rows["date"].to_numpy()) < np.timedelta64(0))
         if len(back):
@@ -344,7 +344,7 @@ def _sort_rows(long: pd.DataFrame, faults: list[Fault]) -> pd.DataFrame:
 
 
 def _unique(long: pd.DataFrame, faults: list[Fault]) -> pd.DataFrame:
-    """Each ticker and date once; rows that differ are refused."""
+    """Return each ticker and date once; rows that differ are refused."""
     repeated = long[long.duplicated(["ticker", "date"], keep=False)]
     for (ticker, day), rows in repeated.groupby(["ticker", "date"]):
         alike = len(rows.drop_duplicates()) == 1

@@ -21,17 +21,17 @@ ALIASES = {
 UNUSED = {"dividends", "stock splits", "capital gains", "change %"}
 """Columns of downloads that hold no prices."""
 LEVELS = {"", "price", "ticker", "tickers", "attributes", "symbols"}
-"""What the second row begins with: nothing, or the name of its level."""
+"""First cells of a second row of headings: nothing, or the name of its level."""
 
 
 def name_usual(heading: str) -> str:
-    """The usual name of a heading; the heading itself where it has none."""
+    """Return the usual name of a heading; the heading itself if it has none."""
     plain = re.sub(r"[_ ]+", " ", heading.lower())
     return ALIASES.get(plain, plain if plain == ADJUSTED else heading)
 
 
 def count_headings(table: pd.DataFrame) -> int:
-    """The number of rows of headings in a CSV file's text: 1, 2, or 3 with the row that names the index."""
+    """Return the number of rows of headings in a CSV file's text: 1, 2, or 3 with the row that names the index."""
     if len(table) < 3:
         return 1
     first, second, third = (table.iloc[row].fillna("").str.strip().str.lower() for row in range(3))
@@ -43,7 +43,7 @@ def count_headings(table: pd.DataFrame) -> int:
 
 
 def stack_tickers(frame: pd.DataFrame) -> pd.DataFrame | None:
-    """Long rows of a frame whose columns are the date and pairs of field and ticker, in any order; None of others."""
+    """Return long rows of a frame whose columns are the date and (field, ticker) in any order; None of others."""
     first, second = (pd.Series(frame.columns.get_level_values(level)).astype(str).str.strip() for level in (0, 1))
     fields, tickers = (first, second) if _are_fields(first[1:]) else (second, first)
     if not _are_fields(fields[1:]):

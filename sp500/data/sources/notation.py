@@ -15,7 +15,7 @@ PLAIN = re.compile(r"[\d\s.,/:'$€£¥%+()KMBTkmbt-]{1,25}")
 
 
 def parse_numbers(text: pd.Series, *, counts: bool) -> pd.Series:
-    """Numbers [row] of texts without blanks around them, NaN for a text that is none, and for <NA>.
+    """Return the numbers [row] of texts without blanks around them; NaN for a text that is none, and for <NA>.
 
     A sign of currency is read if all texts have it, and commas if all of them can only separate thousands: in prices
     1,234 alone may be a decimal comma. `counts`: of a volume, which has no decimals and may end in K, M, B or T.
@@ -36,7 +36,7 @@ def parse_numbers(text: pd.Series, *, counts: bool) -> pd.Series:
 
 
 def advise_number(value: str) -> str:
-    """What to do about a text where a number was expected; empty where its signs do not tell."""
+    """Return advice about a text where a number was expected; empty if its characters give no hint."""
     if "," in value and PLAIN.fullmatch(value):
         return "use a decimal point and no separator of thousands"
     sign = re.search(r"[^\d\s.-]", value) if PLAIN.fullmatch(value) else None

@@ -1,4 +1,4 @@
-"""Files that hold something else than plain text, told by their bytes, since a name may say anything."""
+"""Recognise files other than plain text by their bytes, since a name may be wrong."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ SIGNATURES = {
 
 
 def find_other_kind(data: bytes) -> str:
-    """What a file is whose first bytes, or all, are these; empty where it may be plain text."""
+    """Return the kind of a binary file by its first bytes, or all of them; empty if it may be plain text."""
     kind = next((kind for signature, kind in SIGNATURES.items() if data.startswith(signature)), "")
     return kind or ("UTF-16 or no text (it has bytes of 0)" if 0 in data else "")

@@ -57,7 +57,7 @@ def download(
     now: Callable[[], float] = time.time,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Prices:
-    """Validated prices of `config.tickers` (the index if none), adjusted for splits and dividends.
+    """Download and validate prices of `config.tickers` (the index if none), adjusted for splits and dividends.
 
     `fetch(tickers, start, end)` returns yfinance's frame. Raises NoAnswer when there are none.
     """
@@ -82,7 +82,7 @@ def download(
 
 
 def _spell(tickers: Sequence[str]) -> list[str]:
-    """The tickers as Yahoo writes them, each once. Raises DataError for what cannot be one of its names."""
+    """Return the tickers as Yahoo writes them, each once. Raises DataError for what cannot be one of its names."""
     if STOCKS in tickers:
         raise DataError("data.tickers: yfinance needs the names of the stocks (for example AAPL MSFT)")
     names = list(dict.fromkeys(ticker.strip().upper() for ticker in tickers))
@@ -95,7 +95,7 @@ def _spell(tickers: Sequence[str]) -> list[str]:
 
 
 def _keep(frame: pd.DataFrame, path: Path, seen: float) -> None:
-    """Write the frame to the cache; where that fails, warn, since the prices themselves are good."""
+    """Write the frame to the cache. A failure is only a warning, since the prices themselves are good."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, frame.to_parquet())
@@ -105,7 +105,7 @@ def _keep(frame: pd.DataFrame, path: Path, seen: float) -> None:
 
 
 def _read_cache(path: Path) -> pd.DataFrame | None:
-    """The frame kept at `path`; None where there is none or it is damaged."""
+    """Read the frame kept at `path`; None if there is none or it is damaged."""
     try:
         return pd.read_parquet(path)
     except (OSError, ValueError):  # pyarrow's ArrowInvalid is a ValueError
@@ -113,7 +113,7 @@ def _read_cache(path: Path) -> pd.DataFrame | None:
 
 
 def _prices(frame: pd.DataFrame, tickers: list[str], config: DataConfig, seen: float) -> Prices:
-    """Validated prices of yfinance's frame as it was at `seen`, seconds since 1970, its rows put in order."""
+    """Return validated prices of yfinance's frame as it was at `seen`, seconds since 1970, its rows put in order."""
     index = pd.DatetimeIndex(frame.index).tz_localize(None).normalize().as_unit("us")
     flat = frame.set_axis(index.rename("date"), axis=0).loc[:, pd.IndexSlice[:, tickers]]
     long = flat.rename_axis(columns=["field", "ticker"]).stack("ticker").reset_index()
@@ -128,7 +128,7 @@ def _prices(frame: pd.DataFrame, tickers: list[str], config: DataConfig, seen: f
 
 
 def _drop_older(long: pd.DataFrame) -> tuple[pd.DataFrame, list[Fault]]:
-    """The rows without the first of two that differ on the last day: Yahoo adds the price of now to a day it has."""
+    """Drop the first of two rows that differ on the last day: Yahoo adds the price of now to a day it has."""
     again = long.duplicated(["date", "ticker"], keep="last") & ~long.duplicated(keep=False)
     older = again & (long["date"] == long["date"].max())
     detail = "Yahoo's answer has this day twice; the later row kept"
@@ -168,12 +168,12 @@ def _fetch_with_retries(
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Whether another try may help: not where the package is not installed, nor after Ctrl-C."""
+    """Return whether another try may help: not if the package is not installed, nor after Ctrl-C."""
     return isinstance(error, Exception) and not isinstance(error, ConfigError)
 
 
 def _yfinance(tickers: list[str], start: str | None, end: str | None) -> pd.DataFrame:
-    """One call; columns (field, ticker), raising what the network raised."""
+    """Call yfinance once; columns (field, ticker). Errors of the network pass through."""
     with extra("yahoo"):
         import yfinance
 

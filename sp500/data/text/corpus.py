@@ -19,11 +19,11 @@ LINES = {".jsonl", ".ndjson"}
 SUFFIXES = {".txt", ".md", ".rst", ".py", ".json", ".csv", ".html"}
 """Files of a folder that are read."""
 BETWEEN = b"\n\n"
-"""What stands between two documents."""
+"""The separator of two documents."""
 
 
 def read(text: TextConfig) -> list[bytes]:
-    """The documents of a source, up to `text.max_bytes`; Python's own texts are one document each.
+    """Read the documents of a source, up to `text.max_bytes`; Python's own texts are one document each.
 
     Raises DataError that names the file and the line.
     """
@@ -37,7 +37,7 @@ def read(text: TextConfig) -> list[bytes]:
 
 
 def _python(source: str) -> Iterator[bytes]:
-    """Topics of Python's documentation, or modules of its library, in the order of their names."""
+    """Yield topics of Python's documentation, or modules of its library, in the order of their names."""
     if source == "docs":
         from pydoc_data import topics
 
@@ -46,7 +46,7 @@ def _python(source: str) -> Iterator[bytes]:
 
 
 def refuse_unused_field(text: TextConfig) -> None:
-    """Raise ConfigError where text.field is given and no line is parsed for it."""
+    """Raise ConfigError if text.field is given and no line is parsed for it."""
     parsed = {Path(source).suffix.lower() for source in (text.source, text.valid_source)} & LINES
     if text.field != TextConfig().field and (text.prompt or not parsed):
         used = (
@@ -72,16 +72,16 @@ def _documents(text: TextConfig) -> Iterator[bytes]:
 
 
 def _files(folder: Path, suffixes: set[str], left_out: set[str]) -> Iterator[bytes]:
-    """Files with these suffixes in the order of their paths. One that is linked to from several places is read once."""
+    """Yield the contents of files with these suffixes in the order of their paths, each once for several links."""
     files: dict[str, Path] = {}
     for path in sorted(_walk(folder, left_out)):
-        if path.suffix.lower() in suffixes and (path.is_file() or not path.exists()):  # a dead link is told
+        if path.suffix.lower() in suffixes and (path.is_file() or not path.exists()):  # a dead link raises
             files.setdefault(os.path.realpath(path), path)
     return map(_read, files.values())
 
 
 def _walk(folder: Path, left_out: set[str]) -> Iterator[Path]:
-    """Files under a folder and under those that it links to, without hidden ones, where tools leave copies."""
+    """Yield files under a folder and under those that it links to, without hidden ones, where tools leave copies."""
     root = os.path.realpath(folder)
     entered = {root}
     for place, folders, names in os.walk(folder, onerror=_refuse, followlinks=True):
@@ -101,7 +101,7 @@ def _refuse(error: OSError) -> None:
 
 
 def read_pairs(text: TextConfig, path: str) -> list[tuple[bytes, bytes]]:
-    """Prompt and answer of each line of a .jsonl file, up to `text.max_bytes`. Raises DataError that names the line."""
+    """Read prompt and answer of each line of a .jsonl file, up to `text.max_bytes`. Raises DataError with the line."""
     prompts, answers = (_lines(Path(path).expanduser(), text, field) for field in ("prompt", "answer"))
     pairs, bytes_left = [], text.max_bytes or float("inf")
     for prompt, answer in zip(prompts, answers, strict=True):
@@ -113,7 +113,7 @@ def read_pairs(text: TextConfig, path: str) -> list[tuple[bytes, bytes]]:
 
 
 def _lines(path: Path, text: TextConfig, setting: str) -> Iterator[bytes]:
-    """What each line has under the key that `text.<setting>` names."""
+    """Yield the value of each line under the key that `text.<setting>` names."""
     field = getattr(text, setting)
     for number, line in enumerate(_read(path).splitlines(), 1):
         if not line.strip():
@@ -126,7 +126,7 @@ def _lines(path: Path, text: TextConfig, setting: str) -> Iterator[bytes]:
 
 
 def _parse(line: bytes, field: str) -> bytes:
-    """The text under a key. Raises ValueError that says what is wrong with the line."""
+    """Return the text under a key. Raises ValueError that describes the problem of the line."""
     value = json.loads(line)
     if isinstance(value, dict) and isinstance(value.get(field), str):
         return str(value[field]).encode()
@@ -135,7 +135,7 @@ def _parse(line: bytes, field: str) -> bytes:
 
 
 def _explain(error: ValueError | RecursionError) -> str:
-    """What is wrong with a line, in a user's words."""
+    """Return what is wrong with a line, in a user's words."""
     if isinstance(error, UnicodeDecodeError):
         return "is not UTF-8"
     if isinstance(error, UnicodeEncodeError):
@@ -157,7 +157,7 @@ def _read(path: Path) -> bytes:
 
 
 def _first(documents: Iterable[bytes], most: int) -> Iterator[bytes]:
-    """Documents until there are `most` bytes with what stands between them; all for 0. None after those is read."""
+    """Yield documents up to `most` bytes with the separators between them; all for 0. Later ones are not read."""
     bytes_left = most or float("inf")
     for document in documents:
         if not document:

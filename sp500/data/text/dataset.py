@@ -26,20 +26,20 @@ FLATTERS = "a test on known text flatters"
 
 
 def split(text: TextConfig) -> tuple[dict[str, bytes], list[str]]:
-    """`train`, `valid` and `test`, and notes. Raises DataError where a part is shorter than a context."""
+    """Return `train`, `valid` and `test`, and notes. Raises DataError for a part that is shorter than a context."""
     documents, known = split_documents(text)
     parts = {name: corpus.BETWEEN.join(part) for name, part in documents.items()}
     for name, part in parts.items():
         if len(part) <= text.context:
             raise DataError(
-                f"text.source {text.source}: {name} has {len(part)} bytes, a window {text.context + 1}; take a "
+                f"text.source {text.source}: {name} has {len(part)} bytes, a window {text.context + 1}; use a "
                 "longer text or a shorter text.context"
             )
     return parts, known
 
 
 def split_documents(text: TextConfig) -> tuple[dict[str, list[bytes]], list[str]]:
-    """Documents of `train`, `valid` and `test`, or parts of the one that there is, and notes on those in two parts."""
+    """Return documents of `train`, `valid` and `test`, or parts of the only one, and notes on those in two parts."""
     corpus.refuse_unused_field(text)
     documents, valid = corpus.read(text), list[bytes]()
     if text.valid_source:
@@ -54,7 +54,7 @@ def split_documents(text: TextConfig) -> tuple[dict[str, list[bytes]], list[str]
 
 
 def note_known(text: TextConfig, parts: Mapping[str, Sequence[bytes]]) -> list[str]:
-    """How many documents of a part are in an earlier one, too. Raises DataError where they are MOST_KNOWN of it."""
+    """Return notes on documents of a part that are in an earlier one, too. Raises DataError if MOST_KNOWN of it are."""
     earlier, notes = set[bytes](), list[str]()
     for name, documents in parts.items():
         known = [document for document in documents if hashlib.sha256(document).digest() in earlier]
@@ -87,7 +87,7 @@ def _by_position(document: bytes, text: TextConfig) -> dict[str, bytes]:
 
 
 def dataset(text: TextConfig) -> Dataset:
-    """Windows that follow each other without overlap; each byte has the next one as its target. Raises DataError."""
+    """Return windows in sequence, without overlap; each byte has the next one as its target. Raises DataError."""
     parts, known = split(text)
     digest = hashlib.sha256()
     for part in parts.values():

@@ -17,7 +17,7 @@ PRIOR = 1.0
 
 
 def bits_per_byte(before: bytes, text: bytes) -> dict[str, float]:
-    """Of `text` given `before`, by method."""
+    """Return bits per byte of `text` given `before`, by method."""
     return {
         "order-1": contexts(before, text, 1),
         "order-2": contexts(before, text, 2),
@@ -28,19 +28,19 @@ def bits_per_byte(before: bytes, text: bytes) -> dict[str, float]:
 
 
 def _xz(data: bytes) -> bytes:
-    """At its best. A window of the text's own size finds all that a larger one would, and takes far less memory."""
+    """Compress at xz's best. A window of the text's own size finds all that a larger one would, with less memory."""
     window = min(max(len(data), 4096), 2**26)
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": window}]
     return lzma.compress(data, filters=filters)
 
 
 def measure_compressor(before: bytes, text: bytes, compress: Callable[[bytes], bytes]) -> float:
-    """What `text` adds to the compressed size of `before`."""
+    """Return the bits per byte that `text` adds to the compressed size of `before`."""
     return 8 * (len(compress(before + text)) - len(compress(before))) / len(text)
 
 
 def contexts(before: bytes, text: bytes, order: int) -> float:
-    """By counts of each byte after the `order` bytes before it, in `before`.
+    """Return bits per byte by counts of each byte after the `order` bytes before it, in `before`.
 
     A context's counts are mixed with the probabilities of the next shorter one, down to equal ones (a Dirichlet prior,
     MacKay and Peto 1995), so no byte is impossible.
@@ -58,7 +58,7 @@ def contexts(before: bytes, text: bytes, order: int) -> float:
 
 
 def mixture(before: bytes, text: bytes, order: int) -> float:
-    """By counts of each byte after up to `order` bytes, in `before`.
+    """Return bits per byte by counts of each byte after up to `order` bytes, in `before`.
 
     A context that was followed by t different bytes gives the next shorter one the weight of t counts (Witten and Bell
     1991, method C). Sorts `before` once for each length.
@@ -78,13 +78,13 @@ def mixture(before: bytes, text: bytes, order: int) -> float:
 
 
 def _look_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """The value of each wanted key; 0 for one that is not there."""
+    """Return the value of each wanted key; 0 for a missing one."""
     at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     return np.where(keys[at] == wanted, values[at], 0)
 
 
 def _keys(data: np.ndarray, length: int) -> np.ndarray:
-    """Number of each byte with the `length` bytes before it [position], from the first that has as many."""
+    """Return a number for each byte with the `length` bytes before it [position], from the first that has as many."""
     count = len(data) - length
     keys = np.zeros(count, np.int64)
     for offset in range(length + 1):

@@ -1,4 +1,4 @@
-"""Which text, and how it is cut into windows of tokens."""
+"""Settings of a text and of its windows of tokens."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ class TextConfig(Frozen):
         if self.prompt and not self.source.lower().endswith((".jsonl", ".ndjson")):
             raise ValueError(f"text.source {self.source!r}: text.prompt and text.answer are keys of a .jsonl file")
         if self.vocabulary != type(self).model_fields["vocabulary"].default and self.tokenizer != "bpe":
-            raise ValueError("text.vocabulary is used by text.tokenizer bpe alone; leave it out")
+            raise ValueError("text.vocabulary is used only by text.tokenizer bpe; remove it")
         return self
 
     @property
     def plain(self) -> bool:
-        """Whether a token is a byte and a window a run of them, as without any of the later settings."""
+        """True if a token is a byte and a window a run of them, as without any of the later settings."""
         return self.tokenizer in ("", "bytes") and self.pack == "stream"
 
     @property
     def identity(self) -> dict[str, object]:
-        """What decides the numbers: files by their names, and of the later settings those that are not the default."""
+        """The settings that decide the numbers: files by their names, and the later settings unless default."""
         settings = self.model_dump(mode="json")
         for key in ("valid_source", "prompt", "answer", "tokenizer", "vocabulary", "pack"):
             if settings[key] == type(self).model_fields[key].default:

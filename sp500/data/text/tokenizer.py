@@ -21,7 +21,7 @@ State = dict[str, str | int | None]
 
 @dataclass(frozen=True)
 class Tokens:
-    """Numbers [token], and the bytes of text that each stands for [token]; they add up to the text's."""
+    """Numbers [token], and the bytes of text that each represents [token]; they add up to the text's."""
 
     ids: np.ndarray
     sizes: np.ndarray
@@ -37,19 +37,19 @@ class Tokenizer(Protocol):
     """Token after a document; None: it has none."""
 
     def encode(self, text: bytes) -> Tokens:
-        """Tokens of a document, without any that stand for no text."""
+        """Return the tokens of a document, without any that represent no text."""
         ...
 
     def decode(self, ids: Sequence[int]) -> bytes:
-        """Text of tokens, without `end`."""
+        """Return the text of tokens, without `end`."""
         ...
 
     def state(self) -> State:
-        """Plain data that `restore` makes it from."""
+        """Return the plain data from which `restore` makes it."""
         ...
 
     def save(self, folder: Path) -> None:
-        """Write it into a folder as transformers reads it."""
+        """Write it into a folder in the format of transformers."""
         ...
 
 
@@ -60,20 +60,20 @@ class Bytes:
     end: int | None = 256
 
     def encode(self, text: bytes) -> Tokens:
-        """Bytes as they are."""
+        """Return the bytes unchanged."""
         ids = np.frombuffer(text, np.uint8).astype(np.int32)
         return Tokens(ids, np.ones_like(ids))
 
     def decode(self, ids: Sequence[int]) -> bytes:
-        """Bytes as they were."""
+        """Return the bytes unchanged."""
         return bytes(number for number in ids if number < 256)
 
     def state(self) -> State:
-        """Its name."""
+        """Return its name."""
         return {"tokenizer": "bytes"}
 
     def save(self, folder: Path) -> None:
-        """Nothing: transformers has no such format."""
+        """Write nothing: transformers has no such format."""
         del folder
 
 
@@ -90,7 +90,7 @@ class Library:
         self.size, self.end = self._tokenizer.get_vocab_size(), end
 
     def encode(self, text: bytes) -> Tokens:
-        """Tokens of the text; bytes that are not UTF-8 are replaced."""
+        """Return the tokens of the text; bytes that are not UTF-8 are replaced."""
         written = text.decode(errors="replace")
         encoding = self._tokenizer.encode(written, add_special_tokens=False)
         # In bytes up to each character: a token of a part of one has all of its bytes, the next part none.
@@ -104,15 +104,15 @@ class Library:
         return Tokens(np.array(encoding.ids, np.int32), sizes.astype(np.int32))
 
     def decode(self, ids: Sequence[int]) -> bytes:
-        """Text of tokens."""
+        """Return the text of tokens."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True)).encode()
 
     def state(self) -> State:
-        """The library's own JSON."""
+        """Return the library's own JSON."""
         return {"tokenizer": self._tokenizer.to_str(), "end": self.end}
 
     def save(self, folder: Path) -> None:
-        """As transformers' AutoTokenizer reads it."""
+        """Write it as transformers' AutoTokenizer reads it."""
         with extra("llm"):
             from transformers import PreTrainedTokenizerFast
 
@@ -121,7 +121,7 @@ class Library:
 
 
 def make(text: TextConfig, training: Sequence[bytes], model_path: str = "") -> Tokenizer:
-    """The tokenizer that the settings name; `training` are the documents that one is trained on.
+    """Make the tokenizer that the settings name; `training` are the documents for one that is trained.
 
     Raises ConfigError for a file or folder without one.
     """
@@ -139,7 +139,7 @@ def make(text: TextConfig, training: Sequence[bytes], model_path: str = "") -> T
 
 
 def restore(state: Mapping[str, str | int | None]) -> Tokenizer:
-    """The tokenizer whose `state` this is."""
+    """Make the tokenizer that has this `state`."""
     name = str(state["tokenizer"])
     if name == "bytes":
         return Bytes()
@@ -148,7 +148,7 @@ def restore(state: Mapping[str, str | int | None]) -> Tokenizer:
 
 
 def _train(training: Sequence[bytes], size: int) -> Library:
-    """Byte-pair encoding (Sennrich et al. 2016) over bytes, so that no text is unknown."""
+    """Train byte-pair encoding (Sennrich et al. 2016) over bytes, so that no text is unknown."""
     with extra("llm"):
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -177,7 +177,7 @@ def _ends(token: str) -> bool:
 
 
 def _of_folder(folder: str, field: str) -> Library:
-    """The tokenizer of a model's folder, or of a name on the hub whose files are in the cache already."""
+    """Load the tokenizer of a model's folder, or of a name on the hub whose files are in the cache already."""
     with extra("llm"):
         from transformers import AutoTokenizer
     path = Path(folder).expanduser()

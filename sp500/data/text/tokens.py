@@ -1,7 +1,7 @@
 """From documents to windows of tokens, where a token is not just a byte of one long text.
 
 `stream`: documents end to end, an end token after each, cut into windows that follow each other. `documents`: whole
-ones, first-fit into windows, with what stands between and after them masked; so no prompt is cut. Documents of one
+ones, first-fit into windows, with the tokens between and after them masked; so no prompt is cut. Documents of one
 window see those before them, as in usual packing. Of instructions only the answer and its end count.
 """
 
@@ -29,14 +29,14 @@ MOST = 10_000_000
 
 
 class Part(NamedTuple):
-    """Windows of a split, and the bytes that their counted targets stand for."""
+    """Windows of a split, and the bytes that their counted targets represent."""
 
     windows: Windows
     bytes: int
 
 
 def dataset(text: TextConfig, model_path: str = "") -> Dataset:
-    """Windows of tokens, each with the next token as its target.
+    """Return windows of tokens, each with the next token as its target.
 
     `model_path`: folder of the model whose tokenizer may be wanted. Raises DataError that names the document.
     """
@@ -64,7 +64,7 @@ def dataset(text: TextConfig, model_path: str = "") -> Dataset:
 
 
 def _documents(text: TextConfig) -> tuple[dict[str, list[tuple[bytes, bytes]]], list[str]]:
-    """(prompt, answer) by split, and notes on those in two; a document without a prompt is an answer."""
+    """Return (prompt, answer) by split, and notes on those in two; a document without a prompt is an answer."""
     if not text.prompt:
         parts, known = split_documents(text)
         return {name: [(b"", document) for document in part] for name, part in parts.items()}, known
@@ -88,7 +88,7 @@ def _stream(name: str, documents: Sequence[tuple[bytes, bytes]], tokenizer: Toke
     count = (len(ids) - 1) // text.context
     if count < 1:
         raise DataError(
-            f"text.source {text.source}: {name} has {len(ids)} tokens, a window {text.context + 1}; take a longer text"
+            f"text.source {text.source}: {name} has {len(ids)} tokens, a window {text.context + 1}; use a longer text"
             " or a shorter text.context"
         )
     used = count * text.context
@@ -125,7 +125,7 @@ def _pack(name: str, documents: Sequence[tuple[bytes, bytes]], tokenizer: Tokeni
 def _pieces(
     name: str, prompt: bytes, answer: bytes, tokenizer: Tokenizer, text: TextConfig
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Tokens and targets [2, token], and the bytes of the tokens that count: one pair, or more of a long document.
+    """Return tokens and targets [2, token], and the bytes of the counted tokens: one pair, or more of a long document.
 
     The first token of a piece is not a target, since nothing before it is of its document.
     Raises DataError for instructions that are longer than a window.
@@ -150,7 +150,7 @@ def _pieces(
 
 
 def _note_losses(documents: Sequence[bytes], tokenizer: Tokenizer) -> list[str]:
-    """How many documents are not the same, apart from spaces, when their tokens are text again."""
+    """Return a note that counts documents which, apart from spaces, are not the same after encoding and decoding."""
     texts = [document.decode(errors="replace") for document in documents]
     again = [tokenizer.decode(tokenizer.encode(text.encode()).ids.tolist()).decode(errors="replace") for text in texts]
     lost = sum("".join(one.split()) != "".join(other.split()) for one, other in zip(texts, again, strict=True))
@@ -159,14 +159,14 @@ def _note_losses(documents: Sequence[bytes], tokenizer: Tokenizer) -> list[str]:
 
 
 def _append_end(tokens: Tokens, tokenizer: Tokenizer) -> Tokens:
-    """With the end of the document, which stands for no text."""
+    """Append the end of the document, which represents no text."""
     if tokenizer.end is None:
         return tokens
     return Tokens(np.append(tokens.ids, np.int32(tokenizer.end)), np.append(tokens.sizes, np.int32(0)))
 
 
 def _naive_bits(documents: Mapping[str, Sequence[tuple[bytes, bytes]]]) -> dict[str, float]:
-    """Bits per byte of the test's answers, by naive method, given all texts before them."""
+    """Return bits per byte of the test's answers, by naive method, given all texts before them."""
     before = corpus.BETWEEN.join(prompt + answer for name in ("train", "valid") for prompt, answer in documents[name])
     answers = corpus.BETWEEN.join(answer for _, answer in documents["test"])
     return naive.bits_per_byte(before[-MOST:], answers[:MOST])
