@@ -21,23 +21,23 @@ class Synchronized(Protocol):
     """A module with layers of a library's own that torch's conversion would change."""
 
     def synchronize(self) -> None:
-        """Have its batch normalisation take statistics over all workers."""
+        """Make its batch normalisation use statistics over all workers."""
         ...
 
 
 def normalizes_batches(model: nn.Module) -> bool:
-    """Whether the model has batch normalisation."""
+    """Return whether the model has batch normalisation."""
     return any(isinstance(layer, BATCH_NORM) for layer in model.modules())
 
 
 def statistics(model: nn.Module) -> list[Tensor]:
-    """Running means, variances and counts, which a forward pass in training changes."""
+    """Return running means, variances and counts, which a forward pass in training changes."""
     layers = [layer for layer in model.modules() if isinstance(layer, BATCH_NORM)]
     return [buffer for layer in layers for buffer in layer.buffers(recurse=False)]
 
 
 def synchronize(model: nn.Module) -> None:
-    """Take statistics over all workers in training. For GPUs: torch 2.13 has no SyncBatchNorm for CPUs."""
+    """Use statistics over all workers in training. For GPUs: torch 2.13 has no SyncBatchNorm for CPUs."""
     own = [module for module in model.modules() if isinstance(module, Synchronized)]
     for module in own:
         module.synchronize()

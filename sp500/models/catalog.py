@@ -21,12 +21,12 @@ log = logging.getLogger(__name__)
 DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 
 COPIES = 4
-"""What training keeps in memory of every weight: itself, its gradient and two moments of Adam. A process of FSDP makes
-the whole model, and then keeps its part of the four."""
+"""Copies of every weight that training keeps in memory: itself, its gradient and two moments of Adam. A process of FSDP
+makes the whole model, and then keeps its part of the four."""
 
 
 def _check_model(own: Reference, model: object) -> nn.Module:
-    """The model that the user's function made. Warns of layers whose numbers depend on how a batch is cut."""
+    """Return the model that the user's function made. Warns of layers whose numbers depend on how a batch is cut."""
     if not isinstance(model, nn.Module):
         raise ConfigError(f"{own.path.name}: {own.name} returned {type(model).__name__}, not a torch.nn.Module")
     if not any(weights.requires_grad for weights in model.parameters()):
@@ -48,18 +48,18 @@ def _warn_of_cuts(name: str, model: nn.Module) -> None:
 
 @cache
 def _warn_once(text: str) -> None:
-    """A run makes its model several times."""
+    """Log a warning once per process: a run makes its model several times."""
     log.warning(text)
 
 
 def least_copies(train: TrainConfig) -> int:
-    """How often a process holds the weights in the host's memory, at least."""
+    """Return how often a process holds the weights in the host's memory, at least."""
     on_gpu = train.device != "cpu" and torch.cuda.is_available()
     return 1 if on_gpu or train.parallel == "fsdp" else COPIES
 
 
 def build(config: ModelConfig, shape: Shape, copies: int = COPIES) -> nn.Module:
-    """Network of `config.kind`: [batch, window, feature] -> [batch, output]. The user's own are as they make them.
+    """Build the network of `config.kind`: [batch, window, feature] -> [batch, output]. A user's own is left as it is.
 
     Its last layer, `head`, has weights of zero and the bias `naive_output`, so training starts from the naive
     forecast: the training mean or its log odds. Random weights there forecast with 0.7 times the spread of the targets,
@@ -78,7 +78,7 @@ def build(config: ModelConfig, shape: Shape, copies: int = COPIES) -> nn.Module:
     if needed > (total := total_bytes()):
         contents = "weights, gradients and Adam's moments" if copies > 1 else "the whole model"
         raise MemoryError(
-            f"training takes at least {needed / 2**30:,.1f} GiB for {contents}; there are "
+            f"training needs at least {needed / 2**30:,.1f} GiB for {contents}; there are "
             f"{total / 2**30:,.1f} GiB. Use a smaller model.hidden or model.layers"
         )
     model: nn.Module = make()

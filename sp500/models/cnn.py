@@ -39,7 +39,7 @@ class CNN(nn.Module):
         self.head = nn.Linear(4 * widths[-1], shape.outputs)
 
     def forward(self, x: Float[Tensor, "batch window feature"]) -> Float[Tensor, "batch output"]:
-        """Class scores of a batch of images, given as rows of scaled pixels."""
+        """Return class scores of a batch of images, given as rows of scaled pixels."""
         images = x.reshape(len(x), *self.image).permute(0, 3, 1, 2)
         return self.head(self.dropout(self.body(images)))
 

@@ -34,7 +34,7 @@ class Masks:
         self._coefficients.clear()
 
     def of(self, layer: int, windows: Tensor, units: int) -> Tensor:
-        """Masks [batch, unit] of a layer for the windows of these numbers [batch] in the training set."""
+        """Return masks [batch, unit] of a layer for the windows of these numbers [batch] in the training set."""
         if layer not in self._coefficients:
             number = derive(self._seed, "dropout", self._epoch, layer)
             self._coefficients[layer] = (number // TAPE % TAPE) | 1, number % TAPE
@@ -61,7 +61,7 @@ class Dropout(RandomLayer):
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
-        """The values, some of them dropped."""
+        """Return the values, some of them dropped."""
         if not self.training or not self.rate:
             return x
         if self.source is None:
@@ -88,16 +88,16 @@ class Source:
             masks.start(epoch)
 
     def disable_compile(self) -> None:
-        """Have torch.compile call what draws: it indexes a large tape, and knows epoch and windows by this object."""
+        """Make torch.compile call what draws: it indexes a large tape, and knows epoch and windows by this object."""
         self.mask = torch.compiler.disable(self.mask)  # type: ignore[method-assign]
         self.integers = torch.compiler.disable(self.integers)  # type: ignore[method-assign]
 
     def mask(self, of: Dropout, units: int) -> Tensor:
-        """Masks [batch, unit] of a layer: not by its number, which the compiler would take for a constant."""
+        """Return masks [batch, unit] of a layer: not by its number, which the compiler would take for a constant."""
         return self.masks[of.rate].of(of.layer, self.windows, units)
 
     def integers(self, of: RandomLayer, high: int) -> Tensor:
-        """A number below `high` for each window of the batch [batch]."""
+        """Return a number below `high` for each window of the batch [batch]."""
         number = derive(self._seed, "integers", self._epoch, of.layer)
         # A linear congruential step per window: its upper bits are as good as random for a shift of pixels.
         mixed = self.windows * 0x5851F42D4C957F2D + number

@@ -26,7 +26,7 @@ class Block(nn.Module):
         self.dropouts = nn.ModuleList([Dropout(dropout), Dropout(dropout)])
 
     def forward(self, x: Float[Tensor, "batch window width"]) -> Float[Tensor, "batch window width"]:
-        """States of the next layer."""
+        """Return the states of the next layer."""
         batch, window, width = x.shape
         parts = self.attention(self.norms[0](x)).view(batch, window, 3, self.heads, width // self.heads)
         query, key, value = parts.permute(2, 0, 3, 1, 4)
@@ -54,5 +54,5 @@ class GPT(nn.Module):
                 nn.init.zeros_(weights)
 
     def forward(self, x: Shaped[Tensor, "batch window"]) -> Float[Tensor, "batch window output"]:
-        """Scores of the byte after each byte."""
+        """Return scores of the byte after each byte."""
         return self.head(self.body(self.embed(x.long()) + self.position[: x.shape[1]]))

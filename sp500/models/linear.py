@@ -16,5 +16,5 @@ class Linear(nn.Module):
         self.head = nn.Linear(shape.window * shape.features, shape.outputs)
 
     def forward(self, x: Float[Tensor, "batch window feature"]) -> Float[Tensor, "batch output"]:
-        """Forecasts of a batch of windows."""
+        """Return forecasts of a batch of windows."""
         return self.head(x.flatten(1))

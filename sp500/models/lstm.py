@@ -27,7 +27,7 @@ class LSTM(nn.Module):
         self.head = nn.Linear(hidden, shape.outputs)
 
     def forward(self, x: Float[Tensor, "batch window feature"]) -> Float[Tensor, "batch output"]:
-        """Forecasts of a batch of windows."""
+        """Return forecasts of a batch of windows."""
         states = x
         for body, dropout in zip(self.body[:-1], self.dropouts[:-1], strict=True):
             states = dropout(body(states)[0])

@@ -24,5 +24,5 @@ class MLP(nn.Module):
         self.head = nn.Linear(hidden, shape.outputs)
 
     def forward(self, x: Float[Tensor, "batch window feature"]) -> Float[Tensor, "batch output"]:
-        """Forecasts of a batch of windows."""
+        """Return forecasts of a batch of windows."""
         return self.head(self.body(x.flatten(1)))

@@ -114,7 +114,7 @@ class Pretrained(ModelConfig):
 
     @property
     def identity(self) -> dict[str, object]:
-        """What decides the numbers: kind and settings, the path by its last name."""
+        """The settings that decide the numbers: kind and settings, the path by its last name."""
         return super().identity | ({"path": last_name(self.path)} if self.path else {})
 
 

@@ -1,4 +1,4 @@
-"""What a network has to know of a dataset before it can be made."""
+"""The shape of a dataset that a network needs before it can be made."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 @runtime_checkable
 class Shape(Protocol):
-    """What a network has to know of a dataset."""
+    """The shape of a dataset, as a network needs it."""
 
     @property
     def window(self) -> int:
@@ -31,5 +31,5 @@ class Shape(Protocol):
 
     @property
     def naive_output(self) -> float:
-        """Where training starts."""
+        """The output with which training starts."""
         ...

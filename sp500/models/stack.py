@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 def find_layers(model: nn.Module) -> list[nn.Module]:
-    """Modules with modules of their own, of which a Sequential, ModuleList or ModuleDict holds several of one class.
+    """Return the modules of which a Sequential, ModuleList or ModuleDict holds several of one class.
 
     Found are the innermost, each once; empty for a model that stacks nothing.
     """

@@ -27,5 +27,5 @@ class Transformer(nn.Module):
         self.head = nn.Linear(hidden, shape.outputs)
 
     def forward(self, x: Float[Tensor, "batch window feature"]) -> Float[Tensor, "batch output"]:
-        """Forecasts of a batch of windows."""
+        """Return forecasts of a batch of windows."""
         return self.head(self.body(self.embed(x) + self.position)[:, -1])

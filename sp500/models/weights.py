@@ -13,18 +13,18 @@ class OnBase(Protocol):
     """A model that adds to another one, which is not trained and has a folder of its own."""
 
     def base_names(self) -> frozenset[str]:
-        """Names, in the state, of what the folder holds."""
+        """Return the names, in the state, of what the folder holds."""
         ...
 
 
 def dump(model: nn.Module) -> dict[str, Tensor]:
-    """The state of a model without what its base holds."""
+    """Return the state of a model without what its base holds."""
     base = model.base_names() if isinstance(model, OnBase) else frozenset()
     return {name: value for name, value in model.state_dict().items() if name not in base}
 
 
 def load(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Set what `dump` gives."""
+    """Load the weights that `dump` returns."""
     base = {name: value for name, value in model.state_dict().items() if name not in weights}
     names = model.base_names() if isinstance(model, OnBase) else frozenset()
     model.load_state_dict({**{name: base[name] for name in base if name in names}, **weights})

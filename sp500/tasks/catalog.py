@@ -17,7 +17,7 @@ from sp500.training.task import Task
 
 
 def resolve(config: RunConfig) -> RunConfig:
-    """The settings with the task that an npz file's targets ask for, and a model's path from the root.
+    """Return the settings with the task that an npz file's targets imply, and a model's path from the root.
 
     Targets of 0 and 1 alone mean direction.
 
@@ -38,7 +38,7 @@ def resolve(config: RunConfig) -> RunConfig:
 
 
 def task(config: RunConfig) -> Task:
-    """The task of a resolved configuration. Raises ConfigError for a user's class that is not a task."""
+    """Return the task of a resolved configuration. Raises ConfigError for a user's class that is not a task."""
     if not config.own_task:
         built_in: Task = kinds.load(config.task_kind.task)(config)
         return built_in
@@ -49,7 +49,7 @@ def task(config: RunConfig) -> Task:
 
 
 def prepare(task: Task, config: RunConfig, dataset: Dataset | None = None) -> Dataset:
-    """The task's dataset, unless it is at hand; where task or model are the user's, it is checked, and both are tried.
+    """Return the dataset, made unless it is passed. If task or model are the user's, it is checked and both are tried.
 
     Raises DataError, also for any error of the user's code, with its line; ConfigError for a loss that is not judged.
     """
@@ -65,7 +65,7 @@ def prepare(task: Task, config: RunConfig, dataset: Dataset | None = None) -> Da
 
 
 def forecasts_direction(config: RunConfig) -> bool:
-    """Whether a task of prices forecasts the sign of returns, not the returns. Raises ConfigError for other tasks."""
+    """Return whether a task of prices forecasts the sign of returns. Raises ConfigError for other tasks."""
     instance = task(config)
     config.check_judge(instance)
     if not isinstance(instance, Returns | Direction):

@@ -35,7 +35,7 @@ TOLERANCE = 1e-5
 
 
 def check(task: Task, config: RunConfig, dataset: object) -> Dataset:
-    """The dataset, where everything fits. Raises DataError that names the part and what it should be."""
+    """Check that everything fits, and return the dataset. Raises DataError with the part and what it should be."""
     where = f"task {reference_name(config.task)}"
     if not isinstance(dataset, Dataset):
         raise DataError(f"{where}: prepare returned {type(dataset).__name__}, expected sp500.Dataset")
@@ -90,7 +90,7 @@ def _model(where: str, task: Task, config: RunConfig, dataset: Dataset) -> nn.Mo
 
 
 def _few(part: Windows) -> tuple[torch.Tensor, torch.Tensor]:
-    """X and targets of few windows: the first, and those with the smallest and the largest target."""
+    """Return X and targets of few windows: the first, and those with the smallest and the largest target."""
     flat = part.targets.reshape(len(part), -1)
     chosen = np.array([0, flat.min(axis=1).argmin(), flat.max(axis=1).argmax()][:FEW])
     rows = part.starts[chosen, None] + np.arange(part.length)
@@ -100,7 +100,7 @@ def _few(part: Windows) -> tuple[torch.Tensor, torch.Tensor]:
 def _check_loss(
     where: str, task: Task, config: RunConfig, dataset: Dataset, model: nn.Module, *, part: Windows
 ) -> None:
-    """The loss of several windows has to be the sum of their losses. Otherwise batches and workers would not add up."""
+    """Check that the loss of several windows is the sum of theirs. Otherwise batches and workers would not add up."""
     x, y = _few(part)
     output = model(x)
     if not isinstance(output, torch.Tensor) or len(output) != len(x):
@@ -114,7 +114,7 @@ def _check_loss(
     given = f"of an output {list(output.shape)} and targets {list(y.shape)}"
     try:
         loss = task.loss(output, y)
-    except (IndexError, RuntimeError) as error:  # torch's, of shapes, and of a class that no output stands for
+    except (IndexError, RuntimeError) as error:  # torch's, of shapes, and of a class without an output
         ends = float(y.numpy().min()), float(y.numpy().max())
         error.args = (f"{error} In the loss {given} from {ends[0]:g} to {ends[1]:g}; N classes are 0 to N - 1",)
         raise
@@ -130,7 +130,7 @@ def _check_loss(
 
 
 def _check_memory(where: str, model: nn.Module) -> None:
-    """Each parameter has to be one block of memory of its own, which the optimiser writes from its first byte on."""
+    """Check that each parameter is one block of memory of its own: the optimiser writes from its first byte on."""
     blocks = []
     for name, parameter in model.named_parameters():
         if parameter.stride() != torch.empty_like(parameter).stride():
@@ -169,7 +169,10 @@ def _check_step(where: str, task: Task, config: RunConfig, dataset: Dataset, mod
 
 @torch.no_grad()
 def _check_saved(where: str, task: Task, config: RunConfig, dataset: Dataset, model: nn.Module) -> None:
-    """A model made with other random numbers has to answer alike with the saved weights: as in another process."""
+    """Check that a model made with other random numbers, as in another process, gives equal outputs.
+
+    Both have the same saved weights.
+    """
     again = task.model(config, dataset).to(DTYPES[config.train.dtype])
     try:
         weights.load(again, load(pack(weights.dump(model))))
@@ -189,7 +192,7 @@ def _check_saved(where: str, task: Task, config: RunConfig, dataset: Dataset, mo
 
 
 def _check_plain(where: str, value: object) -> None:
-    """Raises DataError for a value that is not plain JSON."""
+    """Raise DataError for a value that is not plain JSON."""
     if isinstance(value, dict):
         for name, item in value.items():
             _check_plain(f"{where}.{name}", item)

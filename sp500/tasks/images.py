@@ -1,4 +1,4 @@
-"""Which class an image is of, always compared with the majority class, a logistic regression and the nearest image."""
+"""The class of an image, always compared with the majority class, a logistic regression and the nearest image."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ class Images(Task):
     made_by_workers: bool = False
 
     def prepare(self, config: RunConfig) -> Dataset:
-        """Images of the source, split in order, with copies of the training images."""
+        """Return images of the source, split in order, with copies of the training images."""
         dataset = images.dataset(config.section(ImagesConfig), config.data)
         return Copied(dataset, config.data).dataset(config.train.dtype)
 
     def model(self, config: RunConfig, dataset: Dataset) -> nn.Module:
-        """The network of the settings behind a layer that scales pixels."""
+        """Return the network of the settings behind a layer that scales pixels."""
         mean, deviation = (torch.tensor(dataset.state[name], dtype=torch.float64) for name in ("mean", "deviation"))
         network = super().model(config, dataset)
         return nn.Sequential(Pixels(mean, deviation, config.section(ImagesConfig).shift), network)
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Sum of cross entropies."""
+        """Return the sum of cross entropies."""
         return F.cross_entropy(output, target, reduction="sum")
 
     def judge(self, outputs: dict[str, np.ndarray], dataset: Dataset) -> Metrics:
-        """Accuracy, f1 and confusion matrix; the improvement over the best naive classifier on the test."""
+        """Return accuracy, f1 and confusion matrix; the improvement over the best naive classifier on the test."""
         splits = {"valid": dataset.valid, "test": dataset.test}
         scores: Metrics = {
             name: metrics.multiclass(outputs[name], part.targets) for name, part in splits.items() if part is not None
@@ -74,11 +74,11 @@ class Images(Task):
         return {**scores, "naive": scored}
 
     def probabilities(self, output: np.ndarray) -> np.ndarray:
-        """[window, class] by the softmax of outputs [window, class]."""
+        """Return the softmax of outputs [window, class]."""
         return np.asarray(torch.from_numpy(output).double().softmax(dim=1))
 
     def predictions(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> pd.DataFrame:
-        """Columns forecast and target: class numbers."""
+        """Return the columns forecast and target: class numbers."""
         return pd.DataFrame({"forecast": output.argmax(axis=1), "target": windows.targets})
 
 
@@ -96,7 +96,7 @@ class Pixels(RandomLayer):
         self.shift = shift
 
     def forward(self, x: Shaped[Tensor, "batch 1 height width channel"]) -> Tensor:
-        """Scaled features."""
+        """Return scaled features."""
         assert isinstance(self.mean, Tensor)
         images = (x[:, 0].to(self.mean.dtype) - self.mean) / self.deviation
         if self.training and self.shift and self.source is not None:
@@ -106,8 +106,7 @@ class Pixels(RandomLayer):
 
 
 def naive(dataset: Dataset) -> dict[str, np.ndarray]:
-    """Classes [image] of the test images by each naive classifier, which have nothing to tune and know the validation
-    images, too.
+    """Return classes [image] of the test images by naive classifiers, fitted to training and validation images.
 
     Pixels are scaled to at most 1. Of a large set the regression and the nearest image get as many images as have
     PIXELS pixels, drawn at random. The regression has scikit-learn's own penalty (C = 1).
@@ -121,11 +120,11 @@ def naive(dataset: Dataset) -> dict[str, np.ndarray]:
     largest = max(1, *(int(part.rows.max()) for part in known))
 
     def features(rows: np.ndarray) -> np.ndarray:
-        """[image, pixel]."""
+        """Return pixels [image, pixel]."""
         return (rows.reshape(len(rows), -1) / largest).astype(np.float32)
 
     def draw(name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Pixels and classes of as many images as the classifier gets."""
+        """Return pixels and classes of as many images as the classifier gets."""
         order, count = np.arange(len(labels)), max(PIXELS[name] // dataset.features, 1)
         if count < len(order):
             order = np.sort(numpy_generator(0, "naive", name).permutation(len(order))[:count])

@@ -37,7 +37,7 @@ class Language(Task):
     made_by_workers: bool = False
 
     def prepare(self, config: RunConfig) -> Dataset:
-        """Windows of bytes or tokens, each with the next one as its target."""
+        """Return windows of bytes or tokens, each with the next one as its target."""
         settings, path = config.section(TextConfig), ""
         if config.model.has_tokenizer:
             path = str(hub.fetch(str(config.model.used["path"]), "model.path"))
@@ -45,16 +45,16 @@ class Language(Task):
         return Copied(dataset, config.data).dataset(config.train.dtype)
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Sum of cross entropies over all bytes, in nats."""
+        """Return the sum of cross entropies over all bytes, in nats."""
         return F.cross_entropy(output.flatten(0, 1), target.flatten().long(), reduction="sum")
 
     def kept(self, output: Tensor, target: Tensor) -> Tensor:
-        """Nats of each window [batch, 1]."""
+        """Return the nats of each window [batch, 1]."""
         nats = F.cross_entropy(output.transpose(1, 2), target.long(), reduction="none")
         return nats.sum(dim=1, keepdim=True)
 
     def judge(self, outputs: dict[str, np.ndarray], dataset: Dataset) -> Metrics:
-        """Nats per byte, perplexity and bits per byte; the improvement over the best naive method on the test."""
+        """Return nats and bits per byte and perplexity; the improvement over the best naive method on the test."""
         splits = {"valid": dataset.valid, "test": dataset.test}
         sizes = dataset.card.get("bytes", {})
         by_split: Metrics = {
@@ -74,17 +74,17 @@ class Language(Task):
         return naive.bits_per_byte(before[-MOST:], dataset.test.rows[:MOST].tobytes())
 
     def predictions(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> pd.DataFrame:
-        """Columns start (first byte of the window in its part) and nats (of the window)."""
+        """Return the columns start (first byte of the window in its part) and nats (of the window)."""
         return pd.DataFrame({"start": windows.starts, "nats": output[:, 0]})
 
     def sample(self, model: nn.Module, dataset: Dataset) -> str:
-        """SAMPLE tokens after the first context of the test, each drawn with its probability by the model."""
+        """Return SAMPLE tokens after the first context of the test, each drawn with its probability by the model."""
         start = dataset.test.rows[: dataset.window].tolist()
         ids = self._draw(model, start, SAMPLE, self.config.train.seed)
         return _tokenizer(dataset).decode(ids).decode(errors="replace")
 
     def generate(self, model: nn.Module, dataset: Dataset, start: bytes, length: int, seed: int) -> bytes:
-        """The bytes of `length` tokens after `start`, each drawn with the probability that the model gives it."""
+        """Return the bytes of `length` tokens after `start`, each drawn with the probability that the model gives."""
         tokenizer = _tokenizer(dataset)
         ids = tokenizer.encode(start).ids.tolist()
         return tokenizer.decode(self._draw(model, ids[-self.config.section(TextConfig).context :], length, seed))
@@ -100,7 +100,7 @@ class Language(Task):
         return ids[len(start) :].tolist()
 
     def publish(self, model: nn.Module, dataset: Dataset, folder: Path) -> None:
-        """Write a model of transformers and its tokenizer as the ecosystem reads them; nothing for other models."""
+        """Write a model of transformers and its tokenizer in the ecosystem's format; nothing for other models."""
         if not isinstance(model, hf.HuggingFace):
             return
         model.save(folder)
@@ -114,7 +114,7 @@ def _tokenizer(dataset: Dataset) -> Tokenizer:
 
 
 def scores(nats: np.ndarray, windows: Windows, size: int | None = None) -> Metrics:
-    """Metrics of a split from the nats of its windows [window, 1], whose targets stand for `size` bytes.
+    """Return the metrics of a split from the nats of its windows [window, 1], whose targets represent `size` bytes.
 
     Default: a byte each.
     """

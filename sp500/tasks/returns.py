@@ -35,15 +35,15 @@ class Returns(Task):
     made_by_workers: bool = False
 
     def prepare(self, config: RunConfig) -> Dataset:
-        """Windows of prices, or of an npz file."""
+        """Return windows of prices, or of an npz file."""
         return _prepare(config, direction=False)
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Sum of squared errors."""
+        """Return the sum of squared errors."""
         return F.mse_loss(output.squeeze(-1), target, reduction="sum")
 
     def judge(self, outputs: dict[str, np.ndarray], dataset: Dataset) -> Metrics:
-        """Errors, direction and trading per split; the improvement over the best naive forecast on the test."""
+        """Return errors, direction and trading per split; the improvement over the best naive forecast on the test."""
         forecasts = {name: self.forecast(output, dataset) for name, output in outputs.items()}
         scores = {
             name: self._score(forecasts[name], _truth(part, dataset), part) | _buy_and_hold(part, self.config)
@@ -66,24 +66,24 @@ class Returns(Task):
         return {**scores, "naive": naive}
 
     def predictions(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> pd.DataFrame:
-        """Columns date, ticker (where known), forecast, target: log returns."""
+        """Return the columns date, ticker (if known), forecast, target: log returns."""
         return _label_rows(windows, {"forecast": self.forecast(output, dataset), "target": _truth(windows, dataset)})
 
     def encode(self, fields: Mapping[str, pd.Series], dataset: Dataset) -> np.ndarray:
-        """X of the last days, as training had them."""
+        """Return X of the last days, as training had them."""
         return pipeline.last_window(fields, dataset)
 
     def forecast(self, output: np.ndarray, dataset: Dataset) -> np.ndarray:
-        """Log returns."""
+        """Return log returns."""
         return output[:, 0].astype(np.float64) * dataset.target_scale
 
     def naive(self, close: pd.Series, dataset: Dataset) -> dict[str, float]:
-        """No return, the training mean, the last return over the horizon."""
+        """Return the naive forecasts: no return, the training mean, the last return over the horizon."""
         mean = dataset.naive_output * dataset.target_scale
         return {"zero": 0.0, "mean": mean, "previous": _last_return(close, self.config.data.horizon)}
 
     def excess_sharpe(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> float | None:
-        """Of going long where the forecast is above zero and short where it is below."""
+        """Return the ratio of going long if the forecast is above zero and short if it is below."""
         return _excess_sharpe(np.sign(output[:, 0].astype(np.float64)), windows, self.config)
 
     def _score(self, forecast: np.ndarray, target: np.ndarray, part: Windows) -> Metrics:
@@ -93,7 +93,7 @@ class Returns(Task):
 
 @dataclass(frozen=True)
 class Direction(Task):
-    """Whether the log return over the horizon is above zero, as log odds.
+    """The sign of the log return over the horizon, as log odds of a rise.
 
     Naive forecasts: majority class, previous direction.
     """
@@ -103,15 +103,15 @@ class Direction(Task):
     made_by_workers: bool = False
 
     def prepare(self, config: RunConfig) -> Dataset:
-        """Windows of prices, or of an npz file whose targets are 0 and 1."""
+        """Return windows of prices, or of an npz file whose targets are 0 and 1."""
         return _prepare(config, direction=True)
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Sum of binary cross entropies."""
+        """Return the sum of binary cross entropies."""
         return F.binary_cross_entropy_with_logits(output.squeeze(-1), target, reduction="sum")
 
     def judge(self, outputs: dict[str, np.ndarray], dataset: Dataset) -> Metrics:
-        """Classification metrics at `eval.threshold` and trading per split; the improvement on the test."""
+        """Return classification metrics at `eval.threshold` and trading per split; the improvement on the test."""
         scores = {
             name: self._score(_probability(outputs[name]), part)
             | metrics.probability_scores(_probability(outputs[name]), part.targets)
@@ -138,24 +138,24 @@ class Direction(Task):
         return {**scores, "naive": naive}
 
     def predictions(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> pd.DataFrame:
-        """Columns date, ticker (where known), forecast (probability of up), target (0 or 1)."""
+        """Return the columns date, ticker (if known), forecast (probability of up), target (0 or 1)."""
         return _label_rows(windows, {"forecast": self.forecast(output, dataset), "target": windows.targets})
 
     def encode(self, fields: Mapping[str, pd.Series], dataset: Dataset) -> np.ndarray:
-        """X of the last days, as training had them."""
+        """Return X of the last days, as training had them."""
         return pipeline.last_window(fields, dataset)
 
     def forecast(self, output: np.ndarray, dataset: Dataset) -> np.ndarray:
-        """Probabilities of a rise."""
+        """Return probabilities of a rise."""
         return _probability(output)
 
     def naive(self, close: pd.Series, dataset: Dataset) -> dict[str, float]:
-        """The class that is more frequent in training, and the last direction over the horizon."""
+        """Return the naive forecasts: the more frequent class in training, and the last direction over the horizon."""
         rose = _last_return(close, self.config.data.horizon) > 0
         return {"majority": float(dataset.naive_output >= 0), "previous": float(rose)}
 
     def excess_sharpe(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> float | None:
-        """Of going long where the probability of up reaches `eval.threshold` and short elsewhere."""
+        """Return the ratio of going long if the probability of up reaches `eval.threshold` and short otherwise."""
         return _excess_sharpe(self._position(_probability(output)), windows, self.config)
 
     def _naive(self, dataset: Dataset) -> dict[str, np.ndarray]:
@@ -190,7 +190,7 @@ def _splits(dataset: Dataset) -> list[tuple[str, Windows]]:
 
 
 def _truth(part: Windows, dataset: Dataset) -> np.ndarray:
-    """Realised returns [window]; from the prices where they are known, since float32 targets were rounded."""
+    """Return realised returns [window]; from the prices if they are known, since float32 targets were rounded."""
     if part.index is not None:
         return part.index["return"].to_numpy(np.float64)
     return part.targets.astype(np.float64) * dataset.target_scale
@@ -219,7 +219,7 @@ def _score_trading(position: np.ndarray, part: Windows, config: RunConfig) -> Me
 
 
 def _growth(position: np.ndarray, part: Windows, config: RunConfig) -> Metrics:
-    """What 1 becomes by these positions and by being always long; nothing where there are no prices."""
+    """Return the growth of 1 by these positions and by being always long; nothing if there are no prices."""
     if part.index is None:
         return {}
     cost, horizon = config.eval.cost_bps, config.data.horizon
@@ -231,7 +231,7 @@ def _growth(position: np.ndarray, part: Windows, config: RunConfig) -> Metrics:
 
 
 def _buy_and_hold(part: Windows, config: RunConfig) -> Metrics:
-    """What always being long earns on the same windows; nothing where there are no prices."""
+    """Return what always being long earns on the same windows; nothing if there are no prices."""
     if part.index is None:
         return {}
     trading = _score_trading(np.ones(len(part)), part, config)

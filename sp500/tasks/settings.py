@@ -29,7 +29,7 @@ class Returns(TaskKind):
 
 
 class Direction(Returns):
-    """Whether prices rise."""
+    """Direction of prices: whether they rise."""
 
     task = "sp500.tasks.returns:Direction"
     title = "Direction"
@@ -52,7 +52,7 @@ class Images(TaskKind):
     }
 
     def identity(self, config: RunConfig) -> dict[str, object]:
-        """Return what decides its data: files by their names."""
+        """Return the settings that decide its data: files by their names."""
         images = config.section(ImagesConfig)
         named = {**images.model_dump(), "source": Path(images.source).name}
         return {**named, **config.data.cut, **config.data.order, **config.data.copies}
@@ -72,15 +72,13 @@ class Language(TaskKind):
     }
 
     def identity(self, config: RunConfig) -> dict[str, object]:
-        """Return what decides its data: files by their names."""
+        """Return the settings that decide its data: files by their names."""
         return {**config.section(TextConfig).identity, **config.data.order, **config.data.copies}
 
     def check(self, config: RunConfig) -> None:
-        """Check that a model that brings its tokenizer is there where it is asked for. Raises ValueError."""
+        """Check that a model brings its own tokenizer if the settings ask for that. Raises ValueError."""
         if config.section(TextConfig).tokenizer == "model" and not config.model.has_tokenizer:
-            raise ValueError(
-                f"text.tokenizer model: model.kind {config.model.kind} has none; take bytes, bpe or a path"
-            )
+            raise ValueError(f"text.tokenizer model: model.kind {config.model.kind} has none; use bytes, bpe or a path")
 
     def list_extras(self, config: RunConfig) -> list[tuple[str, tuple[str, ...]]]:
         """Return the packages of a tokenizer."""
@@ -110,7 +108,7 @@ class Synthetic(TaskKind):
     packs = True
 
     def identity(self, config: RunConfig) -> dict[str, object]:
-        """Return what decides its data."""
+        """Return the settings that decide its data."""
         return {**config.section(SyntheticConfig).model_dump(), **config.data.order}
 
 

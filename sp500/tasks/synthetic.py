@@ -26,13 +26,13 @@ RADIUS = 3.0
 
 @dataclass(frozen=True)
 class Synthetic(Task):
-    """Which of `classes` clusters a sample came from."""
+    """The cluster, of `classes`, that a sample came from."""
 
     config: RunConfig
     made_by_workers: bool = True
 
     def prepare(self, config: RunConfig) -> Dataset:
-        """70% training, 15% validation, 15% test samples; a window is one sample."""
+        """Return 70% training, 15% validation and 15% test samples; a window is one sample."""
         x, y, _ = self._samples()
         cuts = int(len(x) * 0.7), int(len(x) * 0.85)
         bounds = ((0, cuts[0]), cuts, (cuts[1], len(x)))
@@ -51,11 +51,11 @@ class Synthetic(Task):
         return Dataset(train, valid, test, card=card, outputs=self.config.section(SyntheticConfig).classes)
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Sum of cross entropies."""
+        """Return the sum of cross entropies."""
         return F.cross_entropy(output, target, reduction="sum")
 
     def judge(self, outputs: dict[str, np.ndarray], dataset: Dataset) -> Metrics:
-        """Accuracy, f1 and confusion matrix. `naive` holds the majority class, the test `best_possible_accuracy`."""
+        """Return accuracy, f1, confusion matrix. `naive`: the majority class; the test has `best_possible_accuracy`."""
         assert dataset.valid is not None
         test = dataset.test
         majority = np.bincount(dataset.train.targets, minlength=self.config.section(SyntheticConfig).classes)
@@ -72,11 +72,11 @@ class Synthetic(Task):
         }
 
     def predictions(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> pd.DataFrame:
-        """Columns forecast and target: class numbers."""
+        """Return the columns forecast and target: class numbers."""
         return pd.DataFrame({"forecast": output.argmax(axis=1), "target": windows.targets})
 
     def _samples(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """X [sample, feature], class [sample], centres [class, feature]."""
+        """Draw X [sample, feature], class [sample], centres [class, feature]."""
         settings = self.config.section(SyntheticConfig)
         generator = numpy_generator(self.config.data.seed, "synthetic")
         centres = generator.standard_normal((settings.classes, settings.features))

@@ -48,7 +48,7 @@ def test_untrained_model_makes_the_naive_forecast(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["mlp", "lstm", "transformer"])
 def test_model_larger_than_the_memory_is_refused_before_it_is_allocated(kind: str) -> None:
-    with pytest.raises(MemoryError, match=r"training takes at least .* GiB for weights"):
+    with pytest.raises(MemoryError, match=r"training needs at least .* GiB for weights"):
         catalog.build(ModelConfig(kind=kind, hidden=1_000_000), shape())
 
 

@@ -153,7 +153,7 @@ def test_settings_that_do_not_fit_are_refused(model: dict[str, Any], said: str) 
 
 
 def test_other_tasks_are_refused() -> None:
-    with pytest.raises(ValidationError, match=r"model\.kind timm is not for task returns; take linear, .* or your own"):
+    with pytest.raises(ValidationError, match=r"model\.kind timm is not for task returns; use linear, .* or your own"):
         RunConfig.model_validate({"model": {"kind": "timm", "architecture": "resnet18"}})
 
 

@@ -101,9 +101,9 @@ def test_moved_images_depend_on_window_and_epoch_alone():
         ({"task": "images", "train": {"refit": True}}, "train.refit adds the validation dates"),
         (
             {"task": "images", "model": {"kind": "gpt"}},
-            "model.kind gpt is not for task images; take linear, mlp",
+            "model.kind gpt is not for task images; use linear, mlp",
         ),
-        ({"task": "language"}, "model.kind mlp is not for task language; take gpt, hf"),
+        ({"task": "language"}, "model.kind mlp is not for task language; use gpt, hf"),
     ],
 )
 def test_settings_of_another_task_are_refused_by_name(settings, said):

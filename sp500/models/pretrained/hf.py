@@ -30,21 +30,21 @@ class HuggingFace(nn.Module):
         self.net, self.folder, self._adapted = net, folder, adapted
 
     def forward(self, x: Shaped[Tensor, "batch window"]) -> Float[Tensor, "batch window output"]:
-        """Scores of the token after each token."""
+        """Return scores of the token after each token."""
         scores: Tensor = self.net(input_ids=x.long(), use_cache=False).logits
         return scores
 
     def base_names(self) -> frozenset[str]:
-        """With an adapter, all but its weights."""
+        """Return the names of the base's weights: with an adapter, all but its own."""
         return frozenset(name for name in self.state_dict() if ADAPTER not in name) if self._adapted else frozenset()
 
     def save(self, folder: Path) -> None:
-        """Write the model, or the adapter alone, as transformers and peft read them."""
+        """Write the model, or only its adapter, in the format of transformers and peft."""
         self.net.save_pretrained(folder)
 
 
 def build(shape: Shape, *, path: str, adapter_rank: int, adapter_targets: tuple[str, ...]) -> HuggingFace:
-    """The model of a folder or of the hub: its weights where it has any, else random ones from its config.json.
+    """Build the model of a folder or of the hub: its weights if it has any, else random ones from its config.json.
 
     In float32: a checkpoint in bfloat16 would otherwise be trained in bfloat16. Raises ConfigError for a folder that
     holds no such model, a context that is longer than the model's, and tokens that it does not know.
@@ -60,14 +60,12 @@ def build(shape: Shape, *, path: str, adapter_rank: int, adapter_targets: tuple[
     _check(settings, shape, path)
     net = _make(folder, settings if scratch or torch.get_default_device().type == "meta" else None)
     if adapter_rank and scratch:
-        raise ConfigError(
-            f"model.path {path}: has no weights that an adapter could change; leave out model.adapter_rank"
-        )
+        raise ConfigError(f"model.path {path}: has no weights that an adapter could change; remove model.adapter_rank")
     return HuggingFace(_add_adapter(net, adapter_rank, adapter_targets), folder, adapted=bool(adapter_rank))
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether a folder has weights, not only a config.json.
+    """Return whether a folder has weights, not only a config.json.
 
     Raises ConfigError for those that transformers would read from a pickle, and for those under a name that it does not
     read.
@@ -85,13 +83,13 @@ def has_weights(folder: Path) -> bool:
     if not whole and (others := sorted(folder.glob("*.safetensors"))):
         raise ConfigError(
             f"model.path {folder}: has {others[0].name}, and no model.safetensors or model-*.safetensors, which"
-            " are the names that are read. Rename the file, or take it away to start from random weights"
+            " are the names that are read. Rename the file, or remove it to start from random weights"
         )
     return whole
 
 
 def copy_tokenizer(source: Path, folder: Path) -> bool:
-    """Copy the tokenizer's files of a model's folder; whether there were any."""
+    """Copy the tokenizer's files of a model's folder. Returns whether there were any."""
     files = sorted({file for pattern in TOKENIZERS for file in source.glob(pattern)})
     for file in files:
         shutil.copyfile(file, folder / file.name)
@@ -124,13 +122,13 @@ def _check(settings: Any, shape: Shape, path: str) -> None:
         )
     if shape.outputs > settings.vocab_size:
         raise ConfigError(
-            f"text.tokenizer has {shape.outputs} tokens and model.path {path} knows {settings.vocab_size}; take the"
+            f"text.tokenizer has {shape.outputs} tokens and model.path {path} knows {settings.vocab_size}; use the"
             " model's own (text.tokenizer model)"
         )
 
 
 def _make(folder: Path, settings: Any) -> Any:
-    """The net of these settings with random weights; None: the folder's own. Raises ConfigError where some are not."""
+    """Make the net of these settings with random weights; None: the folder's. Raises ConfigError for unknown ones."""
     from transformers import AutoModelForCausalLM
 
     how: dict[str, Any] = {"dtype": torch.float32, "trust_remote_code": False}

@@ -19,7 +19,7 @@ from sp500.models.shape import Shape
 log = logging.getLogger(__name__)
 
 ONE_VALUE = "Expected more than 1 value per channel"
-"""What torch says of a batch of one image whose last layers have one pixel."""
+"""Torch's message for a batch of one image whose last layers have one pixel."""
 
 
 class Timm(nn.Module):
@@ -30,7 +30,7 @@ class Timm(nn.Module):
         self.net, self.image = net, image
 
     def forward(self, x: Float[Tensor, "batch window feature"]) -> Float[Tensor, "batch output"]:
-        """Class scores."""
+        """Return class scores."""
         try:
             scores: Tensor = self.net(x.reshape(len(x), *self.image).permute(0, 3, 1, 2))
         except ValueError as error:
@@ -43,14 +43,14 @@ class Timm(nn.Module):
         return scores
 
     def synchronize(self) -> None:
-        """As torch's conversion does, but keeping the activations that timm has in these layers."""
+        """Convert as torch does, but keep the activations that timm has in these layers."""
         from timm.layers import convert_sync_batchnorm
 
         self.net = convert_sync_batchnorm(self.net)
 
 
 def build(shape: Shape, *, architecture: str, path: str) -> Timm:
-    """The model of that name for images and classes of this shape, with the weights of `path` where one is given.
+    """Build the model of that name for images and classes of this shape, with the weights of `path` if it is set.
 
     Raises ConfigError for a name that timm does not have, images that are too small for it, and a file that does not
     hold weights of this architecture.
@@ -77,7 +77,7 @@ def _import() -> None:
 
 
 def _create(shape: Shape, architecture: str, **more: Any) -> nn.Module:
-    """A net for the shape's images and classes."""
+    """Create a net for the shape's images and classes."""
     import timm
 
     name = architecture.partition(".")[0]
@@ -100,7 +100,7 @@ def _create(shape: Shape, architecture: str, **more: Any) -> nn.Module:
 
 
 def _check_size(model: Timm, shape: Shape, architecture: str) -> None:
-    """Shapes alone, on torch's meta device."""
+    """Check the size of images by one pass of shapes on torch's meta device. Raises ConfigError."""
     height, width, _ = shape.row
     try:
         with torch.no_grad():
@@ -117,7 +117,7 @@ def _check_size(model: Timm, shape: Shape, architecture: str) -> None:
 
 
 def _load(net: nn.Module, shape: Shape, architecture: str, path: Path) -> nn.Module:
-    """A net with the weights of a file, of which a head for other classes is left out."""
+    """Return a net with the weights of a file, without those of a head for other classes."""
     try:
         state = load_file(path)
     except (OSError, SafetensorError) as error:
@@ -142,7 +142,7 @@ def _load(net: nn.Module, shape: Shape, architecture: str, path: Path) -> nn.Mod
 
 
 def _heads(net: nn.Module) -> list[str]:
-    """Names of the weights that give class scores."""
+    """Return the names of the weights that give class scores."""
     settings: Any = net.pretrained_cfg
     names = settings.get("classifier") or ()
     weights = [
