@@ -64,7 +64,7 @@ class Opened(NamedTuple):
     tensors: dict[str, Tensors] | None
 
     def take(self, file: str, like: Mapping[str, Tensor], worker: Worker) -> Tensors:
-        """The worker's part of each tensor, placed as that of `like` is. All workers call it."""
+        """Return the worker's part of each tensor, placed as that of `like` is. All workers call it."""
         if self.tensors is None:
             return sharded.read(self.folder, file, like, alone=worker.world == 1)
         return {
@@ -76,7 +76,7 @@ class Opened(NamedTuple):
 class Checkpoints:
     """The checkpoints of one run. `fingerprint` keeps another configuration's weights out.
 
-    `keep`: how many versions besides the best; `best`: two. `form`: how the state of a split model is written.
+    `keep`: how many versions in addition to the best; `best`: two. `form`: how the state of a split model is written.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Checkpoints:
         self._fingerprint, self._keep, self._form = fingerprint, keep, form
 
     def save(self, snapshot: Snapshot, worker: Worker = ALONE) -> None:
-        """Make `snapshot` the last version, and the best one where its progress says so; all workers call it.
+        """Make `snapshot` the last version, and the best one if its progress says so; all workers call it.
 
         Raises CheckpointError on all workers when one cannot write: the others would wait for it for ever.
         """
@@ -130,7 +130,7 @@ class Checkpoints:
         return _total(size > GATHERED_SHARE * total_bytes(), worker) > 0
 
     def _publish(self, written: Path, target: Path, manifest: Manifest) -> None:
-        """Make what was written the last version, its manifest last."""
+        """Publish what was written as the last version, its manifest last."""
         write_atomic(written / versions.MANIFEST, manifest.dump())
         shutil.rmtree(target, ignore_errors=True)
         written.rename(target)
@@ -140,7 +140,7 @@ class Checkpoints:
         versions.link(self.folder / "last", versions.parse(target.name))
 
     def resume(self, worker: Worker = ALONE, like: Snapshot | None = None) -> tuple[Snapshot, Tensors] | None:
-        """The newest undamaged snapshot and the best weights up to it; None where there is none.
+        """Return the newest undamaged snapshot and the best weights up to it; None if there is none.
 
         Tensors are as this worker holds those of `like`, else whole; all workers call it. Each damaged version is named
         in a warning. Raises CheckpointError for another configuration's checkpoint, and where workers see different
@@ -169,14 +169,14 @@ class Checkpoints:
         return None
 
     def best(self) -> Tensors:
-        """Weights of the best epoch, whole. Raises CheckpointError when they are damaged."""
+        """Return the weights of the best epoch, whole. Raises CheckpointError when they are damaged."""
         try:
             return self._open(versions.parse((self.folder / "best").readlink().name), ALONE).take(MODEL, {}, ALONE)
         except DAMAGE as error:
             raise CheckpointError(f"{self.folder / 'best'} cannot be used: {error}; run again with --resume") from error
 
     def _open(self, version: Version, worker: Worker, files: tuple[str, ...] = (MODEL, OPTIMIZER)) -> Opened:
-        """The version with the tensors of `files`. Each worker checks some files of a sharded one. Raises DAMAGE."""
+        """Open the version with the tensors of `files`. Each worker checks files of a sharded one. Raises DAMAGE."""
         folder = self.folder / versions.name(version)
         manifest = versions.read(folder)
         if manifest.fingerprint != self._fingerprint:
@@ -217,25 +217,25 @@ class Checkpoints:
 
 
 def of_run(folder: Path, config: RunConfig, dataset: Dataset) -> Checkpoints:
-    """The checkpoints of a run. A run with other settings or other data cannot resume from them."""
+    """Return the checkpoints of a run. A run with other settings or other data cannot resume from them."""
     train, fingerprint = config.train, f"{config.fingerprint}-{dataset.sha256[:16]}"
     return Checkpoints(folder, fingerprint, train.keep, train.checkpoint)
 
 
 def read_weights(folder: Path) -> bytes:
-    """A version's weights as one safetensors file, also where workers wrote parts. Raises OSError."""
+    """Read a version's weights as one safetensors file, also if workers wrote parts. Raises OSError."""
     parts = any(folder.glob(sharded.FILES))
     return pack(sharded.read(folder, MODEL, {}, alone=True)) if parts else (folder / MODEL).read_bytes()
 
 
 def pack(tensors: Tensors) -> bytes:
-    """Tensors as one safetensors file."""
+    """Return tensors as one safetensors file."""
     data: bytes = save(sharded.separate(tensors))
     return data
 
 
 def _write_whole(folder: Path, parts: dict[str, Tensors], worker: Worker) -> dict[str, str]:
-    """Write what all ranks gather, tensor by tensor, on rank 0; sha256 by file."""
+    """Write what all ranks gather, tensor by tensor, on rank 0. Returns sha256 by file."""
     whole = {file: {name: _gather(value, worker) for name, value in part.items()} for file, part in parts.items()}
     if worker.rank:
         return {}
@@ -247,7 +247,7 @@ def _write_whole(folder: Path, parts: dict[str, Tensors], worker: Worker) -> dic
 
 
 def _gather(value: Tensor, worker: Worker) -> Tensor:
-    """The whole tensor on rank 0, on the CPU. An empty one on other ranks."""
+    """Return the whole tensor on rank 0, on the CPU. An empty one on other ranks."""
     whole = worker.full_tensor(value.detach())
     return whole.cpu() if worker.rank == 0 else whole.new_empty(0)
 

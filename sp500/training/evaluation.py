@@ -1,4 +1,4 @@
-"""What a task keeps of a model's outputs, window by window, and how many windows are evaluated at once."""
+"""Evaluation: what a task keeps of a model's outputs, window by window, and how many windows are evaluated at once."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ EVAL_BATCH, EVAL_PIXELS = 4096, 2**19
 
 
 def batches_of(windows: Windows, worker: Worker) -> Batches:
-    """This rank's batches of a split."""
+    """Return this rank's batches of a split."""
     return Batches(windows, worker.device, rank=worker.rank, world=worker.world)
 
 
 def windows_at_once(batches: Batches, batch_size: int) -> int:
-    """Windows of a batch of evaluation: fewer where each has several targets, or rows as large as pictures."""
+    """Return the windows in a batch of evaluation: fewer if each has several targets, or rows as large as pictures."""
     count = max(EVAL_BATCH // batches.targets_each, 1)
     return min(count, max(EVAL_PIXELS // batches.pixels, batch_size)) if batches.pixels else count
 
 
 @torch.no_grad()
 def predict(task: Task, model: nn.Module, windows: Windows, worker: Worker, batch_size: int) -> np.ndarray:
-    """What the task keeps of the outputs for all windows [window, number], the same on every rank.
+    """Return what the task keeps of the outputs for all windows [window, number], the same on every rank.
 
     Each rank computes its part of every batch.
     """

@@ -59,7 +59,7 @@ class FitResult:
     fit_seconds: float
     """Seconds in the epochs that this call ran; a resumed run's earlier epochs are not among them."""
     matmul_flops_per_second: float | None = None
-    """What a matrix product reaches on all workers' devices together, where that was measured."""
+    """Operations per second of a matrix product on all workers' devices together, if measured."""
     device_name: str = ""
     """Of a GPU, where that was measured: NVIDIA H100 80GB HBM3."""
 
@@ -94,7 +94,7 @@ def fit(
     train: TrainingBatches | None = None,
     splits: tuple[str, ...] = ("valid", "test"),
 ) -> FitResult:
-    """Train until the epochs or the patience end, from the last checkpoint where there is one.
+    """Train until the epochs or the patience end, from the last checkpoint if there is one.
 
     `train`: this rank's batches (default: of the dataset's own windows). `splits`: those whose outputs are wanted.
     Raises SP500Error when the loss is no longer finite, DataError for a validation part of masked targets,
@@ -165,7 +165,7 @@ class _Fitting:
             self._epoch(self.progress.epoch + 1)
 
     def _resume(self) -> bool:
-        """Go on from the last checkpoint. Returns whether there is one."""
+        """Continue from the last checkpoint. Returns whether there is one."""
         held = Snapshot(weights.dump(self.model), self.stepper.optimizer.parameters(), {})
         resumed = self.checkpoints.resume(self.worker, held) if self.checkpoints else None
         if resumed is None:
@@ -179,7 +179,7 @@ class _Fitting:
         return True
 
     def _start(self) -> None:
-        """Make the untrained model the first candidate for the best epoch, where a validation split can judge it."""
+        """Make the untrained model the first candidate for the best epoch, if a validation split can judge it."""
         loss = self._validate()
         if loss is None or self.config.model.own:  # a model of the user's starts anywhere, not from a forecast
             self.progress.untrained_loss = loss
@@ -223,7 +223,7 @@ class _Fitting:
         checkpoints.save(state, self.worker)
 
     def _train(self, number: int) -> PartialEpoch:
-        """One pass, or what is left of it."""
+        """Train for one pass, or the rest of it."""
         train, data = self.config.train, self.config.data
         done = self.progress.partial or PartialEpoch()
         self.progress.partial = done
@@ -267,7 +267,7 @@ class _Fitting:
         self.losses = losses
 
     def _mine(self, loss_sum: float) -> torch.Tensor:
-        """This rank's part of a sum that was taken over all ranks."""
+        """Return this rank's part of a sum that was taken over all ranks."""
         return torch.tensor(loss_sum if not self.worker.rank else 0.0, dtype=torch.float64, device=self.worker.device)
 
     @torch.no_grad()
@@ -283,7 +283,7 @@ class _Fitting:
         return float(self.worker.total(loss_sum)) / self.valid.targets
 
     def outputs(self, splits: tuple[str, ...]) -> dict[str, np.ndarray]:
-        """What the task keeps of the best weights' outputs for every window of these splits, on every rank alike."""
+        """Return what the task keeps of the best weights' outputs for all windows of these splits, on every rank."""
         weights.load(self.model, self.best)
         outputs = {}
         for name, windows in (("valid", self.dataset.valid), ("test", self.dataset.test)):
@@ -295,7 +295,7 @@ class _Fitting:
 
 
 def divergence_error(config: RunConfig, epoch: int, what: str, before: Sequence[float] = ()) -> SP500Error:
-    """The error of a run whose numbers are not finite. `before`: losses of the steps before; epoch 0: untrained."""
+    """Return the error of a run with numbers that are not finite. `before`: losses before it; epoch 0: untrained."""
     rate = f"lower train.lr ({config.lr:g}) or set train.clip"
     if not epoch:
         return SP500Error(f"the {what} is not finite with untrained weights: look at the task's loss and at the data")

@@ -26,11 +26,11 @@ class AdamW(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override] # torch's also takes a closure
-        """One update from the gradients that the parameters hold."""
+        """Update the parameters once, from the gradients that they hold."""
         _step(self)
 
     def dump(self) -> dict[str, Tensor]:
-        """State as flat tensors `<parameter>.<name>`.
+        """Return the state as flat tensors `<parameter>.<name>`.
 
         The order is the same on all ranks, which gather together. A loaded state has its file's order, which varies.
         """
@@ -42,12 +42,15 @@ class AdamW(torch.optim.AdamW):
         }
 
     def parameters(self) -> dict[str, Tensor]:
-        """The parameter of each moment by its name in `dump`, also before the first step: a worker holds both alike."""
+        """Return the parameter of each moment by its name in `dump`: a worker holds the same part of both.
+
+        It is known before the first step.
+        """
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         return {f"{number}.{name}": value for number, value in enumerate(parameters) for name in MOMENTS}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Set what `dump` gives."""
+        """Load the state that `dump` returns."""
         state: dict[int, dict[str, Tensor]] = {}
         parameters = self.parameters()
         for key, value in tensors.items():

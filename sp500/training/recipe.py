@@ -1,4 +1,4 @@
-"""What a trained run needs besides its weights to answer again: `recipe.json`, written when its training has ended.
+"""The recipe by which a trained run answers again: `recipe.json`, written when its training has ended.
 
 It holds what was fitted on the training part (`Dataset.state`), the shape of a window, the hash of the weights, and one
 test window with the model's answer. A process that loads the run can check that the model answers as it did.
@@ -43,7 +43,7 @@ class Array(BaseModel):
 
     @classmethod
     def of(cls, array: np.ndarray) -> Array:
-        """The array as plain data."""
+        """Return the array as plain data."""
         data = np.ascontiguousarray(array).tobytes()
         return cls(dtype=str(array.dtype), shape=array.shape, base64=base64.b64encode(data).decode())
 
@@ -54,7 +54,7 @@ class Array(BaseModel):
 
 
 class Recipe(BaseModel):
-    """What `recipe.json` holds."""
+    """The contents of `recipe.json`."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -110,7 +110,7 @@ class Loaded(NamedTuple):
 
 
 def write(run: Path, task: Task, config: RunConfig, dataset: Dataset) -> nn.Module:
-    """Keep the recipe of the run's best weights, trained on `dataset`, and give the model with these weights.
+    """Keep the recipe of the run's best weights, trained on `dataset`, and return the model with these weights.
 
     Raises ConfigError for a state that is not plain data.
     """
@@ -143,7 +143,7 @@ def write(run: Path, task: Task, config: RunConfig, dataset: Dataset) -> nn.Modu
 
 
 def read(run: Path, task: Task, config: RunConfig, checkpoints: str = CHECKPOINTS) -> Loaded:
-    """The recipe of a run's folder and its model. Raises CheckpointError for a file that is missing or was changed."""
+    """Read the recipe of a run's folder and its model. Raises CheckpointError for a missing or changed file."""
     path, weights = run / FILE, run / checkpoints / "best"
     try:
         recipe, data = Recipe.model_validate_json(checksums.unseal(path.read_bytes())), read_weights(weights)
@@ -163,12 +163,12 @@ def _model(task: Task, config: RunConfig, dataset: Dataset, weights: bytes) -> n
 
 
 def first_window(windows: Windows) -> np.ndarray:
-    """X [1, window, *row] of the first window."""
+    """Return X [1, window, *row] of the first window."""
     return windows.rows[windows.starts[0] : windows.starts[0] + windows.length][None]
 
 
 @torch.no_grad()
 def answer(model: nn.Module, x: np.ndarray) -> np.ndarray:
-    """The model's outputs for x [batch, window, *row]."""
+    """Return the model's outputs for x [batch, window, *row]."""
     model.eval()
     return np.asarray(model(torch.from_numpy(np.array(x))))  # a copy: what was read from a file cannot be written

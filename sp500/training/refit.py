@@ -1,4 +1,4 @@
-"""Refit: once validation has chosen the epoch, the model is trained anew on training and validation dates together.
+"""Refit: once validation has chosen the epoch, the model is trained again on training and validation dates together.
 
 The newest dates before the test are the most like it, and without this they only choose the epoch: 17.5% of the
 history by default. The gap before the test stays. The price is a second training run, whose number of epochs was
@@ -63,12 +63,12 @@ def fit_with(
 
 
 def in_units_of(dataset: Dataset, outputs: np.ndarray, whole: Dataset) -> np.ndarray:
-    """Outputs of a model of `whole` in the scale of the targets of `dataset`."""
+    """Return outputs of a model of `whole` in the scale of the targets of `dataset`."""
     return np.asarray(outputs * np.asarray(whole.target_scale / dataset.target_scale, outputs.dtype))
 
 
 def settings(config: RunConfig, epochs: int) -> RunConfig:
-    """The config of the second training run: no validation, and the number of epochs that it chose."""
+    """Return the config of the second training: no validation, and the number of epochs that the first one chose."""
     train = config.train.model_copy(update={"epochs": epochs, "refit": False, "early_stop_patience": 0})
     data = config.data.model_copy(update={"valid_from_train": 0.0})
     return config.model_copy(update={"train": train, "data": data})

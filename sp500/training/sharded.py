@@ -51,7 +51,7 @@ def write(folder: Path, parts: dict[str, Tensors], worker: Worker) -> dict[str, 
 
 
 def separate(tensors: Tensors) -> Tensors:
-    """Tensors in the order of their numbers, each with memory of its own, as safetensors requires.
+    """Return tensors in the order of their numbers, each with memory of its own, as safetensors requires.
 
     Channels-last and transposed weights have another order; tied weights and parts of one tensor share memory.
     """
@@ -66,7 +66,7 @@ def separate(tensors: Tensors) -> Tensors:
 
 
 def read(folder: Path, group: str, like: Mapping[str, Tensor], *, alone: bool) -> Tensors:
-    """The tensors of a group: of those in `like` what this worker holds there, the others whole.
+    """Read the tensors of a group: of those in `like` what this worker holds there, the others whole.
 
     All workers call it, or this process `alone`.
     """
@@ -89,7 +89,7 @@ def read(folder: Path, group: str, like: Mapping[str, Tensor], *, alone: bool) -
 
 
 def _hashes(folder: Path, rank: int) -> dict[str, str] | OSError:
-    """sha256 of the files that a rank wrote, or why it cannot read them: the others wait for an answer."""
+    """Return sha256 of the files that a rank wrote, or the error of reading them: the others wait for an answer."""
     try:
         return {path.name: file_digest(path) for path in folder.glob(f"shard-{rank + 1:05d}-*")}
     except OSError as error:

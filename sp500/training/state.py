@@ -1,4 +1,4 @@
-"""Where training stands: what a checkpoint keeps besides the weights."""
+"""The state of training: what a checkpoint keeps in addition to the weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sp500.runs.record import EpochMetrics
 
 @dataclass
 class PartialEpoch:
-    """What an epoch has done so far, over all workers."""
+    """Progress of an unfinished epoch, over all workers."""
 
     steps: int = 0
     loss_sum: float = 0.0
@@ -27,7 +27,7 @@ class PartialEpoch:
 
 @dataclass
 class TrainingState:
-    """Where training stands; all of it goes into a checkpoint."""
+    """The state of training. All of it goes into a checkpoint."""
 
     epoch: int = 0
     """Epochs that have ended."""
@@ -56,7 +56,7 @@ class TrainingState:
         return better
 
     def is_done(self, config: RunConfig) -> bool:
-        """Whether the last epoch, the last step or the end of patience is reached."""
+        """Return whether the last epoch, the last step or the end of patience is reached."""
         train = config.train
         waited = self.epoch - self.best_epoch
         return (
@@ -66,7 +66,7 @@ class TrainingState:
         )
 
     def dump(self) -> dict[str, object]:
-        """Plain data; an infinite loss becomes None."""
+        """Return plain data; an infinite loss becomes None."""
         return {
             "epoch": self.epoch,
             "step": self.step,
@@ -79,7 +79,7 @@ class TrainingState:
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> TrainingState:
-        """The inverse of `dump`."""
+        """Parse what `dump` returns."""
         epochs = [EpochMetrics.model_validate(line) for line in data["epochs"]]
         loss = math.inf if data["best_loss"] is None else data["best_loss"]
         partial = PartialEpoch(**fields) if (fields := data.get("partial")) else None

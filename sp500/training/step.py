@@ -50,7 +50,7 @@ class Stepper:
         self._wrapped.train()
 
     def take(self, batch: Batch, step: int) -> Tensor:
-        """Update the weights; the loss summed over this rank's windows. `step` counts from 0."""
+        """Update the weights. Returns the loss summed over this rank's windows. `step` counts from 0."""
         train = self._config.train
         if train.schedule != "constant" or train.warmup:
             for group in self.optimizer.param_groups:
@@ -88,7 +88,7 @@ class Stepper:
 
 
 def groups(parameters: list[nn.Parameter], train: TrainConfig) -> list[dict[str, object]]:
-    """Parameters by their weight decay, as torch's optimisers take them."""
+    """Return parameters by their weight decay, in the form of torch's optimisers."""
     if train.decay == "all":
         return [{"params": parameters}]
     matrices = [parameter for parameter in parameters if parameter.ndim > 1]
@@ -97,7 +97,7 @@ def groups(parameters: list[nn.Parameter], train: TrainConfig) -> list[dict[str,
 
 
 def lr_factor(train: TrainConfig, step: int, steps: int) -> float:
-    """Factor of the learning rate at a step, counted from 0, of `steps` (1 or more). It is 1 at its highest."""
+    """Return the factor of the learning rate at a step, counted from 0, of `steps` (1 or more). Its maximum is 1."""
     warm = math.ceil(round(train.warmup * steps, 6))
     if step < warm:
         return (step + 1) / warm

@@ -1,4 +1,4 @@
-"""What the loop needs to know of a problem."""
+"""The interface of a problem that the loop needs."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ class Task(Protocol):
 
     @property
     def made_by_workers(self) -> bool:
-        """Whether every worker can make the data itself; otherwise the driver prepares it once and shares it."""
+        """True if every worker can make the data itself; otherwise the driver prepares it once and shares it."""
         return False
 
     @abstractmethod
     def prepare(self, config: RunConfig) -> Dataset:
-        """The dataset. Raises DataError."""
+        """Return the dataset. Raises DataError."""
         ...
 
     def model(self, config: RunConfig, dataset: Dataset) -> nn.Module:
-        """The untrained network, from x of a batch to outputs: [batch, output], or [batch, window, output]."""
+        """Return the untrained network, from x of a batch to outputs: [batch, output], or [batch, window, output]."""
         return catalog.build(config.model, dataset, catalog.least_copies(config.train))
 
     @abstractmethod
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Sum over the batch of the loss of these outputs against target [batch] or [batch, window]."""
+        """Return the sum over the batch of the loss of these outputs against target [batch] or [batch, window]."""
         ...
 
     def kept(self, output: Tensor, target: Tensor) -> Tensor:
-        """The few numbers [batch, number] that a window is judged by: its outputs, where they are few."""
+        """Return the few numbers [batch, number] that a window is judged by: by default its outputs."""
         return output
 
     @abstractmethod
     def judge(self, outputs: dict[str, np.ndarray], dataset: Dataset) -> Metrics:
-        """`valid`, `test` and `naive` metrics from what is kept [window, number] per split."""
+        """Return `valid`, `test` and `naive` metrics from what is kept [window, number] per split."""
         ...
 
     def predictions(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> pd.DataFrame:
-        """One row per window: what was kept, and what came where that is one number."""
+        """Return one row per window: what was kept, and the target if that is one number."""
         columns = {f"output_{number}": output[:, number] for number in range(output.shape[1])}
         return pd.DataFrame(columns | ({"target": windows.targets} if windows.targets.ndim == 1 else {}))
 
@@ -63,7 +63,7 @@ class Generative(Protocol):
     """A task whose model can write."""
 
     def sample(self, model: nn.Module, dataset: Dataset) -> str:
-        """What the trained model on the CPU writes, for a reader."""
+        """Return a text that the trained model on the CPU writes, for a reader."""
         ...
 
 
@@ -72,7 +72,7 @@ class Continuing(Protocol):
     """A task whose model goes on with a text."""
 
     def generate(self, model: nn.Module, dataset: Dataset, start: bytes, length: int, seed: int) -> bytes:
-        """The bytes of `length` tokens after `start`, each drawn with the probability that the model gives it."""
+        """Return the bytes of `length` tokens after `start`, each drawn with the probability that the model gives."""
         ...
 
 
@@ -81,7 +81,7 @@ class Publishing(Protocol):
     """A task whose model other programs can read."""
 
     def publish(self, model: nn.Module, dataset: Dataset, folder: Path) -> None:
-        """Write the trained model into a folder, in their format; nothing where there is none for it."""
+        """Write the trained model into a folder, in its ecosystem's format; nothing for a model without one."""
         ...
 
 
@@ -90,7 +90,7 @@ class Classifying(Protocol):
     """A task of images, each with a class."""
 
     def probabilities(self, output: np.ndarray) -> np.ndarray:
-        """[window, class] from outputs [window, class]."""
+        """Return probabilities [window, class] from outputs [window, class]."""
         ...
 
 
@@ -99,18 +99,18 @@ class Forecasting(Protocol):
     """A task of prices: what its model says of the days after the last price of a ticker."""
 
     unit: ClassVar[str]
-    """What a forecast is, such as `log return`."""
+    """The quantity of a forecast, such as `log return`."""
 
     def encode(self, fields: Mapping[str, pd.Series], dataset: Dataset) -> np.ndarray:
-        """X [1, window, feature] of the last days of these prices by name (open, high, low, close, volume)."""
+        """Return X [1, window, feature] of the last days of these prices by name (open, high, low, close, volume)."""
         ...
 
     def forecast(self, output: np.ndarray, dataset: Dataset) -> np.ndarray:
-        """[window] from outputs [window, number], in `unit`."""
+        """Return forecasts [window] from outputs [window, number], in `unit`."""
         ...
 
     def naive(self, close: pd.Series, dataset: Dataset) -> dict[str, float]:
-        """The naive forecasts for the days after these closing prices, by name, in `unit`."""
+        """Return the naive forecasts for the days after these closing prices, by name, in `unit`."""
         ...
 
 
@@ -119,7 +119,9 @@ class Traded(Protocol):
     """A task whose outputs can be traded."""
 
     def excess_sharpe(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> float | None:
-        """Sharpe ratio per trade, not annualised, of trading what is kept [window, number] in excess of always being
-        long. None where nothing can be traded. A search asks for it once per config, so it takes milliseconds.
+        """Return the Sharpe ratio per trade, not annualised, of trading `output` in excess of always being long.
+
+        `output` is what is kept [window, number]. None if nothing can be traded. A search asks for it once per config,
+        so it has to take only milliseconds.
         """
         ...

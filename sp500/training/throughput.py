@@ -1,4 +1,4 @@
-"""What a model costs to compute and to keep, and how much of a device's speed its training reaches."""
+"""The cost of a model to compute and to keep, and the share of a device's speed that its training reaches."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ModelCost:
 
 
 def count_cost(task: Task, config: RunConfig, dataset: Dataset) -> ModelCost | None:
-    """Cost of the task's model without making it: torch's meta device knows shapes and computes no numbers.
+    """Return the cost of the task's model without making it: torch's meta device knows shapes and computes no numbers.
 
     None for a model that needs numbers to be built or run.
     """
@@ -77,7 +77,7 @@ def count_cost(task: Task, config: RunConfig, dataset: Dataset) -> ModelCost | N
 
 
 def count_versions(train: TrainConfig, steps_per_epoch: int) -> int:
-    """Versions of a checkpoint that lie on the disk at once, at most, with the one that is being written."""
+    """Return the number of versions of a checkpoint on the disk at once, at most, including the one being written."""
     if train.keep != "all":
         return (2 if train.keep == "best" else train.keep) + 2  # the best and the new one
     steps = steps_per_epoch * train.epochs
@@ -86,7 +86,7 @@ def count_versions(train: TrainConfig, steps_per_epoch: int) -> int:
 
 
 def add_matmul(result: FitResult, config: RunConfig, worker: Worker) -> FitResult:
-    """The result with what a matrix product reaches on the workers that trained it, all at once."""
+    """Return the result with the rate of a matrix product on the workers that trained it, all at once."""
     worker.total(torch.zeros((), device=worker.device))  # they begin together
     reached = measure_matmul(worker.device, config.train, min(MATMUL_SHARE * result.train_seconds, 1.0))
     total = worker.total(torch.tensor(reached, dtype=torch.float64, device=worker.device))
@@ -95,7 +95,7 @@ def add_matmul(result: FitResult, config: RunConfig, worker: Worker) -> FitResul
 
 
 def measure_matmul(device: torch.device, train: TrainConfig, seconds: float) -> float:
-    """Operations per second that a product of square matrices reaches on this device, in the type of the training."""
+    """Return operations per second of a product of square matrices on this device, in the type of the training."""
     dtype = torch.bfloat16 if train.amp == "bfloat16" else DTYPES[train.dtype]
     size = MATMUL_SIZE.get(device.type, MATMUL_SIZE["cpu"])
     generator = torch.Generator(device).manual_seed(0)  # a separate one: the training's random numbers stay as they are
@@ -111,7 +111,7 @@ def measure_matmul(device: torch.device, train: TrainConfig, seconds: float) -> 
 
 
 def describe(cost: ModelCost | None, result: FitResult, config: RunConfig) -> Throughput | None:
-    """How fast the model was trained; None where nothing was, or its cost is not known."""
+    """Return the training speed of the model; None if nothing was trained, or its cost is not known."""
     if cost is None or result.warm_seconds <= 0 or not result.matmul_flops_per_second:
         return None
     windows = result.samples / result.warm_seconds

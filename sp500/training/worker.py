@@ -1,4 +1,4 @@
-"""Who computes: this process alone, or one of many. The loop does not know which."""
+"""Workers: this process by itself, or one of many. The loop does not know which."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ class Worker(Protocol):
     """Whether the model that it wraps is split, so that it holds a part."""
 
     def wrap(self, model: nn.Module, parallel: Parallel, *, find_unused: bool = False) -> nn.Module:
-        """The model on the worker's device, averaging its gradients over all workers.
+        """Return the model on the worker's device, averaging its gradients over all workers.
 
         `find_unused`: there may be weights that a forward pass does not use.
         """
         ...
 
     def accumulating(self, wrapped: nn.Module) -> AbstractContextManager[None]:
-        """For a backward pass whose gradients wait for those of the next, and are averaged with them."""
+        """Return a context for a backward pass whose gradients are averaged only with those of the next."""
         ...
 
     def full_tensor(self, value: Tensor) -> Tensor:
-        """The whole of a tensor of model or optimiser, of which a worker may hold a part. All workers call it."""
+        """Return a whole tensor of model or optimiser, of which a worker may hold a part. All workers call it."""
         ...
 
     def distribute_tensor(self, whole: Tensor, like: Tensor) -> Tensor:
-        """The inverse of `full_tensor`: this worker's part of `whole`, placed as `like` is."""
+        """Return this worker's part of `whole`, placed as `like` is: the inverse of `full_tensor`."""
         ...
 
     def total(self, value: Tensor) -> Tensor:
-        """Sum of `value` over all workers, the same on each."""
+        """Return the sum of `value` over all workers, the same on each."""
         ...
 
     def gather(self, value: object) -> list[Any]:
-        """Every worker's value, by rank, on rank 0. Empty on other ranks. All workers call it."""
+        """Return every worker's value, by rank, on rank 0. Empty on other ranks. All workers call it."""
         ...
 
     def report(self, epoch: EpochMetrics) -> None:
@@ -74,34 +74,34 @@ class SoloWorker:
         self._on_epoch = on_epoch
 
     def wrap(self, model: nn.Module, parallel: Parallel, *, find_unused: bool = False) -> nn.Module:
-        """The model itself, on the device."""
+        """Return the model itself, on the device."""
         del parallel, find_unused
         return model.to(self.device)
 
     def accumulating(self, wrapped: nn.Module) -> AbstractContextManager[None]:
-        """Nothing to wait for."""
+        """Return an empty context: there is nothing to wait for."""
         del wrapped
         return nullcontext()
 
     def full_tensor(self, value: Tensor) -> Tensor:
-        """The value itself."""
+        """Return the value itself."""
         return value
 
     def distribute_tensor(self, whole: Tensor, like: Tensor) -> Tensor:
-        """The value itself."""
+        """Return the value itself."""
         del like
         return whole
 
     def total(self, value: Tensor) -> Tensor:
-        """The value itself."""
+        """Return the value itself."""
         return value
 
     def gather(self, value: object) -> list[Any]:
-        """The value alone in a list."""
+        """Return the value in a list."""
         return [value]
 
     def report(self, epoch: EpochMetrics) -> None:
-        """Hand the epoch to the caller."""
+        """Pass the epoch to the caller."""
         if self._on_epoch:
             self._on_epoch(epoch)
 
@@ -120,11 +120,11 @@ class GroupWorker:
         self.splits = False
 
     def wrap(self, model: nn.Module, parallel: Parallel, *, find_unused: bool = False) -> nn.Module:
-        """The model under DDP or FSDP; as it is, on the device, where there is one worker."""
+        """Return the model under DDP or FSDP; with one worker the model itself, on the device."""
         return model.to(self.device) if self.world == 1 else self.parallelize(model, parallel, find_unused=find_unused)
 
     def parallelize(self, model: nn.Module, parallel: Parallel, *, find_unused: bool = False) -> nn.Module:
-        """The model under DDP or FSDP."""
+        """Return the model under DDP or FSDP."""
         if self.device.type == "cuda":
             batch_norm.synchronize(model)
         if parallel == "fsdp":
@@ -139,7 +139,7 @@ class GroupWorker:
                 for layer in [*find_layers(model), model]:
                     fully_shard(layer, mesh=mesh)
             except (AssertionError, NotImplementedError, ValueError) as error:
-                raise ConfigError(f"train.parallel fsdp cannot split this model ({error}); take ddp") from error
+                raise ConfigError(f"train.parallel fsdp cannot split this model ({error}); use ddp") from error
             self.splits = True
             return model
         model.to(self.device)
@@ -158,11 +158,11 @@ class GroupWorker:
         return context
 
     def full_tensor(self, value: Tensor) -> Tensor:
-        """The whole tensor, from all ranks' parts."""
+        """Return the whole tensor, from all ranks' parts."""
         return value.full_tensor() if hasattr(value, "full_tensor") else value
 
     def distribute_tensor(self, whole: Tensor, like: Tensor) -> Tensor:
-        """This rank's part of what every rank has whole."""
+        """Return this rank's part of what every rank has whole."""
         if not self.splits:
             return whole
         from torch.distributed.tensor import DTensor, distribute_tensor
@@ -173,19 +173,19 @@ class GroupWorker:
         return distribute_tensor(moved, like.device_mesh, like.placements, src_data_rank=None)
 
     def total(self, value: Tensor) -> Tensor:
-        """Sum over all ranks."""
+        """Return the sum over all ranks."""
         summed = value.clone()
         dist.all_reduce(summed)
         return summed
 
     def gather(self, value: object) -> list[Any]:
-        """Every rank's value, on rank 0."""
+        """Return every rank's value, on rank 0."""
         values = [None] * self.world if self.rank == 0 else None
         dist.gather_object(value, values)
         return values or []
 
     def report(self, epoch: EpochMetrics) -> None:
-        """Hand over the epoch.
+        """Pass on the epoch.
 
         Not through `ray.train.report`: its controller takes one report per poll, every 2 s, and all ranks wait for it.
         """
@@ -209,8 +209,8 @@ def share_statistics(model: nn.Module, worker: Worker) -> None:
 
 
 def device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
-    """The device for this setting. `auto` is a GPU where there is one. Raises ResourcesError for a missing GPU."""
+    """Return the device for this setting. `auto` is a GPU if there is one. Raises ResourcesError for a missing GPU."""
     available = torch.cuda.is_available()
     if wanted == "cuda" and not available:
-        raise ResourcesError("train.device cuda: this machine has no GPU that torch can use; take auto or cpu")
+        raise ResourcesError("train.device cuda: this machine has no GPU that torch can use; use auto or cpu")
     return torch.device("cuda" if available and wanted != "cpu" else "cpu")
