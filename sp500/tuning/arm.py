@@ -1,4 +1,4 @@
-"""How the trials of a search run: an arm runs them, one collector hands them out and keeps what becomes of them."""
+"""The run of a search's trials: an arm runs them, one collector hands them out and keeps what becomes of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Arm(ABC, Generic[T]):
     """One way to run trials. It is entered before they run, and left when all have run."""
 
     name: ClassVar[str]
-    """What the record calls it."""
+    """Its name in the record."""
     at_once: ClassVar[int | None] = None
     """The most trials that it asks for at once. None: as many as the suggester gives."""
     cores: int = 1
@@ -27,7 +27,7 @@ class Arm(ABC, Generic[T]):
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Free what runs trials."""
+        """Free the resources that run trials."""
 
     def split(self, trials: Sequence[T]) -> list[list[T]]:
         """Divide trials into packs, each for one process, in the order in which they should start: one by one."""
@@ -58,16 +58,16 @@ class Collector(Generic[T]):
         """Ids of trials that were taken and have no result yet."""
 
     def __getstate__(self) -> dict[str, object]:
-        """Nothing: what counts after a kill is the ledger."""
+        """Return an empty state for a pickled copy: after a kill only the ledger counts."""
         return {}
 
     @property
     def is_done(self) -> bool:
-        """Whether the ledger holds all trials."""
+        """True if the ledger holds all trials."""
         return len(self._ledger.results) >= self._suggester.total
 
     def take(self) -> list[T]:
-        """Return the next pack; empty when all were taken. One that is running may still come back."""
+        """Return the next pack; empty when all were taken. A running one may still come back."""
         if not self._packs:
             self._packs = self._arm.split(self._suggester.ask(self._at_once))
         pack = self._packs.pop(0) if self._packs else []
@@ -82,7 +82,7 @@ class Collector(Generic[T]):
         self._on_result(result, len(self.running))
 
     def lose(self, pack: Sequence[T], reason: str) -> None:
-        """Let the unfinished trials of a pack whose process died run again one by one.
+        """Queue the unfinished trials of a pack whose process died, to run again one by one.
 
         A trial that was alone in its pack is itself at fault, and has failed for this reason.
         """

@@ -1,4 +1,4 @@
-"""Which arm of a search should end first: start-up and work of each, from measurements on two cores.
+"""The arm of a search that should end first: start-up and work of each, from measurements on two cores.
 
 The constants are those of docs/LOG.md and good to about a factor of two, for the small networks by a formula, for all
 others by counting the operations of the model itself. That is enough here, since the arms differ by
@@ -29,13 +29,13 @@ STEP_SECONDS, PRODUCT_SECONDS = 0.5e-3, 22e-9 / 256
 # Multiplications and additions of a product with its gradient.
 FLOPS_OF_PRODUCT = 6
 MOST_COUNTED = 16
-# Size of the sample that stands for a larger search.
+# Size of the sample that represents a larger search.
 SAMPLE = 500
 NAMES: dict[ArmName, str] = {"sequential": "one after another", "packed": "packed without Ray", "ray": "with Ray Tune"}
 
 
 def choose(plan: Plan, config: RunConfig, datasets: Datasets, cluster_cpus: int | None = None) -> tuple[ArmName, str]:
-    """The arm that should end first, and a line that says why. Of two that take as long, the simpler one.
+    """Return the arm that should end first, and a line that says why. Of two that take as long, the simpler one.
 
     `cluster_cpus`: of the cluster that this process runs in; None: Ray would have the cores of this machine.
     """
@@ -72,7 +72,7 @@ def sample(plan: Plan, config: RunConfig) -> tuple[list[ConfigTrial], float]:
 
 
 def _seconds(trial: ConfigTrial, products: Mapping[str, float], datasets: Datasets, pack: int) -> float:
-    """Of one config's training in a pack of `pack` configs. 0 where its data cannot be prepared."""
+    """Return the seconds of one config's training in a pack of `pack` configs. 0 if its data cannot be prepared."""
     config, data = trial.config, datasets[trial_data.key(trial.config)]
     if isinstance(data, str):
         return 0.0
@@ -84,9 +84,9 @@ def _seconds(trial: ConfigTrial, products: Mapping[str, float], datasets: Datase
 
 
 def _count_products(trials: Sequence[ConfigTrial], datasets: Datasets) -> dict[str, float]:
-    """About how many multiplications a window takes going forward, by trial; empty where that cannot be known.
+    """Return about how many multiplications a window takes going forward, by trial; empty if that cannot be known.
 
-    Models that have no formula are counted, a tenth of a second each: of many the first ones stand for all.
+    Models that have no formula are counted, a tenth of a second each: of many the first ones represent all.
     """
     counted: dict[str, float] = {}
     products: dict[str, float] = {}

@@ -37,7 +37,7 @@ class Choice:
 
     @property
     def fault(self) -> str:
-        """What is wrong with it and the way out, or empty."""
+        """An error message and the way out; empty if it is valid."""
         names: dict[Any, str] = {}
         for value in self.values:
             known, name = encode(value), text(value)
@@ -48,7 +48,7 @@ class Choice:
         return "" if names else "has no values, so the space is empty; list some, or leave the key out"
 
     def draw(self, generator: np.random.Generator) -> Any:
-        """One value, all equally likely."""
+        """Draw one value, all equally likely."""
         return self.values[int(generator.integers(len(self.values)))]
 
     def at(self, share: float) -> Any:
@@ -56,7 +56,7 @@ class Choice:
         return self.values[int(share * len(self.values))]
 
     def contains(self, value: Any) -> bool:
-        """Whether it is one of the values; a list and a tuple are the same."""
+        """Return whether it is one of the values; a list and a tuple are the same."""
         return text(value) in {text(listed) for listed in self.values}
 
 
@@ -80,13 +80,13 @@ class Uniform:
 
     @property
     def fault(self) -> str:
-        """What is wrong with it and the way out, or empty."""
+        """An error message and the way out; empty if it is valid."""
         if self.log and self.low <= 0:
             return f"has log: true with low {self.low}; raise low above 0, or drop log"
         return _range_fault(self.low, self.high)
 
     def draw(self, generator: np.random.Generator) -> float:
-        """One number."""
+        """Draw one number."""
         return self.at(float(generator.random()))
 
     def at(self, share: float) -> float:
@@ -96,7 +96,7 @@ class Uniform:
         return min(max(math.exp(number) if self.log else number, self.low), self.high)
 
     def contains(self, value: Any) -> bool:
-        """Whether it is a number within the range."""
+        """Return whether it is a number within the range."""
         return _is_number(value) and self.low <= value <= self.high
 
 
@@ -120,13 +120,13 @@ class Integers:
 
     @property
     def fault(self) -> str:
-        """What is wrong with it and the way out, or empty."""
+        """An error message and the way out; empty if it is valid."""
         if self.log and self.low < 1:
             return f"has log: true with low {self.low}; raise low to 1 or more, or drop log"
         return _range_fault(self.low, self.high)
 
     def draw(self, generator: np.random.Generator) -> int:
-        """One whole number."""
+        """Draw one whole number."""
         return self.at(float(generator.random())) if self.log else int(generator.integers(self.low, self.high + 1))
 
     def at(self, share: float) -> int:
@@ -139,7 +139,7 @@ class Integers:
         return min(max(round(number), self.low), self.high)
 
     def contains(self, value: Any) -> bool:
-        """Whether it is a whole number within the range."""
+        """Return whether it is a whole number within the range."""
         return isinstance(value, int) and _is_number(value) and self.low <= value <= self.high
 
 
@@ -160,7 +160,7 @@ class Space:
 
     @property
     def is_grid(self) -> bool:
-        """Whether every axis lists its values."""
+        """True if every axis lists its values."""
         return all(isinstance(axis, Choice) for axis in self.axes.values())
 
     @property
@@ -169,7 +169,7 @@ class Space:
         return math.prod(axis.count or 0 for axis in self.axes.values()) if self.is_grid else None
 
     def draw(self, generator: np.random.Generator) -> Overrides:
-        """One value of every axis, by dotted key."""
+        """Draw one value of every axis, by dotted key."""
         return {key: axis.draw(generator) for key, axis in self.axes.items()}
 
     def contains(self, overrides: Mapping[str, Any]) -> bool:
@@ -184,12 +184,12 @@ class Space:
 
 
 def choices(name: str, values: Mapping[str, Sequence[Any]]) -> Space:
-    """The grid of some listed values by dotted key."""
+    """Return the grid of some listed values by dotted key."""
     return Space(name, {key: Choice(tuple(listed)) for key, listed in values.items()})
 
 
 def read(entry: Any, *, whole: bool) -> Axis:
-    """The axis that a value in a YAML file means: one value, a list, or low and high.
+    """Return the axis that a value in a YAML file means: one value, a list, or low and high.
 
     Whole ends give whole numbers where `whole` says that the setting takes such. Raises ValueError with what is wrong.
     """
@@ -207,12 +207,12 @@ def read(entry: Any, *, whole: bool) -> Axis:
 
 
 def text(value: Any) -> str:
-    """One value as JSON: how values are compared."""
+    """Return one value as JSON, the form in which values are compared."""
     return json.dumps(value, default=str)
 
 
 def encode(value: Any) -> Any:
-    """A value as Optuna takes it, which compares values as Python does: a list or a mapping as its JSON."""
+    """Return a value in Optuna's form, which compares values as Python does: a list or a mapping as its JSON."""
     return text(value) if isinstance(value, (list, tuple, dict)) else value
 
 
@@ -222,5 +222,5 @@ def _is_number(value: Any) -> bool:
 
 def _range_fault(low: float, high: float) -> str:
     if not (math.isfinite(low) and math.isfinite(high)):
-        return f"ranges from {low} to {high}; give finite numbers"
-    return "" if low < high else f"has low {low} not below high {high}; swap them, or give a single value"
+        return f"ranges from {low} to {high}; use finite numbers"
+    return "" if low < high else f"has low {low} not below high {high}; swap them, or set a single value"

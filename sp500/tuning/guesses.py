@@ -32,7 +32,7 @@ class Guesses(Random[T]):
         self._running: dict[str, optuna.Trial] = {}
 
     def tell(self, result: TrialResult) -> None:
-        """Learn from a result; a failed one teaches only not to try it again."""
+        """Learn from a result; a failed one is only not tried again."""
         known = result.id in self._seen
         running = self._running.pop(result.id, None)
         super().tell(result)

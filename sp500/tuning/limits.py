@@ -1,4 +1,4 @@
-"""How trials run, and how long one may take."""
+"""Limits of trials, and of the time of one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_VALIDATION = "data.valid_from_train is 0: a search needs a validation split t
 
 @dataclass(frozen=True)
 class Limits:
-    """How trials run.
+    """Limits of trials.
 
     `pack`: how many configs train together; `timeout`: seconds of a trial; `memory`: bytes of a process with trials;
     `halving`: see `packing.batch_trainer`; `workers`: processes of each trial (0: it shares one).
@@ -34,7 +34,7 @@ class Limits:
     workers: int = 0
 
     def spread(self, slots: int) -> int:
-        """Processes that packs are made small for, so that each of `slots` has some.
+        """Return the number of processes for which packs are made small enough, so that each of `slots` has some.
 
         One with halving, which decides within a pack: the same space stops the same configs on any number of cores.
         """
@@ -43,7 +43,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to search and how: `trials` configs, or None for all of a grid. `arm` is what runs them."""
+    """The plan of a search: `trials` configs, or None for all of a grid. `arm` is what runs them."""
 
     space: Space
     method: str

@@ -24,22 +24,22 @@ from sp500.tuning.axes import Axis, Choice, Integers, Space, encode
 
 
 def distributions(space: Space) -> dict[str, BaseDistribution]:
-    """Optuna's name for each axis, by dotted key."""
+    """Return Optuna's name for each axis, by dotted key."""
     return {key: _distribution(axis) for key, axis in space.axes.items()}
 
 
 def params(overrides: Overrides) -> dict[str, object]:
-    """Values as Optuna takes them. A list becomes its JSON."""
+    """Return values in Optuna's form. A list becomes its JSON."""
     return {key: encode(value) for key, value in overrides.items()}
 
 
 def overrides(space: Space, params: Mapping[str, Any]) -> Overrides:
-    """The space's own values for Optuna's: the inverse of `params`."""
+    """Return the space's own values for Optuna's: the inverse of `params`."""
     return {key: _decode(space.axes[key], value) for key, value in params.items()}
 
 
 def study(space: Space, results: Iterable[TrialResult]) -> optuna.Study:
-    """A study in memory with these results; those with settings or values that the space does not have are left out."""
+    """Return a study in memory with these results, without those whose settings or values the space does not have."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     in_memory = optuna.create_study(direction="minimize")
     in_memory.add_trials([to_frozen_trial(space, result) for result in results if space.contains(result.overrides)])
@@ -47,7 +47,7 @@ def study(space: Space, results: Iterable[TrialResult]) -> optuna.Study:
 
 
 def to_frozen_trial(space: Space, result: TrialResult) -> FrozenTrial:
-    """A result as a trial that is complete, or failed where it has no score. User attrs: id, reason, loss, seconds.
+    """Return a result as a trial that is complete, or failed if it has no score. User attrs: id, reason, loss, seconds.
 
     Raises ValueError for a result that is not of the space.
     """
@@ -85,7 +85,7 @@ def write(path: Path, name: str, space: Space, results: Iterable[TrialResult]) -
                 there.add(result.id)
     except ValueError as error:
         raise ConfigError(
-            f"{path} holds trials of another space ({error}); delete it and it is written anew"
+            f"{path} holds trials of another space ({error}); delete it and it is written again"
         ) from error
     finally:
         storage.remove_session()
@@ -95,7 +95,7 @@ def write(path: Path, name: str, space: Space, results: Iterable[TrialResult]) -
 class _Hasty(sqlite3.Connection):
     """Lets the system choose when pages reach the disk: 1,000 results take 8 s, not 24 s.
 
-    A kill does no harm. After a power cut the file may have to be deleted and written anew.
+    A kill does no harm. After a power cut the file may have to be deleted and written again.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:

@@ -19,24 +19,24 @@ OPTIONS = "model.options."
 
 
 def grid18() -> Space:
-    """18 small MLPs: width x learning rate x dropout."""
+    """Return 18 small MLPs: width x learning rate x dropout."""
     axes = {"model.hidden": (32, 64, 128), "train.lr": (1e-3, 3e-3, 1e-2), "model.dropout": (0.0, 0.2)}
     return choices("grid18", axes)
 
 
 def grid108() -> Space:
-    """The 18 MLPs, each with six seeds: which differences are more than luck."""
+    """Return the 18 MLPs, each with six seeds: they show which differences are more than luck."""
     return Space("grid108", {**grid18().axes, "train.seed": Choice(tuple(range(6)))})
 
 
 def lstm12() -> Space:
-    """12 LSTMs: width x learning rate x dropout."""
+    """Return 12 LSTMs: width x learning rate x dropout."""
     axes = {"model.hidden": (16, 32, 64), "train.lr": (1e-3, 3e-3), "model.dropout": (0.0, 0.2)}
     return choices("lstm12", {"model.kind": ("lstm",), **axes})
 
 
 def wide() -> Space:
-    """Ranges over three kinds of network. Widths are multiples of a transformer's four heads."""
+    """Return ranges over three kinds of network. Widths are multiples of a transformer's four heads."""
     return Space(
         "wide",
         {
@@ -54,7 +54,7 @@ PRESETS: dict[str, Callable[[], Space]] = {"grid18": grid18, "grid108": grid108,
 
 
 def load(name: str) -> Space:
-    """The preset of that name, or the space in that YAML file: dotted settings with a value, a list or a range.
+    """Load the preset of that name, or the space in that YAML file: dotted settings with a value, a list or a range.
 
     Raises ConfigError that names file, key and way out.
     """
@@ -101,7 +101,7 @@ def _list_fields(section: str = "") -> Mapping[str, FieldInfo]:
 
 
 def unknown(key: str) -> str:
-    """Why a dotted key is not a setting, with the nearest one; empty if it is one."""
+    """Return why a dotted key is not a setting, with the nearest one; empty if it is one."""
     names = [f"{name}.{field}" if field else name for name in _list_fields() for field in _list_fields(name) or ("",)]
     if key in names or (key.startswith(OPTIONS) and key.removeprefix(OPTIONS).isidentifier()):
         return ""

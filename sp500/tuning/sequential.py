@@ -57,7 +57,7 @@ class SequentialArm(ConfigArm):
         if timeout and threading.current_thread() is not threading.main_thread():
             raise ConfigError(
                 f"trial_timeout {timeout:g}: mode sequential ends a trial by a signal, which reaches the main "
-                "thread alone, and this is another; take mode packed, or call search in the main thread"
+                "thread only, and this is another; use mode packed, or call search in the main thread"
             )
         if self.limits.memory:
             limit_memory(self.limits.memory)
@@ -74,7 +74,7 @@ def fit_alone(data: TrialData, trial: ConfigTrial) -> FitResult:
 def run_trial(
     data: TrialData | str, trial: ConfigTrial, timeout: float | None = None, fit_trial: Fit = fit_alone
 ) -> TrialResult:
-    """Train one config. A trial that fails says why and does not stop the others."""
+    """Train one config. A failure is a result with its reason, and does not stop the other trials."""
     started, cpu_started = time.perf_counter(), time.process_time()
 
     def train() -> TrialResult:
@@ -128,7 +128,7 @@ def build_failure(trial: ConfigTrial, reason: str, seconds: float = 0.0) -> Tria
 
 
 def why(error: BaseException) -> str:
-    """Return what a failed trial says."""
+    """Return the reason that a failed trial reports."""
     if is_out_of_memory(error):
         return f"out of memory: {error or 'no more could be had'}"
     return str(error) if isinstance(error, SP500Error) else f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""Which configs a search tries: a space of dotted settings over one base configuration.
+"""The configs that a search tries: a space of dotted settings over one base configuration.
 
 A space of listed values is a grid and can be tried in full; one with a range is drawn from. What can be refused is
 refused here, before a cluster is started. The price: every combination of a grid is validated, so a grid has a limit.
@@ -52,7 +52,7 @@ def candidates(base: RunConfig, space: Space) -> Candidates[ConfigTrial]:
 
 
 def grid(base: RunConfig, axes: Space | Mapping[str, Sequence[Any]]) -> list[ConfigTrial]:
-    """Every combination of a grid, the last axis fastest.
+    """Return every combination of a grid, the last axis fastest.
 
     Raises ConfigError for a space that is not a grid or too large for one, and for a combination that is not a valid
     config or has the numbers of another.
@@ -61,7 +61,7 @@ def grid(base: RunConfig, axes: Space | Mapping[str, Sequence[Any]]) -> list[Con
     where = f"search space {space.name}"
     ranges = [key for key, axis in space.axes.items() if not isinstance(axis, Choice)]
     if ranges:
-        raise ConfigError(f"{where}: {ranges[0]} is a range, which no grid covers; list values")
+        raise ConfigError(f"{where}: grid search needs lists of values; {ranges[0]} is a range")
     if (space.size or 0) > MOST:
         raise ConfigError(f"{where}: a grid of {space.size:,} configs, over {MOST:,}; draw from it")
     points = [axis.points for axis in space.axes.values()]
@@ -70,14 +70,14 @@ def grid(base: RunConfig, axes: Space | Mapping[str, Sequence[Any]]) -> list[Con
 
 
 def check(base: RunConfig, space: Space) -> None:
-    """Refuse, before anything is started, what cannot be searched over this base.
+    """Raise an error for a space that cannot be searched over this base, before anything is started.
 
     Every combination of a grid has to be valid. Of a space with ranges (or a huge grid), so has at least one with each
     choice and with each end of a range; combinations that are not are never drawn. Raises ConfigError with the reason.
     """
     if own := [value for key in ("task", "model.kind") for value in _choice_values(space, key) if ":" in str(value)]:
         raise ConfigError(
-            f"search space {space.name}: lists {own[0]}; give a task or model of your own by --task or --model.kind, "
+            f"search space {space.name}: lists {own[0]}; set a task or model of your own by --task or --model.kind, "
             "and search its settings and options"
         )
     if idle := [key for key in space.axes if key.startswith(DECIDE_NOTHING)]:
@@ -101,7 +101,7 @@ def check(base: RunConfig, space: Space) -> None:
     fine = {(key, text(value)) for valid_trial in trials for key, value in valid_trial.overrides.items()}
     for (key, value), reason in faults.items():
         if (key, value) not in fine:
-            raise ConfigError(f"{where}: {key} {value} is valid nowhere in it; {reason}")
+            raise ConfigError(f"{where}: no valid configuration has {key} = {value}; {reason}")
 
 
 def _choice_values(space: Space, key: str) -> tuple[Any, ...]:
@@ -110,7 +110,7 @@ def _choice_values(space: Space, key: str) -> tuple[Any, ...]:
 
 
 def distinct(base: RunConfig, space: Space) -> int | None:
-    """Number of valid configs. None: infinitely many, or too many to count."""
+    """Return the number of valid configs. None: infinitely many, or too many to count."""
     values: list[Sequence[Any]] = []
     for axis in space.axes.values():
         if isinstance(axis, Uniform):
@@ -123,7 +123,7 @@ def distinct(base: RunConfig, space: Space) -> int | None:
 
 
 def trial(base: RunConfig, overrides: Overrides, where: str = "search space") -> ConfigTrial:
-    """The base with some settings changed, without those that only other kinds of model have.
+    """Return the base with some settings changed, without those that only other kinds of model have.
 
     Raises ConfigError that begins with `where` and names them.
     """
@@ -148,7 +148,7 @@ def trial(base: RunConfig, overrides: Overrides, where: str = "search space") ->
 
 
 def valid(base: RunConfig, overrides: Overrides) -> ConfigTrial | None:
-    """The trial, or None where the settings are no valid config."""
+    """Return the trial, or None if the settings are no valid config."""
     try:
         return trial(base, overrides)
     except ConfigError:
@@ -156,7 +156,7 @@ def valid(base: RunConfig, overrides: Overrides) -> ConfigTrial | None:
 
 
 def key(ids: Iterable[str], data: str = "") -> str:
-    """Hash of a search: the same configs on the same data have the same key, in whatever order they ran."""
+    """Return the hash of a search: the same configs on the same data have the same key, in whatever order they ran."""
     return hashlib.sha256(json.dumps([data, *sorted(ids)]).encode()).hexdigest()[:16]
 
 
@@ -165,7 +165,7 @@ def _combinations(space: Space, values: Sequence[Sequence[Any]]) -> Iterator[Ove
 
 
 def _corners(space: Space) -> Iterator[Overrides]:
-    """Every combination of choices and ends of ranges. Of a huge space, a fixed sample that has each value often."""
+    """Yield all combinations of choices and ends of ranges; of a huge space a fixed sample with each value often."""
     points = [axis.points for axis in space.axes.values()]
     if math.prod(map(len, points)) <= MOST:
         rows: Iterable[tuple[Any, ...]] = itertools.product(*points)
@@ -185,7 +185,7 @@ def _corners(space: Space) -> Iterator[Overrides]:
 
 
 def _keep_distinct(space: Space, trials: Iterable[ConfigTrial]) -> list[ConfigTrial]:
-    """Return the trials, each once. Two are equal where they differ only in settings that their kind of model lacks.
+    """Return the trials, each once. Two are equal if they differ only in settings that their kind of model lacks.
 
     Raises ConfigError for other settings that have the same numbers, and for a setting that no trial has.
     """

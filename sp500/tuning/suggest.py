@@ -1,8 +1,8 @@
-"""What to try next: all of a grid, random draws, or guesses from the results so far.
+"""Suggesters of the next trials: all of a grid, random draws, or guesses from the results so far.
 
 Every method tries a fixed number of different trials and takes results of an earlier, interrupted search, so a resumed
 search tries what is left of that number and nothing twice. Draw n comes from a random stream of its own: grid and
-random search try the same trials whenever they were stopped; so does TPE as far as the same results came in the same
+random search try the same trials whenever they were stopped; so does TPE if the same results came in the same
 order before the same guess.
 """
 
@@ -70,7 +70,7 @@ class Suggester(ABC, Generic[T]):
 
     @abstractmethod
     def ask(self, count: int) -> list[T]:
-        """Return up to `count` trials that were neither asked for nor told before. An empty list: there are no more."""
+        """Return up to `count` trials that were neither asked for nor reported before. Empty: there are no more."""
 
     @abstractmethod
     def tell(self, result: TrialResult) -> None:
@@ -84,7 +84,7 @@ def load_method(method: str) -> type[Suggester[Any]]:
 
 
 def count_trials(method: str, candidates: Candidates[T], total: int | None) -> int:
-    """Return how many trials the method tries where `total` are asked for, or None: all of a grid.
+    """Return how many trials the method tries if `total` are asked for, or None: all of a grid.
 
     Raises ConfigError for a space that cannot be searched, for a range without `total`, and where a method that draws
     would run out of different trials.
@@ -98,7 +98,7 @@ def count_trials(method: str, candidates: Candidates[T], total: int | None) -> i
     count = candidates.count()
     total = candidates.space.size if total is None else total
     if total is None:
-        raise ConfigError(f"{where}: a range has no end of configs; say how many to try")
+        raise ConfigError(f"{where}: the space contains a range; set --trials")
     if count is not None and count < total:
         raise ConfigError(f"{where}: has {count} different configs, {total} asked for; ask for fewer")
     return total
@@ -121,11 +121,11 @@ class Grid(Suggester[T]):
         self._left = {trials[at].id: trials[at] for at in picked}
 
     def ask(self, count: int) -> list[T]:
-        """Return the next ones in order."""
+        """Return the next trials in order."""
         return [self._left.pop(name) for name in list(self._left)[:count]]
 
     def tell(self, result: TrialResult) -> None:
-        """Leave this trial out of what is left."""
+        """Remove this trial from those that are left."""
         self._left.pop(result.id, None)
 
 

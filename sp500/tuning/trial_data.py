@@ -1,4 +1,4 @@
-"""What the trials of a search are trained on: a task and a dataset for each of its settings of the data."""
+"""The data of a search's trials: a task and a dataset for each of its settings of the data."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ Datasets = Mapping[str, TrialData | str]
 
 
 def key(config: RunConfig) -> str:
-    """Hash of the settings that decide the data, the same for all trials that can share it."""
+    """Return the hash of the settings that decide the data, the same for all trials that can share it."""
     sections = [section.model_dump(mode="json") for section in config.sections.values()]
     data = config.data.model_dump(mode="json"), *sections, config.task, config.train.dtype
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def name(config: RunConfig) -> str:
-    """The dataset, for a reader."""
+    """Return the dataset's name for a reader."""
     if section := config.sections.get(config.task_kind.section):
         return str(getattr(section, "source", config.task))
     tickers = list(config.data.tickers)
@@ -50,7 +50,7 @@ def name(config: RunConfig) -> str:
 
 
 def prepare(configs: Iterable[RunConfig]) -> Datasets:
-    """Data by key. Where it cannot be made, the reason: its trials fail with it, and the others go on.
+    """Prepare data by key. If it cannot be made, the reason: its trials fail with it, and the others continue.
 
     Raises the error when no data can be made.
     """
@@ -69,7 +69,7 @@ def prepare(configs: Iterable[RunConfig]) -> Datasets:
 
 
 def hash_all(datasets: Datasets) -> str:
-    """Return the hash of all data of a search; of one dataset, its own. What could not be made has none."""
+    """Return the hash of all data of a search; of one dataset, its own. Data that could not be made has none."""
     hashes = [data.dataset.sha256 for data in datasets.values() if isinstance(data, TrialData)]
     return hashes[0] if len(hashes) == 1 else hashlib.sha256(json.dumps(sorted(hashes)).encode()).hexdigest()
 
@@ -85,7 +85,7 @@ def _prepare(config: RunConfig) -> TrialData:
 
 
 def _naive_loss(task: Task, targets: np.ndarray, outputs: int) -> float:
-    """Mean loss of outputs of zero, in parts that take little memory."""
+    """Return the mean loss of outputs of zero, in parts that take little memory."""
     total, count = 0.0, max(PART * len(targets) // (targets.size * outputs), 1)
     for first in range(0, len(targets), count):
         part = torch.from_numpy(targets[first : first + count].copy())

@@ -159,9 +159,9 @@ def test_tpe_takes_lists_as_choices():
 @pytest.mark.parametrize(
     ("method", "name", "total", "said"),
     [
-        ("grid", "wide", None, r"wide: model\.layers is a range, which no grid covers; list values"),
-        ("random", "wide", None, "wide: a range has no end of configs; say how many to try"),
-        ("tpe", "wide", None, "say how many"),
+        ("grid", "wide", None, r"wide: grid search needs lists of values; model\.layers is a range"),
+        ("random", "wide", None, "wide: the space contains a range; set --trials"),
+        ("tpe", "wide", None, "set --trials"),
         ("random", "grid18", 19, "grid18: has 18 different configs, 19 asked for"),
         ("tpe", "grid18", 19, "grid18: has 18 different configs, 19 asked for"),
         ("grid", "grid18", 0, "grid18: 0 configs asked for; at least 1"),

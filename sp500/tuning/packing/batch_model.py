@@ -33,19 +33,19 @@ class BatchModel:
         return [tensor for layer in self._layers for tensor in layer]
 
     def keep(self, places: list[int]) -> None:
-        """Go on with some of the members."""
+        """Continue with some of the members."""
         self._layers = [(weight[places], bias[places]) for weight, bias in self._layers]
 
     @torch.no_grad()
     def outputs(self, x: Tensor) -> Tensor:
-        """Outputs [member, batch, output] of windows [batch, window, feature], without dropout."""
+        """Return outputs [member, batch, output] of windows [batch, window, feature], without dropout."""
         return self._forward(x, None)[-1]
 
     @torch.no_grad()
     def gradients(
         self, x: Tensor, loss: Callable[[Tensor], Tensor], dropout: Dropout | None
     ) -> tuple[Tensor, list[Tensor]]:
-        """Each member's loss [member] by `loss(outputs)`, and its gradient by each of `tensors`."""
+        """Return each member's loss [member] by `loss(outputs)`, and its gradient by each of `tensors`."""
         *inputs, outputs = self._forward(x, dropout)
         with torch.enable_grad():
             losses = loss(outputs.requires_grad_())
@@ -61,7 +61,7 @@ class BatchModel:
         return losses.detach(), gradients
 
     def _forward(self, x: Tensor, dropout: Dropout | None) -> list[Tensor]:
-        """Input of each layer [member, batch, input], and the outputs."""
+        """Return the input of each layer [member, batch, input], and the outputs."""
         inputs = [x.flatten(1).expand(len(self._layers[0][0]), -1, -1)]
         for place, (weight, bias) in enumerate(self._layers):
             if place:
@@ -84,7 +84,7 @@ class Dropout:
 
     @property
     def drops(self) -> bool:
-        """Whether any member drops anything."""
+        """True if any member drops anything."""
         return bool(self._places)
 
     def start(self, epoch: int) -> None:
@@ -93,7 +93,7 @@ class Dropout:
             masks.start(epoch)
 
     def keep(self, places: list[int]) -> None:
-        """Go on with some of the members."""
+        """Continue with some of the members."""
         self._members = [self._members[place] for place in places]
         self._places: dict[tuple[int, float], list[int]] = {}
         for place, stream in enumerate(self._members):
@@ -101,7 +101,7 @@ class Dropout:
                 self._places.setdefault(stream, []).append(place)
         self._masks = {stream: self._masks.get(stream) or self._new(*stream) for stream in self._places}
         self.scale = self._like.new_tensor([1 / (1 - rate) for _, rate in self._members])[:, None, None]
-        """What a value that passes is multiplied by [member, 1, 1]."""
+        """The factor of a value that passes [member, 1, 1]."""
 
     def apply(self, layer: int, values: Tensor) -> None:
         """Drop some of a layer's values [member, batch, width], in place."""
@@ -124,7 +124,7 @@ class MemberAdamW:
         self._steps = [torch.zeros((), device=tensors[0].device)] * len(tensors)  # one for all
 
     def step(self, gradients: Sequence[Tensor]) -> None:
-        """One update from the gradients of the tensors, in place."""
+        """Update the tensors once from their gradients, in place."""
         self._steps[0] += 1
         first = 0
         for (lr, decay), alike in groupby(self._settings):
@@ -147,7 +147,7 @@ class MemberAdamW:
             first = rows.stop
 
     def keep(self, tensors: Sequence[Tensor], places: list[int]) -> None:
-        """Go on with some of the members, whose tensors are these now."""
+        """Continue with some of the members, whose tensors are these now."""
         self._tensors, self._settings = list(tensors), [self._settings[place] for place in places]
         self._averages = [average[places] for average in self._averages]
         self._squares = [square[places] for square in self._squares]

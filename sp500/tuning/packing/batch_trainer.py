@@ -59,12 +59,12 @@ class Member:
 
     @property
     def optimised(self) -> tuple[float, float]:
-        """What members must have in common to share a call of the optimiser."""
+        """The settings that members must have in common to share a call of the optimiser."""
         return self.config.lr, self.config.train.weight_decay
 
     @property
     def stream(self) -> tuple[int, float]:
-        """What decides its dropout masks."""
+        """The settings that decide its dropout masks."""
         return self.config.train.seed, self.config.model.dropout_rate
 
     @property
@@ -84,11 +84,11 @@ class Member:
             self.output = output.copy()
 
     def failure(self, reason: str) -> TrialResult:
-        """Its result when it did not end well."""
+        """Return its result when it did not end well."""
         return build_failure(self.trial, reason, self.seconds).model_copy(update={"pack": self.pack})
 
     def result(self, data: TrialData) -> TrialResult:
-        """Its result."""
+        """Return its result."""
         progress = self.progress
         assert self.output is not None
         return build_result(
@@ -134,14 +134,14 @@ class BatchTrainer:
         self._optimizer = MemberAdamW(self._model.tensors, [member.optimised for member in self.members])
 
     def _build(self, member: Member, dataset: Dataset) -> list[nn.Linear]:
-        """The member's initial layers, drawn as when it trains alone."""
+        """Build the member's initial layers, drawn as when it trains alone."""
         torch.manual_seed(derive(member.config.train.seed, "weights"))
         model = self._data.task.model(member.config, dataset)
         model.to(self._device, DTYPES[self.config.train.dtype])
         return [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
 
     def run(self) -> Iterator[list[TrialResult]]:
-        """Train to the end; results come with the epoch that was their members' last."""
+        """Train to the end; results are yielded in the epoch that was their members' last."""
         if results := self._start():
             yield results
         while self.members:
@@ -149,7 +149,7 @@ class BatchTrainer:
                 yield results
 
     def _start(self) -> list[TrialResult]:
-        """Make each untrained member the first candidate for its best epoch; the results of those that cannot be."""
+        """Make each untrained member the first candidate for its best epoch. Returns results of those that cannot."""
         losses, outputs = self._validate()
         ended: dict[int, TrialResult] = {}
         for place, member in enumerate(self.members):
@@ -160,7 +160,7 @@ class BatchTrainer:
         return self._leave(ended)
 
     def _epoch(self, number: int) -> list[TrialResult]:
-        """One epoch of all members; the results of those for which it was the last."""
+        """Train all members for one epoch. Returns the results of those for which it was the last."""
         started, cpu_started = time.perf_counter(), time.process_time()
         losses, samples, step = self._train_epoch(number)
         trained = time.perf_counter()
@@ -189,7 +189,7 @@ class BatchTrainer:
         return self._leave(ended)
 
     def _halve(self, epoch: int, ended: set[int]) -> list[int]:
-        """Members that do not go on after this epoch, because too many did better so far."""
+        """Return members that end after this epoch, because too many did better so far."""
         rungs = {-(-self.config.train.epochs // self._halving**power) for power in (1, 2)} if self._halving else set()
         if epoch not in rungs:
             return []
@@ -199,7 +199,7 @@ class BatchTrainer:
         return left[-(-len(left) // self._halving) :]
 
     def _train_epoch(self, number: int) -> tuple[list[float], int, int]:
-        """One pass: each member's mean loss, windows, and the step reached."""
+        """Train for one pass. Returns each member's mean loss, windows, and the step reached."""
         train, data = self.config.train, self.config.data
         self._dropout.start(number)
         dropout = self._dropout if self._dropout.drops else None
@@ -217,7 +217,7 @@ class BatchTrainer:
 
     @torch.no_grad()
     def _validate(self) -> tuple[list[float], np.ndarray]:
-        """Each member's mean loss on the validation windows, and its outputs there [member, window, output]."""
+        """Return each member's mean loss on the validation windows, and its outputs there [member, window, output]."""
         sums = torch.zeros(len(self.members), dtype=torch.float64, device=self._device)
         parts = []
         for batch in self._valid.in_order(self.config.batch_size):  # more would not stay in a core's cache
@@ -226,7 +226,7 @@ class BatchTrainer:
         return (sums / len(self._valid)).tolist(), torch.cat(parts, dim=1).cpu().numpy()
 
     def _losses(self, batch: Batch, outputs: Tensor) -> Tensor:
-        """Each member's mean loss over the batch [member] from outputs [member, batch, output]."""
+        """Return each member's mean loss over the batch [member] from outputs [member, batch, output]."""
         return torch.vmap(self._data.task.loss, in_dims=(0, None))(outputs, batch.y) / batch.total
 
     def _step(self, gradients: list[Tensor]) -> None:
@@ -242,7 +242,7 @@ class BatchTrainer:
         self._optimizer.step(gradients)
 
     def _leave(self, ended: dict[int, TrialResult]) -> list[TrialResult]:
-        """Go on without the members at these places; gives their results."""
+        """Continue without the members at these places. Returns their results."""
         if ended:
             places = [place for place in range(len(self.members)) if place not in ended]
             self.members = [self.members[place] for place in places]

@@ -1,4 +1,4 @@
-"""Which configs train together, in which order and process, and what happens when a pack fails.
+"""Packs of configs that train together: their order, their processes, and the handling of failures.
 
 A pack's process is a fork of this one: it starts in milliseconds with the libraries and the data that this process has
 loaded. A process takes one thread, so there are as many as cores. On a GPU, or where a trial asks for several threads,
@@ -57,7 +57,7 @@ class PackedArm(ConfigArm):
         return split_into_packs(trials, self.limits.pack, self.limits.spread(self.cores))
 
     def run(self, collector: Collector[ConfigTrial]) -> None:
-        """Train packs side by side, or one after another where only one runs at once."""
+        """Train packs side by side, or one after another if only one runs at once."""
         if self.cores > 1:
             self._run_in_processes(collector)
             return
@@ -94,7 +94,7 @@ class PackedArm(ConfigArm):
 
 
 def split_into_packs(trials: Sequence[ConfigTrial], size: PackSize, slots: int = 1) -> list[list[ConfigTrial]]:
-    """Trials in packs for so many processes, the longest work first, so that what is left at the end is short."""
+    """Return trials in packs for so many processes, the longest work first, so that little is left at the end."""
     groups: dict[str, list[ConfigTrial]] = {}
     for trial in trials:
         shape = _shape(trial.config) if size != "off" and can_pack(trial.config) else trial.id
@@ -111,13 +111,13 @@ def split_into_packs(trials: Sequence[ConfigTrial], size: PackSize, slots: int =
 
 
 def can_pack(config: RunConfig) -> bool:
-    """Whether configs of this kind can train as one model."""
+    """Return whether configs of this kind can train as one model."""
     plain = all(getattr(config.train, key) == TrainConfig.model_fields[key].default for key in LATER_KEYS)
     return plain and config.model.packs and config.task_kind.packs
 
 
 def best_pack_size(config: RunConfig) -> int:
-    """Members of a pack, from a table of measurements."""
+    """Return the number of members of a pack, from a table of measurements."""
     width = int(str(config.model.used.get("hidden", 1)))
     bytes_each = config.batch_size * width * (8 if config.train.dtype == "float64" else 4)
     return max(4, min(MOST, CACHE_BYTES // bytes_each))
@@ -126,7 +126,7 @@ def best_pack_size(config: RunConfig) -> int:
 def run_pack_with_watchdog(
     data: TrialData | str, trials: Sequence[ConfigTrial], limits: Limits
 ) -> Iterator[list[TrialResult]]:
-    """Run a pack in a process of its own, which a call into C that does not return long after the deadline ends."""
+    """Run a pack in a process of its own, which is killed if a call into C does not return long after the deadline."""
     results, left = run_pack(data, trials, limits.timeout, limits.halving), len(trials)
     while left:
         if limits.timeout:
@@ -141,7 +141,7 @@ def run_pack_with_watchdog(
 def run_pack(
     data: TrialData | str, trials: Sequence[ConfigTrial], timeout: float | None = None, halving: int = 0
 ) -> Iterator[list[TrialResult]]:
-    """Results of one pack, as they come. A pack that fails as a whole is tried again one by one."""
+    """Yield results of one pack, as they come. A pack that fails as a whole is tried again one by one."""
     left = {trial.id: trial for trial in trials}
     if isinstance(data, TrialData) and len(left) > 1:
         for results in _together(data, trials, timeout, halving):
@@ -155,18 +155,18 @@ def run_pack(
 def _together(
     data: TrialData, trials: Sequence[ConfigTrial], timeout: float | None, halving: int
 ) -> Iterator[list[TrialResult]]:
-    """Results of the pack until an error. Which trial is at fault shows when each trains alone."""
+    """Yield results of the pack until an error. Which trial is at fault shows when each trains alone."""
     from sp500.tuning.packing.batch_trainer import BatchTrainer
 
     remaining = timeout and timeout * len(trials)
     try:
         with deadline(remaining):
-            coming = BatchTrainer(data, trials, timeout, halving).run()
+            upcoming = BatchTrainer(data, trials, timeout, halving).run()
         while True:
             started = time.perf_counter()
             # Not around the yield: time that the caller takes is not the pack's.
             with deadline(remaining):
-                results = next(coming, None)
+                results = next(upcoming, None)
             if results is None:
                 return
             remaining = remaining and max(remaining - (time.perf_counter() - started), 0.01)
@@ -176,26 +176,26 @@ def _together(
 
 
 def _shape(config: RunConfig) -> str:
-    """What members must share."""
+    """Return the settings that members must share, as text."""
     return json.dumps(config.model_dump(mode="json", exclude={"io": True, "eval": True, **FREE}), sort_keys=True)
 
 
 def _work(pack: Sequence[ConfigTrial]) -> float:
-    """Relative time that a pack takes."""
+    """Return the relative time of a pack."""
     model = pack[0].config.model
     slower = 1 if model.packs else 30
     return sum(trial.config.train.epochs for trial in pack) * slower * model.work
 
 
 def count_processes(config: RunConfig) -> int:
-    """How many packs run at once on this machine."""
+    """Return how many packs run at once on this machine."""
     can_fork = "fork" in multiprocessing.get_all_start_methods()
     alone = not can_fork or config.train.threads != 1 or device(config.train.device).type != "cpu"
     return 1 if alone else usable_cores()
 
 
 def _start(data: TrialData | str, pack: list[ConfigTrial], limits: Limits) -> tuple[Connection, BaseProcess]:
-    """A process that trains the pack, and the connection that its results come from until it ends."""
+    """Start a process that trains the pack, and return the connection from which its results come until it ends."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_train, args=(sender, data, pack, limits), name="pack")
@@ -216,7 +216,7 @@ def _train(sender: Connection, data: TrialData | str, pack: list[ConfigTrial], l
 
 
 def _end_with_parent() -> None:
-    """Leave no orphan when the parent is killed."""
+    """End this process when its parent is killed."""
     parent = parent_process()
     assert parent is not None
     parent.join()
