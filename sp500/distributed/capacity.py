@@ -1,4 +1,4 @@
-"""What a Ray cluster has, what it can grow to, and the wait in between.
+"""The capacity of a Ray cluster: what it has, what it can grow to, and the wait in between.
 
 A cluster may be smaller now than it can be: its autoscaler adds nodes on request, and after the head of a KubeRay
 cluster was replaced the worker pods are still starting. No call of Ray 2.60 returns the largest size of such a cluster
@@ -82,7 +82,7 @@ def declare_workers(replicas: int, cpus: int) -> Iterator[None]:
 
 
 def resources() -> Shares:
-    """What the cluster has: CPU, GPU, memory and object_store_memory in bytes, nodes, accelerator_type:NAME.
+    """Return what the cluster has: CPU, GPU, memory and object_store_memory in bytes, nodes, accelerator_type:NAME.
 
     For the cost of a run also `hosts` of all nodes, `worker_nodes` (those with a CPU), of the largest of these
     `worker_CPU`, `worker_GPU` and `worker_memory`, and `spot` (1: all of them are labelled so).
@@ -96,7 +96,7 @@ def resources() -> Shares:
 
 
 def manifest_limits() -> Shares | None:
-    """CPUs, GPUs and nodes that the cluster's manifest allows. None where it sets no limits.
+    """Return the CPUs, GPUs and nodes that the cluster's manifest allows. None if it sets no limits.
 
     Raises ConfigError for a value that is not a worker group.
     """
@@ -115,7 +115,7 @@ def manifest_limits() -> Shares | None:
 
 
 def largest(have: Shares, allowed: Shares | None) -> Shares:
-    """The larger of what the cluster has and what its manifest allows, by resource. CPU and GPU are always there."""
+    """Return the larger of what the cluster has and what its manifest allows, by resource, always with CPU and GPU."""
     # A head alone has no CPU, and Ray leaves out what is zero.
     known = {"CPU": 0.0, "GPU": 0.0, **have}
     return {name: max(value, (allowed or {}).get(name, 0.0)) for name, value in known.items()}
@@ -140,13 +140,13 @@ def wait_for(wanted: Shares) -> None:
 
 
 def wait_again() -> None:
-    """Wait for what this process waited for last, of which a node has gone. Raises ResourcesError as `wait_for`."""
+    """Wait again for the resources of the last wait after a node was lost. Raises ResourcesError as `wait_for`."""
     if _held:
         wait_for(dict(_held))
 
 
 def withdraw() -> None:
-    """Let the autoscaler take away again what is idle. The processes of the work call it, or else its driver's end."""
+    """Let the autoscaler remove idle nodes again. The processes of the work call it, or else its driver's end."""
     _held.clear()
     request_resources(bundles=[])
 
@@ -162,7 +162,7 @@ def _bundles(wanted: Shares) -> list[Shares]:
 
 
 def _poll(wanted: Shares, started: float) -> Shares:
-    """Ask for the resources and look, until they are there."""
+    """Request the resources and look, until they are there."""
     bundles, announced = _bundles(wanted), manifest_limits() is not None
     refused_since, reported = None, ""
     while not covers(have := resources(), wanted):
@@ -191,7 +191,7 @@ def _poll(wanted: Shares, started: float) -> Shares:
 
 
 def _has_autoscaler() -> bool:
-    """Whether the operator gave this cluster an autoscaler.
+    """Return whether the operator gave this cluster an autoscaler.
 
     Without one a head of Ray answers for it all the same: whatever is not there yet, it calls infeasible.
     """
@@ -203,18 +203,18 @@ def _report(line: str) -> None:
 
 
 def covers(have: Shares, wanted: Shares) -> bool:
-    """Whether there is as much of everything as wanted."""
+    """Return whether there is as much of everything as wanted."""
     return all(have.get(name, 0.0) >= value for name, value in wanted.items())
 
 
 def describe(shares: Shares) -> str:
-    """CPUs and GPUs as text, and nodes where they are given."""
+    """Return CPUs and GPUs as text, and nodes if they are given."""
     text = f"{shares.get('CPU', 0.0):g} CPUs and {shares.get('GPU', 0.0):g} GPUs"
     return f"{text} on {shares['nodes']:g} nodes" if "nodes" in shares else text
 
 
 def refuses(infeasible: Iterable[Any], bundles: list[Shares]) -> bool:
-    """Whether one of the constraints that the autoscaler calls infeasible is the request for these bundles."""
+    """Return whether one of the constraints that the autoscaler calls infeasible is the request for these bundles."""
     wanted = Counter(frozenset(bundle.items()) for bundle in bundles)
     return any(
         wanted
@@ -224,7 +224,7 @@ def refuses(infeasible: Iterable[Any], bundles: list[Shares]) -> bool:
 
 
 def _autoscaling_state() -> Any | None:
-    """What the autoscaler (v2) last reported to the cluster; None where there is none.
+    """Return what the autoscaler (v2) last reported to the cluster; None if there is none.
 
     `ray.autoscaler.v2.sdk.get_cluster_status` makes the same call and drops what is infeasible.
     """
@@ -237,7 +237,7 @@ def _autoscaling_state() -> Any | None:
 
 
 def _workers(alive: list[Node]) -> Shares:
-    """The nodes that take work, and where they are. A head that takes none is not a worker."""
+    """Return the nodes that accept work, and their places. A head that accepts none is not a worker."""
     nodes = [node for node in alive if node["Resources"].get("CPU")]
     biggest: Shares = max((node["Resources"] for node in nodes), key=lambda shares: shares["CPU"], default={})
     market = [node.get("Labels", {}).get("ray.io/market-type") for node in nodes]

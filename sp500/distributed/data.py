@@ -44,13 +44,13 @@ class Paced(ExecutionCallback):  # type: ignore[misc]
     """
 
     def on_execution_step(self, executor: object) -> None:
-        """Called after each step."""
+        """Call the hook after each step."""
         del executor
         time.sleep(PACE_SECONDS)
 
 
 def shard_writer(source: Source, uri: str, tasks: int) -> Callable[[Iterable[int]], list[Shard]]:
-    """A function that writes the shards with these numbers by Ray Data, `tasks` at once, for `writer.write`."""
+    """Return a function that writes the shards with these numbers by Ray Data, `tasks` at once, for `writer.write`."""
     _quiet()
     write, at_once = partial(_write, ray.put(source), uri), TaskPoolStrategy(size=tasks)
 
@@ -66,7 +66,7 @@ def shard_writer(source: Source, uri: str, tasks: int) -> Callable[[Iterable[int
 
 
 def build_dataset(shards: ShardSet, mine: list[Shard], *, shuffle: bool, seed: int, rank: int) -> ray.data.Dataset:
-    """One rank's shards as a dataset of one block per shard, in a new order at every pass when shuffled."""
+    """Return one rank's shards as a dataset of one block per shard, in a new order at every pass when shuffled."""
     _quiet()
     dataset = ray.data.from_items([{NAME: shard.name} for shard in mine], override_num_blocks=len(mine))
     if shuffle:
@@ -80,7 +80,7 @@ def build_dataset(shards: ShardSet, mine: list[Shard], *, shuffle: bool, seed: i
 
 
 def chunks(dataset: ray.data.DataIterator, shards: ShardSet, epochs: int) -> Chunks:
-    """What `build_dataset` yields in up to `epochs` passes, as the chunks that a Stream takes.
+    """Yield what `build_dataset` yields in up to `epochs` passes, as the chunks for a Stream.
 
     A thread reads ahead, also into the next pass: a pass of Ray Data takes a quarter of a second to begin.
     """

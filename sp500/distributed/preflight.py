@@ -25,17 +25,17 @@ PROBES = 3
 
 
 def resources() -> Shares:
-    """What the cluster has now, as `capacity.resources` says."""
+    """Return what the cluster has now, as `capacity.resources` does."""
     return capacity.resources()
 
 
 def most() -> Shares:
-    """What the cluster can have: as much as `resources`, or as much as its manifest allows."""
+    """Return what the cluster can have: as much as `resources`, or as much as its manifest allows."""
     return capacity.largest(capacity.resources(), capacity.manifest_limits())
 
 
 def worker_share(num_workers: int, *, gpu: bool, readers: bool = False) -> Shares:
-    """Resources of one of `num_workers`. Raises ResourcesError, at once, for what the cluster does not have.
+    """Return the resources of one of `num_workers`. Raises ResourcesError, at once, for what the cluster does not have.
 
     On one machine with fewer cores than workers each takes its part of a core: slower, but a rehearsal that runs. With
     `readers`, half of a core per worker is left to the tasks that read for it. Nodes that the cluster may still get are
@@ -64,7 +64,7 @@ def _refusal(num_workers: int, have: Shares, can_have: Shares, *, gpu: bool) -> 
 
 
 def choose_share(have: Shares, can_have: Shares, num_workers: int, *, gpu: bool, readers: bool) -> float | None:
-    """Part of a CPU for each worker, of the cluster as it is or else as it can be; None if both have too little."""
+    """Return a worker's part of a CPU, of the cluster as it is or else as it can be; None if both have too little."""
     for shares in (have, can_have):
         cpus = shares.get("CPU", 0.0) / (2 if readers else 1)
         if (gpu and shares.get("GPU", 0.0) < num_workers) or not cpus:
@@ -77,7 +77,7 @@ def choose_share(have: Shares, can_have: Shares, num_workers: int, *, gpu: bool,
 
 
 def use_gpu(device: str, num_workers: int) -> bool:
-    """Whether workers take a GPU: with cuda always, with auto if the cluster can have one for each."""
+    """Return whether workers use a GPU: with cuda always, with auto if the cluster can have one for each."""
     return device == "cuda" or (device == "auto" and most()["GPU"] >= num_workers)
 
 
@@ -111,7 +111,7 @@ def check_shared_storage(folder: Path) -> None:
 
 
 def _probe_all(probe: Path, text: str) -> dict[str, bool | str]:
-    """Answers of the nodes by address. Where one gives none, what was waited for is waited for again, and all asked."""
+    """Return answers of the nodes by address. If a node gives none, wait for the resources again and ask all."""
     answers = _probe_nodes(_nodes(), probe, text)
     for _ in range(PROBES - 1):
         if not any(isinstance(why, str) for why in answers.values()):
@@ -123,7 +123,7 @@ def _probe_all(probe: Path, text: str) -> dict[str, bool | str]:
 
 
 def _probe_nodes(nodes: dict[str, str], probe: Path, text: str) -> dict[str, bool | str]:
-    """Whether each node sees the file, by address, or the reason that it did not answer."""
+    """Return by address whether each node sees the file, or the reason that it did not answer."""
     pending = {
         address: ray.remote(_sees)
         .options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False), num_cpus=0)
@@ -152,6 +152,6 @@ def _sees(probe: str, text: str) -> bool:
 
 
 def _nodes() -> dict[str, str]:
-    """Address of each living node, with the start of its id, by its id."""
+    """Return the address of each living node, with the start of its id, by its id."""
     alive = [node for node in ray.nodes() if node["Alive"]]
     return {node["NodeID"]: f"{node['NodeManagerAddress']} ({node['NodeID'][:8]})" for node in alive}

@@ -1,4 +1,4 @@
-"""What a training run reports to Prometheus after each epoch, through Ray's metrics.
+"""Metrics that a training run reports to Prometheus after each epoch, through Ray's metrics.
 
 Ray adds its prefix and serves them on every node's metrics port: `ray_sp500_train_loss{run="..."}`. For dashboards
 only: the report reads the record and the epoch lines in the run's folder.
@@ -19,7 +19,7 @@ NAMES = {
 
 
 def values(epoch: EpochMetrics) -> dict[str, float]:
-    """An epoch's values by the names of NAMES, without values that are None."""
+    """Return an epoch's values by the names of NAMES, without values that are None."""
     metrics = {
         "sp500_epoch": float(epoch.epoch),
         "sp500_train_loss": epoch.train_loss,
@@ -38,6 +38,6 @@ class EpochGauges:
             gauge.set_default_tags({"run": run})
 
     def set(self, epoch: EpochMetrics) -> None:
-        """Show this epoch from now on."""
+        """Show this epoch until the next one."""
         for name, value in values(epoch).items():
             self._gauges[name].set(value)

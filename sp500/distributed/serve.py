@@ -19,7 +19,7 @@ from sp500.errors import ResourcesError
 from sp500.formatting import http_address
 
 Application = serve.Application
-"""What Ray Serve deploys."""
+"""An application as Ray Serve deploys it."""
 NAME = "sp500"
 LIMITS: dict[str, object] = {
     # Ray's default of 5 would keep a replica waiting for its proxy.
@@ -44,7 +44,7 @@ DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def application(factory: Callable[[], Any], *, replicas: int = 1, gate: int = 0) -> serve.Application:
-    """The HTTP application that `factory` makes, as a deployment `model`.
+    """Return the HTTP application that `factory` makes, as a deployment `model`.
 
     `factory` is called in every replica. It takes nothing, and what it holds travels by pickle. With the
     proxies' port as `gate` the whole counts as running when requests can reach it: KubeRay sends them to a new cluster
@@ -52,7 +52,7 @@ def application(factory: Callable[[], Any], *, replicas: int = 1, gate: int = 0)
     """
 
     def make() -> Any:
-        """Ray calls functions alone; anything else that can be called is an application to it."""
+        """Wrap the factory: Ray calls functions only, and treats any other callable as the application itself."""
         return factory()
 
     deployment = serve.deployment(serve.ingress(make)(), name="model", num_replicas=replicas, **LIMITS)
@@ -73,11 +73,11 @@ class Gate:
         time.sleep(PROBE_SECONDS)
 
     def __call__(self) -> None:
-        """Never called: Ray requires a callable."""
+        """Do nothing: Ray requires a callable, and never calls it."""
 
 
 def _proxies(port: int) -> list[str]:
-    """The address of each proxy that asks a replica, the head's among them; none before Serve has started them."""
+    """Return the address of each proxy that asks a replica, the head's too; none before Serve has started them."""
     nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
     return [f"{http_address(nodes[node], port)}/healthz" for node in serve.status().proxies if node in nodes]
 
@@ -92,7 +92,7 @@ def _answers(url: str) -> bool:
 
 @contextmanager
 def run_replicas(factory: Callable[[], Any], *, host: str, port: int, replicas: int) -> Iterator[None]:
-    """`application` in as many processes, for the length of the block.
+    """Run `application` in as many processes, for the length of the block.
 
     Raises ResourcesError for more replicas than the cluster has CPUs, and if Ray Serve is already running: its
     port and its end belong to another program.
@@ -102,7 +102,7 @@ def run_replicas(factory: Callable[[], Any], *, host: str, port: int, replicas: 
     with session.connect():
         cpus = int(ray.cluster_resources().get("CPU", 0))
         if replicas > cpus:
-            raise ResourcesError(f"--replicas {replicas}: each takes a CPU, and the cluster has {cpus}")
+            raise ResourcesError(f"--replicas {replicas}: each needs a CPU, and the cluster has {cpus}")
         if serve.status().proxies:
             raise ResourcesError(
                 "Ray Serve is already running on this cluster; stop it with `serve shutdown`, or use another cluster"

@@ -74,7 +74,7 @@ SOCKET_ROOM = 107 - 87
 
 @contextmanager
 def connect() -> Iterator[None]:
-    """Ray for the length of the block: the cluster of RAY_ADDRESS or of an earlier call, else one on this machine."""
+    """Connect to Ray for the block: to the cluster of RAY_ADDRESS or of an earlier call, else to a new one here."""
     if ray.is_initialized():
         yield
         return
@@ -191,7 +191,7 @@ def _wait_for_answer(address: str) -> None:
 
 @contextmanager
 def _start_local() -> Iterator[None]:
-    """A cluster of this process, out of the reach of other users of the machine."""
+    """Start a cluster of this process, out of the reach of other users of the machine."""
     set_defaults(ENVIRONMENT | LOCAL_ENVIRONMENT)
     cpus = usable_cores()
     with capacity.declare_workers(0, cpus), private_session(), _on_loopback():
@@ -201,10 +201,10 @@ def _start_local() -> Iterator[None]:
 
 
 def build_job_config() -> JobConfig:
-    """The settings of Ray with which workers of this machine are this Python, and find modules where it does.
+    """Return the settings of Ray with which workers of this machine are this Python, and find modules where it does.
 
     Ray puts the current folder before everything else, where a `statistics.py` of the user's hides Python's. It does
-    not do so for a job of Ray Client, which this one is said to be.
+    not do so for a job of Ray Client, which this one claims to be.
     """
     # Each is put before those so far.
     folders = [str(Path(folder).absolute()) for folder in reversed(sys.path)]
@@ -240,7 +240,7 @@ def private_session() -> Iterator[None]:
 
 @contextmanager
 def _on_loopback() -> Iterator[None]:
-    """Let Ray listen on 127.0.0.1 alone in the block, as it does where no node may join: on Windows and macOS.
+    """Let Ray listen only on 127.0.0.1 in the block, as it does if no node may join: on Windows and macOS.
 
     `ray.init` replaces the address 127.0.0.1 of a node by the machine's own. The variable is for Ray's processes: this
     one read it when it imported Ray. Both are as before afterwards, since a process that joins a cluster needs that.

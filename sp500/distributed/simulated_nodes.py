@@ -33,7 +33,7 @@ STORE_LEAST = 80 * 2**20
 
 @contextmanager
 def simulate(count: int, memory_bytes: int | None = None, store_bytes: int | None = None) -> Iterator[tuple[int, ...]]:
-    """`count` worker nodes and a head without CPUs, for the length of the block; gives the raylets' process numbers.
+    """Simulate `count` worker nodes and a head without CPUs, for the block; yields the raylets' process numbers.
 
     `memory_bytes` is a node's budget, of which `store_bytes` (default: a quarter) are its object store.
     """

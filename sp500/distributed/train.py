@@ -41,7 +41,7 @@ COLLECTIVE_SECONDS = 1800
 
 @dataclass(frozen=True)
 class Assignment:
-    """What every worker gets.
+    """The data and settings that every worker gets.
 
     `data` refers to the dataset in the object store; None: the worker makes its own. `shards`: the training windows are
     streamed from there, else they are the dataset's. `report`: whether its epochs are the run's. `measure_speed`: what
@@ -70,7 +70,7 @@ def fit_on_ray(
     report: bool = True,
     measure_speed: bool = False,
 ) -> FitResult:
-    """`fit` with `config.num_workers` workers of the connected cluster, one per node where they are to `spread`.
+    """Run `fit` with `config.num_workers` workers of the connected cluster, one per node if they are to `spread`.
 
     Checkpoints go to the run's folder for them unless another is given; with `report` its epochs are the run's, with
     `measure_speed` the result says what a matrix product reaches on the workers. Raises
@@ -115,7 +115,7 @@ def _scaling(num_workers: int, share: dict[str, float], *, gpu: bool, spread: bo
 
 
 def _datasets(shards: ShardSet, config: RunConfig) -> dict[str, ray.data.Dataset]:
-    """One dataset per rank, so that each reads its own shards."""
+    """Return one dataset per rank, so that each reads its own shards."""
     ranks = enumerate(stream.assign_shards(shards.shards, config.num_workers))
     shuffle, seed = config.data.shuffle_train, config.data.seed
     return {
@@ -126,9 +126,9 @@ def _datasets(shards: ShardSet, config: RunConfig) -> dict[str, ray.data.Dataset
 
 
 def _train(settings: Mapping[str, Assignment]) -> FitResult | SP500Error:
-    """One worker. An error of the settings or data is returned as a value: a restart would only repeat it."""
+    """Train as one worker. An error of the settings or data is returned as a value: a restart would only repeat it."""
     assignment = settings["assignment"]
-    if not assignment.shards:  # whose readers need nodes besides
+    if not assignment.shards:  # whose readers need more nodes
         capacity.withdraw()
     dataset = assignment.task.prepare(assignment.config) if assignment.data is None else ray.get(assignment.data)
     checkpoints = checkpoint.of_run(assignment.checkpoints, assignment.config, dataset)
@@ -142,7 +142,7 @@ def _train(settings: Mapping[str, Assignment]) -> FitResult | SP500Error:
 
 
 def _stream(shards: ShardSet, config: RunConfig, worker: RayWorker) -> stream.Stream:
-    """This rank's batches from its dataset shard."""
+    """Return this rank's batches from its dataset shard."""
     ranks = stream.assign_shards(shards.shards, worker.world)
     mine: stream.Chunks = _nothing
     if ranks[worker.rank]:

@@ -41,7 +41,7 @@ _PackConfig = dict[str, list[ConfigTrial]]
 
 
 class _StepResult(TypedDict):
-    """What a step reports to Tune."""
+    """The report of a step to Tune."""
 
     loss: float
     results: list[str]
@@ -72,7 +72,7 @@ class RayArm(ConfigArm):
         self._background.begin_end()
 
     def split(self, trials: Sequence[ConfigTrial]) -> list[list[ConfigTrial]]:
-        """Return packs for as many actors as run at once; where trials have workers, each by itself."""
+        """Return packs for as many actors as run at once; trials with workers are each a pack."""
         size = "off" if self.limits.workers else self.limits.pack
         return split_into_packs(trials, size, self.limits.spread(self._slots))
 
@@ -119,7 +119,7 @@ class RayArm(ConfigArm):
 
 
 def _share(workers: int, device: str) -> tuple[dict[str, float], int]:
-    """Return what a pack takes of the cluster, and how many packs run at once.
+    """Return a pack's share of the cluster, and how many packs run at once.
 
     A trial of N workers takes no CPU from them itself, or all could wait for each other for ever; but Tune wants it to
     take something. Raises ResourcesError for GPUs that are not there.
@@ -155,20 +155,20 @@ class _PackSearcher(Searcher):  # type: ignore[misc] # Ray has no types
         self._collector = collector
 
     def suggest(self, trial_id: str) -> _PackConfig | str | None:
-        """The next pack; None while one may come back, FINISHED when all are done."""
+        """Return the next pack; None while one may come back, FINISHED when all are done."""
         del trial_id
         if pack := self._collector.take():
             return {"pack": pack}
         return None if self._collector.running else str(Searcher.FINISHED)
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, object] | None = None, error: bool = False) -> None:
-        """Nothing: the suggester gets each result as it arrives."""
+        """Do nothing: the suggester gets each result as it arrives."""
 
     def save(self, checkpoint_path: str) -> None:
-        """Nothing: the ledger is what a search goes on from."""
+        """Save nothing: a search continues from the ledger."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """Nothing, for the same reason."""
+        """Restore nothing, for the same reason."""
 
 
 class _Trainable(tune.Trainable):  # type: ignore[misc]
@@ -195,7 +195,7 @@ class _Trainable(tune.Trainable):  # type: ignore[misc]
             self._coming = run_pack_with_watchdog(data, pack, limits)
 
     def step(self) -> _StepResult:
-        """Results of the next configs that are done."""
+        """Return the results of the next configs that are done."""
         results = next(self._coming)
         self._left -= len(results)
         # A failed trial has no loss; infinity keeps Tune's own book-keeping in order.
@@ -204,7 +204,7 @@ class _Trainable(tune.Trainable):  # type: ignore[misc]
         return {"loss": self._loss, "results": lines, "done": not self._left}
 
     def _fit_on_ray(self, data: TrialData, trial: ConfigTrial) -> FitResult:
-        """A trial that is itself a run of Ray Train."""
+        """Train a trial that is itself a run of Ray Train."""
         from sp500.distributed import train
 
         config = trial.config.model_copy(update={"num_workers": self._limits.workers})
@@ -237,7 +237,7 @@ class _Arrivals(tune.Callback):  # type: ignore[misc]
             self._collector.add(TrialResult.model_validate_json(line))
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
-        """What becomes of a pack whose process died."""
+        """Queue the rest of a pack whose process died to run again."""
         if not ray.is_initialized():
             return  # the search was interrupted, which is not the pack's fault
         error = " ".join(str(trial.get_error()).split())
