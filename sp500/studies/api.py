@@ -71,7 +71,7 @@ def _settings(
     settings: dict[str, object],
     chosen: Mapping[str, object] = MappingProxyType({}),
 ) -> S:
-    """Checked settings; sections that the study has other defaults for keep these under what is given.
+    """Return checked settings; sections for which the study has other defaults keep these under what is given.
 
     `chosen` is of a run, and lies between the two.
     """

@@ -21,7 +21,7 @@ from sp500.studies.settings import ArmSettings, Budgeted, ScaleSettings
 def run_scale(
     config: ScaleSettings, run: Run, on_arm: Callable[[ArmSettings, ScaleRow], None] = lambda arm, row: None
 ) -> RunRecord:
-    """Every arm at every size, each a run of its own; one that fails is a row that says so.
+    """Run every arm at every size, each as a run of its own; a failed one is a row with its reason.
 
     `on_arm` gets each arm's settings and row as it ends. Raises SP500Error when all fail.
     """
@@ -40,7 +40,7 @@ def run_scale(
 
 
 def each(config: ScaleSettings, name: str) -> list[ArmSettings]:
-    """All arms at all sizes; the ray arm once per number of workers."""
+    """Return all arms at all sizes; the ray arm once per number of workers."""
     workers = {kind: config.num_workers if kind == "ray" else (0,) for kind in config.arms}
     return [
         _arm(config, name, kind, size, count)
@@ -51,7 +51,7 @@ def each(config: ScaleSettings, name: str) -> list[ArmSettings]:
 
 
 def _arm(config: ScaleSettings, name: str, kind: str, size: int, workers: int) -> ArmSettings:
-    """Settings of one arm at one size."""
+    """Return the settings of one arm at one size."""
     plain = config.run_config().model_dump()
     plain["data"]["multiplier"] = size
     plain["io"]["run_name"] = f"{name}-{size}x-{kind}" + (f"-{workers}" if workers else "")
@@ -63,7 +63,7 @@ def _arm(config: ScaleSettings, name: str, kind: str, size: int, workers: int) -
 
 
 def attempt(arm: ArmSettings) -> RunRecord:
-    """The record of one arm, also where it failed."""
+    """Return the record of one arm, also if it failed."""
     try:
         if arm.kind == "ray":
             return run_arm(arm)
@@ -85,7 +85,7 @@ def run_arm(arm: ArmSettings) -> RunRecord:
 
 
 def train(arm: ArmSettings, run: Run) -> RunRecord:
-    """The training itself."""
+    """Train by the arm's function."""
     from sp500.studies import scale_arms
 
     config = arm.run_config()
@@ -99,7 +99,7 @@ def train(arm: ArmSettings, run: Run) -> RunRecord:
 
 
 def preview(config: ScaleSettings) -> dict[str, object]:
-    """What a dry run tells: rows and bytes per size, and what each arm is expected to take.
+    """Return what a dry run prints: rows and bytes per size, and the expected seconds and memory of each arm.
 
     Nothing for a task or a model of the user's: the speed is measured by training, and a dry run imports neither.
     """

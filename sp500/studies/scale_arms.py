@@ -38,9 +38,9 @@ EXPERIMENT = "scale"
 
 
 def prepare(config: RunConfig) -> pipeline.Prepared | Copied:
-    """The data on its way to `config.data.multiplier` times its training windows."""
+    """Prepare the data that becomes `config.data.multiplier` times its training windows."""
     if config.train.refit:
-        raise ConfigError("scale compares training times and never trains anew: leave out train.refit")
+        raise ConfigError("scale compares training times and trains once: remove train.refit")
     if config.train.checkpoint_steps:
         raise ConfigError("train.checkpoint_steps: shards come in another order after a restart; leave it at 0")
     if config.task_kind.from_prices and not config.data.npz_path:
@@ -49,21 +49,21 @@ def prepare(config: RunConfig) -> pipeline.Prepared | Copied:
     once = config.model_copy(update={"data": config.data.model_copy(update={"multiplier": 1})})
     data = catalog.prepare(catalog.task(config), once)
     if target_mask(data.train.targets) is not None:
-        raise DataError("scale takes no masked targets (-100): shards do not tell how many of a window count")
+        raise DataError("scale does not accept masked targets (-100): shards do not store the count per window")
     return Copied(data, config.data)
 
 
 def place(config: RunConfig, root: str, fingerprint: str) -> str:
-    """Where the set with that fingerprint lies: `root` itself where it is there, else a folder of that name in it.
+    """Return the place of the set with that fingerprint: `root` if it is there, else a folder of that name in it.
 
-    Without a root, sets lie beside the runs, so that the next run with the same data finds them.
+    Without a root, sets are next to the runs, so that the next run with the same data finds them.
     """
     root = writer.absolute(root or str(config.io.save_dir / ".shards"))
     return root if writer.fingerprint_at(root) == fingerprint else f"{root}/{fingerprint}"
 
 
 def in_memory(config: RunConfig, run: Run, memory_bytes: int) -> RunRecord:
-    """One process over materialised windows. Raises MemoryError that says how much they need."""
+    """Train in one process over materialised windows. Raises MemoryError with the bytes that they need."""
     ready = prepare(config)
     # From here on: libraries have reserved what they reserve, and nothing that grows with the dataset is there yet.
     limit_memory(memory_bytes)
@@ -72,7 +72,7 @@ def in_memory(config: RunConfig, run: Run, memory_bytes: int) -> RunRecord:
 
 
 def streaming(config: RunConfig, run: Run, memory_bytes: int, root: str = "", skip_bad: int = 0) -> RunRecord:
-    """One process over shards, which it writes if they are not there yet."""
+    """Train in one process over shards, which it writes if they are not there yet."""
     ready = prepare(config)
     limit_memory(memory_bytes)
     shards, dataset = store_shards(ready, config, root, skip_bad)
@@ -86,7 +86,7 @@ def streaming(config: RunConfig, run: Run, memory_bytes: int, root: str = "", sk
 def on_ray(
     config: RunConfig, run: Run, *, nodes: int | None, memory_bytes: int | None, root: str = "", skip_bad: int = 0
 ) -> RunRecord:
-    """N workers over shards, on `nodes` simulated nodes, or on the connected cluster if None."""
+    """Train by N workers over shards, on `nodes` simulated nodes, or on the connected cluster if None."""
     from sp500.distributed import preflight, train
 
     started = datetime.now(UTC)
@@ -112,7 +112,7 @@ def on_ray(
 def store_shards(
     ready: pipeline.Prepared | Copied, config: RunConfig, root: str = "", skip_bad: int = 0, *, tasks: int = 0
 ) -> tuple[ShardSet, Dataset]:
-    """The shards of `config`, written if need be, and the dataset whose training windows they are."""
+    """Return the shards of `config`, written if missing, and the dataset whose training windows they are."""
     source = ready.source()
     shards, facts = write_set(source, place(config, root, source.fingerprint), skip_bad, tasks=tasks)
     small = ready.dataset(config.train.dtype, multiplier=1)
@@ -121,7 +121,7 @@ def store_shards(
 
 
 def write(config: RunConfig, uri: str) -> DataCard:
-    """Write the set of `config` to `uri` and say what it holds; with workers, as many tasks of Ray write at once."""
+    """Write the set of `config` to `uri` and return its data card; with workers, as many tasks of Ray write at once."""
     ready = prepare(config)
     with _nodes(None, None) if config.num_workers else nullcontext():
         shards, facts = write_set(ready.source(), writer.absolute(uri), tasks=config.num_workers)
@@ -132,7 +132,7 @@ def write(config: RunConfig, uri: str) -> DataCard:
 
 
 def write_set(source: writer.Source, uri: str, skip_bad: int = 0, *, tasks: int = 0) -> tuple[ShardSet, ShardFacts]:
-    """The set at `uri`, written by this process or by tasks on the connected cluster, and what a record says of it."""
+    """Write the set to `uri`, here or by tasks on the connected cluster. Returns it with the facts for a record."""
     each = None
     if tasks:
         from sp500.distributed import data
@@ -155,7 +155,7 @@ def write_set(source: writer.Source, uri: str, skip_bad: int = 0, *, tasks: int 
 
 @contextmanager
 def _nodes(count: int | None, memory_bytes: int | None) -> Iterator[tuple[int, ...]]:
-    """Raylets whose memory is measured; none on a cluster that is not ours."""
+    """Start the raylets whose memory is measured; none on a cluster that is not ours."""
     if count is None:
         from sp500.distributed import session
 

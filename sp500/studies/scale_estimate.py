@@ -1,4 +1,4 @@
-"""What an arm will take, before it starts: rows, bytes, and about how many seconds and how much memory.
+"""An estimate of an arm before it starts: rows, bytes, and about how many seconds and how much memory.
 
 The training speed is measured here and now, in a few steps; what is paid once is a constant from earlier runs on two
 cores. An estimate, good to about a factor of two.
@@ -34,7 +34,7 @@ RAY_SHARE = 0.85
 
 
 class ArmEstimate(TypedDict):
-    """What one arm is expected to take at one size."""
+    """Expected time and memory of one arm at one size."""
 
     arm: str
     num_workers: int
@@ -55,7 +55,7 @@ class SizeEstimate(TypedDict):
 
 
 class Estimate(TypedDict):
-    """What a scale experiment is expected to take."""
+    """Expected time and memory of a scale experiment."""
 
     memory_limit_bytes: int
     samples_per_second_alone: int
@@ -64,7 +64,7 @@ class Estimate(TypedDict):
 
 
 def table(runs: Sequence[tuple[str, RunConfig]], memory_bytes: int) -> Estimate:
-    """Per size: windows and bytes; per run (arm, settings): expected seconds, memory and how it will end."""
+    """Return windows and bytes per size; and per run (arm, settings) expected seconds, memory and outcome."""
     sizes: dict[int, SizeEstimate] = {}
     speed, base, original = _measure(runs[0][1])
     for kind, config in runs:
@@ -84,7 +84,7 @@ def table(runs: Sequence[tuple[str, RunConfig]], memory_bytes: int) -> Estimate:
 
 
 def _measure(config: RunConfig) -> tuple[float, int, Source]:
-    """Windows per second of the loop in this process, the memory it takes with the original data alone, and those."""
+    """Return windows per second of the loop in this process, its memory with only the original data, and that data."""
     short = {"epochs": 1, "max_steps": STEPS}
     few = config.model_copy(update={"num_workers": 0, "train": config.train.model_copy(update=short)})
     ready = scale_arms.prepare(few)

@@ -64,7 +64,7 @@ def plan(config: SearchSettings) -> Plan:
     if config.by_ticker:
         from sp500.data import sources
 
-        tickers = sources.load(config.data).tickers  # `stocks` stands for many
+        tickers = sources.load(config.data).tickers  # `stocks` means many
         axes = {"data.tickers": space.Choice(tuple((ticker,) for ticker in tickers)), **axes}
     if config.windows:
         axes = {"data.window": space.Choice(config.windows), **axes}
@@ -104,7 +104,7 @@ def preview(config: SearchSettings) -> dict[str, object]:
 
 
 def list_alone(planned: Plan, config: RunConfig) -> str:
-    """Return which kinds of model train alone, so that halving stops none; '' where it can stop all, or is off.
+    """Return the kinds of model that train alone, so that halving stops none; '' if it can stop all, or is off.
 
     Raises ConfigError where it could stop no config.
     """
@@ -129,7 +129,7 @@ def list_alone(planned: Plan, config: RunConfig) -> str:
 
 
 def _start_ray(planned: Plan) -> AbstractContextManager[BackgroundRay | None]:
-    """Begin to start Ray where it runs the trials, or mode auto has to know how large the cluster is."""
+    """Start Ray if it runs the trials, or if mode auto has to know the size of the cluster."""
     address = ray_address.read() if planned.arm == "auto" else ""
     if ray_address.is_dashboard(address):
         reason = f"RAY_ADDRESS = {address} accepts jobs (sp500 jobs submit --on ray)"

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Searched:
-    """What became of the trials: their ledger, how many it held before, what they ran on, and seconds."""
+    """The outcome of the trials: their ledger, how many it held before, what they ran on, and seconds."""
 
     ledger: Ledger
     resumed: int
@@ -57,7 +57,7 @@ def prepare(config: RunConfig, run: Run, plan: Plan) -> tuple[RunConfig, Dataset
 
 
 def choose_arm(plan: Plan, base: RunConfig, run: Run, data: Datasets, ray: BackgroundRay | None) -> Arm[ConfigTrial]:
-    """Return the arm that the plan names; of auto the one that should end first, and say why."""
+    """Return the arm that the plan names; for auto the one that should end first, and log the reason."""
     name = plan.arm
     if name == "auto":
         name, why = arm_costs.choose(plan, base, data, None if ray is None else ray.count_cpus())
@@ -88,7 +88,7 @@ def run_trials(
     ledger = Ledger(run.path, trial_data.hash_all(data))
     for result in ledger.results.values():
         if not space.contains(result.overrides):
-            raise ConfigError(f"{ledger.path} holds trials of another space than {space.name}; take another --name")
+            raise ConfigError(f"{ledger.path} holds trials of another space than {space.name}; choose another --name")
         suggested.tell(result)
     done, started = len(ledger.results), time.monotonic()
     run.write_plan(suggested.total)
@@ -114,7 +114,7 @@ def train_best(base: RunConfig, run: Run, plan: Plan, data: Datasets, searched: 
 
 
 def log(run: Run, plan: Plan, results: Iterable[TrialResult] = ()) -> None:
-    """Add results to the file that optuna-dashboard opens; the ledger is what counts, so a fault is only a warning."""
+    """Add results to the file that optuna-dashboard opens. Only the ledger counts, so an error is only a warning."""
     path = run.path / "optuna.db"
 
     def warn(error: Exception) -> None:
@@ -133,7 +133,7 @@ def log(run: Run, plan: Plan, results: Iterable[TrialResult] = ()) -> None:
 
 
 def _data_configs(config: RunConfig, space: Space) -> list[RunConfig]:
-    """A config for each of the space's settings of the data."""
+    """Return a config for each of the space's settings of the data."""
     axes = search.data_axes(space)
     rows = itertools.product(*(axis.values for axis in axes.values()))
     configs = [valid(config, dict(zip(axes, row, strict=True))) for row in rows]
@@ -141,7 +141,7 @@ def _data_configs(config: RunConfig, space: Space) -> list[RunConfig]:
 
 
 def _add_search(record: RunRecord, plan: Plan, data: Datasets, searched: Searched, best: TrialResult) -> RunRecord:
-    """The chosen config's record with what the search did."""
+    """Return the chosen config's record with the facts of the search."""
     results = searched.ledger.results
     sharpes = [result.valid_excess_sharpe for result in results.values() if result.status == "ok"]
     excess = record.metrics.get("valid", {}).get("excess")
@@ -170,20 +170,20 @@ def _add_search(record: RunRecord, plan: Plan, data: Datasets, searched: Searche
 
 
 def _cpu_share(results: Iterable[TrialResult]) -> float | None:
-    """CPU seconds of the trials over their seconds, of those that have both."""
+    """Return CPU seconds of the trials over their seconds, of those that have both."""
     pairs = [(result.cpu_seconds, result.seconds) for result in results if result.cpu_seconds is not None]
     seconds = sum(wall for _, wall in pairs)
     return sum(cpu for cpu, _ in pairs) / seconds if seconds else None
 
 
 def _list_packs(results: Iterable[TrialResult]) -> list[int]:
-    """Sizes of the packs that the configs trained in, largest first; one that did not end whole counts as one."""
+    """Return the sizes of the packs that the configs trained in, largest first; an unfinished one counts as one."""
     members = Counter(result.pack for result in results)
     return [size for size in sorted(members, reverse=True) for _ in range(-(-members[size] // size))]
 
 
 def _best_by_dataset(results: Iterable[TrialResult]) -> list[ChosenConfig]:
-    """The best config of each set of data, best first."""
+    """Return the best config of each set of data, best first."""
     best: dict[str, TrialResult] = {}
     scored = (result for result in results if result.score is not None)
     for result in sorted(scored, key=lambda result: result.score or 0.0):

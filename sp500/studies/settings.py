@@ -72,7 +72,7 @@ class SearchSettings(Experiment):
     @classmethod
     def _is_a_size(cls, pack: str) -> str:
         if pack not in {"auto", "off"} and not (pack.isdigit() and int(pack) > 0):
-            raise ValueError(f"{pack!r} is none of auto, off and a number of configs")
+            raise ValueError(f"invalid --pack {pack!r}: expected auto, off or a positive integer")
         return pack
 
     @field_validator("trial_memory")
@@ -115,7 +115,7 @@ class SearchSettings(Experiment):
         search.plan(self)
 
     def check_ended(self, record: RunRecord) -> None:
-        """Raise ConfigError where the space is a file that has other values now, as far as their number tells."""
+        """Raise ConfigError if the space is a file whose number of values has changed."""
         from sp500.studies import search
 
         if record.search is None or not Path(self.space).expanduser().is_file():
@@ -124,7 +124,7 @@ class SearchSettings(Experiment):
         if planned.trials != tried or not planned.space.contains(record.search["best"]["overrides"]):
             raise ConfigError(
                 f"run {record.name!r} has ended with {tried} configs, and space {self.space} with these settings has "
-                f"{planned.trials}, or other values: --resume adds none to it; take another --name"
+                f"{planned.trials}, or other values: --resume adds none to it; choose another --name"
             )
 
     @property
@@ -134,7 +134,7 @@ class SearchSettings(Experiment):
 
 
 class Budgeted(Experiment):
-    """What every arm of the experiment is held to."""
+    """Limits of every arm of the experiment."""
 
     model_config = ConfigDict(hide_input_in_errors=True)  # an address with a password is not repeated
 
@@ -190,17 +190,17 @@ class ScaleSettings(Budgeted):
 
     @property
     def joins_cluster(self) -> bool:
-        """Whether its ray arm does."""
+        """True if its ray arm runs on the Ray cluster of RAY_ADDRESS."""
         return "ray" in self.arms and super().joins_cluster
 
     def run_config(self) -> RunConfig:
-        """Settings of the largest of its runs."""
+        """Return the settings of the largest of its runs."""
         one = self.model_copy(update={"num_workers": max(self.num_workers)})
         return super(ScaleSettings, one).run_config()
 
     @property
     def fingerprint(self) -> str:
-        """That of its largest run, the size apart."""
+        """The fingerprint of its largest run, the size apart."""
         return self.run_config().fingerprint
 
     @field_validator("io")
@@ -228,7 +228,7 @@ class ArmSettings(Budgeted):
 
 
 class WalkForwardSettings(Experiment):
-    """Re-train one config on every fold of the dates and judge it on the days after, beside naive forecasts."""
+    """Re-train one config on every fold of the dates and judge it on the days after, next to naive forecasts."""
 
     experiment: ClassVar[str] = "walk_forward"
     folds: int = setting(6, gt=0, agents=True)

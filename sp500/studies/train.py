@@ -46,7 +46,7 @@ def train(
 ) -> RunRecord:
     """Train, judge and describe one run; checkpoints, epochs and predictions go to its folder.
 
-    `started` is when the run's clock began (default: this process); `dataset`: the run's, where it is at hand. With
+    `started` is when the run's clock began (default: this process); `dataset`: the run's, if it is loaded already. With
     several `seeds` the model is trained and judged for as many, of which the first is the run's own. Raises SP500Error.
     """
     config = catalog.resolve(config)
@@ -55,7 +55,7 @@ def train(
     with PeakMemory() as peak:
         dataset = dataset or catalog.prepare(task, config)
         cost = count_cost(task, config, dataset)
-        tell_disk_use(cost, config, dataset, run)
+        warn_disk_use(cost, config, dataset, run)
         with _trainer(task, config, run, on_epoch) as (fit_one, resources):
             result, refitted, fitted = refit.fit_with(fit_one, task, config, dataset, folder=run.path)
             others = _train_seeds(fit_one, task, config, dataset, folder=run.path, seeds=seeds)
@@ -63,10 +63,10 @@ def train(
     arm = arm or ("ray" if config.num_workers else "solo")
     record = run_record(config, run, dataset, result, experiment=experiment, arm=arm, started=started, cluster=cluster)
     model = recipe.write(run.path, task, config, fitted)
-    # Alone, this process prepared the data too; on Ray the driver does, and the record tells of the workers.
+    # Alone, this process prepared the data too; on Ray the driver does, and the record counts the workers.
     largest = result.peak_worker_bytes if config.num_workers else peak.bytes
     metrics = judge(task, dataset, result, config, run)
-    _let_write(task, model, dataset, metrics, run)
+    _add_sample(task, model, dataset, metrics, run)
     own: SeedRow = {"seed": config.train.seed, "best_epoch": result.best_epoch, "test": metrics["test"]}
     facts: dict[str, object] = {"metrics": metrics, "peak_memory_bytes": largest, "refit": refitted}
     facts |= {"data": _add_notes(record.data, model)}
@@ -75,20 +75,20 @@ def train(
 
 
 def _add_notes(card: DataCard, model: nn.Module) -> DataCard:
-    """The card with what the report has to say of the model's parity."""
+    """Return the card with the report's notes on the model's parity."""
     return {**card, "notes": [*card.get("notes", []), LIMIT]} if normalizes_batches(model) else card
 
 
-def _let_write(task: Task, model: nn.Module, dataset: Dataset, metrics: Metrics, run: Run) -> None:
-    """A sample of what the model writes into the metrics, and the model as other programs read it into its folder."""
+def _add_sample(task: Task, model: nn.Module, dataset: Dataset, metrics: Metrics, run: Run) -> None:
+    """Write a sample of the model's text into the metrics, and the model in its ecosystem's format into its folder."""
     if isinstance(task, Generative):
         metrics["test"]["sample"] = task.sample(model, dataset)
     if isinstance(task, Publishing):
         task.publish(model, dataset, run.path / "model")
 
 
-def tell_disk_use(cost: ModelCost | None, config: RunConfig, dataset: Dataset, run: Run) -> None:
-    """Say on stderr what checkpoints will take, where that is much. Raises DiskError where not even one fits."""
+def warn_disk_use(cost: ModelCost | None, config: RunConfig, dataset: Dataset, run: Run) -> None:
+    """Warn on stderr of large checkpoints, with their bytes. Raises DiskError if not even one fits."""
     if cost is None:
         return
     windows = dataset.card.get("windows", {}).get("train", len(dataset.train))
@@ -96,7 +96,7 @@ def tell_disk_use(cost: ModelCost | None, config: RunConfig, dataset: Dataset, r
     free = shutil.disk_usage(run.path).free
     if cost.checkpoint_bytes > free:
         raise DiskError(
-            f"a checkpoint takes {size(cost.checkpoint_bytes)} and {run.path} has {size(free)} free: make room, or "
+            f"a checkpoint needs {size(cost.checkpoint_bytes)} and {run.path} has {size(free)} free: make room, or "
             "choose another --runs-dir"
         )
     if most >= MUCH_DISK:
@@ -110,7 +110,7 @@ def tell_disk_use(cost: ModelCost | None, config: RunConfig, dataset: Dataset, r
 def _train_seeds(
     fit_one: refit.Fit, task: Task, config: RunConfig, dataset: Dataset, *, folder: Path, seeds: int
 ) -> list[SeedRow]:
-    """What the model is worth with the weights and dropout of each seed after the run's own."""
+    """Return the metrics of the model with the weights and dropout of each seed after the run's own."""
     rows: list[SeedRow] = []
     for seed in range(config.train.seed + 1, config.train.seed + seeds):
         other = config.model_copy(update={"train": config.train.model_copy(update={"seed": seed})})
@@ -131,7 +131,7 @@ def run_record(
     started: datetime,
     cluster: dict[str, float] | None = None,
 ) -> RunRecord:
-    """Record, without metrics, of a fit that has just ended; its epochs go to the run's folder."""
+    """Return the record, without metrics, of a fit that has just ended; its epochs go to the run's folder."""
     fitted, warm = (datetime.now(UTC) - started).total_seconds(), result.warm_seconds
     run.write_epochs(result.epochs)
     return make_record(
@@ -157,12 +157,12 @@ def run_record(
 
 
 def judge(task: Task, dataset: Dataset, result: FitResult, config: RunConfig, run: Run) -> Metrics:
-    """Metrics of the best epoch; predictions of the test split and the confusion matrix go to the run's folder."""
+    """Return the metrics of the best epoch; predictions of the test and confusion matrix go to the run's folder."""
     metrics = task.judge(result.outputs, dataset)
     task.predictions(result.outputs["test"], dataset.test, dataset).to_parquet(run.path / "predictions.parquet")
     matrix = metrics["test"].get("confusion_matrix")
     if matrix is not None and config.eval.save_cm:
-        # Rows are the truth, columns what was said.
+        # Rows are the truth, columns the forecasts.
         lines = [",".join(map(str, row)) for row in np.asarray(matrix)]
         write_atomic(run.path / "confusion_matrix.csv", "\n".join(lines) + "\n")
     return metrics
@@ -172,7 +172,7 @@ def judge(task: Task, dataset: Dataset, result: FitResult, config: RunConfig, ru
 def _trainer(
     task: Task, config: RunConfig, run: Run, on_epoch: Callable[[EpochMetrics], None] | None
 ) -> Iterator[tuple[refit.Fit, Callable[[], dict[str, float] | None]]]:
-    """How this run trains a model, and what the cluster has, if there is one, for as long as it is connected."""
+    """Yield the functions by which this run trains a model and reads the cluster's resources, while connected."""
     # The first fit is the run's own; those for other seeds or on more dates leave no epochs.
     first = itertools.chain([True], itertools.repeat(False))
     if not config.num_workers:

@@ -28,13 +28,13 @@ def run_walk_forward(
 
 
 def preview(config: WalkForwardSettings) -> dict[str, object]:
-    """What a dry run shows: the dates of every fold."""
+    """Return what a dry run shows: the dates of every fold."""
     folds = cut_folds(config)
     return {"folds": [folds.dates(number + 1) for number in range(len(folds))]}
 
 
 def cut_folds(config: WalkForwardSettings) -> Folds:
-    """Prices, features and the dates of every fold."""
+    """Return prices, features and the dates of every fold."""
     from sp500.data import folds
 
     record = find_run(config.best_of, config.io.save_dir) if config.best_of else None
@@ -45,7 +45,7 @@ def cut_folds(config: WalkForwardSettings) -> Folds:
 
 
 def find_run(name: str, folder: Path) -> RunRecord:
-    """The run whose config is taken. Raises ConfigError for one that has no trained model."""
+    """Find the run whose config is used. Raises ConfigError for one that has no trained model."""
     record = RunStore(folder).record(name)
     if record is None or record.status != "ok" or record.experiment not in {"train", "tune"}:
         raise ConfigError(f"--best-of {name}: {folder} holds no train or tune run of that name that ended well")

@@ -1,6 +1,6 @@
 """Walk-forward: one config re-trained on every fold of the dates, one fold after another or side by side on Ray.
 
-Each fold fits everything anew on its own training dates: scaling, weights, the choice of the epoch. A fold is on the
+Each fold fits everything again on its own training dates: scaling, weights, the choice of the epoch. A fold is on the
 disk (`folds.jsonl`) the moment it ends, so a run that was stopped goes on with those that are missing. A worker is sent
 prices and features whole and cuts a fold's windows itself, which is less to send than windows.
 """
@@ -64,7 +64,7 @@ def record(config: RunConfig, run: Run, folds: Folds, on_row: Keep | None = None
 
 
 def fold(config: RunConfig, folds: Folds, number: int) -> FoldRow:
-    """One fold, counted from 1, trained and judged; one that fails says why and spoils no other."""
+    """Train and judge one fold, counted from 1; a failed one gives its reason and spoils no other."""
     started = time.perf_counter()
 
     def fail(error: Exception) -> FoldRow:
@@ -78,13 +78,13 @@ def fold(config: RunConfig, folds: Folds, number: int) -> FoldRow:
 
 
 def read_rows(path: Path, sha256: str) -> dict[int, FoldRow]:
-    """Rows of the folds that ended well, by number; failed ones are tried again.
+    """Read the rows of the folds that ended well, by number; failed ones are tried again.
 
     A line cut off by a kill counts for nothing. Raises ConfigError for a damaged line or folds on other prices.
     """
     lines = read_lines(path)
     if any(line["data"] != sha256 for line in lines):
-        raise ConfigError(f"{path} holds folds on other prices than now; take another --name")
+        raise ConfigError(f"{path} holds folds on other prices than now; choose another --name")
     rows = [_row(path, number, line) for number, line in enumerate(lines, 1)]
     return {row["fold"]: row for row in rows if row["status"] == "ok"}
 
@@ -97,7 +97,7 @@ def _row(path: Path, number: int, line: dict[str, object]) -> FoldRow:
 
 
 def summary(rows: Sequence[FoldRow]) -> Metrics:
-    """Mean, standard deviation and count over the folds of every metric of the model and of the naive forecasts.
+    """Return mean, standard deviation and count over the folds of every metric of the model and of the naive forecasts.
 
     `improvement` is that over the best naive forecast of each fold, `better` in how many folds a trained model's is
     above zero.
@@ -146,7 +146,7 @@ def _train_fold(config: RunConfig, folds: Folds, number: int) -> FoldRow:
     dataset = folds.dataset(number, config.train.dtype, direction=task_is_direction)
 
     def fit_one(config: RunConfig, dataset: Dataset, folder: Path) -> FitResult:
-        del folder  # a fold that is stopped starts anew
+        del folder  # a stopped fold starts from the beginning
         return fit(task, dataset, config, SoloWorker(device(config.train.device)))
 
     again = config.train.refit
@@ -172,7 +172,7 @@ def _train_fold(config: RunConfig, folds: Folds, number: int) -> FoldRow:
 
 
 def _run_all(config: RunConfig, folds: Folds, run: Run, on_row: Keep) -> tuple[list[FoldRow], dict[str, float] | None]:
-    """Rows of all folds in order of date, and what the cluster has where Ray ran them."""
+    """Run all folds. Returns their rows in order of date, and the cluster's resources if Ray ran them."""
     sha256, path = folds.prices.sha256, run.path / "folds.jsonl"
     rows = read_rows(path, sha256)
     for row in rows.values():

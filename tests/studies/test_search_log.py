@@ -82,7 +82,7 @@ def test_ended_search_is_not_resumed_with_another_space_of_the_same_name(tmp_pat
     best = {"overrides": {"model.hidden": 16, "train.lr": 0.001}}
     record = RunRecord.model_construct(name="w", search={"configs": 4, "best": best})
     settings = SearchSettings(space=str(tmp_path / "space.yaml"), mode=mode)
-    with nullcontext() if same else pytest.raises(ConfigError, match="take another --name"):
+    with nullcontext() if same else pytest.raises(ConfigError, match="choose another --name"):
         settings.check_ended(record)
     (tmp_path / "space.yaml").unlink()
     settings.check_ended(record)

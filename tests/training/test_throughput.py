@@ -202,8 +202,8 @@ def test_checkpoints_that_the_disk_cannot_hold_are_refused_and_many_are_announce
     dataset = catalog.task(config).prepare(config)
     with RunStore(tmp_path).open("run") as run:
         monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(0, 0, 100 * 2**20))
-        train.tell_disk_use(cost, config, dataset, run)
+        train.warn_disk_use(cost, config, dataset, run)
         assert "40 MiB each, 160 MiB at most, 100 MiB free (train.keep" in capfd.readouterr().err
         monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(0, 0, 2**20))
-        with pytest.raises(DiskError, match=r"a checkpoint takes 40 MiB and .*run has 1 MiB free"):
-            train.tell_disk_use(cost, config, dataset, run)
+        with pytest.raises(DiskError, match=r"a checkpoint needs 40 MiB and .*run has 1 MiB free"):
+            train.warn_disk_use(cost, config, dataset, run)
