@@ -40,7 +40,7 @@ class Timing:
 
 
 def run_all(config: RunConfig, run: Run, script: Path, *, resume: bool) -> RunRecord:
-    """Each arm of a search by `script` in a process of its own, timed from its start to its exit, as a user waits.
+    """Run each arm of a search by `script` in a process of its own, timed from its start to its exit, as a user waits.
 
     Raises SP500Error when an arm fails.
     """
@@ -85,7 +85,7 @@ def _time_arm(run: Run, script: Path, arm: str, name: str, store: RunStore, *, r
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Let it write its record; what does not end in time is killed."""
+    """Let it write its record. A process that does not end in time is killed."""
     process.terminate()
     try:
         process.wait(timeout=GRACE_SECONDS)
@@ -142,7 +142,7 @@ class CpuSeconds:
 
 
 def _machine_cpu_seconds() -> float | None:
-    """Seconds that the cores of this process were busy since the machine started, with what its host took from them.
+    """Return seconds that this process's cores were busy since the machine started, including those taken by its host.
 
     None in a container with a limit of CPUs, which sees all cores of its host.
     """

@@ -31,7 +31,7 @@ def append_line(path: Path, text: str) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, object]]:
-    """The objects of a file, without their checksums; none if there is no file.
+    """Read the objects of a file, without their checksums; none if there is no file.
 
     Raises ConfigError that names the file and the line.
     """
@@ -54,7 +54,7 @@ def _parse_line(path: Path, number: int, line: bytes) -> dict[str, object]:
 
 
 def line_error(path: Path, number: int, why: str) -> ConfigError:
-    """The error for one line."""
+    """Return the error for one line."""
     return ConfigError(
         f"{path}, line {number} is damaged: {why}. Remove the line and run again with --resume: what it held runs again"
     )
@@ -65,7 +65,7 @@ def _digest(data: bytes) -> str:
 
 
 def seal(model: BaseModel) -> str:
-    """The text of a model's file. What is not UTF-8 in a name of a file, as in a reason, is escaped."""
+    """Return the text of a model's file. What is not UTF-8 in a name of a file, as in a reason, is escaped."""
     try:
         whole = model.model_dump_json(indent=1)
     except PydanticSerializationError:
@@ -75,7 +75,7 @@ def seal(model: BaseModel) -> str:
 
 
 def unseal(data: bytes) -> bytes:
-    """The fields of a file as JSON. Raises ValueError for one that is not as it was written."""
+    """Return the fields of a file as JSON. Raises ValueError for one that differs from what was written."""
     match = SEALED.fullmatch(data)
     if match is None:
         raise ValueError("it does not end with a checksum")

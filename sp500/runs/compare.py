@@ -23,7 +23,7 @@ MORE_CORES = (1, 2, 4, 8)
 def searches(
     records: Mapping[str, RunRecord], timed: Mapping[str, Mapping[str, float | None]] | None = None
 ) -> SearchComparison:
-    """The arms of one search, by arm; what needs an arm that did not run or was interrupted is None.
+    """Return the arms of one search, by arm; what needs an arm that did not run or was interrupted is None.
 
     `timed` has the seconds and CPU seconds of an arm's process, where it was timed from outside; the seconds default to
     the record's own total (process start to record). `arms` has a row per arm, `packing_speedup` is sequential over
@@ -50,8 +50,9 @@ def searches(
 
 
 def break_even(packed: ArmRow | None, ray: ArmRow | None) -> SearchBreakEven | None:
-    """Where Ray Tune takes as long as packs without it, from one measured search of each; None without both, and
-    where one ran on a busy machine.
+    """Return the cores, and the configs, with which Ray Tune is as fast as packs without it.
+
+    Measured by one search of each; None without both, and if one ran on a busy machine.
 
     An arm is taken as start + configs * work per config / cores, with the start and the work that were measured.
     `cores` is how many Ray needs for as many configs as were tried (None: its start alone takes longer), `configs` from
@@ -73,16 +74,16 @@ def break_even(packed: ArmRow | None, ray: ArmRow | None) -> SearchBreakEven | N
 
 
 def busy(row: Mapping[str, Any] | None) -> bool:
-    """Whether other programs kept the machine busy, so that an arm's seconds are not reliable.
+    """Return whether other programs kept the machine busy, so that an arm's seconds are not reliable.
 
-    Rows of earlier versions do not tell, and count.
+    Rows of earlier versions have no such measurement, and count.
     """
     others, own = (row.get(name) if row else None for name in ("others_share", "cpu_share"))
     return (others or 0.0) > MOST_OTHERS or (own is not None and own < LEAST_CPU)
 
 
 def timings(records: Sequence[RunRecord]) -> dict[str, ArmRow]:
-    """What the arms of searches in all modes took by the clock of the process that ran them, by the arm's run."""
+    """Return what the arms of searches took by the clock of the process that ran them, by the arm's run."""
     timed: dict[str, ArmRow] = {}
     for record in records:
         if record.search and record.arm == "all":
@@ -92,7 +93,7 @@ def timings(records: Sequence[RunRecord]) -> dict[str, ArmRow]:
 
 
 def split_seconds(record: RunRecord, timed: Mapping[str, Any]) -> tuple[float | None, float | None, float | None]:
-    """Seconds of a search's arm from start to end, its start, and its work: the seconds that its trials took together.
+    """Return seconds of a search's arm from start to end, its start, and its work: the sum of its trials' seconds.
 
     The start is all else than work / cores. `timed` is the arm's process by an outer clock, where there was one; else
     the record's own total counts. None for all of one that was resumed, since its last attempt is not the whole of it.
@@ -108,7 +109,7 @@ def split_seconds(record: RunRecord, timed: Mapping[str, Any]) -> tuple[float | 
 
 
 def newest_search(records: Sequence[RunRecord]) -> tuple[dict[str, RunRecord], RunRecord | None]:
-    """Of the newest search among `records`, oldest first: its arms, and the run that timed all of them if there is one.
+    """Return the newest search among `records`, oldest first: its arms, and the run that timed them all, if any.
 
     Arms pair up by the search's key: the same configs on the same data from the same seeds. An arm that was run again
     alone since counts from its own record, and the timing of all is left out.
@@ -126,13 +127,13 @@ def newest_search(records: Sequence[RunRecord]) -> tuple[dict[str, RunRecord], R
 
 
 def relative_gap(first: float, second: float) -> float:
-    """Distance of two numbers as a share of the larger."""
+    """Return the distance of two numbers as a share of the larger."""
     larger = max(abs(first), abs(second))
     return abs(first - second) / larger if larger else 0.0
 
 
 def _row(record: RunRecord, search: SearchSummary, timed: Mapping[str, float | None]) -> ArmRow:
-    """One arm, and whether its machine was busy with other things."""
+    """Return one arm, and whether its machine was busy with other things."""
     seconds, start, work = split_seconds(record, timed)
     configs = search["configs"]
     return {

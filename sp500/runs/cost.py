@@ -1,4 +1,4 @@
-"""What a job will cost and what a run did cost: resources x seconds x a table of rates.
+"""Costs of jobs and of runs: resources x seconds x a table of rates.
 
 What costs are the nodes that a run kept from others, whether it used them fully or not, since that is what is billed.
 The head of a cluster that several runs share at once counts for each of them.
@@ -23,7 +23,7 @@ PARTS = ("all",)
 
 
 class Node(Frozen):
-    """What one machine or pod has."""
+    """The resources of one machine or pod."""
 
     cpus: Amount
     """CPUs."""
@@ -45,11 +45,11 @@ class NodeType(Frozen):
     spot_discount: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share by which a spot machine is cheaper."""
     node: Node
-    """The size of a worker, for runs that do not tell."""
+    """The size of a worker, for runs that did not record it."""
 
 
 class Rule(Frozen):
-    """Which type of the table a run's machine is."""
+    """The rule by which a run's machine is found in the table."""
 
     alone: str
     """All that ran on one machine."""
@@ -67,15 +67,15 @@ class RateTable(Frozen):
     currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
     """Three letters, such as USD."""
     date: date
-    """When the rates held."""
+    """The day of the rates."""
     source: str
-    """Where they are from."""
+    """The source of the rates."""
     types: dict[str, NodeType]
     """By name."""
     rule: Rule
-    """Which type a run's machine is."""
+    """The rule for the type of a run's machine."""
     beside: tuple[Node, ...] = ()
-    """What a job's cluster has besides its workers: the head, the pod that submits."""
+    """The pods of a job's cluster other than its workers: the head, the pod that submits."""
 
     @model_validator(mode="after")
     def _names_are_known(self) -> RateTable:
@@ -98,7 +98,7 @@ class Pods(Node):
 
 @dataclass(frozen=True)
 class Cost:
-    """What a run did cost."""
+    """The cost of a run."""
 
     amount: float
     """In the table's currency."""
@@ -113,7 +113,7 @@ class Cost:
 
 
 def amount(pods: Iterable[Pods], seconds: float, table: RateTable) -> float:
-    """The cost of pods held for so many seconds, in the table's currency.
+    """Return the cost of pods held for so many seconds, in the table's currency.
 
     Raises KeyError for a type that the table lacks.
     """
@@ -121,7 +121,7 @@ def amount(pods: Iterable[Pods], seconds: float, table: RateTable) -> float:
 
 
 def cost(record: RunRecord, table: RateTable) -> Cost | None:
-    """What a run did cost up to its end, however it ended, with all its attempts; None for one that only has parts."""
+    """Return the cost of a run up to its end, however it ended, with all attempts; None for one that only has parts."""
     if record.arm in PARTS:
         return None
     taken = list_pods(record, table)
@@ -140,9 +140,9 @@ def cost(record: RunRecord, table: RateTable) -> Cost | None:
 
 
 def is_rented(record: RunRecord) -> bool:
-    """Whether a run ran on a cluster: Ray on more than one host, or in a pod of Kubernetes.
+    """Return whether a run ran on a cluster: Ray on more than one host, or in a pod of Kubernetes.
 
-    Records older than the count of hosts tell by their nodes, unless those were simulated.
+    Records older than the count of hosts are judged by their nodes, unless those were simulated.
     """
     machine = record.machine
     hosts = machine.cluster.get("hosts", 0 if machine.simulated_nodes else machine.cluster.get("nodes", 0))
@@ -150,17 +150,17 @@ def is_rented(record: RunRecord) -> bool:
 
 
 def list_pods(record: RunRecord, table: RateTable) -> tuple[Pods, ...]:
-    """What a run kept from others: its workers' nodes first, then what stood beside them.
+    """Return what a run kept from others: its workers' nodes first, then the other pods of its cluster.
 
     As many nodes as it has workers, at most those that there are; a search has all. A run in one process has its
-    machine, and in a pod what stands beside the workers.
+    machine, and in a pod the pods next to the workers.
     """
     own = worker(record, table)
     return (own.model_copy(update={"count": _workers(record)}), *around(table)) if is_rented(record) else (own,)
 
 
 def worker(record: RunRecord, table: RateTable) -> Pods:
-    """The machine of a run, of one on a cluster a worker's node: as measured, else the mean, else as the table says."""
+    """Return the machine of a run, on a cluster a worker's node: as measured, else the mean, else from the table."""
     machine, cluster, gpu = record.machine, record.machine.cluster, _on_gpu(record)
     if not is_rented(record):
         gib = machine.memory_bytes / GIB
@@ -178,7 +178,7 @@ def worker(record: RunRecord, table: RateTable) -> Pods:
 
 
 def around(table: RateTable) -> tuple[Pods, ...]:
-    """What a job's cluster has besides its workers."""
+    """Return the pods of a job's cluster other than its workers."""
     return tuple(Pods(**node.model_dump(), node_type=table.rule.cluster) for node in table.beside)
 
 
@@ -191,7 +191,7 @@ def _workers(record: RunRecord) -> int:
 
 
 def _on_gpu(record: RunRecord) -> bool:
-    """Whether its workers had GPUs; one that did not end well does not tell, and took those that it could have."""
+    """Return whether its workers had GPUs; one that did not end well has no count, and is assumed to have used them."""
     wanted = (record.config.get("train") or {}).get("device", "auto")
     could = record.machine.cluster.get("worker_GPU", 0.0) > 0 and wanted != "cpu"
     return record.device == "cuda" or (record.status != "ok" and could)

@@ -14,6 +14,6 @@ TITLES: Mapping[Experiment, str] = {
     "walk_forward": "Walk forward",
 }
 DISTRIBUTED: frozenset[Experiment] = frozenset({"train", "walk_forward", "scale"})
-"""Those with --num-workers for their training. A search has one worker per trial unless it is told otherwise."""
+"""Those with --num-workers for their training. A search has one worker per trial by default."""
 JUDGED: frozenset[Experiment] = frozenset({"train", "tune"})
 """Those whose run is one model with test metrics."""

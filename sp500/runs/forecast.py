@@ -1,6 +1,6 @@
 """Forecast what more workers would buy: seconds, speed-up, efficiency and cost per number of workers, from ended runs.
 
-Only runs of the same settings on the same kind of machine stand in one fit, however many windows they trained on; all
+Only runs of the same settings on the same kind of machine are in one fit, however many windows they trained on; all
 others are named with the reason. Seconds are those of the break-even: a start, and windows at the warm rate. Where
 nothing was measured, a stated default is given and called one. The forecast is tested on what is known: fitted without
 the most workers, it predicts them.
@@ -40,7 +40,7 @@ APART = {"train": {"epochs": 1, "max_steps": 0, "early_stop_patience": 0}, "data
 
 
 class Question(Frozen):
-    """What is asked."""
+    """A question about more workers."""
 
     experiment: Experiment = "scale"
     """Whose runs."""
@@ -55,7 +55,7 @@ class Question(Frozen):
 
 
 def forecast(records: Sequence[RunRecord], asked: Question, table: RateTable | None) -> Forecast:
-    """A row per number of workers. Raises KeyError for a node type that the table lacks."""
+    """Return a row per number of workers. Raises KeyError for a node type that the table lacks."""
     used, left_out = choose_runs(records, asked.experiment)
     currency = table.currency if table else None
     if not used:
@@ -78,7 +78,7 @@ def forecast(records: Sequence[RunRecord], asked: Question, table: RateTable | N
 
 
 def fit(used: Sequence[Observation], samples: int) -> usl.Fit:
-    """The law of runs of one key for so many windows; draws of its bootstrap are the same each time."""
+    """Fit the law to runs of one key for so many windows; draws of its bootstrap are the same each time."""
     whole = most(used)
     workers, start = [run.workers for run in used], [run.start for run in used]
     groups: dict[tuple[str, int], list[Observation]] = {}
@@ -95,7 +95,7 @@ def fit(used: Sequence[Observation], samples: int) -> usl.Fit:
 
 
 def backtest(used: Sequence[Observation]) -> Backtest | None:
-    """Fitted without the most workers, what the law says of them, against what was measured; None for one number."""
+    """Compare the law, fitted without the most workers, with what was measured there; None for one number of them."""
     *fewer, last = counts(used)
     if not fewer:
         return None
@@ -116,7 +116,7 @@ def backtest(used: Sequence[Observation]) -> Backtest | None:
 
 
 def estimate(records: Sequence[RunRecord], experiment: str, workers: int) -> tuple[float, float] | None:
-    """Seconds that a job of an experiment's script may take, from start to end, by the newest runs that ended well.
+    """Return the seconds that a job of an experiment's script may take, by the newest runs that ended well.
 
     Those with as many workers count, with some room; else all, with more. None where no such run has ended. A run of
     the scale experiment is all of its arms.
@@ -134,7 +134,7 @@ def estimate(records: Sequence[RunRecord], experiment: str, workers: int) -> tup
 
 
 def _seconds(used: Sequence[Observation], workers: int, samples: int) -> list[float]:
-    """What runs with so many workers took that trained on so many windows; the last batch may differ."""
+    """Return the seconds of runs with so many workers that trained on so many windows; the last batch may differ."""
     alike = [run for run in used if isclose(run.samples, samples, rel_tol=ALIKE)]
     return [run.seconds for run in alike if run.workers == workers]
 
@@ -175,7 +175,7 @@ def _row(
 
 
 def _pods(newest: RunRecord, workers: int, asked: Question, table: RateTable) -> tuple[Pods, ...]:
-    """Return what so many workers hold: nodes like the newest run's, or of the type asked for."""
+    """Return the pods of so many workers: nodes like the newest run's, or of the requested type."""
     if asked.node_type:
         size = table.types[asked.node_type].node.model_dump()
         return (Pods(**size, count=workers, node_type=asked.node_type, spot=asked.spot), *cost.around(table))
@@ -210,7 +210,7 @@ def _assumption(used: Sequence[Observation], fitted: usl.Fit, asked: Question) -
     sentences = [f"Not fitted, since {only}: {'; '.join(fitted.fixed.values())}"] if fitted.fixed else []
     if max(asked.workers) > there[-1]:
         more = f"More than {there[-1]} {'worker was' if there[-1] == 1 else 'workers were'} not measured"
-        sentences.append(f"{more}; the law is taken to go on")
+        sentences.append(f"{more}; the law is assumed to continue")
     if not cost.is_rented(used[-1].record):
         sentences.append(
             f"All runs shared {where.removeprefix('simulated nodes on ')}: this is what more workers would do there, "
@@ -241,7 +241,7 @@ class Observation:
 
     @property
     def key(self) -> tuple[str, str, str, bool]:
-        """What runs of one fit have in common: settings and data, device, kind of machine, whether the rate is warm."""
+        """The key that runs of one fit share: settings and data, device, kind of machine, whether the rate is warm."""
         record = self.record
         settings = str(record.search["key"]) if record.search else _law_settings(record)
         return settings, record.device, place(record), _is_warm(record)
@@ -258,12 +258,12 @@ class Observation:
 
     @property
     def finished(self) -> datetime:
-        """When it ended."""
+        """The time of its end."""
         return self.record.finished
 
 
 def choose_runs(records: Sequence[RunRecord], experiment: str) -> tuple[list[Observation], list[LeftOut]]:
-    """The runs of one key with the most numbers of workers, the newest such; and why each other run is left out."""
+    """Return the runs of one key with the most numbers of workers, the newest such; and why others are left out."""
     groups: dict[tuple[str, str, str, bool], list[Observation]] = {}
     left_out: list[LeftOut] = []
     timed = compare.timings(records)
@@ -284,7 +284,7 @@ def choose_runs(records: Sequence[RunRecord], experiment: str) -> tuple[list[Obs
 
 
 def observe(record: RunRecord, timed: Mapping[str, Any]) -> Observation | str:
-    """A run with workers that ended well at one go, or why it is none.
+    """Return a run with workers that ended well at one go, or the reason why it is none.
 
     Of a search the workers are the cores that its trials ran on side by side; its start and its work are those of the
     report's break-even, by the outer clock `timed` where there was one.
@@ -309,12 +309,12 @@ def observe(record: RunRecord, timed: Mapping[str, Any]) -> Observation | str:
         work = seconds.total - seconds.setup
         start = seconds.total - work - writing
     if work <= 0 or start <= 0 or not record.samples:
-        return "does not tell its seconds of start and training"
+        return "has no seconds of start and training"
     return Observation(record, workers, start, work)
 
 
 def pace(used: Sequence[Observation]) -> list[float]:
-    """Seconds of work per window of each run, as they are with the most windows.
+    """Return the seconds of work per window of each run, as they are with the most windows.
 
     Short epochs have a lower rate, since each waits for its first batch. So speeds are compared among runs of one size,
     that with the most numbers of workers; runs of the largest size tell by how much these take more or less there.
@@ -334,12 +334,12 @@ def pace(used: Sequence[Observation]) -> list[float]:
 
 
 def most(used: Sequence[Observation]) -> int:
-    """Windows of the run with the most."""
+    """Return the windows of the run with the most."""
     return max(run.samples for run in used)
 
 
 def place(record: RunRecord) -> str:
-    """The kind of machine that a run ran on, in words."""
+    """Return the kind of machine that a run ran on, in words."""
     if cost.is_rented(record):
         cpus = record.machine.cluster.get("worker_CPU")
         return f"a cluster's nodes of {cpus:g} CPUs" if cpus else "a cluster"
@@ -348,13 +348,13 @@ def place(record: RunRecord) -> str:
 
 
 def shared_cores(used: Sequence[Observation]) -> float:
-    """Cores that the workers of all these runs shared; infinite on a cluster, where nodes come with the workers."""
+    """Return the cores shared by the workers of all these runs; infinite on a cluster, which adds nodes for workers."""
     newest = used[-1].record
     return math.inf if cost.is_rented(newest) else newest.machine.cpus
 
 
 def counts(used: Sequence[Observation]) -> list[int]:
-    """Numbers of workers that were measured, fewest first."""
+    """Return the numbers of workers that were measured, fewest first."""
     return sorted({run.workers for run in used})
 
 
@@ -364,7 +364,7 @@ def _difference(other: Observation, best: Observation) -> str:
 
 
 def _per_window(group: Sequence[Observation]) -> dict[int, float]:
-    """Seconds of work per window, the median of each number of workers."""
+    """Return seconds of work per window, the median of each number of workers."""
     every = {workers: [run for run in group if run.workers == workers] for workers in counts(group)}
     return {workers: median(run.work / run.samples for run in ones) for workers, ones in every.items()}
 
@@ -374,7 +374,7 @@ def _is_warm(record: RunRecord) -> bool:
 
 
 def _law_settings(record: RunRecord) -> str:
-    """Hash of the settings without those that set APART; of settings that this version does not know, with them."""
+    """Return a hash of the settings without those that set APART, and with those that this version does not know."""
     try:
         config = RunConfig.model_validate(record.config)
     except (ValidationError, ConfigError):  # also a task or model of the user's, whose file is not here

@@ -1,4 +1,4 @@
-"""How far a run is, from the files that it appends to: epochs.jsonl of a training, trials.jsonl of a search.
+"""Progress of a run, from the files that it appends to: epochs.jsonl of a training, trials.jsonl of a search.
 
 What comes after the last epoch or trial, such as the test, is not counted.
 """
@@ -21,7 +21,7 @@ from sp500.runs.trials import TrialResult, read_trials
 
 
 def read(run: Run) -> tuple[datetime, RunProgress] | None:
-    """When the last attempt at a run began, and how far it is; None where its files do not say.
+    """Read when the last attempt at a run began, and its progress; None if its files do not contain it.
 
     They do not of a run that has not begun, and of experiments other than one training or one search. A last line that
     is still being written does not count. Raises ConfigError for a file that is damaged.
@@ -38,7 +38,7 @@ def read(run: Run) -> tuple[datetime, RunProgress] | None:
 
 
 def epoch_meter(train: TrainConfig, seeds: int, since: datetime) -> Meter:
-    """The meter of a training whose attempt began at `since`.
+    """Return the meter of a training whose attempt began at `since`.
 
     Epochs for further seeds and of a refit leave no lines. They count as time that is left, as many as they can be.
     """
@@ -49,20 +49,20 @@ def epoch_meter(train: TrainConfig, seeds: int, since: datetime) -> Meter:
 
 
 def of_epochs(epochs: Sequence[EpochMetrics], meter: Meter) -> RunProgress:
-    """Progress of a training."""
+    """Return the progress of a training."""
     for epoch in epochs:
         meter.add(unit(epoch))
     return meter.progress(epochs[-1].epoch if epochs else 0)
 
 
 def unit(epoch: EpochMetrics) -> Unit:
-    """An epoch as progress counts it."""
+    """Return an epoch as progress counts it."""
     loss = epoch.valid_loss if epoch.best_loss is None else epoch.best_loss
     return Unit(epoch.finished, epoch.seconds, epoch.train_seconds, epoch.samples, loss)
 
 
 def of_trials(trials: Iterable[TrialResult], planned: PlannedSearch) -> RunProgress:
-    """Progress of a search."""
+    """Return the progress of a search."""
     meter = Meter("trial", planned.trials, since=planned.at.timestamp(), parallel=True)
     units = _trial_units(trials)
     for trial_unit in units:
@@ -71,12 +71,12 @@ def of_trials(trials: Iterable[TrialResult], planned: PlannedSearch) -> RunProgr
 
 
 def units(run: Run) -> list[Unit]:
-    """What earlier attempts at a training or a search have done. Raises ConfigError for a file that is damaged."""
+    """Read what earlier attempts at a training or a search have done. Raises ConfigError for a file that is damaged."""
     return [*map(unit, run.epochs()), *_trial_units(read_trials(run.path))]
 
 
 def _trial_units(trials: Iterable[TrialResult]) -> list[Unit]:
-    """The trials as progress counts them; of one that ran twice the last result counts."""
+    """Return the trials as progress counts them; of one that ran twice the last result counts."""
     last = {trial.id: trial for trial in trials}
     return [
         Unit(trial.finished, trial.seconds, samples=trial.samples, loss=trial.valid_loss) for trial in last.values()
@@ -91,7 +91,7 @@ def _settings(folder: Path, train: object) -> TrainConfig:
 
 
 def _seeds(folder: Path) -> int:
-    """For how many seeds a model is trained: a setting of the experiment, which a run's record does not have."""
+    """Read the number of seeds of a model: a setting of the experiment, which a run's record does not have."""
     path = folder / "config.yaml"
     try:
         return int(yaml.safe_load(path.read_text()).get("seeds", 1))

@@ -57,7 +57,7 @@ class EpochMetrics(Plain):
 
 
 class Machine(Plain):
-    """Where a run ran."""
+    """The machine of a run."""
 
     cpus: int
     memory_bytes: int
@@ -88,7 +88,7 @@ class Seconds(Plain):
 
 
 class Throughput(Plain):
-    """How fast a training computed, over all workers, and how much of its devices' speed that is."""
+    """The speed of a training over all workers, and its share of its devices' speed."""
 
     unit: Literal["windows", "images", "tokens"]
     per_second: float
@@ -97,7 +97,7 @@ class Throughput(Plain):
     flops_per_window: float
     """Floating-point operations of a window's forward and backward pass."""
     matmul_flops_per_second: float
-    """What a matrix product reaches on the same devices in the same number type, measured after the training."""
+    """Operations per second of a matrix product on the same devices and number type, measured after the training."""
     mfu: float
     """Model FLOPs utilisation (Chowdhery et al. 2022, arXiv:2204.02311, appendix B), as a share of that product."""
     data_sheet_mfu: float | None = None
@@ -105,7 +105,7 @@ class Throughput(Plain):
 
 
 class PlannedSearch(Plain):
-    """What a search is about to do."""
+    """The plan of a search that is about to start."""
 
     trials: int
     """Configs to try, those of earlier attempts included."""
@@ -114,7 +114,7 @@ class PlannedSearch(Plain):
 
 
 class RunRecord(Plain):
-    """What a run was and how it ended."""
+    """The record of a run: its settings, its results and its end."""
 
     name: str
     experiment: str
@@ -170,7 +170,7 @@ class RunRecord(Plain):
     """Of a benchmark of serving: one row per server, path and number of clients."""
 
     def best_config(self, folder: Path) -> RunConfig:
-        """Settings of the run's model, of a search those of its best config, for training it alone.
+        """Return settings of the run's model, of a search those of its best config, for training only it.
 
         `folder` is the run's, which holds what it was brought. Raises pydantic's ValidationError for settings that this
         version does not know.
@@ -196,7 +196,7 @@ def make_record(
     cluster: dict[str, float] | None = None,
     **facts: Any,
 ) -> RunRecord:
-    """Record of a run that ends now. `started` defaults to the start of this process; `facts` are further fields."""
+    """Make the record of a run that ends now. `started` defaults to the start of this process; `facts`: more fields."""
     started, finished = started or process_start(), datetime.now(UTC)
     total = (finished - started).total_seconds()
     settings = config.run_config()
@@ -220,7 +220,7 @@ def make_record(
 
 
 def machine(threads: int, cluster: dict[str, float] | None = None) -> Machine:
-    """This machine, as a record keeps it."""
+    """Return this machine, as a record keeps it."""
     import psutil
 
     return Machine(
@@ -234,20 +234,20 @@ def machine(threads: int, cluster: dict[str, float] | None = None) -> Machine:
 
 
 def versions() -> dict[str, str]:
-    """Python, libraries, this package, and the git commit with `-dirty` where the tree was changed."""
+    """Return the versions of Python, libraries and this package, and the git commit (`-dirty` if changed)."""
     libraries = {name: metadata.version(name) for name in LIBRARIES}
     return {"python": platform.python_version(), **libraries, "sp500": __version__, "git": _git_commit()}
 
 
 def process_start() -> datetime:
-    """When this process began, before any import."""
+    """Return when this process began, before any import."""
     import psutil
 
     return datetime.fromtimestamp(psutil.Process().create_time(), UTC)
 
 
 def _git_commit() -> str:
-    """Commit of the checkout this package lies in, or 'none'."""
+    """Return the commit of the checkout that holds this package, or 'none'."""
     command = [
         "git",
         "-C",

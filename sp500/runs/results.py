@@ -1,4 +1,4 @@
-"""What the experiments found, as typed plain data: it is kept in a run's record and shown by the report.
+"""Results of the experiments, as typed plain data: it is kept in a run's record and shown by the report.
 
 Dictionaries, since they are JSON; numbers that are not known are None.
 """
@@ -32,7 +32,7 @@ class ShardFacts(TypedDict):
 
 
 class DataCard(TypedDict, total=False):
-    """Where a run's data came from; data that is made, or comes as arrays, has no prices and no dates."""
+    """The source of a run's data; data that is made, or comes as arrays, has no prices and no dates."""
 
     source: str
     sha256: str
@@ -48,7 +48,7 @@ class DataCard(TypedDict, total=False):
     repairs: list[str]
     notes: list[str]
     bytes: dict[str, int]
-    """Of a text in tokens: bytes that the targets of each split stand for."""
+    """Of a text in tokens: bytes that the targets of each split represent."""
     naive_bits: dict[str, float]
     """Of a text in tokens: bits per byte of the test by naive method."""
     shards: ShardFacts
@@ -69,7 +69,7 @@ class Improvement(TypedDict):
 
 
 class Refit(TypedDict):
-    """What the judged model of a run with train.refit was trained on."""
+    """The training data of the judged model of a run with train.refit."""
 
     epochs: int
     windows: int
@@ -86,7 +86,7 @@ class SeedRow(TypedDict):
 
 
 class FoldDates(TypedDict):
-    """Which dates a fold of a walk-forward run has."""
+    """The dates of a fold of a walk-forward run."""
 
     fold: int  # counted from 1
     splits: Splits
@@ -121,7 +121,7 @@ class Spread(TypedDict):
 
 
 class ScaleRow(TypedDict):
-    """What one arm of a scale experiment did with one size."""
+    """The result of one arm of a scale experiment at one size."""
 
     multiplier: int
     arm: str
@@ -245,7 +245,7 @@ class ChosenConfig(TypedDict):
 
 
 class DeflatedSharpe(TypedDict):
-    """How far the best Sharpe ratio of several tries is above luck (`metrics.deflated_excess`)."""
+    """The distance of the best Sharpe ratio of several tries from luck (`metrics.deflated_excess`)."""
 
     sharpe: float | None
     days_apart: int
@@ -281,7 +281,7 @@ class ConfigsOnCores(TypedDict):
 
 
 class SearchBreakEven(TypedDict):
-    """Where Ray Tune takes as long as packs without it."""
+    """The cores, and the configs, with which Ray Tune is as fast as packs without it."""
 
     cores: float | None
     """For as many configs as were tried; None: Ray's start alone takes longer."""
@@ -302,11 +302,11 @@ class SearchComparison(TypedDict):
 
 
 class SearchSummary(TypedDict):
-    """What a search did; one in all modes also has `runs` (by arm) and the keys of `SearchComparison`."""
+    """Facts of a search; one in all modes also has `runs` (by arm) and the keys of `SearchComparison`."""
 
     space: str
     method: str
-    """How configs were picked."""
+    """The method by which configs were chosen."""
     key: str
     """Same key: same configs on the same data."""
     configs: int
@@ -377,7 +377,7 @@ class Basis(TypedDict):
 
 
 class Backtest(TypedDict):
-    """What the law, fitted without the most workers, said of them."""
+    """The law's forecast for the most workers, fitted without them, next to the measurement."""
 
     fitted_on: list[int]
     predicted: int
@@ -391,7 +391,7 @@ class Backtest(TypedDict):
 
 
 class Forecast(TypedDict):
-    """What more workers would buy."""
+    """A forecast for more workers."""
 
     rows: list[ForecastRow]
     basis: Basis

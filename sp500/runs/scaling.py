@@ -1,4 +1,4 @@
-"""What scale experiments show: one row per place, arm and size, break-even, strong and weak scaling.
+"""Summary of scale experiments: one row per place, arm and size, break-even, strong and weak scaling.
 
 Pure functions of run records and of the rows made from them.
 """
@@ -24,7 +24,7 @@ BASELINES = ("streaming", "in_memory")
 
 
 def row(record: RunRecord, epochs: Sequence[EpochMetrics], memory_limit_bytes: int, folder: Path = Path()) -> ScaleRow:
-    """What one arm did with one size. `folder` is its run's, where a task or a model of the user's lies."""
+    """Return what one arm did with one size. `folder` is its run's, which holds a user's task or model."""
     windows, warm = record.data.get("windows", {}).get("train"), record.warm_samples_per_second
     shards, test = record.data.get("shards"), record.metrics.get("test", {})
     return {
@@ -61,7 +61,7 @@ def row(record: RunRecord, epochs: Sequence[EpochMetrics], memory_limit_bytes: i
 
 
 def _metric(record: RunRecord) -> str:
-    """What the task is judged by."""
+    """Return the metric by which the task is judged."""
     return str(record.metrics.get("test", {}).get("improvement", {}).get("metric", "mse"))
 
 
@@ -72,14 +72,16 @@ def _test_error(record: RunRecord) -> float | None:
 
 
 def fixed_seconds(seconds: float, writing: float, samples: int, rate: float) -> float:
-    """Of a run's seconds those that do not grow with the windows: without training at the warm rate, and without
-    writing shards, which the next run does not pay. The wait for the first batch belongs to them.
+    """Return the seconds of a run that do not grow with the windows.
+
+    Without training at the warm rate, and without writing shards, which the next run does not pay. The wait for the
+    first batch belongs to them.
     """
     return seconds - writing - samples / rate
 
 
 def break_even(rows: Sequence[ScaleRow]) -> list[BreakEven]:
-    """From how many windows trained Ray is sooner than one process, per place and number of workers.
+    """Return from how many windows trained Ray is sooner than one process, per place and number of workers.
 
     Both are taken as fixed seconds + windows / warm rate: the rate of the largest set, the median of what the rows
     leave over as fixed seconds, writing shards left out. One process is the baseline of the user's machine, and that of
@@ -101,7 +103,7 @@ def break_even(rows: Sequence[ScaleRow]) -> list[BreakEven]:
 
 
 def baseline(rows: Sequence[ScaleRow]) -> Law | None:
-    """Fixed seconds and rate of one process: on the user's machine before the cluster, streaming before arrays."""
+    """Return fixed seconds and rate of one process: prefer the user's machine to the cluster, streaming to arrays."""
     candidates = (
         _law([row for row in rows if (row["place"], row["arm"]) == (place, arm)])
         for place in PLACES
@@ -111,19 +113,19 @@ def baseline(rows: Sequence[ScaleRow]) -> Law | None:
 
 
 def strong(rows: Sequence[ScaleRow]) -> list[StrongScaling]:
-    """The same set on more workers: speed-up over the fewest workers, and efficiency per worker."""
+    """Compare runs of the same set on more workers: speed-up over the fewest workers, and efficiency per worker."""
     scaled = _compute_speedups(rows, lambda row: float(row["multiplier"]))
     return [{**speedup, "multiplier": size} for size, speedup in scaled]
 
 
 def weak(rows: Sequence[ScaleRow]) -> list[WeakScaling]:
-    """A set that grows with the workers: samples/s over those of the fewest workers, and efficiency per worker."""
+    """Compare runs of a set that grows with the workers: samples/s relative to the fewest, and efficiency."""
     scaled = _compute_speedups(rows, lambda row: row["multiplier"] / row["num_workers"])
     return [{**speedup, "multiplier_per_worker": size} for size, speedup in scaled]
 
 
 def _compute_speedups(rows: Sequence[ScaleRow], share: Callable[[ScaleRow], float]) -> list[tuple[float, Speedup]]:
-    """Size and speed of the runs of Ray in one place that share a size, where they differ in their workers."""
+    """Return size and speed of the runs of Ray in one place that share a size, if they differ in their workers."""
     groups: dict[tuple[str, float], dict[int, float]] = {}
     for row, rate in _warm(rows):
         if row["arm"] == "ray":
@@ -145,7 +147,7 @@ def _compute_speedups(rows: Sequence[ScaleRow], share: Callable[[ScaleRow], floa
 
 
 def _law(rows: Sequence[ScaleRow]) -> Law | None:
-    """Fixed seconds and rate of the rows of one arm; None where it never ended well."""
+    """Return fixed seconds and rate of the rows of one arm; None if it never ended well."""
     ended = _warm(rows)
     if not ended:
         return None
@@ -162,12 +164,12 @@ def _law(rows: Sequence[ScaleRow]) -> Law | None:
 
 
 def _warm(rows: Sequence[ScaleRow]) -> list[tuple[ScaleRow, float]]:
-    """Rows that ended well and have a warm rate, with it."""
+    """Return rows that ended well and have a warm rate, with it."""
     return [(row, rate) for row in rows if row["status"] == "ok" and (rate := row["warm_samples_per_second"])]
 
 
 def _epoch_rates(epochs: Sequence[EpochMetrics]) -> list[float]:
-    """Windows per second of each epoch, without the wait for its first batch."""
+    """Return the windows per second of each epoch, without the wait for its first batch."""
     timed = ((epoch.samples, epoch.train_seconds - epoch.first_batch_seconds) for epoch in epochs)
     return [samples / seconds for samples, seconds in timed if seconds > 0]
 
@@ -178,7 +180,7 @@ def _settings(record: RunRecord, folder: Path) -> str:
 
 
 def _hardware(record: RunRecord) -> str:
-    """A worker node of the cluster, or the machine: what decides how fast one worker is."""
+    """Return a worker node of the cluster, or the machine: what decides how fast one worker is."""
     machine, cluster = record.machine, record.machine.cluster
     if not cost.is_rented(record):
         return f"{machine.cpus} cores, {machine.memory_bytes / cost.GIB:.0f} GiB"

@@ -5,7 +5,7 @@
     runs/<name>/epochs.jsonl     one line per epoch, flushed
     runs/<name>/record.json      written last: its existence means that the run ended
 
-The lock is the kernel's (flock), so a killed holder frees it; the holder's name lies beside it for the message.
+The lock is the kernel's (flock), so a killed holder frees it; a file next to it has the holder's name for the message.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Run:
         return self.path / "checkpoints"
 
     def record(self) -> RunRecord | None:
-        """The record, or None while the run has not ended. A damaged one raises ConfigError that names its file."""
+        """Read the record; None while the run has not ended. A damaged one raises ConfigError that names its file."""
         return self._read("record.json")
 
     def write_start(self, record: RunRecord) -> None:
@@ -59,7 +59,7 @@ class Run:
         write_atomic(self.path / "started.json", checksums.seal(record))
 
     def start_record(self) -> RunRecord | None:
-        """What `write_start` kept; None for a run that has not begun, or began under an older version."""
+        """Read what `write_start` kept; None for a run that has not begun, or began under an older version."""
         return self._read("started.json")
 
     def write_cluster(self, cluster: dict[str, float], simulated_nodes: int | None = None) -> None:
@@ -75,7 +75,7 @@ class Run:
             self.write_start(begun.model_copy(update={"planned": PlannedSearch(trials=trials, at=datetime.now(UTC))}))
 
     def attempt_without_record(self) -> RunRecord | None:
-        """The last attempt, up to the last file that it wrote, if it has left no record: killed, or still going on."""
+        """Return the last attempt, up to the last file that it wrote, if it left no record: killed or still running."""
         begun, done = self.start_record(), self.record()
         if begun is None or (done is not None and done.finished >= begun.started):
             return None
@@ -87,12 +87,12 @@ class Run:
         return begun.model_copy(update={"finished": finished, "seconds": seconds})
 
     def spent_seconds(self) -> float:
-        """Seconds of all attempts at this run so far."""
+        """Return the seconds of all attempts at this run so far."""
         last = self.attempt_without_record() or self.record()
         return last.seconds.total + last.seconds.earlier if last else 0.0
 
     def is_open(self) -> bool:
-        """Whether a process writes the run now. Looks at its lock for an instant, and changes nothing."""
+        """Return whether a process writes the run now. Looks at its lock for an instant, and changes nothing."""
         try:
             file = (self.path / ".lock").open("rb")
         except OSError:
@@ -122,7 +122,7 @@ class Run:
         return record.model_copy(update={"name": self.name}) if RUN_NAME.fullmatch(self.name) else record
 
     def write_config(self, settings: Mapping[str, object]) -> None:
-        """Keep the effective settings, re-runnable with --config."""
+        """Write the effective settings, re-runnable with --config."""
         write_atomic(self.path / "config.yaml", yaml.safe_dump(settings, sort_keys=False))
 
     def write_epochs(self, epochs: Iterable[EpochMetrics]) -> None:
@@ -134,7 +134,7 @@ class Run:
         append_durably(self.path / "epochs.jsonl", epoch.model_dump_json())
 
     def epochs(self) -> list[EpochMetrics]:
-        """The epochs so far, each once: of one that a resumed run did again the last; no line cut off by a kill."""
+        """Read the epochs, each once: of one that a resumed run did again the last; no line cut off by a kill."""
         path = self.path / "epochs.jsonl"
         epochs: dict[int, EpochMetrics] = {}
         try:
@@ -155,7 +155,7 @@ class Run:
 
     @contextmanager
     def following(self, on_epoch: Callable[[EpochMetrics], None]) -> Iterator[None]:
-        """Hand over each epoch that another process writes, while the block runs."""
+        """Pass on each epoch that another process writes, while the block runs."""
         done = threading.Event()
 
         def watch() -> None:
@@ -194,7 +194,7 @@ class RunStore:
 
     @contextmanager
     def open(self, name: str, *, resume: bool = False) -> Iterator[Run]:
-        """Hold one run for writing, making its folder if need be.
+        """Open one run for writing and hold its lock, making its folder if need be.
 
         Raises ConfigError for a name that is none and for another user's folder, RunExists for a name taken (without
         `resume`), RunLocked when another process is writing it.
@@ -224,7 +224,7 @@ class RunStore:
             yield run
 
     def scan(self) -> Runs:
-        """All runs of the folder. One that cannot be read is listed with its reason and ends nothing."""
+        """Read all runs of the folder. One that cannot be read is listed with its reason and ends nothing."""
         records, unended, damaged = [], [], []
         for path in sorted(self.root.iterdir()) if self.root.is_dir() else []:
             run = Run(path)
@@ -244,15 +244,15 @@ class RunStore:
         )
 
     def record(self, name: str) -> RunRecord | None:
-        """One run's record, or None while it has not ended. Raises ConfigError for a name that is not valid."""
+        """Read one run's record; None while it has not ended. Raises ConfigError for a name that is not valid."""
         return self.run(name).record()
 
     def epochs(self, name: str) -> list[EpochMetrics]:
-        """Epoch lines of one run. Raises ConfigError for a name that is not valid."""
+        """Read epoch lines of one run. Raises ConfigError for a name that is not valid."""
         return self.run(name).epochs()
 
     def run(self, name: str) -> Run:
-        """A run that may not be there, and is not held. Raises ConfigError for a name that is not valid."""
+        """Return a run that may not be there, and is not held. Raises ConfigError for a name that is not valid."""
         # No path is made of a name before it is checked: `../x` would lead out of the folder.
         if not RUN_NAME.fullmatch(name) or name == REPORT:
             raise ConfigError(f"run name {name!r:.80} must match {RUN_NAME.pattern} and not be {REPORT!r}")
@@ -261,7 +261,7 @@ class RunStore:
 
 @dataclass(frozen=True)
 class Runs:
-    """What lies in a folder of runs."""
+    """The runs of a folder."""
 
     records: tuple[RunRecord, ...]
     """Ended runs, oldest first."""
@@ -272,7 +272,7 @@ class Runs:
 
 
 def _first_line(error: ValueError) -> str:
-    """What is wrong, in one line: of pydantic's errors the first one."""
+    """Return what is wrong, in one line: of pydantic's errors the first one."""
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
@@ -281,7 +281,7 @@ def _first_line(error: ValueError) -> str:
 
 
 def _write_holder(path: Path) -> None:
-    """Say who writes the run, in a new file: another user may have made the one there, as a link."""
+    """Write who holds the run into a new file: another user may have made the one there, as a link."""
     with explain_errors(path):
         path.unlink(missing_ok=True)
         with path.open("x") as file:
@@ -309,7 +309,7 @@ def _holder(path: Path) -> str:
 
 
 def _taken(run: Run) -> str:
-    """That a run has this name already, and the ways out."""
+    """Return the message that a run has this name already, and what to do."""
     record, folder = run.record(), run.path.parent
     if record is None:
         return f"run {run.name!r} exists in {folder}: --resume continues it, another --name starts a new one"
@@ -317,5 +317,5 @@ def _taken(run: Run) -> str:
         return f"run {run.name!r} has ended, in {folder}: --resume shows its result, another --name starts a new one"
     return (
         f"run {run.name!r} ended as {record.status}, in {folder}: --resume tries it again with the same settings; for "
-        "other settings take another --name, or delete its folder"
+        "other settings choose another --name, or delete its folder"
     )

@@ -21,7 +21,7 @@ FILE = "trials.jsonl"
 
 
 class TrialResult(Plain):
-    """How one config did."""
+    """The result of one config."""
 
     id: str
     overrides: Overrides
@@ -30,7 +30,7 @@ class TrialResult(Plain):
     valid_loss: float | None = None
     """Best mean validation loss over the epochs and the untrained model, whose forecast is the naive one."""
     naive_loss: float | None = None
-    """That of a model that always answers zero."""
+    """The loss of a model that always answers zero."""
     best_epoch: int | None = None
     epochs: int = 0
     samples: int = 0
@@ -91,6 +91,6 @@ class Ledger:
         self.results[result.id] = result
 
     def best(self) -> TrialResult | None:
-        """The trial with the lowest score. Of a tie, the one whose id sorts first."""
+        """Return the trial with the lowest score; None if there is none. Of a tie, the one whose id sorts first."""
         scored = [(result.score, result.id) for result in self.results.values() if result.score is not None]
         return self.results[min(scored)[1]] if scored else None

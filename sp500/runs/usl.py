@@ -2,14 +2,14 @@
 
     seconds(N) = start + joining * (N - 1) + parallel / N + serial + sync * (N - 1)
 
-The first two are the start, the same for any number of windows, and stand apart from the law. The rest is the law of
+The first two are the start, the same for any number of windows, and are separate from the law. The rest is the law of
 the work (N. J. Gunther, Guerrilla Capacity Planning, 2007; "A general theory of computational scalability based on
 rational functions", arXiv:0808.1431): N workers have N / (1 + sigma (N - 1) + kappa N (N - 1)) times the rate of one.
-With work = parallel + serial that is what stands above, sigma = serial / work (contention: what all wait for), kappa =
-sync / work (coherency: what each tells each other). Linear in its parameters, none below zero, so that least squares
+With work = parallel + serial that is the formula above, sigma = serial / work (contention: what all wait for), kappa =
+sync / work (coherency: what all tell each other). Linear in its parameters, none below zero, so that least squares
 has one answer.
 
-Workers that share one machine divide the work by its cores at most: there `parallel / N` stands for parallel / min(N,
+Workers that share one machine divide the work by its cores at most: there `parallel / N` means parallel / min(N,
 cores).
 
 Few numbers of workers cannot determine all of it: one determines only the start and the work, two also either
@@ -45,7 +45,7 @@ DRAWS, SHARE = 200, 0.9
 
 @dataclass(frozen=True)
 class Variation:
-    """How much runs with the same settings vary."""
+    """The variation of runs with the same settings."""
 
     share: float
     """Standard deviation as a share of the seconds."""
@@ -53,7 +53,7 @@ class Variation:
     """Repeats behind it (degrees of freedom); 0: assumed."""
 
     def factors(self, size: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
-        """Factors [draw, ...] on seconds; each draw has a standard deviation that the repeats allow."""
+        """Draw factors [draw, ...] on seconds; each draw has a standard deviation that the repeats allow."""
         scale = np.full(size[0], self.share)
         if self.freedom:
             scale *= np.sqrt(self.freedom / generator.chisquare(self.freedom, size[0]))
@@ -61,7 +61,7 @@ class Variation:
 
 
 def variation(repeats: Iterable[Sequence[float]]) -> Variation:
-    """Pooled over groups of runs with the same settings; of groups of one alone, the assumption."""
+    """Return the variation pooled over groups of runs with equal settings; the assumption if all have one run."""
     groups = [np.asarray(group, float) for group in repeats]
     freedom = sum(len(group) - 1 for group in groups)
     squares = sum(float(((group / group.mean() - 1) ** 2).sum()) for group in groups)
@@ -78,7 +78,7 @@ class Law:
     serial: float
     sync: float
     cores: float = math.inf
-    """That workers share; of a cluster infinite, since its nodes come with the workers."""
+    """Cores that workers share; infinite on a cluster, whose nodes come with the workers."""
 
     @property
     def sigma(self) -> float:
@@ -96,19 +96,19 @@ class Law:
         return self.parallel + self.serial
 
     def seconds(self, workers: int) -> float:
-        """From start to end."""
+        """Return the seconds from start to end."""
         return float(self.start_seconds(workers) + self.work_seconds(workers))
 
     def start_seconds(self, workers: Any) -> Any:
-        """Seconds of the start, of one number of workers or of an array of them."""
+        """Return seconds of the start, of one number of workers or of an array of them."""
         return self.start + self.joining * (workers - 1)
 
     def work_seconds(self, workers: Any) -> Any:
-        """Seconds of the work, likewise."""
+        """Return seconds of the work, of one number of workers or of an array of them."""
         return self.parallel / np.minimum(workers, self.cores) + self.serial + self.sync * (workers - 1)
 
     def scale(self, times: float) -> Law:
-        """The law of so many times the samples: the start stays."""
+        """Return the law of so many times the samples: the start stays."""
         return replace(self, parallel=self.parallel * times, serial=self.serial * times, sync=self.sync * times)
 
 
@@ -126,11 +126,11 @@ class Fit:
     """How much the work of runs varies, which the range rests on."""
 
     def scale(self, times: float) -> Fit:
-        """The fit of so many times the samples."""
+        """Return the fit of so many times the samples."""
         return replace(self, law=self.law.scale(times), draws=tuple(draw.scale(times) for draw in self.draws))
 
     def interval(self, workers: int) -> tuple[float, float]:
-        """Range in which 90% of further runs are expected; the law's own seconds lie in it."""
+        """Return the range in which 90% of further runs are expected; the law's own seconds lie in it."""
         parts = np.array([(law.start_seconds(workers), law.work_seconds(workers)) for law in self.draws])
         low, high = np.quantile((parts * self.factors).sum(axis=1), [(1 - SHARE) / 2, (1 + SHARE) / 2])
         point = self.law.seconds(workers)
@@ -147,7 +147,7 @@ def fit(
     cores: float = math.inf,
     seed: int = 0,
 ) -> Fit:
-    """The law of runs: their workers, seconds of start and seconds of work, one each per run, above zero.
+    """Fit the law to runs: their workers, seconds of start and seconds of work, one each per run, above zero.
 
     `varies`: of the start and of the work; None: from runs with the same number of workers. `sigma`: contention where
     it cannot be fitted. `cores`: that all workers share, where they do.
@@ -166,12 +166,12 @@ def fit(
 
 
 def default(workers: int) -> float:
-    """Speed-up where nothing was measured: 5% contention."""
+    """Return the speed-up if nothing was measured: 5% contention."""
     return workers / (1 + SIGMA * (workers - 1))
 
 
 def _law(counts: np.ndarray, begun: np.ndarray, took: np.ndarray, sigma: float, kappa: float, *, cores: float) -> Law:
-    """Least squares of relative errors; `sigma` and `kappa` count where the measurements do not tell them."""
+    """Fit the law by least squares of relative errors; `sigma` and `kappa` replace what the data do not determine."""
     start, distinct = _start(counts, begun), len(np.unique(counts))
     divided = 1 / np.minimum(counts, cores)
     if len(np.unique(divided)) == 1:
@@ -188,15 +188,15 @@ def _law(counts: np.ndarray, begun: np.ndarray, took: np.ndarray, sigma: float, 
         return Law(*start, parallel, serial, kappa * (parallel + serial), cores)
     parallel, serial, sync = (0.0, *_least(columns[1:], took)) if distinct == 2 else _least(columns, took)
     if not parallel + serial:
-        # All of it coherency: one worker would train in no time. Such measurements tell nothing of coherency.
+        # All of it coherency: one worker would train in no time. Such measurements do not determine coherency.
         (parallel, serial), sync = _least(columns[:2], took), 0.0
     return Law(*start, parallel, serial, sync, cores)
 
 
 def _start(counts: np.ndarray, begun: np.ndarray) -> tuple[float, float]:
-    """Seconds that one worker takes to start, and what each further one adds, by the median of each number.
+    """Return the seconds that one worker takes to start, and what each further one adds, by the median of each number.
 
-    None is added where that is no more than runs vary (few runs would tell a slope of noise, and many workers pay it),
+    None is added where that is no more than runs vary (few runs would fit a slope to noise, and many workers pay it),
     and where one worker would then start in no time.
     """
     distinct = np.unique(counts)
@@ -209,27 +209,27 @@ def _start(counts: np.ndarray, begun: np.ndarray) -> tuple[float, float]:
 
 
 def _least(columns: Sequence[np.ndarray], took: np.ndarray) -> list[float]:
-    """Parameters, none below zero, with the least squares of relative errors."""
+    """Return parameters, none below zero, with the least squares of relative errors."""
     parameters, _ = nnls(np.stack(columns, axis=1) / took[:, None], np.ones_like(took))
     return [float(value) for value in parameters]
 
 
 def _slower(counts: np.ndarray, took: np.ndarray) -> bool:
-    """Whether more workers took longer, which no contention explains: at most everything waits, and no longer."""
+    """Return whether more workers took longer, which no contention explains: at most everything waits."""
     return bool(took[counts == counts.max()].mean() > took[counts == counts.min()].mean())
 
 
 def _list_assumptions(counts: np.ndarray, took: np.ndarray, sigma: float, cores: float) -> dict[str, str]:
     coherency = {
-        "coherency": f"coherency is taken as 0 (to {KAPPA_SPAN[1]:.1%} of the work per further worker in the range)"
+        "coherency": f"coherency is set to 0 (to {KAPPA_SPAN[1]:.1%} of the work per further worker in the range)"
     }
     span = f"{SIGMA_SPAN[0]:.0%} to {SIGMA_SPAN[1]:.0%} in the range"
-    contention = {"contention": f"contention is taken as {sigma:.0%} of the work ({span})"}
+    contention = {"contention": f"contention is set to {sigma:.0%} of the work ({span})"}
     distinct = len(np.unique(counts))
     if distinct == 1:
-        return {"joining": "each further worker is taken to start beside the others", **contention, **coherency}
+        return {"joining": "each further worker is assumed to start in parallel", **contention, **coherency}
     if counts.min() >= cores:
         return contention
     if distinct == 2 and _slower(counts, took):
-        return {"contention": "contention is taken as 100% (all work waits in line), since more workers took longer"}
+        return {"contention": "contention is set to 100% (all work waits in line), since more workers took longer"}
     return coherency if distinct == 2 else {}

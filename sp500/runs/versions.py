@@ -26,27 +26,27 @@ MANIFEST = "manifest.json"
 NAME = re.compile(r"epoch-(\d{5,})(?:-step-(\d{8,}))?")
 FILE = re.compile(r"[\w-][\w.-]*")
 DAMAGE = (OSError, ValueError, KeyError, TypeError)
-"""What reading a damaged version raises."""
+"""Errors of reading a damaged version."""
 Version = tuple[int, int]
 """Epochs that have ended, and the step inside the next one; 0: none."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a version holds. `files`: sha256 by name; `progress`: plain data of the loop."""
+    """The contents of a version. `files`: sha256 by name; `progress`: plain data of the loop."""
 
     fingerprint: str
     progress: dict[str, Any]
     files: dict[str, str]
 
     def dump(self) -> str:
-        """The text of its file, with a checksum."""
+        """Return the text of its file, with a checksum."""
         plain = {"fingerprint": self.fingerprint, "progress": self.progress, "files": self.files}
         return json.dumps({**plain, "sha256": digest(_canonical(plain))}, indent=1)
 
     @classmethod
     def parse(cls, data: bytes, place: object) -> Manifest:
-        """The inverse of `dump`. Raises one of DAMAGE, naming the place, for what is not as it was written."""
+        """Parse what `dump` returns. Raises one of DAMAGE, naming the place, for anything else."""
         plain = json.loads(data)
         if not isinstance(plain, dict):
             raise ValueError(f"{place} is not a valid manifest")
@@ -63,12 +63,12 @@ class Manifest:
 
 
 def read(folder: Path) -> Manifest:
-    """The manifest of a version. Raises one of DAMAGE."""
+    """Read the manifest of a version. Raises one of DAMAGE."""
     return Manifest.parse((folder / MANIFEST).read_bytes(), folder / MANIFEST)
 
 
 def check(folder: Path) -> Manifest:
-    """The manifest of a version whose files are as they were written. Raises as `read`, naming the damaged file."""
+    """Return the manifest of a version whose files are intact. Raises as `read`, naming the damaged file."""
     manifest = read(folder)
     compare(folder, manifest.files)
     return manifest
@@ -82,12 +82,12 @@ def compare(folder: Path, files: dict[str, str]) -> None:
 
 
 def of(folder: Path) -> list[Version]:
-    """All versions in a folder of checkpoints, oldest first."""
+    """Return all versions in a folder of checkpoints, oldest first."""
     return sorted(parse(path.name) for path in folder.glob("epoch-*") if NAME.fullmatch(path.name))
 
 
 def parse(name: str) -> Version:
-    """The version of that name. Raises ValueError."""
+    """Return the version of that name. Raises ValueError."""
     match = NAME.fullmatch(name)
     if not match:
         raise ValueError(f"{name} is not a version")
@@ -95,19 +95,19 @@ def parse(name: str) -> Version:
 
 
 def name(version: Version) -> str:
-    """Name of a version's folder."""
+    """Return the name of a version's folder."""
     epoch, step = version
     return f"epoch-{epoch:05d}" + (f"-step-{step:08d}" if step else "")
 
 
 def best_of(progress: dict[str, Any]) -> Version | None:
-    """The best version as of this progress; None inside the first epoch, where there may be none yet."""
+    """Return the best version as of this progress; None inside the first epoch, where there may be none yet."""
     best = int(progress["best_epoch"])
     return (best, 0) if best or progress.get("best_loss") is not None else None
 
 
 def link(path: Path, version: Version) -> None:
-    """Make `path` (last or best) lead to a version next to it. Raises OSError."""
+    """Make `path` (last or best) a link to a version next to it. Raises OSError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     for rest in path.parent.glob(f".{path.name}.*.tmp"):  # of killed writers: there is one at a time
         rest.unlink(missing_ok=True)
@@ -117,7 +117,7 @@ def link(path: Path, version: Version) -> None:
 
 
 def digest(data: bytes) -> str:
-    """sha256, in hex."""
+    """Return the sha256, in hex."""
     return hashlib.sha256(data).hexdigest()
 
 

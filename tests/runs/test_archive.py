@@ -455,5 +455,5 @@ def test_address_of_no_archive_is_refused_by_the_name_of_its_field(uri: str, cap
 
 
 def test_archive_where_the_run_lies_is_refused(store: RunStore) -> None:
-    with begun(store) as run, pytest.raises(ConfigError, match="the run itself lies there"):
+    with begun(store) as run, pytest.raises(ConfigError, match="the run itself is there"):
         catch_up(f"file://{store.root}", run, CONFIG.fingerprint, resume=True)

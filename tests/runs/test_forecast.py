@@ -105,7 +105,7 @@ def test_no_runs_give_the_default_and_its_assumption_and_no_seconds() -> None:
 
 def test_two_numbers_of_workers_say_what_they_did_not_tell() -> None:
     found = asked(record(1), record(2))
-    assert "Not fitted, since only 1 and 2 workers were measured: coherency is taken as 0" in found["assumption"]
+    assert "Not fitted, since only 1 and 2 workers were measured: coherency is set to 0" in found["assumption"]
     assert found["basis"]["assumed"] == ["coherency"]
     assert "More than 2 workers were not measured" in found["assumption"]
 

@@ -31,7 +31,7 @@ def test_two_numbers_of_workers_tell_contention_and_say_that_coherency_is_assume
     fitted = usl.fit([1, 2], [5.0, 5.0], [seconds(n, 100.0, 0.1, 0.0) for n in (1, 2)])
     assert (fitted.law.work, fitted.law.sigma, fitted.law.kappa) == pytest.approx((100.0, 0.1, 0.0))
     assert list(fitted.fixed) == ["coherency"]
-    assert fitted.fixed["coherency"].startswith("coherency is taken as 0")
+    assert fitted.fixed["coherency"].startswith("coherency is set to 0")
 
 
 def test_one_number_of_workers_tells_the_work_under_stated_defaults() -> None:

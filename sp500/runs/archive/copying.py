@@ -104,7 +104,7 @@ class Copier:
             self._copy()
         except UNANSWERED as error:
             if self._problem is None and not self._ended.is_set():
-                log.warning("archive %s: %s. The run goes on; this is tried again", self._uri, error)
+                log.warning("archive %s: %s. The run continues; this is tried again", self._uri, error)
             self._problem = str(error)
             return False
         self._problem = None
@@ -124,7 +124,7 @@ class Copier:
             self._write_listing(archive, self._make_listing())
 
     def _open(self) -> Archived:
-        """Find out what the archive has of this run. Raises RunExists where that is another one."""
+        """Open the run in the archive, and read what it has. Raises RunExists if that is another run."""
         archive = Archived(self._uri, self._run)
         listing = archive.listing()
         if listing and listing.fingerprint != self._fingerprint:
@@ -149,7 +149,7 @@ class Copier:
         return archive
 
     def _local_files(self, ending: bool) -> dict[str, Path]:
-        """The run's own files by name: no checkpoints, no links, nothing hidden."""
+        """Return the run's own files by name: no checkpoints, no links, nothing hidden."""
         paths = {}
         for folder, names, files in os.walk(self._run.path):
             names[:] = [name for name in names if not name.startswith(".") and not versions.NAME.fullmatch(name)]
@@ -164,7 +164,7 @@ class Copier:
         return paths
 
     def _copy_files(self, archive: Archived, *, ending: bool, record: bool = False) -> None:
-        """Copy the files that have changed, the record last and only where it is asked for."""
+        """Copy the files that have changed, the record last and only on request."""
         files = self._local_files(ending)
         if not record:
             files.pop(RECORD, None)
@@ -202,7 +202,7 @@ class Copier:
         return paths
 
     def _missing_version(self) -> str | None:
-        """The version to copy next: the newest, after the best one, without which it is of no use."""
+        """Return the version to copy next: the newest, after the best one, without which it is of no use."""
         for folder, local in by_folder(self._local_versions()).items():
             first = []
             with suppress(*versions.DAMAGE):

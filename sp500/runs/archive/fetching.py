@@ -26,7 +26,7 @@ GROWING = ("trials.jsonl", "folds.jsonl")
 
 @dataclass(frozen=True)
 class Fetched:
-    """What was brought: names of files and of versions. `damaged`: what is wrong with each version left out."""
+    """Names of the fetched files and of versions. `damaged`: what is wrong with each version left out."""
 
     files: tuple[str, ...] = ()
     versions: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Fetched:
 
 
 def fetch(store: RunStore, name: str, uri: str) -> Fetched:
-    """Bring a run, ended or not, into a folder of runs; nothing where the one there is as far.
+    """Copy a run, ended or not, into a folder of runs; nothing if the one there is as new.
 
     Where there is no run of that name it appears at once, under a lock of its own. Raises RunExists for a run of other
     settings there, ConfigError where the archive has no such run, CheckpointError that names a damaged file,
@@ -59,7 +59,7 @@ def fetch(store: RunStore, name: str, uri: str) -> Fetched:
 
 
 def catch_up(uri: str, run: Run, fingerprint: str, *, resume: bool) -> None:
-    """Bring what the archive has of a run that is about to start, where that is further.
+    """Fetch what the archive has of a run that is about to start, if that is newer.
 
     Raises RunExists for a new run whose name the archive has, ConfigError for a run of other settings. An archive that
     does not answer is a warning, but Unreachable where the run is not here either, so that it does not start over.
@@ -87,14 +87,14 @@ def catch_up(uri: str, run: Run, fingerprint: str, *, resume: bool) -> None:
             raise Unreachable(
                 f"--resume: run {run.name!r} is not here, and its archive {uri} fails: {error}"
             ) from error
-        log.warning("archive %s: %s. The run goes on with what is here", uri, error)
+        log.warning("archive %s: %s. The run continues with what is here", uri, error)
         return
     if fetched.versions or fetched.files:
-        log.warning("archive %s: run %s is fetched from there, as it was further", uri, run.name)
+        log.warning("archive %s: run %s is fetched from there, as it is newer", uri, run.name)
 
 
 def _rename(staged: Path, target: Path) -> bool:
-    """Whether what is staged has become the run; not where another process has made one meanwhile."""
+    """Return whether the staged folder has become the run; not if another process has made one meanwhile."""
     try:
         staged.rename(target)
     except OSError as error:
@@ -124,7 +124,7 @@ def _check_same(run: Run, listing: Listing) -> None:
 
 
 def _merge(archived: Archived, listing: Listing, entries: dict[str, Entry], run: Run) -> Fetched:
-    """Bring what the archive has and the run lacks, where the archive is further; the newest version last."""
+    """Fetch what the archive has and the run lacks, if the archive is newer; the newest version last."""
     names = versions_in(entries)
     if not _is_ahead(run, entries, names):
         return Fetched()
@@ -155,7 +155,7 @@ def _move(staged: Path, run: Path, names: list[str]) -> None:
 
 
 def _is_ahead(run: Run, entries: dict[str, Entry], names: set[str]) -> bool:
-    """Whether the archive has a newer version, a record that the run lacks, or more results."""
+    """Return whether the archive has a newer version, a record that the run lacks, or more results."""
     if not (run.path / "config.yaml").exists() or (RECORD in entries and not (run.path / RECORD).exists()):
         return True
     for folder, remote in by_folder(names).items():
@@ -179,7 +179,7 @@ def _is_whole(version: Path) -> bool:
 def _download(
     archived: Archived, listing: Listing, entries: dict[str, Entry], folder: Path, names: set[str]
 ) -> Fetched:
-    """Bring the run's files and these versions. Raises CheckpointError for a damaged file of the run."""
+    """Fetch the run's files and these versions. Raises CheckpointError for a damaged file of the run."""
     files, whole, damaged = [], [], []
     for name in listing.files:
         if name in entries:
@@ -211,7 +211,7 @@ def _download_file(archived: Archived, listing: Listing, name: str, folder: Path
 
 
 def _download_version(archived: Archived, name: str, folder: Path, entries: dict[str, Entry]) -> None:
-    """Bring a version. Raises one of versions.DAMAGE, naming the damaged file."""
+    """Fetch a version. Raises one of versions.DAMAGE, naming the damaged file."""
     manifest = archived.manifest(name)
     for file, expected in manifest.files.items():
         if archived.folder.download(f"{name}/{file}", folder / name / file) != expected:

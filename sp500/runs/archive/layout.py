@@ -1,4 +1,4 @@
-"""What an archive holds of a run.
+"""The layout of a run in an archive.
 
     ARCHIVE/RUN/archive.json                       the run's files and their sha256
     ARCHIVE/RUN/{config.yaml, record.json, ...}    the files
@@ -30,11 +30,11 @@ VERSION = re.compile(rf"((?:[^./][^/]*/)*{versions.NAME.pattern})/[^/]+")
 """A file of a version that is not in a hidden folder."""
 TIMEOUT_SECONDS = 5.0
 UNANSWERED = (OSError, SP500Error, pa.ArrowException)
-"""What an archive raises that cannot be reached, read or written."""
+"""Errors of an archive that cannot be reached, read or written."""
 
 
 class Listing(BaseModel):
-    """What `archive.json` holds."""
+    """The contents of `archive.json`."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -54,10 +54,10 @@ class Archived:
         if place.startswith("file:"):
             there, here = Path(unquote(urlsplit(self.uri).path)).resolve(), run.path.resolve()
             if there == here or there in here.parents or here in there.parents:
-                raise ConfigError(f"io.archive {uri}: the run itself lies there; name another folder")
+                raise ConfigError(f"io.archive {uri}: the run itself is there; choose another folder")
 
     def listing(self) -> Listing | None:
-        """The run's listing; None where the archive has no such run. Raises CheckpointError for a damaged one."""
+        """Read the run's listing; None if the archive has no such run. Raises CheckpointError for a damaged one."""
         try:
             listing = Listing.model_validate_json(checksums.unseal(self.folder.read(LISTING)))
         except FileNotFoundError:
@@ -69,7 +69,7 @@ class Archived:
         return listing
 
     def entries(self) -> dict[str, Entry]:
-        """All files by name. Raises CheckpointError for a name that leads out of the run, as keys of S3 may."""
+        """Return all files by name. Raises CheckpointError for a name that leads out of the run, as keys of S3 may."""
         entries = self.folder.entries()
         for name in entries:
             if {"", ".", ".."}.intersection(name.split("/")):
@@ -87,12 +87,12 @@ class Archived:
         self.write(LISTING, checksums.seal(listing).encode())
 
     def manifest(self, version: str) -> Manifest:
-        """The manifest of a version, such as checkpoints/epoch-00007. Raises one of versions.DAMAGE."""
+        """Read the manifest of a version, such as checkpoints/epoch-00007. Raises one of versions.DAMAGE."""
         place = f"{version}/{versions.MANIFEST}"
         return Manifest.parse(self.folder.read(place), f"{self.uri}/{place}")
 
     def delete_version(self, version: str) -> None:
-        """Remove a version: first what makes readers trust it."""
+        """Remove a version: first its manifest, without which readers ignore it."""
         self.folder.delete(f"{version}/{versions.MANIFEST}")
         self.folder.delete(version)
 
@@ -105,12 +105,12 @@ def check_name(name: str, place: str) -> None:
 
 
 def versions_in(entries: dict[str, Entry]) -> set[str]:
-    """Paths of the versions of which there is any file, whole or not."""
+    """Return the paths of the versions of which there is any file, whole or not."""
     return {match[1] for name in entries if (match := VERSION.fullmatch(name))}
 
 
 def by_folder(names: set[str]) -> dict[str, list[Version]]:
-    """Versions of each folder of checkpoints, oldest first."""
+    """Return the versions of each folder of checkpoints, oldest first."""
     folders: dict[str, list[Version]] = {}
     for name in names:
         folder, _, version = name.rpartition("/")
