@@ -37,7 +37,7 @@ class Experiment(RunConfig):
     """Settings of an experiment: a run's, and what the script adds."""
 
     experiment: ClassVar[str]
-    """What the record calls it."""
+    """Its name in the record."""
     resume: bool = setting(False, agents=True)
     """Continue the run of that name; an ended one prints its record."""
     trust_source: bool = False
@@ -46,31 +46,31 @@ class Experiment(RunConfig):
 
     @property
     def subject(self) -> str:
-        """What a run is named after, besides the experiment and the time."""
+        """The part of a run's name between the experiment and the time."""
         return reference_name(self.model.kind)
 
     @property
     def arm(self) -> str:
-        """Which arm of a comparison this run is."""
+        """The arm of a comparison that this run is."""
         return "ray" if self.num_workers else "solo"
 
     @property
     def joins_cluster(self) -> bool:
-        """Whether it runs on the Ray cluster of RAY_ADDRESS, where there is one."""
+        """True if it runs on the Ray cluster of RAY_ADDRESS, if there is one."""
         return bool(self.num_workers)
 
     def check_address(self) -> None:
-        """Raises ConfigError for a RAY_ADDRESS that it would have to connect to and cannot."""
+        """Raise ConfigError for a RAY_ADDRESS that it would have to connect to and cannot."""
         if self.joins_cluster:
             ray_address.check(ray_address.read())
 
     def settings(self) -> dict[str, object]:
-        """Effective settings as plain data, re-runnable with --config: without the flags and the run's name."""
+        """Return effective settings as plain data, re-runnable with --config: without the flags and the run's name."""
         left_out = dict.fromkeys(FLAGS, True) | {"io": {"run_name"}}
         return source.make_portable(mask(self.model_dump(mode="json", exclude=left_out)))
 
     def decisive(self) -> dict[str, object]:
-        """What a resumed run must have in common with the run it continues, besides the fingerprint."""
+        """Return what a resumed run must have in common with the run it continues, in addition to the fingerprint."""
         added = set(type(self).model_fields) - set(RunConfig.model_fields) - FLAGS
         return self.model_dump(mode="json", include=added)
 
@@ -78,14 +78,14 @@ class Experiment(RunConfig):
         """Raise ConfigError for what a new run could not do, before it has a folder, which would take its name."""
 
     def check_ended(self, record: RunRecord) -> None:
-        """Raise ConfigError where files that these settings name say something else than when the run ended."""
+        """Raise ConfigError if files that these settings name have changed since the run ended."""
 
 
 E = TypeVar("E", bound=Experiment)
 
 
 class Interrupted(KeyboardInterrupt):
-    """SIGINT or SIGTERM; `code` is the exit code that tells which."""
+    """SIGINT or SIGTERM; `code` is its exit code."""
 
     def __init__(self, code: int) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ def execute(config: E, main: Callable[[E, Run], RunRecord]) -> RunRecord:
 
 
 def _archiving(config: Experiment, run: Run) -> AbstractContextManager[None]:
-    """The copy to io.archive while the run goes on. Before it comes what the archive has and this machine lacks."""
+    """Copy the run to io.archive while it goes on. Before that, fetch what the archive has and this machine lacks."""
     if not config.io.archive:
         return nullcontext()
     from sp500.runs.archive import copying, fetching
@@ -162,7 +162,7 @@ def _attempt(config: E, main: Callable[[E, Run], RunRecord], run: Run, earlier: 
 
 
 def outline(config: Experiment, plan: Mapping[str, object]) -> dict[str, object]:
-    """What would be run, for --dry-run; the long config comes last."""
+    """Return what would be run, for --dry-run; the long config comes last."""
     config.check_address()
     name = run_name(config)
     return {
@@ -177,7 +177,7 @@ def outline(config: Experiment, plan: Mapping[str, object]) -> dict[str, object]
 
 
 def run_name(config: Experiment) -> str:
-    """The name given, or one made from experiment, subject and the time."""
+    """Return the given name, or one made from experiment, subject and the time."""
     if config.io.run_name:
         return config.io.run_name
     subject = re.sub(r"[^a-z0-9]+", "-", config.subject.lower())[:20]
@@ -205,12 +205,12 @@ def _check_same(run: Run, config: Experiment, *, ended: bool) -> None:
     if pairs[0] != pairs[1]:
         raise ConfigError(
             f"run {run.name!r} has other settings than these ({_difference(stored, config) or path}): --resume "
-            "continues it with its own settings; for new settings take another --name"
+            "continues it with its own settings; for new settings choose another --name"
         )
 
 
 def _difference(stored: Experiment, wanted: Experiment) -> str:
-    """The first settings that decide numbers and differ, as they are kept and given."""
+    """Return the first settings that decide numbers and differ, with the kept and the given value."""
     for own, other in ((stored.own_task, wanted.own_task), (stored.model.own, wanted.model.own)):
         if own and other and own.identity != other.identity:
             return f"{other.path} differs from the run's {own.path}"
@@ -220,7 +220,7 @@ def _difference(stored: Experiment, wanted: Experiment) -> str:
 
 
 def _flat(settings: dict[str, object], section: str = "") -> Iterator[tuple[str, object]]:
-    """Dotted settings."""
+    """Yield dotted settings."""
     for name, value in settings.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{section}{name}.")
@@ -229,7 +229,7 @@ def _flat(settings: dict[str, object], section: str = "") -> Iterator[tuple[str,
 
 
 def _begin(config: Experiment, run: Run) -> float:
-    """Keep what a kill must not lose, before anything is done; gives the seconds of earlier attempts."""
+    """Write what a kill must not lose, before anything is done. Returns the seconds of earlier attempts."""
     earlier = run.spent_seconds()
     run.write_config(config.settings())
     begun = _make_unfinished(config, run, "stopped", "killed, or not ended yet", started=datetime.now(UTC))
@@ -240,7 +240,7 @@ def _begin(config: Experiment, run: Run) -> float:
 def _make_unfinished(
     config: Experiment, run: Run, status: Status, reason: str, *, started: datetime | None = None
 ) -> RunRecord:
-    """A record without results, of a run that has begun now or when it was kept that it did."""
+    """Return a record without results, of a run that begins now or, if a time of its start was kept, began then."""
     begun = None if started else run.start_record()
     record = make_record(
         config,

@@ -31,7 +31,7 @@ SLOW_LAGS = 60
 
 
 def half_width(influence: np.ndarray, *, overlap: int = 1, slow: bool = False) -> float | None:
-    """Half the width of the 95% interval of a statistic with these influence values [day]; None below three days.
+    """Return half the 95% interval of a statistic with these influence values [day]; None below three days.
 
     The influence values of a mean are the deviations from it. Those of a function of means are its first-order
     expansion (the delta method). `overlap`: how many days each value covers, above 1 for returns over several days;
@@ -56,19 +56,19 @@ def half_width(influence: np.ndarray, *, overlap: int = 1, slow: bool = False) -
 
 
 def standard_error(influence: np.ndarray, *, overlap: int = 1) -> float:
-    """Newey and West's standard error of a statistic with these influence values [day]."""
+    """Return Newey and West's standard error of a statistic with these influence values [day]."""
     values = influence - influence.mean()
     return math.sqrt(_long_run(values, min(_lags(len(values), overlap), len(values) - 1)) / len(values))
 
 
 def _lags(days: int, overlap: int) -> int:
-    """Newey and West's (1994) rule, and twice the overlap, over which values share days."""
+    """Return the lags of Newey and West's (1994) rule, and twice the overlap, over which values share days."""
     rule = int(4 * (days / 100) ** (2 / 9))
     return max(rule, 2 * overlap if overlap > 1 else 0)
 
 
 def _long_run(values: np.ndarray, lags: int) -> float:
-    """Variance of the sum of `values` (mean zero) per value: autocovariances with Bartlett weights, never negative."""
+    """Return the variance of the sum of `values` (mean zero) per value, with Bartlett weights; it is never negative."""
     total = float(values @ values)
     for lag in range(1, lags + 1):
         total += 2 * (1 - lag / (lags + 1)) * float(values[lag:] @ values[:-lag])

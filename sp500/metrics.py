@@ -1,4 +1,4 @@
-"""How forecasts are judged: errors, direction, and what trading on them would have earned.
+"""Metrics of forecasts: errors, direction, and what trading on them would have earned.
 
 Plain NumPy arrays in, a dictionary of floats out; scikit-learn where it has the metric. A metric that is not defined
 on the given data (a correlation with a constant forecast) is None, never NaN. `NAME_interval` is the 95% interval
@@ -27,7 +27,7 @@ FEWEST_TICKERS = 5
 
 
 def regression(forecast: np.ndarray, target: np.ndarray) -> Metrics:
-    """mse, mae, r2, directional accuracy and information coefficient of forecasts [sample].
+    """Return mse, mae, r2, directional accuracy and information coefficient of forecasts [sample].
 
     Directional accuracy counts samples whose target is not 0; a forecast of 0 names no direction and counts as wrong.
     It is None for a forecast that is always 0. The information coefficient is Spearman's rank correlation (Grinold and
@@ -52,7 +52,7 @@ def regression(forecast: np.ndarray, target: np.ndarray) -> Metrics:
 
 
 def cross_section(forecast: np.ndarray, index: pd.DataFrame, *, horizon: int = 1) -> Metrics:
-    """Mean over the dates of the rank correlation between forecasts and returns of the tickers, and its t statistic.
+    """Return the mean rank correlation per date between forecasts and returns of the tickers, and its t statistic.
 
     The mean divided by its Newey-West standard error (Fama and MacBeth 1973, with correlated dates). Says whether a
     forecast ranks the tickers of a day; the pooled coefficient of `regression` also counts the direction of the market.
@@ -71,7 +71,7 @@ def cross_section(forecast: np.ndarray, index: pd.DataFrame, *, horizon: int = 1
 
 
 def trading(position: np.ndarray, index: pd.DataFrame, *, cost_bps: float, horizon: int = 1) -> Metrics:
-    """Sharpe ratios, before and after costs, of holding `position` [sample] (-1, 0, 1) in each row of `index`.
+    """Return Sharpe ratios, before and after costs, of holding `position` [sample] (-1, 0, 1) in each row of `index`.
 
     `index` has date, ticker and return (log, over `horizon` days). Tickers weigh the same on a day. With a horizon
     above 1 only every horizon-th day trades, so that holdings do not overlap; the ratio is the mean over the `horizon`
@@ -94,7 +94,7 @@ def trading(position: np.ndarray, index: pd.DataFrame, *, cost_bps: float, horiz
 
 
 def growth(position: np.ndarray, index: pd.DataFrame, *, cost_bps: float, horizon: int = 1) -> Metrics:
-    """What 1 becomes by holding `position` [sample] as in `trading`, after costs, with all earnings reinvested.
+    """Return the growth of 1 by holding `position` [sample] as in `trading`, after costs, with all earnings reinvested.
 
     `dates` and `values` after the last trade of each month. With a horizon above 1 only every horizon-th day trades,
     from the first on.
@@ -108,12 +108,12 @@ def growth(position: np.ndarray, index: pd.DataFrame, *, cost_bps: float, horizo
 
 
 def excess_sharpe(position: np.ndarray, index: pd.DataFrame, *, horizon: int = 1) -> float | None:
-    """The ratio of `excess` in `trading` alone, in a tenth of the time: a search asks for it once per config."""
+    """Return only the ratio of `excess` in `trading`, in a tenth of the time: a search needs it once per config."""
     return _sharpe(_portfolio_returns(position - 1, index), horizon)
 
 
 def deflated_excess(excess: Metrics | None, trial_sharpes: Sequence[float | None]) -> DeflatedSharpe | None:
-    """`deflated_sharpe` of the chosen config's returns in excess of always being long, `excess` of `trading`.
+    """Return `deflated_sharpe` of the chosen config's returns in excess of always being long, `excess` of `trading`.
 
     Without the subtraction a config that holds a rising market earns the market's ratio, which would be taken for
     skill. Sharpe ratios of excess returns are the usual ones against a benchmark (Sharpe 1994, "The Sharpe Ratio").
@@ -144,7 +144,7 @@ def deflated_sharpe(
     kurtosis: float | None,
     observations: int,
 ) -> Metrics | None:
-    """What luck alone makes of the best of `trials` configs, and the probability that the true ratio is above zero.
+    """Return the best ratio that luck alone gives `trials` configs, and the probability that the true one is above 0.
 
     `expected_max` is the largest Sharpe ratio to be expected of as many configs without skill, and `probability` the
     deflated Sharpe ratio: P(true > 0) of `sharpe` held against it (Bailey and Lopez de Prado 2014, "The Deflated
@@ -170,7 +170,7 @@ def deflated_sharpe(
 
 
 def classification(probability: np.ndarray, target: np.ndarray, threshold: float) -> Metrics:
-    """Accuracy, precision, recall, f1, ROC-AUC and confusion matrix [[tn, fp], [fn, tp]] of P(target = 1) [sample]."""
+    """Return accuracy, precision, recall, f1, ROC-AUC and confusion [[tn, fp], [fn, tp]] of P(target = 1) [sample]."""
     from sklearn import metrics
 
     predicted = (probability >= threshold).astype(int)
@@ -191,7 +191,7 @@ def classification(probability: np.ndarray, target: np.ndarray, threshold: float
 
 
 def multiclass(scores: np.ndarray, target: np.ndarray) -> Metrics:
-    """Accuracy, macro f1 and confusion matrix of class scores [sample, class]."""
+    """Return accuracy, macro f1 and confusion matrix of class scores [sample, class]."""
     from sklearn import metrics
 
     predicted = scores.argmax(axis=1)
@@ -204,7 +204,7 @@ def multiclass(scores: np.ndarray, target: np.ndarray) -> Metrics:
 
 
 def probability_scores(probability: np.ndarray, target: np.ndarray) -> Metrics:
-    """Brier score (Brier 1950) and log loss of P(target = 1) [sample]: 0 is perfect."""
+    """Return Brier score (Brier 1950) and log loss of P(target = 1) [sample]: 0 is perfect."""
     from sklearn import metrics
 
     # A probability of 0 that came true would cost an infinite log loss.
@@ -216,7 +216,7 @@ def probability_scores(probability: np.ndarray, target: np.ndarray) -> Metrics:
 
 
 def improvement(loss: np.ndarray, naive_loss: np.ndarray, dates: np.ndarray, *, horizon: int = 1) -> Metrics:
-    """Share by which the mean loss [sample] is below the naive one's, with a 95% interval.
+    """Return the share by which the mean loss [sample] is below the naive one's, with a 95% interval.
 
     The interval is that of a ratio of daily sums (delta method) and takes days, not samples, as observations, since
     losses of the tickers on one day are alike; `intervals` says how it allows for correlated days, and what it covers.
@@ -236,30 +236,30 @@ def improvement(loss: np.ndarray, naive_loss: np.ndarray, dates: np.ndarray, *, 
 
 
 def best_naive(naive: Mapping[str, Metrics], metric: str, *, largest: bool) -> str:
-    """Name of the naive forecast that is hardest to beat."""
+    """Return the name of the naive forecast that is hardest to beat."""
     return (max if largest else min)(naive, key=lambda name: naive[name][metric])
 
 
 def _positions(position: np.ndarray, index: pd.DataFrame) -> pd.DataFrame:
-    """[day, ticker]; NaN where a ticker has no row."""
+    """Return positions [day, ticker]; NaN if a ticker has no row."""
     return index.assign(position=position).pivot(index="date", columns="ticker", values="position")
 
 
 def _turnover(positions: pd.DataFrame, horizon: int) -> np.ndarray:
-    """Share of the capital that is traded [day], entry from cash included."""
+    """Return the share of the capital that is traded [day], entry from cash included."""
     weights = positions.div(positions.notna().sum(axis=1), axis=0).fillna(0.0)
     return np.asarray(weights.diff(horizon).fillna(weights).abs().sum(axis=1))
 
 
 def _portfolio_returns(position: np.ndarray, index: pd.DataFrame) -> np.ndarray:
-    """Simple return [day] over the horizon of the capital spread evenly over the tickers of a day."""
+    """Return the simple return [day] over the horizon of the capital spread evenly over the tickers of a day."""
     days, day = np.unique(index["date"].to_numpy(), return_inverse=True)
     earned = position * np.expm1(index["return"].to_numpy(np.float64))
     return np.asarray(np.bincount(day, earned, len(days)) / np.bincount(day, minlength=len(days)))
 
 
 def _sharpe(returns: np.ndarray, horizon: int) -> float | None:
-    """Mean over the possible first days of the ratio per trade; first days without a ratio do not count."""
+    """Return the mean over the possible first days of the ratio per trade; first days without a ratio do not count."""
     parts = [returns[first::horizon] for first in range(horizon)]
     ratios = [part.mean() / part.std(ddof=1) for part in parts if _vary(part)]
     return float(np.mean(ratios)) if ratios else None
@@ -271,7 +271,7 @@ def _annual(returns: np.ndarray, horizon: int, year: float) -> float | None:
 
 
 def _sharpe_interval(returns: np.ndarray, horizon: int, year: float) -> list[float] | None:
-    """95% interval of the annualised ratio by the delta method (Lo 2002, Financial Analysts Journal 58, appendix A).
+    """Return the 95% interval of the annualised ratio by the delta method (Lo 2002, Fin. Analysts J. 58, appendix A).
 
     With independent days its standard error is Mertens's (2002): sqrt((1 - skew SR + (kurtosis - 1) / 4 SR^2) / T).
     """
@@ -285,7 +285,7 @@ def _sharpe_interval(returns: np.ndarray, horizon: int, year: float) -> list[flo
 
 
 def _shape(returns: np.ndarray) -> Metrics:
-    """Third and fourth standardised moments, as SciPy's `skew` and `kurtosis(fisher=False)`."""
+    """Return the third and fourth standardised moments, as SciPy's `skew` and `kurtosis(fisher=False)`."""
     if not _vary(returns):
         return {"skew": None, "kurtosis": None}
     scores = (returns - returns.mean()) / returns.std()

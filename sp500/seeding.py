@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 def derive(seed: int, *path: str | int) -> int:
-    """A 63-bit seed for one use of `seed`, the same on every machine."""
+    """Return a 63-bit seed for one use of `seed`, the same on every machine."""
     digest = hashlib.blake2b(json.dumps([seed, *path]).encode(), digest_size=8).digest()
     return int.from_bytes(digest) >> 1
 
 
 def numpy_generator(seed: int, *path: str | int) -> np.random.Generator:
-    """NumPy generator for one use of `seed`."""
+    """Return a NumPy generator for one use of `seed`."""
     return np.random.default_rng(derive(seed, *path))
 
 
 def torch_generator(seed: int, *path: str | int) -> torch.Generator:
-    """CPU torch generator for one use of `seed`."""
+    """Return a CPU torch generator for one use of `seed`."""
     import torch
 
     return torch.Generator().manual_seed(derive(seed, *path))

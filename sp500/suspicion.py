@@ -1,4 +1,4 @@
-"""What is too good to be true for forecasts of daily prices: the usual cause is a value of the next day in the file.
+"""Signs of forecasts of daily prices that are too good to be true. The usual cause: a value of the next day.
 
 Correlations of the usual features with the next return are below 0.2 in the bundled prices, and an R² of daily returns
 is within a few thousandths of zero. The bounds lie far above both, and above four standard errors of what luck alone
@@ -30,19 +30,19 @@ TITLES = {
 
 
 def bound_correlation(days: float, horizon: int = 1) -> float:
-    """Largest correlation with returns over `horizon` days, which overlap, that is not suspicious."""
+    """Return the largest correlation with returns over `horizon` days, which overlap, that is not suspicious."""
     return max(CORRELATION, LUCK * math.sqrt(horizon / days))
 
 
 def warn(signs: str) -> str:
-    """The warning in front of a verdict, with its signs; '' without any."""
+    """Return the warning in front of a verdict, with its signs; '' without any."""
     return f"{WARNING} ({signs}). " if signs else ""
 
 
 def find_signs(
     config: Mapping[str, Any], card: Mapping[str, Any], test: Mapping[str, Any], naive: Iterable[Mapping[str, Any]]
 ) -> str:
-    """The test metrics that are suspicious, as 'R² 0.97, right direction 90.1%'; '' for other data than prices.
+    """Return the suspicious test metrics, as 'R² 0.97, right direction 90.1%'; '' for data other than prices.
 
     `config` and `card` are the record's, `test` the model's metrics, `naive` those of the naive forecasts.
     """

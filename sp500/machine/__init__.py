@@ -1,1 +1,1 @@
-"""What this machine has: cores, memory, a disk, and a token for Ray clusters."""
+"""Resources of this machine: cores, memory, a disk, and a token for Ray clusters."""

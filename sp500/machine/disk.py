@@ -59,7 +59,7 @@ def remove_leftovers(folder: Path, pattern: str) -> None:
 
 @contextmanager
 def make_staging_folder(parent: Path, name: str) -> Iterator[Path]:
-    """Make a folder for what is not verified yet, next to its target; gone afterwards. Raises DiskError."""
+    """Make a folder for unverified files next to its target; it is removed afterwards. Raises DiskError."""
     folder = parent / f"{name}-{secrets.token_hex(4)}"
     with explain_errors(folder):
         folder.mkdir(parents=True)
@@ -113,7 +113,7 @@ def explain_errors(path: Path) -> Iterator[None]:
 
 
 def disk_error(path: Path, error: OSError) -> DiskError:
-    """The error with the path and, where the disk reports it, its free space."""
+    """Return the error with the path and, if the disk reports it, its free space."""
     message = f"{path}: cannot be written ({error.strerror or error}"
     folder = next((parent for parent in path.absolute().parents if parent.is_dir()), Path("/"))
     with suppress(OSError):

@@ -33,7 +33,7 @@ NO_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory",
 
 
 def pss_bytes(pid: int | str = "self") -> int:
-    """Proportional set size of one process in bytes; its RSS where the kernel has no PSS."""
+    """Return the proportional set size of one process in bytes; its RSS if the kernel has no PSS."""
     rollup = Path(f"/proc/{pid}/smaps_rollup")
     if not rollup.exists():
         return _rss_bytes(pid)
@@ -98,7 +98,7 @@ class PeakMemory:
 
 
 def tree_pss_bytes(pid: int) -> int:
-    """PSS of a process and all its descendants together; those that end meanwhile count nothing."""
+    """Return the PSS of a process and all its descendants together; those that end meanwhile count nothing."""
     import psutil
 
     total = 0
@@ -115,7 +115,7 @@ def tree_pss_bytes(pid: int) -> int:
 
 
 def total_bytes(cgroup: Path = CGROUP) -> int:
-    """Memory of this machine or, where that is less, of its container."""
+    """Return the memory of this machine or, if that is less, of its container."""
     version_1, version_2 = cgroup / "memory" / "memory.limit_in_bytes", cgroup / "memory.max"
     file, total = (
         version_1 if version_1.exists() else version_2,
@@ -126,7 +126,7 @@ def total_bytes(cgroup: Path = CGROUP) -> int:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error means that memory ran out: Python's own, or that of the kernel or of an allocator."""
+    """Return whether an error means that memory ran out: Python's own, or that of the kernel or of an allocator."""
     text = str(error).lower()
     # A thread needs memory for its stack; without a limit of memory it is one of processes that is met.
     thread = "can't start new thread" in text and resource.getrlimit(resource.RLIMIT_DATA)[0] != resource.RLIM_INFINITY
@@ -146,7 +146,7 @@ def limit_memory(limit_bytes: int) -> None:
 
 
 def run_in_subprocess(function: Callable[..., T], *args: Any) -> T:
-    """`function(*args)` in a fresh process, which holds nothing that this one has loaded.
+    """Return `function(*args)`, run in a fresh process, which holds nothing that this one has loaded.
 
     Raises what the function raised, MemoryError when the kernel killed the child or a library of one with limited
     memory did, SP500Error when it ended otherwise without an answer.
@@ -180,7 +180,7 @@ def _answer(sender: Connection, function: Callable[..., Any], args: tuple[Any, .
 
 
 def tree_cpu_seconds(pid: int) -> float:
-    """User and system seconds of a process and its children, as far as they still run. 0 for one that is gone."""
+    """Return user and system seconds of a process and its children that still run. 0 for a process that has ended."""
     import psutil
 
     total = 0.0

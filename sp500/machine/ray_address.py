@@ -14,13 +14,13 @@ NO_CLUSTER = ("", "local")
 
 
 def read() -> str:
-    """The address as it is set; empty without one, so that a cluster is started on this machine."""
+    """Return the address as it is set; empty without one, so that a cluster is started on this machine."""
     address = os.environ.get(VARIABLE, "").strip()
     return "" if address in NO_CLUSTER else address
 
 
 def is_dashboard(address: str) -> bool:
-    """Whether it is that of the Jobs API, which the guides set for `sp500 jobs` and `ray job submit`."""
+    """Return whether it is that of the Jobs API, which the guides set for `sp500 jobs` and `ray job submit`."""
     return address.startswith(("http://", "https://"))
 
 

@@ -24,16 +24,16 @@ class Token:
     source: str = ""
     """The variable or file that it comes from. Empty if there is none."""
     fault: str = ""
-    """Why it cannot be sent."""
+    """The reason that it cannot be sent."""
 
 
 def token_path(environment: Mapping[str, str], home: Path) -> Path:
-    """File that Ray reads a token from."""
+    """Return the file that Ray reads a token from."""
     return Path(environment.get("RAY_AUTH_TOKEN_PATH") or home / ".ray" / "auth_token").absolute()
 
 
 def find_token(environment: Mapping[str, str], home: Path) -> Token:
-    """The token as Ray's client finds it: the variable, the file that a variable names, the file at home."""
+    """Find the token as Ray's client does: the variable, the file that a variable names, the file at home."""
     path = token_path(environment, home)
     if environment.get("RAY_AUTH_TOKEN", "").strip():
         text, source = environment["RAY_AUTH_TOKEN"].strip(), "RAY_AUTH_TOKEN"
@@ -52,7 +52,7 @@ def find_token(environment: Mapping[str, str], home: Path) -> Token:
 
 
 def ray_token() -> str:
-    """The token of this user. Creates the file if it is missing, readable by its owner only. Raises ResourcesError."""
+    """Return this user's token. Creates a missing file, readable only by its owner. Raises ResourcesError."""
     path = token_path({}, Path.home())
     try:
         path.parent.mkdir(exist_ok=True)
